@@ -1,0 +1,50 @@
+SHELL := /bin/bash
+BIN := .venv/bin
+# A shim may exist without a working uv behind it, so it is asked for its version.
+UV := $(shell uv --version >/dev/null 2>&1 && echo uv || echo .uv/bin/uv)
+
+.DEFAULT_GOAL := check
+# The checks run one after another, the tests last, so that their summary ends the output.
+.NOTPARALLEL:
+.PHONY: setup check format format-check lint types layers docs test bench soak chaos
+
+setup: $(filter .uv/bin/uv,$(UV))
+	$(UV) sync --all-extras --locked
+
+.uv/bin/uv:
+	python3 -m venv .uv
+	.uv/bin/python -m pip install --quiet uv
+
+check: format-check lint types layers docs test
+
+format:
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
+
+format-check:
+	$(BIN)/ruff format --check .
+
+lint:
+	$(BIN)/ruff check .
+
+types:
+	$(BIN)/mypy
+
+layers:
+	$(BIN)/lint-imports
+
+# The theme announces its end of life, May 2027, on every build unless told not to.
+docs:
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+test:
+	$(BIN)/pytest -n 2
+
+bench:
+	$(BIN)/python -m bench.growth
+
+soak:
+	$(BIN)/python -m bench.soak
+
+chaos:
+	$(BIN)/python -m bench.chaos --seconds 60 --json -

@@ -1,0 +1,238 @@
+"""Private PostgreSQL and PgBouncer servers that live as long as the process that started them."""
+
+import atexit
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from bench.servers import (
+    LOOPBACK,
+    PATIENCE_SECONDS,
+    SERVER_USER,
+    PrivateDirectory,
+    ServerUnavailableError,
+    end_process,
+    find_binary,
+    free_port,
+    quoted,
+    until,
+)
+
+START_ATTEMPTS = 3
+
+
+class PrivateCluster:
+    """A throwaway PostgreSQL cluster, or the server of DATABASE_URL where that is set."""
+
+    def __init__(
+        self, *, fsync: bool = False, shared_buffers: str = "256MB", settings: Mapping[str, str] | None = None
+    ) -> None:
+        self._settings = {
+            "listen_addresses": LOOPBACK,
+            "max_connections": "300",
+            "shared_buffers": shared_buffers,
+            "fsync": "on" if fsync else "off",
+            "full_page_writes": "on" if fsync else "off",
+            "autovacuum": "on",
+            "logging_collector": "off",
+            "log_line_prefix": "%m [%p] %a ",
+            "timezone": "UTC",
+            **(settings or {}),
+        }
+        self._directory: PrivateDirectory | None = None
+        self._created: list[str] = []
+        self.dsn = os.environ.get("DATABASE_URL", "")
+        self.log_path: Path | None = None
+        self.pid: int | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def directory(self) -> Path | None:
+        """Where the cluster, its socket and its log live; None when the server is not ours."""
+        return self._directory.path if self._directory else None
+
+    def start(self) -> None:
+        """Make the cluster and wait until it answers."""
+        atexit.register(self.stop)
+        if self.dsn:
+            return
+        self._directory = PrivateDirectory()
+        try:
+            self._initialise(self._directory)
+            self._listen(self._directory)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop the cluster at once and remove it; on a server that is not ours, drop our databases."""
+        atexit.unregister(self.stop)
+        if self._directory is None:
+            for name in tuple(self._created):
+                self.drop_database(name)
+            return
+        try:
+            self._halt(self._directory)
+        finally:
+            self._directory.remove()
+            self._directory, self.pid, self.dsn = None, None, ""
+            self._created.clear()
+
+    def create_database(self, name: str, *, template: str = "template1") -> str:
+        """Create a database and return its conninfo."""
+        statement = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
+        self._execute(statement.format(sql.Identifier(name), sql.Identifier(template)))
+        self._created.append(name)
+        return make_conninfo(self.dsn, dbname=name)
+
+    def drop_database(self, name: str) -> None:
+        """Drop a database, with all sessions in it."""
+        self._execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+        self._created = [kept for kept in self._created if kept != name]
+
+    def _execute(self, statement: sql.Composed) -> None:
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            connection.execute(statement)
+
+    def _initialise(self, directory: PrivateDirectory) -> None:
+        data = directory.path / "data"
+        directory.run(
+            find_binary("initdb"),
+            f"--pgdata={data}",
+            f"--username={SERVER_USER}",
+            "--auth=trust",
+            "--encoding=UTF8",
+            "--locale=C",
+            "--data-checksums",
+            "--no-sync",
+            "--no-instructions",
+        )
+        settings = self._settings | {"unix_socket_directories": str(directory.path)}
+        with (data / "postgresql.conf").open("a") as configuration:
+            configuration.writelines(f"{name} = {quoted(value)}\n" for name, value in settings.items())
+
+    def _listen(self, directory: PrivateDirectory) -> None:
+        data, log = directory.path / "data", directory.path / "server.log"
+        for attempt in range(1, START_ATTEMPTS + 1):
+            port = free_port()
+            try:
+                directory.run(find_binary("pg_ctl"), "start", "-D", data, "-l", log, "-w", "-s", "-o", f"-p {port}")
+            except ServerUnavailableError as error:
+                words = log.read_text() if log.exists() else ""
+                # Somebody else may have taken the port since it was seen free.
+                if attempt == START_ATTEMPTS or "Address already in use" not in words:
+                    raise ServerUnavailableError(f"{error}\n{words[-2000:]}") from None
+                log.unlink()
+            else:
+                self.log_path = log
+                self.pid = int((data / "postmaster.pid").read_text().split()[0])
+                self.dsn = make_conninfo(host=LOOPBACK, port=port, user=SERVER_USER, dbname="postgres")
+                return
+
+    def _halt(self, directory: PrivateDirectory) -> None:
+        if self.pid is None:
+            return
+        data = directory.path / "data"
+        try:
+            directory.run(find_binary("pg_ctl"), "stop", "-D", data, "-m", "immediate", "-s", "-t", "3")
+        except ServerUnavailableError:
+            # A cluster that a test froze with SIGSTOP, or has already killed, answers to nothing else.
+            end_process(self.pid, signal.SIGKILL)
+
+
+class PrivateBouncer:
+    """A PgBouncer in transaction pooling mode in front of the server of a conninfo."""
+
+    def __init__(self, dsn: str, *, pool_size: int = 20, max_clients: int = 500) -> None:
+        given = {"user": SERVER_USER} | conninfo_to_dict(dsn)
+        self._server = {name: str(given[name]) for name in ("host", "port", "user", "password") if name in given}
+        self._limits = {"default_pool_size": str(pool_size), "max_client_conn": str(max_clients)}
+        self._directory: PrivateDirectory | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._port = 0
+        self.pid: int | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def dsn(self, database: str) -> str:
+        """Return the conninfo that reaches a database through the bouncer."""
+        return make_conninfo(host=LOOPBACK, port=self._port, user=self._server["user"], dbname=database)
+
+    def start(self) -> None:
+        """Start the bouncer and wait until it answers."""
+        atexit.register(self.stop)
+        self._directory = PrivateDirectory()
+        self._port = free_port()
+        try:
+            self._launch(self._directory)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop the bouncer at once and remove its files."""
+        atexit.unregister(self.stop)
+        if self._process is not None:
+            # What was started may be runuser; the signal is for the bouncer behind it.
+            end_process(self.pid or self._process.pid, signal.SIGTERM)
+            self._process.wait(PATIENCE_SECONDS)
+        if self._directory is not None:
+            self._directory.remove()
+        self._process, self._directory, self.pid = None, None, None
+
+    def _launch(self, directory: PrivateDirectory) -> None:
+        log, pidfile = directory.path / "bouncer.log", directory.path / "bouncer.pid"
+        configuration = self._configure(directory.path, pidfile)
+        self._process = directory.spawn(find_binary("pgbouncer"), configuration, log=log)
+        for _ in until(PATIENCE_SECONDS):
+            if self._process.poll() is not None:
+                break
+            with contextlib.suppress(OSError, ValueError):
+                self.pid = int(pidfile.read_text())
+                with socket.create_connection((LOOPBACK, self._port), timeout=1):
+                    return
+        raise ServerUnavailableError(f"pgbouncer did not start:\n{log.read_text()[-2000:]}")
+
+    def _configure(self, directory: Path, pidfile: Path) -> Path:
+        settings = {
+            "listen_addr": LOOPBACK,
+            "listen_port": str(self._port),
+            "unix_socket_dir": "",
+            "auth_type": "trust",
+            "auth_file": str(directory / "userlist.txt"),
+            "pidfile": str(pidfile),
+            "pool_mode": "transaction",
+            **self._limits,
+        }
+        user, password = (self._server.get(name, "").replace('"', '""') for name in ("user", "password"))
+        (directory / "userlist.txt").write_text(f'"{user}" "{password}"\n')
+        target = " ".join(f"{name}={quoted(value)}" for name, value in self._server.items())
+        lines = ["[databases]", f"* = {target}", "[pgbouncer]", *(f"{k} = {v}" for k, v in settings.items())]
+        configuration = directory / "bouncer.ini"
+        configuration.write_text("\n".join(lines) + "\n")
+        return configuration

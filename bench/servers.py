@@ -1,0 +1,165 @@
+"""What every private server needs: its binary, a free port, a user it accepts, a directory that goes away."""
+
+import contextlib
+import fcntl
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+LOOPBACK = "127.0.0.1"
+SERVER_USER = "postgres"
+DIRECTORY_PREFIX = "kingdom-server-"
+OWNER_FILE = "owner"
+PATIENCE_SECONDS = 10
+ABANDONED_SECONDS = 60
+
+
+class ServerUnavailableError(RuntimeError):
+    """Raised when a private server cannot be started or does not stop."""
+
+
+class PrivateDirectory:
+    """A temporary directory of the server's user that is removed even when its owner was killed."""
+
+    def __init__(self) -> None:
+        owner = _server_account() if os.geteuid() == 0 else None
+        _remove_abandoned()
+        self.path = Path(tempfile.mkdtemp(prefix=DIRECTORY_PREFIX))
+        # The lock ends with this process, however it ends; a later run then knows it may clean up.
+        self._lock = (self.path / OWNER_FILE).open("w")
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        if owner is not None:
+            shutil.chown(self.path, *owner)
+
+    def spawn(self, *argv: str | Path, log: Path) -> subprocess.Popen[bytes]:
+        """Start a command of the server's user in this directory."""
+        with log.open("wb") as output:
+            return subprocess.Popen(
+                _command(argv),
+                cwd=self.path,
+                env=_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    def run(self, *argv: str | Path) -> None:
+        """Run a command of the server's user in this directory to its end."""
+        done = subprocess.run(
+            _command(argv),
+            cwd=self.path,
+            env=_environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            words = done.stderr.strip() or done.stdout.strip()
+            raise ServerUnavailableError(f"{Path(argv[0]).name} failed: {words}")
+
+    def remove(self) -> None:
+        """Remove the directory and all that is in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self._lock.close()
+
+
+def find_binary(name: str) -> Path:
+    """Return the binary of the newest PostgreSQL installed, else the one on PATH."""
+    versions = [path for path in Path("/usr/lib/postgresql").glob("*/bin") if path.parent.name.isdigit()]
+    for directory in sorted(versions, key=lambda path: int(path.parent.name), reverse=True):
+        if (directory / name).is_file():
+            return directory / name
+    # Debian keeps daemons in sbin, which is not on everybody's PATH.
+    found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
+    if found is None:
+        package = "pgbouncer" if name == "pgbouncer" else "postgresql"
+        raise ServerUnavailableError(
+            f"{name} is not installed: run `apt-get install {package}`, or set DATABASE_URL to a server"
+        )
+    return Path(found)
+
+
+def free_port() -> int:
+    """Return a loopback port that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])
+
+
+def is_running(pid: int) -> bool:
+    """Tell whether a process exists and is more than a zombie."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def end_process(pid: int, by: signal.Signals) -> None:
+    """End a process by a signal, and by SIGKILL where it does not obey in time."""
+    for request in (by, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, request)
+        for _ in until(PATIENCE_SECONDS):
+            if not is_running(pid):
+                return
+    raise ServerUnavailableError(f"process {pid} does not end")
+
+
+def until(seconds: float) -> Iterator[None]:
+    """Yield every few milliseconds until the time is over."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        yield
+        time.sleep(0.02)
+
+
+def quoted(value: str) -> str:
+    """Return a value as both servers' configuration files quote it."""
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _command(argv: tuple[str | Path, ...]) -> list[str]:
+    # The servers refuse to run as root.
+    prefix = ["runuser", "-u", SERVER_USER, "--"] if os.geteuid() == 0 else []
+    return prefix + [str(argument) for argument in argv]
+
+
+def _environment() -> dict[str, str]:
+    # PGDATA, PGPORT and their like would lead the private server's tools elsewhere.
+    return {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+
+
+def _server_account() -> tuple[int, int]:
+    try:
+        account = pwd.getpwnam(SERVER_USER)
+    except KeyError:
+        raise ServerUnavailableError(
+            f"the servers refuse root and there is no user {SERVER_USER}: run `apt-get install postgresql`"
+        ) from None
+    return account.pw_uid, account.pw_gid
+
+
+def _remove_abandoned() -> None:
+    for owner in Path(tempfile.gettempdir()).glob(f"{DIRECTORY_PREFIX}*/{OWNER_FILE}"):
+        with contextlib.suppress(OSError), owner.open("a") as lock:
+            # A directory this young may belong to a process that is just about to take its lock.
+            if time.time() - owner.stat().st_mtime < ABANDONED_SECONDS:
+                continue
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _quit_servers_of(owner.parent)
+            shutil.rmtree(owner.parent, ignore_errors=True)
+
+
+def _quit_servers_of(directory: Path) -> None:
+    # A recorded pid may be somebody else's by now; a command line that names the directory is not.
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"{directory}/".encode() in (process / "cmdline").read_bytes():
+                os.kill(int(process.name), signal.SIGQUIT)

@@ -1,0 +1,144 @@
+"""Import every module of a package, each in a fork of its own, and print what that opened as JSON."""
+
+import ast
+import contextlib
+import importlib
+import inspect
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+STARTS = {
+    "socket.__new__": "opens a socket",
+    "subprocess.Popen": "starts a process",
+    "os.exec": "starts a process",
+    "os.fork": "starts a process",
+    "os.forkpty": "starts a process",
+    "os.posix_spawn": "starts a process",
+    "os.system": "starts a process",
+    "os.mkdir": "changes files",
+    "os.remove": "changes files",
+    "os.rename": "changes files",
+    "os.rmdir": "changes files",
+    "sqlite3.connect": "opens a database",
+}
+WRITING_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+BETWEEN = frozenset({__file__, os.__file__, "<frozen os>", "<frozen _collections_abc>"})
+
+
+def modules_of(source: Path, package: str) -> list[str]:
+    """Return the dotted names of all modules of a package."""
+    paths = [path.relative_to(source).with_suffix("") for path in (source / package).rglob("*.py")]
+    names = [".".join(path.parts).removesuffix(".__init__") for path in paths]
+    return sorted(name for name in names if not name.endswith("__main__"))
+
+
+def load_foreign(source: Path, package: str) -> None:
+    """Import what the package imports from elsewhere, so that only its own doings are seen later."""
+    for path in (source / package).rglob("*.py"):
+        for name in _imported(ast.parse(path.read_text())):
+            if name.partition(".")[0] != package:
+                # An extra may not be installed; then the module that needs it will tell.
+                with contextlib.suppress(ImportError):
+                    importlib.import_module(name)
+
+
+def doings_of(module: str, source: Path) -> list[str]:
+    """Import a module in a fork and return what it opened."""
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        os.close(reader)
+        os.write(writer, json.dumps(_watched_import(module, source)).encode()[:60_000])
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as answer:
+        words = answer.read()
+    os.wait()
+    found: list[str] = json.loads(words) if words else ["ends the process"]
+    return found
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+
+
+def _watched_import(module: str, source: Path) -> list[str]:
+    seen: list[str] = []
+    watching = True
+
+    def watch(event: str, arguments: tuple[object, ...]) -> None:
+        if watching and event in STARTS:
+            seen.append(f"{STARTS[event]} ({event})")
+        elif watching and event == "open" and int(str(arguments[2])) & WRITING_FLAGS:
+            seen.append(f"opens {arguments[0]} for writing")
+
+    _report_environment_reads(seen, str(source))
+    _report_threads(seen)
+    sys.addaudithook(watch)
+    try:
+        importlib.import_module(module)
+    except BaseException as error:  # noqa: BLE001 - whatever an import raises is its finding
+        seen.append(f"cannot be imported: {type(error).__name__}: {error}")
+    watching = False
+    return seen
+
+
+def _report_environment_reads(seen: list[str], source: str) -> None:
+    environ = type(os.environ)
+    read, iterate = environ.__getitem__, environ.__iter__
+
+    def reading(self: os._Environ[str], key: str) -> str:
+        _note_reader(seen, source, key)
+        return read(self, key)
+
+    def iterating(self: os._Environ[str]) -> Iterator[str]:
+        _note_reader(seen, source, "all of it")
+        return iterate(self)
+
+    # Reading the environment raises no audit event, so its two readers are replaced.
+    _replace(environ, "__getitem__", reading)
+    _replace(environ, "__iter__", iterating)
+
+
+def _report_threads(seen: list[str]) -> None:
+    start = threading.Thread.start
+
+    def starting(self: threading.Thread) -> None:
+        seen.append(f"starts a thread ({self.name})")
+        start(self)
+
+    # A starting thread raises an audit event only since Python 3.12.
+    _replace(threading.Thread, "start", starting)
+
+
+def _replace(owner: type, name: str, method: object) -> None:
+    setattr(owner, name, method)
+
+
+def _note_reader(seen: list[str], source: str, what: str) -> None:
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code.co_filename in BETWEEN:
+        frame = frame.f_back
+    if frame is not None and frame.f_code.co_filename.startswith(source):
+        seen.append(f"reads the environment ({what})")
+
+
+def main() -> None:
+    """Probe the package named by the arguments: its source folder, then its name."""
+    source, package = Path(sys.argv[1]).resolve(), sys.argv[2]
+    sys.dont_write_bytecode = True
+    sys.path.insert(0, str(source))
+    load_foreign(source, package)
+    found = {module: doings_of(module, source) for module in modules_of(source, package)}
+    json.dump(found, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

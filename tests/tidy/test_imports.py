@@ -1,0 +1,62 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+BAD = {
+    "opens a socket": "import socket\nlistener = socket.socket()\n",
+    "starts a process": "import subprocess\nsubprocess.run(['true'])\n",
+    "starts a thread": "import threading\nthread = threading.Thread(target=print)\nthread.start()\n",
+    "for writing": "from pathlib import Path\nPath(__file__).with_suffix('.log').write_text('here')\n",
+    "changes files": "from pathlib import Path\nPath(__file__).with_suffix('').mkdir()\n",
+    "reads the environment (HOME)": "import os\nhome = os.environ.get('HOME')\n",
+    "reads the environment (PATH)": "import os\npath = os.getenv('PATH')\n",
+    "reads the environment (all of it)": "import os\nwhole = dict(os.environ)\n",
+    "cannot be imported: ImportError": "raise ImportError('not today')\n",
+    "ends the process": "import os\nos._exit(0)\n",
+}
+
+
+def probe(source: Path, package: str) -> dict[str, list[str]]:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.tidy.import_probe", str(source), package],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found: dict[str, list[str]] = json.loads(done.stdout)
+    return found
+
+
+def test_importing_any_module_opens_nothing() -> None:
+    found = probe(ROOT / "src", "kingdom")
+    assert "kingdom" in found
+    assert {module: doings for module, doings in found.items() if doings} == {}
+
+
+@pytest.mark.parametrize("complaint", BAD)
+def test_the_probe_sees_what_an_import_does(complaint: str, tmp_path: Path) -> None:
+    package = tmp_path / "sample"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "bad.py").write_text(BAD[complaint])
+    (package / "good.py").write_text("import os\n\n\ndef home():\n    return os.environ['HOME']\n")
+    found = probe(tmp_path, "sample")
+    assert any(complaint in doing for doing in found["sample.bad"])
+    assert found["sample"] == []
+    assert found["sample.good"] == []
+
+
+def test_the_probe_finds_a_module_that_only_works_after_another(tmp_path: Path) -> None:
+    package = tmp_path / "sample"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "egg.py").write_text("from sample.hen import HEN\nEGG = HEN\n")
+    (package / "hen.py").write_text("HEN = 1\nfrom sample.egg import EGG\n")
+    found = probe(tmp_path, "sample")
+    assert "cannot be imported" in found["sample.egg"][0] or "cannot be imported" in found["sample.hen"][0]

@@ -1,0 +1,93 @@
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path, PurePath
+
+import pytest
+
+from tests.tidy import rules
+
+ROOT = Path(__file__).parents[2]
+CODE = ("src", "tests", "bench")
+TEXT = (*CODE, "docs", "examples", ".ci")
+TEXT_SUFFIXES = frozenset({"", ".cfg", ".css", ".html", ".js", ".json", ".md", ".py", ".sql", ".toml", ".yaml", ".yml"})
+
+
+def python_files() -> list[Path]:
+    return sorted(path for folder in CODE for path in (ROOT / folder).rglob("*.py"))
+
+
+def text_files() -> list[Path]:
+    found = [path for folder in TEXT for path in (ROOT / folder).rglob("*")] + list(ROOT.iterdir())
+    return sorted(path for path in found if path.is_file() and path.suffix in TEXT_SUFFIXES)
+
+
+def complaints(rule: Callable[[str], Iterator[str]], files: Iterable[Path]) -> list[str]:
+    return [f"{path.relative_to(ROOT)}: {words}" for path in files for words in rule(path.read_text())]
+
+
+@pytest.mark.parametrize("rule", [rules.long_files, rules.long_functions, rules.empty_class_names])
+def test_code_keeps_the_rule(rule: Callable[[str], Iterator[str]]) -> None:
+    assert complaints(rule, python_files()) == []
+
+
+def test_modules_are_named_for_their_duty() -> None:
+    names = [path.relative_to(ROOT) for path in python_files()]
+    assert [f"{name}: {words}" for name in names for words in rules.bucket_names(name)] == []
+
+
+def test_no_text_names_a_private_path() -> None:
+    assert complaints(rules.private_paths, text_files()) == []
+
+
+def test_the_lock_file_names_only_the_public_registry() -> None:
+    assert complaints(rules.private_registries, [ROOT / "uv.lock"]) == []
+
+
+def test_the_walk_sees_code_tests_and_benchmarks() -> None:
+    seen = {path.relative_to(ROOT).as_posix() for path in python_files()}
+    assert {"src/kingdom/__init__.py", "tests/tidy/rules.py", "bench/postgres.py"} <= seen
+    assert {ROOT / "pyproject.toml", ROOT / "docs/index.md", ROOT / ".ci/run"} <= set(text_files())
+
+
+def function_of(lines: int, docstring: str = "") -> str:
+    return "def sample():\n" + docstring + "    pass\n" * (lines - 1)
+
+
+BAD = [
+    (rules.long_files, "pass\n" * 401),
+    (rules.long_functions, function_of(51)),
+    (rules.long_functions, "class Sample:\n    async def sample(self):\n" + "        pass\n" * 50),
+    (rules.empty_class_names, "class JobManager: ..."),
+    (rules.empty_class_names, "class StartWorkUseCase: ..."),
+    (rules.empty_class_names, "class _AbstractBus: ..."),
+    (rules.private_paths, "see /" + "work/notes"),
+    (rules.private_paths, "as `shared" + "/page.md` says"),
+    (rules.private_registries, 'source = { registry = "https://mirror.example/simple" }'),
+]
+
+GOOD = [
+    (rules.long_files, "pass\n" * 400),
+    (rules.long_functions, function_of(50)),
+    (rules.long_functions, function_of(50, '    """Say so.\n\n    More of it.\n    """\n')),
+    (rules.empty_class_names, "class Report: ...\nclass LeaseReaper: ..."),
+    (rules.private_paths, "GET /api/work/3, /runs/{id}/work/3, a shared lock"),
+    (rules.private_registries, 'url = "https://files.pythonhosted.org/packages/a.whl"'),
+]
+
+
+@pytest.mark.parametrize(("rule", "sample"), BAD)
+def test_a_rule_complains_of_a_bad_sample(rule: Callable[[str], Iterator[str]], sample: str) -> None:
+    assert list(rule(sample)) != []
+
+
+@pytest.mark.parametrize(("rule", "sample"), GOOD)
+def test_a_rule_accepts_a_good_sample(rule: Callable[[str], Iterator[str]], sample: str) -> None:
+    assert list(rule(sample)) == []
+
+
+@pytest.mark.parametrize("name", ["src/kingdom/utils.py", "src/kingdom/common/ids.py", "tests/_helpers.py"])
+def test_a_bucket_name_is_found(name: str) -> None:
+    assert list(rules.bucket_names(PurePath(name))) != []
+
+
+def test_a_plain_name_is_accepted() -> None:
+    assert list(rules.bucket_names(PurePath("src/kingdom/bus/lease.py"))) == []
