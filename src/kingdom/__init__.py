@@ -1,0 +1,1 @@
+"""Kingdom runs AI coding agents on a durable event bus."""

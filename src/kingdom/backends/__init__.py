@@ -1,0 +1,1 @@
+"""Where it is kept: one folder per store, all behind the port of `kingdom.bus`."""

@@ -1,0 +1,256 @@
+"""The Bus on PostgreSQL."""
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any, LiteralString, Self
+
+import msgspec
+import psycopg
+from psycopg import AsyncConnection
+from psycopg.conninfo import make_conninfo
+from psycopg.rows import DictRow, dict_row
+from psycopg.types.json import set_json_loads
+from psycopg_pool import AsyncConnectionPool
+
+from kingdom.backends.postgres.faults import translated
+from kingdom.backends.postgres.pace import Pace
+from kingdom.backends.postgres.queries import DEFAULT_SCHEMA, in_schema, load_queries
+from kingdom.backends.postgres.rows import read_deliveries
+from kingdom.backends.postgres.transaction import Connection, PostgresTransaction
+from kingdom.backends.postgres.wakeup import Wakeups
+from kingdom.bus.delivery import Delivery
+from kingdom.bus.port import Bus, Renewal
+from kingdom.bus.record import RecordKind
+from kingdom.bus.stream import Topology
+from kingdom.errors import LeaseLost, Unavailable
+
+_FULL_REAP_SECONDS = 60.0
+_CONNECT_SECONDS = 10
+_DEFAULT_IDLE_LIMIT = timedelta(seconds=30)
+
+
+class PostgresBus(Bus):
+    """Events, leases and records in one schema of one database.
+
+    `through_pgbouncer` gives up prepared statements and session settings; `listen_dsn` then names a direct way to
+    the server for wake-ups, without which the bus only polls.
+    """
+
+    joins_callers_transaction = True
+    spans_hosts = True
+
+    def __init__(
+        self,
+        dsn: str,
+        topology: Topology,
+        kinds: Sequence[RecordKind] = (),
+        *,
+        schema: str = DEFAULT_SCHEMA,
+        connections: int = 8,
+        idle_limit: timedelta = _DEFAULT_IDLE_LIMIT,
+        through_pgbouncer: bool = False,
+        listen_dsn: str | None = None,
+    ) -> None:
+        super().__init__(topology, kinds)
+        self.dsn = make_conninfo(dsn, connect_timeout=_CONNECT_SECONDS)
+        self.schema = schema
+        self.queries = load_queries(schema)
+        self.pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
+            self.dsn,
+            connection_class=AsyncConnection[DictRow],
+            kwargs={
+                "autocommit": True,
+                "row_factory": dict_row,
+                "prepare_threshold": None if through_pgbouncer else 1,
+            },
+            min_size=1,
+            max_size=connections,
+            timeout=_CONNECT_SECONDS,
+            configure=None if through_pgbouncer else self._configure,
+            open=False,
+        )
+        self._idle_limit_ms = round(idle_limit.total_seconds() * 1000)
+        # Behind PgBouncer a session setting would leak into other clients' transactions.
+        limit: LiteralString = in_schema(
+            f"SET LOCAL idle_in_transaction_session_timeout = {self._idle_limit_ms:d}", schema
+        )
+        self._opening: tuple[LiteralString, ...] = ("BEGIN", limit) if through_pgbouncer else ("BEGIN",)
+        self._through_pgbouncer = through_pgbouncer
+        listen = listen_dsn if through_pgbouncer else dsn
+        self._wakeups = Wakeups(f"kingdom_{schema}", self._notify, listen)
+        self._paces: dict[str, Pace] = defaultdict(Pace)
+        self._unsettled: dict[int, set[int]] = {}
+        self._closed_leases: list[int] = []
+        self._reap_from = 0
+        self._next_full_reap = 0.0
+        self._renewal: psycopg.Connection[DictRow] | None = None
+        self._renewal_lock = threading.Lock()
+
+    async def __aenter__(self) -> Self:
+        with translated():
+            await self.pool.open(wait=True, timeout=_CONNECT_SECONDS)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Give settled leases back and close every connection."""
+        await self._wakeups.close()
+        if self._closed_leases and not self.pool.closed:
+            with translated():
+                await self._execute("close_leases", {"closed": self._take_closed()})
+        await self.pool.close()
+        with self._renewal_lock:
+            if self._renewal:
+                self._renewal.close()
+                self._renewal = None
+
+    @asynccontextmanager
+    async def transaction(self, hold: Sequence[Delivery] = ()) -> AsyncIterator[PostgresTransaction]:
+        """Open a transaction on a pooled connection; see the port."""
+        with translated():
+            async with self.pool.connection() as connection:
+                transaction = PostgresTransaction(connection, self.queries, self.topology, self.kinds, self._opening)
+                try:
+                    await transaction.hold(hold)
+                    yield transaction
+                    await transaction.apply(commit=True)
+                except BaseException as error:
+                    if isinstance(error, LeaseLost):
+                        self._forget(error.positions)
+                    if not connection.closed:
+                        await connection.rollback()
+                    raise
+        self._forget(transaction.changes.settled)
+        self._wakeups.published({copy.stream.name for copy in transaction.changes.copies.values()})
+
+    @asynccontextmanager
+    async def join(self, connection: AsyncConnection[Any]) -> AsyncIterator[PostgresTransaction]:
+        """Offer the Transaction inside the caller's own; applied at the end of the block, committed by the caller.
+
+        The caller's commit comes later, so no wake-up is sent: polling finds the events, or `nudge` after it.
+        """
+        factory, connection.row_factory = connection.row_factory, dict_row
+        try:
+            with translated():
+                transaction = PostgresTransaction(connection, self.queries, self.topology, self.kinds, ())
+                yield transaction
+                await transaction.apply(commit=False)
+        finally:
+            connection.row_factory = factory
+        self._forget(transaction.changes.settled)
+
+    async def claim(self, stream: str, limit: int, worker: str) -> list[Delivery]:
+        """Claim due events; see the port."""
+        declared, pace = self.topology.stream(stream), self._paces[stream]
+        bound, heads = pace.lower_bound(time.monotonic()), pace.heads(limit)
+        closed = self._take_closed()
+        parameters = {
+            "stream": stream,
+            "limit": limit,
+            "heads": heads,
+            "worker": worker,
+            "lease": declared.lease,
+            "watermark": bound,
+            "closed": closed,
+        }
+        started = time.monotonic()
+        try:
+            with translated():
+                rows = await self._execute("claim_ordered" if declared.ordered else "claim", parameters)
+        except Unavailable:
+            self._closed_leases += closed
+            raise
+        deliveries = read_deliveries(stream, rows)
+        now = time.monotonic()
+        runs = len({d.line or d.position for d in deliveries})
+        alone = bool(deliveries) and deliveries[0].suspect
+        full = alone or (runs >= heads if declared.ordered else len(rows) >= limit)
+        due = [row["due_at"] for row in rows if row["due_at"]]
+        pace.claimed(due, full=full, bound=bound, took=now - started, now=now)
+        if declared.ordered and not alone:
+            pace.learn_runs(runs=runs, events=len(deliveries), limit=limit)
+        if deliveries:
+            self._unsettled[deliveries[0].token] = {d.position for d in deliveries}
+        return deliveries
+
+    def renew(self, leases: Mapping[int, timedelta]) -> Renewal:
+        """Extend leases on a connection of its own; see the port."""
+        lengths: dict[timedelta, list[int]] = defaultdict(list)
+        for token, length in leases.items():
+            lengths[length].append(token)
+        alive: set[int] = set()
+        cancelled: set[int] = set()
+        with self._renewal_lock, translated():
+            connection = self._renewal_connection()
+            for length, tokens in lengths.items():
+                rows = connection.execute(self.queries["renew"], {"tokens": tokens, "lease": length}).fetchall()
+                alive |= {row["token"] for row in rows}
+                cancelled.update(*(row["cancelled"] for row in rows))
+        return Renewal(frozenset(alive), frozenset(cancelled))
+
+    async def reap(self) -> int:
+        """Give back the events of expired leases; see the port."""
+        now = time.monotonic()
+        if now >= self._next_full_reap:
+            self._reap_from, self._next_full_reap = 0, now + _FULL_REAP_SECONDS
+        total = 0
+        with translated():
+            while rows := await self._execute("reap", {"low": self._reap_from}):
+                total += len(rows)
+                self._wakeups.published({row["stream"] for row in rows})
+            self._reap_from = (await self._execute("lowest_lease", {"low": self._reap_from}))[0]["token"]
+        return total
+
+    async def wait(self, streams: Collection[str], at_most: timedelta) -> None:
+        """Wait for a hint; see the port."""
+        await self._wakeups.wait(streams, at_most)
+
+    def nudge(self, streams: Collection[str]) -> None:
+        """Wake the workers of these streams; for callers who published on a joined connection and committed."""
+        self._wakeups.published(streams)
+
+    def _renewal_connection(self) -> psycopg.Connection[DictRow]:
+        if self._renewal is None or self._renewal.closed:
+            self._renewal = psycopg.Connection.connect(
+                self.dsn,
+                autocommit=True,
+                row_factory=dict_row,
+                prepare_threshold=None if self._through_pgbouncer else 1,
+            )
+        return self._renewal
+
+    async def _execute(self, name: str, parameters: Mapping[str, Any]) -> list[DictRow]:
+        async with self.pool.connection() as connection:
+            cursor = await connection.execute(self.queries[name], parameters)
+            return await cursor.fetchall() if cursor.description else []
+
+    async def _configure(self, connection: Connection) -> None:
+        set_json_loads(msgspec.json.decode, connection)
+        # Generic plans are safe with these statements and spare planning; a stopped process must not hold rows.
+        await connection.execute("SET plan_cache_mode = force_generic_plan")
+        await connection.execute(f"SET idle_in_transaction_session_timeout = {self._idle_limit_ms:d}")
+
+    async def _notify(self, streams: list[str]) -> None:
+        async with self.pool.connection() as connection:
+            await connection.execute(
+                "SELECT pg_notify(%s, stream) FROM unnest(%s::text[]) AS stream",
+                (self._wakeups.channel, streams),
+            )
+
+    def _forget(self, positions: Collection[int]) -> None:
+        """Note settled positions, so that a lease is closed with the next claim once nothing of it is left."""
+        for token, unsettled in list(self._unsettled.items()):
+            unsettled.difference_update(positions)
+            if not unsettled:
+                del self._unsettled[token]
+                self._closed_leases.append(token)
+
+    def _take_closed(self) -> list[int]:
+        closed, self._closed_leases = self._closed_leases, []
+        return closed

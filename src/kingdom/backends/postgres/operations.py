@@ -1,0 +1,212 @@
+"""Operations on PostgreSQL: every repair is one short transaction, key row first, with an entry in the log."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Literal
+from uuid import UUID
+
+from psycopg.rows import DictRow
+
+from kingdom.backends.postgres.bus import PostgresBus
+from kingdom.backends.postgres.faults import translated
+from kingdom.backends.postgres.retention import retain
+from kingdom.backends.postgres.rows import entry_rows, read_entry, read_envelope, to_json
+from kingdom.backends.postgres.transaction import Connection
+from kingdom.bus.log import Cursor, LogEntry, LoggedEntry
+from kingdom.bus.operations import (
+    COUNT_LIMIT,
+    DeadFilter,
+    DeadLetter,
+    Operations,
+    Pin,
+    Retention,
+    RetentionReport,
+    Situation,
+    StreamStats,
+)
+from kingdom.errors import NotFound
+
+_PIN_SECONDS = 5.0
+
+
+class PostgresOperations(Operations):
+    """What an operator can ask of a PostgresBus and do to it."""
+
+    def __init__(self, bus: PostgresBus) -> None:
+        self._bus = bus
+
+    async def stats(self) -> list[StreamStats]:
+        """See the port."""
+        return [StreamStats(**row) for row in await self._read("stats", {"limit": COUNT_LIMIT})]
+
+    async def situations(self, event_id: UUID) -> list[Situation]:
+        """See the port."""
+        return [Situation(**row) for row in await self._read("situations", {"event_id": event_id})]
+
+    async def pause(self, stream: str, *, reason: str, actor: str) -> None:
+        """See the port."""
+        async with self._change("stream.paused", actor, {"stream": stream, "reason": reason}) as connection:
+            await self._run(connection, "pause", stream=stream, reason=reason, actor=actor)
+
+    async def resume(self, stream: str, *, actor: str) -> bool:
+        """See the port."""
+        async with self._change("stream.resumed", actor, {"stream": stream}) as connection:
+            found = bool(await self._run(connection, "resume", stream=stream))
+        self._bus.nudge([stream])
+        return found
+
+    async def dead_letters(self, which: DeadFilter, limit: int) -> list[DeadLetter]:
+        """See the port."""
+        parameters = {
+            "stream": which.stream,
+            "type": which.type,
+            "code": which.code,
+            "event_id": which.event_id,
+            "after": which.after,
+            "limit": limit,
+        }
+        rows = await self._read("dead_of_stream" if which.stream else "dead_of_any", parameters)
+        return [_dead_letter(row) for row in rows]
+
+    async def patch(self, event_id: UUID, stream: str, payload: Mapping[str, Any], *, actor: str) -> None:
+        """See the port."""
+        data = {"event_id": str(event_id), "stream": stream}
+        async with self._change("dead_letter.patched", actor, data) as connection:
+            if not await self._run(
+                connection, "patch", event_id=event_id, stream=stream, payload=to_json(payload), actor=actor
+            ):
+                raise NotFound(f"event {event_id} is no dead letter of stream {stream}: see `kingdom bus dead list`")
+
+    async def redrive(self, positions: Sequence[int], *, actor: str) -> list[UUID]:
+        """See the port."""
+        redriven = []
+        for row in await self._read("dead_by_positions", {"positions": list(positions)}):
+            data = {"event_id": str(row["event_id"]), "stream": row["stream"]}
+            async with self._change("dead_letter.redriven", actor, data) as connection:
+                if row["ordered"]:
+                    await self._redrive_in_line(connection, row, actor)
+                else:
+                    await self._run(connection, "revive", id=row["id"], actor=actor)
+            redriven.append(row["event_id"])
+            self._bus.nudge([row["stream"]])
+        return redriven
+
+    async def discard(self, positions: Sequence[int], *, reason: str, actor: str) -> list[UUID]:
+        """See the port."""
+        discarded = []
+        for row in await self._read("dead_by_positions", {"positions": list(positions)}):
+            data = {"event_id": str(row["event_id"]), "stream": row["stream"], "reason": reason}
+            async with self._change("dead_letter.discarded", actor, data) as connection:
+                line = {"stream": row["stream"], "key": row["partition_key"]}
+                key = (await self._run(connection, "lock_line", **line))[0] if row["ordered"] else None
+                await self._run(connection, "discard", id=row["id"], reason=reason, actor=actor)
+                if key and (key["blocked_by"] == row["id"] or key["turn"] == 0):
+                    await self._open_line(connection, line)
+            discarded.append(row["event_id"])
+            self._bus.nudge([row["stream"]])
+        return discarded
+
+    async def cancel(self, event_id: UUID, stream: str, *, actor: str) -> Literal["cancelled", "requested"]:
+        """See the port."""
+        data = {"event_id": str(event_id), "stream": stream}
+        async with self._change("event.cancelled", actor, data) as connection:
+            rows = await self._run(connection, "open_event", event_id=event_id, stream=stream)
+            if not rows:
+                raise NotFound(f"event {event_id} is not open in stream {stream}: it has ended, or never was there")
+            row = rows[0]
+            line = {"stream": stream, "key": row["partition_key"]}
+            if row["ordered"]:
+                await self._run(connection, "lock_line", **line)
+            waiting = await self._run(connection, "cancel_waiting", id=row["id"], actor=actor)
+            if not waiting:
+                await self._run(connection, "cancel_running", id=row["id"], token=row["lease_token"])
+                return "requested"
+            if row["ordered"] and waiting[0]["was_head"]:
+                if self._bus.topology.stream(stream).on_dead == "block":
+                    await self._run(connection, "block", id=row["id"], **line)
+                else:
+                    await self._open_line(connection, line)
+        return "cancelled"
+
+    async def read_log(self, after: Cursor, limit: int) -> list[LoggedEntry]:
+        """See the port."""
+        parameters = {"xid": str(after.epoch), "seq": after.sequence, "limit": limit}
+        return [read_entry(row) for row in await self._read("read_log", parameters)]
+
+    async def log_end(self) -> Cursor:
+        """See the port."""
+        row = (await self._read("log_end", {}))[0]
+        return Cursor(int(row["xid"]), row["seq"])
+
+    async def retain(self, retention: Retention) -> RetentionReport:
+        """See the port."""
+        with translated():
+            return await retain(self._bus, retention)
+
+    async def pins(self) -> list[Pin]:
+        """See the port."""
+        return [Pin(**row) for row in await self._read("pins", {"seconds": _PIN_SECONDS})]
+
+    async def _redrive_in_line(self, connection: Connection, row: DictRow, actor: str) -> None:
+        """Give an event its old place back: as head where nothing runs, else right after what is in flight."""
+        line = {"stream": row["stream"], "key": row["partition_key"]}
+        key = (await self._run(connection, "lock_line", **line))[0]
+        if not await self._run(connection, "revive", id=row["id"], actor=actor):
+            return
+        if key["blocked_by"] == row["id"] or key["turn"] == 0:
+            await self._open_line(connection, line)
+        elif key["blocked_by"] is not None:
+            return
+        elif key["rewind"] is not None:
+            await self._run(connection, "rewind", id=row["id"], **line)
+        else:
+            front = await self._run(connection, "line_front", **line)
+            if front[0]["id"] == row["id"] and len(front) > 1:
+                if front[1]["status"] == "PROCESSING":
+                    await self._run(connection, "rewind", id=row["id"], **line)
+                else:
+                    await self._run(connection, "demote", id=front[1]["id"])
+                    await self._run(connection, "promote", id=row["id"])
+
+    async def _open_line(self, connection: Connection, line: Mapping[str, Any]) -> None:
+        """Let the first open event of a key that nobody is working on become its head."""
+        front = await self._run(connection, "line_front", **line)
+        if front:
+            await self._run(connection, "unblock", **line)
+            await self._run(connection, "promote", id=front[0]["id"])
+        else:
+            await self._run(connection, "drop_key", **line)
+
+    @asynccontextmanager
+    async def _change(self, what: str, actor: str, data: Mapping[str, Any]) -> AsyncIterator[Connection]:
+        with translated():
+            async with self._bus.pool.connection() as connection, connection.transaction():
+                yield connection
+                entry = LogEntry(type=what, actor=actor, data=data)
+                await self._run(connection, "append", rows=entry_rows([entry]))
+
+    async def _run(self, connection: Connection, name: str, **parameters: object) -> list[DictRow]:
+        cursor = await connection.execute(self._bus.queries[name], parameters)
+        return await cursor.fetchall() if cursor.description else []
+
+    async def _read(self, name: str, parameters: Mapping[str, Any]) -> list[DictRow]:
+        with translated():
+            async with self._bus.pool.connection() as connection:
+                return await self._run(connection, name, **parameters)
+
+
+def _dead_letter(row: DictRow) -> DeadLetter:
+    return DeadLetter(
+        event_id=row["event_id"],
+        stream=row["stream"],
+        type=row["event_type"],
+        partition_key=row["partition_key"],
+        attempt=row["attempt_count"],
+        error_code=row["last_error_code"],
+        error_message=row["last_error_message"],
+        created_at=row["created_at"],
+        died_at=row["processed_at"],
+        position=row["id"],
+        envelope=read_envelope(row, row["stream"]).to_wire(),
+        history=tuple(row["history"] or ()),
+    )

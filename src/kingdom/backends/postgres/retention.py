@@ -1,0 +1,115 @@
+"""Daily partitions made ahead and dropped by age; expired dedup keys and finished records removed."""
+
+from collections.abc import Awaitable, Callable
+from datetime import UTC, date, datetime, time, timedelta
+from functools import partial
+from typing import Any
+
+from psycopg import errors, sql
+
+from kingdom.backends.postgres.bus import PostgresBus
+from kingdom.backends.postgres.transaction import Connection
+from kingdom.bus.operations import Retention, RetentionReport
+from kingdom.clock import utc_now
+
+# One cleaner at a time is enough, and nobody waits for a lock behind which the hot path would queue.
+_LOCK = 0x72657461696E
+_LOCK_WAIT = "2s"
+
+
+async def retain(bus: PostgresBus, retention: Retention) -> RetentionReport:
+    """Make partitions ahead, drop old ones, remove what has expired; does nothing while another process is at it."""
+    async with bus.pool.connection() as connection:
+        made = dropped = 0
+        today = utc_now().date()
+        for parent, column, keep in (
+            ("outbox_archive", "processed_at", retention.archive),
+            ("log", "logged_at", retention.log),
+        ):
+            table = _Partitioned(connection, bus.schema, parent, column)
+            made += await table.make_ahead(today, retention.partitions_ahead_days)
+            dropped += await table.drop_before((utc_now() - keep).date())
+
+        async def remove(name: str, **parameters: Any) -> int:
+            cursor = await connection.execute(bus.queries[name], parameters)
+            return len(await cursor.fetchall())
+
+        keys = await _until_none(partial(remove, "remove_once_keys"))
+        records = 0
+        for kind in bus.kinds.values():
+            if kind.retention is not None:
+                records += await _until_none(partial(remove, "remove_records", kind=kind.name, keep=kind.retention))
+    return RetentionReport(
+        partitions_made=made, partitions_dropped=dropped, dedup_keys_removed=keys, records_removed=records
+    )
+
+
+async def _until_none(remove: Callable[[], Awaitable[int]]) -> int:
+    total = 0
+    while removed := await remove():
+        total += removed
+    return total
+
+
+class _Partitioned:
+    def __init__(self, connection: Connection, schema: str, parent: str, column: str) -> None:
+        self._connection = connection
+        self._schema = schema
+        self._parent = parent
+        self._column = sql.Identifier(column)
+
+    async def make_ahead(self, today: date, days: int) -> int:
+        existing = await self._days()
+        wanted = [today + timedelta(days=offset) for offset in range(days + 1)]
+        return sum([await self._make(day) for day in wanted if day not in existing])
+
+    async def drop_before(self, oldest: date) -> int:
+        return sum([await self._drop(day) for day in sorted(await self._days()) if day < oldest])
+
+    async def _days(self) -> set[date]:
+        cursor = await self._connection.execute(
+            "SELECT c.relname AS name FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid"
+            " WHERE i.inhparent = %s::regclass",
+            (f"{self._schema}.{self._parent}",),
+        )
+        suffixes = [row["name"].removeprefix(f"{self._parent}_") for row in await cursor.fetchall()]
+        return {datetime.strptime(s, "%Y%m%d").replace(tzinfo=UTC).date() for s in suffixes if s.isdigit()}
+
+    async def _make(self, day: date) -> bool:
+        """Attach a new table: rows that went to the default partition meanwhile are moved into it."""
+        start = datetime.combine(day, time(), UTC)
+        names = {
+            "parent": sql.Identifier(self._schema, self._parent),
+            "part": self._name(day),
+            "fallback": sql.Identifier(self._schema, f"{self._parent}_default"),
+            "column": self._column,
+            "start": sql.Literal(start),
+            "end": sql.Literal(start + timedelta(days=1)),
+        }
+        return await self._in_turn(
+            "CREATE TABLE {part} (LIKE {parent} INCLUDING DEFAULTS INCLUDING CONSTRAINTS)",
+            "WITH moved AS (DELETE FROM {fallback} WHERE {column} >= {start} AND {column} < {end} RETURNING *)"
+            " INSERT INTO {part} SELECT * FROM moved",
+            "ALTER TABLE {parent} ATTACH PARTITION {part} FOR VALUES FROM ({start}) TO ({end})",
+            names=names,
+        )
+
+    async def _drop(self, day: date) -> bool:
+        return await self._in_turn("DROP TABLE {part}", names={"part": self._name(day)})
+
+    async def _in_turn(self, *statements: Any, names: dict[str, sql.Composable]) -> bool:
+        try:
+            async with self._connection.transaction():
+                cursor = await self._connection.execute("SELECT pg_try_advisory_xact_lock(%s) AS mine", (_LOCK,))
+                row = await cursor.fetchone()
+                if not row or not row["mine"]:
+                    return False
+                await self._connection.execute("SELECT set_config('lock_timeout', %s, true)", (_LOCK_WAIT,))
+                for statement in statements:
+                    await self._connection.execute(sql.SQL(statement).format(**names))
+        except (errors.LockNotAvailable, errors.DuplicateTable, errors.UndefinedTable):
+            return False
+        return True
+
+    def _name(self, day: date) -> sql.Identifier:
+        return sql.Identifier(self._schema, f"{self._parent}_{day:%Y%m%d}")

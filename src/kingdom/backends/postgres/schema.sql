@@ -1,0 +1,152 @@
+CREATE TABLE kingdom.outbox_event (
+    id              bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    event_id        uuid        NOT NULL,
+    stream          text        NOT NULL,
+    event_type      text        NOT NULL,
+    schema_version  int         NOT NULL DEFAULT 1,
+    occurred_at     timestamptz NOT NULL,
+    trace_id        text        NOT NULL,
+    owner_id        text        NOT NULL DEFAULT '',
+    partition_key   text COLLATE "C",
+    ordered         boolean     NOT NULL DEFAULT false,
+    aggregate_type  text        NOT NULL DEFAULT '',
+    aggregate_id    text        NOT NULL DEFAULT '',
+    attributes      jsonb       NOT NULL DEFAULT '{}',
+    payload_json    jsonb       NOT NULL,
+    status          text        NOT NULL DEFAULT 'PENDING' CHECK (status IN ('PENDING', 'PROCESSING', 'DEAD')),
+    attempt_count   int         NOT NULL DEFAULT 0,
+    max_attempts    int         NOT NULL DEFAULT 10,
+    crash_count     int         NOT NULL DEFAULT 0,
+    lease_token     bigint      NOT NULL DEFAULT 0,
+    not_before      timestamptz,
+    next_retry_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    last_attempt_at timestamptz,
+    last_error_code text,
+    last_error_message text,
+    history         jsonb,
+    created_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    updated_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    processed_at    timestamptz
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000);
+
+-- The predicate names a column that a claim does not touch, so that a claim is a HOT update.
+CREATE INDEX outbox_open ON kingdom.outbox_event (stream, next_retry_at, id) WHERE processed_at IS NULL;
+CREATE UNIQUE INDEX outbox_once ON kingdom.outbox_event (event_id, stream);
+CREATE INDEX outbox_line ON kingdom.outbox_event (stream, partition_key, id) WHERE ordered AND processed_at IS NULL;
+CREATE INDEX outbox_dead ON kingdom.outbox_event (stream, id) WHERE processed_at IS NOT NULL;
+
+-- No index on expires_at: a renewal stays HOT.
+CREATE TABLE kingdom.outbox_lease (
+    token      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    worker     text        NOT NULL,
+    ids        bigint[]    NOT NULL,
+    cancelled  bigint[]    NOT NULL DEFAULT '{}',
+    expires_at timestamptz NOT NULL
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000);
+
+-- A row exists while its key has open events or is blocked by a DEAD one. `rewind` is the lowest redriven event that
+-- waits for the one in flight to end.
+CREATE TABLE kingdom.outbox_key (
+    stream        text   NOT NULL,
+    partition_key text COLLATE "C" NOT NULL,
+    turn          bigint NOT NULL DEFAULT 0,
+    blocked_by    bigint,
+    rewind        bigint,
+    PRIMARY KEY (stream, partition_key)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000);
+
+CREATE TABLE kingdom.outbox_pause (
+    stream text PRIMARY KEY,
+    reason text        NOT NULL,
+    actor  text        NOT NULL,
+    since  timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+CREATE TABLE kingdom.outbox_archive (
+    id              bigint      NOT NULL,
+    event_id        uuid        NOT NULL,
+    stream          text        NOT NULL,
+    event_type      text        NOT NULL,
+    schema_version  int         NOT NULL,
+    occurred_at     timestamptz NOT NULL,
+    trace_id        text        NOT NULL,
+    owner_id        text        NOT NULL,
+    partition_key   text,
+    ordered         boolean     NOT NULL,
+    aggregate_type  text        NOT NULL,
+    aggregate_id    text        NOT NULL,
+    attributes      jsonb       NOT NULL,
+    payload_json    jsonb       NOT NULL,
+    status          text        NOT NULL DEFAULT 'DONE' CHECK (status IN ('DONE', 'DISCARDED')),
+    attempt_count   int         NOT NULL,
+    max_attempts    int         NOT NULL,
+    crash_count     int         NOT NULL,
+    lease_token     bigint      NOT NULL,
+    last_attempt_at timestamptz,
+    last_error_code text,
+    last_error_message text,
+    history         jsonb,
+    created_at      timestamptz NOT NULL,
+    processed_at    timestamptz NOT NULL DEFAULT clock_timestamp()
+) PARTITION BY RANGE (processed_at);
+CREATE TABLE kingdom.outbox_archive_default PARTITION OF kingdom.outbox_archive DEFAULT;
+-- UUIDv7 ids arrive nearly sorted: block ranges find one event for almost no cost at completion.
+CREATE INDEX outbox_archive_event ON kingdom.outbox_archive USING brin (event_id) WITH (pages_per_range = 16, autosummarize = on);
+
+CREATE TABLE kingdom.once_key (
+    scope      text        NOT NULL,
+    key        text        NOT NULL,
+    expires_at timestamptz NOT NULL,
+    PRIMARY KEY (scope, key)
+);
+CREATE INDEX once_key_expiry ON kingdom.once_key (expires_at);
+
+CREATE TABLE kingdom.record (
+    kind       text        NOT NULL,
+    id         text COLLATE "C" NOT NULL,
+    version    bigint      NOT NULL,
+    state      text        NOT NULL,
+    owner      text,
+    due_at     timestamptz,
+    doc        jsonb       NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    updated_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    ended_at   timestamptz,
+    PRIMARY KEY (kind, id)
+) WITH (fillfactor = 70);
+CREATE INDEX record_state ON kingdom.record (kind, state, id);
+CREATE INDEX record_owner ON kingdom.record (kind, owner, id) WHERE owner IS NOT NULL;
+CREATE INDEX record_due ON kingdom.record (kind, due_at, id) WHERE due_at IS NOT NULL;
+CREATE INDEX record_ended ON kingdom.record (kind, ended_at) WHERE ended_at IS NOT NULL;
+
+-- Sequence numbers commit out of order: readers go by (xid, seq) below the oldest running transaction.
+CREATE TABLE kingdom.log (
+    seq            bigint GENERATED ALWAYS AS IDENTITY,
+    xid            xid8        NOT NULL DEFAULT pg_current_xact_id(),
+    at             timestamptz NOT NULL,
+    type           text        NOT NULL,
+    actor          text        NOT NULL,
+    trace_id       text        NOT NULL,
+    aggregate_type text        NOT NULL,
+    aggregate_id   text        NOT NULL,
+    data           jsonb       NOT NULL,
+    logged_at      timestamptz NOT NULL DEFAULT clock_timestamp()
+) PARTITION BY RANGE (logged_at);
+CREATE TABLE kingdom.log_default PARTITION OF kingdom.log DEFAULT;
+CREATE INDEX log_cursor ON kingdom.log (xid, seq);
+
+CREATE VIEW kingdom.outbox_all AS
+SELECT e.id, e.event_id, e.stream, e.event_type, e.schema_version, e.occurred_at, e.trace_id, e.owner_id,
+       e.partition_key, e.aggregate_type, e.aggregate_id, e.attributes, e.payload_json, e.status, e.attempt_count,
+       e.max_attempts, e.crash_count, nullif(e.next_retry_at, 'infinity') AS next_retry_at, e.last_attempt_at,
+       l.worker AS locked_by, l.expires_at AS locked_until, e.last_error_code, e.last_error_message, e.history,
+       e.created_at, e.updated_at, e.processed_at
+  FROM kingdom.outbox_event e
+  LEFT JOIN kingdom.outbox_lease l ON l.token = e.lease_token AND e.status = 'PROCESSING'
+UNION ALL
+SELECT a.id, a.event_id, a.stream, a.event_type, a.schema_version, a.occurred_at, a.trace_id, a.owner_id,
+       a.partition_key, a.aggregate_type, a.aggregate_id, a.attributes, a.payload_json, a.status, a.attempt_count,
+       a.max_attempts, a.crash_count, NULL, a.last_attempt_at,
+       NULL, NULL, a.last_error_code, a.last_error_message, a.history,
+       a.created_at, a.processed_at, a.processed_at
+  FROM kingdom.outbox_archive a;

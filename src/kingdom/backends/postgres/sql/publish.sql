@@ -1,0 +1,78 @@
+-- name: publish
+-- Unordered copies; answers the numbers of the rows that were there already.
+WITH w AS MATERIALIZED (
+  SELECT * FROM jsonb_to_recordset(%(rows)s::jsonb) AS x(
+    n int, event_id uuid, stream text, event_type text, schema_version int, occurred_at timestamptz,
+    trace_id text, owner_id text, partition_key text, aggregate_type text, aggregate_id text,
+    attributes jsonb, payload_json jsonb, max_attempts int, not_before timestamptz)),
+i AS (
+  INSERT INTO kingdom.outbox_event (event_id, stream, event_type, schema_version, occurred_at, trace_id, owner_id,
+    partition_key, aggregate_type, aggregate_id, attributes, payload_json, max_attempts, not_before, next_retry_at)
+  SELECT event_id, stream, event_type, schema_version, occurred_at, trace_id, owner_id,
+    partition_key, aggregate_type, aggregate_id, attributes, payload_json, max_attempts, not_before,
+    greatest(clock_timestamp(), not_before)
+  FROM w ORDER BY n
+  ON CONFLICT (stream, event_id) DO NOTHING
+  RETURNING stream, event_id)
+SELECT w.n, false AS fresh FROM w WHERE (w.stream, w.event_id) NOT IN (SELECT stream, event_id FROM i);
+
+-- name: publish_ordered
+-- One statement. The upsert takes all key rows in sorted order, those of the settled events too; turn = 0 means that
+-- the key had no open event, so its first row becomes the head and the others wait at infinity.
+WITH w AS MATERIALIZED (
+  SELECT * FROM jsonb_to_recordset(%(rows)s::jsonb) AS x(
+    n int, event_id uuid, stream text, event_type text, schema_version int, occurred_at timestamptz,
+    trace_id text, owner_id text, partition_key text, aggregate_type text, aggregate_id text,
+    attributes jsonb, payload_json jsonb, max_attempts int, not_before timestamptz)),
+k AS (
+  INSERT INTO kingdom.outbox_key AS q (stream, partition_key)
+  SELECT stream, partition_key FROM w
+  UNION SELECT * FROM unnest(%(lock_streams)s::text[], %(lock_keys)s::text[])
+  ORDER BY 1, 2
+  ON CONFLICT (stream, partition_key) DO UPDATE SET turn = q.turn + 1
+  RETURNING stream, partition_key, turn),
+u AS MATERIALIZED (
+  SELECT w.*, k.turn FROM w JOIN k ON k.stream = w.stream AND k.partition_key = w.partition_key COLLATE "C"
+   WHERE NOT EXISTS (SELECT FROM kingdom.outbox_event e WHERE e.stream = w.stream AND e.event_id = w.event_id)),
+i AS (
+  INSERT INTO kingdom.outbox_event (event_id, stream, event_type, schema_version, occurred_at, trace_id, owner_id,
+    partition_key, ordered, aggregate_type, aggregate_id, attributes, payload_json, max_attempts, not_before,
+    next_retry_at)
+  SELECT event_id, stream, event_type, schema_version, occurred_at, trace_id, owner_id,
+    partition_key, true, aggregate_type, aggregate_id, attributes, payload_json, max_attempts, not_before,
+    CASE WHEN turn = 0 AND row_number() OVER (PARTITION BY stream, partition_key ORDER BY n) = 1
+         THEN greatest(clock_timestamp(), not_before) ELSE 'infinity' END
+  FROM u ORDER BY n)
+SELECT w.n, k.turn = 0 AS fresh FROM w JOIN k ON k.stream = w.stream AND k.partition_key = w.partition_key COLLATE "C"
+ WHERE w.n NOT IN (SELECT n FROM u);
+
+-- name: drop_idle_keys
+-- After a publish of nothing but duplicates: a key without open events keeps no row.
+DELETE FROM kingdom.outbox_key q
+ WHERE (q.stream, q.partition_key) IN (SELECT * FROM unnest(%(streams)s::text[], %(keys)s::text[]))
+   AND q.blocked_by IS NULL
+   AND NOT EXISTS (SELECT FROM kingdom.outbox_event e WHERE e.stream = q.stream
+                     AND e.partition_key = q.partition_key AND e.ordered AND e.processed_at IS NULL);
+
+-- name: stage
+CREATE TEMPORARY TABLE IF NOT EXISTS outbox_stage (
+  n int, event_id uuid, stream text, event_type text, schema_version int, occurred_at timestamptz,
+  trace_id text, owner_id text, partition_key text, aggregate_type text, aggregate_id text,
+  attributes jsonb, payload_json jsonb, max_attempts int, not_before timestamptz) ON COMMIT DELETE ROWS;
+
+-- name: copy_stage
+COPY pg_temp.outbox_stage (n, event_id, stream, event_type, schema_version, occurred_at, trace_id, owner_id,
+  partition_key, aggregate_type, aggregate_id, attributes, payload_json, max_attempts, not_before) FROM STDIN;
+
+-- name: publish_stage
+WITH i AS (
+  INSERT INTO kingdom.outbox_event (event_id, stream, event_type, schema_version, occurred_at, trace_id, owner_id,
+    partition_key, aggregate_type, aggregate_id, attributes, payload_json, max_attempts, not_before, next_retry_at)
+  SELECT event_id, stream, event_type, schema_version, occurred_at, trace_id, owner_id,
+    partition_key, aggregate_type, aggregate_id, attributes, payload_json, max_attempts, not_before,
+    greatest(clock_timestamp(), not_before)
+  FROM pg_temp.outbox_stage ORDER BY n
+  ON CONFLICT (stream, event_id) DO NOTHING
+  RETURNING stream, event_id)
+SELECT w.n, false AS fresh FROM pg_temp.outbox_stage w
+ WHERE (w.stream, w.event_id) NOT IN (SELECT stream, event_id FROM i);

@@ -1,0 +1,56 @@
+-- name: get_record
+SELECT kind, id, version, state, owner, due_at, doc FROM kingdom.record WHERE kind = %(kind)s AND id = %(id)s;
+
+-- name: insert_record
+INSERT INTO kingdom.record (kind, id, version, state, owner, due_at, doc, ended_at)
+VALUES (%(kind)s, %(id)s, 1, %(state)s, %(owner)s, %(due_at)s, %(doc)s::jsonb, CASE WHEN %(final)s THEN clock_timestamp() END)
+ON CONFLICT (kind, id) DO NOTHING RETURNING version;
+
+-- name: update_record
+UPDATE kingdom.record
+   SET version = version + 1, state = %(state)s, owner = %(owner)s, due_at = %(due_at)s, doc = %(doc)s::jsonb,
+       updated_at = clock_timestamp(),
+       ended_at = CASE WHEN %(final)s THEN coalesce(ended_at, clock_timestamp()) END
+ WHERE kind = %(kind)s AND id = %(id)s AND version = %(version)s RETURNING version;
+
+-- name: find_by_state
+SELECT kind, id, version, state, owner, due_at, doc FROM kingdom.record
+ WHERE kind = %(kind)s AND state = %(state)s AND (%(owner)s::text IS NULL OR owner = %(owner)s)
+   AND id > %(after)s ORDER BY id LIMIT %(limit)s::int;
+
+-- name: find_by_owner
+SELECT kind, id, version, state, owner, due_at, doc FROM kingdom.record
+ WHERE kind = %(kind)s AND owner = %(owner)s AND id > %(after)s ORDER BY id LIMIT %(limit)s::int;
+
+-- name: find_by_kind
+SELECT kind, id, version, state, owner, due_at, doc FROM kingdom.record
+ WHERE kind = %(kind)s AND id > %(after)s ORDER BY id LIMIT %(limit)s::int;
+
+-- name: find_due
+SELECT kind, id, version, state, owner, due_at, doc FROM kingdom.record
+ WHERE kind = %(kind)s AND due_at IS NOT NULL AND due_at <= %(due_by)s
+   AND (%(state)s::text IS NULL OR state = %(state)s) AND (%(owner)s::text IS NULL OR owner = %(owner)s)
+   AND id > %(after)s ORDER BY due_at, id LIMIT %(limit)s::int;
+
+-- name: once
+INSERT INTO kingdom.once_key AS o (scope, key, expires_at) VALUES (%(scope)s, %(key)s, now() + %(keep)s::interval)
+ON CONFLICT (scope, key) DO UPDATE SET expires_at = excluded.expires_at WHERE o.expires_at < now() RETURNING 1;
+
+-- name: append
+INSERT INTO kingdom.log (at, type, actor, trace_id, aggregate_type, aggregate_id, data)
+SELECT at, type, actor, trace_id, aggregate_type, aggregate_id, data
+  FROM jsonb_to_recordset(%(rows)s::jsonb) AS x(
+    n int, at timestamptz, type text, actor text, trace_id text, aggregate_type text, aggregate_id text, data jsonb)
+ ORDER BY n;
+
+-- name: read_log
+-- Nothing of a transaction that could still commit below the cursor is shown: no gap, no double.
+SELECT xid::text AS xid, seq, at, type, actor, trace_id, aggregate_type, aggregate_id, data FROM kingdom.log
+ WHERE (xid, seq) > (%(xid)s::text::xid8, %(seq)s::bigint) AND xid < pg_snapshot_xmin(pg_current_snapshot())
+ ORDER BY xid, seq LIMIT %(limit)s::int;
+
+-- name: log_end
+SELECT coalesce((SELECT xid::text FROM kingdom.log WHERE xid < pg_snapshot_xmin(pg_current_snapshot())
+                  ORDER BY xid DESC, seq DESC LIMIT 1), '0') AS xid,
+       coalesce((SELECT seq FROM kingdom.log WHERE xid < pg_snapshot_xmin(pg_current_snapshot())
+                  ORDER BY xid DESC, seq DESC LIMIT 1), 0) AS seq;

@@ -1,0 +1,254 @@
+"""The Transaction on one psycopg connection: collected changes become one pipeline of statements."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from datetime import timedelta
+from typing import Any, LiteralString, TypeVar
+
+from psycopg import AsyncConnection
+from psycopg.rows import DictRow
+
+from kingdom.backends.postgres.faults import translated
+from kingdom.backends.postgres.rows import copy_row, entry_rows, read_record, staged_row, to_json
+from kingdom.bus.delivery import Delivery
+from kingdom.bus.outcome import Dead, Defer, Done, Release, Retry
+from kingdom.bus.port import Copy, Put, Settled, Transaction
+from kingdom.bus.record import Query, Record, RecordKind
+from kingdom.bus.stream import Topology
+from kingdom.errors import Conflict, LeaseLost
+
+Queries = Mapping[str, LiteralString]
+Connection = AsyncConnection[DictRow]
+# Above this many rows COPY into a staging table beats one JSON parameter.
+COPY_FROM_ROWS = 1000
+# A pipeline spares round trips and costs turns of the event loop: it pays from here on.
+PIPELINE_FROM_STATEMENTS = 3
+_T = TypeVar("_T", Delivery, Settled)
+_Check = Callable[[list[DictRow]], None]
+_Statement = tuple[LiteralString, Mapping[str, Any], _Check]
+
+
+class PostgresTransaction(Transaction):
+    """One transaction; `opening` is sent with its first statement, and is empty where the caller has begun it."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        queries: Queries,
+        topology: Topology,
+        kinds: Mapping[str, RecordKind],
+        opening: Sequence[LiteralString],
+    ) -> None:
+        super().__init__(topology, kinds, ())
+        self._connection = connection
+        self._queries = queries
+        self._opening = tuple(opening)
+
+    async def hold(self, deliveries: Sequence[Delivery]) -> None:
+        """Lock the leases of these deliveries and keep those that are still ours."""
+        owned: set[int] = set()
+        for token, group in _by_token(deliveries).items():
+            rows = await self._fetch("hold", {"token": token, "ids": [d.position for d in group]})
+            owned |= {row["id"] for row in rows}
+        self.held = tuple(d for d in deliveries if d.position in owned)
+
+    async def apply(self, *, commit: bool) -> None:
+        """Write everything that was collected, in the one lock order: leases, records, keys, events, log."""
+        large = self._unordered() if len(self.changes.copies) >= COPY_FROM_ROWS else []
+        if large:
+            await self._publish_staged(large)
+        statements = list(self._statements(staged=bool(large)))
+        if not statements and self._opening:
+            return
+        # Only a settlement, a record or an ordered publish may have to be taken back after its answer.
+        final = not (self.changes.puts or self.changes.settled or any(map(_in_line, self.changes.copies.values())))
+        if commit and final and len(statements) == 1 and self._opening:
+            self._opening, commit = (), False
+        async with self._connection.pipeline() if len(statements) >= PIPELINE_FROM_STATEMENTS else nullcontext():
+            await self._open()
+            sent = [(await self._connection.execute(sql, parameters), check) for sql, parameters, check in statements]
+        for cursor, check in sent:
+            check(await cursor.fetchall() if cursor.description else [])
+        await self._tidy_keys()
+        if commit:
+            await self._connection.execute("COMMIT")
+
+    async def _open(self) -> None:
+        opening, self._opening = self._opening, ()
+        for statement in opening:
+            await self._connection.execute(statement)
+
+    def _statements(self, *, staged: bool) -> Iterable[_Statement]:
+        settled = list(self.changes.settled.values())
+        held = {delivery.token for delivery in self.held}
+        if tokens := {s.token for s in settled} - held:
+            yield self._queries["fence"], {"tokens": sorted(tokens)}, _nothing
+        for _, put in sorted(self.changes.puts.items()):
+            yield self._put(put)
+        yield from self._publishing(settled, staged=staged)
+        for token, group in _by_token(settled).items():
+            yield from self._settling(token, group)
+        if self.changes.entries:
+            yield self._queries["append"], {"rows": entry_rows(self.changes.entries)}, _nothing
+
+    def _put(self, put: Put) -> _Statement:
+        record = put.record
+        final = record.state in self._kinds[record.kind].final
+        parameters = {
+            "kind": record.kind,
+            "id": record.id,
+            "state": record.state,
+            "owner": record.owner,
+            "due_at": record.due_at,
+            "doc": to_json(record.doc),
+            "version": put.expected,
+            "final": final,
+        }
+
+        def check(rows: list[DictRow]) -> None:
+            if not rows:
+                raise Conflict(f"{record.kind} {record.id} is not at version {put.expected} any more: read it again")
+
+        return self._queries["update_record" if put.expected else "insert_record"], parameters, check
+
+    def _publishing(self, settled: list[Settled], *, staged: bool) -> Iterable[_Statement]:
+        ordered = [c for c in self.changes.copies.values() if _in_line(c)]
+        lines = sorted({s.line for s in settled if s.line and isinstance(s.outcome, Done | Dead)})
+        locks = {"lock_streams": [stream for stream, _ in lines], "lock_keys": [key for _, key in lines]}
+        if ordered:
+            yield self._queries["publish_ordered"], {"rows": _rows(ordered), **locks}, self._noting(ordered)
+        elif lines:
+            yield self._queries["lock_keys"], locks, _nothing
+        unordered = [] if staged else self._unordered()
+        if unordered:
+            yield self._queries["publish"], {"rows": _rows(unordered)}, self._noting(unordered)
+
+    def _settling(self, token: int, group: list[Settled]) -> Iterable[_Statement]:
+        released = [s for s in group if isinstance(s.outcome, Release)]
+        done = [s for s in group if isinstance(s.outcome, Done)]
+        for name, part in (
+            ("release", released),
+            ("done", [s for s in done if not s.line]),
+            ("done_ordered", [s for s in done if s.line]),
+        ):
+            if part:
+                yield self._settle_many(name, token, [s.position for s in part])
+        for settled in group:
+            if not isinstance(settled.outcome, Done | Release):
+                yield self._settle_one(settled)
+
+    def _settle_many(self, name: str, token: int, positions: list[int]) -> _Statement:
+        def check(rows: list[DictRow]) -> None:
+            if lost := set(positions) - {row["id"] for row in rows}:
+                raise LeaseLost(lost)
+
+        return self._queries[name], {"token": token, "ids": positions}, check
+
+    def _settle_one(self, settled: Settled) -> _Statement:
+        parameters: dict[str, Any] = {"token": settled.token, "id": settled.position}
+        match settled.outcome:
+            case Retry(after, code, message):
+                name = "again"
+                parameters |= {"undo": 0, "until": None, "after": after, "code": code, "message": message}
+            case Defer(until, reason):
+                name = "again"
+                parameters |= {
+                    "undo": 1,
+                    "until": until,
+                    "after": None,
+                    "code": "deferred",
+                    "message": reason,
+                }
+            case Dead(message, code):
+                name = "dead_ordered" if settled.line else "dead"
+                parameters |= {"code": code, "message": message}
+                if settled.line:
+                    parameters["skip"] = settled.stream.on_dead == "skip"
+            case _:
+                raise AssertionError(settled.outcome)
+
+        def check(rows: list[DictRow]) -> None:
+            if not rows:
+                raise LeaseLost([settled.position])
+
+        return self._queries[name], parameters, check
+
+    def _unordered(self) -> list[Copy]:
+        return [c for c in self.changes.copies.values() if not _in_line(c)]
+
+    def _noting(self, copies: Sequence[Copy]) -> _Check:
+        def check(rows: list[DictRow]) -> None:
+            self.changes.duplicates.extend(copies[row["n"]] for row in rows)
+
+        return check
+
+    async def _tidy_keys(self) -> None:
+        """Remove key rows that a publish of nothing but duplicates has made."""
+        lines = {(c.stream.name, c.envelope.partition_key) for c in self.changes.duplicates if _in_line(c)}
+        if lines:
+            streams, keys = zip(*sorted(lines), strict=True)
+            await self._connection.execute(
+                self._queries["drop_idle_keys"], {"streams": list(streams), "keys": list(keys)}
+            )
+
+    async def _publish_staged(self, copies: Sequence[Copy]) -> None:
+        await self._open()
+        await self._connection.execute(self._queries["stage"])
+        async with self._connection.cursor() as cursor:
+            async with cursor.copy(self._queries["copy_stage"]) as copying:
+                for number, copy in enumerate(copies):
+                    await copying.write_row(staged_row(number, copy))
+            await cursor.execute(self._queries["publish_stage"])
+            self._noting(copies)(await cursor.fetchall())
+
+    async def _read(self, kind: str, record_id: str) -> Record | None:
+        rows = await self._fetch("get_record", {"kind": kind, "id": record_id})
+        return read_record(rows[0]) if rows else None
+
+    async def _search(self, query: Query) -> list[Record]:
+        parameters = {
+            "kind": query.kind,
+            "state": query.state,
+            "owner": query.owner,
+            "due_by": query.due_by,
+            "after": query.after or "",
+            "limit": query.limit,
+        }
+        return [read_record(row) for row in await self._fetch(_search_name(query), parameters)]
+
+    async def _take_key(self, scope: str, key: str, keep: timedelta) -> bool:
+        return bool(await self._fetch("once", {"scope": scope, "key": key, "keep": keep}))
+
+    async def _fetch(self, name: str, parameters: Mapping[str, Any]) -> list[DictRow]:
+        with translated():
+            await self._open()
+            cursor = await self._connection.execute(self._queries[name], parameters)
+            return await cursor.fetchall()
+
+
+def _search_name(query: Query) -> str:
+    if query.due_by is not None:
+        return "find_due"
+    if query.state is not None:
+        return "find_by_state"
+    return "find_by_owner" if query.owner is not None else "find_by_kind"
+
+
+def _in_line(copy: Copy) -> bool:
+    return copy.stream.ordered and copy.envelope.partition_key is not None
+
+
+def _rows(copies: Sequence[Copy]) -> str:
+    return to_json([copy_row(number, copy) for number, copy in enumerate(copies)])
+
+
+def _by_token(items: Sequence[_T]) -> dict[int, list[_T]]:
+    groups: dict[int, list[_T]] = defaultdict(list)
+    for item in items:
+        groups[item.token].append(item)
+    return dict(sorted(groups.items()))
+
+
+def _nothing(_rows: list[DictRow]) -> None:
+    """Accept any answer."""

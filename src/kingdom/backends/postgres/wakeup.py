@@ -1,0 +1,83 @@
+"""Wake-ups by NOTIFY: coalesced off the write path, and only ever a hint beside polling."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Collection
+from datetime import timedelta
+
+import psycopg
+import structlog
+
+_COALESCE_SECONDS = 0.01
+_RECONNECT_SECONDS = 1.0
+_log = structlog.get_logger(__name__)
+
+
+class Wakeups:
+    """Tells waiting workers, here and elsewhere, that a stream may have work."""
+
+    def __init__(self, channel: str, send: Callable[[list[str]], Awaitable[None]], listen_dsn: str | None) -> None:
+        self.channel = channel
+        self._send = send
+        self._listen_dsn = listen_dsn
+        self._unsent: set[str] = set()
+        self._sender: asyncio.Task[None] | None = None
+        self._listener: asyncio.Task[None] | None = None
+        self._waiting: dict[asyncio.Event, frozenset[str]] = {}
+
+    def published(self, streams: Collection[str]) -> None:
+        """Wake waiters of this process now and all others within milliseconds."""
+        if not streams:
+            return
+        self._wake(streams)
+        self._unsent |= set(streams)
+        if self._sender is None or self._sender.done():
+            self._sender = asyncio.create_task(self._send_soon(), name="kingdom-notify")
+
+    async def wait(self, streams: Collection[str], at_most: timedelta) -> None:
+        """Return at a hint for one of the streams, or after `at_most`."""
+        if self._listen_dsn and self._listener is None:
+            self._listener = asyncio.create_task(self._listen(self._listen_dsn), name="kingdom-listen")
+        event = asyncio.Event()
+        self._waiting[event] = frozenset(streams)
+        try:
+            async with asyncio.timeout(at_most.total_seconds()):
+                await event.wait()
+        except TimeoutError:
+            pass
+        finally:
+            del self._waiting[event]
+
+    async def close(self) -> None:
+        """Send what is unsent and stop listening."""
+        if self._sender:
+            await self._sender
+        if self._listener:
+            self._listener.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._listener
+
+    def _wake(self, streams: Collection[str]) -> None:
+        for event, wanted in self._waiting.items():
+            if not wanted.isdisjoint(streams):
+                event.set()
+
+    async def _send_soon(self) -> None:
+        await asyncio.sleep(_COALESCE_SECONDS)
+        streams, self._unsent = sorted(self._unsent), set()
+        try:
+            await self._send(streams)
+        except Exception as error:  # noqa: BLE001 - a lost hint costs one polling period, never an event
+            _log.debug("wake-up not sent", streams=streams, error=str(error))
+
+    async def _listen(self, dsn: str) -> None:
+        while True:
+            try:
+                connection = await psycopg.AsyncConnection.connect(dsn, autocommit=True)
+                async with connection:
+                    await connection.execute(f'LISTEN "{self.channel}"')
+                    async for notice in connection.notifies():
+                        self._wake([notice.payload])
+            except (psycopg.Error, OSError) as error:
+                _log.warning("wake-ups interrupted, polling goes on", error=str(error))
+                await asyncio.sleep(_RECONNECT_SECONDS)

@@ -1,0 +1,109 @@
+"""An event as the bus carries it: immutable, self-describing, camelCase on the wire."""
+
+from collections.abc import Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from kingdom.clock import utc_now
+from kingdom.errors import MalformedEvent
+from kingdom.ids import new_event_id, new_trace_id
+
+# The event that the running code handles.
+current_cause: "ContextVar[Envelope | None]" = ContextVar("kingdom_cause", default=None)
+
+
+def current_trace_id() -> str:
+    """Return the trace id of the event being handled, so that follow-ups share it, or a new one."""
+    cause = current_cause.get()
+    return cause.trace_id if cause else new_trace_id()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Envelope:
+    """One event: what happened, to which aggregate, and how to follow it.
+
+    Without a `stream` it is copied to every stream subscribed to its type; with one it goes there only.
+    """
+
+    type: str
+    payload: Mapping[str, Any] = field(default_factory=dict)
+    schema_version: int = 1
+    event_id: UUID = field(default_factory=new_event_id)
+    occurred_at: datetime = field(default_factory=utc_now)
+    trace_id: str = field(default_factory=current_trace_id)
+    owner_id: str = ""
+    stream: str | None = None
+    partition_key: str | None = None
+    aggregate_type: str = ""
+    aggregate_id: str = ""
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.type:
+            raise MalformedEvent("an envelope needs a type, such as 'OrderPlaced'")
+        if clash := self.attributes.keys() & _WIRE_NAMES:
+            raise MalformedEvent(f"attribute names {sorted(clash)} are taken by the envelope: rename them")
+        for text in (self.type, self.owner_id, self.stream, self.partition_key, self.aggregate_id):
+            if text and "\x00" in text:
+                raise MalformedEvent(f"a NUL character cannot be stored: {text!r}")
+
+    def log_fields(self) -> dict[str, str]:
+        """Return what every log line about this event carries."""
+        return {
+            "traceId": self.trace_id,
+            "eventId": str(self.event_id),
+            "stream": self.stream or "",
+            "eventType": self.type,
+            "aggregateType": self.aggregate_type,
+            "aggregateId": self.aggregate_id,
+        }
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return the JSON object of the source document: camelCase, attributes flat beside the headers."""
+        wire: dict[str, Any] = {
+            "schemaVersion": self.schema_version,
+            "eventId": str(self.event_id),
+            "type": self.type,
+            "occurredAt": self.occurred_at.isoformat(),
+            "traceId": self.trace_id,
+            "ownerId": self.owner_id,
+        }
+        if self.stream is not None:
+            wire["stream"] = self.stream
+        if self.partition_key is not None:
+            wire["partitionKey"] = self.partition_key
+        wire |= {"aggregateType": self.aggregate_type, "aggregateId": self.aggregate_id}
+        return {**wire, **self.attributes, "payload": dict(self.payload)}
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> "Envelope":
+        """Read the JSON object of the source document; unknown flat fields are attributes."""
+        try:
+            known = {name: wire[key] for key, name in _FIELDS.items() if wire.get(key) is not None}
+            if "event_id" in known:
+                known["event_id"] = UUID(known["event_id"])
+            if "occurred_at" in known:
+                known["occurred_at"] = datetime.fromisoformat(known["occurred_at"])
+            extra = {key: str(value) for key, value in wire.items() if key not in _WIRE_NAMES}
+            return cls(**known, attributes=extra)
+        except (TypeError, ValueError, AttributeError) as error:
+            raise MalformedEvent(f"this is no event envelope: {error}") from error
+
+
+_FIELDS = {
+    "schemaVersion": "schema_version",
+    "eventId": "event_id",
+    "type": "type",
+    "occurredAt": "occurred_at",
+    "traceId": "trace_id",
+    "ownerId": "owner_id",
+    "stream": "stream",
+    "partitionKey": "partition_key",
+    "aggregateType": "aggregate_type",
+    "aggregateId": "aggregate_id",
+    "payload": "payload",
+}
+_WIRE_NAMES = frozenset(_FIELDS)

@@ -1,0 +1,50 @@
+"""What an HTTP answer means for an effect: classified once, here."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from kingdom.bus.effect import Acked, Answer, Rejected, Throttled, Unknown
+from kingdom.clock import utc_now
+
+# Statuses that differ from their class; 2xx is Acked, 3xx and 4xx Rejected, 5xx Unknown.
+_SPECIAL: Mapping[int, type[Throttled] | type[Unknown]] = {
+    408: Unknown,  # the server gave up waiting: it may have read enough
+    409: Unknown,  # often our own earlier call, still under way or done
+    418: Throttled,  # used by exchanges for a block after repeated 429
+    425: Throttled,  # too early: not processed
+    429: Throttled,
+}
+_NO_BODY: Mapping[str, Any] = {}
+
+
+def http_answer(status: int, headers: Mapping[str, str], body: Mapping[str, Any] = _NO_BODY) -> Answer:
+    """Return what a response means; a network error has none and is Unknown by itself."""
+    reason = f"HTTP {status}"
+    special = _SPECIAL.get(status)
+    if special is Throttled:
+        return Throttled(retry_after(headers), reason)
+    if special is Unknown or status >= 500 or status < 200:  # noqa: PLR2004 - the classes of HTTP itself
+        return Unknown(reason)
+    if status < 300:  # noqa: PLR2004 - the classes of HTTP itself
+        return Acked(body)
+    return Rejected(reason)
+
+
+def retry_after(headers: Mapping[str, str]) -> timedelta | None:
+    """Return the wait that a Retry-After header asks for: seconds or a date."""
+    value = next((text for name, text in headers.items() if name.lower() == "retry-after"), "").strip()
+    if value.isdigit():
+        return timedelta(seconds=int(value))
+    try:
+        moment = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return max(_until(moment), timedelta())
+
+
+def _until(moment: datetime) -> timedelta:
+    return moment - utc_now()

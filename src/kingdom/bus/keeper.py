@@ -1,0 +1,121 @@
+"""Keeps leases alive from a thread of its own, so that no handler can starve the renewal."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import structlog
+
+from kingdom.bus.port import Bus
+from kingdom.errors import KingdomError
+
+# A lease counts as lost when this share of it is left and no renewal came through.
+_MARGIN_SHARE = 0.1
+# After its deadline a handler was cancelled; one that still runs this much later blocks, so its lease is let go.
+_DEADLINE_GRACE_SECONDS = 1.0
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class HeldLease:
+    """A lease of this process, by the local monotonic clock, and until when each running handler may take."""
+
+    token: int
+    length: timedelta
+    renewed_at: float
+    deadlines: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def lost_at(self) -> float:
+        """Return the moment from which the lease cannot be relied on."""
+        return self.renewed_at + self.length.total_seconds() * (1 - _MARGIN_SHARE)
+
+    @property
+    def due_at(self) -> float:
+        """Return the moment of the next renewal: at half the lease."""
+        return self.renewed_at + self.length.total_seconds() / 2
+
+    def overdue(self, now: float) -> bool:
+        """Tell whether a handler is far beyond its hard deadline."""
+        return any(now > deadline + _DEADLINE_GRACE_SECONDS for deadline in list(self.deadlines.values()))
+
+
+class LeaseKeeper:
+    """Renews every lease at half its length; reports lost leases and cancelled events."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        *,
+        on_lost: Callable[[frozenset[int]], None],
+        on_cancelled: Callable[[frozenset[int]], None],
+    ) -> None:
+        self._bus = bus
+        self._on_lost = on_lost
+        self._on_cancelled = on_cancelled
+        self._leases: dict[int, HeldLease] = {}
+        self._lock = threading.Lock()
+        self._changed = threading.Event()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="kingdom-lease-keeper", daemon=True)
+
+    def start(self) -> None:
+        """Begin to renew."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopped = True
+        self._changed.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def keep(self, lease: HeldLease) -> None:
+        """Take care of a lease from now on."""
+        with self._lock:
+            self._leases[lease.token] = lease
+        self._changed.set()
+
+    def drop(self, token: int) -> None:
+        """Stop renewing a lease."""
+        with self._lock:
+            self._leases.pop(token, None)
+
+    def _run(self) -> None:
+        while not self._stopped:
+            with self._lock:
+                leases = list(self._leases.values())
+            now = time.monotonic()
+            if leases:
+                self._tend(leases, now)
+            next_due = min((lease.due_at for lease in leases), default=now + 60)
+            # At least once in a second, to see cancellations and deadlines early.
+            self._changed.wait(min(max(next_due - time.monotonic(), 0.01), 1.0))
+            self._changed.clear()
+
+    def _tend(self, leases: list[HeldLease], now: float) -> None:
+        overdue = {lease.token for lease in leases if lease.overdue(now)}
+        due = [lease for lease in leases if lease.token not in overdue and now >= lease.due_at]
+        lost = overdue | (self._renew(due) if due else set())
+        if lost:
+            for token in lost:
+                self.drop(token)
+            self._on_lost(frozenset(lost))
+
+    def _renew(self, due: list[HeldLease]) -> set[int]:
+        """Renew; returns the tokens that are lost, by the store's word or because it could not be asked in time."""
+        asked_at = time.monotonic()
+        try:
+            renewal = self._bus.renew({lease.token: lease.length for lease in due})
+        except KingdomError as error:
+            _log.warning("leases not renewed", leases=len(due), error=str(error))
+            now = time.monotonic()
+            return {lease.token for lease in due if now >= lease.lost_at}
+        for lease in due:
+            if lease.token in renewal.alive:
+                lease.renewed_at = asked_at
+        if renewal.cancelled:
+            self._on_cancelled(renewal.cancelled)
+        return {lease.token for lease in due} - renewal.alive

@@ -1,0 +1,146 @@
+"""The ledger of one effect: every attempt, recorded before and after the call. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Literal
+
+import msgspec
+
+from kingdom.bus.effect import (
+    Accepted,
+    Acked,
+    Answer,
+    Attempt,
+    Happened,
+    Honours,
+    Rejected,
+    Throttled,
+    Unknown,
+)
+from kingdom.bus.record import Record, RecordKind
+from kingdom.ids import new_event_id
+
+State = Literal["PREPARED", "SENT", "ACKED", "REJECTED", "THROTTLED", "UNKNOWN"]
+
+EFFECTS = RecordKind(
+    name="effect",
+    directories={
+        state: f"state/effects/{state.lower()}"
+        for state in ("PREPARED", "SENT", "ACKED", "REJECTED", "THROTTLED", "UNKNOWN")
+    },
+    final=frozenset({"ACKED", "REJECTED"}),
+    retention=timedelta(days=30),
+)
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt as it is stored; `inherited` once another worker took it over from one that may still wake up."""
+
+    number: int
+    identifier: str
+    state: State
+    fence: int
+    inherited: bool = False
+    note: str = ""
+
+
+class _Document(msgspec.Struct, frozen=True, kw_only=True):
+    target: str
+    request: dict[str, Any]
+    attempts: tuple[Entry, ...]
+    response: dict[str, Any] | None = None
+    awaiting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The stored history of one effect, and what may be done next."""
+
+    record: Record
+    document: _Document
+
+    @classmethod
+    def open(cls, key: str, target: str, request: Mapping[str, Any], owner: str) -> "Ledger":
+        """Begin the ledger of an effect that was never tried."""
+        first = Entry(number=1, identifier=str(new_event_id()), state="PREPARED", fence=0)
+        document = _Document(target=target, request=dict(request), attempts=(first,))
+        return cls(Record(kind=EFFECTS.name, id=key, state="PREPARED", owner=owner), document)
+
+    @classmethod
+    def read(cls, record: Record) -> "Ledger":
+        """Read the ledger from its record."""
+        return cls(record, msgspec.convert(record.doc, _Document))
+
+    @property
+    def latest(self) -> Entry:
+        """Return the newest attempt."""
+        return self.document.attempts[-1]
+
+    @property
+    def finished(self) -> bool:
+        """Tell whether nothing is left to do for a worker."""
+        return self.latest.state in EFFECTS.final or self.document.awaiting
+
+    @property
+    def must_reconcile(self) -> bool:
+        """Tell whether a call was sent whose end nobody has recorded."""
+        return self.latest.state in ("SENT", "UNKNOWN")
+
+    def attempt(self, fence: int) -> Attempt:
+        """Return the newest attempt as `call` and `reconcile` see it, under the fence of the present delivery."""
+        return Attempt(self.latest.number, self.latest.identifier, self.document.request, fence)
+
+    def sent(self, fence: int) -> "Ledger":
+        """Record that the call is about to be made; commit this before calling."""
+        inherited = self.latest.inherited or self.latest.state == "SENT"
+        return self._latest(state="SENT", fence=fence, inherited=inherited)
+
+    def answered(self, answer: Answer, honours: Honours) -> "Ledger":
+        """Record what the target said; a throttled attempt is followed by a fresh one in the same step."""
+        match answer:
+            case Acked(response):
+                return self._latest(state="ACKED")._with(response=dict(response), awaiting=False)
+            case Rejected(reason):
+                return self._latest(state="REJECTED", note=reason)._with(awaiting=False)
+            case Accepted():
+                return self._with(awaiting=True)
+            case Throttled(_, reason):
+                return self._latest(state="THROTTLED", note=reason)._next(honours)
+            case Unknown(reason):
+                return self._latest(state="UNKNOWN", note=reason)
+
+    def found(self, finding: Happened) -> "Ledger":
+        """Record proof that the newest attempt took effect."""
+        return self._latest(state="ACKED", note="found by reconcile")._with(response=dict(finding.response))
+
+    def taken_over(self, fence: int, honours: Honours) -> "Ledger | None":
+        """Prepare to send again what was proven absent, or None where a late sender cannot be excluded.
+
+        A target that dedups identifiers gets the same one again: whoever sends it, it counts once. A target that
+        honours fences has seen the higher fence in `reconcile`, so a new identifier is safe.
+        """
+        if honours is Honours.NOTHING:
+            return None
+        return self._latest(state="UNKNOWN", fence=fence, note="proven absent")._next(honours, absent=True)
+
+    def _next(self, honours: Honours, *, absent: bool = False) -> "Ledger":
+        """Open the next attempt; its identifier is new only if nobody can still send the old one."""
+        keep = honours is Honours.IDENTIFIER and (absent or self.latest.inherited)
+        entry = Entry(
+            number=self.latest.number + 1,
+            identifier=self.latest.identifier if keep else str(new_event_id()),
+            state="PREPARED",
+            fence=self.latest.fence,
+            inherited=keep,
+        )
+        return self._with(attempts=(*self.document.attempts, entry))
+
+    def _latest(self, **changes: Any) -> "Ledger":
+        entry = msgspec.structs.replace(self.latest, **changes)
+        return self._with(attempts=(*self.document.attempts[:-1], entry))
+
+    def _with(self, **changes: Any) -> "Ledger":
+        document = msgspec.structs.replace(self.document, **changes)
+        state = document.attempts[-1].state
+        return Ledger(replace(self.record, state=state, doc=msgspec.to_builtins(document)), document)

@@ -1,0 +1,87 @@
+"""The metrics of the bus, without counting a large table."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from kingdom.bus.delivery import Delivery
+from kingdom.bus.operations import Operations
+from kingdom.bus.outcome import Outcome
+
+
+class WorkerMetrics:
+    """What one worker process has done."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._processed = Counter(
+            "kingdom_outbox_processed",
+            "Settled deliveries by result",
+            ["stream", "result"],
+            registry=registry,
+        )
+        self._duration = Histogram(
+            "kingdom_outbox_handler_duration_seconds",
+            "Time spent in handlers",
+            ["stream", "eventType"],
+            registry=registry,
+        )
+        self._lost = Counter(
+            "kingdom_outbox_lease_lost", "Deliveries whose lease was lost", ["stream"], registry=registry
+        )
+        self._no_handler = Counter(
+            "kingdom_outbox_no_handler",
+            "Deferred for lack of a handler",
+            ["stream", "eventType"],
+            registry=registry,
+        )
+        self._durations: dict[tuple[str, str], Histogram] = {}
+        self.seconds_per_event: dict[str, float] = {}
+
+    def handled(self, delivery: Delivery, seconds: float) -> None:
+        """Note how long one handler took."""
+        labels = (delivery.stream, delivery.envelope.type)
+        histogram = self._durations.get(labels)
+        if histogram is None:
+            histogram = self._durations[labels] = self._duration.labels(*labels)
+        histogram.observe(seconds)
+        known = self.seconds_per_event.get(delivery.stream, seconds)
+        self.seconds_per_event[delivery.stream] = known + (seconds - known) / 8
+
+    def settled(self, delivery: Delivery, outcome: Outcome) -> None:
+        """Count a settled delivery."""
+        self._processed.labels(delivery.stream, type(outcome).__name__.lower()).inc()
+
+    def lost(self, delivery: Delivery) -> None:
+        """Count a delivery that another worker took over."""
+        self._lost.labels(delivery.stream).inc()
+
+    def no_handler(self, delivery: Delivery) -> None:
+        """Count an event that nobody here can handle."""
+        self._no_handler.labels(delivery.stream, delivery.envelope.type).inc()
+
+
+class BacklogMetrics:
+    """The state of the store, refreshed by whoever serves the metrics."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def gauge(name: str, text: str, label: str = "stream") -> Gauge:
+            return Gauge(f"kingdom_outbox_{name}", text, [label], registry=registry)
+
+        self._pending = gauge("pending", "Events waiting; counting stops at 10000")
+        self._processing = gauge("processing", "Events under a lease")
+        self._dead = gauge("dead", "Dead letters; counting stops at 10000")
+        self._oldest = gauge("oldest_pending_seconds", "Age of the oldest event that is due")
+        self._paused = gauge("paused", "1 while the stream is paused")
+        self._pin = gauge("xmin_pinned_seconds", "Age of what keeps old row versions alive", "holder")
+
+    async def refresh(self, operations: Operations) -> None:
+        """Read the store once."""
+        stats, pins = await operations.stats(), await operations.pins()
+        for gauge in (self._pending, self._processing, self._dead, self._oldest, self._paused, self._pin):
+            gauge.clear()
+        for row in stats:
+            self._pending.labels(row.stream).set(row.pending)
+            self._processing.labels(row.stream).set(row.processing)
+            self._dead.labels(row.stream).set(row.dead)
+            self._oldest.labels(row.stream).set(row.oldest_pending_seconds)
+            self._paused.labels(row.stream).set(row.paused is not None)
+        for pin in pins:
+            self._pin.labels(pin.what).set(pin.age_seconds)

@@ -1,0 +1,166 @@
+"""The second port, for people: look, pause, repair. Never on the hot path."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Literal
+from uuid import UUID
+
+from kingdom.bus.log import Cursor, LoggedEntry
+
+# Counting stops here, so that no look at a backlog reads all of it; shown as "10000+".
+COUNT_LIMIT = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamStats:
+    """The state of one stream now; counts stop at COUNT_LIMIT."""
+
+    stream: str
+    pending: int
+    processing: int
+    dead: int
+    oldest_pending_seconds: float
+    paused: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """All facts about one event in one stream that decide whether it runs now."""
+
+    event_id: UUID
+    stream: str
+    type: str
+    status: Literal["PENDING", "PROCESSING", "DONE", "DEAD", "DISCARDED"]
+    attempt: int
+    max_attempts: int
+    crash_count: int
+    now: datetime
+    due_at: datetime | None = None
+    partition_key: str | None = None
+    processed_at: datetime | None = None
+    error_code: str | None = None
+    error_message: str | None = None
+    paused_since: datetime | None = None
+    paused_reason: str | None = None
+    paused_by: str | None = None
+    worker: str | None = None
+    lease_until: datetime | None = None
+    cancel_requested: bool = False
+    ahead_event_id: UUID | None = None
+    ahead_status: str | None = None
+    blocked_by_event_id: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    """An event that ended DEAD, with everything a person needs to judge it."""
+
+    event_id: UUID
+    stream: str
+    type: str
+    partition_key: str | None
+    attempt: int
+    error_code: str | None
+    error_message: str | None
+    created_at: datetime
+    died_at: datetime
+    position: int
+    envelope: Mapping[str, Any]
+    history: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadFilter:
+    """Which dead letters: every given field must match; `after` pages by position."""
+
+    stream: str | None = None
+    type: str | None = None
+    code: str | None = None
+    event_id: UUID | None = None
+    after: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """How long finished things stay."""
+
+    archive: timedelta = timedelta(days=7)
+    log: timedelta = timedelta(days=90)
+    partitions_ahead_days: int = 7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionReport:
+    """What a retention run did."""
+
+    partitions_made: int
+    partitions_dropped: int
+    dedup_keys_removed: int
+    records_removed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pin:
+    """Something that keeps the database from forgetting old row versions."""
+
+    what: str
+    age_seconds: float
+    detail: str
+
+
+class Operations(ABC):
+    """What an operator can ask of a bus and do to it; every change leaves an entry in the log."""
+
+    @abstractmethod
+    async def stats(self) -> list[StreamStats]:
+        """Return the state of every stream that has open or dead events or is paused."""
+
+    @abstractmethod
+    async def situations(self, event_id: UUID) -> list[Situation]:
+        """Return the facts about an event in each stream that has or had it."""
+
+    @abstractmethod
+    async def pause(self, stream: str, *, reason: str, actor: str) -> None:
+        """Stop claims of a stream, everywhere and at once; what is in flight finishes."""
+
+    @abstractmethod
+    async def resume(self, stream: str, *, actor: str) -> bool:
+        """Allow claims again; False if it was not paused."""
+
+    @abstractmethod
+    async def dead_letters(self, which: DeadFilter, limit: int) -> list[DeadLetter]:
+        """Return matching dead letters in the order of their position."""
+
+    @abstractmethod
+    async def patch(self, event_id: UUID, stream: str, payload: Mapping[str, Any], *, actor: str) -> None:
+        """Replace the payload of a dead letter; the original is kept in its history."""
+
+    @abstractmethod
+    async def redrive(self, positions: Sequence[int], *, actor: str) -> list[UUID]:
+        """Start a new round for dead letters: same row, id and place in the line; returns the redriven events."""
+
+    @abstractmethod
+    async def discard(self, positions: Sequence[int], *, reason: str, actor: str) -> list[UUID]:
+        """End dead letters for good; a key that one of them blocked goes on."""
+
+    @abstractmethod
+    async def cancel(self, event_id: UUID, stream: str, *, actor: str) -> Literal["cancelled", "requested"]:
+        """End a waiting event as DEAD at once; ask the worker of a running one, which sees it at its next renewal."""
+
+    @abstractmethod
+    async def read_log(self, after: Cursor, limit: int) -> list[LoggedEntry]:
+        """Return entries behind the cursor; no gap and no double, whatever order transactions commit in."""
+
+    @abstractmethod
+    async def log_end(self) -> Cursor:
+        """Return the cursor behind the newest readable entry."""
+
+    @abstractmethod
+    async def retain(self, retention: Retention) -> RetentionReport:
+        """Make partitions ahead and remove what is older than it must be kept."""
+
+    @abstractmethod
+    async def pins(self) -> list[Pin]:
+        """Name what keeps old row versions alive, oldest first."""

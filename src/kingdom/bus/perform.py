@@ -1,0 +1,151 @@
+"""Performing an effect: record, call, record; and proof before anything is sent again."""
+
+from typing import Any
+
+from kingdom.bus.delivery import Delivery
+from kingdom.bus.effect import (
+    Absent,
+    Accepted,
+    Acked,
+    Answer,
+    Attempt,
+    Effect,
+    Finding,
+    Happened,
+    Honours,
+    Rejected,
+    Throttled,
+    Unclear,
+    Unknown,
+)
+from kingdom.bus.gate import Gates
+from kingdom.bus.ledger import EFFECTS, Ledger
+from kingdom.bus.log import LogEntry
+from kingdom.bus.outcome import Dead, Defer, Done, Outcome, Retry
+from kingdom.bus.port import Bus, Transaction
+from kingdom.bus.received import Received
+from kingdom.errors import LeaseLost, NotFound, Permanent
+
+_ACTOR = "bus"
+
+
+async def perform(bus: Bus, effect: Effect[Any], delivery: Delivery, event: Received[Any], gates: Gates) -> Outcome:
+    """Bring an effect one step further and settle its delivery; returns what was settled."""
+    key = effect.key(event)
+    ledger = await _load(bus, effect, event, key)
+    if ledger.finished:
+        return await _settle(bus, delivery, Done())
+    if ledger.must_reconcile:
+        finding = await _reconcile(effect, ledger.attempt(delivery.token))
+        if isinstance(finding, Happened):
+            return await _conclude(bus, effect, delivery, event, ledger.found(finding), Acked(finding.response))
+        again = ledger.taken_over(delivery.token, effect.target.honours) if isinstance(finding, Absent) else None
+        if again is None:
+            return await _leave_unclear(bus, delivery, ledger, _why_unclear(finding))
+        ledger = again
+    gate = gates.of(effect.target)
+    if closed := gate.try_enter():
+        wait, reason = closed
+        return await _settle(bus, delivery, Defer.by(wait, reason), ledger)
+    ledger = await _record(bus, delivery, ledger.sent(delivery.token))
+    answer = await _call(effect, ledger.attempt(delivery.token))
+    gate.learn(answer)
+    if isinstance(answer, Unknown):
+        return await _leave_unclear(bus, delivery, ledger, answer.reason)
+    answered = ledger.answered(answer, effect.target.honours)
+    if isinstance(answer, Acked | Rejected):
+        return await _conclude(bus, effect, delivery, event, answered, answer)
+    return await _settle(bus, delivery, _outcome(answer), answered)
+
+
+async def close_effect(transaction: Transaction, key: str, answer: Acked | Rejected) -> bool:
+    """Close an effect that its target had only accepted; False if it was closed before."""
+    record = await transaction.get(EFFECTS.name, key)
+    if record is None:
+        raise NotFound(f"no effect has the key {key!r}")
+    ledger = Ledger.read(record)
+    if record.state in EFFECTS.final:
+        return False
+    await transaction.put(ledger.answered(answer, Honours.NOTHING).record)
+    return True
+
+
+async def _load(bus: Bus, effect: Effect[Any], event: Received[Any], key: str) -> Ledger:
+    async with bus.transaction() as transaction:
+        record = await transaction.get(EFFECTS.name, key)
+    if record is not None:
+        return Ledger.read(record)
+    return Ledger.open(key, effect.target.name, effect.request(event), event.envelope.owner_id)
+
+
+async def _record(bus: Bus, delivery: Delivery, ledger: Ledger) -> Ledger:
+    async with bus.transaction(hold=[delivery]) as transaction:
+        if not transaction.held:
+            raise LeaseLost([delivery.position])
+        return Ledger.read(await transaction.put(ledger.record))
+
+
+async def _settle(bus: Bus, delivery: Delivery, outcome: Outcome, ledger: Ledger | None = None) -> Outcome:
+    async with bus.transaction(hold=[delivery]) as transaction:
+        if ledger is not None and ledger.record.doc:
+            await transaction.put(ledger.record)
+        await transaction.settle(delivery, outcome)
+    return outcome
+
+
+async def _conclude(
+    bus: Bus,
+    effect: Effect[Any],
+    delivery: Delivery,
+    event: Received[Any],
+    ledger: Ledger,
+    answer: Acked | Rejected,
+) -> Outcome:
+    async with bus.transaction(hold=[delivery]) as transaction:
+        await transaction.put(ledger.record)
+        outcome = await effect.conclude(event, answer, transaction)
+        await transaction.settle(delivery, outcome)
+    return outcome
+
+
+async def _leave_unclear(bus: Bus, delivery: Delivery, ledger: Ledger, reason: str) -> Outcome:
+    """Back off, and at the last attempt raise the alarm: a person must find out."""
+    outcome: Outcome = Retry(code="effect_unclear", message=reason)
+    async with bus.transaction(hold=[delivery]) as transaction:
+        await transaction.put(ledger.answered(Unknown(reason), Honours.NOTHING).record)
+        if delivery.attempt >= delivery.max_attempts:
+            outcome = Dead(reason, "effect_unclear")
+            data = {"key": ledger.record.id, "target": ledger.document.target, "reason": reason}
+            await transaction.append(LogEntry(type="effect.unclear", actor=_ACTOR, data=data))
+        await transaction.settle(delivery, outcome)
+    return outcome
+
+
+async def _call(effect: Effect[Any], attempt: Attempt) -> Answer:
+    try:
+        return await effect.call(attempt)
+    except Permanent as error:
+        return Rejected(str(error))
+    except Exception as error:  # noqa: BLE001 - whatever went wrong, the call may have gone out
+        return Unknown(f"{type(error).__name__}: {error}")
+
+
+async def _reconcile(effect: Effect[Any], attempt: Attempt) -> Finding:
+    try:
+        return await effect.reconcile(attempt)
+    except Exception as error:  # noqa: BLE001 - no answer is no proof
+        return Unclear(f"{type(error).__name__}: {error}")
+
+
+def _outcome(answer: Accepted | Throttled) -> Outcome:
+    match answer:
+        case Accepted():
+            return Done()
+        case Throttled(after, reason):
+            return Defer.by(after, reason) if after else Retry(code="throttled", message=reason)
+
+
+def _why_unclear(finding: Absent | Unclear) -> str:
+    if isinstance(finding, Unclear):
+        return finding.reason
+    return "not there, but its target cannot exclude that a stalled sender still sends it"

@@ -1,0 +1,23 @@
+"""How long to wait before the next attempt, and when to give up. Pure."""
+
+import random
+from dataclasses import dataclass
+from datetime import timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """Exponential backoff with jitter, and the number of attempts an event has in one round."""
+
+    base: timedelta = timedelta(seconds=1)
+    factor: float = 2.0
+    cap: timedelta = timedelta(seconds=300)
+    jitter: float = 0.2
+    max_attempts: int = 10
+
+    def delay(self, attempt: int, *, chance: float | None = None) -> timedelta:
+        """Return the wait after the given attempt (1 is the first); `chance` in [0, 1) fixes the jitter."""
+        # The exponent is bounded so that a huge attempt number cannot overflow the float.
+        plain = min(self.base * self.factor ** min(max(attempt, 1) - 1, 64), self.cap)
+        spread = random.random() if chance is None else chance  # noqa: S311 - jitter is no secret
+        return plain * (1 + self.jitter * (2 * spread - 1))

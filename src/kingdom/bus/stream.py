@@ -1,0 +1,79 @@
+"""Streams, and which types of event each of them subscribes to."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from functools import cache
+from typing import Literal
+
+from kingdom.bus.envelope import Envelope
+from kingdom.bus.retry import RetryPolicy
+from kingdom.errors import Misconfigured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """A logical topic with one consumer.
+
+    `{placeholder}` in the name declares a family: `soldier.{host}` stands for `soldier.a`, `soldier.b`, …
+    `on_dead` tells what a DEAD event does to the later ones of its key in an ordered stream.
+    """
+
+    name: str
+    subscribes: frozenset[str] = frozenset()
+    ordered: bool = False
+    on_dead: Literal["block", "skip"] = "block"
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    lease: timedelta = timedelta(seconds=30)
+    deadline: timedelta = timedelta(minutes=5)
+
+    @property
+    def is_family(self) -> bool:
+        """Tell whether the name has a placeholder."""
+        return "{" in self.name
+
+
+class Topology:
+    """All declared streams; answers where an envelope goes and how a stream behaves."""
+
+    def __init__(self, streams: Iterable[Stream]) -> None:
+        self._streams: dict[str, Stream] = {}
+        for stream in streams:
+            if stream.name in self._streams:
+                raise Misconfigured(f"stream {stream.name!r} is declared twice: one stream has one consumer")
+            if stream.is_family and stream.subscribes:
+                raise Misconfigured(f"family {stream.name!r} cannot subscribe: publish to one member by name")
+            self._streams[stream.name] = stream
+        self._families = [(_pattern(s.name), s) for s in self._streams.values() if s.is_family]
+        self._subscribers: dict[str, tuple[str, ...]] = {}
+        for stream in self._streams.values():
+            for event_type in stream.subscribes:
+                self._subscribers[event_type] = (*self._subscribers.get(event_type, ()), stream.name)
+        self._concrete: dict[str, Stream] = {}
+
+    def stream(self, name: str) -> Stream:
+        """Return the declaration of a stream, or of the family that the name belongs to."""
+        known = self._streams.get(name) or self._concrete.get(name)
+        if known is None:
+            family = next((stream for pattern, stream in self._families if pattern.fullmatch(name)), None)
+            if family is None:
+                known_names = ", ".join(sorted(self._streams)) or "none"
+                raise Misconfigured(f"stream {name!r} is not declared; declared are: {known_names}")
+            known = self._concrete[name] = replace(family, name=name)
+        return known
+
+    def route(self, envelope: Envelope) -> tuple[str, ...]:
+        """Return the streams that get a copy: the named one, or all that subscribe to the type."""
+        if envelope.stream is not None:
+            return (self.stream(envelope.stream).name,)
+        return self._subscribers.get(envelope.type, ())
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all declared streams, families as they are written."""
+        return tuple(self._streams)
+
+
+@cache
+def _pattern(name: str) -> re.Pattern[str]:
+    return re.compile(re.sub(r"\\\{\w+\\\}", r"[^.]+", re.escape(name)))

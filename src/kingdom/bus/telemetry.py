@@ -1,0 +1,61 @@
+"""Optional OpenTelemetry: spans of publisher and handler, linked across the bus."""
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from kingdom.bus.delivery import Delivery
+from kingdom.bus.envelope import Envelope
+
+_TRACER = "kingdom.bus"
+TRACEPARENT = "traceparent"
+_NO_SPAN: AbstractContextManager[object] = nullcontext()
+
+
+@cache
+def _propagator() -> Any | None:
+    """Return OpenTelemetry's W3C propagator, or None where the extra is not installed."""
+    if find_spec("opentelemetry") is None:
+        return None
+    return import_module("opentelemetry.trace.propagation.tracecontext").TraceContextTextMapPropagator()
+
+
+def stamped(envelope: Envelope) -> Envelope:
+    """Return the envelope with the active span's context, if there is one."""
+    propagator = _propagator()
+    if propagator is None:
+        return envelope
+    carrier: dict[str, str] = {}
+    propagator.inject(carrier)
+    if TRACEPARENT not in carrier:
+        return envelope
+    return replace(envelope, attributes={**envelope.attributes, TRACEPARENT: carrier[TRACEPARENT]})
+
+
+def handler_span(delivery: Delivery) -> AbstractContextManager[object]:
+    """Run a handler in a span of its own that links to its publisher's: a queue is no call stack."""
+    propagator = _propagator()
+    if propagator is None:
+        return _NO_SPAN
+    trace = import_module("opentelemetry.trace")
+    if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+        return _NO_SPAN
+    envelope = delivery.envelope
+    context = propagator.extract(dict(envelope.attributes))
+    publisher = trace.get_current_span(context).get_span_context()
+    links = [trace.Link(publisher)] if publisher.is_valid else []
+    attributes = {
+        "messaging.system": "kingdom",
+        "messaging.destination.name": delivery.stream,
+        "messaging.message.id": str(envelope.event_id),
+        "kingdom.event_type": envelope.type,
+        "kingdom.trace_id": envelope.trace_id,
+        "kingdom.attempt": delivery.attempt,
+    }
+    span: AbstractContextManager[object] = trace.get_tracer(_TRACER).start_as_current_span(
+        f"handle {envelope.type}", links=links, attributes=attributes, kind=trace.SpanKind.CONSUMER
+    )
+    return span

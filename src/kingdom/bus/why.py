@@ -1,0 +1,82 @@
+"""Why an event is not running: one sentence from its facts. Pure."""
+
+from datetime import datetime
+
+from kingdom.bus.delivery import LOST_ALONE_LIMIT
+from kingdom.bus.operations import Situation
+
+
+def why(situation: Situation) -> str:
+    """Return the reason in a sentence, with what to do next where a person can do something."""
+    s = situation
+    match s.status:
+        case "DONE":
+            return f"It is done since {_at(s.processed_at)}, after {_times(s.attempt)}."
+        case "DISCARDED":
+            return f"It was discarded at {_at(s.processed_at)}; its last error was {_error(s)}."
+        case "DEAD":
+            return (
+                f"It is dead since {_at(s.processed_at)}, after {_times(s.attempt)}, because of {_error(s)}."
+                f" Redrive it: kingdom bus redrive {s.event_id}"
+            )
+        case "PROCESSING":
+            return _running(s)
+        case "PENDING":
+            return _waiting(s)
+
+
+def _running(s: Situation) -> str:
+    if s.worker is None or s.lease_until is None:
+        return "Its lease has just ended; the reaper is giving it back."
+    if s.lease_until < s.now:
+        return f"It was leased by {s.worker}, whose lease expired at {_at(s.lease_until)}; a reaper gives it back soon."
+    asked = " Its cancellation was requested and is seen at the next renewal." if s.cancel_requested else ""
+    return f"It is running: leased by {s.worker} until {_at(s.lease_until)}, {_times(s.attempt)} so far.{asked}"
+
+
+def _waiting(s: Situation) -> str:
+    if s.paused_since is not None:
+        return (
+            f"Stream {s.stream} is paused by {s.paused_by} since {_at(s.paused_since)}: {s.paused_reason}."
+            f" Resume it: kingdom bus resume {s.stream}"
+        )
+    if s.due_at is None:
+        return _in_line(s)
+    if s.due_at > s.now:
+        return _later(s)
+    if s.crash_count > LOST_ALONE_LIMIT:
+        return "It is quarantined, since its worker died or stalled too often: the next claim ends it as dead."
+    suspect = " It runs alone, since a worker died or stalled while holding it." if s.crash_count else ""
+    return f"It is due since {_at(s.due_at)} and waits for a free worker of stream {s.stream}.{suspect}"
+
+
+def _in_line(s: Situation) -> str:
+    if s.blocked_by_event_id is not None:
+        return (
+            f"Its key {s.partition_key!r} is blocked by the dead event {s.blocked_by_event_id}."
+            f" Redrive or discard that one: kingdom bus dead show {s.blocked_by_event_id}"
+        )
+    if s.ahead_event_id is not None:
+        return f"Its key {s.partition_key!r} is busy: event {s.ahead_event_id} ({s.ahead_status}) comes first."
+    return f"It waits for its turn within key {s.partition_key!r}."
+
+
+def _later(s: Situation) -> str:
+    when = _at(s.due_at)
+    if s.error_code == "deferred":
+        return f"It is deferred until {when} because: {s.error_message}."
+    if s.error_code:
+        return f"It is tried again at {when}, after {_times(s.attempt)} of {s.max_attempts}; last error: {_error(s)}."
+    return f"It is not due before {when}."
+
+
+def _error(s: Situation) -> str:
+    return f"{s.error_code or 'no recorded error'}{f' ({s.error_message})' if s.error_message else ''}"
+
+
+def _times(attempts: int) -> str:
+    return f"{attempts} attempt{'' if attempts == 1 else 's'}"
+
+
+def _at(moment: datetime | None) -> str:
+    return moment.astimezone().isoformat(sep=" ", timespec="seconds") if moment else "an unknown time"

@@ -1,0 +1,269 @@
+"""The loop of a worker process: one fetcher, local dispatch, leases kept alive, a graceful end."""
+
+import asyncio
+import os
+import random
+import secrets
+import socket
+import time
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from kingdom.bus.delivery import Delivery
+from kingdom.bus.dispatcher import Dispatcher
+from kingdom.bus.execution import Execution, Unit
+from kingdom.bus.keeper import HeldLease, LeaseKeeper
+from kingdom.bus.metrics import WorkerMetrics
+from kingdom.bus.port import Bus
+from kingdom.errors import KingdomError, Misconfigured
+
+# Reactions that share a transaction; more gains little and makes a rerun dearer.
+GROUP_SIZE = 32
+# A claim takes what this process can handle in about this time, so that others get the rest.
+_WORTH_SECONDS = 1.0
+_UNAVAILABLE_PAUSE_SECONDS = 1.0
+_log = structlog.get_logger("kingdom.bus")
+
+
+class Worker:
+    """Handles the events of some streams until it is stopped."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        dispatcher: Dispatcher,
+        streams: Sequence[str],
+        *,
+        name: str | None = None,
+        concurrency: int = 16,
+        batch: int = 100,
+        poll: timedelta = timedelta(milliseconds=250),
+        grace: timedelta = timedelta(seconds=30),
+        registry: CollectorRegistry | None = None,
+    ) -> None:
+        if not streams:
+            raise Misconfigured("a worker needs at least one stream")
+        self.name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
+        self._bus = bus
+        self._streams = [bus.topology.stream(stream).name for stream in streams]
+        self._concurrency = concurrency
+        self._batch = batch
+        self._poll_seconds = poll.total_seconds()
+        self._grace = grace
+        self._metrics = WorkerMetrics(registry or CollectorRegistry())
+        self._execution = Execution(bus, dispatcher, self._metrics)
+        self._slots = asyncio.Semaphore(concurrency)
+        self._units: dict[Unit, None] = {}
+        self._changed = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._lease_units: dict[int, int] = {}
+        self._keeper: LeaseKeeper | None = None
+        self._cutting_off = False
+
+    async def run(self) -> None:
+        """Work until `stop` is called, then finish what runs and give the rest back."""
+        loop = asyncio.get_running_loop()
+        self._keeper = LeaseKeeper(
+            self._bus,
+            on_lost=lambda tokens: _from_thread(loop, self._lose, tokens),
+            on_cancelled=lambda positions: _from_thread(loop, self._cancel, positions),
+        )
+        self._keeper.start()
+        reaper = asyncio.create_task(self._reap_forever(), name="kingdom-reaper")
+        try:
+            await self._fetch_forever()
+        finally:
+            reaper.cancel()
+            await asyncio.gather(reaper, return_exceptions=True)
+            await self._drain()
+            self._keeper.stop()
+
+    def stop(self) -> None:
+        """Ask the worker to end gracefully; safe to call from a signal handler of the loop."""
+        self._stopping.set()
+        self._changed.set()
+
+    async def _fetch_forever(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                found = await self._claim_round()
+                if not found:
+                    await self._wait_for_hint()
+            except KingdomError as error:
+                _log.warning("claim failed, trying again", error=str(error))
+                await self._pause(_UNAVAILABLE_PAUSE_SECONDS)
+
+    async def _claim_round(self) -> bool:
+        """Claim from every stream once, starting each round with another one; True if anything came."""
+        self._streams.append(self._streams.pop(0))
+        found = False
+        for stream in list(self._streams):
+            await self._room()
+            if self._stopping.is_set():
+                break
+            asked_at = time.monotonic()
+            deliveries = await self._bus.claim(stream, self._limit(stream), self.name)
+            if deliveries:
+                found = True
+                await self._start(stream, deliveries, asked_at)
+        return found
+
+    async def _start(self, stream: str, deliveries: list[Delivery], asked_at: float) -> None:
+        lease = HeldLease(deliveries[0].token, self._bus.topology.stream(stream).lease, asked_at)
+        if self._keeper:
+            self._keeper.keep(lease)
+        suspect = deliveries[0].suspect
+        if suspect:
+            await self._until_idle()
+        effects = [delivery for delivery in deliveries if self._execution.is_effect(delivery)]
+        reactions = [delivery for delivery in deliveries if delivery not in effects]
+        groups = [*_groups(reactions, GROUP_SIZE), *_groups(effects, 1)]
+        self._lease_units[lease.token] = len(groups)
+        for group in groups:
+            unit = Unit(lease, group)
+            self._units[unit] = None
+            unit.task = asyncio.create_task(self._run_unit(unit), name=f"kingdom-unit-{group[0].position}")
+        if suspect:
+            await self._until_idle()
+
+    async def _run_unit(self, unit: Unit) -> None:
+        try:
+            async with self._slots:
+                unit.started = True
+                while True:
+                    try:
+                        await self._execution.run(unit)
+                        break
+                    except asyncio.CancelledError:
+                        if unit.lost or not unit.cancelled or self._cutting_off:
+                            raise
+                        asyncio.current_task().uncancel()  # type: ignore[union-attr]
+                        # An operator cancelled the running event: run the rest, which settles that one as dead.
+        except asyncio.CancelledError:
+            if not unit.lost:
+                await self._execution.release(unit)
+        except Exception:  # noqa: BLE001 - nothing may end the worker
+            # A bug of ours: the lease is let go, and the events come back to somebody.
+            _log.exception("unit failed", deliveries=len(unit.open))
+        finally:
+            self._finished(unit)
+
+    def _finished(self, unit: Unit) -> None:
+        del self._units[unit]
+        token = unit.lease.token
+        self._lease_units[token] -= 1
+        if not self._lease_units[token]:
+            del self._lease_units[token]
+            if self._keeper:
+                self._keeper.drop(token)
+        self._changed.set()
+
+    async def _drain(self) -> None:
+        """Give back what has not begun, wait for what has, cut off what takes too long."""
+        for unit in list(self._units):
+            if not unit.started and unit.task:
+                unit.task.cancel()
+        try:
+            async with asyncio.timeout(self._grace.total_seconds()):
+                await self._until_idle()
+        except TimeoutError:
+            _log.warning("handlers cut off at the end of the grace period", units=len(self._units))
+            self._cutting_off = True
+            for unit in list(self._units):
+                if unit.task:
+                    unit.task.cancel()
+            await self._until_idle()
+
+    async def _reap_forever(self) -> None:
+        shortest = min(self._bus.topology.stream(stream).lease for stream in self._streams)
+        while True:
+            try:
+                if count := await self._bus.reap():
+                    _log.warning("deliveries of lost leases given back", deliveries=count)
+            except KingdomError as error:
+                _log.warning("reaping failed, trying again", error=str(error))
+            await asyncio.sleep(shortest.total_seconds() / 3 * _jitter())
+
+    def _lose(self, tokens: frozenset[int]) -> None:
+        for unit in list(self._units):
+            if unit.lease.token in tokens:
+                unit.lost = True
+                for delivery in unit.open.values():
+                    self._metrics.lost(delivery)
+                if unit.task:
+                    unit.task.cancel()
+
+    def _cancel(self, positions: frozenset[int]) -> None:
+        for unit in list(self._units):
+            wanted = (positions & unit.open.keys()) - unit.cancelled
+            unit.cancelled |= wanted
+            if unit.running in wanted and unit.task:
+                unit.task.cancel()
+
+    def _limit(self, stream: str) -> int:
+        seconds = self._metrics.seconds_per_event.get(stream)
+        if seconds is None:
+            return min(self._concurrency, self._batch)
+        worth = int(_WORTH_SECONDS / max(seconds, 1e-6)) * self._concurrency
+        return max(1, min(self._batch, max(worth, self._concurrency - len(self._units))))
+
+    async def _room(self) -> None:
+        """Wait until little enough is under way that another claim is of use."""
+        while not self._stopping.is_set() and (
+            len(self._units) >= self._concurrency or sum(len(u.open) for u in self._units) > self._batch
+        ):
+            await self._next_change()
+
+    async def _until_idle(self) -> None:
+        while self._units:
+            await self._next_change()
+
+    async def _next_change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+
+    async def _wait_for_hint(self) -> None:
+        """Wait for news from the store, or for a unit to end, which may have made the next of its key the head."""
+        at_most = timedelta(seconds=self._poll_seconds * _jitter())
+        waits = {asyncio.create_task(self._bus.wait(self._streams, at_most)), asyncio.create_task(self._next_change())}
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for task in waits:
+            task.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds * _jitter()):
+                await self._stopping.wait()
+        except TimeoutError:
+            pass
+
+
+def _groups(deliveries: Sequence[Delivery], size: int) -> Iterable[list[Delivery]]:
+    """Split a claim into units of about a size; whole runs stay together."""
+    runs: dict[object, list[Delivery]] = {}
+    for delivery in deliveries:
+        runs.setdefault(delivery.line or delivery.position, []).append(delivery)
+    group: list[Delivery] = []
+    for run in runs.values():
+        if group and len(group) + len(run) > size:
+            yield group
+            group = []
+        group = [*group, *run]
+    if group:
+        yield group
+
+
+def _jitter() -> float:
+    return random.uniform(0.8, 1.2)  # noqa: S311 - spreads load, hides nothing
+
+
+def _from_thread(loop: asyncio.AbstractEventLoop, call: object, argument: frozenset[int]) -> None:
+    try:
+        loop.call_soon_threadsafe(call, argument)  # type: ignore[arg-type]
+    except RuntimeError:
+        # The loop has ended: the worker is gone, and so is what it held.
+        return

@@ -1,0 +1,82 @@
+"""Every error that Kingdom raises on purpose.
+
+    KingdomError
+    ├── Transient            try again later: the Worker retries
+    │   ├── Conflict         somebody changed the same data first: rerun at once
+    │   └── Unavailable      the store or a target cannot be reached
+    ├── Permanent            trying again cannot help: the Worker makes it DEAD
+    │   └── MalformedEvent   an envelope or a payload does not fit its type
+    ├── LeaseLost            another worker owns the delivery now: nothing was changed
+    ├── NotFound             no such event, stream or record
+    └── Misconfigured        a declaration or a setting is wrong
+
+What happened, why, and what to do next belong into the message.
+"""
+
+from collections.abc import Iterable
+from datetime import timedelta
+
+
+class KingdomError(Exception):
+    """The root of the tree; carries a short machine-readable code for stores and metrics."""
+
+    code = "error"
+
+
+class Transient(KingdomError):
+    """Raised when the same call may succeed later."""
+
+    code = "transient"
+
+    def __init__(self, message: str, *, after: timedelta | None = None) -> None:
+        super().__init__(message)
+        self.after = after
+
+
+class Conflict(Transient):
+    """Raised when another transaction changed the same data first; rerun from the start."""
+
+    code = "conflict"
+
+
+class Unavailable(Transient):
+    """Raised when the store or an outside target cannot be reached."""
+
+    code = "unavailable"
+
+
+class Permanent(KingdomError):
+    """Raised when no later attempt can succeed without a change by a person."""
+
+    code = "permanent"
+
+
+class MalformedEvent(Permanent):
+    """Raised when an envelope or a payload does not fit its declared type."""
+
+    code = "malformed"
+
+
+class LeaseLost(KingdomError):
+    """Raised when a settlement comes too late; `positions` names the deliveries that were lost."""
+
+    code = "lease_lost"
+
+    def __init__(self, positions: Iterable[int]) -> None:
+        self.positions = frozenset(positions)
+        super().__init__(
+            f"lease lost for {len(self.positions)} delivery(ies) {sorted(self.positions)[:5]}: another worker "
+            "may own them now; nothing of this transaction was kept"
+        )
+
+
+class NotFound(KingdomError):
+    """Raised when what was asked for does not exist."""
+
+    code = "not_found"
+
+
+class Misconfigured(KingdomError):
+    """Raised when a declaration or a setting contradicts itself or is incomplete."""
+
+    code = "misconfigured"
