@@ -4,14 +4,14 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Any, LiteralString, Self
 
 import msgspec
 import psycopg
 from psycopg import AsyncConnection
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import DictRow, dict_row
 from psycopg.types.json import set_json_loads
 from psycopg_pool import AsyncConnectionPool
@@ -30,6 +30,8 @@ from kingdom.errors import LeaseLost, Unavailable
 
 _FULL_REAP_SECONDS = 60.0
 _CONNECT_SECONDS = 10
+# A half-open connection must be noticed well before a lease ends.
+_PATIENCE: dict[str, Any] = {"connect_timeout": _CONNECT_SECONDS, "tcp_user_timeout": 10_000, "keepalives_idle": 10}
 _DEFAULT_IDLE_LIMIT = timedelta(seconds=30)
 
 
@@ -56,7 +58,7 @@ class PostgresBus(Bus):
         listen_dsn: str | None = None,
     ) -> None:
         super().__init__(topology, kinds)
-        self.dsn = make_conninfo(dsn, connect_timeout=_CONNECT_SECONDS)
+        self.dsn = make_conninfo(**{**_PATIENCE, **conninfo_to_dict(dsn)})
         self.schema = schema
         self.queries = load_queries(schema)
         self.pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
@@ -114,18 +116,20 @@ class PostgresBus(Bus):
     async def transaction(self, hold: Sequence[Delivery] = ()) -> AsyncIterator[PostgresTransaction]:
         """Open a transaction on a pooled connection; see the port."""
         with translated():
-            async with self.pool.connection() as connection:
-                transaction = PostgresTransaction(connection, self.queries, self.topology, self.kinds, self._opening)
-                try:
-                    await transaction.hold(hold)
-                    yield transaction
-                    await transaction.apply(commit=True)
-                except BaseException as error:
-                    if isinstance(error, LeaseLost):
-                        self._forget(error.positions)
-                    if not connection.closed:
-                        await connection.rollback()
-                    raise
+            connection = await self.pool.getconn()
+        try:
+            transaction = PostgresTransaction(connection, self.queries, self.topology, self.kinds, self._opening)
+            await transaction.hold(hold)
+            yield transaction
+            await transaction.apply(commit=True)
+        except LeaseLost as lost:
+            self._forget(lost.positions)
+            raise
+        finally:
+            # Whatever was left open is rolled back here; after a commit there is nothing.
+            with suppress(psycopg.Error):
+                await connection.rollback()
+            await self.pool.putconn(connection)
         self._forget(transaction.changes.settled)
         self._wakeups.published({copy.stream.name for copy in transaction.changes.copies.values()})
 
@@ -135,14 +139,9 @@ class PostgresBus(Bus):
 
         The caller's commit comes later, so no wake-up is sent: polling finds the events, or `nudge` after it.
         """
-        factory, connection.row_factory = connection.row_factory, dict_row
-        try:
-            with translated():
-                transaction = PostgresTransaction(connection, self.queries, self.topology, self.kinds, ())
-                yield transaction
-                await transaction.apply(commit=False)
-        finally:
-            connection.row_factory = factory
+        transaction = PostgresTransaction(connection, self.queries, self.topology, self.kinds, ())
+        yield transaction
+        await transaction.apply(commit=False)
         self._forget(transaction.changes.settled)
 
     async def claim(self, stream: str, limit: int, worker: str) -> list[Delivery]:

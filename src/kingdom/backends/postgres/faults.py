@@ -16,14 +16,7 @@ _CONFLICTS = (
     errors.LockNotAvailable,
 )
 # psycopg reports a session that was thrown out for idling as an internal error, not as an operational one.
-_LOST = (
-    psycopg.OperationalError,
-    psycopg.InterfaceError,
-    psycopg.InternalError,
-    PoolTimeout,
-    PoolClosed,
-    OSError,
-)
+_LOST = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError, PoolTimeout, PoolClosed)
 
 
 @contextmanager

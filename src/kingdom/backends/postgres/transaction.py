@@ -6,8 +6,8 @@ from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any, LiteralString, TypeVar
 
-from psycopg import AsyncConnection
-from psycopg.rows import DictRow
+from psycopg import AsyncConnection, AsyncCursor
+from psycopg.rows import DictRow, dict_row
 
 from kingdom.backends.postgres.faults import translated
 from kingdom.backends.postgres.rows import copy_row, entry_rows, read_record, staged_row, to_json
@@ -34,7 +34,7 @@ class PostgresTransaction(Transaction):
 
     def __init__(
         self,
-        connection: Connection,
+        connection: AsyncConnection[Any],
         queries: Queries,
         topology: Topology,
         kinds: Mapping[str, RecordKind],
@@ -55,6 +55,10 @@ class PostgresTransaction(Transaction):
 
     async def apply(self, *, commit: bool) -> None:
         """Write everything that was collected, in the one lock order: leases, records, keys, events, log."""
+        with translated():
+            await self._apply(commit=commit)
+
+    async def _apply(self, *, commit: bool) -> None:
         large = self._unordered() if len(self.changes.copies) >= COPY_FROM_ROWS else []
         if large:
             await self._publish_staged(large)
@@ -67,17 +71,17 @@ class PostgresTransaction(Transaction):
             self._opening, commit = (), False
         async with self._connection.pipeline() if len(statements) >= PIPELINE_FROM_STATEMENTS else nullcontext():
             await self._open()
-            sent = [(await self._connection.execute(sql, parameters), check) for sql, parameters, check in statements]
+            sent = [(await self._execute(sql, parameters), check) for sql, parameters, check in statements]
         for cursor, check in sent:
             check(await cursor.fetchall() if cursor.description else [])
         await self._tidy_keys()
         if commit:
-            await self._connection.execute("COMMIT")
+            await self._execute("COMMIT")
 
     async def _open(self) -> None:
         opening, self._opening = self._opening, ()
         for statement in opening:
-            await self._connection.execute(statement)
+            await self._execute(statement)
 
     def _statements(self, *, staged: bool) -> Iterable[_Statement]:
         settled = list(self.changes.settled.values())
@@ -188,14 +192,12 @@ class PostgresTransaction(Transaction):
         lines = {(c.stream.name, c.envelope.partition_key) for c in self.changes.duplicates if _in_line(c)}
         if lines:
             streams, keys = zip(*sorted(lines), strict=True)
-            await self._connection.execute(
-                self._queries["drop_idle_keys"], {"streams": list(streams), "keys": list(keys)}
-            )
+            await self._execute(self._queries["drop_idle_keys"], {"streams": list(streams), "keys": list(keys)})
 
     async def _publish_staged(self, copies: Sequence[Copy]) -> None:
         await self._open()
-        await self._connection.execute(self._queries["stage"])
-        async with self._connection.cursor() as cursor:
+        await self._execute(self._queries["stage"])
+        async with self._connection.cursor(row_factory=dict_row) as cursor:
             async with cursor.copy(self._queries["copy_stage"]) as copying:
                 for number, copy in enumerate(copies):
                     await copying.write_row(staged_row(number, copy))
@@ -223,8 +225,10 @@ class PostgresTransaction(Transaction):
     async def _fetch(self, name: str, parameters: Mapping[str, Any]) -> list[DictRow]:
         with translated():
             await self._open()
-            cursor = await self._connection.execute(self._queries[name], parameters)
-            return await cursor.fetchall()
+            return await (await self._execute(self._queries[name], parameters)).fetchall()
+
+    async def _execute(self, sql: LiteralString, parameters: Mapping[str, Any] | None = None) -> AsyncCursor[DictRow]:
+        return await self._connection.cursor(row_factory=dict_row).execute(sql, parameters)
 
 
 def _search_name(query: Query) -> str:
