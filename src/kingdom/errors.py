@@ -3,7 +3,8 @@
     KingdomError
     ├── Transient            try again later: the Worker retries
     │   ├── Conflict         somebody changed the same data first: rerun at once
-    │   └── Unavailable      the store or a target cannot be reached
+    │   ├── DeadlineExceeded a handler took too long and was cut off
+    │   └── Unavailable      the store cannot be reached: the Worker waits for it
     ├── Permanent            trying again cannot help: the Worker makes it DEAD
     │   └── MalformedEvent   an envelope or a payload does not fit its type
     ├── LeaseLost            another worker owns the delivery now: nothing was changed
@@ -40,9 +41,15 @@ class Conflict(Transient):
 
 
 class Unavailable(Transient):
-    """Raised when the store or an outside target cannot be reached."""
+    """Raised by a backend when its store cannot be reached; it counts no attempt."""
 
     code = "unavailable"
+
+
+class DeadlineExceeded(Transient):
+    """Raised when a handler took longer than it may."""
+
+    code = "deadline"
 
 
 class Permanent(KingdomError):

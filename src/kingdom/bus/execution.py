@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,12 +21,13 @@ from kingdom.bus.outcome import Dead, Defer, Done, Outcome, Release, Retry, Sett
 from kingdom.bus.perform import perform
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.telemetry import handler_span
-from kingdom.errors import Conflict, KingdomError, LeaseLost, Permanent, Transient, Unavailable
+from kingdom.errors import Conflict, DeadlineExceeded, KingdomError, LeaseLost, Permanent, Transient, Unavailable
 
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 2.0
 # Reruns in process before a conflict counts as a failed attempt.
 _CONFLICTS_MAX = 5
+_IDLE_SHARE = 0.8
 _log = structlog.get_logger("kingdom.bus")
 
 
@@ -95,6 +97,7 @@ class Execution:
         async with self._bus.transaction(hold=list(unit.open.values())) as transaction:
             outcomes: dict[Delivery, Outcome] = {}
             stopped: set[tuple[str, str]] = set()
+            self._drop(unit, unit.open.keys() - {delivery.position for delivery in transaction.held})
             for delivery in transaction.held:
                 if delivery.line is None or delivery.line not in stopped:
                     outcome = await self._react(unit, delivery, transaction, alone=False)
@@ -147,7 +150,7 @@ class Execution:
             return early
         before, keys = transaction.changes.snapshot(), transaction.dedup_keys_taken
         try:
-            async with self._handling(unit, delivery):
+            async with self._handling(unit, delivery, self._reaction_seconds(delivery)):
                 event = route.receive(delivery)  # type: ignore[union-attr]
                 outcome = await route.handler(event, transaction)  # type: ignore[union-attr,operator]
                 return outcome or Done()
@@ -164,7 +167,7 @@ class Execution:
 
     async def _perform(self, unit: Unit, delivery: Delivery, route: Route[Any], effect: Effect[Any]) -> Outcome:
         try:
-            async with self._handling(unit, delivery):
+            async with self._handling(unit, delivery, self._deadline_seconds(delivery)):
                 return await perform(self._bus, effect, delivery, route.receive(delivery), self._gates)
         except (Conflict, Unavailable, LeaseLost):
             raise
@@ -185,21 +188,30 @@ class Execution:
             return route
         return None
 
+    def _deadline_seconds(self, delivery: Delivery) -> float:
+        return self._bus.topology.stream(delivery.stream).deadline.total_seconds()
+
+    def _reaction_seconds(self, delivery: Delivery) -> float:
+        """Return how long a reaction may take: less than the store lets its transaction idle."""
+        return min(self._deadline_seconds(delivery), self._bus.idle_limit.total_seconds() * _IDLE_SHARE)
+
     @asynccontextmanager
-    async def _handling(self, unit: Unit, delivery: Delivery) -> AsyncIterator[None]:
+    async def _handling(self, unit: Unit, delivery: Delivery, seconds: float) -> AsyncIterator[None]:
         """Everything around a handler: deadline, cause, span, duration."""
-        seconds = self._bus.topology.stream(delivery.stream).deadline.total_seconds()
+        deadline = asyncio.timeout(seconds)
         started = time.monotonic()
         unit.running = delivery.position
         unit.lease.deadlines[delivery.position] = started + seconds
         cause = current_cause.set(delivery.envelope)
         try:
             with handler_span(delivery):
-                async with asyncio.timeout(seconds):
+                async with deadline:
                     yield
         except KingdomError:
             raise
-        except Exception:
+        except Exception as error:
+            if deadline.expired():
+                raise DeadlineExceeded(f"the handler took longer than {seconds:g} s") from error
             _log.warning("handler failed", exc_info=True)
             raise
         finally:
@@ -232,7 +244,7 @@ class Execution:
                     **delivery.envelope.log_fields(),
                 )
 
-    def _drop(self, unit: Unit, positions: frozenset[int]) -> None:
+    def _drop(self, unit: Unit, positions: AbstractSet[int]) -> None:
         for position in positions:
             if (delivery := unit.open.pop(position, None)) is not None:
                 self._metrics.lost(delivery)
@@ -245,8 +257,6 @@ class Execution:
                 return Dead(message, error.code)
             case Transient():
                 return Retry(error.after, error.code, message)
-            case TimeoutError():
-                return Retry(None, "deadline", "the handler took longer than its deadline allows")
         return Retry(None, "error", message)
 
 

@@ -177,6 +177,8 @@ class Bus(ABC):
     joins_callers_transaction: bool
     # True where workers on several hosts can share the store.
     spans_hosts: bool
+    # A transaction that does nothing for this long is thrown out by the store.
+    idle_limit: timedelta
 
     def __init__(self, topology: Topology, kinds: Sequence[RecordKind]) -> None:
         self.topology = topology

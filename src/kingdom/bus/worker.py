@@ -120,7 +120,7 @@ class Worker:
             await self._until_idle()
         effects = [delivery for delivery in deliveries if self._execution.is_effect(delivery)]
         reactions = [delivery for delivery in deliveries if delivery not in effects]
-        groups = [*_groups(reactions, GROUP_SIZE), *_groups(effects, 1)]
+        groups = [*_groups(reactions, self._group_size(stream)), *_groups(effects, 1)]
         self._lease_units[lease.token] = len(groups)
         for group in groups:
             unit = Unit(lease, group)
@@ -209,6 +209,11 @@ class Worker:
             return min(self._concurrency, self._batch)
         worth = int(_WORTH_SECONDS / max(seconds, 1e-6)) * self._concurrency
         return max(1, min(self._batch, max(worth, self._concurrency - len(self._units))))
+
+    def _group_size(self, stream: str) -> int:
+        """Slow reactions share their transaction with fewer others."""
+        seconds = self._metrics.seconds_per_event.get(stream, 0.0)
+        return max(1, min(GROUP_SIZE, int(_WORTH_SECONDS / max(seconds, 1e-6))))
 
     async def _room(self) -> None:
         """Wait until little enough is under way that another claim is of use."""

@@ -29,7 +29,8 @@ from kingdom.bus.stream import Topology
 from kingdom.errors import LeaseLost, Unavailable
 
 _FULL_REAP_SECONDS = 60.0
-_CONNECT_SECONDS = 10
+_CONNECT_SECONDS = 5
+_POOL_SECONDS = 10
 # A half-open connection must be noticed well before a lease ends.
 _PATIENCE: dict[str, Any] = {"connect_timeout": _CONNECT_SECONDS, "tcp_user_timeout": 10_000, "keepalives_idle": 10}
 _DEFAULT_IDLE_LIMIT = timedelta(seconds=30)
@@ -71,10 +72,11 @@ class PostgresBus(Bus):
             },
             min_size=1,
             max_size=connections,
-            timeout=_CONNECT_SECONDS,
+            timeout=_POOL_SECONDS,
             configure=None if through_pgbouncer else self._configure,
             open=False,
         )
+        self.idle_limit = idle_limit
         self._idle_limit_ms = round(idle_limit.total_seconds() * 1000)
         # Behind PgBouncer a session setting would leak into other clients' transactions.
         limit: LiteralString = in_schema(
@@ -94,7 +96,9 @@ class PostgresBus(Bus):
 
     async def __aenter__(self) -> Self:
         with translated():
-            await self.pool.open(wait=True, timeout=_CONNECT_SECONDS)
+            # The pool would try in silence until its time is over; one plain connection tells at once what is wrong.
+            await (await AsyncConnection.connect(self.dsn)).close()
+            await self.pool.open(wait=True, timeout=_POOL_SECONDS)
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -13,6 +13,7 @@ from kingdom.errors import Misconfigured
 
 # Any constant will do, as long as it never changes: "kingdom" in ASCII.
 _LOCK = 0x6B696E67646F6D
+_CONNECT_SECONDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ def all_migrations() -> list[Migration]:
 async def pending_migrations(dsn: str, schema: str = DEFAULT_SCHEMA) -> list[Migration]:
     """Return the migrations that the database does not have yet."""
     with translated():
-        async with await AsyncConnection.connect(dsn, autocommit=True) as connection:
+        async with await AsyncConnection.connect(dsn, autocommit=True, connect_timeout=_CONNECT_SECONDS) as connection:
             applied = await _applied(connection, schema)
     return [migration for migration in all_migrations() if migration.number not in applied]
 
@@ -51,7 +52,7 @@ async def pending_migrations(dsn: str, schema: str = DEFAULT_SCHEMA) -> list[Mig
 async def migrate(dsn: str, schema: str = DEFAULT_SCHEMA) -> list[Migration]:
     """Bring a schema up to this version; returns what was applied. Safe to run from many places at once."""
     with translated():
-        async with await AsyncConnection.connect(dsn, autocommit=True) as connection:
+        async with await AsyncConnection.connect(dsn, autocommit=True, connect_timeout=_CONNECT_SECONDS) as connection:
             await connection.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
             try:
                 return await _migrate(connection, schema)
