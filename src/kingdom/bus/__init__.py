@@ -1,5 +1,6 @@
 """The durable event bus: one write handle and delivery that survives anything. Knows no backend."""
 
+from kingdom.bus.app import Application
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.dispatcher import Dispatcher
 from kingdom.bus.effect import (
@@ -39,6 +40,7 @@ __all__ = [
     "Accepted",
     "Acked",
     "Answer",
+    "Application",
     "Attempt",
     "Bus",
     "Cursor",

@@ -1,7 +1,8 @@
 """An envelope claimed under a lease."""
 
-from dataclasses import dataclass
 from datetime import datetime
+
+import msgspec
 
 from kingdom.bus.envelope import Envelope
 from kingdom.bus.outcome import Dead
@@ -10,8 +11,7 @@ from kingdom.bus.outcome import Dead
 LOST_ALONE_LIMIT = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Delivery:
+class Delivery(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """One envelope in the hands of one worker, as long as `token` is the newest for its `position`.
 
     `run` lists the positions of one key that were claimed together, in order; the worker handles them so.

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 from uuid import UUID
+
+import msgspec
+from msgspec import field
 
 from kingdom.clock import utc_now
 from kingdom.errors import MalformedEvent
@@ -21,8 +23,7 @@ def current_trace_id() -> str:
     return cause.trace_id if cause else new_trace_id()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Envelope:
+class Envelope(msgspec.Struct, frozen=True, kw_only=True, eq=True):
     """One event: what happened, to which aggregate, and how to follow it.
 
     Without a `stream` it is copied to every stream subscribed to its type; with one it goes there only.

@@ -18,10 +18,10 @@ from kingdom.bus.gate import Gates
 from kingdom.bus.keeper import HeldLease
 from kingdom.bus.metrics import WorkerMetrics
 from kingdom.bus.outcome import Dead, Defer, Done, Outcome, Release, Retry, Settlement
-from kingdom.bus.perform import perform
+from kingdom.bus.perform import must_hold, perform
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.telemetry import handler_span
-from kingdom.errors import Conflict, DeadlineExceeded, KingdomError, LeaseLost, Permanent, Transient, Unavailable
+from kingdom.errors import Conflict, DeadlineExceeded, LeaseLost, Permanent, Transient, Unavailable
 
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 2.0
@@ -41,15 +41,23 @@ class Unit:
 
     lease: HeldLease
     deliveries: Sequence[Delivery]
+    calls_outside: bool
     open: dict[int, Delivery] = field(init=False)
     cancelled: set[int] = field(default_factory=set)
     running: int | None = None
     started: bool = False
     lost: bool = False
+    cut_off: bool = False
     task: asyncio.Task[None] | None = None
 
     def __post_init__(self) -> None:
         self.open = {delivery.position: delivery for delivery in self.deliveries}
+
+    def cut(self) -> None:
+        """Cancel the unit, but only once: a second time would hit the giving back."""
+        if self.task and not self.cut_off:
+            self.cut_off = True
+            self.task.cancel()
 
 
 class Execution:
@@ -66,7 +74,7 @@ class Execution:
         pause, together = _FIRST_PAUSE_SECONDS, True
         while unit.open and not unit.lost:
             try:
-                if together and not any(map(self.is_effect, unit.open.values())):
+                if together and not unit.calls_outside:
                     await self._react_together(unit)
                 else:
                     await self._one_by_one(unit)
@@ -98,13 +106,14 @@ class Execution:
             outcomes: dict[Delivery, Outcome] = {}
             stopped: set[tuple[str, str]] = set()
             self._drop(unit, unit.open.keys() - {delivery.position for delivery in transaction.held})
-            for delivery in transaction.held:
-                if delivery.line is None or delivery.line not in stopped:
-                    outcome = await self._react(unit, delivery, transaction, alone=False)
-                    outcomes[delivery] = outcome
-                    await transaction.settle(delivery, outcome)
-                    if delivery.line and not isinstance(outcome, Done):
-                        stopped.add(delivery.line)
+            async with self._time_for_all(unit):
+                for delivery in transaction.held:
+                    if delivery.line is None or delivery.line not in stopped:
+                        outcome = await self._react_in_group(unit, delivery, transaction)
+                        outcomes[delivery] = outcome
+                        await transaction.settle(delivery, outcome)
+                        if delivery.line and not isinstance(outcome, Done):
+                            stopped.add(delivery.line)
         self._settled(unit, outcomes)
         unit.open.clear()
 
@@ -123,7 +132,7 @@ class Execution:
         try:
             return await self._alone(unit, delivery)
         except Conflict as conflict:
-            failure = self._failure(conflict)
+            failure = self._failure(delivery, conflict)
             await self._settle_all(unit, {delivery: failure})
             return failure
 
@@ -134,47 +143,61 @@ class Execution:
             return await self._perform(unit, delivery, route, route.handler)
         try:
             async with self._bus.transaction(hold=[delivery]) as transaction:
-                if not transaction.held:
-                    raise LeaseLost([delivery.position])
-                outcome = await self._react(unit, delivery, transaction, alone=True)
+                must_hold(transaction, delivery)
+                async with self._time_for_one(unit, delivery, self._reaction_seconds(delivery.stream)):
+                    outcome = early or await self._react(delivery, route, transaction)
                 await transaction.settle(delivery, outcome)
-        except _HandlerFailed as failed:
-            outcome = failed.outcome
-            await self._settle_all(unit, {delivery: outcome})
-        return outcome
-
-    async def _react(self, unit: Unit, delivery: Delivery, transaction: Transaction, *, alone: bool) -> Outcome:
-        """Run one reaction; what a failed one had collected is thrown away, here or by the rollback."""
-        route = self._dispatcher.route(delivery)
-        if early := self._verdict(unit, delivery, route):
-            return early
-        before, keys = transaction.changes.snapshot(), transaction.dedup_keys_taken
-        try:
-            async with self._handling(unit, delivery, self._reaction_seconds(delivery)):
-                event = route.receive(delivery)  # type: ignore[union-attr]
-                outcome = await route.handler(event, transaction)  # type: ignore[union-attr,operator]
-                return outcome or Done()
-        except (Conflict, Unavailable, LeaseLost):
-            raise
-        except Exception as error:
-            failure = self._failure(error)
-            if alone:
-                raise _HandlerFailed(failure) from error
-            if transaction.dedup_keys_taken != keys:
-                raise _MustRunAlone from error
-            transaction.changes = before
-            return failure
-
-    async def _perform(self, unit: Unit, delivery: Delivery, route: Route[Any], effect: Effect[Any]) -> Outcome:
-        try:
-            async with self._handling(unit, delivery, self._deadline_seconds(delivery)):
-                return await perform(self._bus, effect, delivery, route.receive(delivery), self._gates)
         except (Conflict, Unavailable, LeaseLost):
             raise
         except Exception as error:  # noqa: BLE001 - a handler may raise anything
-            failure = self._failure(error)
+            outcome = self._failure(delivery, error)
+            await self._settle_all(unit, {delivery: outcome})
+        return outcome
+
+    async def _react_in_group(self, unit: Unit, delivery: Delivery, transaction: Transaction) -> Outcome:
+        """Run one reaction among others; what a failed one had collected is forgotten."""
+        route = self._dispatcher.route(delivery)
+        if early := self._verdict(unit, delivery, route):
+            return early
+        mark, keys = transaction.changes.mark(), transaction.dedup_keys_taken
+        unit.running, started = delivery.position, time.monotonic()
+        try:
+            return await self._react(delivery, route, transaction)
+        except (Conflict, Unavailable, LeaseLost):
+            raise
+        except Exception as error:
+            if transaction.dedup_keys_taken != keys:
+                raise _MustRunAlone from error
+            transaction.changes.go_back(mark)
+            return self._failure(delivery, error)
+        finally:
+            unit.running = None
+            self._metrics.handled(delivery, time.monotonic() - started)
+
+    async def _react(self, delivery: Delivery, route: "Route[Any] | Defer", transaction: Transaction) -> Outcome:
+        cause = current_cause.set(delivery.envelope)
+        try:
+            with handler_span(delivery):
+                event = route.receive(delivery)  # type: ignore[union-attr]
+                return await route.handler(event, transaction) or Done()  # type: ignore[union-attr,operator]
+        finally:
+            current_cause.reset(cause)
+
+    async def _perform(self, unit: Unit, delivery: Delivery, route: Route[Any], effect: Effect[Any]) -> Outcome:
+        seconds = self._bus.topology.stream(delivery.stream).deadline.total_seconds()
+        cause = current_cause.set(delivery.envelope)
+        try:
+            async with self._time_for_one(unit, delivery, seconds):
+                with handler_span(delivery):
+                    return await perform(self._bus, effect, delivery, route.receive(delivery), self._gates)
+        except (Conflict, Unavailable, LeaseLost):
+            raise
+        except Exception as error:  # noqa: BLE001 - a handler may raise anything
+            failure = self._failure(delivery, error)
             await self._settle_all(unit, {delivery: failure})
             return failure
+        finally:
+            current_cause.reset(cause)
 
     def _verdict(self, unit: Unit, delivery: Delivery, route: "Route[Any] | Defer") -> Outcome | None:
         """Return the outcome of a delivery that must not run."""
@@ -188,34 +211,41 @@ class Execution:
             return route
         return None
 
-    def _deadline_seconds(self, delivery: Delivery) -> float:
-        return self._bus.topology.stream(delivery.stream).deadline.total_seconds()
-
-    def _reaction_seconds(self, delivery: Delivery) -> float:
+    def _reaction_seconds(self, stream: str) -> float:
         """Return how long a reaction may take: less than the store lets its transaction idle."""
-        return min(self._deadline_seconds(delivery), self._bus.idle_limit.total_seconds() * _IDLE_SHARE)
+        deadline = self._bus.topology.stream(stream).deadline.total_seconds()
+        return min(deadline, self._bus.idle_limit.total_seconds() * _IDLE_SHARE)
 
     @asynccontextmanager
-    async def _handling(self, unit: Unit, delivery: Delivery, seconds: float) -> AsyncIterator[None]:
-        """Everything around a handler: deadline, cause, span, duration."""
-        deadline = asyncio.timeout(seconds)
-        started = time.monotonic()
-        unit.running = delivery.position
-        unit.lease.deadlines[delivery.position] = started + seconds
-        cause = current_cause.set(delivery.envelope)
+    async def _time_for_all(self, unit: Unit) -> AsyncIterator[None]:
+        """Give a group the time of one reaction; where that is not enough, each gets it alone."""
+        seconds = self._reaction_seconds(unit.deliveries[0].stream)
+        limit = asyncio.timeout(seconds)
+        unit.lease.deadlines[unit.deliveries[0].position] = time.monotonic() + seconds
         try:
-            with handler_span(delivery):
-                async with deadline:
-                    yield
-        except KingdomError:
-            raise
-        except Exception as error:
-            if deadline.expired():
-                raise DeadlineExceeded(f"the handler took longer than {seconds:g} s") from error
-            _log.warning("handler failed", exc_info=True)
+            async with limit:
+                yield
+        except TimeoutError as error:
+            if limit.expired():
+                raise _MustRunAlone from error
             raise
         finally:
-            current_cause.reset(cause)
+            del unit.lease.deadlines[unit.deliveries[0].position]
+
+    @asynccontextmanager
+    async def _time_for_one(self, unit: Unit, delivery: Delivery, seconds: float) -> AsyncIterator[None]:
+        """Cut a handler off at its deadline and note how long it took."""
+        limit, started = asyncio.timeout(seconds), time.monotonic()
+        unit.running = delivery.position
+        unit.lease.deadlines[delivery.position] = started + seconds
+        try:
+            async with limit:
+                yield
+        except TimeoutError as error:
+            if limit.expired():
+                raise DeadlineExceeded(f"the handler took longer than {seconds:g} s") from error
+            raise
+        finally:
             unit.running = None
             del unit.lease.deadlines[delivery.position]
             self._metrics.handled(delivery, time.monotonic() - started)
@@ -249,7 +279,7 @@ class Execution:
             if (delivery := unit.open.pop(position, None)) is not None:
                 self._metrics.lost(delivery)
 
-    def _failure(self, error: Exception) -> Outcome:
+    def _failure(self, delivery: Delivery, error: Exception) -> Outcome:
         """Decide what an error of a handler means; only the kind of error matters."""
         message = f"{type(error).__name__}: {error}"
         match error:
@@ -257,12 +287,5 @@ class Execution:
                 return Dead(message, error.code)
             case Transient():
                 return Retry(error.after, error.code, message)
+        _log.warning("handler failed", exc_info=error, **delivery.envelope.log_fields())
         return Retry(None, "error", message)
-
-
-class _HandlerFailed(Exception):
-    """Carries the outcome of a failed handler out of the transaction that must roll back."""
-
-    def __init__(self, outcome: Outcome) -> None:
-        super().__init__()
-        self.outcome = outcome

@@ -7,26 +7,42 @@ import structlog
 
 from kingdom.bus.envelope import current_cause
 
+_HANDLER = "kingdom"
+
 
 def configure_logs(*, json: bool, level: int = logging.INFO) -> None:
-    """Send structured log lines to standard error."""
-    renderer: structlog.typing.Processor = (
-        structlog.processors.JSONRenderer()
-        if json
-        else structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+    """Send structured log lines to standard error, those of the standard library's loggers in the same form."""
+    every: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        _with_cause,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True, key="at"),
+    ]
+    console = structlog.dev.ConsoleRenderer(
+        colors=sys.stderr.isatty(), timestamp_key="at", exception_formatter=structlog.dev.plain_traceback
+    )
+    final: list[structlog.typing.Processor] = (
+        [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()] if json else [console]
     )
     structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            _with_cause,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True, key="at"),
-            *([structlog.processors.format_exc_info] if json else []),
-            renderer,
-        ],
+        processors=[*every, *final],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
     )
+    _adopt_standard_loggers(every, final, level)
+
+
+def _adopt_standard_loggers(
+    every: list[structlog.typing.Processor], final: list[structlog.typing.Processor], level: int
+) -> None:
+    formatter = structlog.stdlib.ProcessorFormatter
+    handler = logging.StreamHandler(sys.stderr)
+    handler.set_name(_HANDLER)
+    handler.setFormatter(formatter(foreign_pre_chain=every, processors=[formatter.remove_processors_meta, *final]))
+    root = logging.getLogger()
+    root.handlers = [kept for kept in root.handlers if kept.name != _HANDLER]
+    root.addHandler(handler)
+    root.setLevel(level)
 
 
 def _with_cause(_logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:

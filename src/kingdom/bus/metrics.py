@@ -1,9 +1,11 @@
 """The metrics of the bus, without counting a large table."""
 
+from collections.abc import Collection
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from kingdom.bus.delivery import Delivery
-from kingdom.bus.operations import Operations
+from kingdom.bus.operations import Operations, StreamStats
 from kingdom.bus.outcome import Outcome
 
 
@@ -32,6 +34,7 @@ class WorkerMetrics:
             ["stream", "eventType"],
             registry=registry,
         )
+        self._results: dict[tuple[str, type[Outcome]], Counter] = {}
         self._durations: dict[tuple[str, str], Histogram] = {}
         self.seconds_per_event: dict[str, float] = {}
 
@@ -47,7 +50,11 @@ class WorkerMetrics:
 
     def settled(self, delivery: Delivery, outcome: Outcome) -> None:
         """Count a settled delivery."""
-        self._processed.labels(delivery.stream, type(outcome).__name__.lower()).inc()
+        labels = (delivery.stream, type(outcome))
+        counter = self._results.get(labels)
+        if counter is None:
+            counter = self._results[labels] = self._processed.labels(delivery.stream, type(outcome).__name__.lower())
+        counter.inc()
 
     def lost(self, delivery: Delivery) -> None:
         """Count a delivery that another worker took over."""
@@ -72,12 +79,18 @@ class BacklogMetrics:
         self._paused = gauge("paused", "1 while the stream is paused")
         self._pin = gauge("xmin_pinned_seconds", "Age of what keeps old row versions alive", "holder")
 
-    async def refresh(self, operations: Operations) -> None:
-        """Read the store once."""
+    async def refresh(self, operations: Operations, streams: Collection[str] = ()) -> None:
+        """Read the store once; a stream that is named has its zeros shown, others only what they have."""
         stats, pins = await operations.stats(), await operations.pins()
+        busy = {row.stream for row in stats}
+        idle = [
+            StreamStats(stream=name, pending=0, processing=0, dead=0, oldest_pending_seconds=0, paused=None)
+            for name in streams
+            if name not in busy
+        ]
         for gauge in (self._pending, self._processing, self._dead, self._oldest, self._paused, self._pin):
             gauge.clear()
-        for row in stats:
+        for row in [*stats, *idle]:
             self._pending.labels(row.stream).set(row.pending)
             self._processing.labels(row.stream).set(row.processing)
             self._dead.labels(row.stream).set(row.dead)

@@ -70,6 +70,12 @@ async def close_effect(transaction: Transaction, key: str, answer: Acked | Rejec
     return True
 
 
+def must_hold(transaction: Transaction, delivery: Delivery) -> None:
+    """Refuse to go on with a delivery that another worker owns by now."""
+    if delivery not in transaction.held:
+        raise LeaseLost([delivery.position])
+
+
 async def _load(bus: Bus, effect: Effect[Any], event: Received[Any], key: str) -> Ledger:
     async with bus.transaction() as transaction:
         record = await transaction.get(EFFECTS.name, key)
@@ -80,8 +86,7 @@ async def _load(bus: Bus, effect: Effect[Any], event: Received[Any], key: str) -
 
 async def _record(bus: Bus, delivery: Delivery, ledger: Ledger) -> Ledger:
     async with bus.transaction(hold=[delivery]) as transaction:
-        if not transaction.held:
-            raise LeaseLost([delivery.position])
+        must_hold(transaction, delivery)
         return Ledger.read(await transaction.put(ledger.record))
 
 

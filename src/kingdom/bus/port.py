@@ -5,11 +5,12 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.envelope import Envelope
 from kingdom.bus.log import LogEntry
-from kingdom.bus.outcome import Dead, Defer, Release, Retry, Settlement
+from kingdom.bus.outcome import Dead, Done, Release, Retry, Settlement
 from kingdom.bus.record import Query, Record, RecordKind
 from kingdom.bus.stream import Stream, Topology
 from kingdom.bus.telemetry import stamped
@@ -53,12 +54,35 @@ class Changes:
     settled: dict[int, Settled] = field(default_factory=dict)
     entries: list[LogEntry] = field(default_factory=list)
     duplicates: list[Copy] = field(default_factory=list)
+    replaced: list[tuple[tuple[str, str], Put | None]] = field(default_factory=list)
 
-    def snapshot(self) -> "Changes":
-        """Return a copy to go back to."""
-        return Changes(
-            dict(self.puts), dict(self.copies), dict(self.settled), list(self.entries), list(self.duplicates)
-        )
+    def mark(self) -> "Mark":
+        """Return a point to go back to."""
+        return Mark(len(self.copies), len(self.settled), len(self.entries), len(self.duplicates), len(self.replaced))
+
+    def go_back(self, mark: "Mark") -> None:
+        """Forget everything collected since the mark."""
+        while len(self.replaced) > mark.replaced:
+            key, earlier = self.replaced.pop()
+            if earlier is None:
+                del self.puts[key]
+            else:
+                self.puts[key] = earlier
+        while len(self.copies) > mark.copies:
+            self.copies.popitem()
+        while len(self.settled) > mark.settled:
+            self.settled.popitem()
+        del self.entries[mark.entries :], self.duplicates[mark.duplicates :]
+
+
+class Mark(NamedTuple):
+    """How much a Changes held at some moment."""
+
+    copies: int
+    settled: int
+    entries: int
+    duplicates: int
+    replaced: int
 
 
 class Transaction(ABC):
@@ -95,11 +119,12 @@ class Transaction(ABC):
         """Decide a delivery; where it must run again or died, the rest of its run is given back with it."""
         stream = self._topology.stream(delivery.stream)
         decided = _decide(stream, delivery, outcome)
-        positions = {delivery.position: decided}
-        if isinstance(decided, Retry | Defer | Dead | Release):
-            positions |= dict.fromkeys((p for p in delivery.run if p > delivery.position), Release())
-        for position, what in positions.items():
-            self.changes.settled[position] = Settled(stream, position, delivery.token, delivery.line, what)
+        line, token = delivery.line, delivery.token
+        self.changes.settled[delivery.position] = Settled(stream, delivery.position, token, line, decided)
+        if not isinstance(decided, Done):
+            for position in delivery.run:
+                if position > delivery.position:
+                    self.changes.settled[position] = Settled(stream, position, token, line, Release())
 
     async def get(self, kind: str, record_id: str) -> Record | None:
         """Return a record as this transaction sees it."""
@@ -118,6 +143,7 @@ class Transaction(ABC):
             raise Conflict(f"{record.kind} {record.id} was put twice from different versions: read it again")
         expected = earlier.expected if earlier else record.version
         stored = replace(record, version=expected + 1)
+        self.changes.replaced.append(((record.kind, record.id), earlier))
         self.changes.puts[record.kind, record.id] = Put(stored, expected)
         return stored
 

@@ -74,6 +74,18 @@ class Topology:
         return tuple(self._streams)
 
 
+class OpenTopology(Topology):
+    """Takes every name for a stream that is `like` this one: for operators without the application at hand."""
+
+    def __init__(self, like: Stream) -> None:
+        super().__init__(())
+        self._like = like
+
+    def stream(self, name: str) -> Stream:
+        """Return what is assumed of a stream that nobody has declared here."""
+        return replace(self._like, name=name)
+
+
 @cache
 def _pattern(name: str) -> re.Pattern[str]:
     return re.compile(re.sub(r"\\\{\w+\\\}", r"[^.]+", re.escape(name)))

@@ -1,11 +1,12 @@
 """Optional OpenTelemetry: spans of publisher and handler, linked across the bus."""
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
+
+import msgspec
 
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.envelope import Envelope
@@ -16,31 +17,33 @@ _NO_SPAN: AbstractContextManager[object] = nullcontext()
 
 
 @cache
-def _propagator() -> Any | None:
-    """Return OpenTelemetry's W3C propagator, or None where the extra is not installed."""
+def _opentelemetry() -> tuple[Any, Any] | None:
+    """Return OpenTelemetry's trace module and W3C propagator, or None where the extra is not installed."""
     if find_spec("opentelemetry") is None:
         return None
-    return import_module("opentelemetry.trace.propagation.tracecontext").TraceContextTextMapPropagator()
+    propagation = import_module("opentelemetry.trace.propagation.tracecontext")
+    return import_module("opentelemetry.trace"), propagation.TraceContextTextMapPropagator()
 
 
 def stamped(envelope: Envelope) -> Envelope:
     """Return the envelope with the active span's context, if there is one."""
-    propagator = _propagator()
-    if propagator is None:
+    found = _opentelemetry()
+    if found is None:
         return envelope
+    _, propagator = found
     carrier: dict[str, str] = {}
     propagator.inject(carrier)
     if TRACEPARENT not in carrier:
         return envelope
-    return replace(envelope, attributes={**envelope.attributes, TRACEPARENT: carrier[TRACEPARENT]})
+    return msgspec.structs.replace(envelope, attributes={**envelope.attributes, TRACEPARENT: carrier[TRACEPARENT]})
 
 
 def handler_span(delivery: Delivery) -> AbstractContextManager[object]:
     """Run a handler in a span of its own that links to its publisher's: a queue is no call stack."""
-    propagator = _propagator()
-    if propagator is None:
+    found = _opentelemetry()
+    if found is None:
         return _NO_SPAN
-    trace = import_module("opentelemetry.trace")
+    trace, propagator = found
     if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         return _NO_SPAN
     envelope = delivery.envelope

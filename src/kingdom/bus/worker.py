@@ -81,10 +81,12 @@ class Worker:
             await self._drain()
             self._keeper.stop()
 
-    def stop(self) -> None:
-        """Ask the worker to end gracefully; safe to call from a signal handler of the loop."""
+    def stop(self, *, at_once: bool = False) -> None:
+        """Ask the worker to end gracefully, or to cut its handlers off; for a signal handler of the loop."""
         self._stopping.set()
         self._changed.set()
+        if at_once:
+            self._cut_off()
 
     async def _fetch_forever(self) -> None:
         while not self._stopping.is_set():
@@ -118,14 +120,16 @@ class Worker:
         suspect = deliveries[0].suspect
         if suspect:
             await self._until_idle()
-        effects = [delivery for delivery in deliveries if self._execution.is_effect(delivery)]
-        reactions = [delivery for delivery in deliveries if delivery not in effects]
-        groups = [*_groups(reactions, self._group_size(stream)), *_groups(effects, 1)]
-        self._lease_units[lease.token] = len(groups)
-        for group in groups:
-            unit = Unit(lease, group)
+        effects: list[Delivery] = []
+        reactions: list[Delivery] = []
+        for delivery in deliveries:
+            (effects if self._execution.is_effect(delivery) else reactions).append(delivery)
+        units = [Unit(lease, group, calls_outside=False) for group in _groups(reactions, self._group_size(stream))]
+        units += [Unit(lease, group, calls_outside=True) for group in _groups(effects, 1)]
+        self._lease_units[lease.token] = len(units)
+        for unit in units:
             self._units[unit] = None
-            unit.task = asyncio.create_task(self._run_unit(unit), name=f"kingdom-unit-{group[0].position}")
+            unit.task = asyncio.create_task(self._run_unit(unit), name=f"kingdom-unit-{lease.token}")
         if suspect:
             await self._until_idle()
 
@@ -138,7 +142,7 @@ class Worker:
                         await self._execution.run(unit)
                         break
                     except asyncio.CancelledError:
-                        if unit.lost or not unit.cancelled or self._cutting_off:
+                        if unit.lost or unit.cut_off or not unit.cancelled:
                             raise
                         asyncio.current_task().uncancel()  # type: ignore[union-attr]
                         # An operator cancelled the running event: run the rest, which settles that one as dead.
@@ -164,18 +168,21 @@ class Worker:
     async def _drain(self) -> None:
         """Give back what has not begun, wait for what has, cut off what takes too long."""
         for unit in list(self._units):
-            if not unit.started and unit.task:
-                unit.task.cancel()
+            if not unit.started:
+                unit.cut()
         try:
-            async with asyncio.timeout(self._grace.total_seconds()):
+            async with asyncio.timeout(0 if self._cutting_off else self._grace.total_seconds()):
                 await self._until_idle()
         except TimeoutError:
-            _log.warning("handlers cut off at the end of the grace period", units=len(self._units))
-            self._cutting_off = True
-            for unit in list(self._units):
-                if unit.task:
-                    unit.task.cancel()
+            self._cut_off()
             await self._until_idle()
+
+    def _cut_off(self) -> None:
+        """Cancel every handler; what it had not settled is given back."""
+        _log.warning("handlers cut off", units=len(self._units))
+        self._cutting_off = True
+        for unit in list(self._units):
+            unit.cut()
 
     async def _reap_forever(self) -> None:
         shortest = min(self._bus.topology.stream(stream).lease for stream in self._streams)

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Any, LiteralString, Self
@@ -23,7 +23,7 @@ from kingdom.backends.postgres.rows import read_deliveries
 from kingdom.backends.postgres.transaction import Connection, PostgresTransaction
 from kingdom.backends.postgres.wakeup import Wakeups
 from kingdom.bus.delivery import Delivery
-from kingdom.bus.port import Bus, Renewal
+from kingdom.bus.port import Bus, Renewal, Settled
 from kingdom.bus.record import RecordKind
 from kingdom.bus.stream import Topology
 from kingdom.errors import LeaseLost, Unavailable
@@ -134,7 +134,7 @@ class PostgresBus(Bus):
             with suppress(psycopg.Error):
                 await connection.rollback()
             await self.pool.putconn(connection)
-        self._forget(transaction.changes.settled)
+        self._forget(transaction.changes.settled.values())
         self._wakeups.published({copy.stream.name for copy in transaction.changes.copies.values()})
 
     @asynccontextmanager
@@ -246,13 +246,16 @@ class PostgresBus(Bus):
                 (self._wakeups.channel, streams),
             )
 
-    def _forget(self, positions: Collection[int]) -> None:
-        """Note settled positions, so that a lease is closed with the next claim once nothing of it is left."""
-        for token, unsettled in list(self._unsettled.items()):
-            unsettled.difference_update(positions)
-            if not unsettled:
-                del self._unsettled[token]
-                self._closed_leases.append(token)
+    def _forget(self, settled: Iterable[Delivery | Settled]) -> None:
+        """Note what was settled, so that a lease is closed with the next claim once nothing of it is left.
+
+        An event may be ours again under a newer lease, which a late settlement under the old one must not close.
+        """
+        for item in settled:
+            unsettled = self._unsettled.get(item.token, set())
+            unsettled.discard(item.position)
+            if not unsettled and self._unsettled.pop(item.token, None) is not None:
+                self._closed_leases.append(item.token)
 
     def _take_closed(self) -> list[int]:
         closed, self._closed_leases = self._closed_leases, []

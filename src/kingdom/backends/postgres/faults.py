@@ -30,5 +30,7 @@ def translated() -> Iterator[None]:
         raise MalformedEvent(f"PostgreSQL cannot store this value: {error}") from error
     except (errors.UndefinedTable, errors.InvalidSchemaName, errors.UndefinedColumn) as error:
         raise Misconfigured(f"{error}; run `kingdom bus migrate` first") from error
+    except errors.InsufficientPrivilege as error:
+        raise Misconfigured(f"{error}; grant it to this role, or connect as another") from error
     except _LOST as error:
         raise Unavailable(f"the database does not answer: {error}") from error

@@ -1,7 +1,6 @@
 """Between our objects and what goes over the wire: pure, both ways."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -113,9 +112,11 @@ def read_deliveries(stream: str, rows: Sequence[dict[str, Any]]) -> list[Deliver
         )
         for row in sorted(rows, key=lambda row: row["id"])
     ]
+    if not deliveries or not any(delivery.ordered for delivery in deliveries):
+        return deliveries
     runs: dict[tuple[str, str], list[int]] = {}
     for delivery in deliveries:
         if delivery.line:
             runs.setdefault(delivery.line, []).append(delivery.position)
     tuples = {line: tuple(positions) for line, positions in runs.items()}
-    return [replace(d, run=tuples[d.line]) if d.line else d for d in deliveries]
+    return [msgspec.structs.replace(d, run=tuples[d.line]) if d.line else d for d in deliveries]
