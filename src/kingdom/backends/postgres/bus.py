@@ -121,13 +121,14 @@ class PostgresBus(Bus):
         """Open a transaction on a pooled connection; see the port."""
         with translated():
             connection = await self.pool.getconn()
+        transaction = PostgresTransaction(connection, self.queries, self.topology, self.kinds, self._opening)
         try:
-            transaction = PostgresTransaction(connection, self.queries, self.topology, self.kinds, self._opening)
             await transaction.hold(hold)
             yield transaction
             await transaction.apply(commit=True)
         except LeaseLost as lost:
-            self._forget(lost.positions)
+            ours = [*hold, *transaction.changes.settled.values()]
+            self._forget(item for item in ours if item.position in lost.positions)
             raise
         finally:
             # Whatever was left open is rolled back here; after a commit there is nothing.
@@ -146,7 +147,9 @@ class PostgresBus(Bus):
         transaction = PostgresTransaction(connection, self.queries, self.topology, self.kinds, ())
         yield transaction
         await transaction.apply(commit=False)
-        self._forget(transaction.changes.settled)
+        for settled in transaction.changes.settled.values():
+            # The caller may still roll back, so only the reaper may end this lease.
+            self._unsettled.pop(settled.token, None)
 
     async def claim(self, stream: str, limit: int, worker: str) -> list[Delivery]:
         """Claim due events; see the port."""

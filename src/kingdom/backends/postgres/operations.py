@@ -110,23 +110,26 @@ class PostgresOperations(Operations):
         """See the port."""
         data = {"event_id": str(event_id), "stream": stream}
         async with self._change("event.cancelled", actor, data) as connection:
-            rows = await self._run(connection, "open_event", event_id=event_id, stream=stream)
-            if not rows:
-                raise NotFound(f"event {event_id} is not open in stream {stream}: it has ended, or never was there")
-            row = rows[0]
+            row = await self._open_event(connection, event_id, stream)
             line = {"stream": stream, "key": row["partition_key"]}
             if row["ordered"]:
                 await self._run(connection, "lock_line", **line)
             waiting = await self._run(connection, "cancel_waiting", id=row["id"], actor=actor)
             if not waiting:
+                row = await self._open_event(connection, event_id, stream)
                 await self._run(connection, "cancel_running", id=row["id"], token=row["lease_token"])
-                return "requested"
-            if row["ordered"] and waiting[0]["was_head"]:
+            elif row["ordered"] and waiting[0]["was_head"]:
                 if self._bus.topology.stream(stream).on_dead == "block":
                     await self._run(connection, "block", id=row["id"], **line)
                 else:
                     await self._open_line(connection, line)
-        return "cancelled"
+        return "cancelled" if waiting else "requested"
+
+    async def _open_event(self, connection: Connection, event_id: UUID, stream: str) -> DictRow:
+        rows = await self._run(connection, "open_event", event_id=event_id, stream=stream)
+        if not rows:
+            raise NotFound(f"event {event_id} is not open in stream {stream}: it has ended, or never was there")
+        return rows[0]
 
     async def read_log(self, after: Cursor, limit: int) -> list[LoggedEntry]:
         """See the port."""
@@ -162,11 +165,11 @@ class PostgresOperations(Operations):
         else:
             front = await self._run(connection, "line_front", **line)
             if front[0]["id"] == row["id"] and len(front) > 1:
-                if front[1]["status"] == "PROCESSING":
-                    await self._run(connection, "rewind", id=row["id"], **line)
-                else:
-                    await self._run(connection, "demote", id=front[1]["id"])
+                # Where the head runs, or was claimed just now, the redriven event waits for it to end.
+                if await self._run(connection, "demote", id=front[1]["id"]):
                     await self._run(connection, "promote", id=row["id"])
+                else:
+                    await self._run(connection, "rewind", id=row["id"], **line)
 
     async def _open_line(self, connection: Connection, line: Mapping[str, Any]) -> None:
         """Let the first open event of a key that nobody is working on become its head."""

@@ -16,7 +16,7 @@ l AS (
 UPDATE kingdom.outbox_event o
    SET status = 'PROCESSING', lease_token = (SELECT token FROM l), attempt_count = attempt_count + 1,
        last_attempt_at = now(), updated_at = now()
- WHERE o.id = ANY((SELECT ids FROM l)::bigint[])
+ WHERE o.id = ANY((SELECT ids FROM l)::bigint[]) AND o.status = 'PENDING'
 RETURNING o.id, o.event_id, o.event_type, o.schema_version, o.occurred_at, o.trace_id, o.owner_id, o.partition_key,
   o.ordered, o.aggregate_type, o.aggregate_id, o.attributes, o.payload_json, o.attempt_count, o.max_attempts,
   o.crash_count, o.lease_token, o.created_at, nullif(o.next_retry_at, 'infinity') AS due_at;
@@ -53,7 +53,7 @@ l AS (
 UPDATE kingdom.outbox_event o
    SET status = 'PROCESSING', lease_token = (SELECT token FROM l), attempt_count = attempt_count + 1,
        last_attempt_at = now(), updated_at = now()
- WHERE o.id = ANY((SELECT ids FROM l)::bigint[])
+ WHERE o.id = ANY((SELECT ids FROM l)::bigint[]) AND o.status = 'PENDING'
 RETURNING o.id, o.event_id, o.event_type, o.schema_version, o.occurred_at, o.trace_id, o.owner_id, o.partition_key,
   o.ordered, o.aggregate_type, o.aggregate_id, o.attributes, o.payload_json, o.attempt_count, o.max_attempts,
   o.crash_count, o.lease_token, o.created_at, nullif(o.next_retry_at, 'infinity') AS due_at;

@@ -111,7 +111,7 @@ SELECT id, status FROM kingdom.outbox_event
  WHERE stream = %(stream)s AND partition_key = %(key)s AND ordered AND processed_at IS NULL ORDER BY id LIMIT 2;
 
 -- name: demote
-UPDATE kingdom.outbox_event SET next_retry_at = 'infinity' WHERE id = %(id)s AND status = 'PENDING';
+UPDATE kingdom.outbox_event SET next_retry_at = 'infinity' WHERE id = %(id)s AND status = 'PENDING' RETURNING id;
 
 -- name: promote
 UPDATE kingdom.outbox_event SET next_retry_at = greatest(clock_timestamp(), not_before)
