@@ -8,7 +8,7 @@ from kingdom.bus.record import RecordKind
 from kingdom.bus.stream import Topology
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Application:
     """Streams, handlers and kinds of record that belong together; `kingdom bus work MODULE:OBJECT` runs it."""
 

@@ -47,7 +47,8 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, eq=True):
             raise MalformedEvent("an envelope needs a type, such as 'OrderPlaced'")
         if clash := self.attributes.keys() & _WIRE_NAMES:
             raise MalformedEvent(f"attribute names {sorted(clash)} are taken by the envelope: rename them")
-        for text in (self.type, self.owner_id, self.stream, self.partition_key, self.aggregate_id):
+        texts = (self.type, self.trace_id, self.owner_id, self.stream, self.partition_key, self.aggregate_type)
+        for text in (*texts, self.aggregate_id, *self.attributes, *self.attributes.values()):
             if text and "\x00" in text:
                 raise MalformedEvent(f"a NUL character cannot be stored: {text!r}")
 
@@ -82,15 +83,13 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, eq=True):
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> "Envelope":
         """Read the JSON object of the source document; unknown flat fields are attributes."""
+        if not isinstance(wire, Mapping):
+            raise MalformedEvent(f"this is no event envelope but a {type(wire).__name__}")
+        known = {name: wire[key] for key, name in _FIELDS.items() if wire.get(key) is not None}
+        extra = {key: str(value) for key, value in wire.items() if key not in _WIRE_NAMES}
         try:
-            known = {name: wire[key] for key, name in _FIELDS.items() if wire.get(key) is not None}
-            if "event_id" in known:
-                known["event_id"] = UUID(known["event_id"])
-            if "occurred_at" in known:
-                known["occurred_at"] = datetime.fromisoformat(known["occurred_at"])
-            extra = {key: str(value) for key, value in wire.items() if key not in _WIRE_NAMES}
-            return cls(**known, attributes=extra)
-        except (TypeError, ValueError, AttributeError) as error:
+            return msgspec.convert({**known, "attributes": extra}, cls)
+        except msgspec.ValidationError as error:
             raise MalformedEvent(f"this is no event envelope: {error}") from error
 
 

@@ -87,6 +87,11 @@ class Execution:
                 _log.warning("store unavailable, deliveries wait", deliveries=len(unit.open), error=str(error))
                 await asyncio.sleep(pause)
                 pause, together = min(pause * 2, _LONGEST_PAUSE_SECONDS), False
+            except Exception:
+                if unit.calls_outside or not together:
+                    raise
+                # One of the group wrote what cannot be stored: alone it fails by itself.
+                together = False
 
     async def release(self, unit: Unit) -> None:
         """Give back what was not handled, with its attempt."""

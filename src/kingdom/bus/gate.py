@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 
-from kingdom.bus.effect import Acked, Answer, Rejected, Target, Throttled, Unknown
+from kingdom.bus.effect import Accepted, Acked, Answer, Rejected, Target, Throttled, Unknown
 
 
 class Gate:
@@ -45,7 +45,7 @@ class Gate:
                     self._failures = self._target.failures_to_open - 1
             case Throttled(after) if after is not None:
                 self._open_until = max(self._open_until, now + after.total_seconds())
-            case Acked() | Rejected():
+            case Acked() | Accepted() | Rejected():
                 self._failures = 0
             case _:
                 pass

@@ -1,7 +1,7 @@
 """What an HTTP answer means for an effect: classified once, here."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
 
@@ -16,6 +16,8 @@ _SPECIAL: Mapping[int, type[Throttled] | type[Unknown]] = {
     425: Throttled,  # too early: not processed
     429: Throttled,
 }
+# Whoever asks for more than this has made a mistake.
+_LONGEST_WAIT = timedelta(days=30)
 _NO_BODY: Mapping[str, Any] = {}
 
 
@@ -35,16 +37,15 @@ def http_answer(status: int, headers: Mapping[str, str], body: Mapping[str, Any]
 def retry_after(headers: Mapping[str, str]) -> timedelta | None:
     """Return the wait that a Retry-After header asks for: seconds or a date."""
     value = next((text for name, text in headers.items() if name.lower() == "retry-after"), "").strip()
-    if value.isdigit():
-        return timedelta(seconds=int(value))
     try:
-        moment = parsedate_to_datetime(value)
+        wait = timedelta(seconds=int(value)) if value.isdecimal() else _until(value)
     except ValueError:
         return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return max(_until(moment), timedelta())
+    except OverflowError:
+        return _LONGEST_WAIT
+    return min(max(wait, timedelta()), _LONGEST_WAIT)
 
 
-def _until(moment: datetime) -> timedelta:
-    return moment - utc_now()
+def _until(date: str) -> timedelta:
+    moment = parsedate_to_datetime(date)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - utc_now()

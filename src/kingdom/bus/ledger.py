@@ -118,9 +118,10 @@ class Ledger:
         """Prepare to send again what was proven absent, or None where a late sender cannot be excluded.
 
         A target that dedups identifiers gets the same one again: whoever sends it, it counts once. A target that
-        honours fences has seen the higher fence in `reconcile`, so a new identifier is safe.
+        honours fences has seen the higher fence in `reconcile`, so a new identifier is safe; under the fence that the
+        call was sent with it is not, as the call may still be on its way.
         """
-        if honours is Honours.NOTHING:
+        if honours is Honours.NOTHING or (honours is Honours.FENCE and fence <= self.latest.fence):
             return None
         return self._latest(state="UNKNOWN", fence=fence, note="proven absent")._next(honours, absent=True)
 

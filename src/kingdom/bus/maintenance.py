@@ -62,5 +62,7 @@ async def _repeat(what: str, act: Callable[[], Awaitable[None]], every: timedelt
             await act()
         except KingdomError as error:
             _log.warning("maintenance failed, trying again", what=what, error=str(error))
+        except Exception:  # noqa: BLE001 - a bug here must not end the rhythm
+            _log.exception("maintenance failed, trying again", what=what)
         # Jitter, so that many workers do not come at once.
         await asyncio.sleep(every.total_seconds() * random.uniform(0.8, 1.2))  # noqa: S311 - spreads load, no secret

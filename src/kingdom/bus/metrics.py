@@ -1,6 +1,6 @@
 """The metrics of the bus, without counting a large table."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -78,6 +78,7 @@ class BacklogMetrics:
         self._oldest = gauge("oldest_pending_seconds", "Age of the oldest event that is due")
         self._paused = gauge("paused", "1 while the stream is paused")
         self._pin = gauge("xmin_pinned_seconds", "Age of what keeps old row versions alive", "holder")
+        self._shown: dict[Gauge, frozenset[str]] = {}
 
     async def refresh(self, operations: Operations, streams: Collection[str] = ()) -> None:
         """Read the store once; a stream that is named has its zeros shown, others only what they have."""
@@ -88,13 +89,18 @@ class BacklogMetrics:
             for name in streams
             if name not in busy
         ]
-        for gauge in (self._pending, self._processing, self._dead, self._oldest, self._paused, self._pin):
-            gauge.clear()
-        for row in [*stats, *idle]:
-            self._pending.labels(row.stream).set(row.pending)
-            self._processing.labels(row.stream).set(row.processing)
-            self._dead.labels(row.stream).set(row.dead)
-            self._oldest.labels(row.stream).set(row.oldest_pending_seconds)
-            self._paused.labels(row.stream).set(row.paused is not None)
-        for pin in pins:
-            self._pin.labels(pin.what).set(pin.age_seconds)
+        rows = [*stats, *idle]
+        self._show(self._pending, {row.stream: row.pending for row in rows})
+        self._show(self._processing, {row.stream: row.processing for row in rows})
+        self._show(self._dead, {row.stream: row.dead for row in rows})
+        self._show(self._oldest, {row.stream: row.oldest_pending_seconds for row in rows})
+        self._show(self._paused, {row.stream: row.paused is not None for row in rows})
+        self._show(self._pin, {pin.what: pin.age_seconds for pin in pins})
+
+    def _show(self, gauge: Gauge, values: Mapping[str, float]) -> None:
+        """Set what is there and remove what is gone; a scrape between two steps must not find an empty gauge."""
+        for gone in self._shown.get(gauge, frozenset()) - values.keys():
+            gauge.remove(gone)
+        for label, value in values.items():
+            gauge.labels(label).set(value)
+        self._shown[gauge] = frozenset(values)

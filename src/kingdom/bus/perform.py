@@ -1,6 +1,9 @@
 """Performing an effect: record, call, record; and proof before anything is sent again."""
 
+import asyncio
 from typing import Any
+
+import structlog
 
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.effect import (
@@ -24,9 +27,11 @@ from kingdom.bus.log import LogEntry
 from kingdom.bus.outcome import Dead, Defer, Done, Outcome, Retry
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.received import Received
-from kingdom.errors import LeaseLost, NotFound, Permanent
+from kingdom.errors import LeaseLost, NotFound, Permanent, Unavailable
 
 _ACTOR = "bus"
+_STORE_PAUSE_SECONDS = 0.5
+_log = structlog.get_logger("kingdom.bus")
 
 
 async def perform(bus: Bus, effect: Effect[Any], delivery: Delivery, event: Received[Any], gates: Gates) -> Outcome:
@@ -50,12 +55,13 @@ async def perform(bus: Bus, effect: Effect[Any], delivery: Delivery, event: Rece
     ledger = await _record(bus, delivery, ledger.sent(delivery.token))
     answer = await _call(effect, ledger.attempt(delivery.token))
     gate.learn(answer)
-    if isinstance(answer, Unknown):
-        return await _leave_unclear(bus, delivery, ledger, answer.reason)
-    answered = ledger.answered(answer, effect.target.honours)
-    if isinstance(answer, Acked | Rejected):
-        return await _conclude(bus, effect, delivery, event, answered, answer)
-    return await _settle(bus, delivery, _outcome(answer), answered)
+    while True:
+        try:
+            return await _settle_answer(bus, effect, delivery, event, ledger, answer)
+        except Unavailable as error:
+            # Only this process knows the answer: it waits for the store, until its deadline or its lease ends.
+            _log.warning("store unavailable, an answer waits", key=key, error=str(error))
+            await asyncio.sleep(_STORE_PAUSE_SECONDS)
 
 
 async def close_effect(transaction: Transaction, key: str, answer: Acked | Rejected) -> bool:
@@ -96,6 +102,17 @@ async def _settle(bus: Bus, delivery: Delivery, outcome: Outcome, ledger: Ledger
             await transaction.put(ledger.record)
         await transaction.settle(delivery, outcome)
     return outcome
+
+
+async def _settle_answer(
+    bus: Bus, effect: Effect[Any], delivery: Delivery, event: Received[Any], ledger: Ledger, answer: Answer
+) -> Outcome:
+    if isinstance(answer, Unknown):
+        return await _leave_unclear(bus, delivery, ledger, answer.reason)
+    answered = ledger.answered(answer, effect.target.honours)
+    if isinstance(answer, Acked | Rejected):
+        return await _conclude(bus, effect, delivery, event, answered, answer)
+    return await _settle(bus, delivery, _outcome(answer), answered)
 
 
 async def _conclude(

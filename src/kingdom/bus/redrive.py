@@ -1,13 +1,17 @@
 """Redriving many dead letters with care: a slow start, a rate, and a stop when they die again."""
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
-from uuid import UUID
 
 from kingdom.bus.operations import DeadFilter, DeadLetter, Operations
 
 _PAGE = 100
+# The first letters go slowly, so that one which dies at once is seen before many follow.
+_FIRST_PAUSE_SECONDS = 1.0
+# Looks back at redriven letters between two of them: enough to see each several times, few enough to cost little.
+_LOOKS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,9 +25,9 @@ class RedrivePlan:
 
 @dataclass(frozen=True, slots=True)
 class RedriveStep:
-    """Progress: the letter just redriven, and how many of this run died again so far."""
+    """Progress: the letter just redriven, None where the run stopped early, and how many died again so far."""
 
-    letter: DeadLetter
+    letter: DeadLetter | None
     redriven: int
     died_again: int
 
@@ -46,21 +50,31 @@ async def redrive_all(
 ) -> AsyncIterator[RedriveStep]:
     """Redrive matching dead letters one after another; ends early when too many of them died again."""
     letters = [letter async for letter in matching(operations, which, plan.limit)]
-    redriven: dict[UUID, str] = {}
+    watched: deque[DeadLetter] = deque()
+    redriven = died_again = 0
+    pause = _FIRST_PAUSE_SECONDS if plan.stop_after_failures else 0.0
     for letter in letters:
-        died = await _died_again(operations, redriven) if plan.stop_after_failures else 0
-        if plan.stop_after_failures and died >= plan.stop_after_failures:
-            return
+        if plan.stop_after_failures:
+            died_again += await _died_again(operations, watched)
+            if died_again >= plan.stop_after_failures:
+                yield RedriveStep(None, redriven, died_again)
+                return
         if await operations.redrive([letter.position], actor=actor):
-            redriven[letter.event_id] = letter.stream
-            yield RedriveStep(letter, len(redriven), died)
-        await asyncio.sleep(1 / plan.per_second)
+            redriven += 1
+            watched.append(letter)
+            yield RedriveStep(letter, redriven, died_again)
+        await asyncio.sleep(max(pause, 1 / plan.per_second))
+        pause /= 2
 
 
-async def _died_again(operations: Operations, redriven: dict[UUID, str]) -> int:
-    """Count renewed deaths among the newest redriven events; older ones have shown themselves before."""
+async def _died_again(operations: Operations, watched: deque[DeadLetter]) -> int:
+    """Look at some of the redriven letters, each in its turn, until it has ended; returns how many ended dead."""
     died = 0
-    for event_id, stream in list(redriven.items())[-_PAGE:]:
-        situations = await operations.situations(event_id)
-        died += any(s.stream == stream and s.status == "DEAD" for s in situations)
+    for _ in range(min(_LOOKS, len(watched))):
+        letter = watched.popleft()
+        situations = await operations.situations(letter.event_id)
+        status = next((each.status for each in situations if each.stream == letter.stream), "DISCARDED")
+        died += status == "DEAD"
+        if status in ("PENDING", "PROCESSING"):
+            watched.append(letter)
     return died

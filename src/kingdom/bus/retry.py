@@ -17,7 +17,8 @@ class RetryPolicy:
 
     def delay(self, attempt: int, *, chance: float | None = None) -> timedelta:
         """Return the wait after the given attempt (1 is the first); `chance` in [0, 1) fixes the jitter."""
-        # The exponent is bounded so that a huge attempt number cannot overflow the float.
-        plain = min(self.base * self.factor ** min(max(attempt, 1) - 1, 64), self.cap)
+        # In seconds, and with a bounded exponent, so that a huge attempt number cannot overflow.
+        growth = self.factor ** min(max(attempt, 1) - 1, 64)
+        plain = min(self.base.total_seconds() * growth, self.cap.total_seconds())
         spread = random.random() if chance is None else chance  # noqa: S311 - jitter is no secret
-        return plain * (1 + self.jitter * (2 * spread - 1))
+        return timedelta(seconds=plain * (1 + self.jitter * (2 * spread - 1)))

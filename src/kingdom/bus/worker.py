@@ -101,37 +101,53 @@ class Worker:
     async def _claim_round(self) -> bool:
         """Claim from every stream once, starting each round with another one; True if anything came."""
         self._streams.append(self._streams.pop(0))
+        # What changes from here on may come too late for the claims, so the wait after them must see it.
+        self._changed.clear()
         found = False
         for stream in list(self._streams):
             await self._room()
             if self._stopping.is_set():
                 break
-            asked_at = time.monotonic()
-            deliveries = await self._bus.claim(stream, self._limit(stream), self.name)
-            if deliveries:
-                found = True
-                await self._start(stream, deliveries, asked_at)
+            found = await self._fetch(stream) or found
         return found
 
-    async def _start(self, stream: str, deliveries: list[Delivery], asked_at: float) -> None:
+    async def _fetch(self, stream: str) -> bool:
+        """Claim from a stream and start what came; True if anything did."""
+        asked_at = time.monotonic()
+        deliveries = await self._bus.claim(stream, self._limit(stream), self.name)
+        if not deliveries:
+            return False
         lease = HeldLease(deliveries[0].token, self._bus.topology.stream(stream).lease, asked_at)
+        suspect = deliveries[0].suspect
+        if suspect and self._units:
+            # Held while others run, it would be blamed if one of them brought the process down.
+            await self._give_back(lease, deliveries)
+            await self._until_idle(unless_stopping=True)
+            return not self._stopping.is_set() and await self._fetch(stream)
+        self._start(lease, deliveries)
+        if suspect:
+            await self._until_idle(unless_stopping=True)
+        return True
+
+    def _start(self, lease: HeldLease, deliveries: list[Delivery]) -> None:
         if self._keeper:
             self._keeper.keep(lease)
-        suspect = deliveries[0].suspect
-        if suspect:
-            await self._until_idle()
-        effects: list[Delivery] = []
-        reactions: list[Delivery] = []
-        for delivery in deliveries:
-            (effects if self._execution.is_effect(delivery) else reactions).append(delivery)
-        units = [Unit(lease, group, calls_outside=False) for group in _groups(reactions, self._group_size(stream))]
-        units += [Unit(lease, group, calls_outside=True) for group in _groups(effects, 1)]
+        reacting: list[list[Delivery]] = []
+        calling: list[list[Delivery]] = []
+        for run in _runs(deliveries):
+            (calling if any(map(self._execution.is_effect, run)) else reacting).append(run)
+        units = [
+            Unit(lease, group, calls_outside=False)
+            for group in _groups(reacting, self._group_size(deliveries[0].stream))
+        ]
+        units += [Unit(lease, run, calls_outside=True) for run in calling]
         self._lease_units[lease.token] = len(units)
         for unit in units:
             self._units[unit] = None
             unit.task = asyncio.create_task(self._run_unit(unit), name=f"kingdom-unit-{lease.token}")
-        if suspect:
-            await self._until_idle()
+
+    async def _give_back(self, lease: HeldLease, deliveries: list[Delivery]) -> None:
+        await self._execution.release(Unit(lease, deliveries, calls_outside=False))
 
     async def _run_unit(self, unit: Unit) -> None:
         try:
@@ -229,8 +245,8 @@ class Worker:
         ):
             await self._next_change()
 
-    async def _until_idle(self) -> None:
-        while self._units:
+    async def _until_idle(self, *, unless_stopping: bool = False) -> None:
+        while self._units and not (unless_stopping and self._stopping.is_set()):
             await self._next_change()
 
     async def _next_change(self) -> None:
@@ -240,7 +256,7 @@ class Worker:
     async def _wait_for_hint(self) -> None:
         """Wait for news from the store, or for a unit to end, which may have made the next of its key the head."""
         at_most = timedelta(seconds=self._poll_seconds * _jitter())
-        waits = {asyncio.create_task(self._bus.wait(self._streams, at_most)), asyncio.create_task(self._next_change())}
+        waits = {asyncio.create_task(self._bus.wait(self._streams, at_most)), asyncio.create_task(self._changed.wait())}
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for task in waits:
             task.cancel()
@@ -254,13 +270,18 @@ class Worker:
             pass
 
 
-def _groups(deliveries: Sequence[Delivery], size: int) -> Iterable[list[Delivery]]:
-    """Split a claim into units of about a size; whole runs stay together."""
+def _runs(deliveries: Sequence[Delivery]) -> Iterable[list[Delivery]]:
+    """Split a claim by key: a run stays together, in order, whatever its handlers are."""
     runs: dict[object, list[Delivery]] = {}
     for delivery in deliveries:
         runs.setdefault(delivery.line or delivery.position, []).append(delivery)
+    return runs.values()
+
+
+def _groups(runs: Iterable[list[Delivery]], size: int) -> Iterable[list[Delivery]]:
+    """Join runs into groups of about a size."""
     group: list[Delivery] = []
-    for run in runs.values():
+    for run in runs:
         if group and len(group) + len(run) > size:
             yield group
             group = []

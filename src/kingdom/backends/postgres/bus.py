@@ -12,6 +12,7 @@ import msgspec
 import psycopg
 from psycopg import AsyncConnection
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import TransactionStatus
 from psycopg.rows import DictRow, dict_row
 from psycopg.types.json import set_json_loads
 from psycopg_pool import AsyncConnectionPool
@@ -26,7 +27,7 @@ from kingdom.bus.delivery import Delivery
 from kingdom.bus.port import Bus, Renewal, Settled
 from kingdom.bus.record import RecordKind
 from kingdom.bus.stream import Topology
-from kingdom.errors import LeaseLost, Unavailable
+from kingdom.errors import LeaseLost, Misconfigured, Unavailable
 
 _FULL_REAP_SECONDS = 60.0
 _CONNECT_SECONDS = 5
@@ -34,6 +35,13 @@ _POOL_SECONDS = 10
 # A half-open connection must be noticed well before a lease ends.
 _PATIENCE: dict[str, Any] = {"connect_timeout": _CONNECT_SECONDS, "tcp_user_timeout": 10_000, "keepalives_idle": 10}
 _DEFAULT_IDLE_LIMIT = timedelta(seconds=30)
+# Generic plans are safe with these statements and spare planning; one that was made while a table was small must not
+# read it whole when it has grown; and nothing here runs long enough to be worth compiling.
+_SETTINGS: tuple[LiteralString, ...] = (
+    "SET plan_cache_mode = force_generic_plan",
+    "SET enable_seqscan = off",
+    "SET jit = off",
+)
 
 
 class PostgresBus(Bus):
@@ -127,7 +135,7 @@ class PostgresBus(Bus):
             yield transaction
             await transaction.apply(commit=True)
         except LeaseLost as lost:
-            ours = [*hold, *transaction.changes.settled.values()]
+            ours: list[Delivery | Settled] = [*hold, *transaction.changes.settled.values()]
             self._forget(item for item in ours if item.position in lost.positions)
             raise
         finally:
@@ -144,6 +152,8 @@ class PostgresBus(Bus):
 
         The caller's commit comes later, so no wake-up is sent: polling finds the events, or `nudge` after it.
         """
+        if connection.autocommit and connection.info.transaction_status is TransactionStatus.IDLE:
+            raise Misconfigured("join needs a transaction: this connection commits each statement by itself")
         transaction = PostgresTransaction(connection, self.queries, self.topology, self.kinds, ())
         yield transaction
         await transaction.apply(commit=False)
@@ -176,7 +186,7 @@ class PostgresBus(Bus):
         now = time.monotonic()
         runs = len({d.line or d.position for d in deliveries})
         alone = bool(deliveries) and deliveries[0].suspect
-        full = alone or (runs >= heads if declared.ordered else len(rows) >= limit)
+        full = alone or len(rows) >= limit or (declared.ordered and runs >= heads)
         due = [row["due_at"] for row in rows if row["due_at"]]
         pace.claimed(due, full=full, bound=bound, took=now - started, now=now)
         if declared.ordered and not alone:
@@ -229,6 +239,8 @@ class PostgresBus(Bus):
                 row_factory=dict_row,
                 prepare_threshold=None if self._through_pgbouncer else 1,
             )
+            for setting in () if self._through_pgbouncer else _SETTINGS:
+                self._renewal.execute(setting)
         return self._renewal
 
     async def _execute(self, name: str, parameters: Mapping[str, Any]) -> list[DictRow]:
@@ -238,8 +250,9 @@ class PostgresBus(Bus):
 
     async def _configure(self, connection: Connection) -> None:
         set_json_loads(msgspec.json.decode, connection)
-        # Generic plans are safe with these statements and spare planning; a stopped process must not hold rows.
-        await connection.execute("SET plan_cache_mode = force_generic_plan")
+        for setting in _SETTINGS:
+            await connection.execute(setting)
+        # A stopped process must not hold rows.
         await connection.execute(f"SET idle_in_transaction_session_timeout = {self._idle_limit_ms:d}")
 
     async def _notify(self, streams: list[str]) -> None:

@@ -29,8 +29,8 @@ def translated() -> Iterator[None]:
     except psycopg.DataError as error:
         raise MalformedEvent(f"PostgreSQL cannot store this value: {error}") from error
     except (errors.UndefinedTable, errors.InvalidSchemaName, errors.UndefinedColumn) as error:
-        raise Misconfigured(f"{error}; run `kingdom bus migrate` first") from error
+        raise Misconfigured(f"{error.diag.message_primary}; run `kingdom bus migrate` first") from error
     except errors.InsufficientPrivilege as error:
-        raise Misconfigured(f"{error}; grant it to this role, or connect as another") from error
+        raise Misconfigured(f"{error.diag.message_primary}; grant it to this role, or connect as another") from error
     except _LOST as error:
         raise Unavailable(f"the database does not answer: {error}") from error

@@ -1,7 +1,7 @@
 """Operations on PostgreSQL: every repair is one short transaction, key row first, with an entry in the log."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Literal
 from uuid import UUID
 
@@ -24,7 +24,7 @@ from kingdom.bus.operations import (
     Situation,
     StreamStats,
 )
-from kingdom.errors import NotFound
+from kingdom.errors import Conflict, NotFound
 
 _PIN_SECONDS = 5.0
 
@@ -82,13 +82,12 @@ class PostgresOperations(Operations):
         redriven = []
         for row in await self._read("dead_by_positions", {"positions": list(positions)}):
             data = {"event_id": str(row["event_id"]), "stream": row["stream"]}
-            async with self._change("dead_letter.redriven", actor, data) as connection:
-                if row["ordered"]:
-                    await self._redrive_in_line(connection, row, actor)
-                else:
-                    await self._run(connection, "revive", id=row["id"], actor=actor)
-            redriven.append(row["event_id"])
-            self._bus.nudge([row["stream"]])
+            # Somebody else was faster: nothing happened, so nothing is told.
+            with suppress(NotFound):
+                async with self._change("dead_letter.redriven", actor, data) as connection:
+                    await self._redrive(connection, row, actor)
+                redriven.append(row["event_id"])
+                self._bus.nudge([row["stream"]])
         return redriven
 
     async def discard(self, positions: Sequence[int], *, reason: str, actor: str) -> list[UUID]:
@@ -96,14 +95,16 @@ class PostgresOperations(Operations):
         discarded = []
         for row in await self._read("dead_by_positions", {"positions": list(positions)}):
             data = {"event_id": str(row["event_id"]), "stream": row["stream"], "reason": reason}
-            async with self._change("dead_letter.discarded", actor, data) as connection:
-                line = {"stream": row["stream"], "key": row["partition_key"]}
-                key = (await self._run(connection, "lock_line", **line))[0] if row["ordered"] else None
-                await self._run(connection, "discard", id=row["id"], reason=reason, actor=actor)
-                if key and (key["blocked_by"] == row["id"] or key["turn"] == 0):
-                    await self._open_line(connection, line)
-            discarded.append(row["event_id"])
-            self._bus.nudge([row["stream"]])
+            with suppress(NotFound):
+                async with self._change("dead_letter.discarded", actor, data) as connection:
+                    line = {"stream": row["stream"], "key": row["partition_key"]}
+                    key = (await self._run(connection, "lock_line", **line))[0] if row["ordered"] else None
+                    if not await self._run(connection, "discard", id=row["id"], reason=reason, actor=actor):
+                        raise NotFound(f"event {row['event_id']} is no dead letter any more")
+                    if key and (key["blocked_by"] == row["id"] or key["turn"] == 0):
+                        await self._open_line(connection, line)
+                discarded.append(row["event_id"])
+                self._bus.nudge([row["stream"]])
         return discarded
 
     async def cancel(self, event_id: UUID, stream: str, *, actor: str) -> Literal["cancelled", "requested"]:
@@ -117,7 +118,8 @@ class PostgresOperations(Operations):
             waiting = await self._run(connection, "cancel_waiting", id=row["id"], actor=actor)
             if not waiting:
                 row = await self._open_event(connection, event_id, stream)
-                await self._run(connection, "cancel_running", id=row["id"], token=row["lease_token"])
+                if not await self._run(connection, "cancel_running", id=row["id"], token=row["lease_token"]):
+                    raise Conflict(f"event {event_id} is just changing hands: cancel it again")
             elif row["ordered"] and waiting[0]["was_head"]:
                 if self._bus.topology.stream(stream).on_dead == "block":
                     await self._run(connection, "block", id=row["id"], **line)
@@ -150,26 +152,20 @@ class PostgresOperations(Operations):
         """See the port."""
         return [Pin(**row) for row in await self._read("pins", {"seconds": _PIN_SECONDS})]
 
-    async def _redrive_in_line(self, connection: Connection, row: DictRow, actor: str) -> None:
+    async def _redrive(self, connection: Connection, row: DictRow, actor: str) -> None:
         """Give an event its old place back: as head where nothing runs, else right after what is in flight."""
         line = {"stream": row["stream"], "key": row["partition_key"]}
-        key = (await self._run(connection, "lock_line", **line))[0]
+        key = (await self._run(connection, "lock_line", **line))[0] if row["ordered"] else None
         if not await self._run(connection, "revive", id=row["id"], actor=actor):
-            return
-        if key["blocked_by"] == row["id"] or key["turn"] == 0:
+            raise NotFound(f"event {row['event_id']} is no dead letter any more")
+        if key and (key["blocked_by"] == row["id"] or key["turn"] == 0):
             await self._open_line(connection, line)
-        elif key["blocked_by"] is not None:
-            return
-        elif key["rewind"] is not None:
-            await self._run(connection, "rewind", id=row["id"], **line)
-        else:
+        elif key and key["blocked_by"] is None:
             front = await self._run(connection, "line_front", **line)
-            if front[0]["id"] == row["id"] and len(front) > 1:
-                # Where the head runs, or was claimed just now, the redriven event waits for it to end.
-                if await self._run(connection, "demote", id=front[1]["id"]):
-                    await self._run(connection, "promote", id=row["id"])
-                else:
-                    await self._run(connection, "rewind", id=row["id"], **line)
+            if front[0]["id"] == row["id"] and await self._run(connection, "demote_head", **line):
+                await self._run(connection, "promote", id=row["id"])
+            # A run that is in flight, or claimed just now, may pass its place: whoever settles it looks back.
+            await self._run(connection, "rewind", id=row["id"], **line)
 
     async def _open_line(self, connection: Connection, line: Mapping[str, Any]) -> None:
         """Let the first open event of a key that nobody is working on become its head."""

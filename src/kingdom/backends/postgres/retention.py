@@ -59,9 +59,8 @@ class _Partitioned:
         self._column = sql.Identifier(column)
 
     async def make_ahead(self, today: date, days: int) -> int:
-        existing = await self._days()
-        wanted = [today + timedelta(days=offset) for offset in range(days + 1)]
-        return sum([await self._make(day) for day in wanted if day not in existing])
+        wanted = {today + timedelta(days=offset) for offset in range(days + 1)} | await self._stray_days()
+        return sum([await self._make(day) for day in sorted(wanted - await self._days())])
 
     async def drop_before(self, oldest: date) -> int:
         return sum([await self._drop(day) for day in sorted(await self._days()) if day < oldest])
@@ -74,6 +73,13 @@ class _Partitioned:
         )
         suffixes = [row["name"].removeprefix(f"{self._parent}_") for row in await cursor.fetchall()]
         return {datetime.strptime(s, "%Y%m%d").replace(tzinfo=UTC).date() for s in suffixes if s.isdigit()}
+
+    async def _stray_days(self) -> set[date]:
+        """Return the days whose rows went to the default partition, which is empty unless nobody made theirs ahead."""
+        names = {"column": self._column, "fallback": sql.Identifier(self._schema, f"{self._parent}_default")}
+        query = sql.SQL("SELECT DISTINCT ({column} AT TIME ZONE 'UTC')::date AS day FROM {fallback}")
+        cursor = await self._connection.execute(query.format(**names))
+        return {row["day"] for row in await cursor.fetchall()}
 
     async def _make(self, day: date) -> bool:
         """Attach a new table: rows that went to the default partition meanwhile are moved into it."""

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from psycopg import AsyncConnection, Rollback, sql
+from psycopg import AsyncConnection, sql
 from psycopg.conninfo import make_conninfo
 from psycopg.rows import DictRow, dict_row
 
@@ -63,12 +63,11 @@ class PostgresThrowaway(ThrowawayStore):
         if not isinstance(bus, PostgresBus):
             raise Misconfigured(f"{type(bus).__name__} is no bus on PostgreSQL")
         with translated():
-            async with await AsyncConnection.connect(self.url) as connection, connection.transaction():
+            async with await AsyncConnection.connect(self.url) as connection:
                 async with bus.join(connection) as transaction:
                     yield transaction
                 await asyncio.sleep(seconds)
-                if not keep:
-                    raise Rollback
+                await (connection.commit() if keep else connection.rollback())
 
     async def _read(self, name: str, **parameters: object) -> list[DictRow]:
         async with self._connection() as connection:

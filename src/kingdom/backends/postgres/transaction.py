@@ -16,7 +16,7 @@ from kingdom.bus.outcome import Dead, Defer, Done, Release, Retry
 from kingdom.bus.port import Copy, Put, Settled, Transaction
 from kingdom.bus.record import Query, Record, RecordKind
 from kingdom.bus.stream import Topology
-from kingdom.errors import Conflict, LeaseLost
+from kingdom.errors import Conflict, LeaseLost, Misconfigured
 
 Queries = Mapping[str, LiteralString]
 Connection = AsyncConnection[DictRow]
@@ -44,6 +44,7 @@ class PostgresTransaction(Transaction):
         self._connection = connection
         self._queries = queries
         self._opening = tuple(opening)
+        self._joined = not opening
 
     async def hold(self, deliveries: Sequence[Delivery]) -> None:
         """Lock the leases of these deliveries and keep those that are still ours."""
@@ -59,6 +60,8 @@ class PostgresTransaction(Transaction):
             await self._apply(commit=commit)
 
     async def _apply(self, *, commit: bool) -> None:
+        if self._joined and any(s.line for s in self.changes.settled.values()):
+            await self._require_fresh_sight()
         large = self._unordered() if len(self.changes.copies) >= COPY_FROM_ROWS else []
         if large:
             await self._publish_staged(large)
@@ -77,6 +80,15 @@ class PostgresTransaction(Transaction):
         await self._tidy_keys()
         if commit:
             await self._execute("COMMIT")
+
+    async def _require_fresh_sight(self) -> None:
+        """Refuse a caller who cannot see what was published since: the next of a key would be overlooked."""
+        (row,) = await self._fetch("isolation", {})
+        if row["transaction_isolation"] != "read committed":
+            raise Misconfigured(
+                f"events of an ordered stream cannot be settled in a {row['transaction_isolation']} transaction:"
+                " join one that is READ COMMITTED"
+            )
 
     async def _open(self) -> None:
         opening, self._opening = self._opening, ()

@@ -24,6 +24,7 @@ class Wakeups:
         self._sender: asyncio.Task[None] | None = None
         self._listener: asyncio.Task[None] | None = None
         self._waiting: dict[asyncio.Event, frozenset[str]] = {}
+        self._missed: set[str] = set()
 
     def published(self, streams: Collection[str]) -> None:
         """Wake waiters of this process now and all others within milliseconds."""
@@ -38,6 +39,9 @@ class Wakeups:
         """Return at a hint for one of the streams, or after `at_most`."""
         if self._listen_dsn and self._listener is None:
             self._listener = asyncio.create_task(self._listen(self._listen_dsn), name="kingdom-listen")
+        if not self._missed.isdisjoint(streams):
+            self._missed.difference_update(streams)
+            return
         event = asyncio.Event()
         self._waiting[event] = frozenset(streams)
         try:
@@ -61,14 +65,18 @@ class Wakeups:
         for event, wanted in self._waiting.items():
             if not wanted.isdisjoint(streams):
                 event.set()
+        # A hint that comes while its worker is claiming is kept: that claim may have been too early.
+        self._missed |= set(streams).difference(*self._waiting.values())
 
     async def _send_soon(self) -> None:
-        await asyncio.sleep(_COALESCE_SECONDS)
-        streams, self._unsent = sorted(self._unsent), set()
-        try:
-            await self._send(streams)
-        except Exception as error:  # noqa: BLE001 - a lost hint costs one polling period, never an event
-            _log.debug("wake-up not sent", streams=streams, error=str(error))
+        # What is published while a hint is under way goes out with the next.
+        while self._unsent:
+            await asyncio.sleep(_COALESCE_SECONDS)
+            streams, self._unsent = sorted(self._unsent), set()
+            try:
+                await self._send(streams)
+            except Exception as error:  # noqa: BLE001 - a lost hint costs one polling period, never an event
+                _log.debug("wake-up not sent", streams=streams, error=str(error))
 
     async def _listen(self, dsn: str) -> None:
         while True:
@@ -76,6 +84,9 @@ class Wakeups:
                 connection = await psycopg.AsyncConnection.connect(dsn, autocommit=True)
                 async with connection:
                     await connection.execute(f'LISTEN "{self.channel}"')
+                    # What was sent before is lost, so everybody looks once.
+                    for event in self._waiting:
+                        event.set()
                     async for notice in connection.notifies():
                         self._wake([notice.payload])
             except (psycopg.Error, OSError) as error:

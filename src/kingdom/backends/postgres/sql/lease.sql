@@ -32,4 +32,5 @@ UPDATE kingdom.outbox_event
 RETURNING id, event_id, stream, lease_token, crash_count;
 
 -- name: lowest_lease
-SELECT coalesce(min(token), 0) AS token FROM kingdom.outbox_lease WHERE token >= %(low)s;
+-- Tokens only grow, so where no lease is left the next look starts where this one did.
+SELECT coalesce(min(token), %(low)s) AS token FROM kingdom.outbox_lease WHERE token >= %(low)s;

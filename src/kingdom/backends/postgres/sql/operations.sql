@@ -106,12 +106,16 @@ UPDATE kingdom.outbox_event
  WHERE id = %(id)s AND status = 'DEAD' RETURNING id;
 
 -- name: line_front
--- The first two open events of a key.
-SELECT id, status FROM kingdom.outbox_event
- WHERE stream = %(stream)s AND partition_key = %(key)s AND ordered AND processed_at IS NULL ORDER BY id LIMIT 2;
+SELECT id FROM kingdom.outbox_event
+ WHERE stream = %(stream)s AND partition_key = %(key)s AND ordered AND processed_at IS NULL ORDER BY id LIMIT 1;
 
--- name: demote
-UPDATE kingdom.outbox_event SET next_retry_at = 'infinity' WHERE id = %(id)s AND status = 'PENDING' RETURNING id;
+-- name: demote_head
+-- Answers nothing where the head runs, or was claimed just now.
+UPDATE kingdom.outbox_event SET next_retry_at = 'infinity'
+ WHERE status = 'PENDING' AND id = (
+   SELECT id FROM kingdom.outbox_event
+    WHERE stream = %(stream)s AND partition_key = %(key)s AND ordered AND processed_at IS NULL
+      AND next_retry_at < 'infinity' ORDER BY id LIMIT 1) RETURNING id;
 
 -- name: promote
 UPDATE kingdom.outbox_event SET next_retry_at = greatest(clock_timestamp(), not_before)
@@ -154,8 +158,8 @@ UPDATE kingdom.outbox_event
  WHERE id = %(id)s AND status = 'PENDING' RETURNING next_retry_at < 'infinity' AS was_head;
 
 -- name: cancel_running
-UPDATE kingdom.outbox_lease SET cancelled = array_append(cancelled, %(id)s::bigint)
- WHERE token = %(token)s AND %(id)s::bigint = ANY(ids) AND NOT %(id)s::bigint = ANY(cancelled) RETURNING token;
+UPDATE kingdom.outbox_lease SET cancelled = array_append(array_remove(cancelled, %(id)s::bigint), %(id)s::bigint)
+ WHERE token = %(token)s AND %(id)s::bigint = ANY(ids) RETURNING token;
 
 -- name: pins
 SELECT what, age_seconds, detail FROM (

@@ -14,11 +14,12 @@ i AS (
   FROM w ORDER BY n
   ON CONFLICT (stream, event_id) DO NOTHING
   RETURNING stream, event_id)
-SELECT w.n, false AS fresh FROM w WHERE (w.stream, w.event_id) NOT IN (SELECT stream, event_id FROM i);
+SELECT w.n FROM w WHERE (w.stream, w.event_id) NOT IN (SELECT stream, event_id FROM i);
 
 -- name: publish_ordered
--- One statement. The upsert takes all key rows in sorted order, those of the settled events too; turn = 0 means that
--- the key had no open event, so its first row becomes the head and the others wait at infinity.
+-- One statement. The upsert takes all key rows in sorted order, those of the settled events too. A row that it had to
+-- make belongs to a key without open events, whose first event becomes the head; all others wait at infinity. A row
+-- that was there is locked and not written: a hot key leaves no row versions behind while something pins xmin.
 WITH w AS MATERIALIZED (
   SELECT * FROM jsonb_to_recordset(%(rows)s::jsonb) AS x(
     n int, event_id uuid, stream text, event_type text, schema_version int, occurred_at timestamptz,
@@ -29,22 +30,24 @@ k AS (
   SELECT stream, partition_key FROM w
   UNION SELECT * FROM unnest(%(lock_streams)s::text[], %(lock_keys)s::text[])
   ORDER BY 1, 2
-  ON CONFLICT (stream, partition_key) DO UPDATE SET turn = q.turn + 1
-  RETURNING stream, partition_key, turn),
+  ON CONFLICT (stream, partition_key) DO UPDATE SET turn = q.turn WHERE false
+  RETURNING stream, partition_key),
 u AS MATERIALIZED (
-  SELECT w.*, k.turn FROM w JOIN k ON k.stream = w.stream AND k.partition_key = w.partition_key COLLATE "C"
-   WHERE NOT EXISTS (SELECT FROM kingdom.outbox_event e WHERE e.stream = w.stream AND e.event_id = w.event_id)),
+  SELECT w.*, k.stream IS NOT NULL AS fresh FROM w
+    LEFT JOIN k ON k.stream = w.stream AND k.partition_key = w.partition_key COLLATE "C"
+    LEFT JOIN LATERAL (SELECT true AS known FROM kingdom.outbox_event e
+                        WHERE e.stream = w.stream AND e.event_id = w.event_id LIMIT 1) e ON true
+   WHERE e.known IS NULL),
 i AS (
   INSERT INTO kingdom.outbox_event (event_id, stream, event_type, schema_version, occurred_at, trace_id, owner_id,
     partition_key, ordered, aggregate_type, aggregate_id, attributes, payload_json, max_attempts, not_before,
     next_retry_at)
   SELECT event_id, stream, event_type, schema_version, occurred_at, trace_id, owner_id,
     partition_key, true, aggregate_type, aggregate_id, attributes, payload_json, max_attempts, not_before,
-    CASE WHEN turn = 0 AND row_number() OVER (PARTITION BY stream, partition_key ORDER BY n) = 1
+    CASE WHEN fresh AND row_number() OVER (PARTITION BY stream, partition_key ORDER BY n) = 1
          THEN greatest(clock_timestamp(), not_before) ELSE 'infinity' END
   FROM u ORDER BY n)
-SELECT w.n, k.turn = 0 AS fresh FROM w JOIN k ON k.stream = w.stream AND k.partition_key = w.partition_key COLLATE "C"
- WHERE w.n NOT IN (SELECT n FROM u);
+SELECT w.n FROM w WHERE w.n NOT IN (SELECT n FROM u);
 
 -- name: drop_idle_keys
 -- After a publish of nothing but duplicates: a key without open events keeps no row.
@@ -74,5 +77,5 @@ WITH i AS (
   FROM pg_temp.outbox_stage ORDER BY n
   ON CONFLICT (stream, event_id) DO NOTHING
   RETURNING stream, event_id)
-SELECT w.n, false AS fresh FROM pg_temp.outbox_stage w
+SELECT w.n FROM pg_temp.outbox_stage w
  WHERE (w.stream, w.event_id) NOT IN (SELECT stream, event_id FROM i);

@@ -1,3 +1,6 @@
+-- name: isolation
+SHOW transaction_isolation;
+
 -- name: lock_keys
 -- The one sorted pass over key rows for a transaction that publishes nothing ordered.
 -- LATERAL keeps it a walk along the primary key, however many keys there are.
@@ -23,7 +26,8 @@ SELECT id FROM d;
 
 -- name: done_ordered
 -- After the key rows were locked by an earlier statement: this one needs the fresh snapshot to find the next of a key.
-WITH f AS MATERIALIZED (SELECT token FROM kingdom.outbox_lease WHERE token = %(token)s FOR KEY SHARE),
+-- Normally that is the next one above; after a redrive it is the rest of the run in flight, then the first that waits.
+WITH f AS MATERIALIZED (SELECT token, ids FROM kingdom.outbox_lease WHERE token = %(token)s FOR KEY SHARE),
 d AS (
   DELETE FROM kingdom.outbox_event
    WHERE id = ANY(%(ids)s::bigint[]) AND lease_token = (SELECT token FROM f) AND status = 'PROCESSING' RETURNING *),
@@ -37,19 +41,27 @@ a AS (
   FROM d),
 k AS MATERIALIZED (SELECT stream, partition_key, max(id) AS id FROM d GROUP BY 1, 2),
 n AS MATERIALIZED (
-  SELECT q.key, q.rewind IS NOT NULL AND next.status IS DISTINCT FROM 'PROCESSING' AS rewound,
-    CASE WHEN q.rewind IS NULL OR next.status = 'PROCESSING' THEN next.id ELSE (
-      SELECT e.id FROM kingdom.outbox_event e
-       WHERE e.stream = k.stream AND e.partition_key = k.partition_key AND e.ordered AND e.processed_at IS NULL
-         AND e.id >= q.rewind AND e.id <> k.id ORDER BY e.id LIMIT 1) END AS id
+  SELECT q.key, q.rewind IS NOT NULL AND flying.id IS NULL AS rewound,
+    CASE WHEN q.rewind IS NULL THEN next.id ELSE coalesce(flying.id, waiting.id) END AS id
     FROM k
    CROSS JOIN LATERAL (
       SELECT y.ctid AS key, y.rewind FROM kingdom.outbox_key y
        WHERE y.stream = k.stream AND y.partition_key = k.partition_key LIMIT 1) q
     LEFT JOIN LATERAL (
-      SELECT e.id, e.status FROM kingdom.outbox_event e
-       WHERE e.stream = k.stream AND e.partition_key = k.partition_key AND e.ordered AND e.processed_at IS NULL
-         AND e.id > k.id ORDER BY e.id LIMIT 1) next ON true),
+      SELECT e.id FROM kingdom.outbox_event e
+       WHERE q.rewind IS NULL
+         AND e.stream = k.stream AND e.partition_key = k.partition_key AND e.ordered AND e.processed_at IS NULL
+         AND e.id > k.id ORDER BY e.id LIMIT 1) next ON true
+    LEFT JOIN LATERAL (
+      SELECT e.id FROM kingdom.outbox_event e
+       WHERE q.rewind IS NOT NULL AND e.id = ANY((SELECT ids FROM f)::bigint[]) AND e.id > k.id
+         AND e.lease_token = (SELECT token FROM f) AND e.status = 'PROCESSING'
+         AND e.stream = k.stream AND e.partition_key = k.partition_key ORDER BY e.id LIMIT 1) flying ON true
+    LEFT JOIN LATERAL (
+      SELECT e.id FROM kingdom.outbox_event e
+       WHERE q.rewind IS NOT NULL AND e.id >= least(q.rewind, k.id) AND e.status = 'PENDING'
+         AND e.stream = k.stream AND e.partition_key = k.partition_key AND e.ordered AND e.processed_at IS NULL
+       ORDER BY e.id LIMIT 1) waiting ON true),
 p AS (
   UPDATE kingdom.outbox_event SET next_retry_at = greatest(clock_timestamp(), not_before)
    WHERE id = ANY(ARRAY(SELECT id FROM n WHERE id IS NOT NULL))),
@@ -65,7 +77,8 @@ UPDATE kingdom.outbox_event
  WHERE id = %(id)s AND lease_token = (SELECT token FROM f) AND status = 'PROCESSING' RETURNING id;
 
 -- name: dead_ordered
--- Policy skip promotes the next of the key; policy block leaves the key row as a barrier that names its cause.
+-- Policy skip promotes the next of the key, the rest of its run being given back already; policy block leaves the key
+-- row as a barrier that names its cause.
 WITH f AS MATERIALIZED (SELECT token FROM kingdom.outbox_lease WHERE token = %(token)s FOR KEY SHARE),
 d AS (
   UPDATE kingdom.outbox_event
@@ -74,19 +87,15 @@ d AS (
    WHERE id = %(id)s AND lease_token = (SELECT token FROM f) AND status = 'PROCESSING'
   RETURNING id, stream, partition_key),
 n AS MATERIALIZED (
-  SELECT q.key, q.rewind IS NOT NULL AND next.status IS DISTINCT FROM 'PROCESSING' AS rewound,
-    CASE WHEN q.rewind IS NULL OR next.status = 'PROCESSING' THEN next.id ELSE (
-      SELECT e.id FROM kingdom.outbox_event e
-       WHERE e.stream = d.stream AND e.partition_key = d.partition_key AND e.ordered AND e.processed_at IS NULL
-         AND e.id >= q.rewind AND e.id <> d.id ORDER BY e.id LIMIT 1) END AS id
-    FROM d
+  SELECT q.key, q.rewind IS NOT NULL AS rewound, next.id FROM d
    CROSS JOIN LATERAL (
       SELECT y.ctid AS key, y.rewind FROM kingdom.outbox_key y
        WHERE y.stream = d.stream AND y.partition_key = d.partition_key LIMIT 1) q
     LEFT JOIN LATERAL (
-      SELECT e.id, e.status FROM kingdom.outbox_event e
+      SELECT e.id FROM kingdom.outbox_event e
        WHERE e.stream = d.stream AND e.partition_key = d.partition_key AND e.ordered AND e.processed_at IS NULL
-         AND e.id > d.id ORDER BY e.id LIMIT 1) next ON true WHERE %(skip)s),
+         AND e.id >= least(q.rewind, d.id) AND e.status = 'PENDING' ORDER BY e.id LIMIT 1) next ON true
+   WHERE %(skip)s),
 p AS (
   UPDATE kingdom.outbox_event SET next_retry_at = greatest(clock_timestamp(), not_before)
    WHERE id = ANY(ARRAY(SELECT id FROM n WHERE id IS NOT NULL))),

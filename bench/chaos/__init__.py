@@ -1,0 +1,1 @@
+"""Chaos: the bus under a nemesis, and broken variants of it that the checker must catch."""

@@ -1,0 +1,156 @@
+"""Scripted trials: each shows one broken variant what it gets wrong, and leaves nothing to chance."""
+
+import signal
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+import psutil
+
+from kingdom.verify import Kind, Plan
+from kingdom.verify.fleet import COMMAND, Member
+from kingdom.verify.history import Entry
+from kingdom.verify.report import Report
+from kingdom.verify.trial import Trial, staged
+from kingdom.verify.workload import ANY, CALLED, LINE, REACTED, Job
+
+BROKEN_COMMAND = (COMMAND[0], "-m", "bench.chaos.process")
+_LEASE = timedelta(seconds=2)
+# Long enough for a healthy bus on a busy machine; what never ends is given up sooner.
+_PATIENCE = timedelta(seconds=60)
+_GIVE_UP = timedelta(seconds=5)
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What a variant is shown, and what the checker must find then; `endless` where it never comes to rest."""
+
+    variant: str
+    expects: Kind
+    play: Callable[[Trial], Awaitable[None]]
+    endless: bool = False
+
+    async def run(self, url: str, *, broken: bool) -> Report:
+        """Play it with the variant, or with the product as it is."""
+        command = (*BROKEN_COMMAND, self.variant) if broken else COMMAND
+        drain = _GIVE_UP if broken and self.endless else _PATIENCE
+        plan = Plan(seconds=0, seed=1, lease=_LEASE, trouble=0, drain=drain, command=command)
+        async with staged(url, plan) as trial:
+            await self.play(trial)
+            await trial.drain()
+            return await trial.judge()
+
+
+async def _a_stopped_worker_wakes_up(trial: Trial) -> None:
+    """Let a worker stop before its call; it settles, or tries to, while another one is at the same event."""
+    event = CALLED.envelope(Job(call="one", script={"send:1": "stop", "send:2": "wait"}), stream=ANY)
+    await _start_workers(trial, 2)
+    await trial.publish(event)
+    await trial.until(_seen("reconciled", key="one"))
+    sleeper = await _sleeper(trial)
+    trial.fleet.send(sleeper, signal.SIGCONT)
+    await trial.until(lambda entries: _decided(entries, sleeper))
+    trial.stagehand.open_gate(str(event.event_id))
+
+
+async def _a_worker_dies(trial: Trial) -> None:
+    event = REACTED.envelope(Job(script={"react:1": "die"}), stream=ANY)
+    await trial.publish(event)
+    await _start_workers(trial, 1)
+    await trial.until(_seen("exited", code=-signal.SIGKILL))
+
+
+async def _an_answer_is_lost(trial: Trial) -> None:
+    await trial.publish(CALLED.envelope(Job(call="one", answers=("accept_then_fail",)), stream=ANY))
+    await _start_workers(trial, 1)
+    await trial.until(_seen("accepted", key="one"))
+
+
+async def _a_stopped_sender_wakes_up(trial: Trial) -> None:
+    """Let a worker stop with its call half sent; another one finds nothing at the target, and calls."""
+    await _start_workers(trial, 2)
+    await trial.publish(CALLED.envelope(Job(call="one", script={"send:1": "stop"}), stream=ANY))
+    await trial.until(_seen("accepted", key="one"))
+    trial.fleet.send(await _sleeper(trial), signal.SIGCONT)
+    await trial.until(lambda entries: len(_all(entries, "received", key="one")) > 1)
+
+
+async def _a_worker_dies_between(trial: Trial) -> None:
+    """Script a death between two transactions; where there is only one, nobody ever gets to that place."""
+    event = REACTED.envelope(Job(script={"between:1": "die"}), stream=ANY)
+    await trial.publish(event)
+    await _start_workers(trial, 1)
+    await trial.until(_seen("claimed"))
+
+
+async def _poison_among_others(trial: Trial) -> None:
+    jobs = [Job(), Job(), Job(fate="poison"), Job(), Job()]
+    await trial.publish(*(REACTED.envelope(job, stream=ANY) for job in jobs))
+    await _start_workers(trial, 1)
+    await trial.until(lambda entries: len(_all(entries, "exited", code=-signal.SIGKILL)) > 2)
+
+
+async def _a_slow_call_in_line(trial: Trial) -> None:
+    """Put a call between two reactions of one key: the later one may not overtake it."""
+    slow = CALLED.envelope(Job(call="one", answers=("fail",)), stream=LINE, partition_key="key")
+    first, last = (REACTED.envelope(Job(), stream=LINE, partition_key="key") for _ in range(2))
+    await trial.publish(first, slow, last)
+    await _start_workers(trial, 1)
+    await trial.until(_seen("accepted", key="one"))
+
+
+async def _publishers_roll_back(trial: Trial) -> None:
+    trial.fleet.add("publisher")
+    await trial.until(_seen("rolled_back", way="plain"))
+    await trial.fleet.retire("publisher")
+    await _start_workers(trial, 1)
+
+
+SCENARIOS = (
+    Scenario("no_fence", Kind.STALE, _a_stopped_worker_wakes_up),
+    Scenario("no_reaper", Kind.STUCK, _a_worker_dies, endless=True),
+    Scenario("resend_on_unknown", Kind.REPEATED, _an_answer_is_lost),
+    Scenario("fresh_identifier", Kind.REPEATED, _a_stopped_sender_wakes_up),
+    Scenario("settle_outside", Kind.TWICE, _a_worker_dies_between),
+    Scenario("settle_first", Kind.LOST, _a_worker_dies_between),
+    Scenario("blame_batch", Kind.QUARANTINED, _poison_among_others),
+    Scenario("split_runs", Kind.ORDER, _a_slow_call_in_line, endless=True),
+    Scenario("never_roll_back", Kind.ROLLED_BACK, _publishers_roll_back),
+)
+
+
+async def _start_workers(trial: Trial, count: int) -> None:
+    for _ in range(count):
+        trial.fleet.add("worker")
+    await trial.ready()
+
+
+async def _sleeper(trial: Trial) -> Member:
+    """Return the member whose process has stopped itself."""
+    found: list[Member] = []
+
+    def asleep(_: list[Entry]) -> bool:
+        found.extend(member for member in trial.fleet.members if _asleep(member))
+        return bool(found)
+
+    await trial.until(asleep)
+    return found[0]
+
+
+def _asleep(member: Member) -> bool:
+    if member.process is None or member.process.returncode is not None:
+        return False
+    return psutil.Process(member.process.pid).status() == psutil.STATUS_STOPPED
+
+
+def _decided(entries: list[Entry], member: Member) -> bool:
+    ends = ("settled", "refused", "lease_lost")
+    return any(entry.what in ends and entry.process.startswith(f"{member.slot}.") for entry in entries)
+
+
+def _seen(what: str, **facts: object) -> Callable[[list[Entry]], bool]:
+    return lambda entries: bool(_all(entries, what, **facts))
+
+
+def _all(entries: list[Entry], what: str, **facts: object) -> list[Entry]:
+    return [entry for entry in entries if entry.what == what and facts.items() <= entry.facts.items()]

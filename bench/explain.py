@@ -1,0 +1,123 @@
+"""What the statements of a bus cost: their plans, as the server executed them."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import psycopg
+from psycopg.errors import Diagnostic
+from psycopg.rows import DictRow
+
+from kingdom.backends.postgres import PostgresBus
+from kingdom.backends.postgres.transaction import Connection
+
+# auto_explain tells the plan of each statement to its own client: nothing is run twice, nothing is rolled back.
+_SETTINGS = (
+    "LOAD 'auto_explain'",
+    "SET auto_explain.log_min_duration = 0",
+    "SET auto_explain.log_analyze = on",
+    "SET auto_explain.log_buffers = on",
+    "SET auto_explain.log_timing = off",
+    "SET auto_explain.log_format = json",
+    "SET auto_explain.log_level = notice",
+)
+_PLACEHOLDER = re.compile(r"%\(\w+\)s|\$\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One statement as it was executed."""
+
+    name: str
+    tree: Mapping[str, Any]
+    compiled: bool
+    parameters: Mapping[str, Any]
+
+    @property
+    def buffers(self) -> int:
+        """Return the shared buffers that the whole statement hit or read, writing CTEs included."""
+        # A node counts all that ran below it, also the CTEs it was the first to read. Only a writing CTE that nobody
+        # reads runs after the top node has ended: those are added, and nothing is counted twice.
+        nodes = list(self.nodes())
+        scanned = {node["CTE Name"] for node in nodes if node["Node Type"] == "CTE Scan"}
+        late = [
+            node
+            for node in nodes
+            if node["Node Type"] == "ModifyTable"
+            and node.get("Subplan Name", "").startswith("CTE ")
+            and node["Subplan Name"].removeprefix("CTE ") not in scanned
+        ]
+        return sum(node["Shared Hit Blocks"] + node["Shared Read Blocks"] for node in [self.tree, *late])
+
+    @property
+    def indexes(self) -> set[str]:
+        """Return the names of the indexes that the plan looks things up by, conflicts included."""
+        scanned = {node["Index Name"] for node in self.nodes() if "Index Name" in node}
+        return scanned.union(*(node.get("Conflict Arbiter Indexes", ()) for node in self.nodes()))
+
+    @property
+    def read_whole(self) -> set[str]:
+        """Return the tables that the plan reads from end to end."""
+        return {node["Relation Name"] for node in self.nodes() if node["Node Type"].endswith("Seq Scan")}
+
+    def nodes(self) -> Iterator[Mapping[str, Any]]:
+        """Yield every node of the plan."""
+        yield from _walk(self.tree)
+
+
+class ExplainedBus(PostgresBus):
+    """A PostgresBus that keeps the plan of every statement it executes."""
+
+    plans: list[Plan]
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.plans = []
+        self._running: tuple[str, Mapping[str, Any]] = ("", {})
+
+    def take(self, *names: str) -> list[Plan]:
+        """Return the plans kept since the last call, those of the named queries only if any are named."""
+        taken, self.plans = self.plans, []
+        return [plan for plan in taken if not names or plan.name in names]
+
+    async def _execute(self, name: str, parameters: Mapping[str, Any]) -> list[DictRow]:
+        self._running = name, parameters
+        return await super()._execute(name, parameters)
+
+    async def _configure(self, connection: Connection) -> None:
+        await super()._configure(connection)
+        for setting in _SETTINGS:
+            await connection.execute(setting)
+        connection.add_notice_handler(self._note)
+
+    def _renewal_connection(self) -> psycopg.Connection[DictRow]:
+        known, connection = self._renewal, super()._renewal_connection()
+        if connection is not known:
+            for setting in _SETTINGS:
+                connection.execute(setting)
+            connection.add_notice_handler(self._note)
+        return connection
+
+    def _note(self, notice: Diagnostic) -> None:
+        words, _, document = (notice.message_primary or "").partition("plan:\n")
+        if words.startswith("duration:") and document:
+            plan = json.loads(document)
+            shape = _shape(plan["Query Text"])
+            name = next((name for name, text in self.queries.items() if _shape(text) == shape), "")
+            parameters = self._running[1] if self._running[0] == name else {}
+            self.plans.append(Plan(name, plan["Plan"], "JIT" in plan, parameters))
+
+
+@cache
+def _shape(text: str) -> str:
+    """Return a statement without the names of its parameters: the client writes %(name)s, the server sees $1."""
+    return " ".join(_PLACEHOLDER.sub("?", text).replace("%%", "%").split())
+
+
+def _walk(node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    yield node
+    for child in node.get("Plans", ()):
+        yield from _walk(child)

@@ -1,0 +1,190 @@
+"""What is measured: each scenario fills a database, lets a bus work on it and notes what its statements cost."""
+
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
+from typing import Any, LiteralString
+
+from bench.explain import ExplainedBus
+from bench.fill import Connection, fill_archive, fill_events
+from bench.growth.figures import CLAIM_LIMIT, CROWDED_CLAIM_LIMIT
+from bench.growth.lab import BATCH, LEASE, LINE, Lab, pinned, settle
+from kingdom.backends.postgres.pace import EVERYTHING
+from kingdom.bus import Envelope
+
+CLAIMS = 5
+LEASE_SIZE = 100
+RENEWED_AT_ONCE = 32
+PENDING, FOLLOWERS, ROWS, PROCESSED = "pending", "followers", "rows", "events processed under the pin"
+# Every tenth row belongs to the retrying key; the others lie apart from the rest of their key, as in life.
+_RETRYING_KEY: LiteralString = "CASE WHEN g % 10 = 0 THEN 'retrying' ELSE 'key-' || g % ({rows} / 100) END"
+_RETRYING_DUE: LiteralString = """
+CASE WHEN g = 10 THEN now() + interval '1 hour' WHEN g % 10 <> 0 AND g <= {rows} / 100 THEN at ELSE 'infinity' END
+"""
+
+
+async def measure_backlog(lab: Lab) -> None:
+    """Claims, settles, renewals and the reaper over growing backlogs, with as many finished events."""
+    for size in lab.scale.pending:
+        with lab.database() as (dsn, connection):
+            lab.say(f"backlog: {size:,} pending, {size:,} archived")
+            fill_events(connection, size)
+            fill_archive(connection, size)
+            async with lab.bus(dsn) as bus:
+                claim = lab.figures.row("claim", PENDING, limit=CLAIM_LIMIT)
+                claimed = [await bus.claim("stream-0", BATCH, "worker") for _ in range(CLAIMS)]
+                claim.note(size, _buffers(bus, "claim"))
+                await settle(bus, claimed[-1])
+                lab.figures.row("settle", PENDING).note(size, _buffers(bus, "done"))
+            lab.say(f"backlog: {lab.scale.crowd} workers with {LEASE_SIZE} each in flight")
+            await _measure_crowd(lab, dsn, connection, size)
+
+
+async def _measure_crowd(lab: Lab, dsn: str, connection: Connection, size: int) -> None:
+    """Let many workers hold leases: what the next claim of the last and of the first costs, renewals, the reaper."""
+    async with AsyncExitStack() as stack:
+        workers = [await stack.enter_async_context(lab.bus(dsn)) for _ in range(lab.scale.crowd)]
+        held = [await worker.claim("stream-0", LEASE_SIZE, "worker") for worker in workers]
+        tokens = [deliveries[0].token for deliveries in held]
+        crowd = f"claim, {lab.scale.crowd} x {LEASE_SIZE} in flight"
+        for row, worker in (
+            (lab.figures.row(crowd, PENDING, limit=CROWDED_CLAIM_LIMIT), workers[-1]),
+            (lab.figures.row(f"{crowd}, all claimed since the last time", PENDING, flat=False), workers[0]),
+        ):
+            worker.take()
+            await worker.claim("stream-0", BATCH, "worker")
+            row.note(size, _buffers(worker, "claim"))
+        bus = workers[0]
+        bus.renew(dict.fromkeys(tokens[:RENEWED_AT_ONCE], LEASE))
+        lab.figures.row(f"renew {RENEWED_AT_ONCE} leases", PENDING).note(size, _buffers(bus, "renew"))
+        await bus.reap()
+        lab.figures.row("reap, nothing due", PENDING).note(size, _buffers(bus, "reap"))
+        connection.execute(
+            "UPDATE kingdom.outbox_lease SET expires_at = now() - interval '1 s' WHERE token = %s", [tokens[0]]
+        )
+        assert await bus.reap() == LEASE_SIZE
+        lab.figures.row(f"reap a lease of {LEASE_SIZE}", PENDING).note(size, _buffers(bus, "reap"))
+
+
+async def measure_streams(lab: Lab) -> None:
+    """Claims from four streams whose events lie mixed in one table."""
+    row = lab.figures.row("claim, four streams", PENDING, limit=CLAIM_LIMIT)
+    for size in lab.scale.pending:
+        with lab.database() as (dsn, connection):
+            lab.say(f"four streams: {size:,} pending")
+            fill_events(connection, size, stream="'stream-' || g % 4")
+            fill_archive(connection, size)
+            async with lab.bus(dsn) as bus:
+                for number in range(4 * CLAIMS):
+                    assert len(await bus.claim(f"stream-{number % 4}", BATCH, "worker")) == BATCH
+                    row.note(size, _buffers(bus, "claim"))
+
+
+async def measure_retrying_key(lab: Lab) -> None:
+    """Claims from an ordered stream of which one retrying key owns every tenth event."""
+    row = lab.figures.row("claim, ordered, a retrying key owns a tenth", ROWS, limit=CLAIM_LIMIT)
+    for size in lab.scale.retrying:
+        with lab.database() as (dsn, connection):
+            lab.say(f"retrying key: {size // 10:,} of {size:,} events")
+            fill_events(connection, size, stream="'line'", key=_RETRYING_KEY, due=_RETRYING_DUE)
+            async with lab.bus(dsn) as bus:
+                for _ in range(CLAIMS):
+                    deliveries = await bus.claim(LINE, BATCH, "worker")
+                    assert deliveries
+                    row.note(size, _buffers(bus, "claim_ordered"))
+
+
+async def measure_idle(lab: Lab) -> None:
+    """Claims that find nothing in an ordered stream full of followers."""
+    row = lab.figures.row("claim, ordered, idle", FOLLOWERS, limit=CLAIM_LIMIT)
+    for size in lab.scale.followers:
+        with lab.database() as (dsn, connection):
+            lab.say(f"idle ordered stream: {size:,} followers")
+            due: LiteralString = "CASE WHEN g <= 1000 THEN now() + interval '1 hour' ELSE 'infinity' END"
+            fill_events(connection, size, stream="'line'", key="'key-' || g % 1000", due=due)
+            async with lab.bus(dsn) as bus:
+                for _ in range(CLAIMS):
+                    assert await bus.claim(LINE, BATCH, "worker") == []
+                    row.note(size, _buffers(bus, "claim_ordered"))
+
+
+async def measure_pinned(lab: Lab) -> None:
+    """Work through a backlog while something pins xmin, so that nothing dead is ever removed."""
+    figures, scale = lab.figures, lab.scale
+    claim = figures.row("claim, xmin pinned", PROCESSED, limit=CLAIM_LIMIT)
+    look = figures.row("claim over everything, xmin pinned (spaced by 20 x its time)", PROCESSED, flat=False)
+    with lab.database() as (dsn, connection):
+        lab.say(f"pinned xmin: {scale.pinned_events:,} events")
+        fill_events(connection, scale.pinned_events + scale.pinned_events // 10)
+        async with lab.bus(dsn) as bus:
+            with pinned(dsn):
+                for phase in range(1, scale.phases + 1):
+                    size = scale.pinned_events // scale.phases * phase
+                    for _ in range(scale.pinned_events // scale.phases // BATCH):
+                        deliveries = await bus.claim("stream-0", BATCH, "worker")
+                        assert len(deliveries) == BATCH
+                        for plan in bus.take("claim"):
+                            (look if plan.parameters["watermark"] == EVERYTHING else claim).note(size, [plan.buffers])
+                        await settle(bus, deliveries)
+                        figures.row("settle, xmin pinned", PROCESSED).note(size, _buffers(bus, "done"))
+                    await _measure_upkeep(lab, bus, size)
+
+
+async def _measure_upkeep(lab: Lab, bus: ExplainedBus, size: int) -> None:
+    """Measure renewal and reaper as a worker would use them at this moment."""
+    held = [await bus.claim("stream-0", 1, "worker") for _ in range(RENEWED_AT_ONCE)]
+    bus.take()
+    bus.renew({deliveries[0].token: LEASE for deliveries in held})
+    lab.figures.row(f"renew {RENEWED_AT_ONCE} leases, xmin pinned", PROCESSED).note(size, _buffers(bus, "renew"))
+    await bus.reap()
+    reaps = [plan.buffers for plan in bus.take("reap") if plan.parameters["low"]]
+    lab.figures.row("reap, nothing due, xmin pinned", PROCESSED).note(size, reaps)
+    await settle(bus, [delivery for deliveries in held for delivery in deliveries])
+    bus.take()
+
+
+async def measure_pinned_key(lab: Lab) -> None:
+    """Publish to one hot key and settle its events while something pins xmin."""
+    figures, scale = lab.figures, lab.scale
+    with lab.database() as (dsn, connection):
+        lab.say(f"pinned xmin, one hot key: {scale.pinned_events:,} events")
+        hot: LiteralString = "CASE WHEN g = 1 THEN at ELSE 'infinity' END"
+        fill_events(connection, 20 * BATCH, stream="'line'", key="'hot'", due=hot)
+        async with lab.bus(dsn) as bus:
+            with pinned(dsn):
+                for phase in range(1, scale.phases + 1):
+                    size = scale.pinned_events // scale.phases * phase
+                    for _ in range(scale.pinned_events // scale.phases // BATCH):
+                        await _turn(lab, bus, size)
+                    deliveries = await bus.claim(LINE, 1, "worker")
+                    bus.take()
+                    await settle(bus, deliveries)
+                    cost = sum(plan.buffers for plan in bus.take("lock_keys", "done_ordered"))
+                    figures.row("settle 1 ordered event, xmin pinned", PROCESSED).note(size, [cost])
+
+
+async def _turn(lab: Lab, bus: ExplainedBus, size: int) -> None:
+    """Publish, claim and settle one batch of the hot key."""
+    payload = {"number": size, "text": "x" * 160}
+    events = [Envelope(type="Measured", stream=LINE, partition_key="hot", payload=payload) for _ in range(BATCH)]
+    await bus.publish(*events)
+    lab.figures.row("publish to a hot key, xmin pinned", PROCESSED).note(size, _buffers(bus, "publish_ordered"))
+    deliveries = await bus.claim(LINE, BATCH, "worker")
+    assert len(deliveries) == BATCH
+    row = lab.figures.row("claim, ordered, hot key, xmin pinned", PROCESSED, limit=CLAIM_LIMIT)
+    row.note(size, [plan.buffers for plan in bus.take("claim_ordered") if plan.parameters["watermark"] != EVERYTHING])
+    await settle(bus, deliveries)
+    bus.take()
+
+
+def _buffers(bus: ExplainedBus, name: str) -> list[int]:
+    return [plan.buffers for plan in bus.take(name)]
+
+
+SCENARIOS: dict[str, Callable[[Lab], Coroutine[Any, Any, None]]] = {
+    "backlog": measure_backlog,
+    "streams": measure_streams,
+    "retrying": measure_retrying_key,
+    "idle": measure_idle,
+    "pinned": measure_pinned,
+    "pinned-key": measure_pinned_key,
+}

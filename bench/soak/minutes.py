@@ -1,0 +1,63 @@
+"""What was seen in each minute, and whether it is flat. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from typing import Any
+
+FIRST_FLAT_MINUTE = 3
+SIZE_RATIO = 1.5
+COST_RATIO = 1.5
+RATE_RATIO = 2.0
+# Vacuum needs the minute after a pin to clean up what the pin held.
+RECOVERY_MINUTES = 1
+# Below this a size is a handful of pages, and a few more are no growth.
+SMALL_BYTES = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Minute:
+    """One minute: events finished per second, what one costs the server, mean sizes, dead rows at its end."""
+
+    number: int
+    pinned: bool
+    rate: float
+    server_microseconds: float
+    sizes: Mapping[str, int]
+    dead: Mapping[str, int]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the minute as it is reported."""
+        return {**asdict(self), "rate": round(self.rate), "server_microseconds": round(self.server_microseconds, 1)}
+
+
+def complaints(minutes: Sequence[Minute], *, noise: float = 1.0) -> list[str]:
+    """Return what is not flat, judged from the third minute on.
+
+    Rate and cost of an event count in every minute, the pinned one too. A size may not grow by more than half from any
+    minute to any later one. Exempt are the pinned minute and the one after it: a file that grew meanwhile may stay
+    large, as its space is used again, but it may not go on growing. `noise` widens what is allowed.
+    """
+    flat = [minute for minute in minutes if minute.number >= FIRST_FLAT_MINUTE]
+    pin = max((minute.number for minute in minutes if minute.pinned), default=0)
+    before = [minute for minute in flat if minute.number < pin]
+    after = [minute for minute in flat if minute.number > pin + RECOVERY_MINUTES]
+    if len(after) < 2:
+        return [f"{len(after)} minutes after the pin and its recovery: too few to be called flat"]
+    words = []
+    rates = [minute.rate for minute in flat]
+    if max(rates) > noise * RATE_RATIO * min(rates):
+        words.append(f"rate: between {min(rates):,.0f} and {max(rates):,.0f} a second, {RATE_RATIO} times is allowed")
+    cost = _growth(minute.server_microseconds for minute in flat)
+    if cost > noise * COST_RATIO:
+        words.append(f"cost: an event costs the server {cost:.2f} times what it did, {COST_RATIO} is allowed")
+    for relation in flat[0].sizes:
+        growth = max(_growth(max(minute.sizes[relation], SMALL_BYTES) for minute in part) for part in (before, after))
+        if growth > noise * SIZE_RATIO:
+            words.append(f"{relation}: grew {growth:.2f} times, {SIZE_RATIO} is allowed")
+    return words
+
+
+def _growth(figures: Iterable[float]) -> float:
+    """Return the largest ratio of a figure to an earlier one."""
+    return max((later / earlier for earlier, later in combinations(figures, 2) if earlier), default=1.0)

@@ -1,0 +1,1 @@
+"""Small applications that run as they are; the tests run them too."""

@@ -1,0 +1,52 @@
+"""Orders: a reaction remembers each of them, an effect charges for it once. `docs/bus.md` explains every word."""
+
+import os
+from typing import Any
+
+import httpx
+
+from kingdom import bus
+
+Order = bus.Received[dict[str, Any]]
+bank = httpx.AsyncClient(base_url=os.environ.get("BANK_URL", "http://127.0.0.1:8081"))  # noqa: TID251 - its own setting
+orders = bus.Stream(name="orders", ordered=True, subscribes=frozenset({"OrderPlaced"}))
+payments = bus.Stream(name="payments", subscribes=frozenset({"PaymentDue"}))
+dispatcher = bus.Dispatcher()
+
+
+@dispatcher.reaction("OrderPlaced")
+async def remember(event: Order, transaction: bus.Transaction) -> None:
+    """Store the order and ask for its payment, in the transaction that settles the event."""
+    await transaction.put(bus.Record(kind="order", id=event.payload["id"], state="placed", doc=event.payload))
+    await transaction.publish(bus.Envelope(type="PaymentDue", payload=event.payload))
+
+
+class Charge(bus.Effect[dict[str, Any]]):
+    """Charge the customer, at a bank that does each identifier once."""
+
+    target = bus.Target(name="bank", honours=bus.Honours.IDENTIFIER)
+
+    def key(self, event: Order) -> str:
+        """Name what must happen at most once."""
+        return f"charge:{event.payload['id']}"
+
+    def request(self, event: Order) -> dict[str, Any]:
+        """Take the snapshot that every attempt sends."""
+        return {"amount": event.payload["amount"]}
+
+    async def call(self, attempt: bus.Attempt) -> bus.Answer:
+        """Send it; a timeout or a crash leaves the answer unknown."""
+        reply = await bank.put(f"/charges/{attempt.identifier}", json=dict(attempt.request))
+        return bus.http_answer(reply.status_code, reply.headers, reply.json())
+
+    async def reconcile(self, attempt: bus.Attempt) -> bus.Finding:
+        """Look up what became of a call that nobody saw end."""
+        reply = await bank.get(f"/charges/{attempt.identifier}")
+        if reply.is_success:
+            return bus.Happened(reply.json())
+        return bus.Absent() if reply.status_code == httpx.codes.NOT_FOUND else bus.Unclear(reply.reason_phrase)
+
+
+dispatcher.effect("PaymentDue", Charge())
+kinds = [bus.RecordKind(name="order", directories={"placed": "orders/placed"})]
+app = bus.Application(bus.Topology([orders, payments]), dispatcher, kinds)

@@ -1,0 +1,71 @@
+"""The command `kingdom`: finds the noun that is asked for, and turns every error of ours into a sentence."""
+
+import sys
+from importlib import import_module
+from importlib.metadata import version
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from kingdom.cli import exit_code
+from kingdom.errors import KingdomError, Misconfigured, Unavailable
+
+# Each noun is a module beside this one, loaded only when it is used, so that help comes at once.
+_NOUNS = {"bus": "The durable event bus: publish, work, look, repair."}
+
+
+class _Nouns(TyperGroup):
+    """Shows a placeholder for each noun in the help; brings the real one when it is called."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
+        """Return the command to run, its module imported now."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if name in _NOUNS:
+            command = typer.main.get_command(import_module(f"kingdom.cli.{name}").app)
+        return name, command, rest
+
+
+app = typer.Typer(cls=_Nouns, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+for _name, _words in _NOUNS.items():
+    app.add_typer(typer.Typer(help=_words), name=_name)
+
+
+def _print_version(value: bool) -> None:  # noqa: FBT001 - the form that typer calls
+    if value:
+        typer.echo(f"kingdom {version('kingdom')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _kingdom(
+    *,
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and end.")
+    ] = False,
+) -> None:
+    """Kingdom runs AI coding agents on a durable event bus.
+
+    Exit codes: 0 done, 1 it failed or was not found, 2 wrong usage or settings, 3 the store cannot be reached.
+    """
+
+
+def main() -> None:
+    """Run the command line; an error of ours ends in one sentence and an honest exit code."""
+    try:
+        app(prog_name="kingdom")
+    except Unavailable as error:
+        _end(error, exit_code.UNREACHABLE)
+    except Misconfigured as error:
+        _end(error, exit_code.USAGE)
+    except KingdomError as error:
+        _end(error, exit_code.FAILED)
+    except ModuleNotFoundError as error:
+        if error.name not in ("psycopg", "psycopg_pool"):
+            raise
+        _end("the driver of PostgreSQL is not installed: pip install 'kingdom[postgres]'", exit_code.USAGE)
+
+
+def _end(words: object, code: int) -> None:
+    typer.echo(f"kingdom: {' '.join(str(words).split())}", err=True)
+    sys.exit(code)

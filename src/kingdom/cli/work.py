@@ -1,0 +1,138 @@
+"""`kingdom bus work`: a worker process, from its first claim to its graceful end."""
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from typing import Annotated, Literal
+
+import structlog
+import typer
+from prometheus_client import CollectorRegistry
+
+from kingdom.bootstrap import operations_of, pending_migrations
+from kingdom.bus.app import Application
+from kingdom.bus.logs import configure_logs
+from kingdom.bus.maintenance import maintain, serving_metrics
+from kingdom.bus.metrics import BacklogMetrics
+from kingdom.bus.operations import Retention
+from kingdom.bus.worker import Worker
+from kingdom.cli import exit_code
+from kingdom.cli.application import load_application
+from kingdom.cli.command import Call, command
+from kingdom.cli.inputs import duration
+from kingdom.errors import Misconfigured
+
+app = typer.Typer()
+# A handler that blocks the loop cannot be cut off; the process ends anyway.
+_LAST_WAIT_SECONDS = 5.0
+# What a shell reports for a process that a signal has ended.
+_BY_SIGNAL = 128
+# A worker needs a connection for each running handler's transaction, and some for itself.
+_SPARE_CONNECTIONS = 4
+_log = structlog.get_logger("kingdom.bus")
+
+
+@command(app, "work", json_flags=("--json-logs", "--json"))
+async def work(
+    call: Call,
+    name: Annotated[str | None, typer.Argument(metavar="MODULE:OBJECT", help="The Application to run.")] = None,
+    *,
+    stream: Annotated[list[str] | None, typer.Option(help="Only this stream; repeatable. Families by member.")] = None,
+    concurrency: Annotated[int, typer.Option(min=1, help="Units of work at a time.")] = 16,
+    batch: Annotated[int, typer.Option(min=1, help="Events in one claim, at most.")] = 100,
+    grace: Annotated[str, typer.Option(help="How long running handlers may take to end.")] = "30s",
+    metrics_port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Serve Prometheus metrics; 0 takes a free port.")
+    ] = None,
+    metrics_host: Annotated[str, typer.Option(help="The address to serve them on.")] = "127.0.0.1",
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], typer.Option(help="What to log.")] = "info",
+) -> int | None:
+    """Handle the events of an application until SIGTERM or SIGINT.
+
+    The first signal ends it gracefully: what runs may finish, the rest is given back with its attempt. The second one
+    cuts running handlers off and gives their events back too; the exit code is then 1.
+
+    Example: kingdom bus work orders:app --metrics-port 9100
+
+    Example: kingdom bus work orders:app --stream orders --concurrency 32 --json-logs
+
+    JSON: log lines, one object each, on standard error.
+    """
+    configure_logs(json=call.output.json, level=logging.getLevelNamesMapping()[log_level.upper()])
+    chosen = name or call.settings.application
+    if chosen is None:
+        raise typer.BadParameter("name the application: MODULE:OBJECT, or KINGDOM_APP.")
+    application = load_application(chosen)
+    streams = _streams(application, stream or ())
+    registry = CollectorRegistry()
+    missing = await pending_migrations(call.settings.database_url, schema=call.settings.schema)
+    if missing:
+        raise Misconfigured(f"the store lacks {', '.join(missing)}: run `kingdom bus migrate` first")
+    # A stopped process holds rows until then, a handler slower than its lease is thrown out then: both about a lease.
+    idle_limit = max(application.topology.stream(each).lease for each in streams)
+    async with call.bus(application, connections=concurrency + _SPARE_CONNECTIONS, idle_limit=idle_limit) as bus:
+        worker = Worker(
+            bus,
+            application.dispatcher,
+            streams,
+            concurrency=concurrency,
+            batch=batch,
+            grace=duration(grace),
+            registry=registry,
+        )
+        with ExitStack() as stack:
+            if metrics_port is not None:
+                address = stack.enter_context(serving_metrics(registry, host=metrics_host, port=metrics_port))
+                _log.info("metrics served", address=address)
+            upkeep = asyncio.create_task(
+                maintain(operations_of(bus), BacklogMetrics(registry), streams, retention=Retention())
+            )
+            try:
+                return await _run(worker, streams)
+            finally:
+                upkeep.cancel()
+                await asyncio.gather(upkeep, return_exceptions=True)
+
+
+def _streams(application: Application, chosen: Sequence[str]) -> list[str]:
+    topology = application.topology
+    streams = [*dict.fromkeys(chosen)] or [each for each in topology.names() if not topology.stream(each).is_family]
+    for each in streams:
+        if topology.stream(each).is_family:
+            raise Misconfigured(f"{each!r} is a family of streams: name its members with --stream")
+    if not streams:
+        raise Misconfigured("the application declares only families of streams: name members with --stream")
+    return streams
+
+
+async def _run(worker: Worker, streams: Sequence[str]) -> int | None:
+    loop = asyncio.get_running_loop()
+    signals = 0
+
+    def stop(*, at_once: bool) -> None:
+        _log.info("worker stopping", worker=worker.name, at_once=at_once)
+        worker.stop(at_once=at_once)
+
+    def hear(number: int, _frame: object) -> None:
+        # A plain handler, since a blocked loop would never run one of its own.
+        nonlocal signals
+        signals += 1
+        at_once = signals > 1
+        with suppress(RuntimeError):
+            # The loop may just have ended; then there is nothing left to stop.
+            loop.call_soon_threadsafe(lambda: stop(at_once=at_once))
+        if at_once:
+            last = threading.Timer(_LAST_WAIT_SECONDS, os._exit, (_BY_SIGNAL + number,))
+            last.daemon = True
+            last.start()
+
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, hear)
+    _log.info("worker started", worker=worker.name, streams=list(streams))
+    await worker.run()
+    _log.info("worker ended", worker=worker.name, cut_off=signals > 1)
+    return exit_code.FAILED if signals > 1 else None

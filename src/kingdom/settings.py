@@ -1,0 +1,72 @@
+"""The one place that reads the environment: where the store is, and who is asking."""
+
+import getpass
+import os
+import socket
+from dataclasses import dataclass
+
+from kingdom.errors import Misconfigured
+
+DEFAULT_SCHEMA = "kingdom"
+_TRUE = frozenset({"1", "true", "yes", "on"})
+_FALSE = frozenset({"", "0", "false", "no", "off"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a process must know from outside; nothing of it is known while modules are imported."""
+
+    database_url: str
+    schema: str = DEFAULT_SCHEMA
+    through_pgbouncer: bool = False
+    listen_url: str | None = None
+    application: str | None = None
+    actor: str = ""
+
+    @property
+    def direct_url(self) -> str:
+        """Return a way to the server itself, for what needs a session of its own: wake-ups and migrations."""
+        if not self.through_pgbouncer:
+            return self.database_url
+        if self.listen_url is None:
+            raise Misconfigured(
+                "this needs a session of its own, which PgBouncer does not give:"
+                " set KINGDOM_LISTEN_URL to the server behind it"
+            )
+        return self.listen_url
+
+    @classmethod
+    def read(
+        cls, *, database_url: str | None = None, schema: str | None = None, application: str | None = None
+    ) -> "Settings":
+        """Read the environment; what is given here, from a command line, comes first."""
+        url = database_url or os.environ.get("KINGDOM_DATABASE_URL") or os.environ.get("DATABASE_URL")
+        if not url:
+            raise Misconfigured(
+                "no database is named: give --database-url postgresql://user@host/database,"
+                " or set KINGDOM_DATABASE_URL or DATABASE_URL"
+            )
+        return cls(
+            database_url=url,
+            schema=schema or os.environ.get("KINGDOM_SCHEMA") or DEFAULT_SCHEMA,
+            through_pgbouncer=_flag("KINGDOM_THROUGH_PGBOUNCER"),
+            listen_url=os.environ.get("KINGDOM_LISTEN_URL") or None,
+            application=application or os.environ.get("KINGDOM_APP") or None,
+            actor=os.environ.get("KINGDOM_ACTOR") or _user_at_host(),
+        )
+
+
+def _flag(name: str) -> bool:
+    value = os.environ.get(name, "").strip().lower()
+    if value not in _TRUE | _FALSE:
+        raise Misconfigured(f"{name} is {value!r}: set it to 1 or 0, or leave it unset")
+    return value in _TRUE
+
+
+def _user_at_host() -> str:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        # A container may run under a number that no account belongs to.
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"

@@ -1,0 +1,102 @@
+"""The outside calls of the processes under test: effects against the target of the trial."""
+
+import asyncio
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from kingdom.bus import (
+    Absent,
+    Acked,
+    Answer,
+    Attempt,
+    Dispatcher,
+    Effect,
+    Finding,
+    Happened,
+    Honours,
+    Outcome,
+    Received,
+    Rejected,
+    Target,
+    Transaction,
+    Unclear,
+    http_answer,
+)
+from kingdom.verify.history import History
+from kingdom.verify.script import Stagehand
+from kingdom.verify.target import PATIENCE_SECONDS, Request
+from kingdom.verify.workload import CALLED, CALLED_UNDER_FENCE, Job, applied
+
+_OK = 200
+
+
+class _Call(Effect[Job]):
+    """Sends a job's call; the target's honours decide what may follow an unknown end."""
+
+    def __init__(self, history: History, stagehand: Stagehand, port: int, honours: Honours) -> None:
+        self.target = Target(
+            name=f"verify.{honours.value}",
+            honours=honours,
+            calls_per_second=200,
+            burst=50,
+            failures_to_open=8,
+            open_for=timedelta(milliseconds=300),
+        )
+        self._history = history
+        self._stagehand = stagehand
+        self._port = port
+
+    def key(self, event: Received[Job]) -> str:
+        return event.payload.call
+
+    def request(self, event: Received[Job]) -> Mapping[str, Any]:
+        job = event.payload
+        return {
+            "key": job.call,
+            "event": str(event.envelope.event_id),
+            "answers": list(job.answers),
+            "script": job.script,
+        }
+
+    async def call(self, attempt: Attempt) -> Answer:
+        request = await Request.connect(self._port)
+        await self._stagehand.act(attempt.request["script"], attempt.request["event"], f"send:{attempt.number}")
+        request.send("/calls", self._body(attempt))
+        self._history.write("sent", key=attempt.request["key"], identifier=attempt.identifier, fence=attempt.fence)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            status, headers, body = await request.answer()
+        self._history.write("answered", key=attempt.request["key"], identifier=attempt.identifier, status=status)
+        return http_answer(status, headers, body)
+
+    async def reconcile(self, attempt: Attempt) -> Finding:
+        request = await Request.connect(self._port)
+        request.send("/findings", self._body(attempt))
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            status, _, body = await request.answer()
+        if status != _OK:
+            return Unclear(f"HTTP {status}")
+        self._history.write(
+            "reconciled", key=attempt.request["key"], identifier=attempt.identifier, happened=body["happened"]
+        )
+        return Happened() if body["happened"] else Absent()
+
+    async def conclude(self, event: Received[Job], answer: Acked | Rejected, transaction: Transaction) -> Outcome:
+        await transaction.append(applied(event, self._history.process, call=event.payload.call))
+        return await super().conclude(event, answer, transaction)
+
+    def _body(self, attempt: Attempt) -> dict[str, Any]:
+        return {
+            "key": attempt.request["key"],
+            "event": attempt.request["event"],
+            "script": attempt.request["answers"],
+            "identifier": attempt.identifier,
+            "fence": attempt.fence,
+            "honours": self.target.honours.value,
+        }
+
+
+def register_calls(dispatcher: Dispatcher, history: History, stagehand: Stagehand, port: int) -> None:
+    """Add both kinds of call to the table of handlers."""
+    for event_type, honours in ((CALLED, Honours.IDENTIFIER), (CALLED_UNDER_FENCE, Honours.FENCE)):
+        dispatcher.effect(event_type, _Call(history, stagehand, port, honours))

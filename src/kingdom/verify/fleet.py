@@ -1,0 +1,100 @@
+"""The processes under test: started, watched, started again when they die, and ended for sure."""
+
+import asyncio
+import contextlib
+import itertools
+import random
+import signal
+import sys
+from asyncio.subprocess import Process
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from kingdom.verify.history import History
+from kingdom.verify.part import Part, Role
+
+COMMAND = (sys.executable, "-m", "kingdom.verify.process")
+_END_SECONDS = 15.0
+_RESTART_SECONDS = 0.1
+
+
+class Member:
+    """One place in the fleet, held by one process after another."""
+
+    def __init__(self, role: Role, number: int) -> None:
+        self.role: Role = role
+        self.slot = f"{role}-{number}"
+        self.process: Process | None = None
+        self.keeper: asyncio.Task[None] | None = None
+        self.stopped = False
+        self.retired = False
+
+    @property
+    def running(self) -> bool:
+        """Tell whether a process is there and not stopped."""
+        return self.process is not None and self.process.returncode is None and not self.stopped
+
+
+class Fleet:
+    """Every member's process gets a part of its own; a member that dies comes back until it is retired."""
+
+    def __init__(
+        self, template: Part, history: History, rng: random.Random, *, command: Sequence[str] = COMMAND
+    ) -> None:
+        self._template = template
+        self._history = history
+        self._rng = rng
+        self._command = tuple(command)
+        self._incarnations = itertools.count(1)
+        self.members: list[Member] = []
+
+    def add(self, role: Role) -> Member:
+        """Start one more process that comes back when it dies."""
+        member = Member(role, sum(m.role == role for m in self.members) + 1)
+        self.members.append(member)
+        member.keeper = asyncio.create_task(self._keep(member), name=f"verify-{member.slot}")
+        return member
+
+    def send(self, member: Member, what: signal.Signals) -> bool:
+        """Send a signal; False where nobody is there to get it."""
+        if member.process is None or member.process.returncode is not None:
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            member.process.send_signal(what)
+        member.stopped = what == signal.SIGSTOP or (member.stopped and what != signal.SIGCONT)
+        return True
+
+    async def retire(self, role: Role | None = None) -> None:
+        """Ask the members of a role, or all, to end; kill those that do not."""
+        leaving = [member for member in self.members if role in (None, member.role)]
+        for member in leaving:
+            member.retired = True
+            self.send(member, signal.SIGCONT)
+            self.send(member, signal.SIGTERM)
+        keepers = [member.keeper for member in leaving if member.keeper]
+        if keepers:
+            _, late = await asyncio.wait(keepers, timeout=_END_SECONDS)
+            for member in leaving:
+                if member.keeper in late:
+                    self._history.write("did_not_end", process=member.slot)
+                    self.send(member, signal.SIGKILL)
+            await asyncio.gather(*keepers)
+
+    async def _keep(self, member: Member) -> None:
+        while not member.retired:
+            name = f"{member.slot}.{next(self._incarnations)}"
+            part = msgspec.structs.replace(self._template, role=member.role, name=name, seed=self._rng.getrandbits(32))
+            with (Path(part.directory) / f"{name}.stderr").open("wb") as errors:
+                member.process = await asyncio.create_subprocess_exec(
+                    *self._command, stdin=asyncio.subprocess.PIPE, stdout=errors, stderr=errors
+                )
+            member.stopped = False
+            self._history.write("spawned", process=name, pid=member.process.pid)
+            if member.retired:
+                self.send(member, signal.SIGKILL)
+            with contextlib.suppress(ConnectionError):
+                await member.process.communicate(msgspec.json.encode(part) + b"\n")
+            self._history.write("exited", process=name, code=await member.process.wait())
+            await asyncio.sleep(_RESTART_SECONDS)

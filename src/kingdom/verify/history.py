@@ -1,0 +1,48 @@
+"""The history of a trial: one append-only file of JSON lines per process, each written before its writer goes on."""
+
+import contextlib
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+_SUFFIX = ".jsonl"
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One action; `at` is the host's monotonic clock in nanoseconds, the same for all processes."""
+
+    at: int
+    process: str
+    what: str
+    facts: dict[str, Any] = {}
+
+
+class History:
+    """Writes the actions of one process; what was written survives its death."""
+
+    def __init__(self, directory: Path, process: str) -> None:
+        self.process = process
+        self._file = os.open(directory / f"{process}{_SUFFIX}", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+    def write(self, what: str, **facts: Any) -> None:
+        """Append one action."""
+        entry = Entry(at=time.monotonic_ns(), process=self.process, what=what, facts=facts)
+        os.write(self._file, msgspec.json.encode(entry) + b"\n")
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self._file)
+
+
+def read_history(directory: Path) -> list[Entry]:
+    """Return the actions of all processes in the order of time."""
+    entries: list[Entry] = []
+    for path in sorted(directory.glob(f"*{_SUFFIX}")):
+        for line in path.read_bytes().splitlines():
+            # The last line of a killed process may be torn.
+            with contextlib.suppress(msgspec.DecodeError):
+                entries.append(msgspec.json.decode(line, type=Entry))
+    return sorted(entries, key=lambda entry: entry.at)

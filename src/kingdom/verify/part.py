@@ -1,0 +1,22 @@
+"""What a process under test is told."""
+
+from typing import Literal
+
+import msgspec
+
+Role = Literal["publisher", "worker"]
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """What a process is told; the URL may hold a password, so it never stands on a command line."""
+
+    role: Role
+    name: str
+    url: str
+    schema: str
+    directory: str
+    target_port: int
+    seed: int
+    lease_seconds: float
+    trouble: float
+    pause_seconds: float

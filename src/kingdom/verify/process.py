@@ -1,0 +1,63 @@
+"""One process under test: `python -m kingdom.verify.process`, with its part as JSON on standard input."""
+
+import asyncio
+import logging
+import random
+import signal
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import msgspec
+
+from kingdom.bootstrap import open_bus, throwaway_store
+from kingdom.bus import Bus, Dispatcher, Worker
+from kingdom.bus.logs import configure_logs
+from kingdom.verify.calls import register_calls
+from kingdom.verify.history import History
+from kingdom.verify.part import Part
+from kingdom.verify.publisher import Publisher
+from kingdom.verify.script import Stagehand
+from kingdom.verify.witness import WitnessedBus
+from kingdom.verify.workload import ANY, LINE, TALLY, Reactions, topology
+
+
+async def play(part: Part) -> None:
+    """Open the bus and work or publish until SIGTERM comes."""
+    history = History(Path(part.directory), part.name)
+    lease = timedelta(seconds=part.lease_seconds)
+    async with open_bus(part.url, topology(lease), [TALLY], schema=part.schema, idle_limit=lease) as bus:
+        rng = random.Random(part.seed)  # noqa: S311 - a seeded workload, no secret
+        history.write("ready")
+        if part.role == "publisher":
+            await _publish(part, bus, history, rng)
+        else:
+            await _work(part, bus, history, rng)
+    history.write("ended")
+
+
+async def _publish(part: Part, bus: Bus, history: History, rng: random.Random) -> None:
+    stopping = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
+    publisher = Publisher(bus, throwaway_store(part.url, part.schema), history, rng)
+    await publisher.run(stopping, pause_seconds=part.pause_seconds)
+
+
+async def _work(part: Part, bus: Bus, history: History, rng: random.Random) -> None:
+    stagehand = Stagehand(Path(part.directory))
+    dispatcher = Dispatcher()
+    Reactions(history, stagehand, rng, trouble=part.trouble).register(dispatcher)
+    register_calls(dispatcher, history, stagehand, part.target_port)
+    worker = Worker(WitnessedBus(bus, history), dispatcher, [ANY, LINE], name=part.name)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
+    await worker.run()
+
+
+def main() -> None:
+    """Read the part and play it."""
+    configure_logs(json=True, level=logging.WARNING)
+    asyncio.run(play(msgspec.json.decode(sys.stdin.buffer.readline(), type=Part)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""A publisher under test: commits, rolls back, dawdles, and writes down what it means to do before it does it."""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Sequence
+from datetime import timedelta
+from uuid import uuid4
+
+from kingdom.bus import Bus, Envelope
+from kingdom.bus.throwaway import ThrowawayStore
+from kingdom.errors import Conflict, KingdomError
+from kingdom.verify.history import History
+from kingdom.verify.target import STEPS
+from kingdom.verify.workload import ANY, CALLED, CALLED_UNDER_FENCE, LINE, REACTED, Job, describe
+
+KEYS = 24
+TALLIES = 1_000
+_AT_A_TIME = 3
+_EVENTS_MAX = 12
+# Enough for the store's way of taking many at once.
+_FLOOD_EVENTS = 1_000
+_FLOOD_SHARE = 0.002
+_LOOK_SHARE = 0.1
+_BACKLOG_MAX = 800
+_CALL_SHARE = 0.15
+_DOOMED_SHARE = 0.01
+_ONCE_SHARE = 0.05
+_WORK_MS_MAX = 40
+_KEPT_SHARE = 0.85
+
+
+class _ChangedItsMindError(Exception):
+    """Rolls a transaction back."""
+
+
+class Publisher:
+    """Publishes random jobs until it is told to stop."""
+
+    def __init__(self, bus: Bus, store: ThrowawayStore, history: History, rng: random.Random) -> None:
+        self._bus = bus
+        self._store = store
+        self._history = history
+        self._rng = rng
+
+    async def run(self, stopping: asyncio.Event, *, pause_seconds: float) -> None:
+        """Publish batch after batch, a few of them at a time."""
+        await asyncio.gather(*(self._run_one(stopping, pause_seconds) for _ in range(_AT_A_TIME)))
+
+    async def _run_one(self, stopping: asyncio.Event, pause_seconds: float) -> None:
+        while not stopping.is_set():
+            if self._rng.random() < _LOOK_SHARE:
+                await self._let_workers_catch_up(stopping)
+            flood = self._rng.random() < _FLOOD_SHARE
+            count = _FLOOD_EVENTS if flood else self._rng.randint(1, _EVENTS_MAX)
+            await self.publish([draw_reaction(self._rng, ANY) if flood else draw(self._rng) for _ in range(count)])
+            await asyncio.sleep(self._rng.uniform(0, 2 * pause_seconds))
+
+    async def _let_workers_catch_up(self, stopping: asyncio.Event) -> None:
+        """Wait while the backlog is long, so that a slow machine has less to drain, not longer."""
+        while not stopping.is_set():
+            with contextlib.suppress(KingdomError):
+                if await self._store.unfinished() < _BACKLOG_MAX:
+                    return
+            await asyncio.sleep(self._rng.uniform(0.2, 0.5))
+
+    async def publish(self, envelopes: Sequence[Envelope]) -> None:
+        """Publish in one of the ways that callers have, and write down how it ended."""
+        way = self._rng.choices(("plain", "slow", "linger"), weights=(6, 2, 2))[0]
+        self._history.write("publishing", events=[describe(envelope) for envelope in envelopes])
+        try:
+            await self._in_a_way(way, envelopes)
+            end = "published"
+        except (_ChangedItsMindError, Conflict):
+            end = "rolled_back"
+        except KingdomError:
+            # The connection broke, and nobody knows on which side of the commit.
+            end = "publish_unknown"
+        self._history.write(end, way=way, events=[str(envelope.event_id) for envelope in envelopes])
+
+    async def _in_a_way(self, way: str, envelopes: Sequence[Envelope]) -> None:
+        keep = self._rng.random() < _KEPT_SHARE
+        wait = self._rng.uniform(0.02, 0.3)
+        if way == "linger":
+            async with self._store.lingering(self._bus, seconds=wait, keep=keep) as transaction:
+                await transaction.publish(*envelopes)
+        else:
+            async with self._bus.transaction() as transaction:
+                if way == "slow":
+                    await transaction.once("verify.publisher", str(uuid4()), timedelta(hours=1))
+                    await asyncio.sleep(wait)
+                await transaction.publish(*envelopes)
+                if not keep:
+                    raise _ChangedItsMindError
+        if not keep:
+            raise _ChangedItsMindError
+
+
+def draw(rng: random.Random) -> Envelope:
+    """Return any job: a reaction or a call, in line or not."""
+    stream = rng.choice((ANY, LINE))
+    return draw_call(rng, stream) if rng.random() < _CALL_SHARE else draw_reaction(rng, stream)
+
+
+def draw_reaction(rng: random.Random, stream: str) -> Envelope:
+    """Return a reaction, some with follow-ups in their own line, in another, or in none."""
+    key = _key(rng, stream)
+    follow_ups = rng.choices(
+        ((), ((ANY, None),), ((LINE, key or _key(rng, LINE)),), ((LINE, _key(rng, LINE)),)), (7, 1, 1, 1)
+    )
+    job = Job(
+        fate="doomed" if rng.random() < _DOOMED_SHARE else "done",
+        tally=key or f"tally-{rng.randrange(TALLIES)}",
+        once=rng.random() < _ONCE_SHARE,
+        work_ms=rng.choices((0, rng.randint(1, _WORK_MS_MAX)), (3, 1))[0],
+        follow_ups=follow_ups[0],
+    )
+    return REACTED.envelope(job, stream=stream, partition_key=key)
+
+
+def draw_call(rng: random.Random, stream: str) -> Envelope:
+    """Return a call whose target misbehaves at first, now and then."""
+    answers = tuple(rng.choice(STEPS) for _ in range(rng.choices((0, 1, 2), (5, 3, 2))[0]))
+    event_type = rng.choice((CALLED, CALLED_UNDER_FENCE))
+    return event_type.envelope(
+        Job(call=f"call-{uuid4()}", answers=answers), stream=stream, partition_key=_key(rng, stream)
+    )
+
+
+def _key(rng: random.Random, stream: str) -> str | None:
+    return f"key-{rng.randrange(KEYS)}" if stream == LINE else None

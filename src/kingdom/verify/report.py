@@ -1,0 +1,86 @@
+"""What a trial has shown."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kingdom.verify.checker import Evidence, Finding, Kind, check
+
+_SECOND_NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One thing the nemesis did, in seconds after the first action of the history."""
+
+    at_seconds: float
+    kind: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The summary of a checked history."""
+
+    seed: int
+    seconds: float
+    drained_seconds: float
+    actions: Mapping[str, int]
+    statuses: Mapping[str, int]
+    faults: Sequence[Fault]
+    findings: Sequence[Finding]
+
+    @property
+    def ok(self) -> bool:
+        """Tell whether nothing went wrong."""
+        return not self.findings
+
+    @property
+    def faults_by_kind(self) -> dict[str, int]:
+        """Return how often each kind of fault struck."""
+        return dict(Counter(fault.kind for fault in self.faults))
+
+    @property
+    def findings_by_kind(self) -> dict[str, int]:
+        """Return how often each kind of thing went wrong, zeros too."""
+        found = Counter(finding.kind for finding in self.findings)
+        return {kind.value: found[kind] for kind in Kind}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as plain values."""
+        return {
+            "ok": self.ok,
+            "seed": self.seed,
+            "seconds": round(self.seconds, 1),
+            "drained_seconds": round(self.drained_seconds, 1),
+            "events": dict(self.statuses),
+            "actions": dict(self.actions),
+            "faults": len(self.faults),
+            "faults_by_kind": self.faults_by_kind,
+            "findings": self.findings_by_kind,
+            "details": [f"{f.kind.value}: {f.subject}: {f.detail}" for f in self.findings[:20]],
+        }
+
+
+def judge(evidence: Evidence, *, seed: int, seconds: float, drained_seconds: float) -> Report:
+    """Check the evidence and sum it up."""
+    start = evidence.history[0].at if evidence.history else 0
+    faults = [
+        Fault(
+            at_seconds=(entry.at - start) / _SECOND_NS,
+            kind=entry.facts["kind"],
+            detail=", ".join(f"{name} {value}" for name, value in entry.facts.items() if name != "kind"),
+        )
+        for entry in evidence.history
+        if entry.what == "fault"
+    ]
+    return Report(
+        seed=seed,
+        seconds=seconds,
+        drained_seconds=drained_seconds,
+        actions=dict(sorted(Counter(entry.what for entry in evidence.history).items())),
+        statuses=dict(sorted(Counter(event.status for event in evidence.events).items())),
+        faults=faults,
+        findings=check(evidence),
+    )

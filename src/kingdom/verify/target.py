@@ -1,0 +1,167 @@
+"""The world outside: a small HTTP server that does a call with one identifier once, and counts what it did."""
+
+import asyncio
+import contextlib
+from collections import defaultdict
+from typing import Any
+
+import msgspec
+
+from kingdom.verify.history import History
+
+LOOPBACK = "127.0.0.1"
+# The caller gives up after this time; the slow answers below take longer.
+PATIENCE_SECONDS = 0.5
+_LATENCY_SECONDS = 0.03
+_SILENCE_SECONDS = 0.7
+_LATENESS_SECONDS = 1.2
+_REQUEST_SECONDS = 30.0
+
+STEPS = ("throttle", "throttle_for_a_second", "fail", "accept_then_fail", "accept_silently", "accept_late")
+
+
+class CallTarget:
+    """Accepts calls by key; the request's own script says how the first, second … request of a key is treated."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+        self._requests: dict[str, int] = defaultdict(int)
+        self._identifiers: set[str] = set()
+        self._fences: dict[str, int] = defaultdict(int)
+        self.port = 0
+
+    async def start(self) -> None:
+        """Listen on a free port of this host."""
+        self._server = await asyncio.start_server(self._serve, LOOPBACK, 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def settle_down(self) -> None:
+        """Wait until every request that came in has been decided."""
+        if self._connections:
+            await asyncio.wait(set(self._connections), timeout=_REQUEST_SECONDS)
+
+    async def stop(self) -> None:
+        """Stop listening and drop what is open."""
+        if self._server:
+            self._server.close()
+        for task in set(self._connections):
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        if task:
+            self._connections.add(task)
+            task.add_done_callback(self._connections.discard)
+        try:
+            # A caller that was stopped in the middle of a request comes back much later.
+            async with asyncio.timeout(_REQUEST_SECONDS):
+                path, body = await _read_request(reader)
+            status, answer, headers = await (self._find(body) if path == "/findings" else self._call(body))
+            if status:
+                writer.write(_response(status, answer, headers))
+                await writer.drain()
+        except (OSError, EOFError, TimeoutError, ValueError):
+            # The caller was killed, or gave up; what was accepted stays accepted.
+            return
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    async def _call(self, body: dict[str, Any]) -> tuple[int, dict[str, Any], dict[str, str]]:
+        key = body["key"]
+        number = self._requests[key]
+        self._requests[key] += 1
+        step = body["script"][number] if number < len(body["script"]) else "accept"
+        self._history.write("received", key=key, identifier=body["identifier"], fence=body["fence"], step=step)
+        await asyncio.sleep(_LATENCY_SECONDS)
+        match step:
+            case "throttle":
+                return 429, {}, {}
+            case "throttle_for_a_second":
+                return 429, {}, {"Retry-After": "1"}
+            case "fail":
+                return 503, {}, {}
+            case "accept_then_fail":
+                self._accept(body)
+                return 500, {}, {}
+            case "accept_silently":
+                self._accept(body)
+                await asyncio.sleep(_SILENCE_SECONDS)
+                return 0, {}, {}
+            case "accept_late":
+                await asyncio.sleep(_LATENESS_SECONDS)
+        return self._accept(body), {}, {}
+
+    def _accept(self, body: dict[str, Any]) -> int:
+        key, identifier, fence = body["key"], body["identifier"], body["fence"]
+        facts = {"key": key, "identifier": identifier, "fence": fence, "event": body["event"]}
+        if body["honours"] == "fence":
+            if fence < self._fences[key]:
+                self._history.write("fenced_off", **facts)
+                return 412
+            self._fences[key] = fence
+        elif identifier in self._identifiers:
+            self._history.write("deduplicated", **facts)
+            return 200
+        self._identifiers.add(identifier)
+        self._history.write("accepted", **facts)
+        return 201
+
+    async def _find(self, body: dict[str, Any]) -> tuple[int, dict[str, Any], dict[str, str]]:
+        key, fence = body["key"], body["fence"]
+        if body["honours"] == "fence":
+            if fence < self._fences[key]:
+                return 412, {}, {}
+            self._fences[key] = fence
+        return 200, {"happened": body["identifier"] in self._identifiers}, {}
+
+
+async def _read_request(reader: asyncio.StreamReader) -> tuple[str, dict[str, Any]]:
+    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+    body = await reader.readexactly(_content_length(head))
+    return head.split(" ", 2)[1], msgspec.json.decode(body)
+
+
+def _response(status: int, answer: dict[str, Any], headers: dict[str, str]) -> bytes:
+    body = msgspec.json.encode(answer)
+    lines = [f"HTTP/1.1 {status} -", f"Content-Length: {len(body)}", *(f"{k}: {v}" for k, v in headers.items())]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
+
+
+def _content_length(head: str) -> int:
+    fields = dict(line.lower().split(": ", 1) for line in head.split("\r\n")[1:] if ": " in line)
+    return int(fields.get("content-length", "0"))
+
+
+class Request:
+    """One POST to the target: connected first, so that sending is a single step that nothing can interrupt."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def connect(cls, port: int) -> "Request":
+        """Open the connection."""
+        return cls(*await asyncio.open_connection(LOOPBACK, port))
+
+    def send(self, path: str, body: dict[str, Any]) -> None:
+        """Hand the whole request to the kernel."""
+        encoded = msgspec.json.encode(body)
+        head = f"POST {path} HTTP/1.1\r\nHost: {LOOPBACK}\r\nContent-Length: {len(encoded)}\r\n\r\n"
+        self._writer.write(head.encode("latin-1") + encoded)
+
+    async def answer(self) -> tuple[int, dict[str, str], dict[str, Any]]:
+        """Return status, headers and body."""
+        try:
+            head = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+            body = await self._reader.readexactly(_content_length(head))
+        finally:
+            self._writer.close()
+        status, *lines = head.split("\r\n")
+        headers = dict(line.split(": ", 1) for line in lines if ": " in line)
+        return int(status.split(" ", 2)[1]), headers, msgspec.json.decode(body)

@@ -1,0 +1,206 @@
+"""A trial from beginning to end: a throwaway store, processes, a nemesis, the drain, the verdict."""
+
+import asyncio
+import contextlib
+import random
+import secrets
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from kingdom.bootstrap import open_bus, throwaway_store
+from kingdom.bus import Bus, Envelope, Query
+from kingdom.bus.throwaway import ThrowawayStore
+from kingdom.errors import KingdomError
+from kingdom.verify.checker import Evidence
+from kingdom.verify.fleet import COMMAND, Fleet
+from kingdom.verify.history import Entry, History, read_history
+from kingdom.verify.nemesis import Nemesis
+from kingdom.verify.part import Part
+from kingdom.verify.publisher import draw_reaction
+from kingdom.verify.report import Report, judge
+from kingdom.verify.script import Stagehand
+from kingdom.verify.target import CallTarget
+from kingdom.verify.workload import ANY, APPLIED, LINE, REACTED, TALLY, Job, describe, topology
+
+_LOOK_EVERY_SECONDS = 0.05
+_SAMPLE_EVERY_SECONDS = 0.3
+_PATIENCE_SECONDS = 60.0
+_TALLIES_MAX = 100_000
+_POISON_NEIGHBOURS = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How hard a trial is; `command` starts one process under test."""
+
+    seconds: float
+    seed: int
+    workers: int = 2
+    publishers: int = 1
+    lease: timedelta = timedelta(seconds=2)
+    fault_every: timedelta = timedelta(seconds=1)
+    pause: timedelta = timedelta(milliseconds=50)
+    poisons: int = 2
+    trouble: float = 0.05
+    drain: timedelta = timedelta(seconds=90)
+    command: Sequence[str] = COMMAND
+
+
+class Trial:
+    """A store, a target and a fleet; random trials and scripted ones are both played on it."""
+
+    def __init__(
+        self, plan: Plan, store: ThrowawayStore, bus: Bus, target: CallTarget, directory: Path, history: History
+    ) -> None:
+        self.plan = plan
+        self.store = store
+        self.bus = bus
+        self.target = target
+        self.directory = directory
+        self.stagehand = Stagehand(directory)
+        self.history = history
+        self.rng = random.Random(plan.seed)  # noqa: S311 - a seeded trial, no secret
+        part = Part(
+            role="worker",
+            name="",
+            url=store.url,
+            schema=store.schema,
+            directory=str(directory),
+            target_port=target.port,
+            seed=0,
+            lease_seconds=plan.lease.total_seconds(),
+            trouble=plan.trouble,
+            pause_seconds=plan.pause.total_seconds(),
+        )
+        self.fleet = Fleet(part, history, random.Random(plan.seed + 1), command=plan.command)  # noqa: S311 - as above
+        self._began = time.monotonic()
+        self._drain_began = 0.0
+        self._drained_seconds = 0.0
+
+    async def ready(self) -> None:
+        """Wait until every process has opened its bus; what came before does not count as a part of the trial."""
+        await self.until(lambda entries: sum(entry.what == "ready" for entry in entries) >= len(self.fleet.members))
+        self._began = time.monotonic()
+
+    async def publish(self, *envelopes: Envelope) -> None:
+        """Publish for certain, in one transaction."""
+        self.history.write("publishing", events=[describe(envelope) for envelope in envelopes])
+        await self.bus.publish(*envelopes)
+        self.history.write("published", events=[str(envelope.event_id) for envelope in envelopes])
+
+    async def until(self, seen: Callable[[list[Entry]], object], *, seconds: float = _PATIENCE_SECONDS) -> None:
+        """Wait until the history shows something."""
+        async with asyncio.timeout(seconds):
+            while not seen(read_history(self.directory)):  # noqa: ASYNC110 - other processes write it
+                await asyncio.sleep(_LOOK_EVERY_SECONDS)
+
+    async def watch(self) -> None:
+        """Look into the store again and again for what must never be there."""
+        while True:
+            with contextlib.suppress(KingdomError):
+                for broken in await self.store.broken_invariants():
+                    self.history.write("broken", invariant=broken)
+            await asyncio.sleep(_SAMPLE_EVERY_SECONDS)
+
+    async def poison(self) -> None:
+        """Publish events that kill their worker, among healthy ones, during the first half."""
+        for _ in range(self.plan.poisons):
+            await asyncio.sleep(self.plan.seconds / 2 / max(self.plan.poisons, 1))
+            for stream, key in ((ANY, None), (LINE, "poisoned")):
+                neighbours = [draw_reaction(self.rng, stream) for _ in range(_POISON_NEIGHBOURS)]
+                poison = REACTED.envelope(Job(fate="poison"), stream=stream, partition_key=key)
+                neighbours.insert(self.rng.randrange(_POISON_NEIGHBOURS), poison)
+                await self.publish(*neighbours)
+
+    async def drain(self) -> None:
+        """Let the workers finish everything, as long as the plan allows, then end them."""
+        self._drain_began = time.monotonic()
+        await self.fleet.retire("publisher")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.plan.drain.total_seconds()):
+                while await self.store.unfinished():  # noqa: ASYNC110 - other processes finish it
+                    await asyncio.sleep(_LOOK_EVERY_SECONDS)
+        self._drained_seconds = time.monotonic() - self._drain_began
+        await self.fleet.retire()
+        await self.target.settle_down()
+        for broken in await self.store.broken_invariants():
+            self.history.write("broken", invariant=broken)
+
+    async def judge(self) -> Report:
+        """Return the verdict on everything that happened."""
+        async with self.bus.transaction() as transaction:
+            tallies = await transaction.find(Query(kind=TALLY.name, limit=_TALLIES_MAX))
+        evidence = Evidence(
+            history=read_history(self.directory),
+            events=await self.store.events(),
+            applied=await self.store.log_data(APPLIED),
+            tallies={tally.id: tally.doc["count"] for tally in tallies},
+        )
+        seconds = self._drain_began - self._began
+        return judge(evidence, seed=self.plan.seed, seconds=seconds, drained_seconds=self._drained_seconds)
+
+
+@asynccontextmanager
+async def staged(url: str, plan: Plan, directory: Path | None = None) -> AsyncIterator[Trial]:
+    """Make everything that a trial needs, and remove it afterwards whatever happens; a given directory stays."""
+    store = throwaway_store(url, f"kingdom_verify_{secrets.token_hex(4)}")
+    async with contextlib.AsyncExitStack() as stack:
+        if directory is None:
+            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kingdom-verify-")))
+        stack.push_async_callback(store.drop)
+        await store.create()
+        bus = await stack.enter_async_context(open_bus(url, topology(plan.lease), [TALLY], schema=store.schema))
+        history, outside = History(directory, "trial"), History(directory, "target")
+        stack.callback(history.close)
+        stack.callback(outside.close)
+        target = CallTarget(outside)
+        await target.start()
+        stack.push_async_callback(target.stop)
+        trial = Trial(plan, store, bus, target, directory, history)
+        stack.push_async_callback(trial.fleet.retire)
+        yield trial
+
+
+async def torment(url: str, plan: Plan, directory: Path | None = None) -> Report:
+    """Play a random trial and return the verdict."""
+    async with staged(url, plan, directory) as trial:
+        for _ in range(plan.workers):
+            trial.fleet.add("worker")
+        for _ in range(plan.publishers):
+            trial.fleet.add("publisher")
+        nemesis = Nemesis(trial.fleet, trial.store, trial.history, trial.rng, lease_seconds=plan.lease.total_seconds())
+        await trial.ready()
+        async with _meanwhile(trial.watch()):
+            try:
+                async with _meanwhile(nemesis.torment(every_seconds=plan.fault_every.total_seconds())):
+                    await asyncio.gather(trial.poison(), asyncio.sleep(plan.seconds))
+            finally:
+                await nemesis.relent()
+            await trial.drain()
+        return await trial.judge()
+
+
+async def verify(url: str, *, seconds: float = 10.0, seed: int | None = None, directory: Path | None = None) -> Report:
+    """Kill and check in a throwaway schema of the user's own database, which is always dropped."""
+    plan = Plan(
+        seconds=seconds,
+        seed=secrets.randbits(32) if seed is None else seed,
+        poisons=1,
+        fault_every=timedelta(seconds=min(1.0, seconds / 8)),
+    )
+    return await torment(url, plan, directory)
+
+
+@asynccontextmanager
+async def _meanwhile(endless: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run something beside the block; where it fails, the block ends too."""
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(endless)
+        yield
+        task.cancel()

@@ -1,0 +1,78 @@
+"""A bus that writes down what its process claims, settles and loses; otherwise the bus behind it."""
+
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+from kingdom.bus.delivery import Delivery
+from kingdom.bus.port import Bus, Renewal, Transaction
+from kingdom.errors import LeaseLost, Unavailable
+from kingdom.verify.history import History
+
+
+class WitnessedBus(Bus):
+    """Passes every call on, and records its result once the store has answered."""
+
+    def __init__(self, inner: Bus, history: History) -> None:
+        super().__init__(inner.topology, tuple(inner.kinds.values()))
+        self.joins_callers_transaction = inner.joins_callers_transaction
+        self.spans_hosts = inner.spans_hosts
+        self.idle_limit = inner.idle_limit
+        self._inner = inner
+        self._history = history
+
+    @asynccontextmanager
+    async def transaction(self, hold: Sequence[Delivery] = ()) -> AsyncIterator[Transaction]:
+        """See the port."""
+        transaction: Transaction | None = None
+        began = 0
+        try:
+            async with self._inner.transaction(hold) as transaction:
+                yield transaction
+                began = time.monotonic_ns()
+        except LeaseLost as lost:
+            self._history.write("refused", positions=sorted(lost.positions))
+            raise
+        except Unavailable:
+            if transaction is not None and began:
+                self._write("settle_unknown", transaction, began)
+            raise
+        self._write("settled", transaction, began)
+
+    async def claim(self, stream: str, limit: int, worker: str) -> list[Delivery]:
+        """See the port."""
+        deliveries = await self._inner.claim(stream, limit, worker)
+        if deliveries:
+            events = [[d.position, str(d.envelope.event_id), d.attempt, d.crash_count] for d in deliveries]
+            self._history.write("claimed", token=deliveries[0].token, stream=stream, events=events)
+        return deliveries
+
+    def renew(self, leases: Mapping[int, timedelta]) -> Renewal:
+        """See the port."""
+        renewal = self._inner.renew(leases)
+        if lost := leases.keys() - renewal.alive:
+            self._history.write("lease_lost", tokens=sorted(lost))
+        return renewal
+
+    async def reap(self) -> int:
+        """See the port."""
+        if count := await self._inner.reap():
+            self._history.write("reaped", events=count)
+        return count
+
+    async def wait(self, streams: Collection[str], at_most: timedelta) -> None:
+        """See the port."""
+        await self._inner.wait(streams, at_most)
+
+    async def close(self) -> None:
+        """See the port."""
+        await self._inner.close()
+
+    def _write(self, what: str, transaction: Transaction, began: int) -> None:
+        outcomes: dict[int, dict[str, str]] = defaultdict(dict)
+        for settled in transaction.changes.settled.values():
+            outcomes[settled.token][str(settled.position)] = type(settled.outcome).__name__.lower()
+        for token, positions in outcomes.items():
+            self._history.write(what, token=token, began=began, outcomes=positions)

@@ -1,0 +1,176 @@
+"""A terminal for the real command line: every command is a process of its own."""
+
+import contextlib
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tests.acceptance import shop
+
+ROOT = Path(__file__).parents[2]
+SHOP = f"{shop.__name__}:app"
+PATIENCE_SECONDS = 60
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Done:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def documents(self) -> list[Any]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+class Running:
+    """A command that goes on; what it says lies in two files."""
+
+    def __init__(self, process: subprocess.Popen[bytes], out: Path, err: Path) -> None:
+        self.process = process
+        self._out = out
+        self._err = err
+
+    def said(self) -> list[str]:
+        # The last line may still be in the making.
+        return self._out.read_text().split("\n")[:-1]
+
+    def logged(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self._err.read_text().split("\n")[:-1]]
+
+    def lines_about(self, event: str) -> list[dict[str, Any]]:
+        return [line for line in self.logged() if line["event"] == event]
+
+    def says(self, lines: int) -> list[str]:
+        return self._eventually(lambda: len(self.said()) >= lines and self.said())
+
+    def logs(self, event: str, times: int = 1) -> list[dict[str, Any]]:
+        return self._eventually(lambda: len(self.lines_about(event)) >= times and self.lines_about(event))
+
+    def ends(self) -> int:
+        return self.process.wait(PATIENCE_SECONDS)
+
+    def _eventually(self, look: Callable[[], T | bool]) -> T:
+        def look_alive() -> T | bool:
+            ended = self.process.poll()
+            found = look()
+            assert found or ended is None, f"it ended with {ended}: {self._err.read_text()}"
+            return found
+
+        return eventually(look_alive)
+
+
+class Terminal:
+    """Runs commands against one database, from the root of the repository."""
+
+    def __init__(self, directory: Path, dsn: str) -> None:
+        self._directory = directory
+        self._environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("KINGDOM_", "PG")) and name != "DATABASE_URL"
+        }
+        self._environment |= {"KINGDOM_DATABASE_URL": dsn, "KINGDOM_ACTOR": "tester"}
+
+    def run(self, *words: str, text: str = "", environment: Mapping[str, str] | None = None) -> Done:
+        done = subprocess.run(
+            self._command(words),
+            cwd=ROOT,
+            env={**self._environment, **(environment or {})},
+            input=text,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE_SECONDS,
+        )
+        assert "Traceback" not in done.stderr
+        return Done(done.returncode, done.stdout, done.stderr)
+
+    def ask(self, *words: str, text: str = "") -> Any:
+        done = self.run(*words, "--json", text=text)
+        assert done.code == 0, done.err
+        return done.document
+
+    def converse(self, *words: str, until: str, answer: str) -> Done:
+        """Run a command for a person who looks at it and answers once, when something is on the screen."""
+        ours, theirs = pty.openpty()
+        process = subprocess.Popen(
+            # Only the terminal that controls a process turns Ctrl-C into a signal.
+            ["setsid", "--ctty", "--wait", *self._command(words)],
+            cwd=ROOT,
+            env={**self._environment, "TERM": "xterm", "COLUMNS": "200"},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+        )
+        os.close(theirs)
+        screen = b""
+        answered = False
+        try:
+            # Reading fails when the last process has left the terminal.
+            with contextlib.suppress(OSError):
+                while select.select([ours], [], [], PATIENCE_SECONDS)[0]:
+                    screen += os.read(ours, 4096)
+                    if not answered and until.encode() in screen:
+                        os.write(ours, answer.encode())
+                        answered = True
+            return Done(process.wait(PATIENCE_SECONDS), screen.decode(), "")
+        finally:
+            os.close(ours)
+            process.kill()
+            process.wait()
+
+    @contextlib.contextmanager
+    def start(self, *words: str, environment: Mapping[str, str] | None = None) -> Iterator[Running]:
+        name = f"{words[1]}-{time.monotonic_ns()}"
+        out, err = self._directory / f"{name}.out", self._directory / f"{name}.err"
+        with out.open("wb") as said, err.open("wb") as logged:
+            process = subprocess.Popen(
+                self._command(words),
+                cwd=ROOT,
+                env={**self._environment, **(environment or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=logged,
+            )
+        try:
+            yield Running(process, out, err)
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+
+    @contextlib.contextmanager
+    def worker(self, *words: str, app: str = SHOP, environment: Mapping[str, str] | None = None) -> Iterator[Running]:
+        with self.start("bus", "work", app, "--json-logs", *words, environment=environment) as worker:
+            worker.logs("worker started")
+            yield worker
+
+    def _command(self, words: tuple[str, ...]) -> list[str]:
+        return [sys.executable, "-m", "kingdom", *words]
+
+
+def eventually(look: Callable[[], T | bool]) -> T:
+    """Look until there is something to see."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        found = look()
+        if found and not isinstance(found, bool):
+            return found
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)

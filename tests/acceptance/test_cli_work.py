@@ -1,0 +1,208 @@
+import json
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.rows import dict_row
+
+from bench.postgres import PrivateBouncer
+from examples.bank import Bank
+from tests.acceptance.terminal import SHOP, Terminal, eventually
+
+LOG_FIELDS = {"traceId", "eventId", "stream", "eventType", "aggregateType", "aggregateId"}
+BACKLOG = ("pending", "processing", "dead", "oldest_pending_seconds")
+PUBLISH = ("bus", "publish", "--app", SHOP, "--type", "OrderPlaced")
+
+
+def open_rows(dsn: str) -> list[dict[str, Any]]:
+    with psycopg.connect(dsn, row_factory=dict_row) as connection:
+        return connection.execute("SELECT * FROM kingdom.outbox_event ORDER BY id").fetchall()
+
+
+def status(dsn: str, event: str) -> str:
+    with psycopg.connect(dsn) as connection:
+        rows = connection.execute("SELECT status FROM kingdom.outbox_all WHERE event_id = %s", (event,)).fetchall()
+    return ",".join(row[0] for row in rows)
+
+
+def orders(terminal: Terminal, count: int, **payload: object) -> list[str]:
+    lines = "".join(json.dumps({"payload": payload}) + "\n" for _ in range(count))
+    done = terminal.run(*PUBLISH, "--file", "-", "--json", text=lines)
+    assert done.code == 0, done.err
+    return [document["eventId"] for document in done.documents]
+
+
+@pytest.fixture
+def bank() -> Iterator[Bank]:
+    with Bank(0) as bank:
+        thread = threading.Thread(target=bank.serve_forever)
+        thread.start()
+        yield bank
+        bank.shutdown()
+        thread.join()
+
+
+def test_what_one_terminal_publishes_another_handles_and_a_third_sees(terminal: Terminal, dsn: str) -> None:
+    with terminal.worker() as worker, terminal.start("bus", "tail", "-f", "--from", "start", "--json") as tail:
+        published = terminal.ask(*PUBLISH, "--payload", '{"order": 7}')
+        entry = json.loads(tail.says(1)[0])
+        assert (entry["type"], entry["actor"], entry["data"]) == ("order.placed", "shop", {"order": 7})
+        eventually(lambda: status(dsn, published["eventId"]) == "DONE" and "done")
+        worker.process.send_signal(signal.SIGTERM)
+        assert worker.ends() == 0
+        assert worker.lines_about("worker ended")[0]["cut_off"] is False
+
+
+def test_every_log_line_of_a_delivery_names_its_event(terminal: Terminal) -> None:
+    with terminal.worker() as worker:
+        published = terminal.ask(*PUBLISH, "--aggregate", "order/7", "--payload", '{"fail": "never"}')
+        (refusal,) = worker.logs("not done")
+        lines = [*worker.lines_about("placing"), *worker.lines_about("placing, says the standard library"), refusal]
+    assert len(lines) >= 3
+    for line in lines:
+        assert set(line) >= LOG_FIELDS
+        assert line["eventId"] == published["eventId"]
+        assert (line["stream"], line["eventType"]) == ("orders", "OrderPlaced")
+        assert (line["aggregateType"], line["aggregateId"]) == ("order", "7")
+        assert len(line["traceId"]) == 32
+
+
+def test_the_metrics_endpoint_serves_backlog_and_work(terminal: Terminal) -> None:
+    orders(terminal, 2)
+    orders(terminal, 1, fail="never")
+    with terminal.worker("--metrics-port", "0", "--stream", "orders") as worker:
+        (served,) = worker.logs("metrics served")
+        worker.logs("not done")
+
+        def families() -> dict[str, Any] | bool:
+            text = httpx.get(served["address"]).text
+            found = {family.name: family for family in text_string_to_metric_families(text)}
+            totals = [s for s in found["kingdom_outbox_processed"].samples if s.name.endswith("_total")]
+            settled = {sample.labels["result"]: sample.value for sample in totals}
+            return settled == {"done": 2, "dead": 1} and found["kingdom_outbox_dead"].samples != [] and found
+
+        found = eventually(families)
+        for name in BACKLOG:
+            assert [sample.labels for sample in found[f"kingdom_outbox_{name}"].samples] == [{"stream": "orders"}]
+        durations = found["kingdom_outbox_handler_duration_seconds"].samples
+        (count,) = [s for s in durations if s.name.endswith("_count")]
+        assert count.labels == {"stream": "orders", "eventType": "OrderPlaced"}
+        assert count.value >= 3
+        assert served["address"].startswith("http://127.0.0.1:")
+
+
+def test_a_metrics_port_that_is_taken_is_refused(terminal: Terminal) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = terminal.run("bus", "work", SHOP, "--metrics-port", str(taken.getsockname()[1]))
+    assert done.code == 2
+    assert "choose another port" in done.err
+
+
+def test_the_first_signal_lets_a_running_handler_finish(terminal: Terminal, dsn: str, tmp_path: Path) -> None:
+    (event,) = orders(terminal, 1, until=str(tmp_path / "go"))
+    with terminal.worker() as worker:
+        worker.logs("placing")
+        worker.process.send_signal(signal.SIGTERM)
+        worker.logs("worker stopping")
+        (late,) = orders(terminal, 1)
+        assert worker.process.poll() is None
+        (tmp_path / "go").touch()
+        assert worker.ends() == 0
+    assert "done since" in terminal.run("bus", "why", event).out
+    (left,) = open_rows(dsn)
+    assert (str(left["event_id"]), left["status"], left["attempt_count"]) == (late, "PENDING", 0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_second_signal_cuts_handlers_off_and_gives_their_attempts_back(
+    terminal: Terminal, dsn: str, tmp_path: Path, number: signal.Signals
+) -> None:
+    orders(terminal, 3, until=str(tmp_path / "never"))
+    with terminal.worker() as worker:
+        worker.logs("placing")
+        worker.process.send_signal(number)
+        worker.logs("worker stopping")
+        worker.process.send_signal(number)
+        assert worker.ends() == 1
+        assert worker.lines_about("worker ended")[0]["cut_off"] is True
+    assert [(row["status"], row["attempt_count"], row["crash_count"]) for row in open_rows(dsn)] == [
+        ("PENDING", 0, 0)
+    ] * 3
+
+
+def test_the_end_of_the_grace_period_gives_attempts_back_too(terminal: Terminal, dsn: str, tmp_path: Path) -> None:
+    orders(terminal, 2, until=str(tmp_path / "never"))
+    with terminal.worker("--grace", "100ms") as worker:
+        worker.logs("placing")
+        worker.process.send_signal(signal.SIGTERM)
+        assert worker.ends() == 0
+    assert [(row["status"], row["attempt_count"]) for row in open_rows(dsn)] == [("PENDING", 0)] * 2
+
+
+def test_a_handler_that_blocks_the_whole_process_cannot_keep_it(terminal: Terminal) -> None:
+    orders(terminal, 1, block=300)
+    with terminal.worker() as worker:
+        worker.logs("placing")
+
+        def insist() -> str | bool:
+            # Signals that come close together are seen as one.
+            worker.process.send_signal(signal.SIGTERM)
+            return worker.process.poll() is not None and "ended"
+
+        eventually(insist)
+        assert worker.ends() == 128 + signal.SIGTERM
+
+
+def test_only_the_chosen_streams_are_worked_on(terminal: Terminal, dsn: str) -> None:
+    words = ("--stream", "shelf.1", "--stream", "orders", "--concurrency", "2", "--batch", "5")
+    with terminal.worker(*words) as worker:
+        assert worker.lines_about("worker started")[0]["streams"] == ["shelf.1", "orders"]
+        line = terminal.ask("bus", "publish", "--app", SHOP, "--type", "LineAdded")
+        (order,) = orders(terminal, 1)
+        worker.logs("placing")
+        eventually(lambda: status(dsn, order) == "DONE" and "done")
+    assert "waits for a free worker of stream lines" in terminal.run("bus", "why", line["eventId"]).out
+
+
+def test_publishing_and_working_go_through_pgbouncer_too(terminal: Terminal, dsn: str) -> None:
+    with PrivateBouncer(dsn) as bouncer:
+        through = {
+            "KINGDOM_DATABASE_URL": bouncer.dsn(str(conninfo_to_dict(dsn)["dbname"])),
+            "KINGDOM_THROUGH_PGBOUNCER": "1",
+            "KINGDOM_LISTEN_URL": dsn,
+        }
+        with terminal.worker(environment=through) as worker:
+            published = terminal.run(*PUBLISH, "--json", environment=through)
+            assert published.code == 0
+            eventually(lambda: status(dsn, published.document["eventId"]) == "DONE" and "done")
+            worker.process.send_signal(signal.SIGTERM)
+            assert worker.ends() == 0
+            assert not [line for line in worker.logged() if line["level"] == "error"]
+
+
+def test_the_example_remembers_an_order_and_charges_for_it_once(terminal: Terminal, dsn: str, bank: Bank) -> None:
+    example = "examples.orders:app"
+    address = {"BANK_URL": f"http://127.0.0.1:{bank.server_port}"}
+    order = '{"id": "order-1", "amount": 42}'
+    with terminal.worker(app=example, environment=address):
+        for _ in range(2):
+            terminal.ask("bus", "publish", "--stream", "payments", "--type", "PaymentDue", "--payload", order)
+        terminal.ask(
+            "bus", "publish", "--app", example, "--type", "OrderPlaced", "--key", "order-1", "--payload", order
+        )
+        eventually(lambda: not open_rows(dsn) and "idle")
+    assert list(bank.charges.values()) == [{"amount": 42}]
+    with psycopg.connect(dsn, row_factory=dict_row) as connection:
+        records = connection.execute("SELECT kind, id, state FROM kingdom.record ORDER BY kind").fetchall()
+    assert records == [
+        {"kind": "effect", "id": "charge:order-1", "state": "ACKED"},
+        {"kind": "order", "id": "order-1", "state": "placed"},
+    ]

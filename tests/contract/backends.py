@@ -1,0 +1,219 @@
+"""The backends under contract. A new one adds a class and its name to BACKENDS; no test changes."""
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Collection, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, ClassVar, LiteralString, NoReturn
+
+import psycopg
+import pytest
+from psycopg import IsolationLevel
+from psycopg.rows import DictRow, dict_row
+
+from kingdom.backends.postgres import PostgresBus, PostgresOperations
+from kingdom.backends.postgres.faults import translated
+from kingdom.bus import Bus, Envelope, Operations, RecordKind, Topology, Transaction
+from tests.contract.picture import Picture, Row
+
+LONG = timedelta(seconds=30)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Somebody with a transaction of their own, on a connection of their own."""
+
+    bus: PostgresBus
+    connection: psycopg.AsyncConnection[Any]
+
+    def join(self) -> AbstractAsyncContextManager[Transaction]:
+        return self.bus.join(self.connection)
+
+    async def commit(self) -> None:
+        await self.connection.commit()
+
+    async def rollback(self) -> None:
+        await self.connection.rollback()
+
+
+class BackendUnderTest(ABC):
+    """One store, and what tests may do to it beyond the ports."""
+
+    name: ClassVar[str]
+    # The fixture that says where a fresh store is; its text must lead a child process there too.
+    place_fixture: ClassVar[str]
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+
+    @abstractmethod
+    def open(
+        self, topology: Topology, kinds: Collection[RecordKind], idle_limit: timedelta = LONG
+    ) -> AbstractAsyncContextManager[Bus]:
+        """Open one more bus on the store, independent of all others."""
+
+    @abstractmethod
+    def operations(self, bus: Bus) -> Operations: ...
+
+    @abstractmethod
+    def picture(self) -> Picture:
+        """Read the whole store in one snapshot."""
+
+    @abstractmethod
+    def expire(self, tokens: Collection[int]) -> None:
+        """Let leases end now, as if their time had passed."""
+
+    @abstractmethod
+    def look_everywhere(self, bus: Bus) -> None:
+        """Let the next claim and reap of a bus see everything, whatever shortcuts it has learnt."""
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Empty the store."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    # What follows exists only where transactions run side by side.
+
+    def caller(self, _bus: Bus, *, isolation: IsolationLevel | None = None) -> AbstractAsyncContextManager[Caller]:
+        """Open a transaction of a caller's own, which the bus can join."""
+        self._cannot(f"join a caller's transaction (asked for {isolation})")
+
+    def publishing(self, bus: Bus, event: Envelope) -> AbstractAsyncContextManager[None]:
+        """Have an event written by the bus itself, with every lock that takes, but not committed during the block."""
+        self._cannot(f"hold the publishing of {event.type} by {bus}")
+
+    def stalled_event(self, position: int) -> AbstractContextManager[None]:
+        """Make everybody who writes this event wait until the block ends."""
+        self._cannot(f"stall the event at {position}")
+
+    def stalled_lease(self, token: int) -> AbstractContextManager[None]:
+        """Make everybody who writes this lease wait, or pass it over, until the block ends."""
+        self._cannot(f"stall the lease {token}")
+
+    def waiting(self) -> int:
+        """Return how many wait for somebody else's transaction to end."""
+        self._cannot("wait for another transaction")
+
+    def _cannot(self, what: str) -> NoReturn:
+        pytest.skip(f"backend {self.name} cannot {what}")
+
+
+class PostgresBackend(BackendUnderTest):
+    name = "postgres"
+    place_fixture = "dsn"
+
+    def __init__(self, place: str) -> None:
+        super().__init__(place)
+        self._watcher: psycopg.Connection[DictRow] | None = None
+
+    @asynccontextmanager
+    async def open(
+        self, topology: Topology, kinds: Collection[RecordKind], idle_limit: timedelta = LONG
+    ) -> AsyncIterator[Bus]:
+        async with PostgresBus(self.place, topology, tuple(kinds), idle_limit=idle_limit) as bus:
+            yield bus
+
+    def operations(self, bus: Bus) -> Operations:
+        return PostgresOperations(_postgres(bus))
+
+    def picture(self) -> Picture:
+        with self._connection.transaction():
+            self._connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            rows = self._fetch(_ROWS)
+            ended: dict[Any, list[str]] = {}
+            for row in self._fetch("SELECT event_id, stream FROM kingdom.outbox_archive"):
+                ended.setdefault(row["event_id"], []).append(row["stream"])
+            keys = self._fetch("SELECT stream, partition_key, blocked_by FROM kingdom.outbox_key")
+            leases = self._fetch("SELECT token FROM kingdom.outbox_lease")
+        return Picture(
+            rows=[
+                Row(line=(row["stream"], key) if (key := row.pop("key")) is not None else None, **row) for row in rows
+            ],
+            ended=ended,
+            keys={(row["stream"], row["partition_key"]): row["blocked_by"] for row in keys},
+            leases=frozenset(row["token"] for row in leases),
+        )
+
+    def expire(self, tokens: Collection[int]) -> None:
+        self._connection.execute(
+            "UPDATE kingdom.outbox_lease SET expires_at = clock_timestamp() - interval '1 s' WHERE token = ANY(%s)",
+            [list(tokens)],
+        )
+
+    def look_everywhere(self, bus: Bus) -> None:
+        postgres = _postgres(bus)
+        postgres._paces.clear()
+        postgres._next_full_reap = 0.0
+
+    def clear(self) -> None:
+        self._connection.execute(
+            "TRUNCATE kingdom.outbox_event, kingdom.outbox_lease, kingdom.outbox_key, kingdom.outbox_pause,"
+            " kingdom.outbox_archive, kingdom.once_key, kingdom.record, kingdom.log"
+        )
+
+    def close(self) -> None:
+        if self._watcher:
+            self._watcher.close()
+            self._watcher = None
+
+    @asynccontextmanager
+    async def caller(self, bus: Bus, *, isolation: IsolationLevel | None = None) -> AsyncIterator[Caller]:
+        connection = await psycopg.AsyncConnection.connect(self.place)
+        async with connection:
+            await connection.set_isolation_level(isolation)
+            yield Caller(_postgres(bus), connection)
+            await connection.rollback()
+
+    @asynccontextmanager
+    async def publishing(self, bus: Bus, event: Envelope) -> AsyncIterator[None]:
+        postgres = _postgres(bus)
+        with translated():
+            async with postgres.pool.connection() as connection, connection.transaction():
+                async with postgres.join(connection) as transaction:
+                    await transaction.publish(event)
+                yield
+
+    @contextmanager
+    def stalled_event(self, position: int) -> Iterator[None]:
+        with psycopg.connect(self.place) as connection:
+            connection.execute("SELECT FROM kingdom.outbox_event WHERE id = %s FOR UPDATE", [position])
+            yield
+
+    @contextmanager
+    def stalled_lease(self, token: int) -> Iterator[None]:
+        with psycopg.connect(self.place) as connection:
+            connection.execute("SELECT FROM kingdom.outbox_lease WHERE token = %s FOR UPDATE", [token])
+            yield
+
+    def waiting(self) -> int:
+        rows = self._fetch(
+            "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        )
+        return len(rows)
+
+    @property
+    def _connection(self) -> psycopg.Connection[DictRow]:
+        if self._watcher is None:
+            self._watcher = psycopg.Connection.connect(self.place, autocommit=True, row_factory=dict_row)
+        return self._watcher
+
+    def _fetch(self, query: LiteralString) -> list[DictRow]:
+        return self._connection.execute(query).fetchall()
+
+
+_ROWS: LiteralString = """
+SELECT id AS position, event_id, stream, CASE WHEN ordered THEN partition_key END AS key, status,
+       isfinite(next_retry_at) AS ready, lease_token AS token, attempt_count AS attempt, max_attempts, crash_count
+  FROM kingdom.outbox_event ORDER BY id
+"""
+
+
+def _postgres(bus: Bus) -> PostgresBus:
+    assert isinstance(bus, PostgresBus)
+    return bus
+
+
+BACKENDS: dict[str, type[BackendUnderTest]] = {backend.name: backend for backend in (PostgresBackend,)}

@@ -1,0 +1,128 @@
+"""A process of its own that uses the bus: `python -m tests.contract.child BACKEND PLACE PROGRAM …`.
+
+It tells what it does in JSON lines on stdout and goes on when it reads a line on stdin.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from pathlib import Path
+
+from kingdom.bus import Bus, Dispatcher, Done, Received, Record, Transaction, Worker
+from kingdom.errors import KingdomError, LeaseLost
+from tests.contract.backends import BACKENDS, BackendUnderTest
+from tests.contract.outside import Payment, die, fall_asleep
+from tests.contract.scene import KINDS, QUICK, QUICK_IDLE, QUICK_LEASE, step
+
+
+def tell(**facts: object) -> None:
+    sys.stdout.write(json.dumps(facts) + "\n")
+    sys.stdout.flush()
+
+
+async def told_to_go_on() -> None:
+    await asyncio.to_thread(sys.stdin.readline)
+
+
+async def settle_late(_backend: BackendUnderTest, bus: Bus) -> None:
+    """Claim one event, be interrupted, then renew and settle it as if nothing had happened."""
+    (delivery,) = await bus.claim("free", 1, "child")
+    tell(claimed=str(delivery.envelope.event_id), token=delivery.token)
+    await told_to_go_on()
+    renewal = await asyncio.to_thread(bus.renew, {delivery.token: QUICK_LEASE})
+    tell(alive=sorted(renewal.alive))
+    try:
+        async with bus.transaction() as transaction:
+            await transaction.put(Record(kind="job", id="of-the-zombie", state="open"))
+            await transaction.settle(delivery, Done())
+        tell(settled="kept")
+    except LeaseLost:
+        tell(settled="lost")
+
+
+async def work(_backend: BackendUnderTest, bus: Bus) -> None:
+    """Be a Worker whose handler is interrupted in the middle of its transaction."""
+    dispatcher = Dispatcher()
+
+    @dispatcher.reaction("Ping")
+    async def handle(event: Received[dict[str, int]], transaction: Transaction) -> None:
+        name = str(event.payload["number"])
+        seen = await transaction.get("tally", name) or Record(kind="tally", id=name, state="counting", doc={"by": []})
+        doc = {"by": [*seen.doc["by"], "child"]}
+        await transaction.put(Record(kind="tally", id=name, state="counting", version=seen.version, doc=doc))
+        tell(handling=event.payload["number"])
+        await told_to_go_on()
+
+    await Worker(bus, dispatcher, ["free"], name="child", poll=timedelta(milliseconds=20)).run()
+
+
+async def die_of_zero(_backend: BackendUnderTest, bus: Bus) -> None:
+    """Be a Worker that one kind of event kills."""
+    dispatcher = Dispatcher()
+
+    @dispatcher.reaction("Ping")
+    async def handle(event: Received[dict[str, int]], _transaction: Transaction) -> None:
+        if event.payload["number"] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    await Worker(bus, dispatcher, ["free"], name="child", poll=timedelta(milliseconds=20)).run()
+
+
+async def publish_slowly(backend: BackendUnderTest, bus: Bus) -> None:
+    """Be interrupted while the rows of a key are locked."""
+    try:
+        async with backend.publishing(bus, step("k", 13)):
+            tell(locked="k")
+            await told_to_go_on()
+        tell(published=True)
+    except KingdomError as error:
+        tell(published=False, error=str(error))
+
+
+async def pay(bus: Bus, payment: Payment) -> None:
+    dispatcher = Dispatcher()
+    dispatcher.effect("Bill", payment)
+    await Worker(bus, dispatcher, ["free"], name="child", poll=timedelta(milliseconds=20)).run()
+
+
+async def pay_and_die(_backend: BackendUnderTest, bus: Bus, book: str) -> None:
+    """Make an outside call and be killed before its answer is written down."""
+    await pay(bus, Payment(Path(book), after=die))
+
+
+async def die_before_paying(_backend: BackendUnderTest, bus: Bus, book: str) -> None:
+    """Note that the call goes out, and be killed before it does."""
+    await pay(bus, Payment(Path(book), before=die))
+
+
+async def fall_asleep_before_paying(_backend: BackendUnderTest, bus: Bus, book: str) -> None:
+    """Note that the call goes out, be stopped, and make it whenever the process goes on."""
+    await pay(bus, Payment(Path(book), before=fall_asleep))
+
+
+PROGRAMS: dict[str, Callable[..., Awaitable[None]]] = {
+    program.__name__: program
+    for program in (
+        settle_late,
+        work,
+        die_of_zero,
+        publish_slowly,
+        pay_and_die,
+        die_before_paying,
+        fall_asleep_before_paying,
+    )
+}
+
+
+async def main(name: str, place: str, program: str, *details: str) -> None:
+    backend = BACKENDS[name](place)
+    async with backend.open(QUICK, KINDS, QUICK_IDLE) as bus:
+        await PROGRAMS[program](backend, bus, *details)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

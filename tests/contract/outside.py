@@ -1,0 +1,55 @@
+"""An outside world that no transaction of ours reaches: a file of payments, which outlives whoever writes to it."""
+
+import os
+import signal
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from kingdom.bus import Absent, Acked, Answer, Attempt, Effect, Finding, Happened, Honours, Received, Target
+
+
+class Payment(Effect[dict[str, Any]]):
+    """Pays by writing the identifier of the attempt; `before` and `after` run on either side of that."""
+
+    def __init__(
+        self,
+        book: Path,
+        honours: Honours = Honours.IDENTIFIER,
+        *,
+        before: Callable[[], None] = lambda: None,
+        after: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.target = Target(name="bank", honours=honours)
+        self._book = book
+        self._before = before
+        self._after = after
+
+    def key(self, event: Received[dict[str, Any]]) -> str:
+        return f"invoice-{event.payload['invoice']}"
+
+    def request(self, event: Received[dict[str, Any]]) -> Mapping[str, Any]:
+        return {"invoice": event.payload["invoice"]}
+
+    async def call(self, attempt: Attempt) -> Answer:
+        self._before()
+        with self._book.open("a") as book:
+            book.write(f"{attempt.identifier}\n")
+        self._after()
+        return Acked()
+
+    async def reconcile(self, attempt: Attempt) -> Finding:
+        return Happened() if attempt.identifier in calls(self._book) else Absent()
+
+
+def calls(book: Path) -> list[str]:
+    """Return the identifier of every call that arrived."""
+    return book.read_text().splitlines() if book.exists() else []
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fall_asleep() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)

@@ -1,0 +1,67 @@
+"""Processes of their own that a test starts, stops, wakes and kills."""
+
+import asyncio
+import json
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.contract.scene import PATIENCE_SECONDS, Scene, eventually
+
+ROOT = Path(__file__).parents[2]
+
+
+class Child:
+    """One such process, which tells what it does line by line."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    async def told(self) -> dict[str, Any]:
+        assert self._process.stdout
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            line = await self._process.stdout.readline()
+        assert line, "the child has ended"
+        facts: dict[str, Any] = json.loads(line)
+        return facts
+
+    def go_on(self) -> None:
+        assert self._process.stdin
+        self._process.stdin.write(b"\n")
+
+    async def stop(self) -> None:
+        """Stop it, and see that it stands still."""
+        self._process.send_signal(signal.SIGSTOP)
+        await self.until_stopped()
+
+    async def until_stopped(self) -> None:
+        stat = Path(f"/proc/{self._process.pid}/stat")
+        await eventually(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", "the child has stopped")
+
+    def wake(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    @property
+    def has_ended(self) -> bool:
+        return self._process.returncode is not None
+
+    async def kill(self) -> None:
+        self._process.kill()
+        await self._process.wait()
+
+
+@asynccontextmanager
+async def child(scene: Scene, program: str, *details: str) -> AsyncIterator[Child]:
+    """Run a program of `tests.contract.child` on the same store during the block."""
+    arguments = ["-m", "tests.contract.child", scene.backend.name, scene.backend.place, program, *details]
+    process = await asyncio.create_subprocess_exec(sys.executable, *arguments, cwd=ROOT, stdin=PIPE, stdout=PIPE)
+    try:
+        yield Child(process)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()

@@ -1,0 +1,230 @@
+"""The streams, records and short ways of speaking that all contract tests use."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from inspect import isawaitable
+from typing import Any, TypeVar, overload
+from uuid import UUID
+
+from kingdom.bus import (
+    EFFECTS,
+    Bus,
+    Cursor,
+    Dead,
+    Delivery,
+    Dispatcher,
+    Done,
+    Envelope,
+    LogEntry,
+    LoggedEntry,
+    Operations,
+    RecordKind,
+    RetryPolicy,
+    Stream,
+    Topology,
+    Worker,
+)
+from kingdom.bus.operations import DeadFilter, DeadLetter, Situation
+from kingdom.bus.outcome import Settlement
+from kingdom.bus.why import why
+from tests.contract.backends import LONG, BackendUnderTest
+from tests.contract.picture import Picture, violations
+
+ATTEMPTS = 5
+PATIENCE_SECONDS = 30.0
+NO_WAIT = timedelta(0)
+HOUR = timedelta(hours=1)
+
+_RETRY = RetryPolicy(base=timedelta(milliseconds=10), cap=timedelta(milliseconds=20), max_attempts=ATTEMPTS)
+
+
+def streams(lease: timedelta) -> Topology:
+    return Topology(
+        replace(stream, retry=_RETRY, lease=lease)
+        for stream in (
+            Stream(name="free", subscribes=frozenset({"Ping", "Both"})),
+            Stream(name="other", subscribes=frozenset({"Both"})),
+            Stream(name="line", subscribes=frozenset({"Step", "Both"}), ordered=True, on_dead="block"),
+            Stream(name="skipping", subscribes=frozenset({"Skip"}), ordered=True, on_dead="skip"),
+            Stream(name="host.{name}"),
+        )
+    )
+
+
+TOPOLOGY = streams(lease=timedelta(seconds=30))
+# For processes that are stopped or killed: somebody really waits for these leases to end.
+QUICK_LEASE = timedelta(seconds=1)
+# Longer than the lease, since a reaction is given less than this, also on a slow machine.
+QUICK_IDLE = timedelta(seconds=3)
+QUICK = streams(lease=QUICK_LEASE)
+KINDS = (
+    RecordKind(name="job", directories={"open": "open", "closed": "closed"}, final=frozenset({"closed"})),
+    RecordKind(name="tally", directories={"counting": "counting"}),
+    EFFECTS,
+)
+T = TypeVar("T")
+Make = Callable[..., Envelope]
+
+
+def ping(number: int = 0) -> Envelope:
+    return Envelope(type="Ping", payload={"number": number})
+
+
+def step(key: str = "k", number: int = 0) -> Envelope:
+    return Envelope(type="Step", partition_key=key, payload={"number": number})
+
+
+def skip(key: str = "k", number: int = 0) -> Envelope:
+    return Envelope(type="Skip", partition_key=key, payload={"number": number})
+
+
+def ids(things: Sequence[Envelope] | Sequence[Delivery] | Sequence[DeadLetter]) -> list[UUID]:
+    return [thing.envelope.event_id if isinstance(thing, Delivery) else thing.event_id for thing in things]
+
+
+@overload
+async def eventually(condition: Callable[[], Awaitable[T]], what: str) -> T: ...
+@overload
+async def eventually(condition: Callable[[], T], what: str) -> T: ...
+async def eventually(condition: Callable[[], Any], what: str) -> Any:
+    """Wait until a condition holds, and fail with its name if it does not in time."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        answer = condition()
+        if isawaitable(answer):
+            answer = await answer
+        if answer:
+            return answer
+        assert time.monotonic() < deadline, f"never happened: {what}"
+        await asyncio.sleep(0.01)
+
+
+@dataclass(slots=True)
+class Scene:
+    """One store, one bus on it, and what a test does to them."""
+
+    backend: BackendUnderTest
+    bus: Bus
+    operations: Operations
+
+    def second(self, idle_limit: timedelta = LONG) -> contextlib.AbstractAsyncContextManager[Bus]:
+        return self.backend.open(TOPOLOGY, KINDS, idle_limit)
+
+    @property
+    def picture(self) -> Picture:
+        return self.backend.picture()
+
+    async def claim(
+        self, stream: str, limit: int = 100, *, by: str = "worker", bus: Bus | None = None
+    ) -> list[Delivery]:
+        """Claim without shortcuts, so that an empty answer means that nothing can be had."""
+        self.backend.look_everywhere(bus or self.bus)
+        return await (bus or self.bus).claim(stream, limit, by)
+
+    async def claim_one(self, stream: str) -> Delivery:
+        (delivery,) = await self.claim(stream, 1)
+        return delivery
+
+    async def settle(self, outcome: Settlement, *deliveries: Delivery) -> None:
+        async with self.bus.transaction() as transaction:
+            for delivery in deliveries:
+                await transaction.settle(delivery, outcome)
+
+    async def lose(self, *deliveries: Delivery) -> int:
+        """Let the leases of deliveries expire and be reaped; returns how many events came back."""
+        self.backend.expire({delivery.token for delivery in deliveries})
+        return await self.reap()
+
+    async def reap(self) -> int:
+        self.backend.look_everywhere(self.bus)
+        return await self.bus.reap()
+
+    async def kill_next(self, stream: str) -> Delivery:
+        """Claim the next event of a stream alone and let it die."""
+        delivery = await self.claim_one(stream)
+        await self.settle(Dead("broken", "broken"), delivery)
+        return delivery
+
+    async def situation(self, event: Envelope | Delivery) -> Situation:
+        envelope = event.envelope if isinstance(event, Delivery) else event
+        (situation,) = await self.operations.situations(envelope.event_id)
+        return situation
+
+    async def why(self, event: Envelope | Delivery) -> str:
+        return why(await self.situation(event))
+
+    async def status(self, event: Envelope | Delivery) -> str:
+        return (await self.situation(event)).status
+
+    async def dead(self, **which: str) -> list[DeadLetter]:
+        return await self.operations.dead_letters(DeadFilter(**which), 100)  # type: ignore[arg-type]
+
+    async def redrive(self, *deliveries: Delivery) -> list[UUID]:
+        return await self.operations.redrive([delivery.position for delivery in deliveries], actor="tester")
+
+    async def discard(self, *deliveries: Delivery) -> list[UUID]:
+        positions = [delivery.position for delivery in deliveries]
+        return await self.operations.discard(positions, reason="not needed", actor="tester")
+
+    async def cancel(self, event: Envelope | Delivery) -> str:
+        envelope = event.envelope if isinstance(event, Delivery) else event
+        situation = await self.situation(envelope)
+        return await self.operations.cancel(envelope.event_id, situation.stream, actor="tester")
+
+    async def log_types(self) -> list[str]:
+        return [logged.entry.type for logged in await self.read_log()]
+
+    async def read_log(self) -> list[LoggedEntry]:
+        """Read the whole log up to an entry of our own, behind which nothing readable can be missing."""
+        mark = LogEntry(type="mark", actor="tester")
+        async with self.bus.transaction() as transaction:
+            await transaction.append(mark)
+
+        async def up_to_mark() -> list[LoggedEntry]:
+            entries = await self.operations.read_log(Cursor(), 10_000)
+            return entries if entries and entries[-1].entry.trace_id == mark.trace_id else []
+
+        return (await eventually(up_to_mark, "the newest entry can be read"))[:-1]
+
+    async def drain(self, stream: str, *, size: int = 100, bound: int = 200) -> list[Delivery]:
+        """Claim and complete until the stream is empty; returns the deliveries in the order of their completion."""
+        done: list[Delivery] = []
+        for _ in range(bound):
+            claimed = await self.claim(stream, size)
+            if not claimed:
+                return done
+            for delivery in claimed:
+                await self.settle(Done(), delivery)
+                done.append(delivery)
+        raise AssertionError(f"stream {stream} does not become empty")
+
+    def check(self) -> None:
+        broken = violations(self.picture)
+        assert not broken, broken
+
+    @asynccontextmanager
+    async def working(self, dispatcher: Dispatcher, *streams: str, bus: Bus | None = None) -> AsyncIterator[Worker]:
+        """Let a real Worker run for the length of the block."""
+        poll = timedelta(milliseconds=20)
+        worker = Worker(bus or self.bus, dispatcher, streams, name="the-worker", poll=poll)
+        running = asyncio.create_task(worker.run())
+        try:
+            yield worker
+        finally:
+            worker.stop()
+            await running
+
+    async def until_waiting(self, count: int) -> None:
+        await eventually(lambda: self.backend.waiting() >= count, f"{count} wait for a lock")
+
+
+@contextlib.contextmanager
+def nothing_changes(scene: Scene) -> Iterator[None]:
+    before = scene.picture
+    yield
+    assert scene.picture == before

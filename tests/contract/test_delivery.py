@@ -1,0 +1,190 @@
+"""At least once for what was committed, never for what was not."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+import pytest
+
+from kingdom.bus import Dispatcher, Done, Envelope, Received, Record, Transaction
+from kingdom.clock import utc_now
+from kingdom.errors import Misconfigured
+from tests.contract.scene import HOUR, Scene, eventually, ids, ping
+
+
+class Unwanted(Exception):
+    pass
+
+
+async def test_an_event_of_a_committed_transaction_is_delivered(scene: Scene) -> None:
+    event = ping()
+    async with scene.bus.transaction() as transaction:
+        await transaction.publish(event)
+        assert await scene.claim("free") == []
+    assert ids(await scene.claim("free")) == [event.event_id]
+
+
+async def test_an_event_of_a_rolled_back_transaction_is_never_delivered(scene: Scene) -> None:
+    async def fail() -> None:
+        async with scene.bus.transaction() as transaction:
+            await transaction.publish(ping(), Envelope(type="Both", partition_key="k"))
+            await transaction.get("job", "1")
+            raise Unwanted
+
+    with pytest.raises(Unwanted):
+        await fail()
+    assert [await scene.claim(stream) for stream in ("free", "other", "line")] == [[], [], []]
+    assert scene.picture.rows == []
+    assert scene.picture.keys == {}
+
+
+async def test_an_envelope_arrives_as_it_was_published(scene: Scene) -> None:
+    event = Envelope(
+        type="Ping",
+        payload={"text": "äöü \U0001f451", "list": [1, 2.5, None, {"deep": True}]},
+        schema_version=3,
+        event_id=uuid4(),
+        occurred_at=datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC),
+        trace_id="0123456789abcdef0123456789abcdef",
+        owner_id="owner",
+        stream="free",
+        partition_key="key",
+        aggregate_type="Order",
+        aggregate_id="o-1",
+        attributes={"market": "KR", "strategyKey": "s"},
+    )
+    await scene.bus.publish(event)
+    assert (await scene.claim_one("free")).envelope == event
+
+
+async def test_an_event_is_copied_to_every_stream_that_subscribes_to_its_type(scene: Scene) -> None:
+    event = Envelope(type="Both", partition_key="k")
+    await scene.bus.publish(event)
+    for stream in ("free", "other", "line"):
+        delivery = await scene.claim_one(stream)
+        assert delivery.envelope.event_id == event.event_id
+        assert delivery.stream == delivery.envelope.stream == stream
+
+
+async def test_the_copies_of_an_event_are_settled_apart(scene: Scene) -> None:
+    await scene.bus.publish(Envelope(type="Both", partition_key="k"))
+    await scene.settle(Done(), await scene.claim_one("free"))
+    assert await scene.claim("free") == []
+    assert len(await scene.claim("other")) == 1
+
+
+async def test_a_named_stream_gets_an_event_alone(scene: Scene) -> None:
+    await scene.bus.publish(Envelope(type="Both", stream="other"))
+    assert await scene.claim("free") == []
+    assert len(await scene.claim("other")) == 1
+
+
+async def test_a_member_of_a_family_is_a_stream_of_its_own(scene: Scene) -> None:
+    await scene.bus.publish(Envelope(type="Anything", stream="host.a"))
+    assert await scene.claim("host.b") == []
+    assert len(await scene.claim("host.a")) == 1
+
+
+async def test_an_undeclared_stream_is_refused(scene: Scene) -> None:
+    with pytest.raises(Misconfigured, match="nowhere"):
+        await scene.bus.publish(Envelope(type="Ping", stream="nowhere"))
+
+
+async def test_a_type_without_subscribers_goes_nowhere(scene: Scene) -> None:
+    assert await scene.bus.publish(Envelope(type="Unheard")) == ()
+    assert scene.picture.rows == []
+
+
+async def test_events_come_in_the_order_of_their_publishing(scene: Scene) -> None:
+    events = [ping(number) for number in range(20)]
+    for event in events[:5]:
+        await scene.bus.publish(event)
+    await scene.bus.publish(*events[5:])
+    assert ids(await scene.claim("free", 7)) + ids(await scene.claim("free", 13)) == ids(events)
+
+
+async def test_a_claim_takes_no_more_than_its_limit(scene: Scene) -> None:
+    await scene.bus.publish(*map(ping, range(5)))
+    assert [len(await scene.claim("free", 2)) for _ in range(4)] == [2, 2, 1, 0]
+
+
+async def test_a_done_event_is_never_delivered_again(scene: Scene) -> None:
+    await scene.bus.publish(ping())
+    delivery = await scene.claim_one("free")
+    await scene.settle(Done(), delivery)
+    assert await scene.lose(delivery) == 0
+    assert await scene.claim("free") == []
+    assert await scene.status(delivery) == "DONE"
+
+
+async def test_workers_that_claim_at_once_share_the_events_out(scene: Scene) -> None:
+    events = [ping(number) for number in range(60)]
+    await scene.bus.publish(*events)
+    async with scene.second() as second:
+        claims = await asyncio.gather(*(bus.claim("free", 5, "w") for bus in (scene.bus, second) for _ in range(6)))
+    claimed = [event for claim in claims for event in ids(claim)]
+    assert len(claimed) == len(set(claimed))
+    tokens = [claim[0].token for claim in claims if claim]
+    assert len(tokens) == len(set(tokens))
+    assert set(claimed) | set(ids(await scene.claim("free"))) == set(ids(events))
+
+
+async def test_a_delayed_event_is_not_delivered_before_its_time(scene: Scene) -> None:
+    later, soon = ping(), ping()
+    await scene.bus.publish(later, at=utc_now() + HOUR)
+    await scene.bus.publish(soon, at=utc_now() + timedelta(milliseconds=300))
+    (delivery,) = await eventually(lambda: scene.claim("free"), "the event becomes due")
+    assert delivery.envelope.event_id == soon.event_id
+    assert utc_now() >= delivery.published_at + timedelta(milliseconds=200)
+    assert await scene.status(later) == "PENDING"
+
+
+async def test_a_waiting_worker_is_woken_by_a_publisher_elsewhere(scene: Scene) -> None:
+    async with scene.second() as second:
+        waiting = asyncio.create_task(scene.bus.wait({"free"}, HOUR))
+
+        async def woken() -> bool:
+            await second.publish(ping())
+            return waiting.done()
+
+        await eventually(woken, "the waiter returns")
+        await waiting
+
+
+async def test_a_worker_waits_no_longer_than_it_said(scene: Scene) -> None:
+    async with asyncio.timeout(30):
+        await scene.bus.wait({"free"}, timedelta(milliseconds=10))
+
+
+async def test_a_reaction_takes_effect_once_though_it_fails_and_is_run_again(scene: Scene) -> None:
+    dispatcher = Dispatcher()
+    runs = 0
+
+    @dispatcher.reaction("Ping")
+    async def count(event: Received[dict[str, int]], transaction: Transaction) -> None:
+        nonlocal runs
+        runs += 1
+        tally = await transaction.get("tally", "all") or Record(kind="tally", id="all", state="counting", doc={"n": 0})
+        seen = [*tally.doc.get("seen", []), event.payload["number"]]
+        await transaction.put(
+            Record(kind="tally", id="all", state="counting", version=tally.version, doc={"seen": seen})
+        )
+        await transaction.publish(Envelope(type="Counted", stream="other", payload=event.payload))
+        assert await transaction.once("counted", str(event.payload["number"]), HOUR)
+        if event.payload["number"] % 3 == 0 and event.attempt == 1:
+            raise Unwanted
+
+    await scene.bus.publish(*map(ping, range(12)))
+    async with (
+        scene.second() as second,
+        scene.working(dispatcher, "free"),
+        scene.working(dispatcher, "free", bus=second),
+    ):
+        await eventually(lambda: not [row for row in scene.picture.rows if row.stream == "free"], "all are done")
+    async with scene.bus.transaction() as transaction:
+        tally = await transaction.get("tally", "all")
+    assert tally is not None
+    assert sorted(tally.doc["seen"]) == list(range(12))
+    followups = await scene.claim("other")
+    assert sorted(delivery.envelope.payload["number"] for delivery in followups) == list(range(12))
+    assert runs >= 12 + 4

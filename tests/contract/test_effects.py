@@ -1,0 +1,130 @@
+"""An outside call is never repeated without proof that it did not happen."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from kingdom.bus import EFFECTS, Dispatcher, Envelope, Honours
+from kingdom.bus.effect import Answer, Attempt, Throttled
+from tests.contract.outside import Payment, calls
+from tests.contract.processes import child
+from tests.contract.scene import KINDS, QUICK, QUICK_IDLE, Scene, eventually
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Path:
+    return tmp_path / "book"
+
+
+def bill(invoice: int = 1) -> Envelope:
+    return Envelope(type="Bill", stream="free", payload={"invoice": invoice})
+
+
+@asynccontextmanager
+async def paying(scene: Scene, payment: Payment) -> AsyncIterator[None]:
+    dispatcher = Dispatcher()
+    dispatcher.effect("Bill", payment)
+    async with scene.backend.open(QUICK, KINDS, QUICK_IDLE) as bus, scene.working(dispatcher, "free", bus=bus):
+        yield
+
+
+async def ledger_state(scene: Scene) -> str:
+    async with scene.bus.transaction() as transaction:
+        record = await transaction.get(EFFECTS.name, "invoice-1")
+    assert record is not None
+    return record.state
+
+
+def nothing_open(scene: Scene) -> bool:
+    return not [row for row in scene.picture.rows if row.open]
+
+
+async def test_a_call_whose_worker_died_before_its_answer_is_found_and_not_repeated(scene: Scene, book: Path) -> None:
+    event = bill()
+    await scene.bus.publish(event)
+    async with child(scene, "pay_and_die", str(book)) as victim:
+        await eventually(lambda: victim.has_ended, "the worker dies after its call")
+    assert len(calls(book)) == 1
+    assert await ledger_state(scene) == "SENT"
+    async with paying(scene, Payment(book)):
+        await eventually(lambda: nothing_open(scene), "the event is done")
+    assert len(calls(book)) == 1
+    assert await scene.status(event) == "DONE"
+    assert await ledger_state(scene) == "ACKED"
+
+
+@pytest.mark.parametrize("honours", [Honours.IDENTIFIER, Honours.FENCE])
+async def test_a_call_that_is_proven_absent_is_made_once(scene: Scene, book: Path, honours: Honours) -> None:
+    event = bill()
+    await scene.bus.publish(event)
+    async with child(scene, "die_before_paying", str(book)) as victim:
+        await eventually(lambda: victim.has_ended, "the worker dies before its call")
+    assert calls(book) == []
+    async with paying(scene, Payment(book, honours)):
+        await eventually(lambda: nothing_open(scene), "the event is done")
+    assert len(calls(book)) == 1
+    assert await scene.status(event) == "DONE"
+
+
+async def test_a_call_to_a_target_that_excludes_no_late_sender_goes_to_a_person(scene: Scene, book: Path) -> None:
+    event = bill()
+    await scene.bus.publish(event)
+    async with child(scene, "die_before_paying", str(book)) as victim:
+        await eventually(lambda: victim.has_ended, "the worker dies before its call")
+    async with paying(scene, Payment(book, Honours.NOTHING)):
+        await eventually(lambda: nothing_open(scene), "the event is given up")
+    assert calls(book) == []
+    situation = await scene.situation(event)
+    assert (situation.status, situation.error_code) == ("DEAD", "effect_unclear")
+    assert await scene.log_types() == ["effect.unclear"]
+
+
+async def test_a_zombie_that_wakes_up_to_send_sends_what_its_successor_sent(scene: Scene, book: Path) -> None:
+    await scene.bus.publish(bill())
+    async with child(scene, "fall_asleep_before_paying", str(book)) as zombie:
+        await zombie.until_stopped()
+        async with paying(scene, Payment(book)):
+            await eventually(lambda: nothing_open(scene), "another worker has paid")
+        zombie.wake()
+        await eventually(lambda: len(calls(book)) == 2, "the zombie sends too late")
+        # The target does a call with the same identifier only once.
+        assert len(set(calls(book))) == 1
+    assert await ledger_state(scene) == "ACKED"
+
+
+async def test_two_events_with_one_key_are_one_effect(scene: Scene, book: Path) -> None:
+    await scene.bus.publish(bill(1), bill(1), bill(2))
+    async with paying(scene, Payment(book)):
+        await eventually(lambda: nothing_open(scene), "all are done")
+    assert len(calls(book)) == 2
+
+
+async def test_a_throttled_call_waits_and_goes_out_under_a_new_identifier(scene: Scene, book: Path) -> None:
+    seen: list[str] = []
+
+    class Busy(Payment):
+        async def call(self, attempt: Attempt) -> Answer:
+            seen.append(attempt.identifier)
+            return await super().call(attempt) if len(seen) > 1 else Throttled(None)
+
+    event = bill()
+    await scene.bus.publish(event)
+    async with paying(scene, Busy(book)):
+        await eventually(lambda: nothing_open(scene), "the event is done")
+    assert len(set(seen)) == 2
+    assert calls(book) == seen[1:]
+
+
+async def test_a_call_that_failed_without_an_answer_is_looked_for_before_anything_else(
+    scene: Scene, book: Path
+) -> None:
+    def lose_the_answer() -> None:
+        raise ConnectionError("the answer is lost")
+
+    await scene.bus.publish(bill())
+    async with paying(scene, Payment(book, Honours.NOTHING, after=lose_the_answer)):
+        await eventually(lambda: nothing_open(scene), "the event is done")
+    assert len(calls(book)) == 1
+    assert await ledger_state(scene) == "ACKED"

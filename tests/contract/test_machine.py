@@ -1,0 +1,347 @@
+"""A state machine against the real store: any order of operations, the same promises after each of them."""
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeVar
+from uuid import UUID
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from kingdom.bus import Dead, Defer, Delivery, Done, Envelope, Retry
+from kingdom.bus.outcome import Release, Settlement
+from kingdom.clock import utc_now
+from kingdom.errors import LeaseLost
+from tests.contract.backends import BackendUnderTest
+from tests.contract.picture import Picture, Row, violations
+from tests.contract.scene import HOUR, KINDS, NO_WAIT, TOPOLOGY, Scene
+
+STREAMS = ("free", "line", "skipping")
+KEYS = ("a", "b")
+T = TypeVar("T")
+DATA = st.data()
+LIMITS = st.sampled_from([1, 2, 5, 20])
+RARELY = st.sampled_from([False] * 5 + [True])
+
+
+@dataclass(slots=True)
+class Bench:
+    """What all examples of one run use: one loop, one bus, one store that is emptied between them."""
+
+    runner: asyncio.Runner
+    scene: Scene
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.runner.run(work)
+
+
+@dataclass(slots=True)
+class Model:
+    """What must be true of the store, known without looking at it."""
+
+    published: set[tuple[str, UUID]] = field(default_factory=set)
+    done: set[tuple[str, UUID]] = field(default_factory=set)
+    discarded: set[tuple[str, UUID]] = field(default_factory=set)
+    # Deliveries in flight by position, and those that a worker has lost or settled.
+    held: dict[int, Delivery] = field(default_factory=dict)
+    stale: list[Delivery] = field(default_factory=list)
+    expired: set[int] = field(default_factory=set)
+    redriven: set[int] = field(default_factory=set)
+    paused: set[str] = field(default_factory=set)
+    newest_token: int = 0
+
+    def let_go(self, *deliveries: Delivery) -> None:
+        for delivery in deliveries:
+            del self.held[delivery.position]
+            self.stale.append(delivery)
+
+    def next_to_settle(self) -> list[Delivery]:
+        """Return the deliveries that a worker may settle now: of a run only the first that is left."""
+        firsts = {
+            delivery.line or delivery.position: delivery for _, delivery in sorted(self.held.items(), reverse=True)
+        }
+        return sorted(firsts.values(), key=lambda delivery: delivery.position)
+
+    def rest_of_run(self, delivery: Delivery) -> list[Delivery]:
+        return [self.held[position] for position in delivery.run if position in self.held]
+
+
+class BusMachine(RuleBasedStateMachine):
+    bench: ClassVar[Bench]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scene = self.bench.scene
+        self.model = Model()
+        self.number = 0
+
+    @initialize(keys=st.lists(st.sampled_from(KEYS), min_size=2, max_size=6))
+    def start(self, keys: list[str]) -> None:
+        self.scene.backend.clear()
+        for stream in STREAMS:
+            self.bench.run(self.scene.bus.publish(*(self.event(stream, key) for key in keys)))
+
+    @rule(stream=st.sampled_from(STREAMS), keys=st.lists(st.sampled_from(KEYS), min_size=1, max_size=4), late=RARELY)
+    def publish(self, stream: str, keys: list[str], *, late: bool) -> None:
+        events = [self.event(stream, key) for key in keys]
+        at = utc_now() + HOUR if late else None
+        assert self.bench.run(self.scene.bus.publish(*events, at=at)) == ()
+
+    @rule(data=DATA)
+    @precondition(lambda self: self.picture.rows)
+    def publish_again(self, data: st.DataObject) -> None:
+        before = self.picture
+        row = data.draw(st.sampled_from(before.rows))
+        key = row.line[1] if row.line else None
+        event = Envelope(type="Any", event_id=row.event_id, stream=row.stream, partition_key=key)
+        assert len(self.bench.run(self.scene.bus.publish(event))) == 1
+        assert self.picture == before
+
+    @rule(stream=st.sampled_from(STREAMS), limit=LIMITS)
+    def claim(self, stream: str, limit: int) -> None:
+        deliveries = self.bench.run(self.scene.claim(stream, limit))
+        assert len(deliveries) <= limit
+        assert not (deliveries and stream in self.model.paused)
+        for delivery in deliveries:
+            assert delivery.token > self.model.newest_token
+            assert delivery.position not in self.model.held
+            assert delivery.attempt <= delivery.max_attempts or delivery.quarantine()
+            assert not (delivery.suspect and len(deliveries) > 1)
+            self.model.held[delivery.position] = delivery
+        assert len({delivery.token for delivery in deliveries}) <= 1
+        self.model.newest_token = max([self.model.newest_token, *(delivery.token for delivery in deliveries)])
+        for delivery in deliveries:
+            if delivery.position in self.model.held and (verdict := delivery.quarantine()):
+                self.settle_held(delivery, verdict)
+
+    @rule(data=DATA)
+    @precondition(lambda self: self.model.held or self.model.stale)
+    def renew(self, data: st.DataObject) -> None:
+        delivery = data.draw(st.sampled_from([*self.model.held.values(), *self.model.stale]))
+        alive = self.scene.bus.renew({delivery.token: HOUR}).alive
+        held = {each.token for each in self.model.held.values()}
+        assert delivery.token in alive or delivery.token not in held
+        self.model.expired -= alive
+
+    @rule(data=DATA, outcome=st.sampled_from([Done(), Retry(NO_WAIT), Dead("broken"), Release()]))
+    def settle(self, data: st.DataObject, outcome: Settlement) -> None:
+        if delivery := self.some_delivery(data):
+            self.settle_held(delivery, outcome)
+
+    @rule(data=DATA)
+    def defer(self, data: st.DataObject) -> None:
+        if delivery := self.some_delivery(data):
+            self.settle_held(delivery, Defer.by(NO_WAIT, "later"))
+
+    @rule(data=DATA, follow_up=st.booleans())
+    def complete_a_lease(self, data: st.DataObject, *, follow_up: bool) -> None:
+        first = self.some_delivery(data)
+        if first is None:
+            return
+        deliveries = [delivery for _, delivery in sorted(self.model.held.items()) if delivery.token == first.token]
+        self.check_order(deliveries)
+
+        async def complete() -> None:
+            async with self.scene.bus.transaction(hold=deliveries) as transaction:
+                assert transaction.held == tuple(deliveries)
+                for delivery in deliveries:
+                    await transaction.settle(delivery, Done())
+                if follow_up:
+                    await transaction.publish(self.event(first.stream, first.envelope.partition_key or "a"))
+
+        self.bench.run(complete())
+        for delivery in deliveries:
+            self.model.done.add((delivery.stream, delivery.envelope.event_id))
+        self.model.let_go(*deliveries)
+
+    @rule(data=DATA, outcome=st.sampled_from([Done(), Retry(NO_WAIT), Defer.by(NO_WAIT, "x"), Dead("x"), Release()]))
+    @precondition(lambda self: self.model.stale)
+    def settle_too_late(self, data: st.DataObject, outcome: Settlement) -> None:
+        delivery = data.draw(st.sampled_from(self.model.stale))
+        before = self.picture
+        with pytest.raises(LeaseLost):
+            self.bench.run(self.scene.settle(outcome, delivery))
+        assert self.picture == before
+
+    @rule(data=DATA)
+    def expire(self, data: st.DataObject) -> None:
+        if delivery := self.some_delivery(data):
+            self.scene.backend.expire([delivery.token])
+            self.model.expired.add(delivery.token)
+
+    @rule()
+    @precondition(lambda self: self.model.expired)
+    def reap(self) -> None:
+        lost = [delivery for delivery in self.model.held.values() if delivery.token in self.model.expired]
+        assert self.bench.run(self.scene.reap()) == len(lost)
+        self.model.let_go(*lost)
+        self.model.expired.clear()
+
+    @rule(data=DATA)
+    def redrive(self, data: st.DataObject) -> None:
+        if row := self.some_dead(data):
+            assert self.bench.run(self.scene.operations.redrive([row.position], actor="machine")) == [row.event_id]
+            self.model.redriven.add(row.position)
+
+    @rule(data=DATA)
+    def discard(self, data: st.DataObject) -> None:
+        if row := self.some_dead(data):
+            self.discard_row(row)
+
+    @rule(data=DATA)
+    def cancel(self, data: st.DataObject) -> None:
+        rows = [row for row in self.picture.rows if row.open]
+        if rows:
+            row = data.draw(st.sampled_from(rows))
+            answer = self.bench.run(self.scene.operations.cancel(row.event_id, row.stream, actor="machine"))
+            assert answer == ("requested" if row.position in self.model.held else "cancelled")
+
+    @rule(stream=st.sampled_from(STREAMS))
+    def pause_or_resume(self, stream: str) -> None:
+        # One at a time, so that there is always something left to do.
+        if self.model.paused:
+            self.resume()
+        else:
+            self.bench.run(self.scene.operations.pause(stream, reason="test", actor="machine"))
+            self.model.paused.add(stream)
+
+    @invariant()
+    def the_store_is_sound(self) -> None:
+        picture, model = self.picture, self.model
+        assert violations(picture) == []
+        live = {(row.stream, row.event_id) for row in picture.rows}
+        ended = {(stream, event_id) for event_id, streams in picture.ended.items() for stream in streams}
+        assert live | ended == model.published
+        assert ended == model.done | model.discarded
+        flying = {(row.position, row.token) for row in picture.rows if row.status == "PROCESSING"}
+        assert flying == {(delivery.position, delivery.token) for delivery in model.held.values()}
+
+    def teardown(self) -> None:
+        """Whatever has happened, everything can still be brought to its end."""
+        self.resume()
+        for _ in range(len(self.model.published) + 1):
+            self.scene.backend.expire({delivery.token for delivery in self.model.held.values()})
+            self.model.expired = {delivery.token for delivery in self.model.held.values()}
+            self.reap()
+            for stream in STREAMS:
+                self.claim(stream, 20)
+            while self.model.held:
+                self.settle_held(self.model.next_to_settle()[0], Done())
+            self.give_up_on_the_rest()
+            if not self.picture.rows:
+                break
+        assert self.picture.rows == []
+        assert self.picture.keys == {}
+        assert self.model.done | self.model.discarded == self.model.published
+
+    # What the rules are made of.
+
+    @property
+    def picture(self) -> Picture:
+        return self.scene.picture
+
+    @property
+    def dead(self) -> list[Row]:
+        return [row for row in self.picture.rows if not row.open]
+
+    def event(self, stream: str, key: str) -> Envelope:
+        self.number += 1
+        event = Envelope(type="Any", stream=stream, partition_key=key, payload={"number": self.number})
+        self.model.published.add((stream, event.event_id))
+        return event
+
+    def resume(self) -> None:
+        for stream in self.model.paused:
+            assert self.bench.run(self.scene.operations.resume(stream, actor="machine"))
+        self.model.paused.clear()
+
+    def some_delivery(self, data: st.DataObject) -> Delivery | None:
+        """Return a delivery that may be settled now; claims first where none is held."""
+        if not self.model.held or data.draw(RARELY):
+            waiting = {row.stream for row in self.picture.rows if row.status == "PENDING"} - self.model.paused
+            for stream in data.draw(st.permutations(sorted(waiting))):
+                self.claim(stream, data.draw(LIMITS))
+        return data.draw(st.sampled_from(self.model.next_to_settle())) if self.model.held else None
+
+    def some_dead(self, data: st.DataObject) -> Row | None:
+        """Return a dead row; lets one die first where there is none."""
+        if not self.dead and (delivery := self.some_delivery(data)):
+            self.settle_held(delivery, Dead("broken"))
+        dead = self.dead
+        return data.draw(st.sampled_from(dead)) if dead else None
+
+    def settle_held(self, delivery: Delivery, outcome: Settlement) -> None:
+        if isinstance(outcome, Done):
+            self.check_order([delivery])
+        self.bench.run(self.scene.settle(outcome, delivery))
+        if isinstance(outcome, Done):
+            self.model.done.add((delivery.stream, delivery.envelope.event_id))
+            self.model.let_go(delivery)
+            return
+        self.model.let_go(*(self.model.rest_of_run(delivery) or [delivery]))
+        row = self.picture.of(delivery.envelope.event_id)
+        exhausted = isinstance(outcome, Retry) and delivery.attempt >= delivery.max_attempts
+        assert row.status == ("DEAD" if exhausted or isinstance(outcome, Dead) else "PENDING")
+        given_back = isinstance(outcome, Defer | Release)
+        assert row.attempt == delivery.attempt - given_back
+
+    def check_order(self, completed: list[Delivery]) -> None:
+        """Only a redriven event may come after a later one of its key."""
+        positions = {delivery.position for delivery in completed}
+        for delivery in completed:
+            for row in self.picture.rows:
+                before = row.open and row.line is not None and row.line == delivery.line
+                if before and row.position < delivery.position and row.position not in positions:
+                    assert row.position in self.model.redriven
+
+    def discard_row(self, row: Row) -> None:
+        gone = self.bench.run(self.scene.operations.discard([row.position], reason="test", actor="machine"))
+        assert gone == [row.event_id]
+        self.model.discarded.add((row.stream, row.event_id))
+
+    def give_up_on_the_rest(self) -> None:
+        """Discard what is dead, and what is delayed and nothing else holds back."""
+        picture = self.picture
+        for row in picture.rows:
+            if row.open and row.ready:
+                self.bench.run(self.scene.operations.cancel(row.event_id, row.stream, actor="machine"))
+        for row in self.dead:
+            self.discard_row(row)
+
+
+@pytest.fixture
+def one_bench(backend: BackendUnderTest) -> Iterator[Bench]:
+    with asyncio.Runner() as runner:
+        opening = AsyncExitStack()
+        bus = runner.run(opening.enter_async_context(backend.open(TOPOLOGY, KINDS)))
+        yield Bench(runner, Scene(backend, bus, backend.operations(bus)))
+        runner.run(opening.aclose())
+
+
+def test_any_order_of_operations_keeps_every_promise(one_bench: Bench) -> None:
+    class OnOneStore(BusMachine):
+        bench = one_bench
+
+    run_state_machine_as_test(
+        OnOneStore,
+        settings=settings(
+            max_examples=60,
+            stateful_step_count=30,
+            deadline=None,
+            # The same examples every time: a gate must not fail by chance.
+            derandomize=True,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

@@ -1,0 +1,86 @@
+"""Once: the only lasting dedup."""
+
+import asyncio
+from contextlib import suppress
+from datetime import timedelta
+
+from kingdom.bus import Bus
+from tests.contract.scene import HOUR, Scene, eventually, ping
+
+
+async def take(bus: Bus, key: str = "key", scope: str = "scope", keep: timedelta = HOUR) -> bool:
+    async with bus.transaction() as transaction:
+        return await transaction.once(scope, key, keep)
+
+
+async def test_a_key_is_taken_once(scene: Scene) -> None:
+    async with scene.second() as second:
+        assert [await take(scene.bus), await take(second), await take(scene.bus)] == [True, False, False]
+
+
+async def test_keys_and_scopes_are_apart(scene: Scene) -> None:
+    assert await take(scene.bus)
+    assert await take(scene.bus, key="other")
+    assert await take(scene.bus, scope="other")
+
+
+async def test_a_key_taken_twice_in_one_transaction_is_taken_once(scene: Scene) -> None:
+    async with scene.bus.transaction() as transaction:
+        assert await transaction.once("scope", "key", HOUR)
+        assert not await transaction.once("scope", "key", HOUR)
+
+
+async def test_a_key_of_a_rolled_back_transaction_is_free(scene: Scene) -> None:
+    with suppress(ZeroDivisionError):
+        async with scene.bus.transaction() as transaction:
+            assert await transaction.once("scope", "key", HOUR)
+            raise ZeroDivisionError
+    assert await take(scene.bus)
+
+
+async def test_a_key_can_be_taken_again_when_it_has_expired(scene: Scene) -> None:
+    short = timedelta(milliseconds=50)
+    assert await take(scene.bus, keep=short)
+    await eventually(lambda: take(scene.bus), "the key expires")
+    assert not await take(scene.bus)
+
+
+async def test_asking_for_a_taken_key_does_not_keep_it_longer(scene: Scene) -> None:
+    assert await take(scene.bus, keep=timedelta(seconds=2))
+    assert not await take(scene.bus, keep=HOUR)
+    await eventually(lambda: take(scene.bus), "the key expires in its own time")
+
+
+async def test_of_many_who_ask_at_once_one_gets_the_key(scene: Scene) -> None:
+    gate = asyncio.Barrier(8)
+
+    async def ask() -> bool:
+        async with scene.bus.transaction() as transaction:
+            await gate.wait()
+            return await transaction.once("scope", "key", HOUR)
+
+    assert sorted(await asyncio.gather(*(ask() for _ in range(8)))) == [False] * 7 + [True]
+
+
+async def test_one_who_asks_while_another_holds_the_key_waits_for_the_outcome(scene: Scene) -> None:
+    async with (
+        scene.backend.caller(scene.bus) as holder,
+        scene.backend.caller(scene.bus) as asker,
+        holder.join() as first,
+        asker.join() as second,
+    ):
+        assert await first.once("scope", "key", HOUR)
+        asking = asyncio.create_task(second.once("scope", "key", HOUR))
+        await scene.until_waiting(1)
+        await holder.rollback()
+        assert await asking
+
+
+async def test_a_key_and_what_it_guards_are_kept_together(scene: Scene) -> None:
+    async def arrive() -> None:
+        async with scene.bus.transaction() as transaction:
+            if await transaction.once("webhook", "delivery-1", HOUR):
+                await transaction.publish(ping())
+
+    await asyncio.gather(*(arrive() for _ in range(5)))
+    assert len(await scene.claim("free")) == 1

@@ -1,0 +1,146 @@
+"""Real processes, killed and stopped at the worst moment."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from kingdom.bus import Dispatcher, Done, Envelope, Query, Received, Record, Transaction
+from tests.contract.processes import Child, child
+from tests.contract.scene import (
+    KINDS,
+    PATIENCE_SECONDS,
+    QUICK,
+    QUICK_IDLE,
+    QUICK_LEASE,
+    Scene,
+    eventually,
+    ids,
+    nothing_changes,
+    ping,
+    step,
+)
+
+
+def counting() -> Dispatcher:
+    """Return handlers that note in a record who has handled an event, as the child's do."""
+    dispatcher = Dispatcher()
+
+    @dispatcher.reaction("Ping")
+    async def handle(event: Received[dict[str, int]], transaction: Transaction) -> None:
+        name = str(event.payload["number"])
+        seen = await transaction.get("tally", name) or Record(kind="tally", id=name, state="counting", doc={"by": []})
+        doc = {"by": [*seen.doc["by"], "parent"]}
+        await transaction.put(Record(kind="tally", id=name, state="counting", version=seen.version, doc=doc))
+
+    return dispatcher
+
+
+async def tallies(scene: Scene) -> dict[str, list[str]]:
+    async with scene.bus.transaction() as transaction:
+        return {record.id: record.doc["by"] for record in await transaction.find(Query(kind="tally"))}
+
+
+@asynccontextmanager
+async def recovering(scene: Scene) -> AsyncIterator[None]:
+    """Let a second worker, with a bus of its own, take over what the child lets fall."""
+    async with scene.backend.open(QUICK, KINDS, QUICK_IDLE) as bus, scene.working(counting(), "free", bus=bus):
+        yield
+
+
+async def test_a_zombie_that_wakes_up_past_its_lease_changes_nothing(scene: Scene) -> None:
+    await scene.bus.publish(ping())
+    async with child(scene, "settle_late") as zombie:
+        token = (await zombie.told())["token"]
+        await zombie.stop()
+        await eventually(scene.reap, "the lease of the stopped process ends by itself")
+        owner = await scene.claim_one("free")
+        assert owner.token > token
+        with nothing_changes(scene):
+            zombie.wake()
+            zombie.go_on()
+            assert (await zombie.told())["alive"] == []
+            assert (await zombie.told())["settled"] == "lost"
+    async with scene.bus.transaction() as transaction:
+        assert await transaction.get("job", "of-the-zombie") is None
+    await scene.settle(Done(), owner)
+    assert await scene.status(owner) == "DONE"
+
+
+async def test_a_process_that_goes_on_within_its_lease_settles_as_ever(scene: Scene) -> None:
+    await scene.bus.publish(ping())
+    async with child(scene, "settle_late") as living:
+        token = (await living.told())["token"]
+        scene.bus.renew({token: QUICK_LEASE * 100})
+        await living.stop()
+        assert await scene.reap() == 0
+        living.wake()
+        living.go_on()
+        assert (await living.told())["alive"] == [token]
+        assert (await living.told())["settled"] == "kept"
+    assert [row.status for row in scene.picture.rows] == []
+
+
+async def test_a_worker_stopped_inside_a_reaction_is_replaced_and_its_reaction_counts_once(scene: Scene) -> None:
+    await scene.bus.publish(ping(1))
+    async with child(scene, "work") as zombie:
+        assert (await zombie.told())["handling"] == 1
+        await zombie.stop()
+        async with recovering(scene):
+            await eventually(lambda: tallies(scene), "another worker has handled it")
+        zombie.wake()
+        zombie.go_on()
+        # The next event that it handles shows that it has come to terms with the loss of the first.
+        await scene.bus.publish(ping(2))
+        while (await zombie.told())["handling"] != 2:
+            zombie.go_on()
+        zombie.go_on()
+        await eventually(lambda: not scene.picture.rows, "both are done")
+        await zombie.kill()
+    assert await tallies(scene) == {"1": ["parent"], "2": ["child"]}
+
+
+async def test_the_events_of_a_killed_worker_are_recovered_and_handled_once(scene: Scene) -> None:
+    await scene.bus.publish(*map(ping, range(5)))
+    async with child(scene, "work") as victim:
+        assert (await victim.told())["handling"] == 0
+        await victim.kill()
+        assert [row.status for row in scene.picture.rows] == ["PROCESSING"] * 5
+        async with recovering(scene):
+            await eventually(lambda: not scene.picture.rows, "all are done")
+    assert await tallies(scene) == {str(number): ["parent"] for number in range(5)}
+
+
+async def test_an_event_that_kills_every_worker_ends_dead_and_the_others_are_done(scene: Scene) -> None:
+    await scene.bus.publish(*map(ping, range(3)))
+    killed = 0
+    while not await scene.dead():
+        async with child(scene, "die_of_zero") as victim:
+
+            async def over(victim: Child = victim) -> bool:
+                return victim.has_ended or bool(await scene.dead())
+
+            await eventually(over, "the worker is killed, or the poison is dead")
+            killed += victim.has_ended
+    async with recovering(scene):
+        await eventually(lambda: not [row for row in scene.picture.rows if row.open], "the others are done")
+    # At most once in company, which only makes it a suspect, and three times alone.
+    assert 0 < killed <= 4
+    (letter,) = await scene.dead()
+    assert (letter.error_code, letter.envelope["payload"]) == ("quarantined", {"number": 0})
+    assert [scene.picture.ended[event] for event in scene.picture.ended] == [["free"], ["free"]]
+
+
+async def test_a_process_stopped_with_key_rows_locked_is_thrown_out_within_about_a_lease(scene: Scene) -> None:
+    mine: Envelope = step("k", 1)
+    async with child(scene, "publish_slowly") as holder:
+        assert (await holder.told())["locked"] == "k"
+        await holder.stop()
+        publishing = asyncio.create_task(scene.bus.publish(mine))
+        await scene.until_waiting(1)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await publishing
+        # The other has not been let go on: it was thrown out.
+        holder.wake()
+        holder.go_on()
+        assert (await holder.told())["published"] is False
+    assert ids(await scene.drain("line")) == [mine.event_id]

@@ -1,0 +1,207 @@
+"""What an outcome does to an event, and how a poison event ends without taking its neighbours along."""
+
+import pytest
+
+from kingdom.bus import Dead, Defer, Delivery, Dispatcher, Done, Received, Retry, Transaction
+from kingdom.bus.outcome import Release
+from kingdom.clock import utc_now
+from kingdom.errors import Permanent
+from tests.contract.scene import ATTEMPTS, HOUR, NO_WAIT, Make, Scene, eventually, ping, step
+
+BOTH_STREAMS = [("free", ping), ("line", step)]
+
+
+async def test_a_retry_counts_an_attempt_and_waits(scene: Scene) -> None:
+    await scene.bus.publish(ping())
+    first = await scene.claim_one("free")
+    await scene.settle(Retry(NO_WAIT), first)
+    second = await scene.claim_one("free")
+    await scene.settle(Retry(HOUR, "busy", "try later"), second)
+    assert (first.attempt, second.attempt) == (1, 2)
+    assert await scene.claim("free") == []
+    situation = await scene.situation(second)
+    assert (situation.status, situation.error_code, situation.error_message) == ("PENDING", "busy", "try later")
+    assert situation.due_at is not None
+    assert situation.due_at > utc_now() + HOUR / 2
+
+
+async def test_a_retry_without_a_wait_follows_the_policy_of_its_stream(scene: Scene) -> None:
+    await scene.bus.publish(ping())
+    delivery = await scene.claim_one("free")
+    await scene.settle(Retry(), delivery)
+    (again,) = await eventually(lambda: scene.claim("free"), "the event is due again")
+    assert again.attempt == 2
+
+
+async def test_the_last_attempt_ends_dead(scene: Scene) -> None:
+    await scene.bus.publish(ping())
+    for attempt in range(1, ATTEMPTS + 1):
+        delivery = await scene.claim_one("free")
+        assert delivery.attempt == attempt
+        await scene.settle(Retry(NO_WAIT, "broken", "it broke"), delivery)
+    assert await scene.claim("free") == []
+    (letter,) = await scene.dead()
+    assert (letter.error_code, letter.error_message, letter.attempt) == ("broken", "it broke", ATTEMPTS)
+
+
+async def test_a_defer_burns_no_attempt(scene: Scene) -> None:
+    await scene.bus.publish(ping())
+    for _ in range(2 * ATTEMPTS):
+        delivery = await scene.claim_one("free")
+        assert delivery.attempt == 1
+        await scene.settle(Defer(utc_now(), "no slot"), delivery)
+    await scene.settle(Defer.by(HOUR, "no slot"), await scene.claim_one("free"))
+    assert await scene.claim("free") == []
+    assert scene.picture.rows[0].attempt == 0
+
+
+async def test_a_release_gives_the_attempt_back(scene: Scene) -> None:
+    await scene.bus.publish(ping())
+    for _ in range(2 * ATTEMPTS):
+        delivery = await scene.claim_one("free")
+        assert delivery.attempt == 1
+        await scene.settle(Release(), delivery)
+
+
+async def test_a_dead_event_stays_until_a_person_acts(scene: Scene) -> None:
+    await scene.bus.publish(ping())
+    delivery = await scene.kill_next("free")
+    assert await scene.claim("free") == []
+    assert await scene.lose(delivery) == 0
+    assert await scene.status(delivery) == "DEAD"
+
+
+@pytest.mark.parametrize(("stream", "make"), BOTH_STREAMS)
+async def test_an_event_lost_with_others_is_claimed_alone_afterwards(
+    scene: Scene,
+    stream: str,
+    make: Make,
+) -> None:
+    await scene.bus.publish(*(make() for _ in range(3)))
+    together = await scene.claim(stream)
+    assert len(together) == 3
+    await scene.lose(*together)
+    for position in [delivery.position for delivery in together]:
+        (alone,) = await scene.claim(stream)
+        assert alone.position == position
+        assert alone.suspect
+        assert alone.lost_alone == 0
+        await scene.settle(Done(), alone)
+
+
+async def test_a_suspect_waits_behind_no_healthy_event_and_mixes_with_none(scene: Scene) -> None:
+    await scene.bus.publish(ping(1))
+    suspect = await scene.claim_one("free")
+    await scene.bus.publish(ping(2), ping(3))
+    await scene.lose(suspect)
+    healthy = await scene.claim("free")
+    assert not [delivery for delivery in healthy if delivery.suspect]
+    (alone,) = await scene.claim("free")
+    assert alone.position == suspect.position
+
+
+@pytest.mark.parametrize("outcome", [Retry(NO_WAIT), Defer.by(NO_WAIT, "again")])
+async def test_a_suspect_that_its_handler_survives_is_none_any_more(scene: Scene, outcome: Retry | Defer) -> None:
+    await scene.bus.publish(ping(1), ping(2))
+    await scene.lose(*await scene.claim("free"))
+    suspect = await scene.claim_one("free")
+    assert suspect.suspect
+    await scene.settle(outcome, suspect)
+    (row,) = [row for row in scene.picture.rows if row.position == suspect.position]
+    assert row.crash_count == 0
+
+
+@pytest.mark.parametrize(("stream", "make"), BOTH_STREAMS)
+@pytest.mark.parametrize("neighbours", [0, 2])
+async def test_an_event_that_kills_its_worker_ends_dead_and_its_neighbours_do_not(
+    scene: Scene,
+    stream: str,
+    make: Make,
+    neighbours: int,
+) -> None:
+    poison = make()
+    await scene.bus.publish(poison, *(make() for _ in range(neighbours)))
+    lost = await _lose_what_holds(scene, stream, poison.event_id)
+    # Lost in company it is only suspected: then it takes three leases lost alone.
+    assert [len(claim) for claim in lost] == ([1 + neighbours] if neighbours else []) + [1, 1, 1]
+    assert await scene.status(poison) == "PENDING"
+    ran: list[object] = []
+    await _work_until_settled(scene, stream, ran)
+    assert poison.event_id not in ran
+    assert len(ran) == (0 if stream == "line" else neighbours)
+    situation = await scene.situation(poison)
+    assert (situation.status, situation.error_code) == ("DEAD", "quarantined")
+    assert [letter.event_id for letter in await scene.dead()] == [poison.event_id]
+
+
+async def test_leases_lost_in_company_do_not_add_up_to_a_quarantine(scene: Scene) -> None:
+    await scene.bus.publish(*map(ping, range(3)))
+    for _ in range(ATTEMPTS - 1):
+        together = await scene.claim("free")
+        assert len(together) == 3
+        await scene.lose(*together)
+        for _ in range(3):
+            # Its handler comes through once, so that it may travel in company again.
+            await scene.settle(Defer.by(NO_WAIT, "fine"), await scene.claim_one("free"))
+    assert [delivery.quarantine() for delivery in await scene.claim("free")] == [None] * 3
+
+
+async def test_an_event_claimed_too_often_without_an_answer_ends_dead(scene: Scene) -> None:
+    event = ping()
+    await scene.bus.publish(event)
+    for loss in range(ATTEMPTS):
+        if loss in (2, 4):
+            # A sign of life, so that the lost leases alone do not condemn it.
+            await scene.settle(Defer.by(NO_WAIT, "alive"), await scene.claim_one("free"))
+        await scene.lose(await scene.claim_one("free"))
+    ran: list[object] = []
+    await _work_until_settled(scene, "free", ran)
+    assert ran == []
+    situation = await scene.situation(event)
+    assert (situation.status, situation.error_code) == ("DEAD", "attempts_exhausted")
+
+
+async def test_a_handler_that_raises_permanent_ends_dead_at_once(scene: Scene) -> None:
+    dispatcher = Dispatcher()
+
+    @dispatcher.reaction("Ping")
+    async def refuse(_event: Received[object], _transaction: Transaction) -> None:
+        raise Permanent("not like this")
+
+    event = ping()
+    await scene.bus.publish(event)
+    async with scene.working(dispatcher, "free"):
+        await eventually(scene.dead, "the event is dead")
+    situation = await scene.situation(event)
+    assert (situation.attempt, situation.error_code) == (1, "permanent")
+
+
+async def _lose_what_holds(scene: Scene, stream: str, poison: object) -> list[list[Delivery]]:
+    """Be a worker that dies whenever it holds the poison, and completes nothing; stop before the quarantine."""
+    lost: list[list[Delivery]] = []
+    while True:
+        claimed = await scene.claim(stream)
+        held = [delivery for delivery in claimed if delivery.envelope.event_id == poison]
+        if held and held[0].quarantine():
+            await scene.settle(Release(), *claimed)
+            return lost
+        if held:
+            lost.append(claimed)
+            await scene.lose(*claimed)
+        else:
+            await scene.settle(Defer.by(NO_WAIT, "not this one"), *claimed)
+
+
+async def _work_until_settled(scene: Scene, stream: str, ran: list[object]) -> None:
+    dispatcher = Dispatcher()
+
+    @dispatcher.reaction("Ping")
+    @dispatcher.reaction("Step")
+    async def run(event: Received[object], _transaction: Transaction) -> Dead | None:
+        ran.append(event.envelope.event_id)
+        return None
+
+    async with scene.working(dispatcher, stream):
+        await eventually(scene.dead, "the poison is dead")
+        if stream == "free":
+            await eventually(lambda: all(not row.open for row in scene.picture.rows), "the neighbours are done")

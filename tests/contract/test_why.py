@@ -1,0 +1,212 @@
+"""Why an event is not running: every answer, reached through real state."""
+
+from datetime import datetime
+
+import pytest
+
+from kingdom.bus import Dead, Defer, Dispatcher, Done, Envelope, Retry
+from kingdom.clock import utc_now
+from tests.contract.scene import ATTEMPTS, HOUR, NO_WAIT, Make, Scene, eventually, ping, skip, step
+
+
+def shown(moment: datetime | None) -> str:
+    assert moment is not None
+    return moment.astimezone().isoformat(sep=" ", timespec="seconds")
+
+
+async def test_it_waits_for_a_worker(scene: Scene) -> None:
+    event = ping()
+    await scene.bus.publish(event)
+    due_at = (await scene.situation(event)).due_at
+    assert await scene.why(event) == f"It is due since {shown(due_at)} and waits for a free worker of stream free."
+
+
+@pytest.mark.parametrize("make", [ping, step])
+async def test_its_stream_is_paused(scene: Scene, make: Make) -> None:
+    event = make()
+    await scene.bus.publish(event)
+    stream = (await scene.situation(event)).stream
+    await scene.operations.pause(stream, reason="database upgrade", actor="ann")
+    since = (await scene.situation(event)).paused_since
+    assert await scene.why(event) == (
+        f"Stream {stream} is paused by ann since {shown(since)}: database upgrade. "
+        f"Resume it: kingdom bus resume {stream}"
+    )
+
+
+async def test_it_is_not_due_yet(scene: Scene) -> None:
+    event, at = ping(), utc_now() + HOUR
+    await scene.bus.publish(event, at=at)
+    assert await scene.why(event) == f"It is not due before {shown(at)}."
+
+
+async def test_a_delayed_follower_that_became_the_head_is_not_due_yet(scene: Scene) -> None:
+    event, at = step(number=1), utc_now() + HOUR
+    await scene.bus.publish(step())
+    await scene.bus.publish(event, at=at)
+    assert "comes first" in await scene.why(event)
+    await scene.drain("line")
+    assert await scene.why(event) == f"It is not due before {shown(at)}."
+
+
+async def test_it_was_deferred(scene: Scene) -> None:
+    await scene.bus.publish(ping())
+    delivery, until = await scene.claim_one("free"), utc_now() + HOUR
+    await scene.settle(Defer(until, "no slot is free"), delivery)
+    assert await scene.why(delivery) == f"It is deferred until {shown(until)} because: no slot is free."
+
+
+async def test_no_process_has_a_handler_for_it(scene: Scene) -> None:
+    event = ping()
+    await scene.bus.publish(event)
+    async with scene.working(Dispatcher(), "free"):
+
+        async def deferred() -> bool:
+            return (await scene.situation(event)).error_code == "deferred"
+
+        await eventually(deferred, "a worker without a handler defers it")
+    assert "because: no handler for Ping in this process." in await scene.why(event)
+    assert (await scene.situation(event)).attempt == 0
+
+
+async def test_it_failed_and_is_tried_again(scene: Scene) -> None:
+    await scene.bus.publish(ping())
+    delivery = await scene.claim_one("free")
+    await scene.settle(Retry(HOUR, "timeout", "no answer"), delivery)
+    due_at = (await scene.situation(delivery)).due_at
+    assert await scene.why(delivery) == (
+        f"It is tried again at {shown(due_at)}, after 1 attempt of {ATTEMPTS}; last error: timeout (no answer)."
+    )
+
+
+async def test_its_key_is_blocked_by_a_dead_event(scene: Scene) -> None:
+    event = step(number=1)
+    await scene.bus.publish(step(), event)
+    blocker = (await scene.kill_next("line")).envelope.event_id
+    assert await scene.why(event) == (
+        f"Its key 'k' is blocked by the dead event {blocker}."
+        f" Redrive or discard that one: kingdom bus dead show {blocker}"
+    )
+
+
+async def test_its_key_waits_for_an_event_that_is_pending(scene: Scene) -> None:
+    head, event = step(), step(number=1)
+    await scene.bus.publish(head, event)
+    assert await scene.why(event) == f"Its key 'k' is busy: event {head.event_id} (PENDING) comes first."
+
+
+async def test_its_key_waits_for_an_event_that_is_running(scene: Scene) -> None:
+    head, event = step(), step(number=1)
+    await scene.bus.publish(head, event)
+    await scene.claim_one("line")
+    assert await scene.why(event) == f"Its key 'k' is busy: event {head.event_id} (PROCESSING) comes first."
+
+
+async def test_its_key_waits_for_a_redriven_event_behind_the_one_that_runs(scene: Scene) -> None:
+    events = [skip(number=number) for number in range(3)]
+    await scene.bus.publish(*events)
+    dead = await scene.kill_next("skipping")
+    await scene.claim_one("skipping")
+    await scene.redrive(dead)
+    expected = f"Its key 'k' is busy: event {events[1].event_id} (PROCESSING) comes first."
+    assert await scene.why(events[0]) == expected
+    assert await scene.why(events[2]) == expected
+
+
+@pytest.mark.parametrize("make", [ping, step])
+async def test_it_is_running(scene: Scene, make: Make) -> None:
+    event = make()
+    await scene.bus.publish(event)
+    await scene.claim((await scene.situation(event)).stream, by="host-a-17")
+    until = (await scene.situation(event)).lease_until
+    assert until is not None
+    assert until > utc_now()
+    assert await scene.why(event) == f"It is running: leased by host-a-17 until {shown(until)}, 1 attempt so far."
+
+
+async def test_it_runs_and_its_cancellation_was_requested(scene: Scene) -> None:
+    await scene.bus.publish(ping(1), ping(2))
+    asked, neighbour = await scene.claim("free", by="host-a-17")
+    await scene.cancel(asked)
+    words = await scene.why(asked)
+    assert words.startswith("It is running: leased by host-a-17 until ")
+    assert words.endswith(" 1 attempt so far. Its cancellation was requested and is seen at the next renewal.")
+    assert "cancellation" not in await scene.why(neighbour)
+
+
+async def test_its_lease_has_expired(scene: Scene) -> None:
+    await scene.bus.publish(ping())
+    (delivery,) = await scene.claim("free", by="host-a-17")
+    scene.backend.expire([delivery.token])
+    until = (await scene.situation(delivery)).lease_until
+    assert await scene.why(delivery) == (
+        f"It was leased by host-a-17, whose lease expired at {shown(until)}; a reaper gives it back soon."
+    )
+
+
+async def test_it_is_a_suspect(scene: Scene) -> None:
+    await scene.bus.publish(ping())
+    delivery = await scene.claim_one("free")
+    await scene.lose(delivery)
+    words = await scene.why(delivery)
+    assert " waits for a free worker of stream free." in words
+    assert words.endswith(" It runs alone, since a worker died or stalled while holding it.")
+
+
+async def test_it_is_quarantined(scene: Scene) -> None:
+    event = ping()
+    await scene.bus.publish(event)
+    for _ in range(3):
+        await scene.lose(await scene.claim_one("free"))
+    assert await scene.why(event) == (
+        "It is quarantined, since its worker died or stalled too often: the next claim ends it as dead."
+    )
+
+
+async def test_it_is_dead(scene: Scene) -> None:
+    await scene.bus.publish(ping())
+    await scene.settle(Retry(NO_WAIT), await scene.claim_one("free"))
+    delivery = await scene.claim_one("free")
+    await scene.settle(Dead("no such account", "rejected"), delivery)
+    died_at = (await scene.situation(delivery)).processed_at
+    event_id = delivery.envelope.event_id
+    assert await scene.why(delivery) == (
+        f"It is dead since {shown(died_at)}, after 2 attempts, because of rejected (no such account)."
+        f" Redrive it: kingdom bus redrive {event_id}"
+    )
+
+
+async def test_it_was_cancelled(scene: Scene) -> None:
+    event = ping()
+    await scene.bus.publish(event)
+    await scene.cancel(event)
+    assert "after 0 attempts, because of cancelled (cancelled by tester)." in await scene.why(event)
+
+
+async def test_it_is_done(scene: Scene) -> None:
+    await scene.bus.publish(ping())
+    delivery = await scene.claim_one("free")
+    await scene.settle(Done(), delivery)
+    done_at = (await scene.situation(delivery)).processed_at
+    assert await scene.why(delivery) == f"It is done since {shown(done_at)}, after 1 attempt."
+
+
+async def test_it_was_discarded(scene: Scene) -> None:
+    await scene.bus.publish(ping())
+    delivery = await scene.kill_next("free")
+    await scene.discard(delivery)
+    ended_at = (await scene.situation(delivery)).processed_at
+    assert await scene.why(delivery) == (f"It was discarded at {shown(ended_at)}; its last error was broken (broken).")
+
+
+async def test_every_copy_of_an_event_has_its_own_answer(scene: Scene) -> None:
+    event = Envelope(type="Both", partition_key="k")
+    await scene.bus.publish(event)
+    await scene.settle(Done(), await scene.claim_one("free"))
+    await scene.kill_next("line")
+    situations = await scene.operations.situations(event.event_id)
+    assert {s.stream: s.status for s in situations} == {"free": "DONE", "line": "DEAD", "other": "PENDING"}
+
+
+async def test_an_unknown_event_has_no_situation(scene: Scene) -> None:
+    assert await scene.operations.situations(ping().event_id) == []

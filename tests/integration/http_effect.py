@@ -1,0 +1,128 @@
+"""An effect that calls the HTTP target of the tests; as a program, a worker that stops before or after its call.
+
+python -m tests.integration.http_effect DSN {"url": …, "honours": …, "hang": "before" | "after" | null, "lease": …}
+"""
+
+import asyncio
+import json
+import logging
+import signal
+import sys
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import httpx
+
+from kingdom.bus import (
+    Absent,
+    Accepted,
+    Acked,
+    Answer,
+    Attempt,
+    Dispatcher,
+    Effect,
+    Envelope,
+    Finding,
+    Happened,
+    Honours,
+    Outcome,
+    Received,
+    Rejected,
+    RetryPolicy,
+    Stream,
+    Target,
+    Transaction,
+    Unclear,
+    Worker,
+    http_answer,
+)
+from kingdom.bus.logs import configure_logs
+from tests.integration.processes import say
+from tests.integration.running import open_bus, stream
+
+TIMEOUT_SECONDS = 1.5
+# Lets a hanging child go on.
+GO_ON = signal.SIGUSR1
+
+
+def calls(*, lease: float = 30.0, attempts: int = 10) -> Stream:
+    """Return the stream of Call as parent and child declare it."""
+    policy = RetryPolicy(base=timedelta(milliseconds=20), max_attempts=attempts)
+    return stream("calls", "Call", lease=timedelta(seconds=lease), retry=policy)
+
+
+def call(name: str, **payload: Any) -> Envelope:
+    return Envelope(type="Call", payload={"name": name, **payload})
+
+
+class HttpEffect(Effect[dict[str, Any]]):
+    """Posts the payload; what was done is published as Made, in the transaction that records it."""
+
+    def __init__(self, url: str, target: Target, hang: str | None = None) -> None:
+        self.target = target
+        self._url = url
+        self._hang = hang
+
+    def key(self, event: Received[dict[str, Any]]) -> str:
+        return str(event.payload["name"])
+
+    def request(self, event: Received[dict[str, Any]]) -> Mapping[str, Any]:
+        return event.payload
+
+    async def call(self, attempt: Attempt) -> Answer:
+        headers = {"identifier": attempt.identifier, "fence": str(attempt.fence)}
+        if self._hang:
+            response = self._post_between_stops(attempt, headers)
+        else:
+            async with httpx.AsyncClient(timeout=TIMEOUT_SECONDS) as client:
+                response = await client.post(f"{self._url}/do", json=dict(attempt.request), headers=headers)
+        if response.status_code == httpx.codes.ACCEPTED:
+            return Accepted()
+        return http_answer(response.status_code, response.headers, response.json())
+
+    async def reconcile(self, attempt: Attempt) -> Finding:
+        async with httpx.AsyncClient(timeout=TIMEOUT_SECONDS) as client:
+            headers = {"fence": str(attempt.fence)}
+            response = await client.get(f"{self._url}/done/{attempt.identifier}", headers=headers)
+        match response.status_code:
+            case httpx.codes.OK:
+                return Happened(response.json())
+            case httpx.codes.NOT_FOUND:
+                return Absent()
+        return Unclear(f"HTTP {response.status_code}")
+
+    async def conclude(
+        self, event: Received[dict[str, Any]], answer: Acked | Rejected, transaction: Transaction
+    ) -> Outcome:
+        await transaction.publish(Envelope(type="Made", payload={"name": event.payload["name"]}))
+        return await super().conclude(event, answer, transaction)
+
+    def _post_between_stops(self, attempt: Attempt, headers: Mapping[str, str]) -> httpx.Response:
+        """Block the whole loop, so that nothing but the kill or the stop of this process can prevent the call."""
+        self._stop_here("before")
+        response = httpx.post(f"{self._url}/do", json=dict(attempt.request), headers=headers)
+        self._stop_here("after")
+        return response
+
+    def _stop_here(self, moment: str) -> None:
+        if self._hang == moment:
+            say(moment)
+            signal.sigwait({GO_ON})
+
+
+async def work(dsn: str, options: dict[str, Any]) -> None:
+    dispatcher = Dispatcher()
+    target = Target(name="http", honours=Honours[options["honours"]])
+    dispatcher.effect("Call", HttpEffect(options["url"], target, options["hang"]))
+    async with open_bus(dsn, calls(lease=options["lease"]), stream("made", "Made")) as bus:
+        worker = asyncio.create_task(Worker(bus, dispatcher, ["calls"], poll=timedelta(milliseconds=20)).run())
+        say("ready")
+        await worker
+
+
+if __name__ == "__main__":
+    configure_logs(json=True, level=logging.ERROR)
+    # Before any thread starts, so that each inherits it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {GO_ON})
+    asyncio.run(work(sys.argv[1], json.loads(sys.argv[2])))

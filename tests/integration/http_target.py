@@ -1,0 +1,120 @@
+"""A real HTTP server that does what it is asked once per identifier, honours fences, and misbehaves on demand."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Literal
+
+from bench.servers import LOOPBACK
+
+Manner = Literal["do", "accept", "throttle", "refuse", "fail", "do and hang"]
+
+
+@dataclass
+class Seen:
+    """One request to do something, as it came in."""
+
+    identifier: str
+    fence: int
+    body: dict[str, Any]
+    at: float = field(default_factory=time.monotonic)
+
+
+class HttpTarget:
+    """What came in, what was done, and how the next requests shall be answered; the last manner stays."""
+
+    def __init__(self) -> None:
+        self.seen: list[Seen] = []
+        self.done: list[str] = []
+        self.manners: list[Manner] = ["do"]
+        self.dedups = True
+        self.answers_questions = True
+        self.retry_after = "1"
+        self.fence = 0
+        self.closing = threading.Event()
+        self.url = ""
+        self._lock = threading.Lock()
+
+    def receive(self, seen: Seen) -> Manner:
+        with self._lock:
+            self.seen.append(seen)
+            manner = self.manners.pop(0) if len(self.manners) > 1 else self.manners[0]
+            if not self._passes(seen.fence):
+                return "refuse"
+            known = self.dedups and seen.identifier in self.done
+            if manner in ("do", "do and hang", "accept") and not known:
+                self.done.append(seen.identifier)
+            return manner
+
+    def find(self, identifier: str, fence: int) -> bool:
+        """Tell whether something was done; whoever asks under a fence shuts out everybody below it."""
+        with self._lock:
+            self._passes(fence)
+            return identifier in self.done
+
+    def _passes(self, fence: int) -> bool:
+        passes = fence >= self.fence
+        self.fence = max(self.fence, fence)
+        return passes
+
+
+class _Handler(BaseHTTPRequestHandler):
+    world: HttpTarget
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        seen = Seen(self.headers["identifier"], int(self.headers["fence"]), body)
+        match self.world.receive(seen):
+            case "do":
+                self._answer(200, {"made": seen.identifier})
+            case "accept":
+                self._answer(202, {})
+            case "throttle":
+                self._answer(429, {}, {"Retry-After": self.world.retry_after})
+            case "refuse":
+                self._answer(422, {})
+            case "fail":
+                self._answer(500, {})
+            case "do and hang":
+                self.world.closing.wait()
+
+    def do_GET(self) -> None:
+        if not self.world.answers_questions:
+            self._answer(503, {})
+            return
+        identifier = self.path.rpartition("/")[2]
+        found = self.world.find(identifier, int(self.headers["fence"]))
+        self._answer(200 if found else 404, {"made": identifier})
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the signature of http.server
+        """Say nothing."""
+
+    def _answer(self, status: int, body: dict[str, Any], headers: dict[str, str] | None = None) -> None:
+        content = json.dumps(body).encode()
+        # The one who asked may have been killed meanwhile.
+        with suppress(OSError):
+            self.send_response(status)
+            for name, value in {**(headers or {}), "Content-Length": str(len(content))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(content)
+
+
+@contextmanager
+def http_target() -> Iterator[HttpTarget]:
+    world = HttpTarget()
+    server = ThreadingHTTPServer((LOOPBACK, 0), type("Handler", (_Handler,), {"world": world}))
+    world.url = f"http://{LOOPBACK}:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield world
+    finally:
+        world.closing.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -1,0 +1,37 @@
+"""An effect whose call is a function of the test."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from kingdom.bus import Answer, Attempt, Effect, Finding, Received, Target, Unclear
+
+Call = Callable[[Attempt], Awaitable[Answer]]
+Reconcile = Callable[[Attempt], Awaitable[Finding]]
+
+
+async def nobody_knows(attempt: Attempt) -> Finding:
+    return Unclear(f"nobody knows of {attempt.identifier}")
+
+
+class LocalEffect(Effect[dict[str, Any]]):
+    """One effect per event, its payload is the request."""
+
+    def __init__(
+        self, call: Call, reconcile: Reconcile = nobody_knows, target: Target | None = None, key: str | None = None
+    ) -> None:
+        self.target = target or Target(name="local")
+        self._call = call
+        self._reconcile = reconcile
+        self._key = key
+
+    def key(self, event: Received[dict[str, Any]]) -> str:
+        return self._key or str(event.envelope.event_id)
+
+    def request(self, event: Received[dict[str, Any]]) -> Mapping[str, Any]:
+        return event.payload
+
+    async def call(self, attempt: Attempt) -> Answer:
+        return await self._call(attempt)
+
+    async def reconcile(self, attempt: Attempt) -> Finding:
+        return await self._reconcile(attempt)

@@ -1,0 +1,74 @@
+"""Real child processes for tests that stop, kill or outlast a worker."""
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from tests.integration.running import PATIENCE_SECONDS, eventually
+
+
+def say(*words: object) -> None:
+    """Tell the parent something, in a line."""
+    sys.stdout.write(" ".join(map(str, words)) + "\n")
+    sys.stdout.flush()
+
+
+class Child:
+    """A process that says in lines on its standard output what it does."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.lines: list[str] = []
+        self._reader = asyncio.create_task(self._read())
+
+    async def says(self, line: str) -> None:
+        """Wait until the process has said a line."""
+
+        async def said() -> bool:
+            assert line in self.lines or self.process.returncode is None, f"the process ended: {self.lines}"
+            return line in self.lines
+
+        await eventually(said)
+
+    def signal(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            self.process.send_signal(number)
+
+    async def ends(self) -> int:
+        return await asyncio.wait_for(self.process.wait(), PATIENCE_SECONDS)
+
+    async def end(self) -> None:
+        """Kill the process, also a stopped one, and read what it has said to the end."""
+        if self.process.returncode is None:
+            self.signal(signal.SIGKILL)
+        await self.process.wait()
+        await self._reader
+
+    async def _read(self) -> None:
+        assert self.process.stdout is not None
+        async for line in self.process.stdout:
+            self.lines.append(line.decode().strip())
+
+
+@asynccontextmanager
+async def child(module: str, *arguments: str, **options: Any) -> AsyncIterator[Child]:
+    """Run `python -m tests.<module>` with arguments and, last, its options as JSON."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        f"tests.{module}",
+        *arguments,
+        json.dumps(options),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    running = Child(process)
+    try:
+        await running.says("ready")
+        yield running
+    finally:
+        await running.end()

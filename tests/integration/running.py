@@ -1,0 +1,78 @@
+"""Buses and workers as tests start them, and bounded waits for what they do."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any, LiteralString
+
+from psycopg.rows import DictRow
+
+from kingdom.backends.postgres import PostgresBus
+from kingdom.bus import EFFECTS, Dispatcher, Envelope, RecordKind, RetryPolicy, Stream, Topology, Worker
+
+PATIENCE_SECONDS = 30.0
+MARKS = RecordKind(name="mark", directories={"open": "state/marks/open", "made": "state/marks/made"})
+QUICK_RETRY = RetryPolicy(base=timedelta(milliseconds=10), jitter=0)
+LATE_RETRY = RetryPolicy(base=timedelta(hours=1), cap=timedelta(hours=1))
+
+
+def stream(name: str, *types: str, **options: Any) -> Stream:
+    return Stream(name=name, subscribes=frozenset(types), **{"retry": QUICK_RETRY, **options})
+
+
+def numbered(event_type: str, count: int, **headers: Any) -> list[Envelope]:
+    return [Envelope(type=event_type, payload={"n": number}, **headers) for number in range(count)]
+
+
+@asynccontextmanager
+async def open_bus(dsn: str, *streams: Stream, **options: Any) -> AsyncIterator[PostgresBus]:
+    async with PostgresBus(dsn, Topology(streams), [EFFECTS, MARKS], **options) as bus:
+        yield bus
+
+
+@asynccontextmanager
+async def at_work(bus: PostgresBus, dispatcher: Dispatcher, *streams: str, **options: Any) -> AsyncIterator[Worker]:
+    brief = {"poll": timedelta(milliseconds=20), "grace": timedelta(seconds=5)}
+    worker = Worker(bus, dispatcher, streams or bus.topology.names(), **{**brief, **options})
+    running = asyncio.create_task(worker.run())
+    try:
+        yield worker
+    finally:
+        worker.stop()
+        await asyncio.wait_for(running, PATIENCE_SECONDS)
+
+
+async def eventually(ready: Callable[[], Awaitable[bool]], seconds: float = PATIENCE_SECONDS) -> None:
+    deadline = time.monotonic() + seconds
+    while not await ready():
+        assert time.monotonic() < deadline, "what was waited for did not happen"
+        await asyncio.sleep(0.02)
+
+
+async def rows(bus: PostgresBus, query: LiteralString, *parameters: Any) -> list[DictRow]:
+    async with bus.pool.connection() as connection:
+        cursor = await connection.execute(query, parameters)
+        return await cursor.fetchall() if cursor.description else []
+
+
+async def statuses(bus: PostgresBus) -> Counter[str]:
+    found = await rows(bus, "SELECT status, count(*) AS n FROM kingdom.outbox_all GROUP BY status")
+    return Counter({row["status"]: row["n"] for row in found})
+
+
+async def until_all(bus: PostgresBus, status: str, count: int) -> None:
+    """Wait until exactly so many events are known and all of them have this status."""
+
+    async def reached() -> bool:
+        return await statuses(bus) == Counter({status: count})
+
+    await eventually(reached)
+
+
+async def event(bus: PostgresBus, envelope: Envelope) -> DictRow:
+    found = await rows(bus, "SELECT * FROM kingdom.outbox_all WHERE event_id = %s", envelope.event_id)
+    assert len(found) == 1
+    return found[0]

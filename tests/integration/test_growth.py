@@ -1,0 +1,81 @@
+"""The growth bench keeps its bounds in its short form, and can fail."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.growth.figures import Figures
+from bench.growth.variants import VARIANTS
+
+ROOT = Path(__file__).parents[2]
+CAUGHT_BY = {
+    "by-creation": ("streams", "claim, four streams"),
+    "any-stream": ("streams", "claim, four streams"),
+    "no-watermark": ("pinned", "claim, xmin pinned"),
+    "volatile-now": ("idle", "claim, ordered, idle"),
+    "look-from-the-start": ("pinned-key", "settle 1 ordered event, xmin pinned"),
+}
+
+
+def growth(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "bench.growth", "--quick", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=110)
+
+
+@pytest.mark.slow
+def test_the_short_form_keeps_every_bound_and_draws_its_plot(tmp_path: Path) -> None:
+    plot = tmp_path / "growth.png"
+    done = growth("--plot", plot)
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout.splitlines()[-1])
+    assert figures["holds"]
+    assert figures["failed"] == []
+    assert {row["name"] for row in figures["rows"] if row["limit"] == 450} >= {"claim", "claim, xmin pinned"}
+    assert all(len(row["points"]) >= 2 for row in figures["rows"] if row["flat"])
+    assert "pinned xmin" in done.stderr
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_statement_that_does_not_scale_is_caught_and_named(variant: str, tmp_path: Path) -> None:
+    scenario, row = CAUGHT_BY[variant]
+    report = tmp_path / "growth.json"
+    done = growth("--variant", variant, "--only", scenario, "--json", report, "--plot", tmp_path / "growth.png")
+    assert done.returncode == 1, done.stderr
+    figures = json.loads(report.read_text())
+    assert not figures["holds"]
+    assert {words.partition(":")[0] for words in figures["failed"]} == {row}
+    assert f"bound not kept: {row}" in done.stderr
+
+
+def test_a_row_that_exceeds_its_limit_fails() -> None:
+    figures = Figures()
+    row = figures.row("claim", "pending", limit=450)
+    for size, buffers in ((10, 440), (100, 451)):
+        row.note(size, [buffers])
+    assert figures.complaints() == ["claim: 451 buffers, at most 450 are allowed"]
+
+
+def test_a_row_that_grows_fails() -> None:
+    figures = Figures()
+    row = figures.row("settle", "pending")
+    for size, buffers in ((10, 100), (100, 151)):
+        row.note(size, [buffers])
+    assert figures.complaints() == ["settle: grows 1.51 times, at most 1.5 are allowed"]
+
+
+def test_a_row_that_was_measured_once_proves_nothing() -> None:
+    figures = Figures()
+    figures.row("claim", "pending", limit=450).note(10, [1])
+    assert len(figures.complaints()) == 1
+
+
+def test_the_dearest_of_several_measurements_counts() -> None:
+    row = Figures().row("claim", "pending")
+    row.note(10, [3, 5])
+    row.note(10, [4])
+    row.note(20, [])
+    assert row.points == {10: 5}

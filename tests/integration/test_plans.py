@@ -1,0 +1,290 @@
+"""Every statement on the way of an event: by which indexes it goes, and how many buffers it may touch."""
+
+import asyncio
+import os
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from importlib.resources import files
+from typing import LiteralString
+
+import psycopg
+import pytest
+from psycopg.rows import DictRow
+
+from bench.explain import ExplainedBus, Plan
+from bench.fill import fill_archive, fill_events
+from bench.postgres import PrivateCluster
+from kingdom.backends.postgres import PostgresOperations, migrate
+from kingdom.bus import Cursor, Dead, Done, Envelope, LogEntry, Query, Record, RecordKind, Retry, Stream, Topology
+from kingdom.bus.outcome import Release, Settlement
+from kingdom.clock import utc_now
+
+EVENTS = 60_000
+STREAMS = [Stream(name="stream-0"), Stream(name="line", ordered=True, on_dead="skip")]
+THINGS = RecordKind(name="thing", directories={"open": "open", "shut": "shut"}, final=frozenset({"shut"}))
+LEASE = timedelta(seconds=30)
+Act = Callable[[ExplainedBus], Awaitable[None]]
+# Settings and COPY have no plan.
+PLANLESS = {"isolation", "stage", "copy_stage"}
+HOT_FILES = ("claim.sql", "lease.sql", "publish.sql", "record.sql", "settle.sql")
+FILLINGS = (
+    """INSERT INTO kingdom.record (kind, id, version, state, owner, due_at, doc)
+       SELECT 'thing', 'thing-' || g, 1, CASE WHEN g % 50 = 0 THEN 'open' ELSE 'shut' END, 'owner-' || g % 1000,
+         CASE WHEN g % 20 = 0 THEN now() - g * interval '1 s' END, '{"text": "…"}' FROM generate_series(1, 50000) g""",
+    """INSERT INTO kingdom.log (at, type, actor, trace_id, aggregate_type, aggregate_id, data)
+       SELECT now(), 'thing.done', 'test', md5(g::text), 'thing', g::text, '{}' FROM generate_series(1, 50000) g""",
+    """INSERT INTO kingdom.once_key (scope, key, expires_at)
+       SELECT 'webhook', g::text, now() + interval '1 day' FROM generate_series(1, 50000) g""",
+    "VACUUM ANALYZE",
+)
+
+
+@pytest.fixture(scope="module")
+def filled(cluster: PrivateCluster) -> Iterator[str]:
+    dsn = cluster.create_database("plans")
+    asyncio.run(migrate(dsn))
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        fill_events(connection, EVENTS)
+        first = "CASE WHEN g <= 500 THEN at ELSE 'infinity' END"
+        fill_events(connection, EVENTS, stream="'line'", key="'key-' || g % 500", due=first)
+        fill_archive(connection, EVENTS)
+        for filling in FILLINGS:
+            connection.execute(filling)
+    yield dsn
+    cluster.drop_database("plans")
+
+
+@pytest.fixture
+async def bus(filled: str) -> AsyncIterator[ExplainedBus]:
+    async with open_bus(filled) as bus:
+        yield bus
+
+
+@asynccontextmanager
+async def open_bus(dsn: str) -> AsyncIterator[ExplainedBus]:
+    async with ExplainedBus(dsn, Topology(STREAMS), [THINGS], connections=1) as bus:
+        yield bus
+
+
+def event(stream: str, number: int = 0) -> Envelope:
+    return Envelope(type="Measured", stream=stream, partition_key=f"key-{number}", payload={"text": "x" * 160})
+
+
+async def claim(bus: ExplainedBus) -> None:
+    assert len(await bus.claim("stream-0", 50, "worker")) == 50
+
+
+async def claim_ordered(bus: ExplainedBus) -> None:
+    assert len(await bus.claim("line", 50, "worker")) == 50
+
+
+def settling(stream: str, limit: int, outcome: Settlement, *, held: bool = True) -> Act:
+    async def act(bus: ExplainedBus) -> None:
+        deliveries = await bus.claim(stream, limit, "worker")
+        async with bus.transaction(hold=deliveries if held else ()) as transaction:
+            for delivery in deliveries:
+                await transaction.settle(delivery, outcome)
+
+    return act
+
+
+def publishing(stream: str, count: int) -> Act:
+    async def act(bus: ExplainedBus) -> None:
+        assert await bus.publish(*(event(stream, number) for number in range(count))) == ()
+
+    return act
+
+
+async def publish_twice(bus: ExplainedBus) -> None:
+    again = event("line")
+    await bus.publish(again)
+    assert len(await bus.publish(again)) == 1
+
+
+async def close_leases(bus: ExplainedBus) -> None:
+    await settling("stream-0", 50, Done())(bus)
+    await bus.close()
+
+
+async def renew(bus: ExplainedBus) -> None:
+    tokens = [(await bus.claim("stream-0", 1, "worker"))[0].token for _ in range(10)]
+    assert bus.renew(dict.fromkeys(tokens, LEASE)).alive == set(tokens)
+
+
+async def reap(bus: ExplainedBus) -> None:
+    (delivery, *_) = await bus.claim("stream-0", 50, "worker")
+    bus.renew({delivery.token: timedelta(seconds=-1)})
+    assert await bus.reap() == 50
+
+
+async def put_new(bus: ExplainedBus) -> None:
+    async with bus.transaction() as transaction:
+        await transaction.put(Record(kind="thing", id="new", state="open"))
+
+
+async def put_known(bus: ExplainedBus) -> None:
+    async with bus.transaction() as transaction:
+        known = await transaction.get("thing", "thing-77")
+        assert known
+        await transaction.put(known)
+
+
+def finding(query: Query) -> Act:
+    async def act(bus: ExplainedBus) -> None:
+        async with bus.transaction() as transaction:
+            assert await transaction.find(query)
+
+    return act
+
+
+async def take_once(bus: ExplainedBus) -> None:
+    async with bus.transaction() as transaction:
+        assert not await transaction.once("webhook", "77", timedelta(days=1))
+
+
+async def append(bus: ExplainedBus) -> None:
+    async with bus.transaction() as transaction:
+        await transaction.append(*(LogEntry(type="thing.done", actor="test") for _ in range(10)))
+
+
+async def read_log(bus: ExplainedBus) -> None:
+    operations = PostgresOperations(bus)
+    entries = await operations.read_log(Cursor(), 10)
+    assert len(await operations.read_log(entries[-1].cursor, 100)) == 100
+
+
+async def log_end(bus: ExplainedBus) -> None:
+    assert await PostgresOperations(bus).log_end() > Cursor()
+
+
+async def stats(bus: ExplainedBus) -> None:
+    assert {row.stream for row in await PostgresOperations(bus).stats()} == {"stream-0", "line"}
+
+
+@dataclass(frozen=True)
+class Case:
+    act: Act
+    buffers: int
+    indexes: set[str]
+    read_whole: set[str] = field(default_factory=set)
+
+
+EVENT, LEASES, OPEN, LINE_INDEX = "outbox_event_pkey", "outbox_lease_pkey", "outbox_open", "outbox_line"
+KEY, ONCE, PAUSE, LOG = "outbox_key_pkey", "outbox_once", "outbox_pause_pkey", "log_default_xid_seq_idx"
+DEAD_INDEX = "outbox_dead"
+CASES = {
+    "claim": Case(claim, 450, {OPEN, LEASES, PAUSE}),
+    "claim_ordered": Case(claim_ordered, 450, {OPEN, LINE_INDEX, LEASES, PAUSE}),
+    "hold": Case(settling("stream-0", 50, Done()), 180, {EVENT, LEASES}),
+    "fence": Case(settling("stream-0", 50, Done(), held=False), 10, {LEASES}),
+    "close_leases": Case(close_leases, 10, {LEASES}),
+    "renew": Case(renew, 60, {LEASES}),
+    "reap": Case(reap, 1200, {EVENT, LEASES}),
+    "lowest_lease": Case(reap, 10, {LEASES}),
+    "publish": Case(publishing("stream-0", 50), 900, {ONCE}),
+    "publish_ordered": Case(publishing("line", 50), 1500, {ONCE, KEY}),
+    "drop_idle_keys": Case(publish_twice, 20, {KEY, LINE_INDEX}),
+    "publish_stage": Case(publishing("stream-0", 1000), 16_000, {ONCE}, {"outbox_stage"}),
+    "lock_keys": Case(settling("line", 50, Done()), 60, {KEY}),
+    "done": Case(settling("stream-0", 50, Done()), 650, {EVENT, LEASES}),
+    "done_ordered": Case(settling("line", 50, Done()), 900, {EVENT, KEY, LEASES, LINE_INDEX}),
+    "dead": Case(settling("stream-0", 1, Dead("never")), 40, {EVENT, LEASES}),
+    "dead_ordered": Case(settling("line", 1, Dead("never")), 80, {EVENT, KEY, LEASES, LINE_INDEX}),
+    "again": Case(settling("stream-0", 1, Retry()), 40, {EVENT, LEASES}),
+    "release": Case(settling("stream-0", 50, Release()), 320, {EVENT, LEASES}),
+    "get_record": Case(put_known, 10, {"record_pkey"}),
+    "insert_record": Case(put_new, 40, {"record_pkey"}),
+    "update_record": Case(put_known, 20, {"record_pkey"}),
+    "find_by_state": Case(finding(Query(kind="thing", state="open")), 160, {"record_state"}),
+    "find_by_owner": Case(finding(Query(kind="thing", owner="owner-7")), 160, {"record_owner"}),
+    "find_by_kind": Case(finding(Query(kind="thing", after="thing-5")), 160, {"record_pkey"}),
+    "find_due": Case(finding(Query(kind="thing", due_by=utc_now())), 160, {"record_due"}),
+    "once": Case(take_once, 30, {"once_key_pkey"}),
+    "append": Case(append, 200, set()),
+    "read_log": Case(read_log, 20, {LOG}),
+    "log_end": Case(log_end, 10, {LOG}),
+    "stats": Case(stats, 1000, {OPEN, DEAD_INDEX, EVENT, PAUSE}, {"outbox_lease"}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+async def test_a_statement_goes_by_its_indexes_and_touches_few_buffers(bus: ExplainedBus, name: str) -> None:
+    expected = CASES[name]
+    await expected.act(bus)
+    plan = max(bus.take(name), key=lambda plan: plan.buffers)
+    assert plan.indexes == expected.indexes
+    assert plan.read_whole == expected.read_whole
+    assert 0 < plan.buffers <= expected.buffers
+    assert not plan.compiled
+
+
+def test_every_statement_on_the_way_of_an_event_has_such_a_test() -> None:
+    folder = files("kingdom.backends.postgres") / "sql"
+    names = [re.findall(r"^-- name: (\w+)$", (folder / file).read_text(), re.MULTILINE) for file in HOT_FILES]
+    assert {name for found in names for name in found} - PLANLESS <= CASES.keys()
+
+
+@pytest.mark.parametrize("stream", ["stream-0", "line"])
+async def test_a_claim_is_a_hot_update(bus: ExplainedBus, stream: str) -> None:
+    before = await updates(bus)
+    claimed = sum([len(await bus.claim(stream, 50, "worker")) for _ in range(10)])
+    after = await updates(bus)
+    assert claimed == 500
+    assert (after["all"] - before["all"], after["hot"] - before["hot"]) == (500, 500)
+
+
+async def updates(bus: ExplainedBus) -> DictRow:
+    async with bus.pool.connection() as connection:
+        await connection.execute("SELECT pg_stat_force_next_flush()")
+        cursor = await connection.execute(
+            "SELECT n_tup_upd AS all, n_tup_hot_upd AS hot FROM pg_stat_user_tables WHERE relname = 'outbox_event'"
+        )
+        return (await cursor.fetchall())[0]
+
+
+@pytest.mark.skipif("DATABASE_URL" in os.environ, reason="needs a server that loads pg_stat_statements")
+def test_the_buffers_of_a_plan_are_those_that_the_server_counts_for_the_statement() -> None:
+    settings = {"shared_preload_libraries": "pg_stat_statements", "pg_stat_statements.track_utility": "off"}
+    with PrivateCluster(settings=settings) as cluster:
+        dsn = cluster.create_database("counted")
+        asyncio.run(migrate(dsn))
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute("CREATE EXTENSION pg_stat_statements")
+            fill_events(connection, 2000)
+            fill_events(connection, 2000, stream="'line'", key="'key-' || g % 20", due=HEADS_OF_TWENTY)
+            connection.execute("SELECT pg_stat_statements_reset()")
+            counted = asyncio.run(work_a_little(dsn))
+            total = connection.execute(
+                "SELECT sum(shared_blks_hit + shared_blks_read) FROM pg_stat_statements WHERE query !~ 'pg_stat'"
+            ).fetchone()
+    assert total == (sum(plan.buffers for plan in counted),)
+    assert {"claim", "claim_ordered", "done", "done_ordered", "publish_ordered", "reap"} <= {p.name for p in counted}
+
+
+HEADS_OF_TWENTY: LiteralString = "CASE WHEN g <= 20 THEN at ELSE 'infinity' END"
+
+
+async def work_a_little(dsn: str) -> list[Plan]:
+    async with open_bus(dsn) as bus:
+        for name in ("done", "done_ordered", "publish_ordered", "again", "dead_ordered", "renew", "reap"):
+            await CASES[name].act(bus)
+        return bus.take()
+
+
+async def test_the_log_is_read_in_the_order_of_transactions_however_long_their_numbers(dsn: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        for xid in ("9", "10", "100"):
+            connection.execute(
+                "INSERT INTO kingdom.log (xid, at, type, actor, trace_id, aggregate_type, aggregate_id, data)"
+                " VALUES (%s::xid8, now(), 'thing.done', 'test', '', '', '', '{}')",
+                [xid],
+            )
+    async with open_bus(dsn) as bus:
+        operations = PostgresOperations(bus)
+        first = await operations.read_log(Cursor(), 2)
+        rest = await operations.read_log(first[-1].cursor, 2)
+        assert [entry.cursor.epoch for entry in [*first, *rest]] == [9, 10, 100]
+        assert (await operations.log_end()).epoch == 100

@@ -1,0 +1,211 @@
+"""How much a real worker takes on at once, and how it ends."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import pytest
+
+from kingdom.backends.postgres import PostgresBus
+from kingdom.bus import (
+    EFFECTS,
+    Acked,
+    Answer,
+    Attempt,
+    Delivery,
+    Dispatcher,
+    Envelope,
+    LogEntry,
+    Received,
+    Topology,
+    Transaction,
+    Worker,
+)
+from tests.integration.local_effect import LocalEffect
+from tests.integration.running import (
+    PATIENCE_SECONDS,
+    at_work,
+    eventually,
+    numbered,
+    open_bus,
+    rows,
+    stream,
+    until_all,
+)
+
+SOON = timedelta(milliseconds=200)
+LONG = timedelta(minutes=5)
+
+
+class Valve:
+    """Calls pass at once until it is shut; then they stay inside until it is opened."""
+
+    def __init__(self) -> None:
+        self.inside = 0
+        self.most = 0
+        self._open = asyncio.Event()
+        self._open.set()
+
+    async def call(self, _attempt: Attempt) -> Answer:
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        try:
+            await self._open.wait()
+            return Acked()
+        finally:
+            self.inside -= 1
+
+    def shut(self) -> None:
+        self._open.clear()
+
+    def open(self) -> None:
+        self._open.set()
+
+    async def holds(self, count: int) -> None:
+        async def full() -> bool:
+            return self.inside == count
+
+        await eventually(full)
+
+
+@asynccontextmanager
+async def working(bus: PostgresBus, valve: Valve, grace: timedelta) -> AsyncIterator[tuple[Worker, asyncio.Task[None]]]:
+    dispatcher = Dispatcher()
+    dispatcher.effect("Job", LocalEffect(valve.call))
+    worker = Worker(bus, dispatcher, ["jobs"], concurrency=2, poll=timedelta(milliseconds=20), grace=grace)
+    task = asyncio.create_task(worker.run())
+    try:
+        yield worker, task
+    finally:
+        valve.open()
+        worker.stop()
+        await asyncio.wait_for(task, PATIENCE_SECONDS)
+
+
+async def fill(bus: PostgresBus, valve: Valve) -> None:
+    """Bring the worker to hold many events while two of them run: it has learnt that they are quick."""
+    await bus.publish(*numbered("Job", 4))
+    await until_all(bus, "DONE", 4)
+    valve.shut()
+    await bus.publish(*numbered("Job", 20))
+    await valve.holds(2)
+
+
+async def waiting(bus: PostgresBus) -> list[tuple[str, int]]:
+    found = await rows(bus, "SELECT status, attempt_count FROM kingdom.outbox_event ORDER BY status, attempt_count")
+    return [(row["status"], row["attempt_count"]) for row in found]
+
+
+async def test_stopping_gives_back_what_has_not_begun_and_waits_for_what_has(dsn: str) -> None:
+    valve = Valve()
+    async with open_bus(dsn, stream("jobs", "Job")) as bus, working(bus, valve, LONG) as (worker, task):
+        await fill(bus, valve)
+        assert await waiting(bus) == [("PROCESSING", 1)] * 20
+        worker.stop()
+
+        async def given_back() -> bool:
+            return await waiting(bus) == [("PENDING", 0)] * 18 + [("PROCESSING", 1)] * 2
+
+        await eventually(given_back)
+        assert not task.done()
+        valve.open()
+        await asyncio.wait_for(task, PATIENCE_SECONDS)
+        assert await waiting(bus) == [("PENDING", 0)] * 18
+
+
+async def test_handlers_are_cut_off_at_the_end_of_the_grace_and_their_attempts_given_back(dsn: str) -> None:
+    valve = Valve()
+    async with open_bus(dsn, stream("jobs", "Job")) as bus, working(bus, valve, SOON) as (worker, task):
+        await fill(bus, valve)
+        worker.stop()
+        await asyncio.wait_for(task, PATIENCE_SECONDS)
+        assert await waiting(bus) == [("PENDING", 0)] * 20
+        assert await rows(bus, "SELECT state, count(*) FROM kingdom.record GROUP BY 1 ORDER BY 1") == [
+            {"state": "ACKED", "count": 4},
+            {"state": "SENT", "count": 2},
+        ]
+        assert valve.inside == 0
+
+
+async def test_stopping_at_once_does_not_wait_for_the_grace(dsn: str) -> None:
+    valve = Valve()
+    async with open_bus(dsn, stream("jobs", "Job")) as bus, working(bus, valve, LONG) as (worker, task):
+        await fill(bus, valve)
+        worker.stop(at_once=True)
+        await asyncio.wait_for(task, PATIENCE_SECONDS)
+        assert await waiting(bus) == [("PENDING", 0)] * 20
+
+
+async def test_the_grace_also_ends_the_wait_of_a_suspect_for_its_turn(dsn: str) -> None:
+    valve = Valve()
+    async with open_bus(dsn, stream("jobs", "Job")) as bus, working(bus, valve, SOON) as (worker, task):
+        valve.shut()
+        await bus.publish(Envelope(type="Job"))
+        await valve.holds(1)
+        async with bus.pool.connection() as connection, connection.transaction():
+            async with bus.join(connection) as transaction:
+                await transaction.publish(Envelope(type="Job"))
+            await connection.execute("UPDATE kingdom.outbox_event SET crash_count = 1 WHERE status = 'PENDING'")
+
+        async def seen() -> bool:
+            # Held while another runs it would be blamed for that one's crash, so it was claimed and given back.
+            found = await rows(bus, "SELECT lease_token, status FROM kingdom.outbox_event WHERE crash_count = 1")
+            return [(row["lease_token"] > 0, row["status"]) for row in found] == [(True, "PENDING")]
+
+        await eventually(seen)
+        worker.stop()
+        await asyncio.wait_for(task, PATIENCE_SECONDS)
+        assert await waiting(bus) == [("PENDING", 0)] * 2
+    assert valve.most == 1
+
+
+class StoppingBus(PostgresBus):
+    """Stops its worker in the middle of a claim that finds nothing."""
+
+    worker: Worker | None = None
+
+    async def claim(self, stream: str, limit: int, worker: str) -> list[Delivery]:
+        deliveries = await super().claim(stream, limit, worker)
+        if self.worker:
+            self.worker.stop()
+        return deliveries
+
+
+async def test_a_stop_during_a_claim_does_not_wait_for_the_next_poll(dsn: str) -> None:
+    async with StoppingBus(dsn, Topology([stream("jobs", "Job")]), [EFFECTS]) as bus:
+        bus.worker = Worker(bus, Dispatcher(), ["jobs"], poll=LONG)
+        await asyncio.wait_for(bus.worker.run(), PATIENCE_SECONDS)
+
+
+@pytest.mark.parametrize("concurrency", [1, 5])
+async def test_effects_run_concurrently_up_to_the_bound_and_not_beyond(dsn: str, concurrency: int) -> None:
+    dispatcher, valve = Dispatcher(), Valve()
+    dispatcher.effect("Job", LocalEffect(valve.call))
+    async with open_bus(dsn, stream("jobs", "Job")) as bus:
+        await bus.publish(*numbered("Job", 60))
+        valve.shut()
+        async with at_work(bus, dispatcher, concurrency=concurrency):
+            await valve.holds(concurrency)
+            valve.open()
+            await until_all(bus, "DONE", 60)
+    assert valve.most == concurrency
+
+
+async def test_a_small_stream_is_served_beside_a_large_backlog(dsn: str) -> None:
+    dispatcher, order = Dispatcher(), list[str]()
+
+    @dispatcher.reaction("Small")
+    @dispatcher.reaction("Large")
+    async def handle(received: Received[dict[str, int]], transaction: Transaction) -> None:
+        order.append(received.envelope.type)
+        await transaction.append(LogEntry(type="handled", actor="test"))
+
+    async with open_bus(dsn, stream("large", "Large"), stream("small", "Small")) as bus:
+        await bus.publish(*numbered("Large", 2000))
+        await bus.publish(*numbered("Small", 50))
+        async with at_work(bus, dispatcher):
+            await until_all(bus, "DONE", 2050)
+    last_small = len(order) - order[::-1].index("Small")
+    assert last_small < 1000
+    assert sorted(order) == ["Large"] * 2000 + ["Small"] * 50

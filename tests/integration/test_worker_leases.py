@@ -1,0 +1,238 @@
+"""Leases of a real worker: kept alive whatever a handler does, let go when a handler takes too long."""
+
+import asyncio
+import signal
+from datetime import timedelta
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from kingdom.backends.postgres import PostgresBus, PostgresOperations
+from kingdom.bus import (
+    Acked,
+    Answer,
+    Attempt,
+    Dispatcher,
+    Envelope,
+    Finding,
+    Happened,
+    LogEntry,
+    Received,
+    Transaction,
+)
+from tests.integration.blocking_child import jobs
+from tests.integration.local_effect import LocalEffect
+from tests.integration.processes import Child, child
+from tests.integration.running import (
+    at_work,
+    event,
+    eventually,
+    numbered,
+    open_bus,
+    rows,
+    stream,
+    until_all,
+)
+
+LEASE = 1.0
+
+
+@pytest.mark.parametrize("kind", ["sleep", "spin"])
+async def test_a_handler_that_blocks_its_process_for_three_leases_keeps_its_event(dsn: str, kind: str) -> None:
+    # An effect: while it calls it holds no lock, so nothing but the renewal keeps other workers away.
+    lease = 2 * LEASE
+    async with (
+        open_bus(dsn, jobs(lease=lease)) as bus,
+        child("integration.blocking_child", kind, dsn, lease=lease, seconds=3 * lease) as one,
+        child("integration.blocking_child", kind, dsn, lease=lease, seconds=3 * lease) as other,
+    ):
+        envelope = Envelope(type="Call", payload={"n": 1})
+        await bus.publish(envelope)
+        await until_all(bus, "DONE", 1)
+        found = await event(bus, envelope)
+        began = [line for line in (*one.lines, *other.lines) if line.startswith("began")]
+    assert began == ["began 1"]
+    assert (found["attempt_count"], found["crash_count"], found["last_error_code"]) == (1, 0, None)
+
+
+async def test_a_handler_that_blocks_beyond_its_deadline_loses_its_event_to_another_process(dsn: str) -> None:
+    async with (
+        open_bus(dsn, jobs(lease=LEASE)) as bus,
+        child(
+            "integration.blocking_child", "sleep", dsn, lease=LEASE, deadline=0.3, idle_limit=1, seconds=3600
+        ) as stuck,
+    ):
+        envelope = Envelope(type="Job", payload={"n": 1})
+        await bus.publish(envelope)
+        await stuck.says("began 1")
+        async with child("integration.blocking_child", "plain", dsn, lease=LEASE, deadline=0.3):
+            await until_all(bus, "DONE", 1)
+        found = await event(bus, envelope)
+        handled = await rows(bus, "SELECT actor FROM kingdom.log")
+        assert stuck.process.returncode is None
+    assert (found["attempt_count"], found["crash_count"]) == (2, 2)
+    assert handled == [{"actor": "plain"}]
+
+
+async def test_a_stopped_process_changes_nothing_when_it_wakes_up_after_its_lease(dsn: str) -> None:
+    async with (
+        open_bus(dsn, jobs(lease=LEASE)) as bus,
+        child("integration.blocking_child", "sleep", dsn, lease=LEASE, idle_limit=3, seconds=1.5) as zombie,
+    ):
+        await bus.publish(*numbered("Job", 1))
+        await zombie.says("began 0")
+        zombie.signal(signal.SIGSTOP)
+        async with child("integration.blocking_child", "plain", dsn, lease=LEASE):
+            await until_all(bus, "DONE", 1)
+        zombie.signal(signal.SIGCONT)
+        # It has noticed its loss once it handles something new.
+        await bus.publish(Envelope(type="Job", payload={"n": 7}))
+        await zombie.says("began 7")
+        await until_all(bus, "DONE", 2)
+        handled = await rows(bus, "SELECT actor, (data->>'n')::int AS n FROM kingdom.log ORDER BY seq")
+    assert handled == [{"actor": "plain", "n": 0}, {"actor": "sleep", "n": 7}]
+
+
+async def test_a_hung_handler_is_cut_off_at_its_deadline_and_retried(dsn: str) -> None:
+    dispatcher, cut = Dispatcher(), list[int]()
+
+    @dispatcher.reaction("Job")
+    async def handle(received: Received[dict[str, int]], transaction: Transaction) -> None:
+        if received.payload["n"] == 1 and received.attempt == 1:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                cut.append(received.payload["n"])
+                raise
+        await transaction.append(LogEntry(type="handled", actor="test", data=received.payload))
+
+    async with open_bus(dsn, jobs(lease=30, deadline=0.2)) as bus:
+        envelopes = numbered("Job", 3)
+        await bus.publish(*envelopes)
+        async with at_work(bus, dispatcher):
+            await until_all(bus, "DONE", 3)
+        found = [await event(bus, envelope) for envelope in envelopes]
+        handled = await rows(bus, "SELECT (data->>'n')::int AS n FROM kingdom.log ORDER BY 1")
+    assert [row["attempt_count"] for row in found] == [1, 2, 1]
+    assert [row["last_error_code"] for row in found] == [None, "deadline", None]
+    assert [row["n"] for row in handled] == [0, 1, 2]
+    # Once in its group and once alone: only what a handler does alone counts against it.
+    assert cut == [1, 1]
+
+
+async def test_a_cancelled_event_is_ended_at_the_next_renewal_and_its_neighbours_are_done(dsn: str) -> None:
+    dispatcher, hung = Dispatcher(), asyncio.Event()
+
+    @dispatcher.reaction("Job")
+    async def handle(received: Received[dict[str, int]], _transaction: Transaction) -> None:
+        if received.payload["n"] == 1:
+            hung.set()
+            await asyncio.Event().wait()
+
+    async with open_bus(dsn, jobs(lease=LEASE)) as bus:
+        envelopes = numbered("Job", 3)
+        await bus.publish(*envelopes)
+        async with at_work(bus, dispatcher):
+            await hung.wait()
+            assert await PostgresOperations(bus).cancel(envelopes[1].event_id, "jobs", actor="test") == "requested"
+            await eventually(lambda: _none_runs(bus))
+        found = [await event(bus, envelope) for envelope in envelopes]
+    assert [(row["status"], row["last_error_code"]) for row in found] == [
+        ("DONE", None),
+        ("DEAD", "cancelled"),
+        ("DONE", None),
+    ]
+
+
+async def test_a_lease_that_was_taken_away_ends_its_handlers_and_counts_as_lost(dsn: str) -> None:
+    dispatcher, registry, began, cut_off = Dispatcher(), CollectorRegistry(), asyncio.Event(), list[int]()
+
+    async def hang(attempt: Attempt) -> Answer:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cut_off.append(attempt.number)
+            raise
+        return Acked()
+
+    async def it_has_happened(attempt: Attempt) -> Finding:
+        return Happened(attempt.request)
+
+    dispatcher.effect("Job", LocalEffect(hang, it_has_happened))
+    async with open_bus(dsn, jobs(lease=LEASE)) as bus:
+        await bus.publish(Envelope(type="Job"))
+        async with at_work(bus, dispatcher, registry=registry):
+            await began.wait()
+            await eventually(lambda: _taken_away(bus))
+            await until_all(bus, "DONE", 1)
+    assert cut_off == [1]
+    assert registry.get_sample_value("kingdom_outbox_lease_lost_total", {"stream": "jobs"}) == 1
+
+
+async def test_suspects_run_with_nothing_else_in_flight(dsn: str) -> None:
+    dispatcher, flying, most, seen = Dispatcher(), set[int](), [0], dict[int, set[int]]()
+
+    @dispatcher.reaction("Job")
+    async def handle(received: Received[dict[str, int]], transaction: Transaction) -> None:
+        n = received.payload["n"]
+        seen[n] = set(flying)
+        flying.add(n)
+        most[0] = max(most[0], len(flying))
+        for other in flying:
+            seen[other] |= flying
+        await transaction.get("mark", "a turn for the others")
+        await asyncio.sleep(0.01)
+        flying.remove(n)
+
+    suspects = {0, 1, 2}
+    quick, calm = timedelta(milliseconds=1), timedelta(seconds=30)
+    async with open_bus(dsn, stream("jobs", "Job", lease=quick)) as ghost:
+        await ghost.publish(*numbered("Job", len(suspects)))
+        assert len(await ghost.claim("jobs", 10, "a worker that dies")) == len(suspects)
+        await eventually(lambda: _reaped(ghost))
+    async with open_bus(dsn, stream("jobs", "Job", lease=calm)) as bus:
+        # Due first, so that many are in flight when a suspect comes.
+        for envelope in numbered("Job", 43)[3:]:
+            await bus.publish(envelope)
+        await rows(bus, "UPDATE kingdom.outbox_event SET next_retry_at = now() - interval '1 h' WHERE crash_count = 0")
+        async with at_work(bus, dispatcher, batch=4):
+            await until_all(bus, "DONE", 43)
+        crashes = await rows(bus, "SELECT crash_count AS n, count(*) FROM kingdom.outbox_archive GROUP BY 1 ORDER BY 1")
+    assert crashes == [{"n": 0, "count": 40}, {"n": 1, "count": 3}]
+    assert most[0] > 1
+    assert {n: others for n, others in seen.items() if n in suspects} == {n: {n} for n in suspects}
+
+
+async def test_a_poison_event_that_kills_every_worker_ends_dead_and_its_neighbours_do_not(dsn: str) -> None:
+    async with open_bus(dsn, jobs(lease=LEASE)) as bus:
+        envelopes = numbered("Job", 3)
+        await bus.publish(*envelopes)
+        killed = 0
+        while (await event(bus, envelopes[1]))["status"] != "DEAD":
+            assert killed < 5
+            async with child("integration.blocking_child", "die", dsn, lease=LEASE, only=1) as worker:
+                await eventually(lambda worker=worker: _ended(bus, worker))  # type: ignore[misc]
+                killed += worker.process.returncode is not None
+        found = [await event(bus, envelope) for envelope in envelopes]
+    assert [row["status"] for row in found] == ["DONE", "DEAD", "DONE"]
+    assert found[1]["last_error_code"] == "quarantined"
+    # Once together with its neighbours, then three times alone.
+    assert killed == 4
+
+
+async def _none_runs(bus: PostgresBus) -> bool:
+    return not await rows(bus, "SELECT id FROM kingdom.outbox_all WHERE status IN ('PENDING', 'PROCESSING')")
+
+
+async def _ended(bus: PostgresBus, worker: Child) -> bool:
+    return worker.process.returncode is not None or await _none_runs(bus)
+
+
+async def _taken_away(bus: PostgresBus) -> bool:
+    await rows(bus, "UPDATE kingdom.outbox_lease SET expires_at = now() - interval '1 second'")
+    return await bus.reap() > 0
+
+
+async def _reaped(bus: PostgresBus) -> bool:
+    return await bus.reap() > 0

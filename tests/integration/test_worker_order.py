@@ -1,0 +1,92 @@
+"""Ordered streams under a real worker: one key, one order, whatever fails."""
+
+import asyncio
+from collections import defaultdict
+from datetime import timedelta
+
+from kingdom.bus import Acked, Answer, Attempt, Dispatcher, Envelope, LogEntry, Received, RetryPolicy, Transaction
+from tests.integration.local_effect import LocalEffect
+from tests.integration.running import at_work, event, numbered, open_bus, rows, stream, until_all
+
+KEYS = ("a", "b", "c")
+
+
+def line(event_type: str, count: int, key: str) -> list[Envelope]:
+    return numbered(event_type, count, partition_key=key)
+
+
+async def test_a_run_stops_at_a_retry_and_its_followers_stay_behind(dsn: str) -> None:
+    dispatcher, runs, failing = Dispatcher(), list[tuple[str, int]](), ("a", 2)
+
+    @dispatcher.reaction("Step")
+    async def handle(received: Received[dict[str, int]], transaction: Transaction) -> None:
+        step = (str(received.envelope.partition_key), received.payload["n"])
+        runs.append(step)
+        await transaction.append(LogEntry(type="step", actor=step[0], data=received.payload))
+        if step == failing and received.attempt < 3:
+            raise ConnectionError("not yet")
+
+    retry = RetryPolicy(base=timedelta(milliseconds=300), factor=1)
+    steps = {key: line("Step", 6, key) for key in KEYS}
+    async with open_bus(dsn, stream("steps", "Step", ordered=True, retry=retry)) as bus:
+        await bus.publish(*(envelope for envelopes in steps.values() for envelope in envelopes))
+        async with at_work(bus, dispatcher):
+            await until_all(bus, "DONE", 18)
+        attempts = {key: [(await event(bus, e))["attempt_count"] for e in steps[key]] for key in KEYS}
+        logged = await rows(bus, "SELECT actor, (data->>'n')::int AS n FROM kingdom.log ORDER BY seq")
+    assert [n for key, n in runs if key == "a"] == [0, 1, 2, 2, 2, 3, 4, 5]
+    assert attempts == {"a": [1, 1, 3, 1, 1, 1], "b": [1] * 6, "c": [1] * 6}
+    done = [(row["actor"], row["n"]) for row in logged]
+    assert {key: [n for k, n in done if k == key] for key in KEYS} == {key: list(range(6)) for key in KEYS}
+    # The other keys did not wait for the one that failed.
+    assert max(done.index((key, 5)) for key in ("b", "c")) < done.index(failing)
+
+
+async def test_reactions_and_effects_of_one_key_keep_their_order(dsn: str) -> None:
+    dispatcher, order = Dispatcher(), defaultdict[str, list[int]](list)
+
+    @dispatcher.reaction("Step")
+    async def handle(received: Received[dict[str, int]], _transaction: Transaction) -> None:
+        order[str(received.envelope.partition_key)].append(received.payload["n"])
+
+    async def call(attempt: Attempt) -> Answer:
+        await asyncio.sleep(0.002)
+        order[attempt.request["key"]].append(attempt.request["n"])
+        return Acked()
+
+    dispatcher.effect("Call", LocalEffect(call))
+    async with open_bus(dsn, stream("steps", "Step", "Call", ordered=True)) as bus:
+        for n in range(20):
+            kinds = ("Call", "Step") if n % 3 else ("Step", "Call")
+            await bus.publish(
+                *(
+                    Envelope(type=kinds[number % 2], payload={"n": n, "key": key}, partition_key=key)
+                    for number, key in enumerate(KEYS)
+                )
+            )
+        async with at_work(bus, dispatcher):
+            await until_all(bus, "DONE", 60)
+    assert order == {key: list(range(20)) for key in KEYS}
+
+
+async def test_two_workers_of_one_ordered_stream_keep_the_order_of_every_key(dsn: str) -> None:
+    dispatcher, flying, order = Dispatcher(), set[str](), defaultdict[str, list[int]](list)
+
+    @dispatcher.reaction("Step")
+    async def handle(received: Received[dict[str, int]], transaction: Transaction) -> None:
+        key = str(received.envelope.partition_key)
+        assert key not in flying
+        flying.add(key)
+        await transaction.get("mark", "a turn for the others")
+        order[key].append(received.payload["n"])
+        flying.remove(key)
+
+    keys = [str(number) for number in range(20)]
+    async with open_bus(dsn, stream("steps", "Step", ordered=True)) as bus:
+        async with at_work(bus, dispatcher, name="one"), at_work(bus, dispatcher, name="two"):
+            for n in range(20):
+                await bus.publish(*(Envelope(type="Step", payload={"n": n}, partition_key=key) for key in keys))
+            await until_all(bus, "DONE", 400)
+        attempts = await rows(bus, "SELECT DISTINCT attempt_count AS n FROM kingdom.outbox_archive")
+    assert order == {key: list(range(20)) for key in keys}
+    assert attempts == [{"n": 1}]

@@ -1,0 +1,180 @@
+"""A store that goes away while a real worker is at it."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from bench.postgres import PrivateCluster
+from bench.servers import PrivateDirectory, find_binary
+from kingdom.backends.postgres import migrate
+from kingdom.bus import Acked, Answer, Attempt, Dispatcher, Envelope, Finding, Happened, LogEntry, Received, Transaction
+from tests.integration.blocking_child import jobs
+from tests.integration.local_effect import LocalEffect
+from tests.integration.running import at_work, event, eventually, numbered, open_bus, rows, stream, until_all
+
+
+class Server:
+    """A private cluster that can be stopped and started again at the same address."""
+
+    def __init__(self, cluster: PrivateCluster, directory: PrivateDirectory) -> None:
+        self.dsn = cluster.create_database("restarted")
+        self._directory = directory
+        self._port = conninfo_to_dict(self.dsn)["port"]
+
+    def stop(self) -> None:
+        self._control("stop", "-m", "immediate", "-s")
+
+    def start(self) -> None:
+        log: Path = self._directory.path / "server.log"
+        self._control("start", "-l", log, "-w", "-s", "-o", f"-p {self._port}")
+
+    def _control(self, *arguments: str | Path) -> None:
+        self._directory.run(find_binary("pg_ctl"), *arguments, "-D", self._directory.path / "data")
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    # The server of DATABASE_URL is not ours to stop.
+    monkeypatch.delenv("DATABASE_URL", raising=False)
+    with PrivateCluster(shared_buffers="16MB") as cluster:
+        assert cluster._directory is not None
+        server = Server(cluster, cluster._directory)
+        yield server
+        with suppress(Exception):
+            server.start()
+
+
+class Pause:
+    """Where handlers wait until the test lets them go on."""
+
+    def __init__(self) -> None:
+        self.reached: list[object] = []
+        self.cut_off = 0
+        self.over = asyncio.Event()
+
+    async def here(self, who: object) -> None:
+        self.reached.append(who)
+        try:
+            await self.over.wait()
+        except asyncio.CancelledError:
+            self.cut_off += 1
+            raise
+
+
+async def test_a_restart_of_the_server_costs_no_attempt_and_loses_nothing(server: Server) -> None:
+    await migrate(server.dsn)
+    dispatcher, pause = Dispatcher(), Pause()
+
+    @dispatcher.reaction("Job")
+    async def handle(received: Received[dict[str, int]], transaction: Transaction) -> None:
+        await transaction.append(LogEntry(type="handled", actor="test", data=received.payload))
+        await pause.here("reaction")
+
+    async def call(_attempt: Attempt) -> Answer:
+        await pause.here("call")
+        return Acked()
+
+    dispatcher.effect("Call", LocalEffect(call))
+    async with open_bus(server.dsn, stream("jobs", "Job", "Call")) as bus:
+        await bus.publish(Envelope(type="Job"), Envelope(type="Call"))
+        async with at_work(bus, dispatcher):
+            await eventually(lambda: _both_reached(pause))
+            await asyncio.to_thread(server.stop)
+            pause.over.set()
+            await asyncio.to_thread(server.start)
+            await until_done(server.dsn, 2)
+            await bus.publish(*numbered("Job", 20))
+            await until_done(server.dsn, 22)
+        attempts = await rows(bus, "SELECT DISTINCT attempt_count AS n FROM kingdom.outbox_archive")
+        records = await rows(bus, "SELECT state, jsonb_array_length(doc->'attempts') AS n FROM kingdom.record")
+        handled = await rows(bus, "SELECT count(*) AS n FROM kingdom.log")
+    assert pause.reached.count("call") == 1
+    assert attempts == [{"n": 1}]
+    assert records == [{"state": "ACKED", "n": 1}]
+    assert handled == [{"n": 21}]
+
+
+async def test_an_outage_longer_than_the_lease_cuts_handlers_off_and_the_event_comes_back(server: Server) -> None:
+    await migrate(server.dsn)
+    dispatcher, pause = Dispatcher(), Pause()
+
+    async def call(_attempt: Attempt) -> Answer:
+        await pause.here("call")
+        return Acked()
+
+    async def it_has_happened(attempt: Attempt) -> Finding:
+        return Happened({"found": attempt.identifier})
+
+    dispatcher.effect("Job", LocalEffect(call, it_has_happened))
+    async with open_bus(server.dsn, jobs(lease=1)) as bus:
+        envelope = Envelope(type="Job")
+        await bus.publish(envelope)
+        async with at_work(bus, dispatcher):
+            await eventually(lambda: _reached(pause))
+            await asyncio.to_thread(server.stop)
+            await eventually(lambda: _cut_off(pause))
+            await asyncio.to_thread(server.start)
+            await until_done(server.dsn, 1)
+        assert (await event(bus, envelope))["attempt_count"] == 2
+    assert pause.reached == ["call"]
+
+
+async def test_terminated_connections_lose_nothing_and_repeat_nothing(dsn: str) -> None:
+    dispatcher, count, terminated = Dispatcher(), 300, 0
+
+    @dispatcher.reaction("Job")
+    async def handle(received: Received[dict[str, int]], transaction: Transaction) -> None:
+        await asyncio.sleep(0.002)
+        await transaction.append(LogEntry(type="handled", actor="test", data=received.payload))
+
+    observer = make_conninfo(dsn, application_name="observer")
+    async with open_bus(observer, stream("jobs", "Job")) as quiet, open_bus(dsn, stream("jobs", "Job")) as bus:
+        await quiet.publish(*numbered("Job", count))
+        async with at_work(bus, dispatcher, batch=20):
+            for minimum in range(0, 250, 50):
+
+                async def further(minimum: int = minimum) -> bool:
+                    return len(await rows(quiet, "SELECT seq FROM kingdom.log")) >= minimum
+
+                await eventually(further)
+                terminated += len(
+                    await rows(
+                        quiet,
+                        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+                        " AND application_name <> 'observer' AND backend_type = 'client backend'",
+                    )
+                )
+            await until_all(quiet, "DONE", count)
+        handled = await rows(quiet, "SELECT data->>'n' AS n FROM kingdom.log")
+    assert sorted(int(row["n"]) for row in handled) == list(range(count))
+    assert terminated >= 5
+
+
+async def until_done(dsn: str, count: int) -> None:
+    """Wait for so many archived events, on connections of its own: the bus may still have broken ones."""
+
+    async def reached() -> bool:
+        with suppress(psycopg.OperationalError):
+            async with await psycopg.AsyncConnection.connect(dsn) as connection:
+                cursor = await connection.execute("SELECT count(*) FROM kingdom.outbox_archive")
+                return await cursor.fetchone() == (count,)
+        return False
+
+    await eventually(reached)
+
+
+async def _reached(pause: Pause) -> bool:
+    return bool(pause.reached)
+
+
+async def _both_reached(pause: Pause) -> bool:
+    return {"reaction", "call"} <= set(pause.reached)
+
+
+async def _cut_off(pause: Pause) -> bool:
+    return pause.cut_off > 0

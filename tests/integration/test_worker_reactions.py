@@ -1,0 +1,251 @@
+"""Reactions of a real worker: grouped in one transaction, rerun alone where the group fails."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from kingdom.backends.postgres import PostgresBus
+from kingdom.bus import (
+    Dead,
+    Dispatcher,
+    Envelope,
+    LogEntry,
+    Outcome,
+    Received,
+    Record,
+    Retry,
+    RetryPolicy,
+    Transaction,
+)
+from kingdom.errors import Conflict, Permanent
+from tests.integration.running import (
+    LATE_RETRY,
+    at_work,
+    event,
+    eventually,
+    numbered,
+    open_bus,
+    rows,
+    statuses,
+    stream,
+    until_all,
+)
+
+GROUP = 32
+KEEP = timedelta(days=1)
+# The first claim of a process takes as many events as it has slots.
+ONE_CLAIM = 2 * GROUP
+
+
+def note(what: str, subject: int = 0) -> LogEntry:
+    return LogEntry(type=what, actor="test", data={"n": subject})
+
+
+async def leave_traces(received: Received[dict[str, int]], transaction: Transaction, *, dedup: bool) -> None:
+    n = received.payload["n"]
+    if dedup:
+        assert await transaction.once("test", str(n), KEEP)
+    await transaction.put(Record(kind="mark", id=str(n), state="made"))
+    await transaction.publish(Envelope(type="Follow", payload={"n": n}))
+    await transaction.append(note("handled", n))
+
+
+async def test_reactions_of_one_claim_share_a_lease_and_a_transaction_per_group(dsn: str) -> None:
+    dispatcher = Dispatcher()
+
+    @dispatcher.reaction("Job")
+    async def handle(received: Received[dict[str, int]], transaction: Transaction) -> None:
+        await transaction.append(note("handled", received.payload["n"]))
+
+    async with open_bus(dsn, stream("jobs", "Job")) as bus:
+        await bus.publish(*numbered("Job", ONE_CLAIM))
+        async with at_work(bus, dispatcher, concurrency=ONE_CLAIM):
+            await until_all(bus, "DONE", ONE_CLAIM)
+        tokens = await rows(bus, "SELECT DISTINCT lease_token FROM kingdom.outbox_archive")
+        groups = await rows(bus, "SELECT count(*) AS n FROM kingdom.log GROUP BY xid")
+    assert len(tokens) == 1
+    assert [row["n"] for row in groups] == [GROUP, GROUP]
+
+
+@pytest.mark.parametrize("dedup", [False, True], ids=["collected writes", "with a dedup key"])
+async def test_a_failing_reaction_leaves_no_trace_and_its_neighbours_commit(dsn: str, *, dedup: bool) -> None:
+    dispatcher, failing = Dispatcher(), 5
+
+    @dispatcher.reaction("Job")
+    async def handle(received: Received[dict[str, int]], transaction: Transaction) -> None:
+        await leave_traces(received, transaction, dedup=dedup)
+        if received.payload["n"] == failing:
+            raise ValueError("this one always fails")
+
+    async with open_bus(dsn, stream("jobs", "Job", retry=LATE_RETRY), stream("next", "Follow")) as bus:
+        await bus.publish(*numbered("Job", GROUP))
+        async with at_work(bus, dispatcher, "jobs", concurrency=GROUP):
+            await eventually(lambda: _ended(bus, GROUP))
+        done = sorted(set(range(GROUP)) - {failing})
+        logged = await rows(bus, "SELECT (data->>'n')::int AS n, xid FROM kingdom.log ORDER BY n")
+        marks = await rows(bus, "SELECT id::int AS n FROM kingdom.record ORDER BY n")
+        follows = await rows(bus, "SELECT (payload_json->>'n')::int AS n FROM kingdom.outbox_all WHERE stream = 'next'")
+        keys = await rows(bus, "SELECT key::int AS n FROM kingdom.once_key ORDER BY n")
+        failed = await rows(bus, "SELECT * FROM kingdom.outbox_all WHERE stream = 'jobs' AND status <> 'DONE'")
+    for traces in (logged, marks, sorted(follows, key=lambda row: row["n"]), *([keys] if dedup else [])):
+        assert [row["n"] for row in traces] == done
+    # A taken key can be given back by a rollback only, so that group runs one by one.
+    assert len({row["xid"] for row in logged}) == (len(done) if dedup else 1)
+    assert [(row["payload_json"], row["status"], row["attempt_count"]) for row in failed] == [
+        ({"n": failing}, "PENDING", 1)
+    ]
+    assert failed[0]["last_error_message"] == "ValueError: this one always fails"
+
+
+async def test_a_group_that_cannot_commit_is_rerun_one_by_one(dsn: str) -> None:
+    dispatcher, runs = Dispatcher(), list[int]()
+
+    @dispatcher.reaction("Job")
+    async def handle(received: Received[dict[str, int]], transaction: Transaction) -> None:
+        n = received.payload["n"]
+        runs.append(n)
+        await transaction.append(note("handled", n))
+        if n == 3 and runs.count(n) == 1:
+            # A version that was never stored: the conflict shows only when the group commits.
+            await transaction.put(Record(kind="mark", id="stale", state="made", version=7))
+
+    async with open_bus(dsn, stream("jobs", "Job")) as bus:
+        await bus.publish(*numbered("Job", 8))
+        async with at_work(bus, dispatcher):
+            await until_all(bus, "DONE", 8)
+        logged = await rows(bus, "SELECT (data->>'n')::int AS n, xid FROM kingdom.log ORDER BY seq")
+        attempts = await rows(bus, "SELECT DISTINCT attempt_count AS n FROM kingdom.outbox_archive")
+    assert sorted(runs) == sorted([*range(8), *range(8)])
+    assert [row["n"] for row in logged] == list(range(8))
+    assert len({row["xid"] for row in logged}) == 8
+    assert [row["n"] for row in attempts] == [1]
+
+
+async def test_a_conflict_with_another_writer_is_rerun_on_fresh_data_without_an_attempt(dsn: str) -> None:
+    dispatcher, read, changed, runs = Dispatcher(), asyncio.Event(), asyncio.Event(), list[int]()
+
+    @dispatcher.reaction("Add")
+    async def handle(_received: Received[dict[str, int]], transaction: Transaction) -> None:
+        record = await transaction.get("mark", "sum")
+        assert record is not None
+        runs.append(record.doc["sum"])
+        read.set()
+        await changed.wait()
+        await transaction.put(_with_sum(record, record.doc["sum"] + 1))
+
+    async with open_bus(dsn, stream("jobs", "Add")) as bus:
+        async with bus.transaction() as transaction:
+            await transaction.put(Record(kind="mark", id="sum", state="open", doc={"sum": 0}))
+        envelope = Envelope(type="Add")
+        await bus.publish(envelope)
+        async with at_work(bus, dispatcher):
+            await read.wait()
+            async with bus.transaction() as transaction:
+                record = await transaction.get("mark", "sum")
+                assert record is not None
+                await transaction.put(_with_sum(record, 10))
+            changed.set()
+            await until_all(bus, "DONE", 1)
+        stored = await rows(bus, "SELECT doc FROM kingdom.record")
+        assert (await event(bus, envelope))["attempt_count"] == 1
+    assert runs == [0, 10]
+    assert stored == [{"doc": {"sum": 11}}]
+
+
+async def test_a_reaction_that_always_conflicts_uses_up_its_attempts(dsn: str) -> None:
+    dispatcher, runs = Dispatcher(), list[int]()
+
+    @dispatcher.reaction("Job")
+    async def handle(received: Received[dict[str, int]], _transaction: Transaction) -> None:
+        runs.append(received.attempt)
+        raise Conflict("never the right version")
+
+    policy = RetryPolicy(base=timedelta(milliseconds=5), max_attempts=2)
+    async with open_bus(dsn, stream("jobs", "Job", retry=policy)) as bus:
+        envelope = Envelope(type="Job")
+        await bus.publish(envelope)
+        async with at_work(bus, dispatcher):
+            await until_all(bus, "DEAD", 1)
+        assert (await event(bus, envelope))["last_error_code"] == "conflict"
+    assert runs.count(1) == runs.count(2) > 1
+
+
+async def test_a_write_that_cannot_be_stored_makes_only_its_own_event_dead(dsn: str) -> None:
+    dispatcher = Dispatcher()
+
+    @dispatcher.reaction("Job")
+    async def handle(received: Received[dict[str, int]], transaction: Transaction) -> None:
+        text = "\x00" if received.payload["n"] == 2 else "fine"
+        await transaction.publish(Envelope(type="Follow", payload={"text": text}))
+
+    async with open_bus(dsn, stream("jobs", "Job"), stream("next", "Follow")) as bus:
+        await bus.publish(*numbered("Job", 5))
+        async with at_work(bus, dispatcher, "jobs"):
+            await eventually(lambda: _ended(bus, 5))
+        found = await rows(bus, "SELECT * FROM kingdom.outbox_all WHERE stream = 'jobs' ORDER BY id")
+        assert (await statuses(bus))["PENDING"] == 4
+    assert [row["status"] for row in found] == ["DONE", "DONE", "DEAD", "DONE", "DONE"]
+    assert {row["attempt_count"] for row in found} == {1}
+    assert {row["crash_count"] for row in found} == {0}
+    assert found[2]["last_error_code"] == "malformed"
+
+
+async def test_a_reaction_that_outlasts_the_idle_limit_fails_an_attempt_instead_of_looping(dsn: str) -> None:
+    dispatcher, runs = Dispatcher(), list[int]()
+
+    @dispatcher.reaction("Job")
+    async def handle(received: Received[dict[str, int]], _transaction: Transaction) -> None:
+        runs.append(received.attempt)
+        await asyncio.sleep(0.6)
+
+    policy = RetryPolicy(base=timedelta(milliseconds=5), max_attempts=2)
+    limit = timedelta(milliseconds=200)
+    async with open_bus(dsn, stream("jobs", "Job", retry=policy), idle_limit=limit) as bus:
+        await bus.publish(Envelope(type="Job"))
+        async with at_work(bus, dispatcher):
+            await until_all(bus, "DEAD", 1)
+    assert max(runs) == 2
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status", "code", "attempts"),
+    [
+        (Retry(timedelta(hours=1), "busy", "later"), "PENDING", "busy", 1),
+        (Dead("no such thing", "unknown_thing"), "DEAD", "unknown_thing", 1),
+        (Permanent("cannot be"), "DEAD", "permanent", 1),
+        (KeyError("oops"), "PENDING", "error", 1),
+    ],
+)
+async def test_what_a_reaction_says_or_raises_decides_the_end(
+    dsn: str, outcome: Outcome | Exception, status: str, code: str, attempts: int
+) -> None:
+    dispatcher = Dispatcher()
+
+    @dispatcher.reaction("Job")
+    async def handle(_received: Received[dict[str, int]], _transaction: Transaction) -> Outcome:
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async with open_bus(dsn, stream("jobs", "Job", retry=LATE_RETRY)) as bus:
+        envelope = Envelope(type="Job")
+        await bus.publish(envelope)
+        async with at_work(bus, dispatcher):
+            await eventually(lambda: _ended(bus, 1))
+        found = await event(bus, envelope)
+    assert (found["status"], found["last_error_code"], found["attempt_count"]) == (status, code, attempts)
+
+
+async def _ended(bus: PostgresBus, count: int) -> bool:
+    """Tell whether so many events of the stream jobs were settled, in whatever way."""
+    found = await rows(
+        bus,
+        "SELECT id FROM kingdom.outbox_all WHERE stream = 'jobs' AND status <> 'PROCESSING'"
+        " AND (status <> 'PENDING' OR attempt_count > 0)",
+    )
+    return len(found) == count
+
+
+def _with_sum(record: Record, total: int) -> Record:
+    return Record(kind=record.kind, id=record.id, state=record.state, version=record.version, doc={"sum": total})

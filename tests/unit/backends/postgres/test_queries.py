@@ -1,0 +1,25 @@
+import pytest
+
+from kingdom.backends.postgres.queries import in_schema, load_queries
+from kingdom.errors import Misconfigured
+
+
+def test_every_statement_names_the_asked_schema_only() -> None:
+    own, other = load_queries("kingdom"), load_queries("elsewhere")
+    assert own.keys() == other.keys()
+    assert {"claim", "claim_ordered", "publish", "done", "reap", "renew"} <= own.keys()
+    for name, statement in other.items():
+        assert "kingdom." not in statement, name
+
+
+def test_statements_carry_no_comments_and_no_end() -> None:
+    for name, statement in load_queries("kingdom").items():
+        assert "--" not in statement, name
+        assert not statement.endswith(";"), name
+        assert ";" not in statement, name
+
+
+@pytest.mark.parametrize("name", ["", "A", "1a", "a b", 'a"b', "a;b", "a.b", "ä", "a" * 52, "a\n"])
+def test_a_schema_name_that_would_need_quotes_is_refused(name: str) -> None:
+    with pytest.raises(Misconfigured):
+        in_schema("SELECT 1", name)

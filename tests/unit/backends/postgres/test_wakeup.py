@@ -1,0 +1,90 @@
+import asyncio
+from datetime import timedelta
+
+from kingdom.backends.postgres.wakeup import Wakeups
+
+SOON, LONG = timedelta(milliseconds=20), timedelta(seconds=30)
+
+
+class Sender:
+    """Notes what was sent; the first sending lasts until the test lets it end."""
+
+    def __init__(self) -> None:
+        self.sent: list[list[str]] = []
+        self.under_way = asyncio.Event()
+        self.go_on = asyncio.Event()
+
+    async def send(self, streams: list[str]) -> None:
+        self.sent.append(streams)
+        self.under_way.set()
+        await self.go_on.wait()
+
+
+async def test_hints_of_one_moment_go_out_together() -> None:
+    sender = Sender()
+    sender.go_on.set()
+    wakeups = Wakeups("channel", sender.send, None)
+    for stream in ("b", "a", "b"):
+        wakeups.published([stream])
+    await wakeups.close()
+    assert sender.sent == [["a", "b"]]
+
+
+async def test_a_hint_that_comes_while_another_is_sent_is_sent_too() -> None:
+    sender = Sender()
+    wakeups = Wakeups("channel", sender.send, None)
+    wakeups.published(["a"])
+    await sender.under_way.wait()
+    wakeups.published(["b"])
+    sender.go_on.set()
+    await wakeups.close()
+    assert sender.sent == [["a"], ["b"]]
+
+
+async def test_a_hint_that_cannot_be_sent_does_no_harm() -> None:
+    sent = list[list[str]]()
+
+    async def send(streams: list[str]) -> None:
+        sent.append(streams)
+        raise ConnectionError("no way")
+
+    wakeups = Wakeups("channel", send, None)
+    wakeups.published(["a"])
+    await wakeups.close()
+    wakeups.published(["b"])
+    await wakeups.close()
+    assert sent == [["a"], ["b"]]
+
+
+async def test_waiters_of_this_process_are_woken_without_a_round_trip() -> None:
+    sender = Sender()
+    wakeups = Wakeups("channel", sender.send, None)
+    waiting = asyncio.create_task(wakeups.wait(["a", "b"], LONG))
+    other = asyncio.create_task(wakeups.wait(["c"], LONG))
+    await asyncio.sleep(0)
+    wakeups.published(["b"])
+    await asyncio.wait_for(waiting, LONG.total_seconds())
+    assert not sender.sent
+    assert not other.done()
+    other.cancel()
+    sender.go_on.set()
+    await wakeups.close()
+
+
+async def test_a_hint_that_nobody_waited_for_is_kept_for_the_next_who_does() -> None:
+    sender = Sender()
+    sender.go_on.set()
+    wakeups = Wakeups("channel", sender.send, None)
+    wakeups.published(["a", "b"])
+    await asyncio.wait_for(wakeups.wait(["a"], LONG), LONG.total_seconds() / 2)
+    heard = asyncio.create_task(wakeups.wait(["a"], LONG))
+    await asyncio.wait_for(wakeups.wait(["b"], LONG), LONG.total_seconds() / 2)
+    assert not heard.done()
+    heard.cancel()
+    await wakeups.close()
+
+
+async def test_a_wait_without_a_hint_ends_by_itself() -> None:
+    wakeups = Wakeups("channel", Sender().send, None)
+    await wakeups.wait(["a"], SOON)
+    await wakeups.close()

@@ -1,0 +1,39 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kingdom.bus import Envelope
+from tests.unit.bus.deliveries import delivery
+
+
+@pytest.mark.parametrize(
+    ("crashes", "suspect", "lost_alone"),
+    [(0, False, 0), (1, True, 0), (2, True, 1), (3, True, 2), (4, True, 3)],
+)
+def test_a_lease_lost_with_others_makes_a_suspect_and_only_lonely_losses_count(
+    crashes: int, *, suspect: bool, lost_alone: int
+) -> None:
+    found = delivery(crash_count=crashes)
+    assert (found.suspect, found.lost_alone) == (suspect, lost_alone)
+
+
+@given(st.integers(0, 10), st.integers(1, 30), st.integers(1, 20))
+def test_quarantine_is_for_three_lonely_losses_or_attempts_beyond_the_last(
+    crashes: int, attempt: int, max_attempts: int
+) -> None:
+    verdict = delivery(crash_count=crashes, attempt=attempt, max_attempts=max_attempts).quarantine()
+    if crashes >= 4:
+        assert verdict is not None
+        assert verdict.code == "quarantined"
+    elif attempt > max_attempts:
+        assert verdict is not None
+        assert verdict.code == "attempts_exhausted"
+    else:
+        assert verdict is None
+
+
+def test_only_keyed_events_of_ordered_streams_stand_in_a_line() -> None:
+    keyed = Envelope(type="Job", partition_key="k")
+    assert delivery(ordered=True, envelope=keyed).line == ("jobs", "k")
+    assert delivery(ordered=False, envelope=keyed).line is None
+    assert delivery(ordered=True).line is None

@@ -1,0 +1,220 @@
+"""The thread that renews leases, over a bus whose renewals the test decides."""
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
+from datetime import timedelta
+
+from kingdom.bus import Bus, Delivery, Topology, Transaction
+from kingdom.bus.keeper import HeldLease, LeaseKeeper
+from kingdom.bus.port import Renewal
+from kingdom.errors import Unavailable
+
+PATIENCE_SECONDS = 20.0
+SHORT = timedelta(milliseconds=200)
+LONG = timedelta(hours=1)
+
+
+class Store(Bus):
+    """A bus that only renews: it knows some leases, has cancellations, hangs or is not there, as the test wants."""
+
+    def __init__(self) -> None:
+        super().__init__(Topology([]), [])
+        self.alive = {1, 2, 3}
+        self.cancelled = frozenset[int]()
+        self.reachable = True
+        self.blocked = threading.Event()
+        self.go_on = threading.Event()
+        self.go_on.set()
+        self.asked: list[dict[int, timedelta]] = []
+
+    def renew(self, leases: Mapping[int, timedelta]) -> Renewal:
+        self.asked.append(dict(leases))
+        self.blocked.set()
+        assert self.go_on.wait(PATIENCE_SECONDS)
+        self.blocked.clear()
+        if not self.reachable:
+            raise Unavailable("the store is away")
+        return Renewal(frozenset(self.alive & leases.keys()), self.cancelled)
+
+    def transaction(self, hold: Sequence[Delivery] = ()) -> AbstractAsyncContextManager[Transaction]:
+        raise NotImplementedError
+
+    async def claim(self, stream: str, limit: int, worker: str) -> list[Delivery]:
+        raise NotImplementedError
+
+    async def reap(self) -> int:
+        raise NotImplementedError
+
+    async def wait(self, streams: Collection[str], at_most: timedelta) -> None:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        raise NotImplementedError
+
+
+class Notes:
+    """What the keeper has reported."""
+
+    def __init__(self) -> None:
+        self.lost: list[frozenset[int]] = []
+        self.cancelled: list[frozenset[int]] = []
+
+
+@contextmanager
+def keeping(store: Store) -> Iterator[tuple[LeaseKeeper, Notes]]:
+    notes = Notes()
+    keeper = LeaseKeeper(store, on_lost=notes.lost.append, on_cancelled=notes.cancelled.append)
+    keeper.start()
+    try:
+        yield keeper, notes
+    finally:
+        store.go_on.set()
+        keeper.stop()
+
+
+def lease(token: int, length: timedelta = SHORT, age: timedelta = timedelta()) -> HeldLease:
+    return HeldLease(token, length, time.monotonic() - age.total_seconds())
+
+
+def wait_for(ready: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not ready():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_a_lease_is_renewed_again_and_again_by_its_length() -> None:
+    store = Store()
+    with keeping(store) as (keeper, notes):
+        held = lease(1)
+        began = held.renewed_at
+        keeper.keep(held)
+        wait_for(lambda: len(store.asked) >= 4)
+        assert held.renewed_at > began
+    assert store.asked[0] == {1: SHORT}
+    assert notes.lost == []
+
+
+def test_a_lease_is_renewed_at_half_its_length_and_not_before() -> None:
+    store = Store()
+    with keeping(store) as (keeper, _):
+        keeper.keep(lease(1, LONG, age=timedelta(minutes=29)))
+        keeper.keep(lease(2, LONG, age=timedelta(minutes=31)))
+        wait_for(lambda: bool(store.asked))
+    assert store.asked == [{2: LONG}]
+
+
+def test_a_lease_that_the_store_does_not_know_any_more_is_lost() -> None:
+    store = Store()
+    store.alive = {1, 3}
+    with keeping(store) as (keeper, notes):
+        keeper.keep(lease(1))
+        keeper.keep(lease(2))
+        wait_for(lambda: bool(notes.lost))
+        asked = len(store.asked)
+        wait_for(lambda: len(store.asked) > asked)
+    assert notes.lost == [frozenset({2})]
+    assert all(2 not in leases for leases in store.asked[asked:])
+
+
+def test_a_lease_is_lost_when_the_store_cannot_be_asked_in_time() -> None:
+    store = Store()
+    store.reachable = False
+    with keeping(store) as (keeper, notes):
+        held = lease(1)
+        keeper.keep(held)
+        wait_for(lambda: bool(notes.lost))
+        assert time.monotonic() >= held.lost_at
+    assert notes.lost == [frozenset({1})]
+    assert len(store.asked) > 1
+
+
+def test_a_store_that_comes_back_in_time_loses_nothing() -> None:
+    store = Store()
+    store.reachable = False
+    with keeping(store) as (keeper, notes):
+        keeper.keep(lease(1, LONG, age=timedelta(minutes=40)))
+        wait_for(lambda: len(store.asked) >= 3)
+        store.reachable = True
+        asked = len(store.asked)
+        wait_for(lambda: len(store.asked) > asked)
+    assert notes.lost == []
+
+
+def test_a_renewal_that_hangs_beyond_the_lease_and_fails_loses_it() -> None:
+    store = Store()
+    store.reachable = False
+    store.go_on.clear()
+    with keeping(store) as (keeper, notes):
+        held = lease(1)
+        keeper.keep(held)
+        assert store.blocked.wait(PATIENCE_SECONDS)
+        wait_for(lambda: time.monotonic() > held.lost_at)
+        store.go_on.set()
+        wait_for(lambda: bool(notes.lost))
+    assert notes.lost == [frozenset({1})]
+
+
+def test_a_renewal_counts_from_the_moment_it_was_asked_for() -> None:
+    store = Store()
+    store.go_on.clear()
+    with keeping(store) as (keeper, _):
+        held = lease(1, LONG, age=timedelta(minutes=40))
+        keeper.keep(held)
+        assert store.blocked.wait(PATIENCE_SECONDS)
+        asked_by = time.monotonic()
+        store.go_on.set()
+        wait_for(lambda: held.renewed_at > asked_by - 60)
+        assert held.renewed_at <= asked_by
+
+
+def test_a_lease_whose_handler_is_far_beyond_its_deadline_is_let_go() -> None:
+    store = Store()
+    with keeping(store) as (keeper, notes):
+        late, fine = lease(1, LONG), lease(2, LONG)
+        late.deadlines = {10: time.monotonic() + 60, 11: time.monotonic() - 1.5}
+        fine.deadlines = {12: time.monotonic() + 60}
+        keeper.keep(late)
+        keeper.keep(fine)
+        wait_for(lambda: bool(notes.lost))
+    assert notes.lost == [frozenset({1})]
+    assert store.asked == []
+
+
+def test_a_deadline_that_has_just_passed_is_left_to_the_loop() -> None:
+    held = lease(1)
+    held.deadlines = {10: 100.0}
+    assert not held.overdue(100.9)
+    assert held.overdue(101.1)
+
+
+def test_cancellations_are_reported_as_they_are_seen() -> None:
+    store = Store()
+    store.cancelled = frozenset({77})
+    with keeping(store) as (keeper, notes):
+        keeper.keep(lease(1))
+        wait_for(lambda: bool(notes.cancelled))
+    assert set(notes.cancelled) == {frozenset({77})}
+    assert notes.lost == []
+
+
+def test_a_dropped_lease_is_not_renewed() -> None:
+    store = Store()
+    with keeping(store) as (keeper, notes):
+        keeper.keep(lease(1))
+        keeper.keep(lease(2))
+        wait_for(lambda: any(1 in leases for leases in store.asked))
+        keeper.drop(1)
+        asked = len(store.asked)
+        # One renewal may have been under way.
+        wait_for(lambda: len(store.asked) > asked + 2)
+        assert all(1 not in leases for leases in store.asked[asked + 1 :])
+    assert notes.lost == []
+
+
+def test_stopping_ends_the_thread() -> None:
+    with keeping(Store()) as (keeper, _):
+        keeper.keep(lease(1))
+    assert "kingdom-lease-keeper" not in {thread.name for thread in threading.enumerate()}

@@ -1,0 +1,189 @@
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kingdom.bus import EFFECTS, Accepted, Acked, Happened, Honours, Rejected, Throttled, Unknown
+from kingdom.bus.ledger import Entry, Ledger
+
+LATER = Throttled(timedelta(seconds=5), "HTTP 429")
+EVERY_HONOUR = list(Honours)
+
+
+def opened() -> Ledger:
+    return Ledger.open("key", "target", {"a": 1}, "owner")
+
+
+def entries(ledger: Ledger) -> list[tuple[int, str]]:
+    return [(entry.number, entry.state) for entry in ledger.document.attempts]
+
+
+def identifiers(ledger: Ledger) -> list[str]:
+    return [entry.identifier for entry in ledger.document.attempts]
+
+
+def test_an_effect_begins_prepared_and_is_not_stored_yet() -> None:
+    ledger = opened()
+    assert entries(ledger) == [(1, "PREPARED")]
+    record = ledger.record
+    assert (record.kind, record.id, record.owner, record.version) == ("effect", "key", "owner", 0)
+    assert not ledger.finished
+    assert not ledger.must_reconcile
+
+
+def test_sent_is_recorded_under_the_fence_of_its_delivery_and_must_be_reconciled_by_the_next() -> None:
+    ledger = opened().sent(7)
+    assert entries(ledger) == [(1, "SENT")]
+    assert ledger.latest.fence == 7
+    assert ledger.must_reconcile
+    assert not ledger.finished
+
+
+@pytest.mark.parametrize("honours", EVERY_HONOUR)
+def test_acked_ends_the_effect_with_its_response(honours: Honours) -> None:
+    ledger = opened().sent(1).answered(Acked({"id": 9}), honours)
+    assert entries(ledger) == [(1, "ACKED")]
+    assert ledger.document.response == {"id": 9}
+    assert ledger.finished
+
+
+@pytest.mark.parametrize("honours", EVERY_HONOUR)
+def test_rejected_ends_the_effect_with_its_reason(honours: Honours) -> None:
+    ledger = opened().sent(1).answered(Rejected("no money"), honours)
+    assert entries(ledger) == [(1, "REJECTED")]
+    assert ledger.latest.note == "no money"
+    assert ledger.finished
+
+
+def test_accepted_waits_for_an_event_and_is_closed_by_it() -> None:
+    waiting = opened().sent(1).answered(Accepted(), Honours.NOTHING)
+    assert entries(waiting) == [(1, "SENT")]
+    assert waiting.finished
+    for answer, state in ((Acked(), "ACKED"), (Rejected("late no"), "REJECTED")):
+        closed = waiting.answered(answer, Honours.NOTHING)
+        assert entries(closed) == [(1, state)]
+        assert not closed.document.awaiting
+        assert closed.finished
+
+
+@pytest.mark.parametrize("honours", EVERY_HONOUR)
+def test_throttled_by_its_own_sender_opens_the_next_attempt_with_a_fresh_identifier(honours: Honours) -> None:
+    ledger = opened().sent(1).answered(LATER, honours)
+    assert entries(ledger) == [(1, "THROTTLED"), (2, "PREPARED")]
+    assert ledger.document.attempts[0].note == "HTTP 429"
+    assert len(set(identifiers(ledger))) == 2
+    assert not ledger.must_reconcile
+    assert not ledger.finished
+
+
+@pytest.mark.parametrize("honours", EVERY_HONOUR)
+def test_unknown_keeps_its_attempt_and_must_be_reconciled(honours: Honours) -> None:
+    ledger = opened().sent(1).answered(Unknown("timeout"), honours)
+    assert entries(ledger) == [(1, "UNKNOWN")]
+    assert ledger.must_reconcile
+    assert not ledger.finished
+
+
+@pytest.mark.parametrize("state", ["SENT", "UNKNOWN"])
+def test_proof_that_it_happened_ends_the_effect(state: str) -> None:
+    sent = opened().sent(1)
+    ledger = sent if state == "SENT" else sent.answered(Unknown("timeout"), Honours.NOTHING)
+    found = ledger.found(Happened({"id": 9}))
+    assert entries(found) == [(1, "ACKED")]
+    assert found.document.response == {"id": 9}
+    assert found.finished
+
+
+def test_absent_is_no_leave_to_send_again_where_the_target_honours_nothing() -> None:
+    assert opened().sent(1).taken_over(2, Honours.NOTHING) is None
+
+
+def test_absent_keeps_the_identifier_where_the_target_dedups_it() -> None:
+    ledger = opened().sent(1).taken_over(2, Honours.IDENTIFIER)
+    assert ledger is not None
+    assert entries(ledger) == [(1, "UNKNOWN"), (2, "PREPARED")]
+    assert len(set(identifiers(ledger))) == 1
+    assert ledger.latest.inherited
+
+
+def test_absent_takes_a_new_identifier_where_the_target_honours_the_fence() -> None:
+    ledger = opened().sent(1).taken_over(2, Honours.FENCE)
+    assert ledger is not None
+    assert entries(ledger) == [(1, "UNKNOWN"), (2, "PREPARED")]
+    assert len(set(identifiers(ledger))) == 2
+    assert not ledger.latest.inherited
+
+
+@pytest.mark.parametrize("fence", [4, 5])
+def test_absent_proves_nothing_under_a_fence_that_does_not_shut_the_sender_out(fence: int) -> None:
+    assert opened().sent(5).taken_over(fence, Honours.FENCE) is None
+
+
+def test_an_inherited_identifier_is_kept_when_throttled_as_its_first_sender_may_still_wake_up() -> None:
+    inherited = opened().sent(1).taken_over(2, Honours.IDENTIFIER)
+    assert inherited is not None
+    ledger = inherited.sent(2).answered(LATER, Honours.IDENTIFIER)
+    assert entries(ledger) == [(1, "UNKNOWN"), (2, "THROTTLED"), (3, "PREPARED")]
+    assert len(set(identifiers(ledger))) == 1
+    assert ledger.latest.inherited
+
+
+def test_an_attempt_carries_the_first_request_and_the_fence_of_the_present_delivery() -> None:
+    ledger = opened().sent(1)
+    attempt = ledger.attempt(9)
+    assert (attempt.number, attempt.request, attempt.fence) == (1, {"a": 1}, 9)
+    assert attempt.identifier == ledger.latest.identifier
+
+
+def test_the_kind_declares_every_state_and_what_is_final() -> None:
+    assert set(EFFECTS.directories) == {"PREPARED", "SENT", "ACKED", "REJECTED", "THROTTLED", "UNKNOWN"}
+    assert EFFECTS.final == {"ACKED", "REJECTED"}
+    assert EFFECTS.retention is not None
+
+
+steps = st.lists(
+    st.sampled_from(["send", "ack", "accept", "reject", "throttle", "unknown", "absent", "found"]), max_size=20
+)
+
+
+def step(ledger: Ledger, what: str, fence: int, honours: Honours) -> Ledger:
+    """Take a step if a worker could take it from here, as `perform` does."""
+    if what == "send":
+        return ledger.sent(fence) if ledger.latest.state == "PREPARED" else ledger
+    if not ledger.must_reconcile or ledger.finished:
+        return ledger
+    answers: dict[str, Any] = {
+        "ack": Acked({"id": 1}),
+        "accept": Accepted(),
+        "reject": Rejected("no"),
+        "throttle": LATER,
+        "unknown": Unknown("?"),
+    }
+    if what == "absent":
+        return ledger.taken_over(fence, honours) or ledger
+    if what == "found":
+        return ledger.found(Happened())
+    # Only its own sender hears an answer.
+    return ledger.answered(answers[what], honours) if ledger.latest.state == "SENT" else ledger
+
+
+@given(steps, st.sampled_from(EVERY_HONOUR))
+def test_whatever_happens_the_history_only_grows_and_no_identifier_is_sent_twice_without_proof(
+    plan: list[str], honours: Honours
+) -> None:
+    ledger, history = opened(), tuple[Entry, ...]()
+    for fence, what in enumerate(plan, start=1):
+        ledger = step(ledger, what, fence, honours)
+        earlier = ledger.document.attempts[: len(history)]
+        assert [(e.number, e.identifier) for e in earlier] == [(e.number, e.identifier) for e in history]
+        history = ledger.document.attempts
+        assert [entry.number for entry in history] == list(range(1, len(history) + 1))
+        assert ledger.record.state == history[-1].state
+        if ledger.record.doc:
+            assert Ledger.read(ledger.record) == ledger
+        if honours is not Honours.IDENTIFIER:
+            assert len({entry.identifier for entry in history}) == len(history)
+        if honours is Honours.NOTHING:
+            assert all(entry.state == "THROTTLED" for entry in history[:-1])

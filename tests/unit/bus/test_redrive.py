@@ -1,0 +1,175 @@
+"""The plan of a redrive, against operations that keep their dead letters in a dictionary."""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+from uuid import UUID
+
+import pytest
+
+from kingdom.bus import Cursor, LoggedEntry, Operations, Retention
+from kingdom.bus.operations import DeadFilter, DeadLetter, Pin, RetentionReport, Situation, StreamStats
+from kingdom.bus.redrive import RedrivePlan, RedriveStep, matching, redrive_all
+from kingdom.clock import utc_now
+from kingdom.ids import new_event_id
+
+
+class DeadLetters(Operations):
+    """Dead letters by position; those in `cursed` die again at once, others are done."""
+
+    def __init__(self, count: int, cursed: frozenset[int] = frozenset()) -> None:
+        self.letters = {position: letter(position) for position in range(1, count + 1)}
+        self.cursed = cursed
+        self.redriven: list[int] = []
+        self.times: list[float] = []
+        self.pages: list[int] = []
+
+    async def dead_letters(self, which: DeadFilter, limit: int) -> list[DeadLetter]:
+        self.pages.append(limit)
+        dead = [each for position, each in sorted(self.letters.items()) if position > which.after]
+        return [each for each in dead if which.type in (None, each.type)][:limit]
+
+    async def redrive(self, positions: Sequence[int], *, actor: str) -> list[UUID]:
+        assert actor == "ann"
+        found = [self.letters[position] for position in positions if position in self.letters]
+        for each in found:
+            self.redriven.append(each.position)
+            self.times.append(time.monotonic())
+            if each.position not in self.cursed:
+                del self.letters[each.position]
+        return [each.event_id for each in found]
+
+    async def situations(self, event_id: UUID) -> list[Situation]:
+        dead = any(each.event_id == event_id for each in self.letters.values())
+        facts = {"attempt": 1, "max_attempts": 10, "crash_count": 0, "now": utc_now(), "type": "Job", "stream": "jobs"}
+        return [Situation(event_id=event_id, status="DEAD" if dead else "DONE", **facts)]  # type: ignore[arg-type]
+
+    async def stats(self) -> list[StreamStats]:
+        raise NotImplementedError
+
+    async def pause(self, stream: str, *, reason: str, actor: str) -> None:
+        raise NotImplementedError
+
+    async def resume(self, stream: str, *, actor: str) -> bool:
+        raise NotImplementedError
+
+    async def patch(self, event_id: UUID, stream: str, payload: Mapping[str, Any], *, actor: str) -> None:
+        raise NotImplementedError
+
+    async def discard(self, positions: Sequence[int], *, reason: str, actor: str) -> list[UUID]:
+        raise NotImplementedError
+
+    async def cancel(self, event_id: UUID, stream: str, *, actor: str) -> Literal["cancelled", "requested"]:
+        raise NotImplementedError
+
+    async def read_log(self, after: Cursor, limit: int) -> list[LoggedEntry]:
+        raise NotImplementedError
+
+    async def log_end(self) -> Cursor:
+        raise NotImplementedError
+
+    async def retain(self, retention: Retention) -> RetentionReport:
+        raise NotImplementedError
+
+    async def pins(self) -> list[Pin]:
+        raise NotImplementedError
+
+
+def letter(position: int) -> DeadLetter:
+    return DeadLetter(
+        event_id=new_event_id(),
+        stream="jobs",
+        type="Even" if position % 2 == 0 else "Odd",
+        partition_key=None,
+        attempt=10,
+        error_code="error",
+        error_message="boom",
+        created_at=utc_now(),
+        died_at=utc_now(),
+        position=position,
+        envelope={},
+    )
+
+
+async def run(operations: DeadLetters, plan: RedrivePlan, which: DeadFilter | None = None) -> list[RedriveStep]:
+    return [step async for step in redrive_all(operations, which or DeadFilter(), plan, actor="ann")]
+
+
+@pytest.fixture
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Turn the waits between two letters into a list of them."""
+    waits, sleep = list[float](), asyncio.sleep
+
+    async def note(seconds: float) -> None:
+        waits.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr("kingdom.bus.redrive.asyncio.sleep", note)
+    return waits
+
+
+@pytest.mark.parametrize("limit", [None, 0, 1, 99, 100, 101, 250, 1000])
+async def test_matching_walks_page_by_page_to_the_limit(limit: int | None) -> None:
+    operations = DeadLetters(250)
+    found = [each.position async for each in matching(operations, DeadFilter(), limit)]
+    assert found == list(range(1, 251))[:limit]
+    assert max(operations.pages, default=0) <= 100
+
+
+async def test_matching_keeps_its_filter_from_page_to_page() -> None:
+    found = [each.position async for each in matching(DeadLetters(300), DeadFilter(type="Odd"))]
+    assert found == list(range(1, 301, 2))
+
+
+@pytest.mark.usefixtures("no_waiting")
+async def test_every_letter_is_redriven_once_and_in_order() -> None:
+    operations = DeadLetters(30)
+    steps = await run(operations, RedrivePlan())
+    assert operations.redriven == list(range(1, 31))
+    assert [(step.redriven, step.died_again) for step in steps] == [(number, 0) for number in range(1, 31)]
+
+
+@pytest.mark.usefixtures("no_waiting")
+async def test_a_limit_stops_the_run_there() -> None:
+    operations = DeadLetters(30)
+    assert len(await run(operations, RedrivePlan(limit=7))) == 7
+    assert operations.redriven == list(range(1, 8))
+
+
+@pytest.mark.usefixtures("no_waiting")
+@pytest.mark.parametrize(("failures", "redriven"), [(1, 3), (2, 5)])
+async def test_letters_that_die_again_stop_the_run(failures: int, redriven: int) -> None:
+    operations = DeadLetters(30, cursed=frozenset({3, 5, 9}))
+    steps = await run(operations, RedrivePlan(stop_after_failures=failures))
+    assert len(operations.redriven) == redriven
+    assert (steps[-1].letter, steps[-1].redriven, steps[-1].died_again) == (None, redriven, failures)
+
+
+@pytest.mark.usefixtures("no_waiting")
+async def test_a_run_that_does_not_mind_deaths_goes_to_the_end() -> None:
+    operations = DeadLetters(30, cursed=frozenset(range(1, 31)))
+    assert len(await run(operations, RedrivePlan(stop_after_failures=None))) == 30
+
+
+@pytest.mark.usefixtures("no_waiting")
+async def test_a_letter_that_somebody_else_took_is_no_step() -> None:
+    operations = DeadLetters(5)
+    steps = []
+    async for step in redrive_all(operations, DeadFilter(), RedrivePlan(), actor="ann"):
+        steps.append(step)
+        operations.letters.pop(3, None)
+    assert operations.redriven == [1, 2, 4, 5]
+    assert len(steps) == 4
+
+
+async def test_the_rate_is_kept(no_waiting: list[float]) -> None:
+    await run(DeadLetters(20), RedrivePlan(per_second=4, stop_after_failures=None))
+    assert no_waiting == [0.25] * 20
+
+
+async def test_a_run_that_watches_for_deaths_begins_slowly_and_then_keeps_the_rate(no_waiting: list[float]) -> None:
+    await run(DeadLetters(20), RedrivePlan(per_second=50))
+    assert no_waiting == sorted(no_waiting, reverse=True)
+    assert no_waiting[0] == 1.0
+    assert no_waiting[-1] == 1 / 50

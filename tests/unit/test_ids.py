@@ -1,0 +1,47 @@
+import re
+import time
+from uuid import RFC_4122
+
+from kingdom.ids import new_event_id, new_trace_id
+
+
+def test_an_event_id_is_a_uuid_of_version_7() -> None:
+    for _ in range(1000):
+        event_id = new_event_id()
+        assert (event_id.version, event_id.variant) == (7, RFC_4122)
+
+
+def test_an_event_id_carries_the_millisecond_of_its_making() -> None:
+    before = time.time_ns() // 1_000_000
+    made = new_event_id().int >> 80
+    assert before <= made <= time.time_ns() // 1_000_000
+
+
+def test_event_ids_of_later_milliseconds_sort_later() -> None:
+    earlier = new_event_id()
+    while time.time_ns() // 1_000_000 == earlier.int >> 80:
+        pass
+    later = new_event_id()
+    assert earlier < later
+    assert str(earlier) < str(later)
+
+
+def test_event_ids_are_unique_and_use_every_random_bit() -> None:
+    ids = [new_event_id() for _ in range(5000)]
+    assert len(set(ids)) == len(ids)
+    fixed = (0xF << 76) | (0b11 << 62)
+    seen_ones = seen_zeros = 0
+    for event_id in ids:
+        seen_ones |= event_id.int
+        seen_zeros |= ~event_id.int
+    random_bits = ((1 << 80) - 1) & ~fixed
+    assert seen_ones & random_bits == random_bits
+    assert seen_zeros & random_bits == random_bits
+
+
+def test_a_trace_id_is_what_w3c_asks_for() -> None:
+    ids = {new_trace_id() for _ in range(1000)}
+    assert len(ids) == 1000
+    for trace_id in ids:
+        assert re.fullmatch(r"[0-9a-f]{32}", trace_id)
+        assert set(trace_id) != {"0"}
