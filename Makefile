@@ -6,7 +6,7 @@ UV := $(shell uv --version >/dev/null 2>&1 && echo uv || echo .uv/bin/uv)
 .DEFAULT_GOAL := check
 # The checks run one after another, the tests last, so that their summary ends the output.
 .NOTPARALLEL:
-.PHONY: setup check format format-check lint types layers docs test bench soak chaos
+.PHONY: setup check format format-check lint types layers docs test test-long bench soak chaos
 
 setup: $(filter .uv/bin/uv,$(UV))
 	$(UV) sync --all-extras --locked
@@ -39,6 +39,9 @@ docs:
 
 test:
 	$(BIN)/pytest -n 2
+
+test-long:
+	$(BIN)/pytest -m long
 
 bench:
 	$(BIN)/python -m bench.growth

@@ -24,7 +24,9 @@ from kingdom.verify.trial import torment
 # The bounds: faults per second of torment, and their kinds.
 FAULTS_PER_SECOND = 1.0
 FAULT_KINDS = 3
-_FAULT_EVERY = timedelta(milliseconds=650)
+_FAULT_EVERY = timedelta(milliseconds=500)
+# Enough for the store's way of taking many at once.
+_FLOOD_EVENTS = 1_000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,6 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _plan(options: argparse.Namespace) -> Plan:
+    long = options.seconds >= 30
     return Plan(
         seconds=options.seconds,
         seed=options.seed,
@@ -56,6 +59,8 @@ def _plan(options: argparse.Namespace) -> Plan:
         publishers=2,
         fault_every=_FAULT_EVERY,
         pause=timedelta(milliseconds=30),
+        poisons=2 if long else 1,
+        flood=_FLOOD_EVENTS if long else 0,
         command=(*BROKEN_COMMAND, options.variant) if options.variant else COMMAND,
     )
 

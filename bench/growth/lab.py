@@ -21,8 +21,14 @@ from kingdom.bus import Done, Stream, Topology
 BATCH = 50
 TEMPLATE = "growth"
 LINE = "line"
-LEASE = timedelta(seconds=30)
-TOPOLOGY = Topology([*(Stream(name=f"stream-{number}") for number in range(4)), Stream(name=LINE, ordered=True)])
+# Long enough that none expires by itself while a slow machine is being measured.
+LEASE = timedelta(minutes=30)
+TOPOLOGY = Topology(
+    [
+        *(Stream(name=f"stream-{number}", lease=LEASE) for number in range(4)),
+        Stream(name=LINE, ordered=True, lease=LEASE),
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

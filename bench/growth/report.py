@@ -27,7 +27,7 @@ def draw_plot(figures: Figures, path: Path) -> None:
     """Draw buffers over size, once for tables that grow and once for a pin that lasts."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # A Figure of its own, without pyplot, draws to files only and never looks for a display.
-    figure = Figure(figsize=(15, 7))
+    figure = Figure(figsize=(15, 8.5))
     left, right = figure.subplots(1, 2)
     for axes, pinned, title in (
         (left, False, "rows in the table"),
@@ -47,7 +47,7 @@ def _furnish(axes: Axes, title: str) -> None:
     axes.set_ylabel("shared buffers of the whole statement")
     axes.set_yscale("log")
     if axes.lines:
-        axes.legend(fontsize=7, loc="best")
+        axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=2)
     for limit in (CLAIM_LIMIT, CROWDED_CLAIM_LIMIT):
         axes.axhline(limit, linestyle="--", linewidth=1, color="grey")
         axes.annotate(f"{limit}", (0, limit), xycoords=("axes fraction", "data"), fontsize=8)

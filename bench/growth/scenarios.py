@@ -14,6 +14,8 @@ from kingdom.bus import Envelope
 CLAIMS = 5
 LEASE_SIZE = 100
 RENEWED_AT_ONCE = 32
+# A bus looks for what was committed late once a second at most, and spends a twentieth of its time on it.
+SPACED = "at most 1 a second"
 PENDING, FOLLOWERS, ROWS, PROCESSED = "pending", "followers", "rows", "events processed under the pin"
 # Every tenth row belongs to the retrying key; the others lie apart from the rest of their key, as in life.
 _RETRYING_KEY: LiteralString = "CASE WHEN g % 10 = 0 THEN 'retrying' ELSE 'key-' || g % ({rows} / 100) END"
@@ -40,19 +42,23 @@ async def measure_backlog(lab: Lab) -> None:
 
 
 async def _measure_crowd(lab: Lab, dsn: str, connection: Connection, size: int) -> None:
-    """Let many workers hold leases: what the next claim of the last and of the first costs, renewals, the reaper."""
+    """Let many workers hold leases: what the next claim costs, renewals, the reaper."""
     async with AsyncExitStack() as stack:
         workers = [await stack.enter_async_context(lab.bus(dsn)) for _ in range(lab.scale.crowd)]
         held = [await worker.claim("stream-0", LEASE_SIZE, "worker") for worker in workers]
         tokens = [deliveries[0].token for deliveries in held]
-        crowd = f"claim, {lab.scale.crowd} x {LEASE_SIZE} in flight"
-        for row, worker in (
-            (lab.figures.row(crowd, PENDING, limit=CROWDED_CLAIM_LIMIT), workers[-1]),
-            (lab.figures.row(f"{crowd}, all claimed since the last time", PENDING, flat=False), workers[0]),
-        ):
-            worker.take()
-            await worker.claim("stream-0", BATCH, "worker")
-            row.note(size, _buffers(worker, "claim"))
+        crowd = f"{lab.scale.crowd} x {LEASE_SIZE} in flight"
+        by_watermark = lab.figures.row(f"claim, {crowd}", PENDING, limit=CROWDED_CLAIM_LIMIT)
+        over_everything = lab.figures.row(f"claim over everything, {crowd} ({SPACED})", PENDING, flat=False)
+        for _ in range(CLAIMS):
+            await workers[-1].claim("stream-0", BATCH, "worker")
+        for plan in workers[-1].take("claim"):
+            if plan.parameters["limit"] == BATCH:
+                row = over_everything if plan.parameters["watermark"] == EVERYTHING else by_watermark
+                row.note(size, [plan.buffers])
+        async with lab.bus(dsn) as newcomer:
+            await newcomer.claim("stream-0", BATCH, "worker")
+            over_everything.note(size, _buffers(newcomer, "claim"))
         bus = workers[0]
         bus.renew(dict.fromkeys(tokens[:RENEWED_AT_ONCE], LEASE))
         lab.figures.row(f"renew {RENEWED_AT_ONCE} leases", PENDING).note(size, _buffers(bus, "renew"))
@@ -111,7 +117,7 @@ async def measure_pinned(lab: Lab) -> None:
     """Work through a backlog while something pins xmin, so that nothing dead is ever removed."""
     figures, scale = lab.figures, lab.scale
     claim = figures.row("claim, xmin pinned", PROCESSED, limit=CLAIM_LIMIT)
-    look = figures.row("claim over everything, xmin pinned (spaced by 20 x its time)", PROCESSED, flat=False)
+    look = figures.row(f"claim over everything, xmin pinned ({SPACED})", PROCESSED, flat=False)
     with lab.database() as (dsn, connection):
         lab.say(f"pinned xmin: {scale.pinned_events:,} events")
         fill_events(connection, scale.pinned_events + scale.pinned_events // 10)

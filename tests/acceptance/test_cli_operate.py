@@ -33,7 +33,6 @@ async def test_migrating_tells_what_it_would_do_does_it_and_does_it_once(termina
     planned = terminal.ask("bus", "migrate", "--dry-run", *elsewhere)
     assert planned["dryRun"] is True
     assert planned["migrations"]
-    assert terminal.ask("bus", "migrate", "--dry-run", *elsewhere) == planned
     applied = terminal.ask("bus", "migrate", *elsewhere)
     assert applied == {"schema": "elsewhere", "dryRun": False, "migrations": planned["migrations"]}
     assert terminal.ask("bus", "migrate", *elsewhere)["migrations"] == []

@@ -158,6 +158,16 @@ async def test_of_a_half_settled_lease_only_the_rest_comes_back(scene: Scene) ->
     assert {rest.position, other.position} == {row.position for row in scene.picture.rows if row.crash_count}
 
 
+async def test_a_half_settled_lease_is_kept_for_the_rest_of_it(scene: Scene) -> None:
+    await scene.bus.publish(ping(1), ping(2))
+    done, rest = await scene.claim("free")
+    await scene.settle(Done(), done)
+    # The next claim is when a process closes the leases that it believes settled.
+    assert await scene.claim("free") == []
+    assert scene.bus.renew({rest.token: LEASE}).alive == {rest.token}
+    await scene.settle(Done(), rest)
+
+
 async def test_a_lease_that_was_settled_whole_gives_nothing_back(scene: Scene) -> None:
     await scene.bus.publish(ping(1), ping(2))
     deliveries = await scene.claim("free")

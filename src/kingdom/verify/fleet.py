@@ -28,13 +28,14 @@ class Member:
         self.slot = f"{role}-{number}"
         self.process: Process | None = None
         self.keeper: asyncio.Task[None] | None = None
+        self.ready = False
         self.stopped = False
         self.retired = False
 
     @property
     def running(self) -> bool:
-        """Tell whether a process is there and not stopped."""
-        return self.process is not None and self.process.returncode is None and not self.stopped
+        """Tell whether a process is at work: it has opened its bus and is not stopped."""
+        return self.process is not None and self.process.returncode is None and self.ready and not self.stopped
 
 
 class Fleet:
@@ -86,15 +87,29 @@ class Fleet:
         while not member.retired:
             name = f"{member.slot}.{next(self._incarnations)}"
             part = msgspec.structs.replace(self._template, role=member.role, name=name, seed=self._rng.getrandbits(32))
-            with (Path(part.directory) / f"{name}.stderr").open("wb") as errors:
-                member.process = await asyncio.create_subprocess_exec(
-                    *self._command, stdin=asyncio.subprocess.PIPE, stdout=errors, stderr=errors
-                )
-            member.stopped = False
-            self._history.write("spawned", process=name, pid=member.process.pid)
-            if member.retired:
-                self.send(member, signal.SIGKILL)
-            with contextlib.suppress(ConnectionError):
-                await member.process.communicate(msgspec.json.encode(part) + b"\n")
-            self._history.write("exited", process=name, code=await member.process.wait())
+            await self._spawn(member, part)
+            self._history.write("exited", process=name, code=await self._finish(member, part))
             await asyncio.sleep(_RESTART_SECONDS)
+
+    async def _spawn(self, member: Member, part: Part) -> None:
+        pipe = asyncio.subprocess.PIPE
+        with (Path(part.directory) / f"{part.name}.stderr").open("wb") as errors:
+            member.process = await asyncio.create_subprocess_exec(
+                *self._command, stdin=pipe, stdout=pipe, stderr=errors
+            )
+        member.ready = member.stopped = False
+        self._history.write("spawned", process=part.name, pid=member.process.pid)
+        if member.retired:
+            self.send(member, signal.SIGKILL)
+
+    async def _finish(self, member: Member, part: Part) -> int:
+        """Hand the part over, wait for the word that the process is ready, and for its end."""
+        process = member.process
+        if process is None or process.stdin is None or process.stdout is None:
+            raise RuntimeError("a process is started with pipes")
+        with contextlib.suppress(ConnectionError):
+            process.stdin.write(msgspec.json.encode(part) + b"\n")
+            await process.stdin.drain()
+            process.stdin.close()
+        member.ready = bool(await process.stdout.readline())
+        return await process.wait()

@@ -41,25 +41,26 @@ class Nemesis:
                 self._wake(member)
 
     async def _strike(self) -> None:
+        victim = self._victim()
         match self._rng.choices(("kill", "stop", "pause", "cut", "cut_all"), (4, 4, 1, 3, 1))[0]:
-            case "kill":
-                self._kill()
-            case "stop":
+            case "kill" if victim:
+                self._kill(victim)
+            case "stop" if victim:
                 # Past the lease, and past the moment at which others take over.
-                self._stop("stop", self._lease_seconds * self._rng.uniform(1.1, 2.2))
-            case "pause":
-                self._stop("pause", self._lease_seconds * self._rng.uniform(0.1, 0.9))
-            case "cut":
-                await self._cut(self._rng.randint(1, 5))
-            case _:
+                self._stop(victim, "stop", self._lease_seconds * self._rng.uniform(1.1, 2.2))
+            case "pause" if victim:
+                self._stop(victim, "pause", self._lease_seconds * self._rng.uniform(0.1, 0.9))
+            case "cut_all":
                 await self._cut(1_000)
+            case _:
+                await self._cut(self._rng.randint(1, 5))
 
-    def _kill(self) -> None:
-        if (victim := self._victim()) and self._fleet.send(victim, signal.SIGKILL):
+    def _kill(self, victim: Member) -> None:
+        if self._fleet.send(victim, signal.SIGKILL):
             self._history.write("fault", kind="kill", process=victim.slot)
 
-    def _stop(self, kind: str, seconds: float) -> None:
-        if (victim := self._victim()) and self._fleet.send(victim, signal.SIGSTOP):
+    def _stop(self, victim: Member, kind: str, seconds: float) -> None:
+        if self._fleet.send(victim, signal.SIGSTOP):
             self._history.write("fault", kind=kind, process=victim.slot, seconds=round(seconds, 2))
             waking = asyncio.create_task(self._wake_after(victim, seconds))
             self._wakings.add(waking)

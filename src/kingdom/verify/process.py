@@ -29,6 +29,8 @@ async def play(part: Part) -> None:
     async with open_bus(part.url, topology(lease), [TALLY], schema=part.schema, idle_limit=lease) as bus:
         rng = random.Random(part.seed)  # noqa: S311 - a seeded workload, no secret
         history.write("ready")
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
         if part.role == "publisher":
             await _publish(part, bus, history, rng)
         else:

@@ -18,11 +18,8 @@ KEYS = 24
 TALLIES = 1_000
 _AT_A_TIME = 3
 _EVENTS_MAX = 12
-# Enough for the store's way of taking many at once.
-_FLOOD_EVENTS = 1_000
-_FLOOD_SHARE = 0.002
 _LOOK_SHARE = 0.1
-_BACKLOG_MAX = 800
+_BACKLOG_MAX = 1_500
 _CALL_SHARE = 0.15
 _DOOMED_SHARE = 0.01
 _ONCE_SHARE = 0.05
@@ -51,9 +48,7 @@ class Publisher:
         while not stopping.is_set():
             if self._rng.random() < _LOOK_SHARE:
                 await self._let_workers_catch_up(stopping)
-            flood = self._rng.random() < _FLOOD_SHARE
-            count = _FLOOD_EVENTS if flood else self._rng.randint(1, _EVENTS_MAX)
-            await self.publish([draw_reaction(self._rng, ANY) if flood else draw(self._rng) for _ in range(count)])
+            await self.publish([draw(self._rng) for _ in range(self._rng.randint(1, _EVENTS_MAX))])
             await asyncio.sleep(self._rng.uniform(0, 2 * pause_seconds))
 
     async def _let_workers_catch_up(self, stopping: asyncio.Event) -> None:

@@ -37,7 +37,7 @@ _POISON_NEIGHBOURS = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How hard a trial is; `command` starts one process under test."""
+    """How hard a trial is; `flood` events come in one transaction first, `command` starts one process under test."""
 
     seconds: float
     seed: int
@@ -47,8 +47,9 @@ class Plan:
     fault_every: timedelta = timedelta(seconds=1)
     pause: timedelta = timedelta(milliseconds=50)
     poisons: int = 2
+    flood: int = 0
     trouble: float = 0.05
-    drain: timedelta = timedelta(seconds=90)
+    drain: timedelta = timedelta(minutes=3)
     command: Sequence[str] = COMMAND
 
 
@@ -175,6 +176,9 @@ async def torment(url: str, plan: Plan, directory: Path | None = None) -> Report
         for _ in range(plan.publishers):
             trial.fleet.add("publisher")
         nemesis = Nemesis(trial.fleet, trial.store, trial.history, trial.rng, lease_seconds=plan.lease.total_seconds())
+        if plan.flood:
+            jobs = (Job(tally=f"flood-{number}") for number in range(plan.flood))
+            await trial.publish(*(REACTED.envelope(job, stream=ANY) for job in jobs))
         await trial.ready()
         async with _meanwhile(trial.watch()):
             try:

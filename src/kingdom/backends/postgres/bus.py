@@ -139,10 +139,13 @@ class PostgresBus(Bus):
             self._forget(item for item in ours if item.position in lost.positions)
             raise
         finally:
-            # Whatever was left open is rolled back here; after a commit there is nothing.
-            with suppress(psycopg.Error):
-                await connection.rollback()
-            await self.pool.putconn(connection)
+            try:
+                # Whatever was left open is rolled back here; after a commit there is nothing.
+                with suppress(psycopg.Error):
+                    await connection.rollback()
+            finally:
+                # A second cancellation may hit the rollback; the pool closes what it gets back half done.
+                await self.pool.putconn(connection)
         self._forget(transaction.changes.settled.values())
         self._wakeups.published({copy.stream.name for copy in transaction.changes.copies.values()})
 

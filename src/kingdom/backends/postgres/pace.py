@@ -7,6 +7,8 @@ from datetime import UTC, datetime, timedelta
 _BEHIND = timedelta(seconds=2)
 _UNBOUNDED_EVERY = 1.0
 _UNBOUNDED_SHARE = 20
+# A blocked event loop makes any claim look slow, and must not keep what lies behind the watermark waiting for minutes.
+_UNBOUNDED_AT_LEAST_EVERY = 10.0
 _HEADS_SHARE = 8
 EVERYTHING = datetime(1, 1, 2, tzinfo=UTC)
 
@@ -35,7 +37,8 @@ class Pace:
     def claimed(self, due: Sequence[datetime], *, full: bool, bound: datetime, took: float, now: float) -> None:
         """Learn from a claim: when its events were due, whether there may be more, and how long it took."""
         if bound == EVERYTHING:
-            self._next_unbounded = now + max(_UNBOUNDED_EVERY, _UNBOUNDED_SHARE * took)
+            wait = max(_UNBOUNDED_EVERY, _UNBOUNDED_SHARE * took)
+            self._next_unbounded = now + min(wait, _UNBOUNDED_AT_LEAST_EVERY)
         if due:
             self._position = max(due)
         self._exact = full

@@ -44,7 +44,7 @@ def all_migrations() -> list[Migration]:
 async def pending_migrations(dsn: str, schema: str = DEFAULT_SCHEMA) -> list[Migration]:
     """Return the migrations that the database does not have yet."""
     with translated():
-        async with await AsyncConnection.connect(dsn, autocommit=True, connect_timeout=_CONNECT_SECONDS) as connection:
+        async with await _connect(dsn) as connection:
             applied = await _applied(connection, schema)
     return [migration for migration in all_migrations() if migration.number not in applied]
 
@@ -52,40 +52,39 @@ async def pending_migrations(dsn: str, schema: str = DEFAULT_SCHEMA) -> list[Mig
 async def migrate(dsn: str, schema: str = DEFAULT_SCHEMA) -> list[Migration]:
     """Bring a schema up to this version; returns what was applied. Safe to run from many places at once."""
     with translated():
-        async with await AsyncConnection.connect(dsn, autocommit=True, connect_timeout=_CONNECT_SECONDS) as connection:
-            await connection.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
-            try:
-                return await _migrate(connection, schema)
-            finally:
-                await connection.execute("SELECT pg_advisory_unlock(%s)", (_LOCK,))
+        async with await _connect(dsn) as connection:
+            return [migration for migration in all_migrations() if await _apply(connection, schema, migration)]
 
 
-async def _migrate(connection: AsyncConnection, schema: str) -> list[Migration]:
+async def _connect(dsn: str) -> AsyncConnection:
+    return await AsyncConnection.connect(dsn, autocommit=True, connect_timeout=_CONNECT_SECONDS, prepare_threshold=None)
+
+
+async def _apply(connection: AsyncConnection, schema: str, migration: Migration) -> bool:
+    """Apply a migration; False if the database has it already."""
     name = sql.Identifier(schema)
-    await connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(name))
-    await connection.execute(
-        sql.SQL(
-            "CREATE TABLE IF NOT EXISTS {}.migration (number int PRIMARY KEY, name text NOT NULL,"
-            " checksum text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now())"
-        ).format(name)
-    )
-    applied = await _applied(connection, schema)
-    fresh = []
-    for migration in all_migrations():
-        if migration.number in applied:
-            if applied[migration.number] != migration.checksum:
-                raise Misconfigured(
-                    f"migration {migration.name} was applied in another form: restore the file, or start a new schema"
-                )
-            continue
-        async with connection.transaction():
+    async with connection.transaction():
+        # A lock of the transaction: behind PgBouncer no session is ours for longer.
+        await connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+        await connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(name))
+        await connection.execute(
+            sql.SQL(
+                "CREATE TABLE IF NOT EXISTS {}.migration (number int PRIMARY KEY, name text NOT NULL,"
+                " checksum text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now())"
+            ).format(name)
+        )
+        checksum = (await _applied(connection, schema)).get(migration.number)
+        if checksum not in (None, migration.checksum):
+            raise Misconfigured(
+                f"migration {migration.name} was applied in another form: restore the file, or start a new schema"
+            )
+        if checksum is None:
             await connection.execute(in_schema(migration.text, schema))
             await connection.execute(
                 sql.SQL("INSERT INTO {}.migration (number, name, checksum) VALUES (%s, %s, %s)").format(name),
                 (migration.number, migration.name, migration.checksum),
             )
-        fresh.append(migration)
-    return fresh
+    return checksum is None
 
 
 async def _applied(connection: AsyncConnection, schema: str) -> dict[int, str]:

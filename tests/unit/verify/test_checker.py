@@ -1,0 +1,166 @@
+from kingdom.verify.checker import Evidence, Kind, check
+from tests.unit.verify.trace import Trace, applied, described, stored
+
+
+def kinds(evidence: Evidence) -> list[Kind]:
+    return [finding.kind for finding in check(evidence)]
+
+
+def test_a_trial_in_which_everything_went_well_has_no_findings() -> None:
+    follow_up = described("b", key="k")
+    trace = (
+        Trace()
+        .published(described("a"), described("c", call="once"), described("p", fate="poison"))
+        .published(described("r"), end="rolled_back")
+        .published(described("u"), end="publish_unknown")
+        .published(described("d"), end="")
+        .claimed(1, 1)
+        .settled(1, p1="retry")
+        .claimed(2, 1)
+        .settled(2, p1="done")
+        .accepted("once", "c")
+        .line("exited", process="worker-1.1", code=-9)
+    )
+    events = [stored("a", 1, token=2), stored("b", 2, key="k"), stored("c", 3), stored("p", 4, status="DEAD")]
+    traces = [applied("a", token=2, tally="t", follow_ups=[follow_up]), applied("b", tally="t"), applied("c")]
+    assert check(trace.left(events, *traces, tallies={"t": 2})) == []
+
+
+def test_an_event_that_was_committed_and_is_nowhere_is_lost() -> None:
+    assert kinds(Trace().published(described("a")).left([])) == [Kind.LOST]
+
+
+def test_an_event_whose_commit_is_unknown_may_be_there_or_not() -> None:
+    for end in ("publish_unknown", ""):
+        trace = Trace().published(described("a"), end=end)
+        assert kinds(trace.left([])) == []
+        assert kinds(trace.left([stored("a")], applied("a"))) == []
+
+
+def test_a_follow_up_of_an_applied_reaction_must_be_in_the_store() -> None:
+    trace = Trace().published(described("a"))
+    assert kinds(trace.left([stored("a")], applied("a", follow_ups=[described("b")]))) == [Kind.LOST]
+
+
+def test_a_done_event_without_the_trace_of_its_reaction_is_lost() -> None:
+    assert kinds(Trace().published(described("a")).left([stored("a")])) == [Kind.LOST]
+
+
+def test_a_done_event_whose_call_never_arrived_is_lost() -> None:
+    trace = Trace().published(described("a", call="once"))
+    assert kinds(trace.left([stored("a")], applied("a"))) == [Kind.LOST]
+
+
+def test_two_events_may_share_one_call() -> None:
+    trace = Trace().published(described("a", call="once"), described("b", call="once")).accepted("once", "a")
+    assert kinds(trace.left([stored("a", 1), stored("b", 2)], applied("a"))) == []
+
+
+def test_a_record_that_counts_too_little_has_lost_a_write() -> None:
+    trace = Trace().published(described("a"))
+    assert kinds(trace.left([stored("a")], applied("a", tally="t"), tallies={"t": 0})) == [Kind.LOST]
+
+
+def test_a_reaction_with_two_traces_was_applied_twice() -> None:
+    trace = Trace().published(described("a"))
+    assert kinds(trace.left([stored("a")], applied("a"), applied("a"))) == [Kind.TWICE]
+
+
+def test_a_record_that_counts_too_much_shows_a_reaction_applied_twice() -> None:
+    trace = Trace().published(described("a"))
+    assert kinds(trace.left([stored("a")], applied("a", tally="t"), tallies={"t": 2})) == [Kind.TWICE]
+
+
+def test_a_dedup_key_that_was_taken_before_shows_a_reaction_applied_twice() -> None:
+    trace = Trace().published(described("a")).line("once_refused", event="a", token=2)
+    assert kinds(trace.left([stored("a")], applied("a"))) == [Kind.TWICE]
+
+
+def test_a_call_that_the_target_did_twice_is_a_repeated_effect() -> None:
+    trace = Trace().published(described("a", call="once")).accepted("once", "a", "i").accepted("once", "a", "j")
+    assert kinds(trace.left([stored("a")], applied("a"))) == [Kind.REPEATED]
+
+
+def test_events_of_one_key_that_were_applied_out_of_order_are_found() -> None:
+    trace = Trace().published(described("a", key="k"), described("b", key="k"))
+    events = [stored("a", 1, key="k"), stored("b", 2, key="k")]
+    assert kinds(trace.left(events, applied("b"), applied("a"))) == [Kind.ORDER]
+    assert kinds(trace.left(events, applied("a"), applied("b"))) == []
+
+
+def test_events_of_different_keys_have_no_order() -> None:
+    trace = Trace().published(described("a", key="k"), described("b", key="l"))
+    events = [stored("a", 1, key="k"), stored("b", 2, key="l")]
+    assert kinds(trace.left(events, applied("b"), applied("a"))) == []
+
+
+def test_calls_of_one_key_that_arrived_out_of_order_are_found() -> None:
+    first, second = described("a", key="k", call="one"), described("b", key="k", call="two")
+    trace = Trace().published(first, second).accepted("two", "b").accepted("one", "a")
+    events = [stored("a", 1, key="k"), stored("b", 2, key="k")]
+    assert kinds(trace.left(events, applied("a"), applied("b"))) == [Kind.ORDER]
+
+
+def test_a_final_settlement_under_a_token_that_was_not_the_newest_is_stale() -> None:
+    trace = Trace().published(described("a")).claimed(1, 1).claimed(2, 1).settled(1, p1="done")
+    assert kinds(trace.left([stored("a")], applied("a"))) == [Kind.STALE]
+
+
+def test_a_final_settlement_before_a_newer_claim_is_stale_all_the_same() -> None:
+    trace = Trace().published(described("a")).claimed(1, 1).settled(1, p1="dead").claimed(2, 1)
+    assert kinds(trace.left([stored("a")], applied("a"))) == [Kind.STALE]
+
+
+def test_giving_back_under_an_old_token_is_stale_only_if_a_newer_claim_was_there_before() -> None:
+    claimed = Trace().published(described("a")).claimed(1, 1).claimed(2, 1)
+    left = [stored("a", token=2)]
+    assert kinds(claimed.settled(1, began=99, p1="retry").left(left, applied("a", token=2))) == [Kind.STALE]
+    assert kinds(claimed.settled(1, began=1, p1="retry").left(left, applied("a", token=2))) == []
+
+
+def test_an_event_applied_under_one_token_and_done_under_another_is_stale() -> None:
+    trace = Trace().published(described("a"))
+    assert kinds(trace.left([stored("a", token=2)], applied("a", token=1))) == [Kind.STALE]
+
+
+def test_an_event_that_is_not_finished_is_stuck() -> None:
+    trace = Trace().published(described("a"), described("b"))
+    events = [stored("a", 1, status="PENDING"), stored("b", 2, status="PROCESSING")]
+    assert kinds(trace.left(events)) == [Kind.STUCK, Kind.STUCK]
+
+
+def test_a_healthy_event_that_is_dead_was_quarantined() -> None:
+    assert kinds(Trace().published(described("a")).left([stored("a", status="DEAD")])) == [Kind.QUARANTINED]
+
+
+def test_a_poison_event_that_is_done_or_waits_is_not_dead() -> None:
+    for fate in ("poison", "doomed"):
+        trace = Trace().published(described("a", fate=fate))
+        assert kinds(trace.left([stored("a")])) == [Kind.POISON]
+        assert kinds(trace.left([stored("a", status="PENDING")])) == [Kind.STUCK, Kind.POISON]
+
+
+def test_a_rolled_back_event_in_the_store_was_delivered() -> None:
+    trace = Trace().published(described("a"), end="rolled_back")
+    assert kinds(trace.left([stored("a")], applied("a"))) == [Kind.ROLLED_BACK]
+
+
+def test_a_rolled_back_event_that_a_handler_has_seen_was_delivered() -> None:
+    trace = Trace().published(described("a"), end="rolled_back").line("started", event="a", token=1, attempt=1)
+    assert kinds(trace.left([])) == [Kind.ROLLED_BACK]
+
+
+def test_an_event_that_nobody_published_is_no_better_than_a_rolled_back_one() -> None:
+    assert kinds(Trace().left([stored("a")])) == [Kind.ROLLED_BACK]
+
+
+def test_a_broken_invariant_is_found_once_with_its_count() -> None:
+    trace = Trace().line("broken", invariant="two heads: k").line("broken", invariant="two heads: k")
+    (finding,) = check(trace.left([]))
+    assert (finding.kind, finding.subject, finding.detail) == (Kind.INVARIANT, "two heads: k", "seen 2 times")
+
+
+def test_a_process_that_ends_by_itself_or_not_at_all_is_found() -> None:
+    trace = Trace().line("exited", process="worker-1.1", code=1).line("did_not_end", process="worker-2")
+    assert kinds(trace.left([])) == [Kind.PROCESS, Kind.PROCESS]
+    assert kinds(Trace().line("exited", process="worker-1.1", code=0).left([])) == []

@@ -1,0 +1,78 @@
+"""The target decides what counts as a repeated effect, so what it promises is tested too."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kingdom.verify.history import History, read_history
+from kingdom.verify.target import CallTarget, Request
+
+
+class Caller:
+    """Sends requests to a target and reads what it has written down."""
+
+    def __init__(self, target: CallTarget, directory: Path) -> None:
+        self._target = target
+        self._directory = directory
+
+    async def post(self, path: str = "/calls", **body: Any) -> tuple[int, dict[str, str], dict[str, Any]]:
+        fields = {"key": "k", "event": "e", "identifier": "i", "fence": 1, "honours": "identifier", "script": []}
+        request = await Request.connect(self._target.port)
+        request.send(path, {**fields, **body})
+        return await request.answer()
+
+    def acts(self) -> list[str]:
+        return [entry.what for entry in read_history(self._directory) if entry.what != "received"]
+
+
+@pytest.fixture
+async def caller(tmp_path: Path) -> AsyncIterator[Caller]:
+    history = History(tmp_path, "target")
+    target = CallTarget(history)
+    await target.start()
+    yield Caller(target, tmp_path)
+    await target.stop()
+    history.close()
+
+
+async def test_a_call_with_the_same_identifier_is_done_once(caller: Caller) -> None:
+    assert [(await caller.post())[0] for _ in range(2)] == [201, 200]
+    assert caller.acts() == ["accepted", "deduplicated"]
+
+
+async def test_a_call_with_another_identifier_is_done_again(caller: Caller) -> None:
+    assert [(await caller.post(identifier=name))[0] for name in ("i", "j")] == [201, 201]
+    assert caller.acts() == ["accepted", "accepted"]
+
+
+async def test_a_lower_fence_is_refused_once_a_higher_one_was_seen_in_a_question(caller: Caller) -> None:
+    status, _, body = await caller.post("/findings", fence=5, honours="fence")
+    assert (status, body) == (200, {"happened": False})
+    assert (await caller.post(fence=4, honours="fence"))[0] == 412
+    assert (await caller.post("/findings", fence=4, honours="fence"))[0] == 412
+    assert (await caller.post(fence=5, honours="fence"))[0] == 201
+    assert caller.acts() == ["fenced_off", "accepted"]
+
+
+@pytest.mark.parametrize(
+    ("step", "status", "happened"),
+    [("throttle", 429, False), ("fail", 503, False), ("accept_then_fail", 500, True), ("accept_late", 201, True)],
+)
+async def test_a_step_of_the_script_is_taken_once(caller: Caller, step: str, status: int, *, happened: bool) -> None:
+    assert (await caller.post(script=[step]))[0] == status
+    _, _, body = await caller.post("/findings")
+    assert body == {"happened": happened}
+    assert (await caller.post(script=[step]))[0] == (200 if happened else 201)
+
+
+async def test_a_throttled_caller_is_told_when_to_come_back(caller: Caller) -> None:
+    _, headers, _ = await caller.post(script=["throttle_for_a_second"])
+    assert headers["Retry-After"] == "1"
+
+
+async def test_a_call_can_be_accepted_without_an_answer(caller: Caller) -> None:
+    with pytest.raises(EOFError):
+        await caller.post(script=["accept_silently"])
+    assert caller.acts() == ["accepted"]
