@@ -37,7 +37,7 @@ class Charge(bus.Effect[dict[str, Any]]):
     async def call(self, attempt: bus.Attempt) -> bus.Answer:
         """Send it; a timeout or a crash leaves the answer unknown."""
         reply = await bank.put(f"/charges/{attempt.identifier}", json=dict(attempt.request))
-        return bus.http_answer(reply.status_code, reply.headers, reply.json())
+        return bus.http_answer(reply.status_code, reply.headers, {"charge": reply.text})
 
     async def reconcile(self, attempt: bus.Attempt) -> bus.Finding:
         """Look up what became of a call that nobody saw end."""

@@ -15,7 +15,6 @@ from kingdom.verify.trial import Trial, staged
 from kingdom.verify.workload import ANY, CALLED, LINE, REACTED, Job
 
 BROKEN_COMMAND = (COMMAND[0], "-m", "bench.chaos.process")
-_LEASE = timedelta(seconds=2)
 # Long enough for a healthy bus on a busy machine; what never ends is given up sooner.
 _PATIENCE = timedelta(seconds=60)
 _GIVE_UP = timedelta(seconds=5)
@@ -29,12 +28,13 @@ class Scenario:
     expects: Kind
     play: Callable[[Trial], Awaitable[None]]
     endless: bool = False
+    lease: timedelta = timedelta(seconds=2)
 
     async def run(self, url: str, *, broken: bool) -> Report:
         """Play it with the variant, or with the product as it is."""
         command = (*BROKEN_COMMAND, self.variant) if broken else COMMAND
         drain = _GIVE_UP if broken and self.endless else _PATIENCE
-        plan = Plan(seconds=0, seed=1, lease=_LEASE, trouble=0, drain=drain, command=command)
+        plan = Plan(seconds=0, seed=1, lease=self.lease, trouble=0, drain=drain, command=command)
         async with staged(url, plan) as trial:
             await self.play(trial)
             await trial.drain()
@@ -113,7 +113,7 @@ SCENARIOS = (
     Scenario("fresh_identifier", Kind.REPEATED, _a_stopped_sender_wakes_up),
     Scenario("settle_outside", Kind.TWICE, _a_worker_dies_between),
     Scenario("settle_first", Kind.LOST, _a_worker_dies_between),
-    Scenario("blame_batch", Kind.QUARANTINED, _poison_among_others),
+    Scenario("blame_batch", Kind.QUARANTINED, _poison_among_others, lease=timedelta(seconds=1)),
     Scenario("split_runs", Kind.ORDER, _a_slow_call_in_line, endless=True),
     Scenario("never_roll_back", Kind.ROLLED_BACK, _publishers_roll_back),
 )

@@ -58,7 +58,12 @@ FULL = Scale(
     phases=DEFAULT.phases,
 )
 QUICK = Scale(
-    pending=(8_000, 16_000), retrying=(4_000, 12_000), followers=(2_000, 20_000), pinned_events=4_500, phases=3
+    pending=(4_000, 8_000),
+    retrying=(4_000, 12_000),
+    followers=(2_000, 20_000),
+    pinned_events=3_000,
+    phases=3,
+    crowd=16,
 )
 
 

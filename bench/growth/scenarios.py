@@ -13,7 +13,7 @@ from kingdom.bus import Envelope
 
 CLAIMS = 5
 LEASE_SIZE = 100
-RENEWED_AT_ONCE = 32
+RENEWED_AT_ONCE, NEIGHBOUR_LEASES = 32, 10
 # A bus looks for what was committed late once a second at most, and spends a twentieth of its time on it.
 SPACED = "at most 1 a second"
 PENDING, FOLLOWERS, ROWS, PROCESSED = "pending", "followers", "rows", "events processed under the pin"
@@ -120,8 +120,8 @@ async def measure_pinned(lab: Lab) -> None:
     look = figures.row(f"claim over everything, xmin pinned ({SPACED})", PROCESSED, flat=False)
     with lab.database() as (dsn, connection):
         lab.say(f"pinned xmin: {scale.pinned_events:,} events")
-        fill_events(connection, scale.pinned_events + scale.pinned_events // 10)
-        async with lab.bus(dsn) as bus:
+        fill_events(connection, scale.pinned_events + (scale.phases + 1) * NEIGHBOUR_LEASES * BATCH)
+        async with lab.bus(dsn) as bus, lab.bus(dsn) as neighbour:
             with pinned(dsn):
                 for phase in range(1, scale.phases + 1):
                     size = scale.pinned_events // scale.phases * phase
@@ -132,20 +132,20 @@ async def measure_pinned(lab: Lab) -> None:
                             (look if plan.parameters["watermark"] == EVERYTHING else claim).note(size, [plan.buffers])
                         await settle(bus, deliveries)
                         figures.row("settle, xmin pinned", PROCESSED).note(size, _buffers(bus, "done"))
-                    await _measure_upkeep(lab, bus, size)
+                    await _measure_upkeep(lab, neighbour, size)
 
 
-async def _measure_upkeep(lab: Lab, bus: ExplainedBus, size: int) -> None:
-    """Measure renewal and reaper as a worker would use them at this moment."""
-    held = [await bus.claim("stream-0", 1, "worker") for _ in range(RENEWED_AT_ONCE)]
-    bus.take()
-    bus.renew({deliveries[0].token: LEASE for deliveries in held})
-    lab.figures.row(f"renew {RENEWED_AT_ONCE} leases, xmin pinned", PROCESSED).note(size, _buffers(bus, "renew"))
-    await bus.reap()
-    reaps = [plan.buffers for plan in bus.take("reap") if plan.parameters["low"]]
-    lab.figures.row("reap, nothing due, xmin pinned", PROCESSED).note(size, reaps)
-    await settle(bus, [delivery for deliveries in held for delivery in deliveries])
-    bus.take()
+async def _measure_upkeep(lab: Lab, neighbour: ExplainedBus, size: int) -> None:
+    """Measure reaper and renewals of a second worker, whose leases the first one does not have to close."""
+    held = [await neighbour.claim("stream-0", BATCH, "neighbour") for _ in range(NEIGHBOUR_LEASES)]
+    await neighbour.reap()
+    neighbour.take()
+    await neighbour.reap()
+    lab.figures.row("reap, nothing due, xmin pinned", PROCESSED).note(size, _buffers(neighbour, "reap"))
+    neighbour.renew({deliveries[0].token: LEASE for deliveries in held})
+    lab.figures.row(f"renew {NEIGHBOUR_LEASES} leases, xmin pinned", PROCESSED).note(size, _buffers(neighbour, "renew"))
+    await settle(neighbour, [delivery for deliveries in held for delivery in deliveries])
+    neighbour.take()
 
 
 async def measure_pinned_key(lab: Lab) -> None:

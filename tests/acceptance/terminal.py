@@ -88,7 +88,13 @@ class Terminal:
         }
         self._environment |= {"KINGDOM_DATABASE_URL": dsn, "KINGDOM_ACTOR": "tester"}
 
-    def run(self, *words: str, text: str = "", environment: Mapping[str, str] | None = None) -> Done:
+    def run(
+        self,
+        *words: str,
+        text: str = "",
+        environment: Mapping[str, str] | None = None,
+        patience: float = PATIENCE_SECONDS,
+    ) -> Done:
         done = subprocess.run(
             self._command(words),
             cwd=ROOT,
@@ -97,7 +103,7 @@ class Terminal:
             capture_output=True,
             text=True,
             check=False,
-            timeout=PATIENCE_SECONDS,
+            timeout=patience,
         )
         assert "Traceback" not in done.stderr
         return Done(done.returncode, done.stdout, done.stderr)
@@ -162,7 +168,8 @@ class Terminal:
             yield worker
 
     def _command(self, words: tuple[str, ...]) -> list[str]:
-        return [sys.executable, "-m", "kingdom", *words]
+        # A shell that runs tests in the background lets them ignore SIGINT; a person's terminal does not.
+        return ["env", "--default-signal=INT", sys.executable, "-m", "kingdom", *words]
 
 
 def eventually(look: Callable[[], T | bool]) -> T:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import psutil
@@ -13,7 +14,9 @@ import pytest
 from bench.chaos.__main__ import FAULT_KINDS
 from bench.chaos.scenarios import SCENARIOS, Scenario
 from bench.chaos.variants import VARIANTS
-from kingdom.verify import verify
+from kingdom.errors import Unavailable
+from kingdom.verify import Plan, verify
+from kingdom.verify.trial import torment
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 12
@@ -85,3 +88,12 @@ async def test_a_verification_that_is_broken_off_leaves_neither_processes_nor_it
     assert verification.cancelled()
     assert schemas(dsn) == []
     assert processes_under_test() == []
+
+
+async def test_processes_that_cannot_start_are_reported_with_their_words(dsn: str) -> None:
+    plan = Plan(
+        seconds=0, seed=1, patience=timedelta(seconds=2), command=(sys.executable, "-c", "raise SystemExit('no')")
+    )
+    with pytest.raises(Unavailable, match="do not start: no"):
+        await torment(dsn, plan)
+    assert schemas(dsn) == []

@@ -1,10 +1,14 @@
 import psycopg
+import pytest
 
 from tests.acceptance.terminal import Terminal
 
+PATIENCE_SECONDS = 200
 
+
+@pytest.mark.timeout(PATIENCE_SECONDS + 60)
 def test_verify_torments_a_throwaway_schema_and_prints_what_it_checked(terminal: Terminal, dsn: str) -> None:
-    done = terminal.run("bus", "verify", "--seconds", "2", "--seed", "7", "--json")
+    done = terminal.run("bus", "verify", "--seconds", "2", "--seed", "7", "--json", patience=PATIENCE_SECONDS)
     report = done.document
     assert report["ok"], report["details"]
     assert done.code == 0

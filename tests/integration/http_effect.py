@@ -7,9 +7,11 @@ import asyncio
 import json
 import logging
 import signal
+import ssl
 import sys
 from collections.abc import Mapping
 from datetime import timedelta
+from functools import cache
 from typing import Any
 
 import httpx
@@ -41,7 +43,9 @@ from kingdom.bus.logs import configure_logs
 from tests.integration.processes import say
 from tests.integration.running import open_bus, stream
 
-TIMEOUT_SECONDS = 1.5
+# Nothing but a server that hangs may let a call time out.
+PATIENT = httpx.Timeout(30.0)
+HASTY = httpx.Timeout(30.0, read=1.0)
 # Lets a hanging child go on.
 GO_ON = signal.SIGUSR1
 
@@ -52,6 +56,12 @@ def calls(*, lease: float = 30.0, attempts: int = 10) -> Stream:
     return stream("calls", "Call", lease=timedelta(seconds=lease), retry=policy)
 
 
+@cache
+def tls() -> ssl.SSLContext:
+    """Return what every client wants and none of these needs; to make it takes longer than a call."""
+    return ssl.create_default_context()
+
+
 def call(name: str, **payload: Any) -> Envelope:
     return Envelope(type="Call", payload={"name": name, **payload})
 
@@ -59,8 +69,9 @@ def call(name: str, **payload: Any) -> Envelope:
 class HttpEffect(Effect[dict[str, Any]]):
     """Posts the payload; what was done is published as Made, in the transaction that records it."""
 
-    def __init__(self, url: str, target: Target, hang: str | None = None) -> None:
+    def __init__(self, url: str, target: Target, hang: str | None = None, timeout: httpx.Timeout = PATIENT) -> None:
         self.target = target
+        self._timeout = timeout
         self._url = url
         self._hang = hang
 
@@ -75,16 +86,18 @@ class HttpEffect(Effect[dict[str, Any]]):
         if self._hang:
             response = self._post_between_stops(attempt, headers)
         else:
-            async with httpx.AsyncClient(timeout=TIMEOUT_SECONDS) as client:
+            async with httpx.AsyncClient(timeout=self._timeout, verify=tls()) as client:
                 response = await client.post(f"{self._url}/do", json=dict(attempt.request), headers=headers)
         if response.status_code == httpx.codes.ACCEPTED:
             return Accepted()
         return http_answer(response.status_code, response.headers, response.json())
 
     async def reconcile(self, attempt: Attempt) -> Finding:
-        async with httpx.AsyncClient(timeout=TIMEOUT_SECONDS) as client:
+        async with httpx.AsyncClient(timeout=PATIENT, verify=tls()) as client:
             headers = {"fence": str(attempt.fence)}
-            response = await client.get(f"{self._url}/done/{attempt.identifier}", headers=headers)
+            response = await client.get(
+                f"{self._url}/done/{attempt.request['name']}/{attempt.identifier}", headers=headers
+            )
         match response.status_code:
             case httpx.codes.OK:
                 return Happened(response.json())
@@ -101,7 +114,7 @@ class HttpEffect(Effect[dict[str, Any]]):
     def _post_between_stops(self, attempt: Attempt, headers: Mapping[str, str]) -> httpx.Response:
         """Block the whole loop, so that nothing but the kill or the stop of this process can prevent the call."""
         self._stop_here("before")
-        response = httpx.post(f"{self._url}/do", json=dict(attempt.request), headers=headers)
+        response = httpx.post(f"{self._url}/do", json=dict(attempt.request), headers=headers, timeout=PATIENT)
         self._stop_here("after")
         return response
 

@@ -1,13 +1,15 @@
-"""A real HTTP server that does what it is asked once per identifier, honours fences, and misbehaves on demand."""
+"""A real HTTP server that acts once per identifier, honours fences per name, and misbehaves on demand."""
 
 import json
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal
+from urllib.parse import unquote
 
 from bench.servers import LOOPBACK
 
@@ -34,7 +36,7 @@ class HttpTarget:
         self.dedups = True
         self.answers_questions = True
         self.retry_after = "1"
-        self.fence = 0
+        self.fences: dict[str, int] = defaultdict(int)
         self.closing = threading.Event()
         self.url = ""
         self._lock = threading.Lock()
@@ -43,22 +45,22 @@ class HttpTarget:
         with self._lock:
             self.seen.append(seen)
             manner = self.manners.pop(0) if len(self.manners) > 1 else self.manners[0]
-            if not self._passes(seen.fence):
+            if not self._passes(seen.body["name"], seen.fence):
                 return "refuse"
             known = self.dedups and seen.identifier in self.done
             if manner in ("do", "do and hang", "accept") and not known:
                 self.done.append(seen.identifier)
             return manner
 
-    def find(self, identifier: str, fence: int) -> bool:
+    def find(self, name: str, identifier: str, fence: int) -> bool:
         """Tell whether something was done; whoever asks under a fence shuts out everybody below it."""
         with self._lock:
-            self._passes(fence)
+            self._passes(name, fence)
             return identifier in self.done
 
-    def _passes(self, fence: int) -> bool:
-        passes = fence >= self.fence
-        self.fence = max(self.fence, fence)
+    def _passes(self, name: str, fence: int) -> bool:
+        passes = fence >= self.fences[name]
+        self.fences[name] = max(self.fences[name], fence)
         return passes
 
 
@@ -86,8 +88,8 @@ class _Handler(BaseHTTPRequestHandler):
         if not self.world.answers_questions:
             self._answer(503, {})
             return
-        identifier = self.path.rpartition("/")[2]
-        found = self.world.find(identifier, int(self.headers["fence"]))
+        name, identifier = unquote(self.path).split("/")[-2:]
+        found = self.world.find(name, identifier, int(self.headers["fence"]))
         self._answer(200 if found else 404, {"made": identifier})
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the signature of http.server

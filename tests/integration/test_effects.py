@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
+import httpx
 import pytest
 
 from kingdom.backends.postgres import PostgresBus, PostgresOperations
@@ -17,14 +18,17 @@ from kingdom.bus import (
     Dispatcher,
     Envelope,
     Honours,
+    Outcome,
     Query,
     Received,
     Record,
+    Rejected,
     Target,
     Transaction,
     close_effect,
 )
-from tests.integration.http_effect import HttpEffect, call, calls
+from kingdom.bus.operations import DeadFilter
+from tests.integration.http_effect import HASTY, PATIENT, HttpEffect, call, calls
 from tests.integration.http_target import HttpTarget, http_target
 from tests.integration.local_effect import LocalEffect
 from tests.integration.running import at_work, event, eventually, open_bus, rows, stream, until_all
@@ -47,9 +51,11 @@ async def bus_of(dsn: str, *, attempts: int = 10) -> AsyncIterator[PostgresBus]:
 
 
 @asynccontextmanager
-async def calling(bus: PostgresBus, target: HttpTarget, declared: Target, **options: Any) -> AsyncIterator[None]:
+async def calling(
+    bus: PostgresBus, target: HttpTarget, declared: Target, limits: httpx.Timeout = PATIENT, **options: Any
+) -> AsyncIterator[None]:
     dispatcher = Dispatcher()
-    dispatcher.effect("Call", HttpEffect(target.url, declared))
+    dispatcher.effect("Call", HttpEffect(target.url, declared, timeout=limits))
     async with at_work(bus, dispatcher, "calls", **options):
         yield
 
@@ -142,7 +148,7 @@ async def test_one_throttled_call_holds_back_the_others_of_its_target(dsn: str, 
 
 async def test_a_call_that_was_done_but_not_answered_is_found_and_not_repeated(dsn: str, target: HttpTarget) -> None:
     target.manners = ["do and hang", "do"]
-    async with bus_of(dsn) as bus, calling(bus, target, NOTHING):
+    async with bus_of(dsn) as bus, calling(bus, target, NOTHING, HASTY):
         envelope = call("a")
         await bus.publish(envelope)
         await reaches(bus, envelope, "DONE", "effect_unclear")
@@ -224,6 +230,49 @@ async def test_an_accepted_effect_is_closed_later_by_an_event(dsn: str, target: 
     assert (record.state, record.doc["response"], record.doc["awaiting"]) == ("ACKED", {"result": 7}, False)
     assert closed == [True, False]
     assert len(target.seen) == 1
+
+
+async def test_a_refused_effect_is_sent_anew_when_its_event_is_patched_and_redriven(
+    dsn: str, target: HttpTarget
+) -> None:
+    target.manners = ["refuse", "do"]
+    async with bus_of(dsn) as bus, calling(bus, target, NOTHING):
+        operations, envelope = PostgresOperations(bus), call("a", price=1)
+        await bus.publish(envelope)
+        await reaches(bus, envelope, "DEAD", "rejected")
+        await operations.patch(envelope.event_id, "calls", {"name": "a", "price": 2}, actor="test")
+        (letter,) = await operations.dead_letters(DeadFilter(), 10)
+        await operations.redrive([letter.position], actor="test")
+        await eventually(lambda: _done(bus, envelope))
+        assert await states(bus, "a") == ["REJECTED", "ACKED"]
+    assert [seen.body["price"] for seen in target.seen] == [1, 2]
+    assert len({seen.identifier for seen in target.seen}) == 2
+
+
+async def test_a_conclusion_that_fails_keeps_the_answer_and_is_drawn_later(dsn: str, target: HttpTarget) -> None:
+    class Hesitant(HttpEffect):
+        concluded = 0
+
+        async def conclude(
+            self, event: Received[dict[str, Any]], answer: Acked | Rejected, transaction: Transaction
+        ) -> Outcome:
+            self.concluded += 1
+            if self.concluded < 3:
+                raise ConnectionError("not yet")
+            return await super().conclude(event, answer, transaction)
+
+    # Nobody can be asked: if the answer were forgotten, it could not be found again.
+    target.answers_questions = False
+    dispatcher, effect = Dispatcher(), Hesitant(target.url, NOTHING)
+    dispatcher.effect("Call", effect)
+    async with bus_of(dsn) as bus, at_work(bus, dispatcher, "calls"):
+        envelope = call("a")
+        await bus.publish(envelope)
+        await eventually(lambda: _done(bus, envelope))
+        assert await states(bus, "a") == ["ACKED"]
+        made = await rows(bus, "SELECT id FROM kingdom.outbox_all WHERE event_type = 'Made'")
+    assert effect.concluded == 3
+    assert len(target.seen) == len(made) == 1
 
 
 async def test_an_open_circuit_defers_without_a_call_and_without_an_attempt(dsn: str, target: HttpTarget) -> None:

@@ -27,7 +27,7 @@ FLAT = [
 
 
 def soak(*arguments: str) -> tuple[int, dict[str, Any], str]:
-    command = [sys.executable, "-m", "bench.soak", "--seconds", "16", "--minute", "1", *arguments]
+    command = [sys.executable, "-m", "bench.soak", "--seconds", "12", "--minute", "1", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=110)
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout.splitlines()[-1]), done.stderr
@@ -39,7 +39,7 @@ def test_a_short_soak_is_flat_and_loses_nothing() -> None:
     assert code == 0, words
     assert figures["holds"]
     assert [minute["number"] for minute in figures["minutes"] if minute["pinned"]] == [4]
-    assert len(figures["minutes"]) == 16
+    assert len(figures["minutes"]) == 12
     assert figures["published"] == figures["archived"] > 0
     assert {"outbox_event", "outbox_lease", "outbox_key", "outbox_open"} <= figures["minutes"][0]["sizes"].keys()
 

@@ -1,17 +1,19 @@
 """An application: everything that a worker process must know, declared in the user's own module."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kingdom.bus.dispatcher import Dispatcher
+from kingdom.bus.operations import Retention
 from kingdom.bus.record import RecordKind
 from kingdom.bus.stream import Topology
 
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """Streams, handlers and kinds of record that belong together; `kingdom bus work MODULE:OBJECT` runs it."""
+    """Streams, handlers, kinds of record and how long things are kept; `kingdom bus work MODULE:OBJECT` runs it."""
 
     topology: Topology
     dispatcher: Dispatcher
     kinds: Sequence[RecordKind] = ()
+    retention: Retention = field(default_factory=Retention)

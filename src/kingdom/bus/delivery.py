@@ -27,6 +27,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     ordered: bool
     published_at: datetime
     run: tuple[int, ...] = ()
+    cancelled: bool = False
 
     @property
     def suspect(self) -> bool:
@@ -46,6 +47,8 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     def quarantine(self) -> Dead | None:
         """Return the verdict on an event that must not run any more, else None."""
+        if self.cancelled:
+            return Dead("cancelled by an operator", "cancelled")
         if self.lost_alone >= LOST_ALONE_LIMIT:
             return Dead(f"its worker died or stalled {self.lost_alone} times while handling only it", "quarantined")
         if self.attempt > self.max_attempts:

@@ -15,6 +15,7 @@ class Gate:
         self._clock = clock
         self._tokens = float(target.burst)
         self._refilled_at = clock()
+        self._refused = 0
         self._failures = 0
         self._open_until = 0.0
 
@@ -29,8 +30,11 @@ class Gate:
         self._tokens = min(float(self._target.burst), self._tokens + (now - self._refilled_at) * rate)
         self._refilled_at = now
         if self._tokens < 1:
-            return timedelta(seconds=(1 - self._tokens) / rate), f"rate limit of {self._target.name}"
+            # Each one refused gets a later place, so that they do not all come back at once.
+            self._refused += 1
+            return timedelta(seconds=(self._refused - self._tokens) / rate), f"rate limit of {self._target.name}"
         self._tokens -= 1
+        self._refused = max(self._refused - 1, 0)
         return None
 
     def learn(self, answer: Answer) -> None:

@@ -89,9 +89,12 @@ class LeaseKeeper:
                 leases = list(self._leases.values())
             now = time.monotonic()
             if leases:
-                self._tend(leases, now)
+                try:
+                    self._tend(leases, now)
+                except Exception:  # noqa: BLE001 - nothing may end the renewal
+                    _log.exception("leases not tended, trying again")
             next_due = min((lease.due_at for lease in leases), default=now + 60)
-            # At least once in a second, to see cancellations and deadlines early.
+            # At least once in a second, to see deadlines early.
             self._changed.wait(min(max(next_due - time.monotonic(), 0.01), 1.0))
             self._changed.clear()
 

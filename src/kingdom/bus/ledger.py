@@ -51,6 +51,7 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True):
     attempts: tuple[Entry, ...]
     response: dict[str, Any] | None = None
     awaiting: bool = False
+    concluded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +80,25 @@ class Ledger:
 
     @property
     def finished(self) -> bool:
-        """Tell whether nothing is left to do for a worker."""
-        return self.latest.state in EFFECTS.final or self.document.awaiting
+        """Tell whether nothing is left to do for a worker: it happened and was concluded, or an event will close it."""
+        return self.document.awaiting or (self.latest.state == "ACKED" and self.document.concluded)
+
+    @property
+    def unconcluded(self) -> Acked | Rejected | None:
+        """Return an answer that is known, but that nobody has drawn the conclusions from."""
+        if self.document.concluded:
+            return None
+        if self.latest.state == "ACKED":
+            return Acked(self.document.response or {})
+        return Rejected(self.latest.note) if self.latest.state == "REJECTED" else None
+
+    def reopened(self, request: Mapping[str, Any]) -> "Ledger":
+        """Begin anew what was refused: it had no effect, and the event that comes again may ask for something else."""
+        return self._with(request=dict(request), concluded=False, response=None)._next(Honours.NOTHING)
+
+    def conclude(self) -> "Ledger":
+        """Record that everything which follows from the answer was written."""
+        return self._with(concluded=True)
 
     @property
     def must_reconcile(self) -> bool:

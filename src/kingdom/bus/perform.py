@@ -40,6 +40,10 @@ async def perform(bus: Bus, effect: Effect[Any], delivery: Delivery, event: Rece
     ledger = await _load(bus, effect, event, key)
     if ledger.finished:
         return await _settle(bus, delivery, Done())
+    if known := ledger.unconcluded:
+        return await _conclude(bus, effect, delivery, event, ledger, known)
+    if ledger.latest.state == "REJECTED":
+        ledger = ledger.reopened(effect.request(event))
     if ledger.must_reconcile:
         finding = await _reconcile(effect, ledger.attempt(delivery.token))
         if isinstance(finding, Happened):
@@ -72,7 +76,7 @@ async def close_effect(transaction: Transaction, key: str, answer: Acked | Rejec
     ledger = Ledger.read(record)
     if record.state in EFFECTS.final:
         return False
-    await transaction.put(ledger.answered(answer, Honours.NOTHING).record)
+    await transaction.put(ledger.answered(answer, Honours.NOTHING).conclude().record)
     return True
 
 
@@ -123,10 +127,19 @@ async def _conclude(
     ledger: Ledger,
     answer: Acked | Rejected,
 ) -> Outcome:
-    async with bus.transaction(hold=[delivery]) as transaction:
-        await transaction.put(ledger.record)
-        outcome = await effect.conclude(event, answer, transaction)
-        await transaction.settle(delivery, outcome)
+    """Write the answer with everything that follows from it; where that fails, at least the answer is kept."""
+    try:
+        async with bus.transaction(hold=[delivery]) as transaction:
+            must_hold(transaction, delivery)
+            outcome = await effect.conclude(event, answer, transaction)
+            final = isinstance(outcome, Done | Dead)
+            await transaction.put((ledger.conclude() if final else ledger).record)
+            await transaction.settle(delivery, outcome)
+    except (LeaseLost, Unavailable):
+        raise
+    except Exception:
+        await _record(bus, delivery, ledger)
+        raise
     return outcome
 
 

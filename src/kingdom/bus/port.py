@@ -10,11 +10,13 @@ from typing import NamedTuple
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.envelope import Envelope
 from kingdom.bus.log import LogEntry
-from kingdom.bus.outcome import Dead, Done, Release, Retry, Settlement
+from kingdom.bus.outcome import Dead, Defer, Done, Release, Retry, Settlement
 from kingdom.bus.record import Query, Record, RecordKind
 from kingdom.bus.stream import Stream, Topology
 from kingdom.bus.telemetry import stamped
 from kingdom.errors import Conflict, Misconfigured
+
+_TEXT_MAX = 4000
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +90,8 @@ class Mark(NamedTuple):
 class Transaction(ABC):
     """Records, events, settlements, dedup keys and the log, all or nothing.
 
-    Writes are collected and applied at the end of the block in one fixed order, so transactions cannot deadlock
-    on each other; reads see what the block has put.
+    Writes are collected and applied at the end of the block in one fixed order, so that they do not deadlock on each
+    other; reads see what the block has put. Only `once` acts at once: who takes several keys takes them in one order.
     """
 
     def __init__(self, topology: Topology, kinds: Mapping[str, RecordKind], held: Sequence[Delivery]) -> None:
@@ -180,12 +182,22 @@ class Transaction(ABC):
 
 def _decide(stream: Stream, delivery: Delivery, outcome: Settlement) -> Settlement:
     """Turn a Retry into one that knows its wait, or into Dead where the attempts are used up."""
-    if not isinstance(outcome, Retry):
-        return outcome
-    if delivery.attempt >= delivery.max_attempts:
-        return Dead(outcome.message or "every attempt failed", outcome.code)
-    after = stream.retry.delay(delivery.attempt) if outcome.after is None else outcome.after
-    return replace(outcome, after=after)
+    match outcome:
+        case Retry(after, code, message) if delivery.attempt < delivery.max_attempts:
+            wait = stream.retry.delay(delivery.attempt) if after is None else after
+            return Retry(wait, _storable(code), _storable(message))
+        case Retry(_, code, message):
+            return Dead(_storable(message) or "every attempt failed", _storable(code))
+        case Dead(message, code):
+            return Dead(_storable(message), _storable(code))
+        case Defer(until, reason):
+            return Defer(until, _storable(reason))
+    return outcome
+
+
+def _storable(text: str) -> str:
+    """Return an error's text as every store can keep it; an error about an error would hide the first one."""
+    return text[:_TEXT_MAX].encode("utf-8", "replace").decode().replace("\x00", "\N{REPLACEMENT CHARACTER}")
 
 
 @dataclass(frozen=True, slots=True)

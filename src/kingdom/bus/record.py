@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from kingdom.errors import Misconfigured
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordKind:
@@ -42,6 +44,10 @@ class Query:
     due_by: datetime | None = None
     after: str | None = None
     limit: int = 100
+
+    def __post_init__(self) -> None:
+        if self.due_by is not None and self.after is not None:
+            raise Misconfigured("a query by due time cannot be paged by id: ask again after what was due is handled")
 
     def matches(self, record: Record) -> bool:
         """Tell whether a record belongs to the answer."""

@@ -18,7 +18,6 @@ from kingdom.bus.app import Application
 from kingdom.bus.logs import configure_logs
 from kingdom.bus.maintenance import maintain, serving_metrics
 from kingdom.bus.metrics import BacklogMetrics
-from kingdom.bus.operations import Retention
 from kingdom.bus.worker import Worker
 from kingdom.cli import exit_code
 from kingdom.cli.application import load_application
@@ -89,7 +88,7 @@ async def work(
                 address = stack.enter_context(serving_metrics(registry, host=metrics_host, port=metrics_port))
                 _log.info("metrics served", address=address)
             upkeep = asyncio.create_task(
-                maintain(operations_of(bus), BacklogMetrics(registry), streams, retention=Retention())
+                maintain(operations_of(bus), BacklogMetrics(registry), streams, retention=application.retention)
             )
             try:
                 return await _run(worker, streams)

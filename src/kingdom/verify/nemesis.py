@@ -3,6 +3,7 @@
 import asyncio
 import random
 import signal
+import time
 
 from kingdom.bus.throwaway import ThrowawayStore
 from kingdom.verify.fleet import Fleet, Member
@@ -26,10 +27,13 @@ class Nemesis:
         self._wakings: set[asyncio.Task[None]] = set()
 
     async def torment(self, *, every_seconds: float) -> None:
-        """Strike about every so many seconds."""
-        while True:
-            await asyncio.sleep(self._rng.uniform(0.5, 1.5) * every_seconds)
-            await self._strike()
+        """Strike about every so many seconds, also where a strike takes longer than that."""
+        due = time.monotonic()
+        async with asyncio.TaskGroup() as strikes:
+            while True:
+                due += self._rng.uniform(0.5, 1.5) * every_seconds
+                await asyncio.sleep(due - time.monotonic())
+                strikes.create_task(self._strike())
 
     async def relent(self) -> None:
         """Let every stopped process run on."""

@@ -5,6 +5,7 @@ import logging
 import random
 import signal
 import sys
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import msgspec
 from kingdom.bootstrap import open_bus, throwaway_store
 from kingdom.bus import Bus, Dispatcher, Worker
 from kingdom.bus.logs import configure_logs
+from kingdom.errors import Unavailable
 from kingdom.verify.calls import register_calls
 from kingdom.verify.history import History
 from kingdom.verify.part import Part
@@ -21,12 +23,21 @@ from kingdom.verify.script import Stagehand
 from kingdom.verify.witness import WitnessedBus
 from kingdom.verify.workload import ANY, LINE, TALLY, Reactions, topology
 
+_GRACE = timedelta(seconds=5)
+
 
 async def play(part: Part) -> None:
     """Open the bus and work or publish until SIGTERM comes."""
     history = History(Path(part.directory), part.name)
     lease = timedelta(seconds=part.lease_seconds)
-    async with open_bus(part.url, topology(lease), [TALLY], schema=part.schema, idle_limit=lease) as bus:
+    async with AsyncExitStack() as stack:
+        opening = open_bus(part.url, topology(lease), [TALLY], schema=part.schema, idle_limit=lease)
+        try:
+            bus = await stack.enter_async_context(opening)
+        except Unavailable as error:
+            # The nemesis was faster; as any other process would, this one is started again.
+            history.write("not_opened", error=str(error))
+            return
         rng = random.Random(part.seed)  # noqa: S311 - a seeded workload, no secret
         history.write("ready")
         sys.stdout.write("ready\n")
@@ -50,7 +61,7 @@ async def _work(part: Part, bus: Bus, history: History, rng: random.Random) -> N
     dispatcher = Dispatcher()
     Reactions(history, stagehand, rng, trouble=part.trouble).register(dispatcher)
     register_calls(dispatcher, history, stagehand, part.target_port)
-    worker = Worker(WitnessedBus(bus, history), dispatcher, [ANY, LINE], name=part.name)
+    worker = Worker(WitnessedBus(bus, history), dispatcher, [ANY, LINE], name=part.name, grace=_GRACE)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
     await worker.run()
 

@@ -16,7 +16,7 @@ from typing import Any
 from kingdom.bootstrap import open_bus, throwaway_store
 from kingdom.bus import Bus, Envelope, Query
 from kingdom.bus.throwaway import ThrowawayStore
-from kingdom.errors import KingdomError
+from kingdom.errors import KingdomError, Unavailable
 from kingdom.verify.checker import Evidence
 from kingdom.verify.fleet import COMMAND, Fleet
 from kingdom.verify.history import Entry, History, read_history
@@ -30,7 +30,6 @@ from kingdom.verify.workload import ANY, APPLIED, LINE, REACTED, TALLY, Job, des
 
 _LOOK_EVERY_SECONDS = 0.05
 _SAMPLE_EVERY_SECONDS = 0.3
-_PATIENCE_SECONDS = 60.0
 _TALLIES_MAX = 100_000
 _POISON_NEIGHBOURS = 6
 
@@ -49,6 +48,7 @@ class Plan:
     poisons: int = 2
     flood: int = 0
     trouble: float = 0.05
+    patience: timedelta = timedelta(minutes=1)
     drain: timedelta = timedelta(minutes=3)
     command: Sequence[str] = COMMAND
 
@@ -86,7 +86,11 @@ class Trial:
 
     async def ready(self) -> None:
         """Wait until every process has opened its bus; what came before does not count as a part of the trial."""
-        await self.until(lambda entries: sum(entry.what == "ready" for entry in entries) >= len(self.fleet.members))
+        try:
+            await self.until(lambda entries: sum(entry.what == "ready" for entry in entries) >= len(self.fleet.members))
+        except TimeoutError as error:
+            words = "".join(path.read_text() for path in self.directory.glob("*.stderr")).strip()
+            raise Unavailable(f"the processes under test do not start: {words[-500:] or 'no word of them'}") from error
         self._began = time.monotonic()
 
     async def publish(self, *envelopes: Envelope) -> None:
@@ -95,9 +99,9 @@ class Trial:
         await self.bus.publish(*envelopes)
         self.history.write("published", events=[str(envelope.event_id) for envelope in envelopes])
 
-    async def until(self, seen: Callable[[list[Entry]], object], *, seconds: float = _PATIENCE_SECONDS) -> None:
+    async def until(self, seen: Callable[[list[Entry]], object], *, seconds: float | None = None) -> None:
         """Wait until the history shows something."""
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(seconds or self.plan.patience.total_seconds()):
             while not seen(read_history(self.directory)):  # noqa: ASYNC110 - other processes write it
                 await asyncio.sleep(_LOOK_EVERY_SECONDS)
 

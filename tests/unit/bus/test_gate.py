@@ -35,6 +35,18 @@ def test_the_rate_allows_a_burst_and_then_tells_how_long_to_wait() -> None:
     assert limited.try_enter() is not None
 
 
+def test_those_who_are_refused_get_places_one_after_another() -> None:
+    clock = Clock()
+    limited = gate(clock, calls_per_second=2.0)
+    assert limited.try_enter() is None
+    refused = [limited.try_enter() for _ in range(3)]
+    assert [closed and closed[0].total_seconds() for closed in refused] == [0.5, 1.0, 1.5]
+    for _ in range(3):
+        clock.now += 0.5
+        assert limited.try_enter() is None
+    assert limited.try_enter() == (timedelta(seconds=0.5), "rate limit of shop")
+
+
 def test_an_idle_time_saves_up_no_more_than_the_burst() -> None:
     clock = Clock()
     limited = gate(clock, calls_per_second=100.0, burst=2)

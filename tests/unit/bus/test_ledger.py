@@ -46,7 +46,9 @@ def test_acked_ends_the_effect_with_its_response(honours: Honours) -> None:
     ledger = opened().sent(1).answered(Acked({"id": 9}), honours)
     assert entries(ledger) == [(1, "ACKED")]
     assert ledger.document.response == {"id": 9}
-    assert ledger.finished
+    assert ledger.unconcluded == Acked({"id": 9})
+    assert not ledger.finished
+    assert ledger.conclude().finished
 
 
 @pytest.mark.parametrize("honours", EVERY_HONOUR)
@@ -54,7 +56,17 @@ def test_rejected_ends_the_effect_with_its_reason(honours: Honours) -> None:
     ledger = opened().sent(1).answered(Rejected("no money"), honours)
     assert entries(ledger) == [(1, "REJECTED")]
     assert ledger.latest.note == "no money"
-    assert ledger.finished
+    assert ledger.unconcluded == Rejected("no money")
+
+
+def test_what_was_refused_and_concluded_can_begin_anew_with_another_request() -> None:
+    refused = opened().sent(1).answered(Rejected("no money"), Honours.IDENTIFIER).conclude()
+    again = refused.reopened({"amount": 2})
+    assert not refused.finished
+    assert entries(again) == [(1, "REJECTED"), (2, "PREPARED")]
+    assert again.attempt(9).request == {"amount": 2}
+    assert again.latest.identifier != refused.latest.identifier
+    assert again.unconcluded is None
 
 
 def test_accepted_waits_for_an_event_and_is_closed_by_it() -> None:
@@ -62,10 +74,10 @@ def test_accepted_waits_for_an_event_and_is_closed_by_it() -> None:
     assert entries(waiting) == [(1, "SENT")]
     assert waiting.finished
     for answer, state in ((Acked(), "ACKED"), (Rejected("late no"), "REJECTED")):
-        closed = waiting.answered(answer, Honours.NOTHING)
+        closed = waiting.answered(answer, Honours.NOTHING).conclude()
         assert entries(closed) == [(1, state)]
         assert not closed.document.awaiting
-        assert closed.finished
+        assert closed.finished is (state == "ACKED")
 
 
 @pytest.mark.parametrize("honours", EVERY_HONOUR)
@@ -93,7 +105,7 @@ def test_proof_that_it_happened_ends_the_effect(state: str) -> None:
     found = ledger.found(Happened({"id": 9}))
     assert entries(found) == [(1, "ACKED")]
     assert found.document.response == {"id": 9}
-    assert found.finished
+    assert found.conclude().finished
 
 
 def test_absent_is_no_leave_to_send_again_where_the_target_honours_nothing() -> None:

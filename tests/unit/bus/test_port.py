@@ -143,15 +143,15 @@ records = st.builds(
     owner=st.sampled_from([None, "me", "you"]),
     due_at=st.none() | st.integers(0, 3).map(lambda hours: NOON + timedelta(hours=hours)),
 )
-queries = st.builds(
-    Query,
-    kind=st.just("order"),
-    state=st.sampled_from([None, "open", "paid"]),
-    owner=st.sampled_from([None, "me"]),
-    due_by=st.none() | st.integers(0, 3).map(lambda hours: NOON + timedelta(hours=hours)),
-    after=st.none() | st.sampled_from("abc"),
-    limit=st.integers(1, 5),
-)
+common = {
+    "kind": st.just("order"),
+    "state": st.sampled_from([None, "open", "paid"]),
+    "owner": st.sampled_from([None, "me"]),
+    "limit": st.integers(1, 5),
+}
+due = st.integers(0, 3).map(lambda hours: NOON + timedelta(hours=hours))
+by_page = st.builds(Query, after=st.none() | st.sampled_from("abc"), **common)
+queries = by_page | st.builds(Query, due_by=due, **common)
 
 
 def by_id(found: list[Record]) -> list[Record]:
@@ -198,6 +198,30 @@ async def test_a_retry_at_the_last_attempt_is_a_death_of_the_same_cause(message:
     transaction = DictTransaction()
     await transaction.settle(delivery(attempt=10, max_attempts=10), Retry(code="busy", message=message))
     assert transaction.outcomes() == {1: Dead(message or "every attempt failed", "busy")}
+
+
+@pytest.mark.parametrize(
+    "outcome", [Retry(timedelta(1), "c\x00", "a\x00b"), Dead("a\x00b", "c\x00"), Defer(NOON, "a\x00b")]
+)
+async def test_the_text_of_an_outcome_can_be_stored_whatever_the_error_said(outcome: Settlement) -> None:
+    transaction = DictTransaction()
+    await transaction.settle(delivery(), outcome)
+    (settled,) = transaction.outcomes().values()
+    assert type(settled) is type(outcome)
+    assert "\\x00" not in repr(settled)
+
+
+async def test_the_text_of_an_outcome_is_cut_before_it_is_a_burden() -> None:
+    transaction = DictTransaction()
+    await transaction.settle(delivery(), Dead("\ud800" + "x" * 100_000))
+    (settled,) = transaction.outcomes().values()
+    assert isinstance(settled, Dead)
+    assert 1000 < len(settled.message.encode()) < 10_000
+
+
+def test_a_query_by_due_time_cannot_be_paged_by_id() -> None:
+    with pytest.raises(Misconfigured):
+        Query(kind="order", due_by=NOON, after="a")
 
 
 async def test_a_defer_at_the_last_attempt_is_still_a_defer() -> None:

@@ -27,11 +27,13 @@ from kingdom.bus.delivery import Delivery
 from kingdom.bus.port import Bus, Renewal, Settled
 from kingdom.bus.record import RecordKind
 from kingdom.bus.stream import Topology
-from kingdom.errors import LeaseLost, Misconfigured, Unavailable
+from kingdom.errors import KingdomError, LeaseLost, Misconfigured
 
 _FULL_REAP_SECONDS = 60.0
 _CONNECT_SECONDS = 5
 _POOL_SECONDS = 10
+# A renewal that waits for a lock must tell in time that it did not come through.
+_RENEWAL_PATIENCE: LiteralString = "SET statement_timeout = 2000"
 # A half-open connection must be noticed well before a lease ends.
 _PATIENCE: dict[str, Any] = {"connect_timeout": _CONNECT_SECONDS, "tcp_user_timeout": 10_000, "keepalives_idle": 10}
 _DEFAULT_IDLE_LIMIT = timedelta(seconds=30)
@@ -116,7 +118,8 @@ class PostgresBus(Bus):
         """Give settled leases back and close every connection."""
         await self._wakeups.close()
         if self._closed_leases and not self.pool.closed:
-            with translated():
+            # What is not closed here expires by itself, and the reaper finds nothing in it.
+            with suppress(KingdomError), translated():
                 await self._execute("close_leases", {"closed": self._take_closed()})
         await self.pool.close()
         with self._renewal_lock:
@@ -182,7 +185,7 @@ class PostgresBus(Bus):
         try:
             with translated():
                 rows = await self._execute("claim_ordered" if declared.ordered else "claim", parameters)
-        except Unavailable:
+        except BaseException:
             self._closed_leases += closed
             raise
         deliveries = read_deliveries(stream, rows)
@@ -220,9 +223,12 @@ class PostgresBus(Bus):
             self._reap_from, self._next_full_reap = 0, now + _FULL_REAP_SECONDS
         total = 0
         with translated():
-            while rows := await self._execute("reap", {"low": self._reap_from}):
-                total += len(rows)
-                self._wakeups.published({row["stream"] for row in rows})
+            while True:
+                (row,) = await self._execute("reap", {"low": self._reap_from})
+                total += int(row["events"])
+                self._wakeups.published(row["streams"])
+                if not row["leases"]:
+                    break
             self._reap_from = (await self._execute("lowest_lease", {"low": self._reap_from}))[0]["token"]
         return total
 
@@ -242,7 +248,7 @@ class PostgresBus(Bus):
                 row_factory=dict_row,
                 prepare_threshold=None if self._through_pgbouncer else 1,
             )
-            for setting in () if self._through_pgbouncer else _SETTINGS:
+            for setting in () if self._through_pgbouncer else (*_SETTINGS, _RENEWAL_PATIENCE):
                 self._renewal.execute(setting)
         return self._renewal
 

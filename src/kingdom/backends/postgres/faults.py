@@ -7,7 +7,7 @@ import psycopg
 from psycopg import errors
 from psycopg_pool import PoolClosed, PoolTimeout
 
-from kingdom.errors import Conflict, MalformedEvent, Misconfigured, Unavailable
+from kingdom.errors import Conflict, KingdomError, MalformedEvent, Misconfigured, Transient, Unavailable
 
 _CONFLICTS = (
     errors.SerializationFailure,
@@ -15,22 +15,52 @@ _CONFLICTS = (
     errors.UniqueViolation,
     errors.LockNotAvailable,
 )
-# psycopg reports a session that was thrown out for idling as an internal error, not as an operational one.
-_LOST = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError, PoolTimeout, PoolClosed)
+# Classes of SQLSTATE that mean "not now": connection, resources, shutdown, system.
+_LOST_CLASSES = frozenset({"08", "53", "58"})
+_LOST_STATES = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05", "25P03", "25P04", "25006"})
+# Classes that mean "never": data, limits of the server.
+_UNSTORABLE_CLASSES = frozenset({"22", "54"})
 
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Raise our own errors in place of the driver's."""
+    """Raise our own errors in place of the driver's; what is a mistake of ours keeps its own name."""
     try:
         yield
-    except _CONFLICTS as error:
-        raise Conflict(f"another transaction was faster: {error}") from error
-    except psycopg.DataError as error:
-        raise MalformedEvent(f"PostgreSQL cannot store this value: {error}") from error
-    except (errors.UndefinedTable, errors.InvalidSchemaName, errors.UndefinedColumn) as error:
-        raise Misconfigured(f"{error.diag.message_primary}; run `kingdom bus migrate` first") from error
-    except errors.InsufficientPrivilege as error:
-        raise Misconfigured(f"{error.diag.message_primary}; grant it to this role, or connect as another") from error
-    except _LOST as error:
-        raise Unavailable(f"the database does not answer: {error}") from error
+    except (PoolTimeout, PoolClosed) as error:
+        raise Unavailable(f"no connection is free or can be made: {error}") from error
+    except psycopg.Error as error:
+        meaning = _meaning(error)
+        if meaning is None:
+            raise
+        raise meaning from error
+
+
+def _meaning(error: psycopg.Error) -> KingdomError | None:
+    state = error.sqlstate
+    primary = error.diag.message_primary or str(error)
+    if isinstance(error, _CONFLICTS):
+        return Conflict(f"another transaction was faster: {error}")
+    if state is None:
+        # The driver speaks for itself: a broken connection, or a value that it cannot send.
+        lost = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+        return Unavailable(f"the database does not answer: {error}") if lost else _unstorable(error)
+    if state in _LOST_STATES or state[:2] in _LOST_CLASSES:
+        return Unavailable(f"the database does not answer: {error}")
+    if state[:2] in _UNSTORABLE_CLASSES:
+        return _unstorable(error)
+    if isinstance(error, errors.UndefinedTable | errors.InvalidSchemaName | errors.UndefinedColumn):
+        return Misconfigured(f"{primary}; run `kingdom bus migrate` first")
+    if isinstance(error, errors.InsufficientPrivilege):
+        return Misconfigured(f"{primary}; grant it to this role, or connect as another")
+    if isinstance(error, errors.QueryCanceled | errors.InFailedSqlTransaction):
+        return Transient(f"the database gave up on it: {primary}")
+    return None
+
+
+def _unstorable(error: psycopg.Error) -> KingdomError | None:
+    return (
+        MalformedEvent(f"PostgreSQL cannot store this value: {error}")
+        if error.sqlstate or isinstance(error, psycopg.DataError)
+        else None
+    )

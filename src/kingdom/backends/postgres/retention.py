@@ -21,14 +21,17 @@ async def retain(bus: PostgresBus, retention: Retention) -> RetentionReport:
     """Make partitions ahead, drop old ones, remove what has expired; does nothing while another process is at it."""
     async with bus.pool.connection() as connection:
         made = dropped = 0
-        today = utc_now().date()
+        # Only the database's clock decides: one host that runs ahead must not drop for all.
+        cursor = await connection.execute("SELECT now() AS now")
+        row = await cursor.fetchone()
+        now = row["now"].astimezone(UTC) if row else utc_now()
         for parent, column, keep in (
             ("outbox_archive", "processed_at", retention.archive),
             ("log", "logged_at", retention.log),
         ):
             table = _Partitioned(connection, bus.schema, parent, column)
-            made += await table.make_ahead(today, retention.partitions_ahead_days)
-            dropped += await table.drop_before((utc_now() - keep).date())
+            made += await table.make_ahead(now.date(), retention.partitions_ahead_days)
+            dropped += await table.drop_before((now - keep).date())
 
         async def remove(name: str, **parameters: Any) -> int:
             cursor = await connection.execute(bus.queries[name], parameters)
@@ -94,6 +97,8 @@ class _Partitioned:
         }
         return await self._in_turn(
             "CREATE TABLE {part} (LIKE {parent} INCLUDING DEFAULTS INCLUDING CONSTRAINTS)",
+            # Nobody may add a row of that day while it moves out.
+            "LOCK TABLE {fallback} IN ACCESS EXCLUSIVE MODE",
             "WITH moved AS (DELETE FROM {fallback} WHERE {column} >= {start} AND {column} < {end} RETURNING *)"
             " INSERT INTO {part} SELECT * FROM moved",
             "ALTER TABLE {parent} ATTACH PARTITION {part} FOR VALUES FROM ({start}) TO ({end})",
@@ -113,7 +118,7 @@ class _Partitioned:
                 await self._connection.execute("SELECT set_config('lock_timeout', %s, true)", (_LOCK_WAIT,))
                 for statement in statements:
                     await self._connection.execute(sql.SQL(statement).format(**names))
-        except (errors.LockNotAvailable, errors.DuplicateTable, errors.UndefinedTable):
+        except (errors.LockNotAvailable, errors.DuplicateTable, errors.UndefinedTable, errors.CheckViolation):
             return False
         return True
 

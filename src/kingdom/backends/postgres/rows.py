@@ -109,6 +109,7 @@ def read_deliveries(stream: str, rows: Sequence[dict[str, Any]]) -> list[Deliver
             crash_count=row["crash_count"],
             ordered=row["ordered"],
             published_at=row["created_at"],
+            cancelled=row["cancel_requested"],
         )
         for row in sorted(rows, key=lambda row: row["id"])
     ]

@@ -18,6 +18,7 @@ CREATE TABLE kingdom.outbox_event (
     max_attempts    int         NOT NULL DEFAULT 10,
     crash_count     int         NOT NULL DEFAULT 0,
     lease_token     bigint      NOT NULL DEFAULT 0,
+    cancel_requested boolean    NOT NULL DEFAULT false,
     not_before      timestamptz,
     next_retry_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
     last_attempt_at timestamptz,

@@ -16,7 +16,7 @@ from kingdom.bus.outcome import Dead, Defer, Done, Release, Retry
 from kingdom.bus.port import Copy, Put, Settled, Transaction
 from kingdom.bus.record import Query, Record, RecordKind
 from kingdom.bus.stream import Topology
-from kingdom.errors import Conflict, LeaseLost, Misconfigured
+from kingdom.errors import Conflict, LeaseLost, Misconfigured, Transient
 
 Queries = Mapping[str, LiteralString]
 Connection = AsyncConnection[DictRow]
@@ -78,8 +78,8 @@ class PostgresTransaction(Transaction):
         for cursor, check in sent:
             check(await cursor.fetchall() if cursor.description else [])
         await self._tidy_keys()
-        if commit:
-            await self._execute("COMMIT")
+        if commit and (await self._execute("COMMIT")).statusmessage != "COMMIT":
+            raise Transient("a statement of this transaction had failed before: nothing of it was kept")
 
     async def _require_fresh_sight(self) -> None:
         """Refuse a caller who cannot see what was published since: the next of a key would be overlooked."""

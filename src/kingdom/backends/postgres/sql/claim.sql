@@ -20,7 +20,7 @@ UPDATE kingdom.outbox_event o
  WHERE o.ctid = ANY(ARRAY(SELECT place FROM s)) AND o.status = 'PENDING'
 RETURNING o.id, o.event_id, o.event_type, o.schema_version, o.occurred_at, o.trace_id, o.owner_id, o.partition_key,
   o.ordered, o.aggregate_type, o.aggregate_id, o.attributes, o.payload_json, o.attempt_count, o.max_attempts,
-  o.crash_count, o.lease_token, o.created_at, nullif(o.next_retry_at, 'infinity') AS due_at;
+  o.crash_count, o.lease_token, o.cancel_requested, o.created_at, nullif(o.next_retry_at, 'infinity') AS due_at;
 
 -- name: claim_ordered
 -- Some heads, each with a run of its followers up to the first that is suspect, delayed or not PENDING; runs of one are
@@ -32,8 +32,12 @@ h AS MATERIALIZED (
      AND next_retry_at <= statement_timestamp() AND next_retry_at >= %(watermark)s::timestamptz
      AND NOT EXISTS (SELECT FROM kingdom.outbox_pause WHERE stream = %(stream)s)
    ORDER BY next_retry_at, id LIMIT %(heads)s::int FOR UPDATE SKIP LOCKED),
+-- A head that was claimed and given back since the snapshot is locked in a version that the stamp cannot see: it waits
+-- for the next claim, and so do its followers.
+v AS MATERIALIZED (
+  SELECT h.* FROM h CROSS JOIN LATERAL (SELECT FROM kingdom.outbox_event x WHERE x.ctid = h.place LIMIT 1) seen),
 s AS MATERIALIZED (
-  SELECT * FROM h WHERE CASE WHEN (SELECT crash_count FROM h LIMIT 1) > 0 THEN id = (SELECT id FROM h LIMIT 1)
+  SELECT * FROM v WHERE CASE WHEN (SELECT crash_count FROM v LIMIT 1) > 0 THEN id = (SELECT id FROM v LIMIT 1)
                              ELSE crash_count = 0 END),
 z AS MATERIALIZED (
   SELECT CASE WHEN coalesce(max(crash_count), 0) > 0 THEN 1
@@ -61,4 +65,4 @@ UPDATE kingdom.outbox_event o
  WHERE o.ctid = ANY(ARRAY(SELECT place FROM r)) AND o.status = 'PENDING'
 RETURNING o.id, o.event_id, o.event_type, o.schema_version, o.occurred_at, o.trace_id, o.owner_id, o.partition_key,
   o.ordered, o.aggregate_type, o.aggregate_id, o.attributes, o.payload_json, o.attempt_count, o.max_attempts,
-  o.crash_count, o.lease_token, o.created_at, nullif(o.next_retry_at, 'infinity') AS due_at;
+  o.crash_count, o.lease_token, o.cancel_requested, o.created_at, nullif(o.next_retry_at, 'infinity') AS due_at;

@@ -16,11 +16,13 @@ UPDATE kingdom.outbox_lease SET expires_at = clock_timestamp() + %(lease)s::inte
  WHERE token = ANY(%(tokens)s::bigint[]) RETURNING token, cancelled;
 
 -- name: reap
--- Only counts: whoever claims a quarantined event settles it as DEAD. Followers stay at infinity.
+-- Only counts: whoever claims a quarantined event settles it as DEAD. Any loss makes a suspect, a lease of one event
+-- counts against it. Followers stay at infinity.
 WITH x AS MATERIALIZED (
   SELECT token, ids FROM kingdom.outbox_lease
    WHERE token >= %(low)s AND expires_at < statement_timestamp() ORDER BY token LIMIT 20 FOR UPDATE SKIP LOCKED),
-g AS (DELETE FROM kingdom.outbox_lease WHERE token = ANY(ARRAY(SELECT token FROM x)))
+g AS (DELETE FROM kingdom.outbox_lease WHERE token = ANY(ARRAY(SELECT token FROM x))),
+u AS (
 UPDATE kingdom.outbox_event
    SET status = 'PENDING', updated_at = now(), last_error_code = 'lease_lost',
        last_error_message = 'the lease expired: its worker died or stalled',
@@ -29,7 +31,8 @@ UPDATE kingdom.outbox_event
          ARRAY(SELECT token FROM x WHERE cardinality(ids) = 1)) THEN 1 ELSE 0 END
  WHERE id = ANY(ARRAY(SELECT unnest(ids) FROM x)) AND lease_token = ANY(ARRAY(SELECT token FROM x))
    AND status = 'PROCESSING'
-RETURNING id, event_id, stream, lease_token, crash_count;
+RETURNING stream)
+SELECT (SELECT count(*) FROM x) AS leases, (SELECT count(*) FROM u) AS events, ARRAY(SELECT DISTINCT stream FROM u) AS streams;
 
 -- name: lowest_lease
 -- Tokens only grow, so where no lease is left the next look starts where this one did.

@@ -97,7 +97,8 @@ ON CONFLICT (stream, partition_key) DO UPDATE SET turn = q.turn + 1 RETURNING tu
 -- name: revive
 -- A new round: attempts from zero, the old round kept in the history. In a line it waits until it is placed.
 UPDATE kingdom.outbox_event
-   SET status = 'PENDING', processed_at = NULL, attempt_count = 0, crash_count = 0, updated_at = now(),
+   SET status = 'PENDING', processed_at = NULL, attempt_count = 0, crash_count = 0, cancel_requested = false,
+       updated_at = now(),
        next_retry_at = CASE WHEN ordered THEN 'infinity' ELSE clock_timestamp() END,
        last_error_code = NULL, last_error_message = NULL,
        history = coalesce(history, '[]') || jsonb_build_object('what', 'redriven', 'at', now(),
@@ -158,11 +159,17 @@ UPDATE kingdom.outbox_event
  WHERE id = %(id)s AND status = 'PENDING' RETURNING next_retry_at < 'infinity' AS was_head;
 
 -- name: cancel_running
-UPDATE kingdom.outbox_lease SET cancelled = array_append(array_remove(cancelled, %(id)s::bigint), %(id)s::bigint)
- WHERE token = %(token)s AND %(id)s::bigint = ANY(ids) RETURNING token;
+-- Told to the worker at its next renewal, and kept on the event in case that the worker gives it back before.
+WITH l AS (
+  UPDATE kingdom.outbox_lease SET cancelled = array_append(array_remove(cancelled, %(id)s::bigint), %(id)s::bigint)
+   WHERE token = %(token)s AND %(id)s::bigint = ANY(ids) RETURNING token)
+UPDATE kingdom.outbox_event SET cancel_requested = true
+ WHERE id = %(id)s AND status = 'PROCESSING' AND lease_token = (SELECT token FROM l) RETURNING id;
 
 -- name: pins
-SELECT what, age_seconds, detail FROM (
+-- A role that may not see the age of others' sessions is told of them all the same.
+SELECT what, coalesce(age_seconds, 0) AS age_seconds,
+       CASE WHEN age_seconds IS NULL THEN 'of unknown age: grant pg_monitor to see more' ELSE detail END AS detail FROM (
   SELECT format('session %%s of %%s', pid, usename) AS what,
          extract(epoch FROM clock_timestamp() - coalesce(xact_start, backend_start))::float8 AS age_seconds,
          format('%%s, application %%s: %%s', state, coalesce(nullif(application_name, ''), 'unnamed'),
@@ -175,14 +182,16 @@ SELECT what, age_seconds, detail FROM (
   UNION ALL
   SELECT format('prepared transaction %%s', gid), extract(epoch FROM clock_timestamp() - prepared)::float8, owner::text,
          age(transaction) FROM pg_prepared_xacts) x
- WHERE age_seconds >= %(seconds)s::float8 OR what LIKE 'replication%%'
+ WHERE age_seconds IS NULL OR age_seconds >= %(seconds)s::float8 OR what LIKE 'replication%%'
  ORDER BY held DESC NULLS LAST, age_seconds DESC;
 
 -- name: remove_once_keys
 DELETE FROM kingdom.once_key WHERE ctid = ANY(ARRAY(
-  SELECT ctid FROM kingdom.once_key WHERE expires_at < now() ORDER BY expires_at LIMIT 5000)) RETURNING 1;
+  SELECT ctid FROM kingdom.once_key WHERE expires_at < now() ORDER BY expires_at LIMIT 5000))
+  AND expires_at < now() RETURNING 1;
 
 -- name: remove_records
 DELETE FROM kingdom.record WHERE ctid = ANY(ARRAY(
   SELECT ctid FROM kingdom.record WHERE kind = %(kind)s AND ended_at < now() - %(keep)s::interval
-   ORDER BY ended_at LIMIT 5000)) RETURNING 1;
+   ORDER BY ended_at LIMIT 5000))
+  AND ended_at < now() - %(keep)s::interval RETURNING 1;
