@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import json
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -68,4 +69,6 @@ def _scale(options: argparse.Namespace) -> Scale:
 
 
 if __name__ == "__main__":
+    # Asked to end, a bench still takes its servers and processes with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     sys.exit(main())

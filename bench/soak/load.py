@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -22,6 +23,7 @@ KEYS = 1000
 # Publishers wait while a stream has this many open events: the load is what the workers can take, no more.
 BACKLOG = 2000
 _PAUSE_SECONDS = 0.02
+_WATCH_SECONDS = 1.0
 
 
 async def work(dsn: str, on_stop: Callable[[Callable[[], None]], None]) -> None:
@@ -70,7 +72,17 @@ async def _main(role: str, dsn: str) -> None:
     def on_stop(stop: Callable[[], None]) -> None:
         loop.add_signal_handler(signal.SIGTERM, stop)
 
+    watching = asyncio.create_task(_end_with_parent())
     await {"worker": work, "publisher": publish}[role](dsn, on_stop)
+    watching.cancel()
+
+
+async def _end_with_parent() -> None:
+    """Ask this process to end when the one that started it is gone, however that went."""
+    parent = os.getppid()
+    while os.getppid() == parent:  # noqa: ASYNC110 - nobody tells a process that its parent has died
+        await asyncio.sleep(_WATCH_SECONDS)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 if __name__ == "__main__":

@@ -84,5 +84,10 @@ def test_an_event_that_becomes_dearer_is_not_flat() -> None:
     assert complaints(changed(8, server_microseconds=151.0)) != []
 
 
+@pytest.mark.parametrize("number", [4, 5])
+def test_an_event_may_be_dearer_while_xmin_is_pinned_and_right_after(number: int) -> None:
+    assert complaints(changed(number, server_microseconds=200.0)) == []
+
+
 def test_too_few_minutes_prove_nothing() -> None:
     assert complaints(FLAT[:6]) != []

@@ -17,7 +17,8 @@ def python_files() -> list[Path]:
 
 def text_files() -> list[Path]:
     found = [path for folder in TEXT for path in (ROOT / folder).rglob("*")] + list(ROOT.iterdir())
-    return sorted(path for path in found if path.is_file() and path.suffix in TEXT_SUFFIXES)
+    # In a linked worktree `.git` is a file, which names the place of its repository.
+    return sorted(path for path in found if path.is_file() and path.suffix in TEXT_SUFFIXES and path.name != ".git")
 
 
 def complaints(rule: Callable[[str], Iterator[str]], files: Iterable[Path]) -> list[str]:
