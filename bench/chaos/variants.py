@@ -73,7 +73,7 @@ def settle_first() -> None:
 def blame_batch() -> None:
     """Count every event of a lost lease as lost alone, and claim suspects together."""
     together = {"claim": (r"CASE WHEN \(SELECT crash_count FROM c LIMIT 1\).*?\bEND\b", "true")}
-    blamed = {"reap": (r"CASE WHEN lease_token = ANY\(.*?\bEND\b", "1")}
+    blamed = {"reap": (r"CASE WHEN lease_token = ANY\(.*?\bEND\b", "greatest(2 - crash_count, 1)")}
     _rewrite(together | blamed)
 
 

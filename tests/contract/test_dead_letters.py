@@ -119,7 +119,7 @@ async def test_every_round_is_kept_in_the_history(scene: Scene) -> None:
 
 async def test_a_quarantined_event_can_be_redriven_with_a_clean_slate(scene: Scene) -> None:
     await scene.bus.publish(ping())
-    for _ in range(3):
+    for _ in range(4):
         await scene.lose(await scene.claim_one("free"))
     condemned = await scene.claim_one("free")
     verdict = condemned.quarantine()

@@ -156,7 +156,7 @@ async def test_it_is_a_suspect(scene: Scene) -> None:
 async def test_it_is_quarantined(scene: Scene) -> None:
     event = ping()
     await scene.bus.publish(event)
-    for _ in range(3):
+    for _ in range(4):
         await scene.lose(await scene.claim_one("free"))
     assert await scene.why(event) == (
         "It is quarantined, since its worker died or stalled too often: the next claim ends it as dead."

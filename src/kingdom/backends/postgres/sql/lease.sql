@@ -16,8 +16,8 @@ UPDATE kingdom.outbox_lease SET expires_at = clock_timestamp() + %(lease)s::inte
  WHERE token = ANY(%(tokens)s::bigint[]) RETURNING token, cancelled;
 
 -- name: reap
--- Only counts: whoever claims a quarantined event settles it as DEAD. Any loss makes a suspect, a lease of one event
--- counts against it. Followers stay at infinity.
+-- Only counts: whoever claims a quarantined event settles it as DEAD. The first loss makes a suspect, which then runs
+-- alone in its process; only leases lost so count against it. Followers stay at infinity.
 WITH x AS MATERIALIZED (
   SELECT token, ids FROM kingdom.outbox_lease
    WHERE token >= %(low)s AND expires_at < statement_timestamp() ORDER BY token LIMIT 20 FOR UPDATE SKIP LOCKED),
@@ -27,8 +27,8 @@ UPDATE kingdom.outbox_event
    SET status = 'PENDING', updated_at = now(), last_error_code = 'lease_lost',
        last_error_message = 'the lease expired: its worker died or stalled',
        next_retry_at = CASE WHEN next_retry_at = 'infinity' THEN next_retry_at ELSE clock_timestamp() END,
-       crash_count = greatest(crash_count, 1) + CASE WHEN lease_token = ANY(
-         ARRAY(SELECT token FROM x WHERE cardinality(ids) = 1)) THEN 1 ELSE 0 END
+       crash_count = crash_count + CASE WHEN lease_token = ANY(
+         ARRAY(SELECT token FROM x WHERE cardinality(ids) = 1)) OR crash_count = 0 THEN 1 ELSE 0 END
  WHERE id = ANY(ARRAY(SELECT unnest(ids) FROM x)) AND lease_token = ANY(ARRAY(SELECT token FROM x))
    AND status = 'PROCESSING'
 RETURNING stream)
