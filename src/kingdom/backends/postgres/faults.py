@@ -18,8 +18,8 @@ _CONFLICTS = (
 # Classes of SQLSTATE that mean "not now": connection, resources, shutdown, system.
 _LOST_CLASSES = frozenset({"08", "53", "58"})
 _LOST_STATES = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05", "25P03", "25P04", "25006"})
-# Classes that mean "never": data, limits of the server.
-_UNSTORABLE_CLASSES = frozenset({"22", "54"})
+# A limit of the server, such as the size of an index entry: no later attempt fits either.
+_LIMIT_CLASS = "54"
 
 
 @contextmanager
@@ -37,18 +37,16 @@ def translated() -> Iterator[None]:
 
 
 def _meaning(error: psycopg.Error) -> KingdomError | None:
-    state = error.sqlstate
+    # Without a state the driver speaks for itself: a broken connection, or a value that it cannot send.
+    state = error.sqlstate or ""
     primary = error.diag.message_primary or str(error)
+    unreachable = not state and isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
     if isinstance(error, _CONFLICTS):
         return Conflict(f"another transaction was faster: {error}")
-    if state is None:
-        # The driver speaks for itself: a broken connection, or a value that it cannot send.
-        lost = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
-        return Unavailable(f"the database does not answer: {error}") if lost else _unstorable(error)
-    if state in _LOST_STATES or state[:2] in _LOST_CLASSES:
+    if unreachable or state in _LOST_STATES or state[:2] in _LOST_CLASSES:
         return Unavailable(f"the database does not answer: {error}")
-    if state[:2] in _UNSTORABLE_CLASSES:
-        return _unstorable(error)
+    if isinstance(error, psycopg.DataError) or state[:2] == _LIMIT_CLASS:
+        return MalformedEvent(f"PostgreSQL cannot store this value: {error}")
     if isinstance(error, errors.UndefinedTable | errors.InvalidSchemaName | errors.UndefinedColumn):
         return Misconfigured(f"{primary}; run `kingdom bus migrate` first")
     if isinstance(error, errors.InsufficientPrivilege):
@@ -56,11 +54,3 @@ def _meaning(error: psycopg.Error) -> KingdomError | None:
     if isinstance(error, errors.QueryCanceled | errors.InFailedSqlTransaction):
         return Transient(f"the database gave up on it: {primary}")
     return None
-
-
-def _unstorable(error: psycopg.Error) -> KingdomError | None:
-    return (
-        MalformedEvent(f"PostgreSQL cannot store this value: {error}")
-        if error.sqlstate or isinstance(error, psycopg.DataError)
-        else None
-    )
