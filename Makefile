@@ -45,9 +45,11 @@ test-long:
 
 bench:
 	$(BIN)/python -m bench.growth
+	$(BIN)/python -m bench.files
 
 soak:
 	$(BIN)/python -m bench.soak
 
 chaos:
 	$(BIN)/python -m bench.chaos --seconds 60 --json -
+	$(BIN)/python -m bench.chaos --backend files --seconds 60 --json -

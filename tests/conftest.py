@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -29,6 +30,12 @@ def cluster() -> Iterator[PrivateCluster]:
 def migrated_template(cluster: PrivateCluster) -> str:
     asyncio.run(migrate(cluster.create_database("migrated")))
     return "migrated"
+
+
+@pytest.fixture
+def realm(tmp_path: Path) -> Path:
+    """Where a store of files may be made."""
+    return tmp_path / "realm"
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import json
+import logging
 import secrets
 import shutil
 import sys
@@ -14,17 +15,22 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.chaos.scenarios import BROKEN_COMMAND, SCENARIOS
-from bench.chaos.variants import VARIANTS
-from bench.postgres import PrivateCluster
+from bench.chaos.backends import BACKENDS
+from bench.chaos.process import AS_IT_IS
+from bench.chaos.scenarios import SCENARIOS, process_command
+from kingdom.bus.logs import configure_logs
+from kingdom.errors import KingdomError
 from kingdom.verify import Plan, Report
-from kingdom.verify.fleet import COMMAND
 from kingdom.verify.trial import torment
 
 # The bounds: faults per second of torment, and their kinds.
 FAULTS_PER_SECOND = 1.0
 FAULT_KINDS = 3
+LOCK_HOLDER_STOPPED = "lock_holder_stopped"
+_SECONDS_PER_STOP = 30
 _FAULT_EVERY = timedelta(milliseconds=500)
+# So that each kind of fault has its turn.
+_FAULT_EVERY_IN_SHORT = timedelta(milliseconds=400)
 # Enough for the store's way of taking many at once.
 _FLOOD_EVENTS = 1_000
 
@@ -32,17 +38,17 @@ _FLOOD_EVENTS = 1_000
 def main(arguments: Sequence[str] | None = None) -> int:
     """Torment, judge, report."""
     options = _parse(arguments)
-    with PrivateCluster() as cluster:
-        dsn = cluster.create_database("chaos")
-        report = asyncio.run(torment(dsn, _plan(options), _emptied(options.keep)))
-        caught = {} if options.variant or options.no_variants else _catch_variants(dsn)
-        words = cluster.log_path.read_text() if cluster.log_path else ""
+    configure_logs(json=True, level=logging.ERROR)
+    with BACKENDS[options.backend].place() as place:
+        report = asyncio.run(torment(place.url, _plan(options), _emptied(options.keep)))
+        caught = {} if options.variant or options.no_variants else _catch_variants(place.url, options.backend)
+        deadlocks = place.deadlocks()
     complaints = [
-        *_complaints(report, options.seconds),
+        *_complaints(report, options),
         *(f"not caught: {v}" for v, found in caught.items() if not found),
     ]
     _show(report, caught, complaints)
-    figures = json.dumps(_figures(report, caught, deadlocks=words.count("deadlock detected"), ok=not complaints))
+    figures = json.dumps(_figures(report, caught, deadlocks=deadlocks, ok=not complaints))
     if options.json == "-":
         print(figures)
     else:
@@ -57,30 +63,39 @@ def _plan(options: argparse.Namespace) -> Plan:
         seed=options.seed,
         workers=4,
         publishers=2,
-        fault_every=_FAULT_EVERY,
+        fault_every=_FAULT_EVERY if long else _FAULT_EVERY_IN_SHORT,
         pause=timedelta(milliseconds=30),
-        poisons=2 if long else 1,
+        # Each takes three leases until it is dead.
+        poisons=2 if long else int(options.backend == "postgres"),
         flood=_FLOOD_EVENTS if long else 0,
-        command=(*BROKEN_COMMAND, options.variant) if options.variant else COMMAND,
+        command=process_command(options.backend, options.variant or AS_IT_IS),
     )
 
 
-def _catch_variants(dsn: str) -> dict[str, bool]:
+def _catch_variants(url: str, backend: str) -> dict[str, bool]:
     """Show every broken variant its scripted trial; True where the checker found what it must find."""
     caught = {}
     for scenario in SCENARIOS:
-        report = asyncio.run(scenario.run(dsn, broken=True))
-        caught[scenario.variant] = report.findings_by_kind[scenario.expects.value] > 0
+        if backend in scenario.backends:
+            try:
+                report = asyncio.run(scenario.run(url, backend, broken=True))
+                caught[scenario.variant] = report.findings_by_kind[scenario.expects.value] > 0
+            except (KingdomError, TimeoutError) as error:
+                print(f"{scenario.variant} was not played to its end: {error!r}", file=sys.stderr)
+                caught[scenario.variant] = False
     return caught
 
 
-def _complaints(report: Report, seconds: float) -> Iterator[str]:
+def _complaints(report: Report, options: argparse.Namespace) -> Iterator[str]:
+    seconds, kinds = options.seconds, report.faults_by_kind
     for finding in report.findings[:20]:
         yield f"{finding.kind.value}: {finding.subject}: {finding.detail}"
     if len(report.faults) < FAULTS_PER_SECOND * seconds:
         yield f"only {len(report.faults)} faults in {seconds:g} s"
-    if len(report.faults_by_kind) < FAULT_KINDS:
-        yield f"only {len(report.faults_by_kind)} kinds of fault"
+    if len(kinds) < FAULT_KINDS:
+        yield f"only {len(kinds)} kinds of fault"
+    if options.backend == "files" and kinds.get(LOCK_HOLDER_STOPPED, 0) < max(1, seconds // _SECONDS_PER_STOP):
+        yield f"the holder of the lock was stopped only {kinds.get(LOCK_HOLDER_STOPPED, 0)} times"
 
 
 def _show(report: Report, caught: dict[str, bool], complaints: list[str]) -> None:
@@ -113,14 +128,18 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.chaos", description=sys.modules["bench.chaos"].__doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="how long the nemesis strikes (default 60)")
     parser.add_argument("--seed", type=int, default=secrets.randbits(32), help="repeat the choices of an earlier run")
-    parser.add_argument("--backend", choices=["postgres"], default="postgres", help="where the bus is kept")
-    parser.add_argument("--variant", choices=VARIANTS, help="torment a bus that is broken on purpose")
+    parser.add_argument("--backend", choices=BACKENDS, default="postgres", help="where the bus is kept")
+    variants = sorted({variant for backend in BACKENDS.values() for variant in backend.variants})
+    parser.add_argument("--variant", choices=variants, help="torment a bus that is broken on purpose")
     parser.add_argument("--no-variants", action="store_true", help="leave out the scripted trials of the variants")
     parser.add_argument("--keep", type=Path, metavar="DIRECTORY", help="keep the history there")
     parser.add_argument(
         "--json", default="-", metavar="FILE", help="where the figures go; - is the last line (default)"
     )
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.variant not in (None, *BACKENDS[options.backend].variants):
+        parser.error(f"there is no variant {options.variant} of {options.backend}")
+    return options
 
 
 if __name__ == "__main__":

@@ -1,10 +1,16 @@
-"""A process under test that is broken on purpose: `python -m bench.chaos.process VARIANT`."""
+"""A process under test that may be broken on purpose: `python -m bench.chaos.process BACKEND VARIANT`."""
 
 import sys
 
-from bench.chaos.variants import VARIANTS
+from bench.chaos.backends import BACKENDS
 from kingdom.verify import process
 
+AS_IT_IS = "as_it_is"
+
 if __name__ == "__main__":
-    VARIANTS[sys.argv[1]]()
+    backend, variant = BACKENDS[sys.argv[1]], sys.argv[2]
+    for prepare in backend.prepare:
+        prepare()
+    if variant != AS_IT_IS:
+        backend.variants[variant]()
     process.main()

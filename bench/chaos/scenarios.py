@@ -7,6 +7,8 @@ from datetime import timedelta
 
 import psutil
 
+from bench.chaos.process import AS_IT_IS
+from kingdom.clock import utc_now
 from kingdom.verify import Kind, Plan
 from kingdom.verify.fleet import COMMAND, Member
 from kingdom.verify.history import Entry
@@ -14,10 +16,17 @@ from kingdom.verify.report import Report
 from kingdom.verify.trial import Trial, staged
 from kingdom.verify.workload import ANY, CALLED, LINE, REACTED, Job
 
-BROKEN_COMMAND = (COMMAND[0], "-m", "bench.chaos.process")
+BOTH = frozenset({"postgres", "files"})
+FILES = frozenset({"files"})
 # Long enough for a healthy bus on a busy machine; what never ends is given up sooner.
 _PATIENCE = timedelta(seconds=60)
 _GIVE_UP = timedelta(seconds=5)
+_A_WHILE = timedelta(seconds=2)
+
+
+def process_command(backend: str, variant: str) -> tuple[str, ...]:
+    """Return what starts a process under test that is broken in one way, or in none."""
+    return (COMMAND[0], "-m", "bench.chaos.process", backend, variant)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +38,11 @@ class Scenario:
     play: Callable[[Trial], Awaitable[None]]
     endless: bool = False
     lease: timedelta = timedelta(seconds=2)
+    backends: frozenset[str] = BOTH
 
-    async def run(self, url: str, *, broken: bool) -> Report:
+    async def run(self, url: str, backend: str, *, broken: bool) -> Report:
         """Play it with the variant, or with the product as it is."""
-        command = (*BROKEN_COMMAND, self.variant) if broken else COMMAND
+        command = process_command(backend, self.variant if broken else AS_IT_IS)
         drain = _GIVE_UP if broken and self.endless else _PATIENCE
         plan = Plan(seconds=0, seed=1, lease=self.lease, trouble=0, drain=drain, command=command)
         async with staged(url, plan) as trial:
@@ -106,6 +116,39 @@ async def _publishers_roll_back(trial: Trial) -> None:
     await _start_workers(trial, 1)
 
 
+async def _a_worker_dies_in_its_commit(trial: Trial) -> None:
+    """Let a worker die with half of its files written; the next one finds them so."""
+    await _start_workers(trial, 1)
+    await _publish_before_another(trial, "die")
+    await trial.until(_seen("settled"))
+
+
+async def _a_writer_stops(trial: Trial) -> None:
+    """Let a worker stop with the lock in its hands: the other one must go on."""
+    await _start_workers(trial, 2)
+    await _publish_before_another(trial, "stop")
+    await _sleeper(trial)
+
+
+async def _a_writer_stops_and_wakes_up(trial: Trial) -> None:
+    """Let a worker stop with the lock in its hands; another one goes on, then the first one wakes up."""
+    await _start_workers(trial, 2)
+    await _publish_before_another(trial, "stop")
+    sleeper = await _sleeper(trial)
+    await trial.until(_seen("settled"))
+    trial.fleet.send(sleeper, signal.SIGCONT)
+
+
+async def _a_line_forms_behind_a_slow_event(trial: Trial) -> None:
+    """Publish two events of a key while the first one runs: they must follow it in their order."""
+    first = REACTED.envelope(Job(script={"react:1": "wait"}), stream=LINE, partition_key="key")
+    await trial.publish(first)
+    await _start_workers(trial, 1)
+    await trial.until(_seen("started", event=str(first.event_id)))
+    await trial.publish(*(REACTED.envelope(Job(), stream=LINE, partition_key="key") for _ in range(2)))
+    trial.stagehand.open_gate(str(first.event_id))
+
+
 SCENARIOS = (
     Scenario("no_fence", Kind.STALE, _a_stopped_worker_wakes_up),
     Scenario("no_reaper", Kind.STUCK, _a_worker_dies, endless=True),
@@ -116,7 +159,21 @@ SCENARIOS = (
     Scenario("blame_batch", Kind.QUARANTINED, _poison_among_others, lease=timedelta(seconds=1)),
     Scenario("split_runs", Kind.ORDER, _a_slow_call_in_line, endless=True),
     Scenario("never_roll_back", Kind.ROLLED_BACK, _publishers_roll_back),
+    Scenario("no_replay", Kind.TWICE, _a_worker_dies_in_its_commit, backends=FILES),
+    Scenario("files_first", Kind.TWICE, _a_worker_dies_in_its_commit, backends=FILES),
+    Scenario("endless_patience", Kind.INVARIANT, _a_writer_stops, lease=timedelta(seconds=5), backends=FILES),
+    Scenario("two_writers", Kind.TWICE, _a_writer_stops_and_wakes_up, lease=timedelta(seconds=5), backends=FILES),
+    Scenario("wrong_head", Kind.ORDER, _a_line_forms_behind_a_slow_event, backends=FILES),
 )
+
+
+async def _publish_before_another(trial: Trial, at_commit: str) -> None:
+    """Script the commit of a job, and publish one for later: who settles that one has seen what the first has left."""
+    job = REACTED.envelope(Job(script={"react:1": "wait", "commit": at_commit}), stream=ANY)
+    await trial.publish(job)
+    await trial.until(_seen("started", event=str(job.event_id)))
+    await trial.publish(REACTED.envelope(Job(), stream=ANY), at=utc_now() + _A_WHILE)
+    trial.stagehand.open_gate(str(job.event_id))
 
 
 async def _start_workers(trial: Trial, count: int) -> None:

@@ -1,42 +1,17 @@
-"""Ways to get the bus wrong: each breaks the product's own classes, in a process of its own."""
+"""Ways to get the bus wrong on any backend: each breaks the product's own classes, in a process of its own."""
 
-import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import timedelta
 from typing import Any
 
-from kingdom.backends.postgres import PostgresBus
-from kingdom.backends.postgres import bus as postgres_bus
-from kingdom.backends.postgres.queries import load_queries
 from kingdom.bus import worker
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.effect import Honours
 from kingdom.bus.execution import Execution, Unit
 from kingdom.bus.ledger import Ledger
 from kingdom.bus.outcome import Done, Outcome
-from kingdom.bus.port import Renewal, Transaction
+from kingdom.bus.port import Bus, Transaction
 from kingdom.verify.script import die
-
-
-def no_fence() -> None:
-    """Settle and renew without looking at the token."""
-    fenced = ("hold", "done", "done_ordered", "dead", "dead_ordered", "again", "release")
-    _rewrite(dict.fromkeys(fenced, (r"lease_token = \(SELECT token FROM f\) AND ", "")))
-
-    def renew(_: PostgresBus, leases: Mapping[int, timedelta]) -> Renewal:
-        return Renewal(frozenset(leases), frozenset())
-
-    _replace(PostgresBus, "renew", renew)
-
-
-def no_reaper() -> None:
-    """Never give back what a dead worker held."""
-
-    async def reap(_: PostgresBus) -> int:
-        return 0
-
-    _replace(PostgresBus, "reap", reap)
 
 
 def resend_on_unknown() -> None:
@@ -46,8 +21,8 @@ def resend_on_unknown() -> None:
     def send_again(ledger: Ledger, fence: int) -> Ledger:
         return sent(ledger._next(Honours.NOTHING) if ledger.latest.state in ("SENT", "UNKNOWN") else ledger, fence)
 
-    _replace(Ledger, "sent", send_again)
-    _replace(Ledger, "must_reconcile", property(lambda _: False))
+    replace(Ledger, "sent", send_again)
+    replace(Ledger, "must_reconcile", property(lambda _: False))
 
 
 def fresh_identifier() -> None:
@@ -57,7 +32,7 @@ def fresh_identifier() -> None:
     def forget(ledger: Ledger, _honours: Honours, *, absent: bool = False) -> Ledger:
         return following(ledger, Honours.NOTHING, absent=absent)
 
-    _replace(Ledger, "_next", forget)
+    replace(Ledger, "_next", forget)
 
 
 def settle_outside() -> None:
@@ -70,28 +45,27 @@ def settle_first() -> None:
     _one_by_one(_settle_then_react)
 
 
-def blame_batch() -> None:
-    """Count every event of a lost lease as lost alone, and claim suspects together."""
-    together = {"claim": (r"CASE WHEN \(SELECT crash_count FROM c LIMIT 1\).*?\bEND\b", "true")}
-    blamed = {"reap": (r"CASE WHEN lease_token = ANY\(.*?\bEND\b", "greatest(2 - crash_count, 1)")}
-    _rewrite(together | blamed)
-
-
 def split_runs() -> None:
     """Run the events of one key that were claimed together side by side."""
 
     def runs(deliveries: Sequence[Delivery]) -> Iterable[list[Delivery]]:
         return [[delivery] for delivery in deliveries]
 
-    _replace(worker, "_runs", runs)
+    replace(worker, "_runs", runs)
 
 
-def never_roll_back() -> None:
-    """Commit what a transaction has collected, also where its block has failed."""
-    transaction = PostgresBus.transaction
+VARIANTS: Mapping[str, Callable[[], None]] = {
+    variant.__name__: variant
+    for variant in (resend_on_unknown, fresh_identifier, settle_outside, settle_first, split_runs)
+}
+
+
+def commit_always(bus_class: type[Bus]) -> None:
+    """Let the transactions of a bus be committed, also where their block has failed."""
+    transaction = bus_class.transaction
 
     @asynccontextmanager
-    async def commit_always(bus: PostgresBus, hold: Sequence[Delivery] = ()) -> AsyncIterator[Transaction]:
+    async def never_roll_back(bus: Bus, hold: Sequence[Delivery] = ()) -> AsyncIterator[Transaction]:
         failure: Exception | None = None
         async with transaction(bus, hold) as opened:
             try:
@@ -101,40 +75,11 @@ def never_roll_back() -> None:
         if failure:
             raise failure
 
-    _replace(PostgresBus, "transaction", commit_always)
+    replace(bus_class, "transaction", never_roll_back)
 
 
-VARIANTS: Mapping[str, Callable[[], None]] = {
-    variant.__name__: variant
-    for variant in (
-        no_fence,
-        no_reaper,
-        resend_on_unknown,
-        fresh_identifier,
-        settle_outside,
-        settle_first,
-        blame_batch,
-        split_runs,
-        never_roll_back,
-    )
-}
-
-
-def _rewrite(changes: Mapping[str, tuple[str, str]]) -> None:
-    """Change named queries; a pattern that fits no more is an error, not a variant that breaks nothing."""
-
-    def broken(schema: str) -> dict[str, Any]:
-        queries: dict[str, Any] = dict(load_queries(schema))
-        for name, (pattern, replacement) in changes.items():
-            queries[name], count = re.subn(pattern, replacement, queries[name], flags=re.DOTALL)
-            if not count:
-                raise LookupError(f"query {name} does not look like {pattern!r} any more")
-        return queries
-
-    _replace(postgres_bus, "load_queries", broken)
-
-
-def _replace(owner: object, name: str, by: object) -> None:
+def replace(owner: object, name: str, by: object) -> None:
+    """Put something else in the place of an attribute; one that is not there any more is an error."""
     if not hasattr(owner, name):
         raise AttributeError(f"{owner} has no {name} any more")
     setattr(owner, name, by)
@@ -144,8 +89,8 @@ def _one_by_one(alone: Callable[[Execution, Unit, Delivery], Any]) -> None:
     async def never_together(execution: Execution, unit: Unit) -> None:
         await execution._one_by_one(unit)
 
-    _replace(Execution, "_react_together", never_together)
-    _replace(Execution, "_alone", alone)
+    replace(Execution, "_react_together", never_together)
+    replace(Execution, "_alone", alone)
 
 
 async def _react_then_settle(execution: Execution, unit: Unit, delivery: Delivery) -> Outcome:

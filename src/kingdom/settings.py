@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from kingdom.errors import Misconfigured
 
 DEFAULT_SCHEMA = "kingdom"
+# With nothing installed and nothing said: files in a directory beside the work.
+DEFAULT_URL = "file:realm"
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"", "0", "false", "no", "off"})
 
@@ -22,6 +24,11 @@ class Settings:
     listen_url: str | None = None
     application: str | None = None
     actor: str = ""
+
+    @property
+    def is_files(self) -> bool:
+        """Tell whether the store is a directory of files."""
+        return self.database_url.lower().startswith("file:")
 
     @property
     def direct_url(self) -> str:
@@ -41,13 +48,8 @@ class Settings:
     ) -> "Settings":
         """Read the environment; what is given here, from a command line, comes first."""
         url = database_url or os.environ.get("KINGDOM_DATABASE_URL") or os.environ.get("DATABASE_URL")
-        if not url:
-            raise Misconfigured(
-                "no database is named: give --database-url postgresql://user@host/database,"
-                " or set KINGDOM_DATABASE_URL or DATABASE_URL"
-            )
         return cls(
-            database_url=url,
+            database_url=url or DEFAULT_URL,
             schema=schema or os.environ.get("KINGDOM_SCHEMA") or DEFAULT_SCHEMA,
             through_pgbouncer=_flag("KINGDOM_THROUGH_PGBOUNCER"),
             listen_url=os.environ.get("KINGDOM_LISTEN_URL") or None,

@@ -11,22 +11,40 @@ import psutil
 import psycopg
 import pytest
 
-from bench.chaos.__main__ import FAULT_KINDS
+from bench.chaos.__main__ import FAULT_KINDS, LOCK_HOLDER_STOPPED
+from bench.chaos.backends import BACKENDS
 from bench.chaos.scenarios import SCENARIOS, Scenario
-from bench.chaos.variants import VARIANTS
 from kingdom.errors import Unavailable
 from kingdom.verify import Plan, verify
 from kingdom.verify.trial import torment
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 12
-DIFFERENT_PLAYS = {scenario.play: scenario for scenario in SCENARIOS}.values()
+# Enough for every kind of fault.
+SECONDS = 10
+SHOWN = [
+    pytest.param(backend, scenario, id=f"{backend}-{scenario.variant}")
+    for scenario in SCENARIOS
+    for backend in sorted(scenario.backends)
+]
+DIFFERENT_PLAYS = [
+    pytest.param(backend, scenario, id=f"{backend}-{scenario.play.__name__.strip('_')}")
+    for scenario in {scenario.play: scenario for scenario in SCENARIOS}.values()
+    for backend in sorted(scenario.backends)
+]
 # A busy machine starts processes slowly; nothing here is measured.
 pytestmark = pytest.mark.timeout(400)
 
 
-def schemas(dsn: str) -> list[str]:
-    with psycopg.connect(dsn) as connection:
+@pytest.fixture
+def url(backend: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
+    return f"file:{tmp_path}" if backend == "files" else str(request.getfixturevalue("dsn"))
+
+
+def leftovers(url: str) -> list[str]:
+    """Return the throwaway schemas or directories that are there."""
+    if url.startswith("file:"):
+        return [path.name for path in Path(url.removeprefix("file:")).iterdir()]
+    with psycopg.connect(url) as connection:
         rows = connection.execute("SELECT nspname FROM pg_namespace WHERE nspname LIKE 'kingdom_verify_%'").fetchall()
     return [row[0] for row in rows]
 
@@ -36,30 +54,35 @@ def processes_under_test() -> list[psutil.Process]:
     return [child for child in children if "kingdom.verify.process" in child.cmdline()]
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.variant)
-async def test_the_checker_catches_the_broken_variant(scenario: Scenario, dsn: str) -> None:
-    report = await scenario.run(dsn, broken=True)
+@pytest.mark.parametrize(("backend", "scenario"), SHOWN)
+async def test_the_checker_catches_the_broken_variant(backend: str, scenario: Scenario, url: str) -> None:
+    report = await scenario.run(url, backend, broken=True)
     assert report.findings_by_kind[scenario.expects.value] > 0
     assert report.findings_by_kind["processes failed"] == 0
 
 
-@pytest.mark.parametrize("scenario", DIFFERENT_PLAYS, ids=lambda scenario: scenario.play.__name__.strip("_"))
-async def test_the_bus_passes_what_the_broken_variant_fails(scenario: Scenario, dsn: str) -> None:
-    report = await scenario.run(dsn, broken=False)
+@pytest.mark.parametrize(("backend", "scenario"), DIFFERENT_PLAYS)
+async def test_the_bus_passes_what_the_broken_variant_fails(backend: str, scenario: Scenario, url: str) -> None:
+    report = await scenario.run(url, backend, broken=False)
     assert report.findings == []
 
 
-def test_every_variant_has_a_scenario() -> None:
-    assert {scenario.variant for scenario in SCENARIOS} == VARIANTS.keys()
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_variant_has_a_scenario(backend: str) -> None:
+    shown = {scenario.variant for scenario in SCENARIOS if backend in scenario.backends}
+    assert shown == BACKENDS[backend].variants.keys()
 
 
-def test_the_bus_stays_whole_while_its_processes_are_killed_stopped_and_cut_off() -> None:
-    command = [sys.executable, "-m", "bench.chaos", "--seconds", str(SECONDS), "--no-variants", "--json", "-"]
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_bus_stays_whole_while_its_processes_are_killed_stopped_and_cut_off(backend: str) -> None:
+    words = ["--backend", backend, "--seconds", str(SECONDS), "--no-variants", "--json", "-"]
+    command = [sys.executable, "-m", "bench.chaos", *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     figures = json.loads(done.stdout.splitlines()[-1])
     assert figures["details"] == []
     assert figures["faults"] >= SECONDS
     assert len(figures["faults_by_kind"]) >= FAULT_KINDS
+    assert (LOCK_HOLDER_STOPPED in figures["faults_by_kind"]) == (backend == "files")
     assert set(figures["findings"].values()) == {0}
     assert figures["events"]["DONE"] > 0
     assert figures["events"]["DEAD"] > 0
@@ -73,27 +96,28 @@ async def test_verify_checks_the_users_own_database_and_leaves_nothing_there(dsn
     assert report.actions["accepted"] > 0
     assert report.statuses["DONE"] > 0
     assert len(report.faults) > 0
-    assert schemas(dsn) == []
+    assert leftovers(dsn) == []
     assert processes_under_test() == []
 
 
-async def test_a_verification_that_is_broken_off_leaves_neither_processes_nor_its_schema(dsn: str) -> None:
-    verification = asyncio.create_task(verify(dsn, seconds=60, seed=7))
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_a_verification_that_is_broken_off_leaves_neither_processes_nor_its_store(url: str) -> None:
+    verification = asyncio.create_task(verify(url, seconds=60, seed=7))
     async with asyncio.timeout(60):
         while not processes_under_test():  # noqa: ASYNC110 - the processes are what is waited for
             await asyncio.sleep(0.05)
-    assert len(schemas(dsn)) == 1
+    assert len(leftovers(url)) == 1
     verification.cancel()
     await asyncio.gather(verification, return_exceptions=True)
     assert verification.cancelled()
-    assert schemas(dsn) == []
+    assert leftovers(url) == []
     assert processes_under_test() == []
 
 
-async def test_processes_that_cannot_start_are_reported_with_their_words(dsn: str) -> None:
+async def test_processes_that_cannot_start_are_reported_with_their_words(tmp_path: Path) -> None:
     plan = Plan(
         seconds=0, seed=1, patience=timedelta(seconds=2), command=(sys.executable, "-c", "raise SystemExit('no')")
     )
     with pytest.raises(Unavailable, match="do not start: no"):
-        await torment(dsn, plan)
-    assert schemas(dsn) == []
+        await torment(f"file:{tmp_path}", plan)
+    assert leftovers(f"file:{tmp_path}") == []

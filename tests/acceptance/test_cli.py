@@ -55,9 +55,10 @@ def test_every_command_explains_itself_by_example_and_documents_its_json(name: s
     assert all(parameter.help for parameter in command.params if parameter.param_type_name == "option")
 
 
-def test_without_a_database_the_way_to_name_one_is_told(terminal: Terminal) -> None:
+def test_without_a_store_the_way_to_name_one_is_told(terminal: Terminal) -> None:
     done = terminal.run("bus", "stats", environment={"KINGDOM_DATABASE_URL": ""})
-    assert done.code == 2
+    assert done.code == 1
+    assert "there is no store at" in done.err
     assert "--database-url" in done.err
     assert "KINGDOM_DATABASE_URL" in done.err
 

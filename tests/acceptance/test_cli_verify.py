@@ -1,3 +1,6 @@
+from pathlib import Path
+from typing import Any
+
 import psycopg
 import pytest
 
@@ -6,12 +9,19 @@ from tests.acceptance.terminal import Terminal
 PATIENCE_SECONDS = 200
 
 
-@pytest.mark.timeout(PATIENCE_SECONDS + 60)
-def test_verify_torments_a_throwaway_schema_and_prints_what_it_checked(terminal: Terminal, dsn: str) -> None:
-    done = terminal.run("bus", "verify", "--seconds", "2", "--seed", "7", "--json", patience=PATIENCE_SECONDS)
-    report = done.document
+pytestmark = pytest.mark.timeout(PATIENCE_SECONDS + 60)
+
+
+def verified(terminal: Terminal, *words: str) -> dict[str, Any]:
+    done = terminal.run("bus", "verify", "--seconds", "2", "--seed", "7", "--json", *words, patience=PATIENCE_SECONDS)
+    report: dict[str, Any] = done.document
     assert report["ok"], report["details"]
     assert done.code == 0
+    return report
+
+
+def test_verify_torments_a_throwaway_schema_and_prints_what_it_checked(terminal: Terminal, dsn: str) -> None:
+    report = verified(terminal)
     assert set(report) == {
         *("ok", "seed", "seconds", "drainedSeconds", "events", "actions", "faults", "findings", "details"),
     }
@@ -23,3 +33,11 @@ def test_verify_torments_a_throwaway_schema_and_prints_what_it_checked(terminal:
     with psycopg.connect(dsn) as connection:
         schemas = connection.execute("SELECT nspname FROM pg_namespace WHERE nspname LIKE 'kingdom_%'").fetchall()
     assert schemas == []
+
+
+def test_verify_torments_a_throwaway_directory_and_leaves_nothing_there(terminal: Terminal, tmp_path: Path) -> None:
+    directory = tmp_path / "realm"
+    report = verified(terminal, "--database-url", f"file:{directory}")
+    assert report["events"]["DONE"] > 0
+    assert len(report["faults"]) > 0
+    assert not directory.exists()

@@ -1,17 +1,24 @@
 """The backends under contract. A new one adds a class and its name to BACKENDS; no test changes."""
 
+import json
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, ClassVar, LiteralString, NoReturn
+from uuid import UUID
 
 import psycopg
 import pytest
 from psycopg import IsolationLevel
 from psycopg.rows import DictRow, dict_row
 
+from kingdom.backends.files import FilesBus, FilesOperations
+from kingdom.backends.files.entry import Row as FileRow
+from kingdom.backends.files.store import Store
 from kingdom.backends.postgres import PostgresBus, PostgresOperations
 from kingdom.backends.postgres.faults import translated
 from kingdom.bus import Bus, Envelope, Operations, RecordKind, Topology, Transaction
@@ -204,6 +211,99 @@ class PostgresBackend(BackendUnderTest):
         return self._connection.execute(query).fetchall()
 
 
+class FilesBackend(BackendUnderTest):
+    name = "files"
+    place_fixture = "realm"
+
+    @asynccontextmanager
+    async def open(
+        self, topology: Topology, kinds: Collection[RecordKind], idle_limit: timedelta = LONG
+    ) -> AsyncIterator[Bus]:
+        async with FilesBus(self.place, topology, tuple(kinds), idle_limit=idle_limit) as bus:
+            yield bus
+
+    def operations(self, bus: Bus) -> Operations:
+        return FilesOperations(_files(bus))
+
+    def picture(self) -> Picture:
+        """Read the directories as they are, by a store that has learnt nothing yet."""
+        store = Store(self.place, {})
+        store.open()
+        try:
+            with store.exclusive() as draft:
+                books = [draft.books.stream(name) for name in store.stream_names()]
+                ended: dict[Any, list[str]] = {}
+                for name in store.stream_names():
+                    for line in store.tree.ended_events(name):
+                        ended.setdefault(UUID(line.event["eventId"]), []).append(name)
+                return Picture(
+                    rows=sorted((_row(row) for book in books for row in book.rows.values()), key=lambda r: r.position),
+                    ended=ended,
+                    keys={(book.name, key): line.blocked_by for book in books for key, line in book.lines.items()},
+                    leases=frozenset(draft.books.leases),
+                )
+        finally:
+            store.close()
+
+    def expire(self, tokens: Collection[int]) -> None:
+        for token in tokens:
+            path = Path(self.place, "bus", "leases", f"{token}.json")
+            if path.exists():
+                lease = json.loads(path.read_text())
+                path.write_text(json.dumps({**lease, "expires": 0.0, "expiresAt": "2026-01-01T00:00:00+00:00"}))
+
+    def look_everywhere(self, bus: Bus) -> None:
+        """Nothing to do: the books know everything."""
+
+    def clear(self) -> None:
+        """Remove every file but those by which open buses notice that they must look anew."""
+        if not Path(self.place).exists():
+            return
+        store = Store(self.place, {})
+        store.open()
+        with store.exclusive() as draft:
+            keep = {store.layout.bus, store.layout.lock, store.layout.host, store.layout.journal, store.layout.kinds}
+            for path in (*Path(self.place).iterdir(), *Path(store.layout.bus).iterdir()):
+                if str(path) not in keep:
+                    shutil.rmtree(path)
+            for directory in store.layout.fixed_directories():
+                store.disk.make_directory(directory)
+            store.skip_to(draft.place + 1)
+        store.close()
+
+    def close(self) -> None: ...
+
+    @asynccontextmanager
+    async def publishing(self, bus: Bus, event: Envelope) -> AsyncIterator[None]:
+        store = Store(self.place, {})
+        store.open()
+        # The lock is all there is to hold: what was decided under it is not written before the block ends.
+        with store.exclusive():
+            yield
+        store.close()
+        await bus.publish(event)
+
+
+def _row(row: FileRow) -> Row:
+    return Row(
+        position=row.position,
+        event_id=UUID(row.event_id),
+        stream=row.stream,
+        line=(row.stream, row.key) if row.key is not None else None,
+        status=row.status,
+        ready=row.due is not None,
+        token=row.token,
+        attempt=row.attempt,
+        max_attempts=row.max_attempts,
+        crash_count=row.crash_count,
+    )
+
+
+def _files(bus: Bus) -> FilesBus:
+    assert isinstance(bus, FilesBus)
+    return bus
+
+
 _ROWS: LiteralString = """
 SELECT id AS position, event_id, stream, CASE WHEN ordered THEN partition_key END AS key, status,
        isfinite(next_retry_at) AS ready, lease_token AS token, attempt_count AS attempt, max_attempts, crash_count
@@ -216,4 +316,4 @@ def _postgres(bus: Bus) -> PostgresBus:
     return bus
 
 
-BACKENDS: dict[str, type[BackendUnderTest]] = {backend.name: backend for backend in (PostgresBackend,)}
+BACKENDS: dict[str, type[BackendUnderTest]] = {backend.name: backend for backend in (PostgresBackend, FilesBackend)}

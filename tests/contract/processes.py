@@ -6,7 +6,7 @@ import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,15 @@ class Child:
         await eventually(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", "the child has stopped")
 
     def wake(self) -> None:
-        self._process.send_signal(signal.SIGCONT)
+        """Let it run on, if it was not killed."""
+        with suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGCONT)
+
+    async def was_thrown_out(self) -> bool:
+        """Tell whether the store has refused what it did, or has killed it."""
+        assert self._process.stdout
+        line = await self._process.stdout.readline()
+        return not json.loads(line)["published"] if line else await self._process.wait() == -signal.SIGKILL
 
     @property
     def has_ended(self) -> bool:

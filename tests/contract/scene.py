@@ -31,6 +31,7 @@ from kingdom.bus import (
 )
 from kingdom.bus.operations import DeadFilter, DeadLetter, Situation
 from kingdom.bus.outcome import Settlement
+from kingdom.bus.sequence import SEQUENCES
 from kingdom.bus.why import why
 from tests.contract.backends import LONG, BackendUnderTest
 from tests.contract.picture import Picture, violations
@@ -66,6 +67,7 @@ KINDS = (
     RecordKind(name="job", directories={"open": "open", "closed": "closed"}, final=frozenset({"closed"})),
     RecordKind(name="tally", directories={"counting": "counting"}),
     EFFECTS,
+    SEQUENCES,
 )
 T = TypeVar("T")
 Make = Callable[..., Envelope]

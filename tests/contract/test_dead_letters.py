@@ -199,3 +199,9 @@ async def test_an_event_that_has_ended_cannot_be_cancelled(scene: Scene) -> None
     await scene.settle(Done(), delivery)
     with pytest.raises(NotFound):
         await scene.operations.cancel(delivery.envelope.event_id, "free", actor="tester")
+
+
+async def test_one_that_was_cancelled_while_it_waited_in_its_line_is_listed(scene: Scene) -> None:
+    await scene.bus.publish(step("k", 1), second := step("k", 2))
+    assert await scene.cancel(second) == "cancelled"
+    assert ids(await scene.dead()) == ids(await scene.dead(stream="line")) == [second.event_id]

@@ -76,7 +76,7 @@ class Model:
         return sorted(firsts.values(), key=lambda delivery: delivery.position)
 
     def rest_of_run(self, delivery: Delivery) -> list[Delivery]:
-        return [self.held[position] for position in delivery.run if position in self.held]
+        return [self.held[p] for p in delivery.run if p in self.held and p >= delivery.position]
 
 
 class BusMachine(RuleBasedStateMachine):
@@ -126,7 +126,8 @@ class BusMachine(RuleBasedStateMachine):
         assert len({delivery.token for delivery in deliveries}) <= 1
         self.model.newest_token = max([self.model.newest_token, *(delivery.token for delivery in deliveries)])
         for delivery in deliveries:
-            if delivery.position in self.model.held and (verdict := delivery.quarantine()):
+            # In order, as a worker does: one behind another of its run waits for its turn.
+            if delivery in self.model.next_to_settle() and (verdict := delivery.quarantine()):
                 self.settle_held(delivery, verdict)
 
     @rule(data=DATA)

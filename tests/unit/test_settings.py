@@ -25,9 +25,8 @@ def test_what_is_given_comes_before_our_variable_and_that_before_the_common_one(
     assert Settings.read(database_url="postgresql://given").database_url == "postgresql://given"
 
 
-def test_without_a_database_it_says_how_to_name_one() -> None:
-    with pytest.raises(Misconfigured, match=r"--database-url .* KINGDOM_DATABASE_URL or DATABASE_URL"):
-        Settings.read()
+def test_with_nothing_said_the_store_is_a_directory_beside_the_work() -> None:
+    assert Settings.read().database_url == "file:realm"
 
 
 def test_everything_else_has_a_default() -> None:

@@ -29,7 +29,7 @@ from kingdom.bus.payload import EventType
 from kingdom.bus.perform import close_effect
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.received import Received
-from kingdom.bus.record import Query, Record, RecordKind
+from kingdom.bus.record import Adoption, Query, Record, RecordKind
 from kingdom.bus.retry import RetryPolicy
 from kingdom.bus.stream import Stream, Topology
 from kingdom.bus.worker import Worker
@@ -39,6 +39,7 @@ __all__ = [
     "Absent",
     "Accepted",
     "Acked",
+    "Adoption",
     "Answer",
     "Application",
     "Attempt",

@@ -13,6 +13,8 @@ from kingdom.clock import utc_now
 from kingdom.errors import MalformedEvent
 from kingdom.ids import new_event_id, new_trace_id
 
+# Under this key a store that keeps documents as files notes where each of them stands.
+STORE_KEY = "_kingdom"
 # The event that the running code handles.
 current_cause: "ContextVar[Envelope | None]" = ContextVar("kingdom_cause", default=None)
 
@@ -23,7 +25,7 @@ def current_trace_id() -> str:
     return cause.trace_id if cause else new_trace_id()
 
 
-class Envelope(msgspec.Struct, frozen=True, kw_only=True, eq=True):
+class Envelope(msgspec.Struct, frozen=True, kw_only=True, eq=True, rename="camel"):
     """One event: what happened, to which aggregate, and how to follow it.
 
     Without a `stream` it is copied to every stream subscribed to its type; with one it goes there only.
@@ -45,8 +47,14 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, eq=True):
     def __post_init__(self) -> None:
         if not self.type:
             raise MalformedEvent("an envelope needs a type, such as 'OrderPlaced'")
-        if clash := self.attributes.keys() & _WIRE_NAMES:
+        if self.attributes and (clash := self.attributes.keys() & _WIRE_NAMES):
             raise MalformedEvent(f"attribute names {sorted(clash)} are taken by the envelope: rename them")
+        # One look at all headers: every event is made and read, hardly any is wrong.
+        ids = f"{self.trace_id}{self.owner_id}{self.aggregate_type}{self.aggregate_id}"
+        if self.attributes or "\x00" in f"{self.type}{self.stream}{self.partition_key}{ids}":
+            self._refuse_nul()
+
+    def _refuse_nul(self) -> None:
         texts = (self.type, self.trace_id, self.owner_id, self.stream, self.partition_key, self.aggregate_type)
         for text in (*texts, self.aggregate_id, *self.attributes, *self.attributes.values()):
             if text and "\x00" in text:
@@ -85,25 +93,15 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, eq=True):
         """Read the JSON object of the source document; unknown flat fields are attributes."""
         if not isinstance(wire, Mapping):
             raise MalformedEvent(f"this is no event envelope but a {type(wire).__name__}")
-        known = {name: wire[key] for key, name in _FIELDS.items() if wire.get(key) is not None}
-        extra = {key: str(value) for key, value in wire.items() if key not in _WIRE_NAMES}
+        if not wire.keys() <= _WIRE_NAMES or None in wire.values():
+            known = {key: value for key, value in wire.items() if key in _WIRE_NAMES and value is not None}
+            extra = {key: str(value) for key, value in wire.items() if key not in _WIRE_NAMES}
+            wire = {**known, "attributes": extra}
         try:
-            return msgspec.convert({**known, "attributes": extra}, cls)
+            return msgspec.convert(wire, cls)
         except msgspec.ValidationError as error:
             raise MalformedEvent(f"this is no event envelope: {error}") from error
 
 
-_FIELDS = {
-    "schemaVersion": "schema_version",
-    "eventId": "event_id",
-    "type": "type",
-    "occurredAt": "occurred_at",
-    "traceId": "trace_id",
-    "ownerId": "owner_id",
-    "stream": "stream",
-    "partitionKey": "partition_key",
-    "aggregateType": "aggregate_type",
-    "aggregateId": "aggregate_id",
-    "payload": "payload",
-}
-_WIRE_NAMES = frozenset(_FIELDS)
+# "attributes" is none of them: they lie flat beside the headers.
+_WIRE_NAMES = frozenset({*Envelope.__struct_encode_fields__, STORE_KEY} - {"attributes"})

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
+import msgspec
+
 from kingdom.bus.delivery import Delivery
-from kingdom.bus.envelope import Envelope
+from kingdom.bus.envelope import STORE_KEY, Envelope
 from kingdom.bus.log import LogEntry
 from kingdom.bus.outcome import Dead, Defer, Done, Release, Retry, Settlement
 from kingdom.bus.record import Query, Record, RecordKind
@@ -19,8 +21,7 @@ from kingdom.errors import Conflict, Misconfigured
 _TEXT_MAX = 4000
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
+class Copy(msgspec.Struct, frozen=True):
     """An envelope on its way to one stream, not before `at`."""
 
     stream: Stream
@@ -28,8 +29,7 @@ class Copy:
     at: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(msgspec.Struct, frozen=True):
     """What a transaction decided about one delivery; a Retry here always knows its wait."""
 
     stream: Stream
@@ -140,6 +140,8 @@ class Transaction(ABC):
             raise Misconfigured(f"record kind {record.kind!r} is not declared; declared: {sorted(self._kinds)}")
         if record.state not in kind.directories:
             raise Misconfigured(f"{record.kind} has no state {record.state!r}; states: {sorted(kind.directories)}")
+        if STORE_KEY in record.doc:
+            raise Misconfigured(f"{record.kind} {record.id}: the field {STORE_KEY!r} belongs to the store, rename it")
         earlier = self.changes.puts.get((record.kind, record.id))
         if earlier and earlier.record.version != record.version:
             raise Conflict(f"{record.kind} {record.id} was put twice from different versions: read it again")
@@ -215,6 +217,10 @@ class Bus(ABC):
     joins_callers_transaction: bool
     # True where workers on several hosts can share the store.
     spans_hosts: bool
+    # True where a document that a person drops into a directory becomes a record, as its kind's `adoption` says.
+    adopts_dropped_files: bool
+    # True where commits come one after another: an open transaction locks nothing and learns at its end who was faster.
+    has_one_writer: bool
     # A transaction that does nothing for this long is thrown out by the store.
     idle_limit: timedelta
 

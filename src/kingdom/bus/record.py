@@ -1,24 +1,12 @@
 """Records: durable objects with a version and a state."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from kingdom.bus.envelope import Envelope
 from kingdom.errors import Misconfigured
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordKind:
-    """A family of records: its states, where files keep each state, and how long finished ones stay.
-
-    `directories` maps every allowed state to a directory; states in `final` start the retention clock.
-    """
-
-    name: str
-    directories: Mapping[str, str]
-    final: frozenset[str] = frozenset()
-    retention: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +20,33 @@ class Record:
     owner: str | None = None
     due_at: datetime | None = None
     doc: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adoption:
+    """How a document that a person drops into a directory becomes a record, where the store is one of files.
+
+    `read` checks a document and returns it as a new record in `state`, or raises MalformedEvent with a reason for that
+    person; `announce` returns the event that tells of the record. Both are pure.
+    """
+
+    state: str
+    read: Callable[[Mapping[str, Any]], Record]
+    announce: Callable[[Record], Envelope]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordKind:
+    """A family of records: its states, where files keep each state, and how long finished ones stay.
+
+    `directories` maps every allowed state to a directory; states in `final` start the retention clock.
+    """
+
+    name: str
+    directories: Mapping[str, str]
+    final: frozenset[str] = frozenset()
+    retention: timedelta | None = None
+    adoption: Adoption | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,14 +4,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Literal
+from datetime import timedelta
+from typing import Any, ClassVar, Literal
 
 from kingdom.bus.port import Bus, Transaction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredEvent:
-    """How one event ended, or where it stands; `token` is the one that settled it."""
+    """How one event ended, or where it stands; `token` is the one that settled it, certain for what is DONE only."""
 
     event_id: str
     stream: str
@@ -25,7 +26,14 @@ class StoredEvent:
 class ThrowawayStore(ABC):
     """The third port, for tormentors. Processes under test open their bus by `url` and `schema`."""
 
+    # True where one process at a time writes: the holder of the lock can be stopped. Else connections can be cut.
+    has_one_writer: ClassVar[bool]
+    # No fault that hits the store itself lasts so long that a worker at work could not renew this.
+    shortest_lease: ClassVar[timedelta]
+
     url: str
+    # Where who only watches opens the bus: nothing is ever done to it.
+    safe_url: str
     schema: str
 
     @abstractmethod
@@ -39,6 +47,10 @@ class ThrowawayStore(ABC):
     @abstractmethod
     async def cut_connections(self, at_most: int) -> int:
         """Break connections of the processes under test; returns how many."""
+
+    @abstractmethod
+    def holders(self) -> list[int]:
+        """Return the processes that keep all others from writing at this moment."""
 
     @abstractmethod
     async def unfinished(self) -> int:

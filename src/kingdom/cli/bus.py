@@ -46,7 +46,8 @@ async def migrate(
     verb = "Would apply" if dry_run else "Applied"
     call.output.say(*(f"{verb} {name} to schema {settings.schema}." for name in names))
     if not names:
-        call.output.say(f"Schema {settings.schema} is up to date.")
+        what = settings.database_url if settings.is_files else f"Schema {settings.schema}"
+        call.output.say(f"{what} is up to date.")
 
 
 for _part in (publish, work):

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import typer
 from kingdom.bootstrap import open_bus, operations_of
 from kingdom.bus.app import Application
 from kingdom.bus.dispatcher import Dispatcher
+from kingdom.bus.logs import configure_logs
 from kingdom.bus.operations import Operations
 from kingdom.bus.port import Bus
 from kingdom.bus.stream import OpenTopology, Stream
@@ -43,6 +45,7 @@ class Call:
         *,
         connections: int = _FEW_CONNECTIONS,
         idle_limit: timedelta = timedelta(seconds=30),
+        create: bool = True,
     ) -> AsyncIterator[Bus]:
         """Open the bus with the declarations of an application."""
         settings = self.settings
@@ -55,6 +58,7 @@ class Call:
             idle_limit=idle_limit,
             through_pgbouncer=settings.through_pgbouncer,
             listen_url=settings.listen_url,
+            create=create,
         ) as bus:
             yield bus
 
@@ -64,7 +68,7 @@ class Call:
         application = self.application() or undeclared()
         for stream in streams:
             application.topology.stream(stream)
-        async with self.bus(application) as bus:
+        async with self.bus(application, create=False) as bus:
             yield operations_of(bus)
 
 
@@ -86,13 +90,16 @@ def command(
         def run(**given: Any) -> None:
             shared = {key: given.pop(key) for key in ("database_url", "schema", "application")}
             call = Call(Settings.read(**shared), Output(json=given.pop("as_json")))
+            # Standard output is for the answer alone.
+            configure_logs(json=call.output.json, level=logging.WARNING)
             code = asyncio.run(function(call, **given))  # type: ignore[call-arg]
             if code:
                 raise typer.Exit(code)
 
         paragraphs = inspect.cleandoc(function.__doc__ or "").split("\n\n")
         # The terminal breaks lines at its own width.
-        run.__doc__ = "\n\n".join(" ".join(each.split()) for each in paragraphs)
+        # A bracket is the shape of an answer here, no markup.
+        run.__doc__ = "\n\n".join(" ".join(each.split()) for each in paragraphs).replace("[", "\\[")
         every = [*own, *_shared_options(json_flags)]
         run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in every]
@@ -106,7 +113,7 @@ def _shared_options(json_flags: tuple[str, ...]) -> list[inspect.Parameter]:
     def option(*flags: str, text: str) -> Any:
         return typer.Option(*flags, help=text, rich_help_panel="Common options", show_default=False)
 
-    url = "Where the store is; else KINGDOM_DATABASE_URL or DATABASE_URL."
+    url = "Where the store is: file:DIRECTORY or postgresql://…; else KINGDOM_DATABASE_URL, DATABASE_URL, file:realm."
     schema = "The schema in it; else KINGDOM_SCHEMA, else kingdom."
     application = "MODULE:OBJECT that declares the streams; else KINGDOM_APP, else every stream is accepted."
 

@@ -12,7 +12,10 @@ from kingdom.cli import exit_code
 from kingdom.errors import KingdomError, Misconfigured, Unavailable
 
 # Each noun is a module beside this one, loaded only when it is used, so that help comes at once.
-_NOUNS = {"bus": "The durable event bus: publish, work, look, repair."}
+_NOUNS = {
+    "bus": "The durable event bus: publish, work, look, repair.",
+    "storage": "The store behind it: move everything to another one.",
+}
 
 
 class _Nouns(TyperGroup):

@@ -1,4 +1,4 @@
-"""`kingdom bus verify`: kill and check, in a throwaway schema of the user's own database."""
+"""`kingdom bus verify`: kill and check, in a throwaway schema or directory of the user's own store."""
 
 import asyncio
 from pathlib import Path
@@ -24,9 +24,9 @@ async def verify(
     seed: Annotated[int | None, typer.Option(help="Repeat the choices of an earlier run.")] = None,
     history: Annotated[Path | None, typer.Option(help="Keep every recorded action in this directory.")] = None,
 ) -> int | None:
-    """Run publishers and workers in a throwaway schema, kill and stop them at random, and check what happened.
+    """Run publishers and workers in a throwaway schema or directory, kill and stop them, and check what happened.
 
-    Nothing else in the database is touched. The exit code is 1 if anything was lost, repeated, reordered or stuck.
+    Nothing else in the store is touched. The exit code is 1 if anything was lost, repeated, reordered or stuck.
 
     Example: kingdom bus verify --seconds 30 --seed 7
 

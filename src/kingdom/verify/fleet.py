@@ -7,7 +7,7 @@ import random
 import signal
 import sys
 from asyncio.subprocess import Process
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import msgspec
@@ -66,6 +66,11 @@ class Fleet:
             member.process.send_signal(what)
         member.stopped = what == signal.SIGSTOP or (member.stopped and what != signal.SIGCONT)
         return True
+
+    def at_work(self, pids: Collection[int]) -> Member | None:
+        """Return a member whose process is one of these and is not stopped."""
+        there = (member for member in self.members if member.process is not None and not member.stopped)
+        return next((member for member in there if member.process and member.process.pid in pids), None)
 
     async def retire(self, role: Role | None = None) -> None:
         """Ask the members of a role, or all, to end; kill those that do not."""

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,14 +18,19 @@ class Stagehand:
 
     async def act(self, script: Mapping[str, str], subject: str, point: str) -> None:
         """Do what a script says about a point; stopping and dying happen once, waiting lasts until the gate opens."""
+        self.act_at_once(script, subject, point)
+        if script.get(point) == "wait":
+            while not self._gate(subject).exists():  # noqa: ASYNC110 - another process opens it
+                await asyncio.sleep(_LOOK_EVERY_SECONDS)
+
+    def act_at_once(self, script: Mapping[str, str], subject: str, point: str) -> None:
+        """Stop or die where a script says so, once."""
         match script.get(point):
             case "stop" if self._first(f"{subject}.{point}"):
-                os.kill(os.getpid(), signal.SIGSTOP)
+                # To this thread: one that is sent to the process may let this thread run on for a while.
+                signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
             case "die" if self._first(f"{subject}.{point}"):
                 die()
-            case "wait":
-                while not self._gate(subject).exists():  # noqa: ASYNC110 - another process opens it
-                    await asyncio.sleep(_LOOK_EVERY_SECONDS)
             case _:
                 pass
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -30,19 +30,23 @@ from kingdom.verify.workload import ANY, APPLIED, LINE, REACTED, TALLY, Job, des
 
 _LOOK_EVERY_SECONDS = 0.05
 _SAMPLE_EVERY_SECONDS = 0.3
+_SAMPLE_PAUSE_SHARE = 4
 _TALLIES_MAX = 100_000
 _POISON_NEIGHBOURS = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How hard a trial is; `flood` events come in one transaction first, `command` starts one process under test."""
+    """How hard a trial is; `flood` events come in one transaction first, `command` starts one process under test.
+
+    Without a `lease`, it is as short as the store can bear.
+    """
 
     seconds: float
     seed: int
     workers: int = 2
     publishers: int = 1
-    lease: timedelta = timedelta(seconds=2)
+    lease: timedelta | None = None
     fault_every: timedelta = timedelta(seconds=1)
     pause: timedelta = timedelta(milliseconds=50)
     poisons: int = 2
@@ -66,6 +70,7 @@ class Trial:
         self.directory = directory
         self.stagehand = Stagehand(directory)
         self.history = history
+        self.lease = plan.lease or store.shortest_lease
         self.rng = random.Random(plan.seed)  # noqa: S311 - a seeded trial, no secret
         part = Part(
             role="worker",
@@ -75,7 +80,7 @@ class Trial:
             directory=str(directory),
             target_port=target.port,
             seed=0,
-            lease_seconds=plan.lease.total_seconds(),
+            lease_seconds=self.lease.total_seconds(),
             trouble=plan.trouble,
             pause_seconds=plan.pause.total_seconds(),
         )
@@ -93,10 +98,11 @@ class Trial:
             raise Unavailable(f"the processes under test do not start: {words[-500:] or 'no word of them'}") from error
         self._began = time.monotonic()
 
-    async def publish(self, *envelopes: Envelope) -> None:
+    async def publish(self, *envelopes: Envelope, at: datetime | None = None) -> None:
         """Publish for certain, in one transaction."""
         self.history.write("publishing", events=[describe(envelope) for envelope in envelopes])
-        await self.bus.publish(*envelopes)
+        async with self.bus.transaction() as transaction:
+            await transaction.publish(*envelopes, at=at)
         self.history.write("published", events=[str(envelope.event_id) for envelope in envelopes])
 
     async def until(self, seen: Callable[[list[Entry]], object], *, seconds: float | None = None) -> None:
@@ -106,12 +112,13 @@ class Trial:
                 await asyncio.sleep(_LOOK_EVERY_SECONDS)
 
     async def watch(self) -> None:
-        """Look into the store again and again for what must never be there."""
+        """Look into the store again and again for what must never be there, without being in the way for long."""
         while True:
+            began = time.monotonic()
             with contextlib.suppress(KingdomError):
                 for broken in await self.store.broken_invariants():
                     self.history.write("broken", invariant=broken)
-            await asyncio.sleep(_SAMPLE_EVERY_SECONDS)
+            await asyncio.sleep(max(_SAMPLE_EVERY_SECONDS, _SAMPLE_PAUSE_SHARE * (time.monotonic() - began)))
 
     async def poison(self) -> None:
         """Publish events that kill their worker, among healthy ones, during the first half."""
@@ -160,7 +167,8 @@ async def staged(url: str, plan: Plan, directory: Path | None = None) -> AsyncIt
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kingdom-verify-")))
         stack.push_async_callback(store.drop)
         await store.create()
-        bus = await stack.enter_async_context(open_bus(url, topology(plan.lease), [TALLY], schema=store.schema))
+        streams = topology(plan.lease or store.shortest_lease)
+        bus = await stack.enter_async_context(open_bus(store.safe_url, streams, [TALLY], schema=store.schema))
         history, outside = History(directory, "trial"), History(directory, "target")
         stack.callback(history.close)
         stack.callback(outside.close)
@@ -179,7 +187,8 @@ async def torment(url: str, plan: Plan, directory: Path | None = None) -> Report
             trial.fleet.add("worker")
         for _ in range(plan.publishers):
             trial.fleet.add("publisher")
-        nemesis = Nemesis(trial.fleet, trial.store, trial.history, trial.rng, lease_seconds=plan.lease.total_seconds())
+        lease_seconds = trial.lease.total_seconds()
+        nemesis = Nemesis(trial.fleet, trial.store, trial.history, trial.rng, lease_seconds=lease_seconds)
         if plan.flood:
             jobs = (Job(tally=f"flood-{number}") for number in range(plan.flood))
             await trial.publish(*(REACTED.envelope(job, stream=ANY) for job in jobs))
@@ -195,7 +204,7 @@ async def torment(url: str, plan: Plan, directory: Path | None = None) -> Report
 
 
 async def verify(url: str, *, seconds: float = 10.0, seed: int | None = None, directory: Path | None = None) -> Report:
-    """Kill and check in a throwaway schema of the user's own database, which is always dropped."""
+    """Kill and check in a throwaway schema of the user's own database, or a throwaway directory; always dropped."""
     plan = Plan(
         seconds=seconds,
         seed=secrets.randbits(32) if seed is None else seed,

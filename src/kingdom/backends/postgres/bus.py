@@ -55,6 +55,8 @@ class PostgresBus(Bus):
 
     joins_callers_transaction = True
     spans_hosts = True
+    adopts_dropped_files = False
+    has_one_writer = False
 
     def __init__(
         self,

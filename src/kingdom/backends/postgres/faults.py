@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import psycopg
 from psycopg import errors
+from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import PoolClosed, PoolTimeout
 
 from kingdom.errors import Conflict, KingdomError, MalformedEvent, Misconfigured, Transient, Unavailable
@@ -54,3 +55,13 @@ def _meaning(error: psycopg.Error) -> KingdomError | None:
     if isinstance(error, errors.QueryCanceled | errors.InFailedSqlTransaction):
         return Transient(f"the database gave up on it: {primary}")
     return None
+
+
+def check_url(url: str) -> None:
+    """Refuse a URL that the driver could not read; it may hold a password, so it is not repeated."""
+    try:
+        conninfo_to_dict(url)
+    except psycopg.ProgrammingError:
+        raise Misconfigured(
+            "the database URL cannot be read: use postgresql://user@host/database, special characters as %-codes"
+        ) from None

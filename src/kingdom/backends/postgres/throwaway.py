@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 from psycopg import AsyncConnection, sql
@@ -21,8 +22,12 @@ from kingdom.errors import Misconfigured
 class PostgresThrowaway(ThrowawayStore):
     """Connections by `url` carry the schema as their application name, so that only they are ever cut."""
 
+    has_one_writer = False
+    shortest_lease = timedelta(seconds=2)
+
     def __init__(self, dsn: str, schema: str) -> None:
         self.url = make_conninfo(dsn, application_name=schema)
+        self.safe_url = dsn
         self.schema = schema
         self._dsn = dsn
         self._queries = load_queries(schema)
@@ -40,6 +45,10 @@ class PostgresThrowaway(ThrowawayStore):
     async def cut_connections(self, at_most: int) -> int:
         """See the port."""
         return len(await self._read("cut_connections", application=self.schema, limit=at_most))
+
+    def holders(self) -> list[int]:
+        """See the port; there are none."""
+        return []
 
     async def unfinished(self) -> int:
         """See the port."""

@@ -8,6 +8,8 @@ from datetime import timedelta
 import psycopg
 import structlog
 
+from kingdom.bus.hints import Hints
+
 _COALESCE_SECONDS = 0.01
 _RECONNECT_SECONDS = 1.0
 _log = structlog.get_logger(__name__)
@@ -23,14 +25,13 @@ class Wakeups:
         self._unsent: set[str] = set()
         self._sender: asyncio.Task[None] | None = None
         self._listener: asyncio.Task[None] | None = None
-        self._waiting: dict[asyncio.Event, frozenset[str]] = {}
-        self._missed: set[str] = set()
+        self._hints = Hints()
 
     def published(self, streams: Collection[str]) -> None:
         """Wake waiters of this process now and all others within milliseconds."""
         if not streams:
             return
-        self._wake(streams)
+        self._hints.give(streams)
         self._unsent |= set(streams)
         if self._sender is None or self._sender.done():
             self._sender = asyncio.create_task(self._send_soon(), name="kingdom-notify")
@@ -39,18 +40,7 @@ class Wakeups:
         """Return at a hint for one of the streams, or after `at_most`."""
         if self._listen_dsn and self._listener is None:
             self._listener = asyncio.create_task(self._listen(self._listen_dsn), name="kingdom-listen")
-        if not self._missed.isdisjoint(streams):
-            self._missed.difference_update(streams)
-            return
-        event = asyncio.Event()
-        self._waiting[event] = frozenset(streams)
-        try:
-            async with asyncio.timeout(at_most.total_seconds()):
-                await event.wait()
-        except TimeoutError:
-            pass
-        finally:
-            del self._waiting[event]
+        await self._hints.wait(streams, at_most)
 
     async def close(self) -> None:
         """Send what is unsent and stop listening."""
@@ -60,13 +50,6 @@ class Wakeups:
             self._listener.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._listener
-
-    def _wake(self, streams: Collection[str]) -> None:
-        for event, wanted in self._waiting.items():
-            if not wanted.isdisjoint(streams):
-                event.set()
-        # A hint that comes while its worker is claiming is kept: that claim may have been too early.
-        self._missed |= set(streams).difference(*self._waiting.values())
 
     async def _send_soon(self) -> None:
         # What is published while a hint is under way goes out with the next.
@@ -85,10 +68,9 @@ class Wakeups:
                 async with connection:
                     await connection.execute(f'LISTEN "{self.channel}"')
                     # What was sent before is lost, so everybody looks once.
-                    for event in self._waiting:
-                        event.set()
+                    self._hints.give_all()
                     async for notice in connection.notifies():
-                        self._wake([notice.payload])
+                        self._hints.give([notice.payload])
             except (psycopg.Error, OSError) as error:
                 _log.warning("wake-ups interrupted, polling goes on", error=str(error))
                 await asyncio.sleep(_RECONNECT_SECONDS)

@@ -1,0 +1,179 @@
+"""Ways to get the bus on files wrong: each changes its classes, in a process of its own."""
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench.chaos.variants import commit_always, replace
+from kingdom.backends.files import FilesBus, store
+from kingdom.backends.files.books import StreamBook
+from kingdom.backends.files.draft import Draft
+from kingdom.backends.files.entry import PROCESSING, Entry, Lease, LogPart, Row
+from kingdom.backends.files.lock import Lock, holders_of, is_stopped
+from kingdom.backends.files.replay import Replay
+from kingdom.backends.files.store import Store
+from kingdom.backends.files.transaction import FilesTransaction
+from kingdom.backends.files.tree import Tree
+from kingdom.bus.delivery import Delivery
+from kingdom.bus.port import Renewal, Settled
+from kingdom.bus.stream import Stream
+from kingdom.verify.script import Stagehand
+
+_SEGMENT_BYTES = 256 << 10
+
+
+def no_fence() -> None:
+    """Settle and renew without looking at the token."""
+    settle = Draft.settle
+
+    def lost(_: Draft, _settled: Sequence[Settled], _held: Sequence[Delivery]) -> set[int]:
+        return set()
+
+    def settle_what_is_there(draft: Draft, settled: Sequence[Settled], body: Callable[[Row], msgspec.Raw]) -> None:
+        there = [each for each in settled if each.position in draft.books.stream(each.stream.name).rows]
+        settle(draft, there, body)
+
+    async def hold_all(transaction: FilesTransaction, deliveries: Sequence[Delivery]) -> None:
+        transaction.held = tuple(deliveries)
+
+    def renew(_: FilesBus, leases: Mapping[int, timedelta]) -> Renewal:
+        return Renewal(frozenset(leases), frozenset())
+
+    replace(Draft, "lost", lost)
+    replace(Draft, "settle", settle_what_is_there)
+    replace(FilesTransaction, "hold", hold_all)
+    replace(FilesBus, "renew", renew)
+
+
+def no_reaper() -> None:
+    """Never give back what a dead worker held."""
+
+    async def reap(_: FilesBus) -> int:
+        return 0
+
+    replace(FilesBus, "reap", reap)
+
+
+def blame_batch() -> None:
+    """Count every event of a lost lease as lost alone, and claim suspects together."""
+    reap = Draft.reap
+
+    def blame_all(draft: Draft, lease: Lease) -> int:
+        return reap(draft, msgspec.structs.replace(lease, positions=lease.positions[:1]))
+
+    def claim_all(draft: Draft, stream: Stream, limit: int) -> list[Row]:
+        book = draft.books.stream(stream.name)
+        found = book.take_due(draft.now, limit)
+        book.put_back(found)
+        return found
+
+    replace(Draft, "reap", blame_all)
+    replace(Draft, "claimable", claim_all)
+
+
+def never_roll_back() -> None:
+    """Commit what a transaction has collected, also where its block has failed."""
+    commit_always(FilesBus)
+
+
+def no_replay() -> None:
+    """Leave the files as a dead writer has left them."""
+
+    def leave(_: Replay, *, thorough: bool) -> None:
+        del thorough
+
+    replace(Replay, "run", leave)
+
+
+def files_first() -> None:
+    """Write the files first and the journal after them."""
+    commit = Store.commit
+
+    def commit_late(writer: Store, draft: Draft, *, durable: bool = True) -> None:
+        apply, entry = writer.tree.apply, draft.finish()
+        apply(entry, draft.before, writer.tree.render(entry))
+        replace(writer.tree, "apply", lambda *_: None)
+        commit(writer, draft, durable=durable)
+        replace(writer.tree, "apply", apply)
+
+    replace(Store, "commit", commit_late)
+
+
+def endless_patience() -> None:
+    """Wait for a stopped holder of the lock until it wakes up."""
+
+    def let_live(_: Lock, _stopped: list[int]) -> None:
+        return
+
+    replace(Lock, "_kill", let_live)
+
+
+def two_writers() -> None:
+    """Take no notice of the lock while its holder is stopped, and let the holder live."""
+    attempt = Lock._try
+    ignored: set[int] = set()
+
+    def ignore(_: Lock, stopped: list[int]) -> None:
+        ignored.update(stopped)
+
+    def barge_in(lock: Lock, mode: int) -> bool:
+        return attempt(lock, mode) or any(pid in ignored and is_stopped(pid) for pid in holders_of(lock._status))
+
+    replace(Lock, "_kill", ignore)
+    replace(Lock, "_try", barge_in)
+
+
+def wrong_head() -> None:
+    """Let the last event of a key follow the first."""
+    next_head = StreamBook.next_head
+
+    def last_of_line(book: StreamBook, key: str) -> Row | None:
+        head = next_head(book, key)
+        return head if head is None or head.status == PROCESSING else book.rows[book.lines[key].open[-1]]
+
+    replace(StreamBook, "next_head", last_of_line)
+
+
+FILES_VARIANTS: Mapping[str, Callable[[], None]] = {
+    variant.__name__: variant
+    for variant in (
+        no_fence,
+        no_reaper,
+        blame_batch,
+        never_roll_back,
+        no_replay,
+        files_first,
+        endless_patience,
+        two_writers,
+        wrong_head,
+    )
+}
+
+
+def many_checkpoints() -> None:
+    """Begin a new segment of the journal every second or so, where it would take minutes otherwise."""
+    replace(store, "SEGMENT_BYTES", _SEGMENT_BYTES)
+
+
+def script_commits() -> None:
+    """Let a job's script say what happens to its process with the journal written, but only half of the files."""
+    apply, add_log = Tree.apply, Tree._add_log
+    scripts: dict[str, Mapping[str, str]] = {}
+
+    def note_scripts(tree: Tree, entry: Entry, before: Mapping[int, Row | None], files: Mapping[str, bytes]) -> None:
+        for ended in entry.ended:
+            event: dict[str, Any] = msgspec.json.decode(ended.line)["event"]
+            scripts[event["eventId"]] = event["payload"]["script"]
+        apply(tree, entry, before, files)
+        scripts.clear()
+
+    def act_first(tree: Tree, part: LogPart) -> None:
+        for event_id, script in scripts.items():
+            Stagehand(Path(tree.layout.temporary)).act_at_once(script, event_id, "commit")
+        add_log(tree, part)
+
+    replace(Tree, "apply", note_scripts)
+    replace(Tree, "_add_log", act_first)

@@ -1,0 +1,63 @@
+"""Ways to get the bus on PostgreSQL wrong: each changes its queries or its classes, in a process of its own."""
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any
+
+from bench.chaos.variants import commit_always, replace
+from kingdom.backends.postgres import PostgresBus
+from kingdom.backends.postgres import bus as postgres_bus
+from kingdom.backends.postgres.queries import load_queries
+from kingdom.bus.port import Renewal
+
+
+def no_fence() -> None:
+    """Settle and renew without looking at the token."""
+    fenced = ("hold", "done", "done_ordered", "dead", "dead_ordered", "again", "release")
+    _rewrite(dict.fromkeys(fenced, (r"lease_token = \(SELECT token FROM f\) AND ", "")))
+
+    def renew(_: PostgresBus, leases: Mapping[int, timedelta]) -> Renewal:
+        return Renewal(frozenset(leases), frozenset())
+
+    replace(PostgresBus, "renew", renew)
+
+
+def no_reaper() -> None:
+    """Never give back what a dead worker held."""
+
+    async def reap(_: PostgresBus) -> int:
+        return 0
+
+    replace(PostgresBus, "reap", reap)
+
+
+def blame_batch() -> None:
+    """Count every event of a lost lease as lost alone, and claim suspects together."""
+    together = {"claim": (r"CASE WHEN \(SELECT crash_count FROM c LIMIT 1\).*?\bEND\b", "true")}
+    blamed = {"reap": (r"CASE WHEN lease_token = ANY\(.*?\bEND\b", "greatest(2 - crash_count, 1)")}
+    _rewrite(together | blamed)
+
+
+def never_roll_back() -> None:
+    """Commit what a transaction has collected, also where its block has failed."""
+    commit_always(PostgresBus)
+
+
+POSTGRES_VARIANTS: Mapping[str, Callable[[], None]] = {
+    variant.__name__: variant for variant in (no_fence, no_reaper, blame_batch, never_roll_back)
+}
+
+
+def _rewrite(changes: Mapping[str, tuple[str, str]]) -> None:
+    """Change named queries; a pattern that fits no more is an error, not a variant that breaks nothing."""
+
+    def broken(schema: str) -> dict[str, Any]:
+        queries: dict[str, Any] = dict(load_queries(schema))
+        for name, (pattern, replacement) in changes.items():
+            queries[name], count = re.subn(pattern, replacement, queries[name], flags=re.DOTALL)
+            if not count:
+                raise LookupError(f"query {name} does not look like {pattern!r} any more")
+        return queries
+
+    replace(postgres_bus, "load_queries", broken)

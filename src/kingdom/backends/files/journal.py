@@ -1,0 +1,161 @@
+"""The journal: the commit point of every transaction, and what is replayed after a crash.
+
+Segments are append-only text. A line is one entry: checksum, place, content. The place of an entry, counted in bytes
+since the beginning of time, is its number; lease tokens and positions are made of it, so nothing else needs a counter.
+"""
+
+import os
+import zlib
+from collections.abc import Iterator
+
+import msgspec
+import structlog
+
+from kingdom.backends.files.disk import Disk
+from kingdom.backends.files.entry import Entry
+from kingdom.errors import Unavailable
+
+_SUFFIX = ".jsonl"
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Entry)
+_log = structlog.get_logger(__name__)
+
+
+class Behind(Exception):
+    """This process has slept so long that what it should read is gone: it must look at the files instead."""
+
+
+class Journal:
+    """The newest segment, open for appending; what this process has read of it ends at `end`."""
+
+    def __init__(self, directory: str, disk: Disk) -> None:
+        self._directory = directory
+        self._disk = disk
+        self._descriptor = -1
+        self.start = 0
+        self.end = 0
+
+    @property
+    def size(self) -> int:
+        """Return how much of the newest segment this process knows."""
+        return self.end - self.start
+
+    def segments(self) -> list[int]:
+        """Return where each segment starts, oldest first."""
+        names = os.listdir(self._directory)
+        return sorted(int(name.removesuffix(_SUFFIX)) for name in names if name.endswith(_SUFFIX) and name[0] != "t")
+
+    def open(self, start: int) -> None:
+        """Turn to the segment that starts here; it is made where it is missing."""
+        self.close()
+        self._descriptor = self._disk.open_for_appending(self._path(start))
+        # Always: whoever has made it may have died before its name was on disk.
+        self._disk.sync_directory(self._directory)
+        self.start = self.end = start
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def written(self) -> int:
+        """Return where the newest segment ends on disk."""
+        return self.start + os.fstat(self._descriptor).st_size
+
+    def append(self, entry: Entry, *, durable: bool) -> None:
+        """Write an entry at the end; if `durable`, return when it will survive a loss of power."""
+        content = _encoder.encode(entry)
+        line = b"%08x %d %b\n" % (zlib.crc32(content), self.end, content)
+        try:
+            self._disk.write(self._descriptor, line)
+            if durable:
+                self._disk.sync_file(self._descriptor)
+        except OSError as error:
+            # Whatever is there of it must never be taken for a commit.
+            self._disk.truncate(self._path(self.start), self.end - self.start)
+            raise Unavailable(f"the journal cannot be written ({error.strerror}): free some space") from error
+        self.end += len(line)
+
+    def sync(self) -> None:
+        """Return when everything in the newest segment will survive a loss of power."""
+        self._disk.sync_file(self._descriptor)
+
+    def follow(self, to: int) -> Iterator[tuple[int, Entry]]:
+        """Yield the entries between what this process knows and `to`, all of which are whole.
+
+        Raises Behind where a segment that this process has not read is gone already.
+        """
+        while self.end < to:
+            place = self.end
+            for line in self._read(place - self.start).splitlines(keepends=True):
+                if place >= to:
+                    break
+                entry = _decode(line, place)
+                if entry is None:
+                    raise Unavailable(f"the journal is damaged at {place}: see `{self._path(self.start)}`")
+                yield place, entry
+                place += len(line)
+            self.end = place
+            if self.end < to:
+                self._go_on(self.end)
+
+    def _go_on(self, start: int) -> None:
+        """Turn to a segment that must be there: made anew by us it would be empty for ever."""
+        try:
+            descriptor = os.open(self._path(start), os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise Behind from None
+        self.close()
+        self._descriptor, self.start, self.end = descriptor, start, start
+
+    def recover(self, start: int, after: int) -> Iterator[tuple[int, Entry]]:
+        """Yield every whole entry behind `after` of the segment that starts here; a torn tail is cut off."""
+        if start != self.start or self._descriptor < 0:
+            self.open(start)
+        place = max(after, start)
+        segment = self._read(place - start)
+        known = place
+        for line in segment.splitlines(keepends=True):
+            entry = _decode(line, place)
+            if entry is None:
+                break
+            yield place, entry
+            place += len(line)
+        if torn := segment[place - known :]:
+            if start != self.segments()[-1]:
+                # Only the newest is ever written to, and it was synced before the next one began.
+                raise Unavailable(f"the journal is damaged at {place}: bring `{self._path(start)}` back from a backup")
+            self._disk.create(f"{self._directory}/torn-{place}{_SUFFIX}", torn)
+            self._disk.truncate(self._path(start), place - start)
+            _log.warning("the end of the journal was never finished and is cut off", bytes=len(torn), place=place)
+        self.end = place
+
+    def forget_before(self, start: int) -> None:
+        """Remove the segments before this one: everything in them is on disk for good."""
+        for segment in self.segments():
+            if segment < start:
+                self._disk.unlink(self._path(segment))
+
+    def _read(self, offset: int) -> bytes:
+        # By descriptor: somebody may have removed the segment since. One call need not return all of it.
+        parts = []
+        while part := os.pread(self._descriptor, os.fstat(self._descriptor).st_size - offset, offset):
+            parts.append(part)
+            offset += len(part)
+        return b"".join(parts)
+
+    def _path(self, start: int) -> str:
+        return f"{self._directory}/{start:016d}{_SUFFIX}"
+
+
+def _decode(line: bytes, place: int) -> Entry | None:
+    """Return the entry of a line, or None where the line is not whole or does not belong here."""
+    checksum, _, rest = line.partition(b" ")
+    number, _, content = rest.partition(b" ")
+    if not content.endswith(b"\n") or number != b"%d" % place:
+        return None
+    content = content[:-1]
+    if checksum != b"%08x" % zlib.crc32(content):
+        return None
+    return _decoder.decode(content)

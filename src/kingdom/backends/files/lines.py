@@ -1,0 +1,103 @@
+"""Files of numbered JSON lines that only ever grow: the log, and the events that have ended."""
+
+import os
+from collections.abc import Iterator
+from typing import BinaryIO
+
+import msgspec
+
+from kingdom.backends.files.bodies import careful
+
+_BLOCK = 1 << 16
+
+
+class _Numbered(msgspec.Struct):
+    n: int
+
+
+_number = careful(msgspec.json.Decoder(_Numbered))
+
+
+def lines_from(path: str, number: int) -> Iterator[bytes]:
+    """Yield the whole lines with at least this number; numbers never fall from line to line."""
+    try:
+        file = open(path, "rb")  # noqa: SIM115 - closed below, and only a missing file is no error
+    except FileNotFoundError:
+        return
+    with file:
+        file.seek(_first_with(file, number))
+        for line in file:
+            if not line.endswith(b"\n"):
+                return
+            # The search ends at a line; a few before it may be smaller. What a person has spoilt is passed over.
+            if (found := _number_or_none(line)) is not None and found >= number:
+                yield line
+
+
+def first_number(path: str) -> int | None:
+    """Return the number of the first line that can be read, or None where there is none."""
+    try:
+        with open(path, "rb") as file:
+            numbers = map(_number_or_none, file)
+            return next((number for number in numbers if number is not None), None)
+    except FileNotFoundError:
+        return None
+
+
+def last_line(path: str) -> bytes | None:
+    """Return the last line that can be read, or None where there is none."""
+    try:
+        with open(path, "rb") as file:
+            end, tail = file.seek(0, os.SEEK_END), b""
+            while end > 0:
+                start = max(0, end - _BLOCK)
+                file.seek(start)
+                tail, end = file.read(end - start) + tail, start
+                for line in reversed(tail.splitlines(keepends=True)):
+                    if _number_or_none(line) is not None:
+                        return line
+    except FileNotFoundError:
+        pass
+    return None
+
+
+def whole_size_below(path: str, number: int, *, thorough: bool) -> int:
+    """Return the size of a file up to its last whole line numbered below; `thorough` trusts no line unread."""
+    try:
+        file = open(path, "rb")  # noqa: SIM115 - as above
+    except FileNotFoundError:
+        return 0
+    with file:
+        size = offset = 0 if thorough else _first_with(file, number)
+        file.seek(offset)
+        for line in file:
+            offset += len(line)
+            # A line that a person has spoilt stays where good ones follow.
+            if (found := _number_or_none(line)) is not None and found < number:
+                size = offset
+        return size
+
+
+def _first_with(file: BinaryIO, number: int) -> int:
+    """Return an offset at or shortly before the first line with at least this number, by halving the file."""
+    low, high = 0, file.seek(0, os.SEEK_END)
+    while high - low > _BLOCK:
+        middle = (low + high) // 2
+        file.seek(middle)
+        file.readline()
+        start = file.tell()
+        found = _number_or_none(file.readline()) if start < high else None
+        if found is None or found >= number:
+            high = middle
+        else:
+            low = start
+    return low
+
+
+def _number_or_none(line: bytes) -> int | None:
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        return _number(line).n
+    except msgspec.MsgspecError:
+        return None

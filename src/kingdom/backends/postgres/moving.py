@@ -1,0 +1,240 @@
+"""Moving house with PostgreSQL: a snapshot read through cursors, and COPY into empty tables in one transaction."""
+
+from collections import defaultdict
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from typing import Any, NamedTuple
+
+from msgspec.structs import astuple, replace
+from psycopg import errors
+from psycopg.rows import DictRow, dict_row
+
+from kingdom.backends.postgres.bus import PostgresBus
+from kingdom.backends.postgres.faults import translated
+from kingdom.backends.postgres.rows import read_envelope, to_json
+from kingdom.backends.postgres.transaction import Connection
+from kingdom.bus.envelope import Envelope
+from kingdom.bus.moving import (
+    AnyItem,
+    Block,
+    Census,
+    DedupKey,
+    Entry,
+    Event,
+    Manifest,
+    Movable,
+    Pause,
+    Snapshot,
+    StoredRecord,
+)
+from kingdom.errors import Permanent, Transient
+
+# Rows that travel together, in either direction: what is held in memory at any moment.
+_BATCH = 1000
+
+
+class _Row(NamedTuple):
+    """One line of COPY, and the statement that it goes to; the values stand in the order of its columns."""
+
+    statement: str
+    values: tuple[Any, ...]
+
+
+class PostgresMovable(Movable):
+    """The whole schema of a PostgresBus, given away or taken in."""
+
+    store = "postgresql"
+
+    def __init__(self, bus: PostgresBus) -> None:
+        self._bus = bus
+
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[Snapshot]:
+        """See the port."""
+        with translated():
+            async with self._bus.pool.connection() as connection:
+                # Not by the bus, which has its shortcuts: here every expired lease counts.
+                while (await self._row(connection, "reap", low=0))["leases"]:
+                    pass
+                async with connection.transaction():
+                    await self._run(connection, "freeze")
+                    await self._run(connection, "take_time")
+                    await self._refuse_in_flight(connection)
+                    async with aclosing(self._items(connection)) as items:
+                        yield Snapshot(await self._manifest(connection), items)
+
+    async def take_in(self, items: AsyncIterable[AnyItem], manifest: Manifest) -> Census:
+        """See the port."""
+        with _refusals():
+            async with self._bus.pool.connection() as connection, connection.transaction():
+                await self._run(connection, "take_time")
+                await self._run(connection, "close_store")
+                if (there := await self._census(connection)).total:
+                    raise Permanent(
+                        f"this store is not empty, it holds {there}: import into a new database or another --schema"
+                    )
+                await self._write(connection, items)
+                await self._run(connection, "rebuild_lines")
+                counted = await self._census(connection)
+                if difference := counted.difference(manifest.census):
+                    raise Permanent(f"the count after the import is wrong: {difference} announced; nothing was kept")
+                if broken := await self._run(connection, "broken_invariants"):
+                    listed = ", ".join(f"{row['what']}: {row['subject']}" for row in broken[:5])
+                    raise Permanent(f"the lines of ordered events contradict themselves: {listed}; nothing was kept")
+                await self._run(
+                    connection,
+                    "go_on_counting",
+                    last_position=manifest.last_position,
+                    last_token=manifest.last_token,
+                )
+                return counted
+
+    async def _refuse_in_flight(self, connection: Connection) -> None:
+        flying = await self._row(connection, "in_flight")
+        if flying["events"]:
+            raise Transient(
+                f"{flying['events']} event(s) are in flight under {flying['leases']} lease(s): stop the workers,"
+                " or wait until the leases have expired, and export again"
+            )
+
+    async def _manifest(self, connection: Connection) -> Manifest:
+        census = await self._census(connection)
+        return Manifest(census=census, **await self._row(connection, "last_numbers"))
+
+    async def _census(self, connection: Connection) -> Census:
+        return Census(**await self._row(connection, "census"))
+
+    async def _items(self, connection: Connection) -> AsyncGenerator[AnyItem, None]:
+        for name, item in _EXPORTS.items():
+            async with connection.cursor(name=name, row_factory=dict_row) as cursor:
+                cursor.itersize = _BATCH
+                await cursor.execute(self._bus.queries[name])
+                async for row in cursor:
+                    yield item(row)
+
+    async def _write(self, connection: Connection, items: AsyncIterable[AnyItem]) -> None:
+        waiting: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
+        async for item in items:
+            name, row = _row_of(item)
+            waiting[name].append(row)
+            if len(waiting[name]) >= _BATCH:
+                await self._copy(connection, name, waiting.pop(name))
+        for name, rows in waiting.items():
+            await self._copy(connection, name, rows)
+
+    async def _copy(self, connection: Connection, name: str, rows: list[tuple[Any, ...]]) -> None:
+        async with connection.cursor() as cursor, cursor.copy(self._bus.queries[name]) as copying:
+            for row in rows:
+                await copying.write_row(row)
+
+    async def _row(self, connection: Connection, name: str, **parameters: object) -> DictRow:
+        (row,) = await self._run(connection, name, **parameters)
+        return row
+
+    async def _run(self, connection: Connection, name: str, **parameters: object) -> list[DictRow]:
+        cursor = await connection.execute(self._bus.queries[name], parameters)
+        return await cursor.fetchall() if cursor.description else []
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Say of the driver's errors what they mean while a store is taken in."""
+    try:
+        with translated():
+            yield
+    except Transient as error:
+        match error.__cause__:
+            case errors.UniqueViolation() as cause:
+                raise Permanent(f"the same thing comes twice: {cause.diag.message_detail}; nothing was kept") from error
+            case errors.LockNotAvailable():
+                raise Transient("somebody writes in this store: stop that, and import again") from error
+        raise
+
+
+def _event(row: DictRow) -> Event:
+    return Event(
+        stream=row["stream"],
+        position=row["id"],
+        ordered=row["ordered"],
+        envelope=read_envelope(row, row["stream"]).to_wire(),
+        status=row["status"],
+        attempt=row["attempt_count"],
+        max_attempts=row["max_attempts"],
+        crash_count=row["crash_count"],
+        token=row["lease_token"],
+        created_at=row["created_at"],
+        cancel_requested=row["cancel_requested"],
+        not_before=row["not_before"],
+        due_at=row["due_at"],
+        last_attempt_at=row["last_attempt_at"],
+        processed_at=row["processed_at"],
+        error_code=row["last_error_code"],
+        error_message=row["last_error_message"],
+        history=row["history"] or [],
+    )
+
+
+def _event_row(event: Event) -> _Row:
+    envelope = Envelope.from_wire(event.envelope)
+    row = (
+        event.position,
+        envelope.event_id,
+        event.stream,
+        envelope.type,
+        envelope.schema_version,
+        envelope.occurred_at,
+        envelope.trace_id,
+        envelope.owner_id,
+        envelope.partition_key,
+        event.ordered,
+        envelope.aggregate_type,
+        envelope.aggregate_id,
+        to_json(envelope.attributes),
+        to_json(envelope.payload),
+        event.status,
+        event.attempt,
+        event.max_attempts,
+        event.crash_count,
+        event.token,
+        event.last_attempt_at,
+        event.error_code,
+        event.error_message,
+        to_json(event.history) if event.history else None,
+        event.created_at,
+        event.processed_at,
+    )
+    if event.status in ("DONE", "DISCARDED"):
+        return _Row("import_archive", row)
+    waits = "infinity" if event.status == "PENDING" else event.processed_at
+    return _Row("import_live", (*row, event.cancel_requested, event.not_before, event.due_at or waits))
+
+
+def _row_of(item: AnyItem) -> _Row:
+    if isinstance(item, Event):
+        return _event_row(item)
+    if isinstance(item, Entry):
+        item = replace(item, logged_at=item.logged_at or item.at)
+    return _Row(_IMPORTS[type(item)], _columns(item))
+
+
+def _columns(item: AnyItem) -> tuple[Any, ...]:
+    """Return the fields in their order, which is that of the columns."""
+    return tuple(to_json(value) if isinstance(value, dict) else value for value in astuple(item))
+
+
+_EXPORTS: dict[str, Callable[[DictRow], AnyItem]] = {
+    "export_live": _event,
+    "export_archive": _event,
+    "export_blocks": lambda row: Block(**row),
+    "export_records": lambda row: StoredRecord(**row),
+    "export_dedup_keys": lambda row: DedupKey(**row),
+    "export_pauses": lambda row: Pause(**row),
+    "export_log": lambda row: Entry(**row),
+}
+_IMPORTS: dict[type[AnyItem], str] = {
+    Block: "import_blocks",
+    StoredRecord: "import_records",
+    DedupKey: "import_dedup_keys",
+    Pause: "import_pauses",
+    Entry: "import_log",
+}

@@ -1,0 +1,77 @@
+"""The command line on a store of files: nothing installed, everything can be looked at."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.terminal import SHOP, Terminal, eventually
+
+
+@pytest.fixture
+def laptop(tmp_path: Path, realm: Path) -> Terminal:
+    return Terminal(tmp_path, f"file:{realm}")
+
+
+def publish(laptop: Terminal, payload: object, *words: str) -> str:
+    done = laptop.ask(
+        "bus", "publish", "--app", SHOP, "--type", "OrderPlaced", "--payload", json.dumps(payload), *words
+    )
+    event_id: str = done["eventId"]
+    return event_id
+
+
+def test_looking_at_a_store_that_is_not_there_makes_none_and_says_what_to_do(laptop: Terminal, realm: Path) -> None:
+    done = laptop.run("bus", "stats")
+    assert done.code == 1
+    assert "there is no store at" in done.err
+    assert "publish or work makes one" in done.err
+    assert not realm.exists()
+
+
+def test_an_event_is_a_file_until_a_worker_has_handled_it(laptop: Terminal, realm: Path) -> None:
+    event_id = publish(laptop, {"order": 7})
+    (file,) = realm.glob("bus/streams/orders/pending/*.json")
+    shown = json.loads(file.read_text())
+    assert (shown["eventId"], shown["payload"]) == (event_id, {"order": 7})
+    with laptop.worker() as worker:
+        eventually(lambda: [*realm.glob("bus/streams/orders/done/*.jsonl")])
+        worker.process.send_signal(signal.SIGTERM)
+        assert worker.ends() == 0
+    assert not file.exists()
+    assert "order.placed" in (realm / "logs/events.log").read_text()
+    assert laptop.ask("bus", "why", event_id)[0]["status"] == "DONE"
+
+
+def test_a_dead_letter_is_listed_patched_and_redriven(laptop: Terminal, realm: Path) -> None:
+    event_id = publish(laptop, {"fail": "no such customer"})
+    with laptop.worker() as worker:
+        (file,) = eventually(lambda: [*realm.glob("bus/streams/orders/dead/*.json")])
+        assert "no such customer" in file.read_text()
+        (letter,) = laptop.ask("bus", "dead", "list")
+        assert letter["eventId"] == event_id
+        patched = laptop.run("bus", "dead", "patch", event_id, "--stream", "orders", "--payload", '{"order": 1}')
+        assert patched.code == 0, patched.err
+        assert laptop.run("bus", "redrive", event_id).code == 0
+        eventually(lambda: [*realm.glob("bus/streams/orders/done/*.jsonl")])
+        worker.process.send_signal(signal.SIGTERM)
+        assert worker.ends() == 0
+
+
+def test_everything_moves_into_a_database_and_back(laptop: Terminal, terminal: Terminal, tmp_path: Path) -> None:
+    publish(laptop, {"order": 1})
+    publish(laptop, {"order": 2}, "--delay", "1h")
+    there, back = tmp_path / "there.jsonl", tmp_path / "back.jsonl.gz"
+    assert laptop.ask("storage", "export", str(there))["exported"]["openEvents"] == 2
+    assert terminal.ask("storage", "import", str(there))["imported"]["openEvents"] == 2
+    assert terminal.ask("storage", "export", str(back))["exported"]["openEvents"] == 2
+    home = Terminal(tmp_path, f"file:{tmp_path / 'home'}")
+    assert home.ask("storage", "import", str(back))["imported"]["openEvents"] == 2
+    assert [row["pending"] for row in home.ask("bus", "stats")] == [2]
+
+
+def test_a_store_on_another_host_is_refused(tmp_path: Path) -> None:
+    done = Terminal(tmp_path, "file://elsewhere/realm").run("bus", "stats")
+    assert done.code == 2
+    assert "must be on this host, not on elsewhere" in done.err

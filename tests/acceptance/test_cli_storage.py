@@ -1,0 +1,186 @@
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import typer
+
+from kingdom.backends.postgres import PostgresBus
+from kingdom.bus import Dead, Envelope
+from kingdom.cli import storage
+from tests.acceptance import shop
+from tests.acceptance.terminal import Terminal, eventually
+
+COMMANDS = typer.main.get_command(storage.app).commands  # type: ignore[attr-defined]
+ELSEWHERE = ("--schema", "elsewhere")
+NOTHING = {
+    "openEvents": 0,
+    "deadEvents": 0,
+    "endedEvents": 0,
+    "blockedKeys": 0,
+    "records": 0,
+    "dedupKeys": 0,
+    "pausedStreams": 0,
+    "logEntries": 0,
+}
+HELD = {**NOTHING, "openEvents": 3, "deadEvents": 1, "blockedKeys": 1, "pausedStreams": 1, "logEntries": 1}
+
+
+async def furnish(terminal: Terminal, dsn: str) -> None:
+    async with PostgresBus(dsn, shop.topology) as bus:
+        await bus.publish(*(Envelope(type="LineAdded", partition_key="k") for _ in range(2)))
+        (head,) = await bus.claim("lines", 1, "somebody")
+        async with bus.transaction(hold=[head]) as transaction:
+            await transaction.settle(head, Dead("gone"))
+        await bus.publish(*(Envelope(type="OrderPlaced", payload={"order": number}) for number in range(2)))
+    assert terminal.run("bus", "pause", "shelf.1", "--reason", "tidying").code == 0
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "house.jsonl.gz"
+
+
+@pytest.fixture
+async def packed(terminal: Terminal, dsn: str, file: Path) -> Path:
+    """Return an archive of a store, and leave an empty one elsewhere."""
+    await furnish(terminal, dsn)
+    assert terminal.ask("storage", "export", str(file))["exported"] == HELD
+    assert terminal.run("bus", "migrate", *ELSEWHERE).code == 0
+    return file
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself_by_example_and_documents_its_json(name: str) -> None:
+    command = COMMANDS[name]
+    assert f"Example: kingdom storage {name}" in command.help
+    assert "JSON: " in command.help
+    flags = {flag for parameter in command.params for flag in parameter.opts}
+    assert {"--json", "--database-url", "--schema", "--app"} <= flags
+
+
+def test_the_help_names_the_storage_and_its_commands(terminal: Terminal) -> None:
+    assert "storage" in terminal.run("--help").out
+    shown = terminal.run("storage", "--help").out
+    assert all(name in shown for name in ("export", "import"))
+
+
+async def test_open_work_is_done_where_it_was_moved_to(terminal: Terminal, packed: Path) -> None:
+    moved = terminal.ask("storage", "import", str(packed), *ELSEWHERE)
+    expected = {"file": str(packed), "from": "postgresql", "to": "postgresql", "exported": HELD, "imported": HELD}
+    assert moved == expected
+    assert terminal.ask("bus", "dead", "list", *ELSEWHERE)[0]["errorMessage"] == "gone"
+    with terminal.worker(*ELSEWHERE):
+        entries = eventually(lambda: len(log := placed(terminal)) == 2 and log)
+    assert entries == [{"order": 0}, {"order": 1}]
+
+
+def placed(terminal: Terminal) -> list[dict[str, int]]:
+    log = terminal.run("bus", "tail", *ELSEWHERE, "--json").documents
+    return sorted((entry["data"] for entry in log if entry["type"] == "order.placed"), key=lambda data: data["order"])
+
+
+async def test_people_see_what_was_counted_on_both_sides(terminal: Terminal, dsn: str, file: Path) -> None:
+    await furnish(terminal, dsn)
+    exported = terminal.run("storage", "export", str(file))
+    assert exported.code == 0
+    assert "open events" in exported.out
+    assert f"kingdom storage import {file}" in exported.out
+    assert exported.err == ""
+    terminal.run("bus", "migrate", *ELSEWHERE)
+    imported = terminal.run("storage", "import", str(file), *ELSEWHERE)
+    assert imported.code == 0
+    (line,) = (line for line in imported.out.splitlines() if "open events" in line)
+    assert line.split() == ["open", "events", "3", "3"]
+
+
+async def test_a_person_who_looks_sees_how_far_it_has_come(terminal: Terminal, packed: Path, tmp_path: Path) -> None:
+    again = tmp_path / "again.jsonl"
+    screen = terminal.converse("storage", "export", str(again), until="Everything is in", answer="").out
+    assert "Exporting" in screen
+    assert "7/7" in screen
+    screen = terminal.converse("storage", "import", str(packed), *ELSEWHERE, until="Everything is in", answer="").out
+    assert "Checking" in screen
+    assert "Importing" in screen
+    assert "7/7" in screen
+
+
+def cut_off(whole: bytes) -> bytes:
+    return whole[:-20]
+
+
+def flipped(whole: bytes) -> bytes:
+    middle = len(whole) // 2
+    return whole[:middle] + bytes([whole[middle] ^ 0xFF]) + whole[middle + 1 :]
+
+
+@pytest.mark.parametrize("damage", [cut_off, flipped])
+def test_a_damaged_archive_is_refused_and_nothing_is_written(
+    terminal: Terminal, packed: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    packed.write_bytes(damage(packed.read_bytes()))
+    done = terminal.run("storage", "import", str(packed), *ELSEWHERE)
+    assert done.code == 1
+    assert "export it again" in done.err
+    assert done.out == ""
+    assert terminal.ask("bus", "stats", *ELSEWHERE) == []
+
+
+async def test_a_store_that_holds_something_is_left_as_it_is(terminal: Terminal, packed: Path) -> None:
+    before = terminal.ask("bus", "stats")
+    done = terminal.run("storage", "import", str(packed))
+    assert done.code == 1
+    assert "not empty, it holds 3 open events" in done.err
+    assert [row | {"oldestPendingSeconds": 0} for row in terminal.ask("bus", "stats")] == [
+        row | {"oldestPendingSeconds": 0} for row in before
+    ]
+
+
+async def test_a_store_with_events_in_flight_is_not_exported(terminal: Terminal, dsn: str, file: Path) -> None:
+    await furnish(terminal, dsn)
+    async with PostgresBus(dsn, shop.topology) as bus:
+        assert await bus.claim("orders", 1, "somebody")
+        done = terminal.run("storage", "export", str(file))
+    assert done.code == 1
+    assert "in flight under 1 lease(s): stop the workers" in done.err
+    assert not await asyncio.to_thread(file.exists)
+
+
+async def test_a_store_that_changed_meanwhile_is_told_of(terminal: Terminal, dsn: str, file: Path) -> None:
+    await furnish(terminal, dsn)
+    with psycopg.connect(dsn) as connection:
+        # The export waits here, its snapshot taken already.
+        connection.execute("LOCK TABLE kingdom.log IN ACCESS EXCLUSIVE MODE")
+        exporting = asyncio.create_task(asyncio.to_thread(terminal.run, "storage", "export", str(file)))
+        await asyncio.to_thread(eventually, lambda: waiting(connection))
+        async with PostgresBus(dsn, shop.topology) as bus:
+            await bus.publish(Envelope(type="OrderPlaced"))
+        connection.rollback()
+        done = await exporting
+    assert done.code == 0
+    assert "changed meanwhile" in done.err
+
+
+def waiting(connection: psycopg.Connection[Any]) -> list[Any]:
+    return connection.execute("SELECT pid FROM pg_locks WHERE NOT granted").fetchall()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (("import", "nowhere.jsonl"), 2, "nowhere.jsonl"),
+        (("export", "nowhere/house.jsonl"), 1, "nowhere/house.jsonl cannot be used"),
+        (("export", "README.md"), 1, "exists already"),
+        (("import", "README.md"), 1, "is no archive"),
+        (("export", "house.jsonl", *ELSEWHERE), 2, "kingdom bus migrate"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_a_sentence_with_an_honest_code(
+    terminal: Terminal, words: tuple[str, ...], code: int, sentence: str
+) -> None:
+    done = terminal.run("storage", *words)
+    assert done.code == code, done
+    assert sentence in done.err
+    assert done.out == ""

@@ -1,0 +1,268 @@
+"""Crashing a scene at every point there is, and looking at what recovery makes of it."""
+
+import asyncio
+import os
+import signal
+import traceback
+import warnings
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kingdom.backends.files import store as store_module
+from kingdom.backends.files.disk import Disk
+from kingdom.backends.files.store import Store
+from kingdom.bus import Done
+from kingdom.errors import Unavailable
+from tests.integration.crash_picture import Picture, files_of, lies_of, picture_of
+from tests.integration.crash_scenes import KINDS, BlockingBus, Scene, event
+from tests.integration.crashing_disk import DIVISIBLE, CountingDisk, FullDisk, KillingDisk, Moment, TrappedDisk
+from tests.integration.power_loss import RecordingDisk, State
+
+_BY_NAME = {kind.name: kind for kind in KINDS}
+_REALM = "realm"
+# What is wrong at one point, or None.
+Complaint = str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A scene as it went without a crash: its operations, and the picture before and after every step."""
+
+    scene: Scene
+    given: Any
+    base: State
+    disk: RecordingDisk
+    pictures: Sequence[Picture]
+    # How many operations were done when each step had ended.
+    ends: Sequence[int]
+
+    def steps_begun_after(self, operations: int) -> int:
+        return sum(1 for end in self.ends if end <= operations)
+
+    def steps_lasting_after(self, operations: int) -> int:
+        """Return how many steps even a loss of power cannot take back."""
+        ended = [step for step, end in enumerate(self.ends) if end <= operations and step not in self.scene.volatile]
+        return ended[-1] + 1 if ended else 0
+
+
+def rehearse(scene: Scene, place: Path, recording: Callable[[Path], RecordingDisk] = RecordingDisk) -> Run:
+    """Prepare a scene, make it last, and take its steps while everything is noted."""
+    base = place / "base"
+    base.mkdir()
+    given: Any = {}
+    if scene.prepare:
+        bus = BlockingBus(base / _REALM)
+        bus.store.open()
+        given = asyncio.run(_await(scene.prepare(bus)))
+        bus.store.checkpoint()
+        bus.store.close()
+    prepared = State.of(base)
+    stage = prepared.build(place / "stage")
+    disk = recording(stage)
+    pictures, ends = [_picture(stage, place)], []
+
+    def look(bus: BlockingBus) -> None:
+        pictures.append(_picture(stage, place))
+        assert picture_of(bus.store) == pictures[-1], "the files do not tell what the books do"
+        ends.append(len(disk.operations))
+
+    take_steps(scene, given, stage, disk, look)
+    return Run(scene, given, prepared, disk, pictures, ends)
+
+
+def killed_everywhere(run: Run, place: Path) -> Iterator[Complaint]:
+    """Kill a process before, in and after every operation."""
+    for number, name in enumerate(run.disk.operations):
+        begun = run.steps_begun_after(number)
+        for moment in _moments(name):
+            stage = run.base.build(place / "killed")
+            # What stands before an operation stands after the one before it: the one is for a process that was there
+            # all the time, the other for a new one.
+            witness = open_with(stage, Disk()) if run.scene.prepare and moment != "after" else None
+            if witness:
+                picture_of(witness)
+            kill_at(run, stage, number, moment)
+            found = recovered(stage, witness=witness)
+            yield _judged(f"killed {moment} operation {number}, {name}", found, run.pictures[begun : begun + 2])
+
+
+def full_everywhere(run: Run, place: Path) -> Iterator[Complaint]:
+    """Let the disk be full at every operation, and try the same again at once and in a new process."""
+    for number, name in enumerate(run.disk.operations):
+        bus = BlockingBus(run.base.build(place / "full") / _REALM, disk := FullDisk(number))
+        bus.store.open()
+        disk.is_armed = True
+        allowed = run.pictures[1:]
+        try:
+            asyncio.run(_await(run.scene.steps[0](bus, run.given)))
+        except Unavailable:
+            # Who is told so must find nothing done.
+            allowed = run.pictures[:1]
+        found, lies = _seen(bus.store)
+        for each in ("; ".join(lies) or found, recovered(place / "full")):
+            yield _judged(f"disk full at operation {number}, {name}", each, allowed)
+
+
+def without_power_everywhere(run: Run, place: Path) -> Iterator[Complaint]:
+    """Lose power after every operation, in every way."""
+    known: dict[bytes, Picture | str] = {}
+    for count in range(len(run.disk.operations) + 1):
+        allowed = run.pictures[run.steps_lasting_after(count) : run.steps_begun_after(count) + 2]
+        for number, kept in enumerate(run.disk.losses(count)):
+            state = run.disk.state(kept)
+            # Many losses leave the same behind, and one look at that is enough.
+            if (digest := state.digest()) not in known:
+                known[digest] = recovered(state.build(place / "dark"), "after the loss", "after another one")
+            last = run.disk.operations[count - 1] if count else "nothing"
+            yield _judged(f"power lost after operation {count}, {last}, in way {number}", known[digest], allowed)
+
+
+def killed_in_recovery_everywhere(place: Path, crashed: State, boot: str | None, after: Picture) -> Iterator[Complaint]:
+    """Kill the process that recovers a store at every operation."""
+    counting = CountingDisk()
+    open_with(crashed.build(place / "counted"), counting, boot).close()
+    for number, name in enumerate(counting.operations):
+        for moment in _moments(name):
+            # The moment before the next operation is no other one here.
+            if moment == "after" and number < len(counting.operations) - 1:
+                continue
+            stage = crashed.build(place / "killed twice")
+            kill(lambda: open_with(stage, KillingDisk(number, moment), boot))  # noqa: B023 - called at once
+            yield _judged(f"recovery killed {moment} operation {number}, {name}", recovered(stage, boot), [after])
+
+
+def kill_at(run: Run, stage: Path, number: int, moment: Moment) -> None:
+    """Take the steps of a scene in a process that is killed at an operation."""
+    kill(lambda: take_steps(run.scene, run.given, stage, KillingDisk(number, moment)))
+
+
+def recovered(place: Path, *boots: str | None, witness: Store | None = None) -> Picture | str:
+    """Return what recovery makes of a store; or what is wrong with it, whichever way the crash went."""
+    root = place / _REALM
+    boot, another = (*boots, *boots, None, None)[:2]
+    try:
+        first, lies = _seen(witness or open_with(place, Disk(), boot))
+        if lies:
+            return "; ".join(lies)
+        files = files_of(root)
+        bus = BlockingBus(root)
+        bus.store.boot = another or bus.store.boot
+        bus.store.open()
+        believed, again = picture_of(bus.store), files_of(root)
+        if (believed, again) != (first, files):
+            changed = {name for name in {*files, *again} if files.get(name) != again.get(name)}
+            return f"a second recovery changes {changed or 'what is believed'}"
+        _at_once(_go_on(bus))
+        bus.store.close()
+        if not boots:
+            return first if _lasts(place, bus.store.journal.end) else "what was done afterwards does not last"
+    except Exception:  # noqa: BLE001 - whatever it is, it belongs to this point, and the sweep goes on
+        return traceback.format_exc()
+    return first
+
+
+def kill(act: Callable[[], object]) -> None:
+    """Do something in a process that must get killed at it."""
+    with warnings.catch_warnings():
+        # Newer Pythons warn of threads, and a parallel test run has some; none of them is of any use to the child.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if not pid:
+        try:
+            act()
+        except BaseException:  # noqa: BLE001 - nothing may get back into the test from here
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(pid, 0)
+    assert os.WIFSIGNALED(status), "it was not killed"
+    assert os.WTERMSIG(status) == signal.SIGKILL
+
+
+def open_with(place: Path, disk: Disk, boot: str | None = None) -> Store:
+    """Open the store in a place with a disk, in this boot or in another one."""
+    store = Store(str(place / _REALM), _BY_NAME, disk)
+    store.boot = boot or store.boot
+    if isinstance(disk, TrappedDisk):
+        disk.is_armed = True
+    store.open()
+    return store
+
+
+def take_steps(
+    scene: Scene, given: Any, place: Path, disk: Disk, look: Callable[[BlockingBus], None] | None = None
+) -> None:
+    bus = BlockingBus(place / _REALM, disk)
+    if scene.prepare:
+        bus.store.open()
+        if isinstance(disk, RecordingDisk):
+            disk.begin()
+    if isinstance(disk, TrappedDisk):
+        disk.is_armed = True
+    usual, store_module.SEGMENT_BYTES = store_module.SEGMENT_BYTES, scene.segment_bytes
+    try:
+        for step in scene.steps:
+            asyncio.run(_await(step(bus, given)))
+            if look:
+                look(bus)
+    finally:
+        store_module.SEGMENT_BYTES = usual
+    bus.store.close()
+
+
+def _moments(operation: str) -> tuple[Moment, ...]:
+    return ("before", "middle", "after") if operation in DIVISIBLE else ("before", "after")
+
+
+async def _await(something: Any) -> Any:
+    return await something
+
+
+def _picture(stage: Path, place: Path) -> Picture:
+    """Look at a copy, so that nothing is noted of it."""
+    picture, lies = _seen(open_with(State.of(stage).build(place / "look"), Disk()))
+    assert not lies
+    return picture
+
+
+def _seen(store: Store) -> tuple[Picture, list[str]]:
+    try:
+        return picture_of(store), lies_of(store)
+    finally:
+        store.close()
+
+
+async def _go_on(bus: BlockingBus) -> None:
+    new = event("Afterwards")
+    await bus.publish(new)
+    (delivery,) = await bus.claim("afterwards", 1, "w")
+    assert delivery.envelope.event_id == new.event_id
+    async with bus.transaction([delivery]) as transaction:
+        await transaction.settle(delivery, Done())
+    assert not await bus.claim("afterwards", 1, "w")
+
+
+def _at_once(acting: Coroutine[Any, Any, None]) -> None:
+    """Run what never waits, without a loop."""
+    with suppress(StopIteration):
+        acting.send(None)
+        raise AssertionError("it waits for something")
+
+
+def _lasts(place: Path, end: int) -> bool:
+    """Tell whether a loss of power, now, leaves the journal as it is: no number may be given twice."""
+    store = open_with(place, Disk(), "after a loss of power")
+    store.close()
+    return store.journal.end == end
+
+
+def _judged(point: str, found: Picture | str, allowed: Sequence[Picture]) -> Complaint:
+    if isinstance(found, str):
+        return f"{point}: {found}"
+    if found in allowed:
+        return None
+    parts = {part for part in found if all(found[part] != each[part] for each in allowed)}
+    return f"{point}: neither before nor after: {({part: found[part] for part in parts}) or 'something of both'}"

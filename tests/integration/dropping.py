@@ -1,0 +1,127 @@
+"""A realm with a queue of events that people may drop files into, and a worker that handles what was taken in."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import NAMESPACE_URL, uuid5
+
+from kingdom.backends.files import FilesBus, FilesOperations
+from kingdom.bus import (
+    Cursor,
+    Dispatcher,
+    Envelope,
+    Query,
+    Received,
+    Record,
+    RecordKind,
+    Stream,
+    Topology,
+    Transaction,
+    Worker,
+)
+from kingdom.bus.record import Adoption
+from kingdom.errors import MalformedEvent
+
+PATIENCE_SECONDS = 60.0
+
+
+def read(doc: Mapping[str, Any]) -> Record:
+    for name in ("id", "type"):
+        if not isinstance(doc.get(name), str) or not doc[name]:
+            raise MalformedEvent(f"the field {name!r} must be a text")
+    return Record(kind="event", id=doc["id"], state="pending", doc=doc)
+
+
+def announce(record: Record) -> Envelope:
+    return Envelope(type="Arrived", event_id=uuid5(NAMESPACE_URL, record.id), payload={"id": record.id})
+
+
+EVENTS = RecordKind(
+    name="event",
+    directories={"pending": "queue/events/pending", "dispatched": "queue/events/dispatched"},
+    adoption=Adoption(state="pending", read=read, announce=announce),
+)
+TOPOLOGY = Topology([Stream(name="arrivals", subscribes=frozenset({"Arrived"}))])
+
+
+@dataclass(slots=True)
+class Desk:
+    """The queue as people see it, and the bus behind it."""
+
+    root: Path
+    bus: FilesBus
+
+    @property
+    def box(self) -> Path:
+        return self.root / "queue/events/pending"
+
+    @property
+    def rejected(self) -> Path:
+        return self.root / "queue/events/rejected"
+
+    def drop(self, event_id: str, **fields: Any) -> Path:
+        """Put a good document in place, as the source document says: temporary name, then rename."""
+        unfinished = self.box / f".tmp-{event_id}.json"
+        unfinished.write_text(json.dumps({"id": event_id, "type": "github.pr.review_requested", **fields}))
+        return unfinished.rename(self.box / f"{event_id}.json")
+
+    def reason(self, name: str) -> str:
+        return (self.rejected / f"{name}.reason").read_text()
+
+    async def record(self, event_id: str) -> Record | None:
+        async with self.bus.transaction() as transaction:
+            return await transaction.get("event", event_id)
+
+    async def dispatched(self) -> list[str]:
+        async with self.bus.transaction() as transaction:
+            found = await transaction.find(Query(kind="event", state="dispatched", limit=100_000))
+        return [record.id for record in found]
+
+    async def log(self) -> list[tuple[str, Mapping[str, Any]]]:
+        entries = await FilesOperations(self.bus).read_log(Cursor(), 100_000)
+        return [(logged.entry.type, logged.entry.data) for logged in entries]
+
+    async def until(self, condition: Callable[[], Any], what: str) -> None:
+        """Wait until a condition holds; it may be a coroutine function."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while True:
+                answer = condition()
+                if asyncio.iscoroutine(answer):
+                    answer = await answer
+                if answer:
+                    return
+                await asyncio.sleep(0.02)
+        raise AssertionError(what)
+
+
+@asynccontextmanager
+async def desk(root: Path) -> AsyncIterator[Desk]:
+    """Open the realm without anybody at work."""
+    async with FilesBus(root, TOPOLOGY, [EVENTS]) as bus:
+        yield Desk(root, bus)
+
+
+@asynccontextmanager
+async def staffed_desk(root: Path) -> AsyncIterator[Desk]:
+    """Open the realm with a worker that dispatches every event that arrives."""
+    dispatcher = Dispatcher()
+
+    @dispatcher.reaction("Arrived")
+    async def dispatch(event: Received[dict[str, str]], transaction: Transaction) -> None:
+        record = await transaction.get("event", event.payload["id"])
+        assert record is not None
+        await transaction.put(replace(record, state="dispatched"))
+
+    async with desk(root) as opened:
+        worker = Worker(opened.bus, dispatcher, ["arrivals"], poll=timedelta(milliseconds=200))
+        running = asyncio.create_task(worker.run())
+        try:
+            yield opened
+        finally:
+            worker.stop()
+            await running

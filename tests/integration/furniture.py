@@ -1,0 +1,96 @@
+"""A store with something in every state that an event, a record and a key can be in."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from kingdom.bus import Dead, Done, Envelope, LogEntry, Record, Retry
+from kingdom.clock import utc_now
+from tests.contract.scene import HOUR, NO_WAIT, Scene, ping, skip, step
+
+LONG_AGO = datetime(2020, 2, 29, 12, 30, 0, 123456, tzinfo=UTC)
+
+
+async def furnish(scene: Scene) -> None:
+    """Bring a store into every state that an event, a record and a key can be in."""
+    await _unordered_events(scene)
+    await _ordered_events(scene)
+    await _everything_else(scene)
+
+
+async def _unordered_events(scene: Scene) -> None:
+    bus = scene.bus
+    rich = Envelope(
+        type="Both",
+        payload={"text": 'ünï"cödé\\\n\t🏰', "deep": [{"n": 1.5}, None, True, 12345678901234567890], "empty": {}},
+        schema_version=3,
+        occurred_at=LONG_AGO,
+        owner_id="owner",
+        partition_key="",
+        aggregate_type="order",
+        aggregate_id="7",
+        attributes={"market": "krx", "strategyKey": "a=b"},
+    )
+    await bus.publish(ping(1), ping(2), rich)
+    await bus.publish(ping(3), at=utc_now() + HOUR)
+    for host, outcome in (
+        ("retrying", Retry(HOUR, "busy", "the line is busy\tstill")),
+        ("dead", Dead("broken", "broken")),
+        ("discarded", Dead("useless", "useless")),
+        ("done", Done()),
+    ):
+        await bus.publish(Envelope(type="Ping", stream=f"host.{host}", payload={"host": host}))
+        delivery = await scene.claim_one(f"host.{host}")
+        await scene.settle(outcome, delivery)
+        if host == "discarded":
+            await scene.discard(delivery)
+    await _twice_dead(scene)
+    await bus.publish(Envelope(type="Ping", stream="host.lost"))
+    lost = await scene.claim_one("host.lost")
+    assert await scene.cancel(lost) == "requested"
+    assert await scene.lose(lost) == 1
+
+
+async def _twice_dead(scene: Scene) -> None:
+    event = Envelope(type="Ping", stream="host.history", payload={"good": False})
+    await scene.bus.publish(event)
+    first = await scene.kill_next("host.history")
+    await scene.operations.patch(event.event_id, "host.history", {"good": True}, actor="tester")
+    await scene.redrive(first)
+    await scene.kill_next("host.history")
+
+
+async def _ordered_events(scene: Scene) -> None:
+    bus = scene.bus
+    await bus.publish(*(step("blocked", number) for number in range(3)))
+    await scene.kill_next("line")
+    await bus.publish(*(step("retrying", number) for number in range(3)))
+    await scene.settle(Retry(HOUR, "busy", "busy"), await scene.claim_one("line"))
+    await bus.publish(*(step("waiting", number) for number in range(4)))
+    await scene.settle(Done(), await scene.claim_one("line"))
+    await bus.publish(step("later"), at=utc_now() + HOUR)
+    await pass_by(scene)
+
+
+async def pass_by(scene: Scene) -> None:
+    """Redrive a dead event while the next of its key is in flight, and lose that one's lease."""
+    await scene.bus.publish(*(skip("passed", number) for number in range(3)))
+    dead = await scene.kill_next("skipping")
+    flying = await scene.claim_one("skipping")
+    await scene.redrive(dead)
+    assert await scene.lose(flying) == 1
+
+
+async def _everything_else(scene: Scene) -> None:
+    async with scene.bus.transaction() as transaction:
+        for number in range(3):
+            await transaction.put(Record(kind="job", id=f"job-{number}", state="open", doc={"n": number, "ü": [None]}))
+            await transaction.append(LogEntry(type="job.opened", actor="tester", data={"n": number}, at=LONG_AGO))
+        await transaction.put(Record(kind="tally", id="t", state="counting", owner="me", due_at=LONG_AGO))
+        await transaction.once("webhook", "delivery-1", HOUR)
+        await transaction.once("webhook", "delivery-2", NO_WAIT)
+    async with scene.bus.transaction() as transaction:
+        job = await transaction.get("job", "job-1")
+        assert job
+        await transaction.put(replace(job, state="closed", doc={"closed": True}))
+        await transaction.append(LogEntry(type="job.closed", actor="tester", aggregate_type="job", aggregate_id="1"))
+    await scene.operations.pause("other", reason="the other side is down", actor="tester")

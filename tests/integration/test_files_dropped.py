@@ -1,0 +1,346 @@
+"""Files that people drop into a queue, edit there, break there or take away again."""
+
+import asyncio
+import itertools
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from kingdom.backends.files import FilesBus
+from kingdom.backends.files.layout import file_name, is_unfinished
+from kingdom.bus import Envelope, Record
+from kingdom.bus.record import Adoption
+from tests.integration.dropping import EVENTS, TOPOLOGY, Desk, desk, staffed_desk
+
+
+async def test_a_dropped_document_is_taken_in_and_handled(realm: Path) -> None:
+    async with staffed_desk(realm) as at:
+        at.drop("evt-github-1", repo="acme/shop")
+        await at.until(at.dispatched, "it is dispatched")
+        record = await at.record("evt-github-1")
+    assert record is not None
+    assert (record.state, record.doc["repo"]) == ("dispatched", "acme/shop")
+    shown = json.loads((realm / "queue/events/dispatched/evt-github-1.json").read_text())
+    assert (shown["id"], shown["repo"]) == ("evt-github-1", "acme/shop")
+    assert not list((realm / "queue/events/pending").iterdir())
+
+
+async def test_what_lay_there_before_anybody_came_is_taken_in_too(realm: Path) -> None:
+    box = realm / "queue/events/pending"
+    box.mkdir(parents=True)
+    (box / "evt-1.json").write_text('{"id": "evt-1", "type": "a"}')
+    async with staffed_desk(realm) as at:
+        await at.until(at.dispatched, "it is dispatched")
+
+
+async def test_a_document_that_is_written_slowly_in_place_is_taken_in_when_it_is_whole(realm: Path) -> None:
+    async with staffed_desk(realm) as at:
+        path = at.box / "evt-slow.json"
+        path.write_text('{"id": "evt-slow", ')
+        # Longer than a look takes: the half document must have been seen and left alone.
+        await asyncio.sleep(0.5)
+        assert path.exists()
+        path.write_text('{"id": "evt-slow", "type": "a"}')
+        await at.until(at.dispatched, "it is dispatched")
+        assert not at.rejected.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("broken.json", '{"id": ', "no JSON object"),
+        ("list.json", "[1]", "no JSON object"),
+        ("empty.json", "", "no JSON object"),
+        ("nameless.json", '{"type": "a"}', "the field 'id' must be a text"),
+        ("other.json", '{"id": "evt-2", "type": "a"}', "call it evt-2.json"),
+        ("climbing.json", '{"id": "../../etc/passwd", "type": "a"}', "call it %2E.%2F..%2Fetc%2Fpasswd.json"),
+        ("notes.txt", '{"id": "notes", "type": "a"}', "does not end in .json"),
+    ],
+)
+async def test_what_cannot_be_taken_in_is_moved_aside_with_a_reason(
+    realm: Path, name: str, content: str, reason: str
+) -> None:
+    async with staffed_desk(realm) as at:
+        (at.box / name).write_text(content)
+        await at.until((at.rejected / name).exists, "it is moved aside")
+        assert reason in at.reason(name)
+        assert (at.rejected / name).read_text() == content
+        told = [data for what, data in await at.log() if what == "record.rejected"]
+        assert [data["file"] for data in told] == [name]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("%FF.json", '{"id": "a"}', "call it a.json"),
+        ("empty.json", '{"id": ""}', "an empty id cannot become a file name"),
+        ("number.json", '{"id": 5}', "its id must be a text, and not 5"),
+        ("none.json", "{}", "KeyError('id')"),
+        ("unheard.json", '{"id": "unheard"}', "ZeroDivisionError"),
+    ],
+)
+async def test_what_a_careless_kind_fails_on_is_moved_aside_and_does_not_stop_the_others(
+    realm: Path, name: str, content: str, reason: str
+) -> None:
+    def announce_some(record: Record) -> Envelope:
+        return Envelope(type="Arrived", payload={"id": record.id, "share": 1 / (record.id != "unheard")})
+
+    def read_anything(doc: Mapping[str, Any]) -> Record:
+        return Record(kind="event", id=doc["id"], state="pending", doc=doc)
+
+    careless = replace(EVENTS, adoption=Adoption(state="pending", read=read_anything, announce=announce_some))
+    async with FilesBus(realm, TOPOLOGY, [careless]) as bus:
+        at = Desk(realm, bus)
+        (at.box / name).write_text(content)
+        at.drop("zebra")
+        await bus.reap()
+        assert reason in at.reason(file_name(name))
+        (delivery,) = await bus.claim("arrivals", 10, "worker")
+        assert delivery.envelope.payload["id"] == "zebra"
+
+
+async def test_a_stray_name_in_a_directory_of_records_stops_nothing(realm: Path) -> None:
+    async with desk(realm) as at:
+        dispatched = realm / "queue/events/dispatched"
+        dispatched.mkdir()
+        for name in ("%FF.json", ".json", "not encoded.json", ".#evt-1.json"):
+            (dispatched / name).write_text("{}")
+        (dispatched / "folder.json").mkdir()
+        (dispatched / "link.json").symlink_to("nowhere")
+        at.drop("evt-1")
+        await at.bus.reap()
+        assert await at.record("evt-1")
+        assert await at.dispatched() == []
+
+
+async def test_links_pipes_and_directories_are_moved_aside_unopened(realm: Path) -> None:
+    secret = realm.parent / "secret.json"
+    secret.write_text('{"id": "secret", "type": "a"}')
+    async with staffed_desk(realm) as at:
+        (at.box / "secret.json").symlink_to(secret)
+        os.mkfifo(at.box / "pipe.json")
+        (at.box / "folder.json").mkdir()
+        names = ("secret.json", "pipe.json", "folder.json")
+        await at.until(lambda: all(os.path.lexists(at.rejected / name) for name in names), "all are moved aside")
+        assert all("no plain file" in at.reason(name) for name in names)
+    assert secret.exists()
+
+
+async def test_a_document_of_a_known_id_is_refused(realm: Path) -> None:
+    async with staffed_desk(realm) as at:
+        at.drop("evt-1")
+        await at.until(at.dispatched, "it is dispatched")
+        at.drop("evt-1")
+        await at.until((at.rejected / "evt-1.json").exists, "the second is moved aside")
+        assert "known already: it is dispatched" in at.reason("evt-1.json")
+
+
+async def test_what_an_editor_leaves_beside_a_file_is_left_alone(realm: Path) -> None:
+    async with desk(realm) as at:
+        names = [".evt-1.json.swp", "evt-1.json~", ".tmp-evt-2.json", "4913", "#evt-1.json#"]
+        for name in names:
+            (at.box / name).write_text("half")
+        at.drop("evt-1")
+        await at.bus.reap()
+        assert await at.record("evt-1")
+        assert sorted(path.name for path in at.box.iterdir()) == sorted([*names, "evt-1.json"])
+
+
+async def test_a_pending_document_can_be_edited(realm: Path) -> None:
+    async with desk(realm) as at:
+        path = at.drop("evt-1", priority="low")
+        await at.bus.reap()
+        assert '"priority": "low"' in path.read_text()
+        # As `sed -i` does it: a new file under a temporary name, renamed over the old one.
+        sed = await asyncio.create_subprocess_exec("sed", "-i", 's/"low"/"high"/', str(path))
+        assert await sed.wait() == 0
+        record = await at.record("evt-1")
+        assert record is not None
+        assert (record.doc["priority"], record.version) == ("high", 1)
+        await at.bus.reap()
+        assert path.exists()
+
+
+async def test_an_editor_that_drops_our_note_loses_nothing(realm: Path) -> None:
+    async with desk(realm) as at:
+        path = at.drop("evt-1", priority="low")
+        await at.bus.reap()
+        path.write_text('{"id": "evt-1", "type": "a", "priority": "high"}')
+        record = await at.record("evt-1")
+        assert record is not None
+        assert (record.doc["priority"], record.version) == ("high", 1)
+
+
+async def test_a_dropped_document_is_no_record_before_it_is_taken_in(realm: Path) -> None:
+    async with desk(realm) as at:
+        at.drop("evt-1")
+        assert await at.record("evt-1") is None
+        await at.bus.reap()
+        assert await at.record("evt-1")
+
+
+async def test_a_half_written_document_of_a_known_id_does_not_hide_the_record(realm: Path) -> None:
+    async with staffed_desk(realm) as at:
+        at.drop("evt-1")
+        await at.until(at.dispatched, "it is dispatched")
+        (at.box / "evt-1.json").write_text('{"id": ')
+        record = await at.record("evt-1")
+        assert record is not None
+        assert record.state == "dispatched"
+
+
+async def test_a_record_that_is_moved_back_into_the_queue_is_pending_again(realm: Path) -> None:
+    async with staffed_desk(realm) as at:
+        at.drop("evt-1")
+        await at.until(at.dispatched, "it is dispatched")
+    async with desk(realm) as at:
+        (realm / "queue/events/dispatched/evt-1.json").rename(at.box / "evt-1.json")
+        await at.bus.reap()
+        record = await at.record("evt-1")
+        assert record is not None
+        assert (record.state, record.version) == ("pending", 2)
+        assert not at.rejected.exists()
+
+
+async def test_a_pending_event_of_the_bus_can_be_edited(realm: Path) -> None:
+    async with desk(realm) as at:
+        at.drop("evt-1")
+        await at.bus.reap()
+        (path,) = (realm / "bus/streams/arrivals/pending").iterdir()
+        path.write_text(path.read_text().replace('"id": "evt-1"', '"id": "evt-2"'))
+        (delivery,) = await at.bus.claim("arrivals", 10, "worker")
+        assert delivery.envelope.payload == {"id": "evt-2"}
+
+
+async def test_an_event_whose_file_is_damaged_waits_and_does_not_stop_the_others(realm: Path) -> None:
+    async with desk(realm) as at:
+        at.drop("evt-1")
+        at.drop("evt-2")
+        await at.bus.reap()
+        first, _ = sorted((realm / "bus/streams/arrivals/pending").iterdir())
+        whole = first.read_text()
+        first.write_text(whole[:40])
+        (delivery,) = await at.bus.claim("arrivals", 10, "worker")
+        assert delivery.envelope.payload == {"id": "evt-2"}
+        first.write_text(whole)
+
+        async def claimed() -> bool:
+            return bool(await at.bus.claim("arrivals", 10, "worker"))
+
+        await at.until(claimed, "the mended one is claimed")
+
+
+async def test_an_event_whose_file_is_away_for_a_moment_is_not_lost(realm: Path) -> None:
+    async with desk(realm) as at:
+        at.drop("evt-1")
+        await at.bus.reap()
+        (path,) = (realm / "bus/streams/arrivals/pending").iterdir()
+        # As vim does it: the old file gets another name, then the new one is written.
+        away = path.rename(f"{path}~")
+        assert await at.bus.claim("arrivals", 10, "worker") == []
+        away.rename(path)
+
+        async def claimed() -> bool:
+            return bool(await at.bus.claim("arrivals", 10, "worker"))
+
+        await at.until(claimed, "it is claimed")
+
+
+NASTY_NAMES: list[bytes] = [
+    *(b"-rf.json", b"..json", b"...json", b" .json", b"\n.json", b"\t\x1b[31m.json", b"con.json", b"nul", b"a\\b.json"),
+    *(b"%2F.json", b"%00.json", b"%h0.json", b"\xff\xfe.json", b"\xc3\xa9.json", b"e\xcc\x81.json", b"A.json"),
+    *(b"a.json", b"\xe2\x80\xae.json", b"x" * 250 + b".json", b"x" * 255, b"json", b"evt-1.JSON", b"evt-1.json.json"),
+    *(b".json", b"*?[].json", b"'\";.json", b"$(id).json", b"~.json", b"~root", b"lost+found"),
+]
+NASTY_CONTENTS: list[bytes] = [
+    *(b"", b"{", b"}", b"null", b"1e999", b"NaN", b'"', b"\x00", b"\xff\xfe{}", b"\xef\xbb\xbf{}", b"[" * 100_000),
+    *(b'{"a":' * 50_000, b'{"id": null, "type": 1}', b'{"id": "", "type": ""}', b'{"id": "\\u0000", "type": "a"}'),
+    *(b'{"id": "..", "type": "a"}', b'{"id": "/", "type": "a"}', b'{"id": "\\ud800", "type": "a"}'),
+    *(b'{"_kingdom": 1}', b'{"id": "a", "type": "a", "_kingdom": {"version": -1}}', b'{"id": "a", "id": "b"}'),
+]
+
+
+COUNT = 10_000
+
+
+def test_ten_thousand_malformed_files_stop_nothing_and_are_all_accounted_for(realm: Path) -> None:
+    # Made before the worker runs: Hypothesis cannot bear others to draw random numbers meanwhile.
+    inputs = _nasty_inputs()
+    assert asyncio.run(_account(realm, inputs)) == COUNT == len(inputs)
+
+
+async def _account(realm: Path, inputs: Sequence[tuple[bytes, bytes]]) -> int:
+    """Drop everything while a worker runs; returns how many were taken in, moved aside or rightly left alone."""
+    async with staffed_desk(realm) as at:
+        good = {f"evt-good-{number}" for number in range(0, COUNT, 100)}
+        names = await asyncio.to_thread(_drop_all, at, inputs)
+        left_alone = {name for name in names if is_unfinished(os.fsdecode(name))}
+
+        def box_is_cleared() -> bool:
+            return {os.fsencode(path.name) for path in at.box.iterdir()} == left_alone
+
+        await at.until(box_is_cleared, "everything that is finished is taken in or moved aside")
+
+        async def good_ones_are_handled() -> bool:
+            return good <= set(await at.dispatched())
+
+        await at.until(good_ones_are_handled, "the good ones among them are handled")
+        reasons = [path for path in at.rejected.iterdir() if path.suffix == ".reason"]
+        rejected = [path for path in at.rejected.iterdir() if path.suffix != ".reason"]
+        log = [what for what, _ in await at.log()]
+        assert len(reasons) == len(rejected) == log.count("record.rejected")
+        assert all(path.read_text().strip() for path in reasons)
+        return len(rejected) + log.count("record.adopted") + len(left_alone)
+
+
+def _drop_all(at: Desk, inputs: Sequence[tuple[bytes, bytes]]) -> list[bytes]:
+    """Drop files under names of their own, every hundredth a good one; returns the names."""
+    box, names = os.fsencode(at.box), []
+    for number, (name, content) in enumerate(inputs):
+        if number % 100 == 0:
+            names.append(os.fsencode(at.drop(f"evt-good-{number}").name))
+            continue
+        # The number keeps names apart; the nasty part stays at the beginning or at the end.
+        unique = name[:200] + b"%d" % number if number % 2 else b"%d" % number + name[-200:]
+        descriptor = os.open(box + b"/" + unique, os.O_WRONLY | os.O_CREAT)
+        os.write(descriptor, content)
+        os.close(descriptor)
+        names.append(unique)
+    return names
+
+
+def _nasty_inputs() -> list[tuple[bytes, bytes]]:
+    """Return names and contents: every pair of the corpus, then what Hypothesis makes up, paired in many ways."""
+    made: list[tuple[bytes, bytes]] = []
+    documents = st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+        max_leaves=5,
+    ).map(lambda value: json.dumps(value).encode())
+    names = (st.binary(min_size=1, max_size=12) | st.text(min_size=1, max_size=8).map(str.encode)).map(
+        lambda name: name.replace(b"/", b"_").replace(b"\x00", b"_") + b".json"
+    )
+
+    @settings(
+        max_examples=1500,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(names, documents | st.binary(max_size=20))
+    def collect(name: bytes, content: bytes) -> None:
+        made.append((name, content))
+
+    collect()
+    corpus = itertools.product(NASTY_NAMES, NASTY_CONTENTS)
+    shifted = ((made[i][0], made[(i + shift) % len(made)][1]) for shift in itertools.count() for i in range(len(made)))
+    return list(itertools.islice(itertools.chain(corpus, shifted), COUNT))

@@ -1,0 +1,343 @@
+"""Moving house: what one store held is in the other, equal, and work goes on there."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterable, AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from bench.postgres import PrivateBouncer, PrivateCluster
+from kingdom.backends.postgres import PostgresBus, PostgresMovable
+from kingdom.bootstrap import movable_of
+from kingdom.bus import Dispatcher, Done, LogEntry, Received, Record, Retry, Transaction
+from kingdom.bus.archive_file import new_archive, read_header, read_items
+from kingdom.bus.moving import AnyItem, Census, Entry, Event, Manifest, Movable, Pause
+from kingdom.clock import utc_now
+from kingdom.errors import Permanent, Transient
+from tests.contract.backends import BACKENDS, BackendUnderTest
+from tests.contract.scene import KINDS, NO_WAIT, TOPOLOGY, Scene, eventually, ping, step
+from tests.integration.furniture import LONG_AGO, furnish, pass_by
+
+Contents = dict[str, list[AnyItem]]
+# Every pair of these is moved between; the place of the second one is the fixture of its kind with `second_` before it.
+HOUSES = {name: BACKENDS[name] for name in ("postgres", "files")}
+
+
+@pytest.fixture
+def second_realm(tmp_path: Path) -> Path:
+    return tmp_path / "second_realm"
+
+
+@pytest.fixture
+def second_dsn(cluster: PrivateCluster, migrated_template: str) -> Iterator[str]:
+    yield cluster.create_database("moved_into", template=migrated_template)
+    cluster.drop_database("moved_into")
+
+
+@pytest.fixture(params=HOUSES, ids=lambda name: f"from-{name}")
+def old_house(request: pytest.FixtureRequest) -> Iterator[BackendUnderTest]:
+    kind = HOUSES[request.param]
+    backend = kind(str(request.getfixturevalue(kind.place_fixture)))
+    yield backend
+    backend.close()
+
+
+@pytest.fixture(params=HOUSES, ids=lambda name: f"to-{name}")
+def new_house(request: pytest.FixtureRequest) -> Iterator[BackendUnderTest]:
+    kind = HOUSES[request.param]
+    backend = kind(str(request.getfixturevalue(f"second_{kind.place_fixture}")))
+    yield backend
+    backend.close()
+
+
+@pytest.fixture
+async def old(old_house: BackendUnderTest) -> AsyncIterator[Scene]:
+    async with _scene(old_house) as scene:
+        yield scene
+
+
+@pytest.fixture
+async def new(new_house: BackendUnderTest) -> AsyncIterator[Scene]:
+    async with _scene(new_house) as scene:
+        yield scene
+        scene.check()
+
+
+@asynccontextmanager
+async def _scene(backend: BackendUnderTest) -> AsyncIterator[Scene]:
+    async with backend.open(TOPOLOGY, KINDS) as bus:
+        yield Scene(backend, bus, backend.operations(bus))
+
+
+async def export(store: Movable, file: Path) -> Manifest:
+    async with store.snapshot() as snapshot:
+        with new_archive(file, store.store, snapshot.manifest, utc_now()) as add:
+            async for item in snapshot.items:
+                add(item)
+    return snapshot.manifest
+
+
+async def bring_in(store: Movable, file: Path) -> Census:
+    return await store.take_in(each(read_items(file)), read_header(file).manifest)
+
+
+async def each(items: Iterator[AnyItem] | list[AnyItem]) -> AsyncIterator[AnyItem]:
+    for item in items:
+        yield item
+
+
+async def move(old: Scene, new: Scene, file: Path) -> None:
+    await export(movable_of(old.bus), file)
+    await bring_in(movable_of(new.bus), file)
+
+
+async def contents(scene: Scene) -> Contents:
+    """Return everything in a store by kind: the log in its order, all else in any fixed one."""
+    found: Contents = {}
+    async with movable_of(scene.bus).snapshot() as snapshot:
+        async for item in snapshot.items:
+            # When an entry was written is not known to every store.
+            known = msgspec.structs.replace(item, logged_at=None) if isinstance(item, Entry) else item
+            found.setdefault(type(item).__name__, []).append(known)
+    for kind, items in found.items():
+        if kind != Entry.__name__:
+            items.sort(key=msgspec.json.encode)
+    return found
+
+
+@pytest.mark.parametrize("name", ["house.jsonl", "house.jsonl.gz"])
+async def test_everything_is_equal_on_the_other_side(old: Scene, new: Scene, tmp_path: Path, name: str) -> None:
+    await furnish(old)
+    before = await contents(old)
+    statuses = {event.status for event in before["Event"] if isinstance(event, Event)}
+    assert statuses == {"PENDING", "DEAD", "DONE", "DISCARDED"}
+    assert before.keys() == {"Event", "Block", "StoredRecord", "DedupKey", "Pause", "Entry"}
+    await move(old, new, tmp_path / name)
+    assert await contents(new) == before
+    assert await contents(old) == before
+
+
+async def test_what_operators_see_is_the_same_on_the_other_side(old: Scene, new: Scene, tmp_path: Path) -> None:
+    await furnish(old)
+    await move(old, new, tmp_path / "house.jsonl")
+    assert await new.dead() == await old.dead()
+    assert [entry.entry for entry in await new.read_log()] == [entry.entry for entry in await old.read_log()]
+    pending = [replace(row, oldest_pending_seconds=0) for row in await new.operations.stats()]
+    assert pending == [replace(row, oldest_pending_seconds=0) for row in await old.operations.stats()]
+
+
+async def test_open_work_goes_on_in_its_order(old: Scene, new: Scene, tmp_path: Path) -> None:
+    await old.bus.publish(*(step("stuck", number) for number in range(3)))
+    stuck = await old.kill_next("line")
+    await old.bus.publish(*(step("begun", number) for number in range(5)))
+    await old.settle(Done(), *await old.claim("line", 2))
+    await old.settle(Retry(NO_WAIT, "busy", "busy"), await old.claim_one("line"))
+    await old.bus.publish(*(step("fresh", number) for number in range(3)), *map(ping, range(3)))
+    await move(old, new, tmp_path / "house.jsonl")
+    dispatcher, order = Dispatcher(), defaultdict[str | None, list[int]](list)
+
+    async def note(event: Received[dict[str, int]], _transaction: Transaction) -> None:
+        order[event.envelope.partition_key].append(event.payload["number"])
+
+    dispatcher.reaction("Step")(note)
+    dispatcher.reaction("Ping")(note)
+    async with new.working(dispatcher, "line", "free"):
+        await eventually(lambda: len(new.picture.rows) == 3, "all that is not stuck is done")
+        assert order == {"begun": [2, 3, 4], "fresh": [0, 1, 2], None: [0, 1, 2]}
+        await new.redrive(stuck)
+        await eventually(lambda: not new.picture.rows, "what was stuck is done")
+    assert order["stuck"] == [0, 1, 2]
+
+
+async def test_an_event_that_was_passed_by_comes_right_after_the_one_before_it(
+    old: Scene, new: Scene, tmp_path: Path
+) -> None:
+    await pass_by(old)
+    await move(old, new, tmp_path / "house.jsonl")
+    done = await new.drain("skipping", size=1)
+    assert [delivery.envelope.payload["number"] for delivery in done] == [1, 0, 2]
+
+
+async def test_positions_and_tokens_go_on_behind_the_highest_ever_given(new: Scene) -> None:
+    gone = Manifest(census=Census(), last_position=5_000, last_token=7_000)
+    await movable_of(new.bus).take_in(each([]), gone)
+    await new.bus.publish(ping())
+    delivery = await new.claim_one("free")
+    assert delivery.position > 5_000
+    assert delivery.token > 7_000
+
+
+async def test_the_highest_numbers_are_told_though_their_events_are_gone(old: Scene) -> None:
+    await old.bus.publish(ping())
+    delivery = await old.claim_one("free")
+    await old.settle(Done(), delivery)
+    old.backend.clear()
+    async with movable_of(old.bus).snapshot() as snapshot:
+        assert snapshot.manifest.census == Census()
+        assert snapshot.manifest.last_position >= delivery.position
+        assert snapshot.manifest.last_token >= delivery.token
+
+
+async def test_a_store_with_events_in_flight_is_not_exported_until_their_leases_end(old: Scene) -> None:
+    await old.bus.publish(*map(ping, range(3)))
+    held = await old.claim("free", 2)
+    with pytest.raises(Transient, match=r"2 event\(s\) are in flight under 1 lease"):
+        await contents(old)
+    old.backend.expire({held[0].token})
+    events = [event for event in (await contents(old))["Event"] if isinstance(event, Event)]
+    assert sorted(event.crash_count for event in events) == [0, 1, 1]
+    assert {event.status for event in events} == {"PENDING"}
+
+
+async def test_a_settled_lease_does_not_count_as_work_in_flight(old: Scene) -> None:
+    await old.bus.publish(ping())
+    await old.settle(Done(), await old.claim_one("free"))
+    # Files close a lease with its last event, a database a little later.
+    assert bool(old.picture.leases) == (old.backend.name == "postgres")
+    assert len((await contents(old))["Event"]) == 1
+
+
+async def test_only_an_empty_store_takes_anything_in(old: Scene, new: Scene, tmp_path: Path) -> None:
+    await furnish(old)
+    await new.operations.pause("free", reason="not yet", actor="tester")
+    before = await contents(new)
+    with pytest.raises(Permanent, match="not empty, it holds 1 paused streams, 1 log entries"):
+        await move(old, new, tmp_path / "house.jsonl")
+    assert await contents(new) == before
+
+
+async def test_a_file_that_breaks_off_while_it_is_read_leaves_nothing(old: Scene, new: Scene, tmp_path: Path) -> None:
+    await furnish(old)
+    file = tmp_path / "house.jsonl"
+    await export(movable_of(old.bus), file)
+    manifest = read_header(file).manifest
+    file.write_bytes(file.read_bytes()[:-10])
+    with pytest.raises(Permanent, match="ends too early"):
+        await movable_of(new.bus).take_in(each(read_items(file)), manifest)
+    assert await contents(new) == {}
+
+
+def _pause(stream: str) -> Pause:
+    return Pause(stream=stream, reason="r", actor="a", since=LONG_AGO)
+
+
+def _waiting(position: int, due_at: datetime | None) -> Event:
+    return Event(
+        stream="line",
+        position=position,
+        ordered=True,
+        envelope=step().to_wire(),
+        status="PENDING",
+        attempt=0,
+        max_attempts=5,
+        crash_count=0,
+        token=0,
+        created_at=LONG_AGO,
+        due_at=due_at,
+    )
+
+
+@pytest.mark.parametrize(
+    ("items", "census", "words"),
+    [
+        ([_pause("a")], Census(paused_streams=2), "1 paused streams against 2"),
+        ([_pause("a"), _pause("a")], Census(paused_streams=2), "comes twice"),
+        ([_waiting(1, LONG_AGO), _waiting(2, LONG_AGO)], Census(open_events=2), "two heads"),
+        ([_waiting(1, None), _waiting(2, None)], Census(open_events=2), "no head"),
+    ],
+)
+async def test_what_contradicts_itself_is_refused_and_nothing_is_kept(
+    new: Scene, items: list[AnyItem], census: Census, words: str
+) -> None:
+    with pytest.raises(Permanent, match=words):
+        await movable_of(new.bus).take_in(each(items), Manifest(census=census, last_position=2, last_token=0))
+    assert await contents(new) == {}
+
+
+async def test_who_publishes_meanwhile_waits_for_the_end_of_the_move(old: Scene, new: Scene, tmp_path: Path) -> None:
+    await furnish(old)
+    file = tmp_path / "house.jsonl"
+    await export(movable_of(old.bus), file)
+    late = ping(99)
+
+    async def interrupted(items: AsyncIterable[AnyItem]) -> AsyncIterator[AnyItem]:
+        async for item in items:
+            yield item
+            if not publishing:
+                publishing.append(asyncio.create_task(new.bus.publish(late)))
+                await new.until_waiting(1)
+
+    publishing: list[asyncio.Task[Any]] = []
+    manifest = read_header(file).manifest
+    await movable_of(new.bus).take_in(interrupted(each(read_items(file))), manifest)
+    await publishing[0]
+    assert new.picture.of(late.event_id).position > manifest.last_position
+
+
+async def test_postgresql_keeps_when_an_entry_was_written_or_takes_when_it_happened(dsn: str) -> None:
+    told = Entry(
+        type="t", actor="a", data={}, at=LONG_AGO, trace_id="", aggregate_type="", aggregate_id="", logged_at=utc_now()
+    )
+    untold = msgspec.structs.replace(told, logged_at=None)
+    async with PostgresBus(dsn, TOPOLOGY) as bus:
+        store = PostgresMovable(bus)
+        manifest = Manifest(census=Census(log_entries=2), last_position=0, last_token=0)
+        await store.take_in(each([told, untold]), manifest)
+        async with store.snapshot() as snapshot:
+            assert [item async for item in snapshot.items] == [told, msgspec.structs.replace(told, logged_at=LONG_AGO)]
+
+
+async def test_a_snapshot_of_postgresql_does_not_see_what_is_written_while_it_is_read(dsn: str) -> None:
+    async with PostgresBus(dsn, TOPOLOGY) as bus:
+        await bus.publish(ping())
+        async with PostgresMovable(bus).snapshot() as snapshot:
+            async with bus.transaction() as transaction:
+                await transaction.publish(ping())
+                await transaction.append(LogEntry(type="late", actor="tester"))
+            assert [type(item) async for item in snapshot.items] == [Event]
+        assert snapshot.manifest.census == Census(open_events=1)
+
+
+async def test_a_house_is_moved_through_pgbouncer(
+    cluster: PrivateCluster, dsn: str, second_dsn: str, tmp_path: Path
+) -> None:
+    async with _scene(BACKENDS["postgres"](dsn)) as scene:
+        await furnish(scene)
+        before = await contents(scene)
+        scene.backend.close()
+    file = tmp_path / "house.jsonl.gz"
+    with PrivateBouncer(cluster.dsn) as bouncer:
+        old, new = (str(conninfo_to_dict(place)["dbname"]) for place in (dsn, second_dsn))
+        async with PostgresBus(bouncer.dsn(old), TOPOLOGY, through_pgbouncer=True) as bus:
+            await export(PostgresMovable(bus), file)
+        async with PostgresBus(bouncer.dsn(new), TOPOLOGY, through_pgbouncer=True) as bus:
+            await bring_in(PostgresMovable(bus), file)
+    async with _scene(BACKENDS["postgres"](second_dsn)) as scene:
+        assert await contents(scene) == before
+        scene.backend.close()
+
+
+@pytest.mark.parametrize("count", [3_000, pytest.param(100_000, marks=pytest.mark.long)])
+@pytest.mark.timeout(900)
+async def test_many_things_move_there_and_back_and_are_equal(
+    old: Scene, new: Scene, tmp_path: Path, count: int
+) -> None:
+    for start in range(0, count // 2, 1000):
+        numbers = range(start, min(start + 1000, count // 2))
+        async with old.bus.transaction() as transaction:
+            await transaction.publish(*(step(f"key-{n % 97}", n) if n % 2 else ping(n) for n in numbers))
+            for n in numbers:
+                await transaction.put(Record(kind="job", id=f"job-{n}", state="open", doc={"number": n}))
+    await move(old, new, tmp_path / "there.jsonl")
+    old.backend.clear()
+    await move(new, old, tmp_path / "back.jsonl")
+    for one, other in zip(read_items(tmp_path / "there.jsonl"), read_items(tmp_path / "back.jsonl"), strict=True):
+        assert one == other
+    assert await contents(new) == await contents(old)

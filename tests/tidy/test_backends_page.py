@@ -1,0 +1,28 @@
+"""The page of backends lists every constant by which they differ, with its true value."""
+
+import re
+from pathlib import Path
+from typing import get_type_hints
+
+from kingdom.backends.files import FilesBus
+from kingdom.backends.postgres import PostgresBus
+from kingdom.bus import Bus
+
+PAGE = Path(__file__).parents[2] / "docs" / "backends.md"
+_ROW = re.compile(r"^\| `(?P<name>\w+)` \| (?P<files>True|False) \| (?P<postgres>True|False) \|", re.MULTILINE)
+
+
+def listed(page: str) -> dict[str, tuple[bool, bool]]:
+    return {row["name"]: (row["files"] == "True", row["postgres"] == "True") for row in _ROW.finditer(page)}
+
+
+def test_every_difference_is_listed_as_it_is() -> None:
+    constants = {name for name, kind in get_type_hints(Bus).items() if kind is bool}
+    assert constants
+    true = {name: (getattr(FilesBus, name), getattr(PostgresBus, name)) for name in constants}
+    assert listed(PAGE.read_text(encoding="utf-8")) == true
+
+
+def test_a_wrong_value_is_seen() -> None:
+    wrong = PAGE.read_text(encoding="utf-8").replace("| `spans_hosts` | False", "| `spans_hosts` | True")
+    assert listed(wrong)["spans_hosts"] == (True, True)
