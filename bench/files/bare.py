@@ -1,0 +1,164 @@
+"""The bare loop: what the store does to the disk, recorded once and done again without any bookkeeping."""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench.files.load import GROUP, STREAM, TOPOLOGY, drain, settle, some_events
+from kingdom.backends.files.bus import FilesBus
+from kingdom.backends.files.disk import Disk, read_file
+from kingdom.bus import Envelope
+
+Operation = tuple[str, tuple[Any, ...]]
+Action = Callable[[], object]
+# Every way to change the disk, also those that are added one day.
+_OPERATIONS = [name for name, value in vars(Disk).items() if callable(value) and not name.startswith("_")]
+
+
+class RecordingDisk(Disk):
+    """Does everything and writes it down."""
+
+    def __init__(self) -> None:
+        self.operations: list[Operation] = []
+
+    def taken(self) -> list[Operation]:
+        """Return what was written down since the last time."""
+        operations, self.operations = self.operations, []
+        return operations
+
+
+def _recorded(name: str) -> Callable[..., Any]:
+    original = getattr(Disk, name)
+
+    def operation(self: RecordingDisk, *arguments: Any) -> Any:
+        self.operations.append((name, arguments))
+        return original(self, *arguments)
+
+    return operation
+
+
+for _name in _OPERATIONS:
+    setattr(RecordingDisk, _name, _recorded(_name))
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One call of the port, and what it did to the disk."""
+
+    name: str
+    events: int
+    operations: Sequence[Operation]
+
+    def counts(self) -> dict[str, int]:
+        """Return how often it did what, and how many bytes it wrote."""
+        written = sum(len(each) for _, arguments in self.operations for each in arguments if isinstance(each, bytes))
+        return {**Counter(name for name, _ in self.operations), "bytes": written}
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A whole round as it was recorded: how a new store begins, then every step."""
+
+    root: Path
+    opening: Sequence[Operation]
+    steps: Sequence[Step]
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Return what a step of each name does to the disk."""
+        return {step.name: step.counts() for step in reversed(self.steps)}
+
+
+async def record(root: Path, sizes: Sequence[int]) -> Script:
+    """Publish groups of these sizes and drain them on a sound bus; returns what that did to the disk."""
+    disk, steps = RecordingDisk(), []
+    async with FilesBus(root, TOPOLOGY, disk=disk) as bus:
+        await bus.publish(*some_events(1))
+        await drain(bus)
+        opening = disk.taken()
+        for size in sizes:
+            await bus.publish(*some_events(size))
+            steps.append(Step(f"publish {size}", size, disk.taken()))
+        while deliveries := await bus.claim(STREAM, GROUP, "bench"):
+            steps.append(Step("claim", len(deliveries), disk.taken()))
+            await settle(bus, deliveries)
+            steps.append(Step("settle", len(deliveries), disk.taken()))
+    return Script(root, opening, steps)
+
+
+class Bare:
+    """Does what a script says below another root; who writes a message encodes it, who reads one decodes it.
+
+    With `envelopes`, envelopes go in and come out as with the bus, else plain JSON objects.
+    """
+
+    def __init__(self, root: Path, script: Script, *, envelopes: bool) -> None:
+        self._disk = Disk()
+        self._old, self._new = str(script.root), str(root)
+        self._journal = -1
+        self._read = _read_envelope if envelopes else _read_json
+        (event,) = some_events(1)
+        wire = event.to_wire()
+        self._to_json: Callable[[], bytes] = (
+            (lambda: msgspec.json.encode(event.to_wire())) if envelopes else (lambda: msgspec.json.encode(wire))
+        )
+        for act in self._actions(script.opening):
+            act()
+
+    def prepare(self, step: Step) -> Action:
+        """Return a step that is ready to be done, so that only the doing is measured."""
+        # A claim only moves what it reads; an event that has ended is written once more, into the file of the day.
+        messages = range(step.events if step.name != "claim" else 0)
+        actions, to_json = self._actions(step.operations), self._to_json
+
+        def run() -> None:
+            for _ in messages:
+                to_json()
+            for act in actions:
+                act()
+
+        return run
+
+    def close(self) -> None:
+        """Let go of the open file."""
+        if self._journal >= 0:
+            os.close(self._journal)
+            self._journal = -1
+
+    def _actions(self, operations: Sequence[Operation]) -> list[Action]:
+        actions: list[Action] = []
+        for name, recorded in operations:
+            arguments = [self._here(argument) for argument in recorded]
+            if name == "rename" and "/pending/" in arguments[0]:
+                actions.append(partial(self._read, arguments[0]))
+            # The store appends to one open file, its journal; its number was another one in the recording.
+            if name == "open_for_appending":
+                actions.append(partial(self._open_journal, arguments[0]))
+            elif isinstance(arguments[0], int):
+                actions.append(partial(self._to_journal, getattr(self._disk, name), *arguments[1:]))
+            else:
+                actions.append(partial(getattr(self._disk, name), *arguments))
+        return actions
+
+    def _here(self, argument: Any) -> Any:
+        return argument.replace(self._old, self._new, 1) if isinstance(argument, str) else argument
+
+    def _open_journal(self, path: str) -> None:
+        self.close()
+        self._journal = self._disk.open_for_appending(path)
+
+    def _to_journal(self, operation: Callable[..., object], *arguments: Any) -> None:
+        operation(self._journal, *arguments)
+
+
+def _read_json(path: str) -> object:
+    return msgspec.json.decode(read_file(path))
+
+
+def _read_envelope(path: str) -> object:
+    return Envelope.from_wire(msgspec.json.decode(read_file(path)))

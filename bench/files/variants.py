@@ -1,0 +1,55 @@
+"""Buses on files that work and are too slow: each must be caught by a bound."""
+
+import asyncio
+import os
+from collections.abc import Callable, Collection, Mapping
+from datetime import timedelta
+from pathlib import Path
+
+from bench.files.load import TOPOLOGY
+from kingdom.backends.files.bus import FilesBus
+from kingdom.backends.files.disk import Disk
+from kingdom.bus import Delivery
+
+
+class _SyncingDisk(Disk):
+    """Waits for the disk after every file that comes or goes, though the journal has it all."""
+
+    def create(self, path: str, data: bytes) -> None:
+        super().create(path, data)
+        descriptor = os.open(path, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+
+    def unlink(self, path: str) -> bool:
+        found = super().unlink(path)
+        self.sync_directory(str(Path(path).parent))
+        return found
+
+
+class _ListingBus(FilesBus):
+    """Looks through the directory at every claim, though the books have it all."""
+
+    async def claim(self, stream: str, limit: int, worker: str) -> list[Delivery]:
+        await self.in_thread(lambda: list(os.scandir(self.store.layout.events(stream, "PENDING"))))
+        return await super().claim(stream, limit, worker)
+
+
+class _PollingBus(FilesBus):
+    """Looks for work now and then, though it could be told."""
+
+    async def wait(self, streams: Collection[str], at_most: timedelta) -> None:
+        del streams
+        await asyncio.sleep(min(at_most.total_seconds(), 0.1))
+
+
+VARIANTS: Mapping[str, Callable[[Path], FilesBus]] = {
+    "syncs-every-file": lambda root: FilesBus(root, TOPOLOGY, disk=_SyncingDisk()),
+    "lists-the-directory": lambda root: _ListingBus(root, TOPOLOGY),
+    "polls": lambda root: _PollingBus(root, TOPOLOGY),
+}
+
+
+def make_bus(root: Path, variant: str | None = None) -> FilesBus:
+    """Return a bus on files, sound or spoilt."""
+    return VARIANTS[variant](root) if variant else FilesBus(root, TOPOLOGY)
