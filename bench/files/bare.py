@@ -101,6 +101,7 @@ class Bare:
         self._disk = Disk()
         self._old, self._new = str(script.root), str(root)
         self._journal = -1
+        self._in_hand: list[object] = []
         self._read = _read_envelope if envelopes else _read_json
         (event,) = some_events(1)
         wire = event.to_wire()
@@ -119,8 +120,8 @@ class Bare:
         def run() -> None:
             for _ in messages:
                 to_json()
-            for act in actions:
-                act()
+            # Who claims messages has them in hand until they are settled.
+            self._in_hand = [act() for act in actions]
 
         return run
 

@@ -73,9 +73,10 @@ class Draft:
 
     def lost(self, settled: Sequence[Settled], held: Sequence[Delivery]) -> set[int]:
         """Return the positions that are not under their token any more."""
+        needed = {(s.stream.name, s.position, s.token) for s in settled}
+        needed.update((d.stream, d.position, d.token) for d in held)
         owns = self.books.owns
-        lost = {s.position for s in settled if not owns(s.stream.name, s.position, s.token)}
-        return lost | {d.position for d in held if not owns(d.stream, d.position, d.token)}
+        return {position for stream, position, token in needed if not owns(stream, position, token)}
 
     def settle(self, settled: Sequence[Settled], body: Callable[[Row], msgspec.Raw]) -> None:
         """Write down what became of deliveries, all of which are still ours."""
@@ -154,11 +155,11 @@ class Draft:
         )
         claimed = []
         for old in rows:
-            self.before.setdefault(old.position, old)
             row = replace(old, status=PROCESSING, token=self.place, attempt=old.attempt + 1, last_attempt_at=self.now)
             if row.error_code in SPOILT:
                 # Its file is there again.
                 row.error_code = row.error_message = None
+            self.before.setdefault(old.position, old)
             self._note(row, quiet=True)
             claimed.append(row)
         return claimed

@@ -97,11 +97,13 @@ class Tree:
 
     def event_path(self, row: Row, status: str | None = None) -> str:
         """Return the file of an event in its status, or in another one."""
-        key = (row.stream, status or row.status)
-        directory = self._of_events.get(key)
-        if directory is None:
-            directory = self._of_events[key] = self.layout.events(*key)
-        return f"{directory}/{row.position:016d}-{row.event_id}.json"
+        return f"{self._directory(row.stream, status or row.status)}/{row.position:016d}-{row.event_id}.json"
+
+    def _directory(self, stream: str, status: str) -> str:
+        known = self._of_events.get((stream, status))
+        if known is None:
+            known = self._of_events[stream, status] = self.layout.events(stream, status)
+        return known
 
     def room_for(self, row: Row) -> str:
         """Return the file of an event as one that can be written: its directory is there."""
@@ -248,14 +250,18 @@ class Tree:
     def _move_events(self, entry: Entry, before: Mapping[int, Row | None]) -> list[str]:
         """Move the files of events that were not written anew; returns those that are left over."""
         leftovers: list[str] = []
+        bodies, rename = entry.bodies, self.disk.rename
         for row in entry.rows:
             old = before[row.position]
             if old is None or old.status == row.status:
                 continue
-            if row.position in entry.bodies:
-                leftovers.append(self.event_path(old))
+            path = self.event_path(old)
+            if row.position in bodies:
+                leftovers.append(path)
             else:
-                self.disk.rename(self.event_path(old), self.room_for(row))
+                # Only its directory changes.
+                directory = self.ready(self._directory(row.stream, row.status))
+                rename(path, f"{directory}{path[path.rindex('/') :]}")
         known = (before[ended.position] for ended in entry.ended)
         return [*leftovers, *(self.event_path(old) for old in known if old is not None)]
 
