@@ -6,7 +6,8 @@
     │   ├── DeadlineExceeded a handler took too long and was cut off
     │   └── Unavailable      the store cannot be reached: the Worker waits for it
     ├── Permanent            trying again cannot help: the Worker makes it DEAD
-    │   └── MalformedEvent   an envelope or a payload does not fit its type
+    │   ├── MalformedEvent   an envelope or a payload does not fit its type
+    │   └── IllegalTransition a thing is in a state from which this is not allowed
     ├── LeaseLost            another worker owns the delivery now: nothing was changed
     ├── NotFound             no such event, stream or record
     └── Misconfigured        a declaration or a setting is wrong
@@ -62,6 +63,19 @@ class MalformedEvent(Permanent):
     """Raised when an envelope or a payload does not fit its declared type."""
 
     code = "malformed"
+
+
+class IllegalTransition(Permanent):
+    """Raised when a thing is asked for something that its state does not allow; `allowed` tells what it does."""
+
+    code = "illegal_transition"
+
+    def __init__(self, thing: str, state: str, asked: str, allowed: Iterable[str]) -> None:
+        self.state = state
+        self.allowed = tuple(sorted(allowed))
+        super().__init__(
+            f"{thing} is {state}: {asked}; allowed now: {', '.join(self.allowed) or 'nothing, it is final'}"
+        )
 
 
 class LeaseLost(KingdomError):
