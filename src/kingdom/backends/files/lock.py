@@ -169,6 +169,13 @@ class Lock:
         if mode == fcntl.LOCK_EX:
             self._page[_HOLDER_AT : _HOLDER_AT + len(self._holder)] = self._holder
 
+    def is_free(self) -> bool:
+        """Tell whether nobody holds the lock just now."""
+        free = self._try(fcntl.LOCK_EX)
+        if free:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        return free
+
     def _is_ours(self) -> bool:
         """Tell whether the name still leads to the file that is locked: two locks would mean two writers."""
         try:

@@ -121,6 +121,15 @@ class Store:
         """Return where the next entry would stand, for who holds the store."""
         return Draft(self.books, self.journal.end, time.time(), self.boot)
 
+    def is_free(self) -> bool:
+        """Tell whether nobody holds the store just now, in this process or another one."""
+        if self._lock is None or not self._mutex.acquire(blocking=False):
+            return False
+        try:
+            return self._lock.is_free()
+        finally:
+            self._mutex.release()
+
     def owned(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
         """Return the deliveries that are still in flight under their token."""
         with self.exclusive():
