@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from kingdom.backends.files import FilesOperations
-from kingdom.backends.files.log import log_part
 from kingdom.backends.files.store import Store
 from kingdom.bus import LogEntry, Record
 from kingdom.bus.log import Cursor
@@ -211,7 +210,7 @@ async def test_a_line_of_the_log_is_never_taken_back(bus: BlockingBus) -> None:
     bus.store.journal._disk = synced
     with bus.store.exclusive() as draft:
         entry = LogEntry(type="told", actor="test", data={})
-        draft.entry.log = log_part(bus.store.layout, draft, [entry])
+        draft.say(entry)
         bus.store.commit(draft, durable=False)
     assert "sync_file" in synced.operations
     bus.store.close()

@@ -16,7 +16,6 @@ from kingdom.backends.files.disk import read_file
 from kingdom.backends.files.draft import Draft
 from kingdom.backends.files.entry import Card, Stored
 from kingdom.backends.files.layout import file_name, id_of_name, is_unfinished
-from kingdom.backends.files.log import log_part
 from kingdom.backends.files.store import Store
 from kingdom.bus.envelope import STORE_KEY
 from kingdom.bus.log import LogEntry
@@ -30,8 +29,6 @@ LOOK_EVERY_SECONDS = 10.0
 # A file that cannot be read may be half written; after this long without a change it is not.
 SETTLED_SECONDS = 2.0
 _SIZE_MAX = 16 << 20
-# So many under one lock, so that a thousand dropped files do not stop the work.
-_BATCH = 50
 _SUFFIX = ".json"
 _log = structlog.get_logger(__name__)
 
@@ -90,10 +87,7 @@ class Adopter:
             self._unsettled.pop(path, None)
         with self._store.exclusive():
             dropped = sorted(path for path in candidates if self._is_dropped(path))
-        streams: set[str] = set()
-        for start in range(0, len(dropped), _BATCH):
-            streams |= self._take_in(dropped[start : start + _BATCH])
-        return streams
+        return self._take_in(dropped)
 
     def _is_dropped(self, path: str) -> bool:
         directory, name = os.path.split(path)
@@ -105,6 +99,7 @@ class Adopter:
         return known is None or self._store.shelf.state_of(box.kind.name, known) != box.adoption.state
 
     def _take_in(self, paths: Sequence[str]) -> set[str]:
+        """Decide on each file under a lock of its own, so that a thousand of them do not stop the work."""
         streams: set[str] = set()
         for path in paths:
             box = self._boxes[os.path.dirname(path)]
@@ -181,8 +176,7 @@ class Adopter:
 
     def _tell(self, draft: Draft, what: str, box: _Box, data: Mapping[str, Any]) -> None:
         safe = {key: value.encode("utf-8", "replace").decode() for key, value in data.items()}
-        entry = LogEntry(type=what, actor="bus", data=safe, aggregate_type=box.kind.name)
-        draft.entry.log = log_part(self._store.layout, draft, [entry])
+        draft.say(LogEntry(type=what, actor="bus", data=safe, aggregate_type=box.kind.name))
 
 
 def _reason(error: Exception) -> str:

@@ -31,10 +31,8 @@ def careful(decoder: msgspec.json.Decoder[T]) -> Callable[[bytes], T]:
 
 
 read_document = careful(msgspec.json.Decoder(dict[str, Any]))
-
-
 _LATEST = datetime.max.replace(microsecond=0, tzinfo=UTC).timestamp()
-# What is put around a document where it is kept; a document must leave room for it.
+# What is put around a document where it is kept; with fewer brackets than that none is too deep.
 _WRAPPING = 20
 _BRACKETS = 200
 
@@ -139,49 +137,45 @@ _read_plain = careful(msgspec.json.Decoder(_PlainEvent))
 _read_record = careful(msgspec.json.Decoder(_RecordFile))
 
 
-class Body:
-    """Ways between an envelope, its file and its line in the file of the day."""
+def body_of(envelope: Envelope, stream: str) -> msgspec.Raw:
+    """Return an envelope as one stream carries it."""
+    if envelope.attributes:
+        return msgspec.Raw(_encode({**envelope.to_wire(), "stream": stream}))
+    plain = _PlainEvent(
+        schema_version=envelope.schema_version,
+        event_id=envelope.event_id,  # type: ignore[arg-type] # it is written as text
+        type=envelope.type,
+        occurred_at=envelope.occurred_at,
+        trace_id=envelope.trace_id,
+        owner_id=envelope.owner_id,
+        aggregate_type=envelope.aggregate_type,
+        aggregate_id=envelope.aggregate_id,
+        payload=envelope.payload,  # type: ignore[arg-type] # as above
+        stream=stream,
+        partition_key=envelope.partition_key,
+    )
+    return msgspec.Raw(_encode(plain))
 
-    @staticmethod
-    def of(envelope: Envelope, stream: str) -> msgspec.Raw:
-        """Return an envelope as one stream carries it."""
-        if envelope.attributes:
-            return msgspec.Raw(_encode({**envelope.to_wire(), "stream": stream}))
-        plain = _PlainEvent(
-            schema_version=envelope.schema_version,
-            event_id=envelope.event_id,  # type: ignore[arg-type] # it is written as text
-            type=envelope.type,
-            occurred_at=envelope.occurred_at,
-            trace_id=envelope.trace_id,
-            owner_id=envelope.owner_id,
-            aggregate_type=envelope.aggregate_type,
-            aggregate_id=envelope.aggregate_id,
-            payload=envelope.payload,  # type: ignore[arg-type] # as above
-            stream=stream,
-            partition_key=envelope.partition_key,
-        )
-        return msgspec.Raw(_encode(plain))
 
-    @staticmethod
-    def ended(place: int, row: Row, status: str, body: msgspec.Raw) -> msgspec.Raw:
-        """Return the line of an event that has ended."""
-        line = EndedEvent(
-            n=place,
-            position=row.position,
-            status=status,
-            token=row.token,
-            attempts=row.attempt,
-            max_attempts=row.max_attempts,
-            crashes=row.crash_count,
-            ordered=row.key is not None,
-            created_at=moment(row.created_at),
-            ended_at=moment(row.processed_at or 0),
-            last_attempt_at=maybe(row.last_attempt_at),
-            error=_Error(row.error_code, row.error_message) if row.error_code else None,
-            history=row.history,
-            event=body,  # type: ignore[arg-type]
-        )
-        return msgspec.Raw(_encode(line))
+def ended_line(place: int, row: Row, status: str, body: msgspec.Raw) -> msgspec.Raw:
+    """Return the line of an event that has ended."""
+    line = EndedEvent(
+        n=place,
+        position=row.position,
+        status=status,
+        token=row.token,
+        attempts=row.attempt,
+        max_attempts=row.max_attempts,
+        crashes=row.crash_count,
+        ordered=row.key is not None,
+        created_at=moment(row.created_at),
+        ended_at=moment(row.processed_at or 0),
+        last_attempt_at=maybe(row.last_attempt_at),
+        error=_Error(row.error_code, row.error_message) if row.error_code else None,
+        history=row.history,
+        event=body,  # type: ignore[arg-type]
+    )
+    return msgspec.Raw(_encode(line))
 
 
 def event_file(row: Row, body: bytes) -> bytes:
@@ -340,11 +334,11 @@ def document(doc: Mapping[str, Any]) -> msgspec.Raw:
     return msgspec.Raw(_encode(doc))
 
 
-def refuse_too_deep(document: bytes) -> None:
+def refuse_too_deep(text: bytes) -> None:
     """Refuse JSON that nests so deep that it could be written, and never be read again."""
-    if document.count(b"[") + document.count(b"{") > _BRACKETS:
+    if text.count(b"[") + text.count(b"{") > _BRACKETS:
         try:
-            msgspec.json.decode(b"[" * _WRAPPING + document + b"]" * _WRAPPING)
+            msgspec.json.decode(b"[" * _WRAPPING + text + b"]" * _WRAPPING)
         except (RecursionError, msgspec.DecodeError) as error:
             raise MalformedEvent("it nests too deep to be kept: flatten it") from error
 

@@ -3,21 +3,19 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from typing import Any, Self
 
-import msgspec
 import structlog
 
 from kingdom.backends.files.adoption import Adopter
 from kingdom.backends.files.bodies import moment, read_body
-from kingdom.backends.files.disk import Disk, read_file
+from kingdom.backends.files.disk import Disk
 from kingdom.backends.files.draft import Draft
 from kingdom.backends.files.entry import DAMAGED, MISSING, Lease, Row
 from kingdom.backends.files.keyring import Keyring
-from kingdom.backends.files.lock import boot_clock, has_ended
-from kingdom.backends.files.log import log_part
+from kingdom.backends.files.lock import Busy, boot_clock, has_ended
 from kingdom.backends.files.store import Store
 from kingdom.backends.files.thread import DiskThread
 from kingdom.backends.files.transaction import FilesTransaction
@@ -34,7 +32,6 @@ _DEFAULT_IDLE_LIMIT = timedelta(seconds=30)
 # Editors move a file away and write it anew; people take longer to mend what they have broken.
 _MISSING_SECONDS = 10.0
 _DAMAGED_SECONDS = 60.0
-_lease = msgspec.json.Decoder(Lease).decode
 _log = structlog.get_logger(__name__)
 
 
@@ -99,9 +96,10 @@ class FilesBus(Bus):
         """Claim due events; see the port."""
         declared = self.topology.stream(stream)
         # A claim syncs nothing: where nobody is in the way, going to the thread and back takes longer than the claim.
-        if self.store.books.knows(stream) and self.store.is_free():
-            return self._claim(declared, limit, worker)
-        return await self.in_thread(lambda: self._claim(declared, limit, worker))
+        if self.store.books.knows(stream):
+            with suppress(Busy):
+                return self._claim(declared, limit, worker, wait=False)
+        return await self.in_thread(lambda: self._claim(declared, limit, worker, wait=True))
 
     def renew(self, leases: Mapping[int, timedelta]) -> Renewal:
         """Extend leases in their files; see the port."""
@@ -135,7 +133,7 @@ class FilesBus(Bus):
 
     def lease_until(self, lease: Lease) -> datetime:
         """Return when a lease ends, as its file says."""
-        known = self._known(lease)
+        known = self.store.tree.read_lease(lease.token)
         return datetime.fromisoformat((known or lease).expires_at)
 
     def _look_soon(self, paths: Collection[str]) -> None:
@@ -149,8 +147,8 @@ class FilesBus(Bus):
         self._adopting.add(looking)
         looking.add_done_callback(self._adopting.discard)
 
-    def _claim(self, stream: Stream, limit: int, worker: str) -> list[Delivery]:
-        with self.store.exclusive() as draft:
+    def _claim(self, stream: Stream, limit: int, worker: str, *, wait: bool) -> list[Delivery]:
+        with self.store.exclusive(wait=wait) as draft:
             self.store.look_again(stream.name)
             try:
                 rows, envelopes = self._readable(draft, stream, limit)
@@ -196,9 +194,7 @@ class FilesBus(Bus):
 
     def _tell(self, draft: Draft, what: str, row: Row, reason: str) -> None:
         data = {"event_id": row.event_id, "stream": row.stream, "reason": reason}
-        draft.entry.log = log_part(
-            self.store.layout, draft, [LogEntry(type=what, actor="bus", data=data)], draft.entry.log
-        )
+        draft.say(LogEntry(type=what, actor="bus", data=data))
 
     def _reap(self) -> tuple[int, set[str]]:
         events, streams = 0, set()
@@ -215,16 +211,10 @@ class FilesBus(Bus):
 
     def _has_expired(self, lease: Lease) -> bool:
         """Look at the file, which its holder may have renewed; after a restart of the machine no holder is left."""
-        known = self._known(lease)
+        known = self.store.tree.read_lease(lease.token)
         if known is None or known.boot != self.store.boot or known.expires < boot_clock():
             return True
         return has_ended(known.process)
-
-    def _known(self, lease: Lease) -> Lease | None:
-        try:
-            return _lease(read_file(self.store.layout.lease(lease.token)))
-        except (FileNotFoundError, msgspec.MsgspecError):
-            return None
 
 
 def _deliveries(rows: Sequence[Row], envelopes: Mapping[int, Envelope]) -> list[Delivery]:

@@ -11,11 +11,12 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from kingdom.backends.files.bodies import Body, moment
+from kingdom.backends.files.bodies import body_of, ended_line, moment
 from kingdom.backends.files.books import Books
 from kingdom.backends.files.entry import DAMAGED, DEAD, MISSING, PENDING, PROCESSING, Ended, Entry, Lease, Row
 from kingdom.backends.files.lock import boot_clock, own_process
 from kingdom.bus.delivery import Delivery
+from kingdom.bus.log import LogEntry
 from kingdom.bus.outcome import Dead, Defer, Done, Release, Retry
 from kingdom.bus.port import Copy, Settled
 from kingdom.bus.stream import Stream
@@ -37,6 +38,7 @@ class Draft:
         self.before: dict[int, Row | None] = {}
         # Changed rows whose file stays as it is, apart from its directory.
         self.quiet: set[int] = set()
+        self.said: list[LogEntry] = []
         self._boot = boot
         self._rows: dict[int, Row] = {}
         self._found: list[Row] = []
@@ -45,6 +47,10 @@ class Draft:
         """Return the entry with everything that was noted."""
         self.entry.rows = list(self._rows.values())
         return self.entry
+
+    def say(self, *entries: LogEntry) -> None:
+        """Add to the log."""
+        self.said += entries
 
     def publish(self, copies: Sequence[Copy]) -> list[Copy]:
         """Enqueue copies, each at a position of its own; returns those that their stream had already."""
@@ -68,7 +74,7 @@ class Draft:
                 not_before=not_before,
             )
             self._note(row)
-            self.entry.bodies[row.position] = Body.of(each.envelope, each.stream.name)
+            self.entry.bodies[row.position] = body_of(each.envelope, each.stream.name)
         return duplicates
 
     def lost(self, settled: Sequence[Settled], held: Sequence[Delivery]) -> set[int]:
@@ -277,7 +283,7 @@ class Draft:
     def end(self, row: Row, status: str, body: msgspec.Raw) -> None:
         """Take an event out of its stream into the file of the day."""
         row.processed_at = self.now
-        line = Body.ended(self.place, row, status, body)
+        line = ended_line(self.place, row, status, body)
         self.entry.ended.append(Ended(row.stream, row.position, row.event_id, self._day, line))
         self._rows.pop(row.position, None)
         self.books.remove(row.stream, row.position)

@@ -86,6 +86,10 @@ def boot_clock() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
+class Busy(Exception):
+    """Somebody holds the store, and nobody was to wait."""
+
+
 class Lock:
     """A lock between processes; its page also says how far the journal has been applied, and in which boot.
 
@@ -109,9 +113,9 @@ class Lock:
         os.close(self._descriptor)
 
     @contextmanager
-    def held(self, *, shared: bool = False) -> Iterator[None]:
-        """Hold the lock during the block."""
-        self._take(fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+    def held(self, *, shared: bool = False, wait: bool = True) -> Iterator[None]:
+        """Hold the lock during the block; raises Busy where it must not `wait` and another process holds it."""
+        self._take(fcntl.LOCK_SH if shared else fcntl.LOCK_EX, wait=wait)
         try:
             yield
         finally:
@@ -149,10 +153,12 @@ class Lock:
     def boot(self, boot: str) -> None:
         self._page[_BOOT_AT:_HOLDER_AT] = boot.encode().ljust(_HOLDER_AT - _BOOT_AT, b"\x00")
 
-    def _take(self, mode: int) -> None:
+    def _take(self, mode: int, *, wait: bool) -> None:
         began, nap, looked = time.monotonic(), _FIRST_NAP_SECONDS, 0.0
         stopped: dict[int, float] = {}
         while not self._try(mode):
+            if not wait:
+                raise Busy
             waited = time.monotonic() - began
             if waited - looked > _LOOK_EVERY_SECONDS:
                 looked = waited
@@ -168,13 +174,6 @@ class Lock:
             raise Unavailable("the store was moved or removed while this process had it open: start it again")
         if mode == fcntl.LOCK_EX:
             self._page[_HOLDER_AT : _HOLDER_AT + len(self._holder)] = self._holder
-
-    def is_free(self) -> bool:
-        """Tell whether nobody holds the lock just now."""
-        free = self._try(fcntl.LOCK_EX)
-        if free:
-            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-        return free
 
     def _is_ours(self) -> bool:
         """Tell whether the name still leads to the file that is locked: two locks would mean two writers."""

@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 
 from kingdom.backends.files.bodies import careful
-from kingdom.backends.files.draft import Draft
 from kingdom.backends.files.entry import LogPart
 from kingdom.backends.files.layout import Layout
 from kingdom.backends.files.lines import first_number, lines_from
@@ -34,9 +33,8 @@ class _Line(msgspec.Struct, omit_defaults=True):
 _read = careful(msgspec.json.Decoder(_Line))
 
 
-def log_part(layout: Layout, draft: Draft, entries: Sequence[LogEntry], earlier: LogPart | None = None) -> LogPart:
-    """Return entries as lines that go on where the log ends, and how the file so far is kept if it is full."""
-    first = draft.books.log_sequence + 1 + (len(earlier.lines) if earlier else 0)
+def log_part(layout: Layout, entries: Sequence[LogEntry], *, first: int, place: int, now: float) -> LogPart:
+    """Return entries as lines numbered from `first`, and how the file so far is kept if it is full."""
     lines = [
         msgspec.Raw(
             _encode(
@@ -47,7 +45,7 @@ def log_part(layout: Layout, draft: Draft, entries: Sequence[LogEntry], earlier:
                     data=entry.data,  # type: ignore[arg-type]
                     trace_id=entry.trace_id,
                     seq=first + number,
-                    n=draft.place,
+                    n=place,
                     aggregate_type=entry.aggregate_type,
                     aggregate_id=entry.aggregate_id,
                 )
@@ -55,9 +53,7 @@ def log_part(layout: Layout, draft: Draft, entries: Sequence[LogEntry], earlier:
         )
         for number, entry in enumerate(entries)
     ]
-    if earlier:
-        return LogPart(earlier.first, [*earlier.lines, *lines], earlier.keep_as)
-    return LogPart(first, lines, _name_to_keep(layout, draft.now))
+    return LogPart(first, lines, _name_to_keep(layout, now))
 
 
 def read_log(layout: Layout, after: Cursor, limit: int) -> list[LoggedEntry]:
@@ -78,20 +74,13 @@ def read_log(layout: Layout, after: Cursor, limit: int) -> list[LoggedEntry]:
     return found
 
 
-def log_files(layout: Layout) -> list[str]:
-    """Return all files of the log, oldest first."""
-    numbered = [(first_number(path), path) for path in layout.kept_logs()]
-    kept = [path for number, path in sorted((number, path) for number, path in numbered if number is not None)]
-    return [*kept, layout.log]
-
-
 def _files_from(layout: Layout, number: int) -> list[str]:
     """Return the files that can hold entries from this number on, oldest first."""
-    files = log_files(layout)
-    starts = [first_number(path) for path in files]
-    # A file is passed over where the next one begins at or before the number we look for.
-    skip = sum(1 for start in starts[1:] if start is not None and start < number)
-    return files[skip:]
+    starts = ((first_number(path), path) for path in (*layout.kept_logs(), layout.log))
+    files = sorted((start, path) for start, path in starts if start is not None)
+    # A file is passed over where the next one begins before the number we look for.
+    skip = sum(1 for start, _ in files[1:] if start < number)
+    return [path for _, path in files[skip:]]
 
 
 def _name_to_keep(layout: Layout, now: float) -> str | None:

@@ -5,19 +5,16 @@ from contextlib import ExitStack, asynccontextmanager
 from itertools import chain, islice
 from typing import Self, TypeVar
 
-from kingdom.backends.files.bodies import Body
+from kingdom.backends.files.bodies import body_of, ended_line
 from kingdom.backends.files.bus import FilesBus
 from kingdom.backends.files.draft import Draft
 from kingdom.backends.files.entry import Ended
-from kingdom.backends.files.entry import Entry as Written
 from kingdom.backends.files.entry import Pause as PausedStream
 from kingdom.backends.files.faults import translated
-from kingdom.backends.files.log import log_part
 from kingdom.backends.files.moved_items import Contents, comes_twice, log_entry_of, row_of
 from kingdom.backends.files.store import Store
 from kingdom.backends.files.thread import DiskThread
 from kingdom.bus.envelope import Envelope
-from kingdom.bus.log import LogEntry
 from kingdom.bus.moving import (
     AnyItem,
     Block,
@@ -140,7 +137,6 @@ class _Arrival:
     def add(self, items: list[AnyItem]) -> None:
         """Write some of it, in one entry."""
         draft = self._store.draft()
-        entries: list[LogEntry] = []
         seen: set[tuple[str, str, str]] = set()
         for item in items:
             match item:
@@ -161,11 +157,11 @@ class _Arrival:
                     draft.entry.pauses.append(paused)
                     draft.books.pauses[item.stream] = paused
                 case Entry():
-                    entries.append(log_entry_of(item))
-        if entries:
-            draft.entry.log = log_part(self._store.layout, draft, entries)
-        self._files.update(self._files_of(draft.entry))
+                    draft.say(log_entry_of(item))
+        self._files.update(self._files_of(draft))
         self._store.commit(draft, durable=False)
+        if draft.entry.log and draft.entry.log.keep_as:
+            self._files.add(f"{self._store.layout.logs}/{draft.entry.log.keep_as}")
 
     def finish(self) -> Census:
         """Check what has come, make it last, and remove the note."""
@@ -206,26 +202,24 @@ class _Arrival:
         self._store.disk.unlink(self._store.layout.unfinished_import)
         self._store.disk.sync_directory(self._store.layout.bus)
 
-    def _files_of(self, entry: Written) -> Iterator[str]:
-        layout = self._store.layout
+    def _files_of(self, draft: Draft) -> Iterator[str]:
+        layout, entry = self._store.layout, draft.entry
         yield from (layout.done(ended.stream, ended.day) for ended in entry.ended)
         yield from (layout.record(stored.directory, stored.card.id) for stored in entry.records)
         yield from (layout.once_key(scope, key) for scope, key, _ in entry.once)
         yield from (layout.pause(pause.stream) for pause in entry.pauses)
-        if entry.log:
+        if draft.said:
             yield layout.log
-            if entry.log.keep_as:
-                yield f"{layout.logs}/{entry.log.keep_as}"
 
     def _add_event(self, draft: Draft, event: Event) -> None:
         book, event_id = draft.books.stream(event.stream), str(event.envelope.get("eventId"))
         if event.position in book.rows or (event.status in ("PENDING", "DEAD") and event_id in book.by_event):
             raise comes_twice(f"event {event_id} of {event.stream}")
-        body = Body.of(Envelope.from_wire(event.envelope), event.stream)
+        body = body_of(Envelope.from_wire(event.envelope), event.stream)
         row = row_of(event, event_id)
         if event.status in ("DONE", "DISCARDED"):
             day = f"{event.processed_at:%Y%m%d}"
-            line = Body.ended(draft.place, row, event.status, body)
+            line = ended_line(draft.place, row, event.status, body)
             draft.entry.ended.append(Ended(event.stream, event.position, event_id, day, line))
             draft.before[event.position] = None
         else:

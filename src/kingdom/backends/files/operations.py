@@ -8,11 +8,11 @@ from uuid import UUID
 
 import msgspec
 
-from kingdom.backends.files.bodies import Body, EndedEvent, maybe, moment
+from kingdom.backends.files.bodies import EndedEvent, body_of, maybe, moment
 from kingdom.backends.files.bus import FilesBus
 from kingdom.backends.files.draft import Draft
 from kingdom.backends.files.entry import DEAD, PENDING, PROCESSING, Pause, Row
-from kingdom.backends.files.log import log_part, read_log
+from kingdom.backends.files.log import read_log
 from kingdom.backends.files.retention import retain
 from kingdom.bus.envelope import Envelope
 from kingdom.bus.log import Cursor, LogEntry, LoggedEntry
@@ -178,7 +178,7 @@ class FilesOperations(Operations):
             self._refuse_unreadable(row)
             envelope = self._envelope(row)
             patched = msgspec.structs.replace(envelope, payload=payload)
-            draft.patch(row, Body.of(patched, stream), envelope.payload, actor)
+            draft.patch(row, body_of(patched, stream), envelope.payload, actor)
 
         await self._change("dead_letter.patched", actor, {"event_id": str(event_id), "stream": stream}, patch)
 
@@ -281,7 +281,7 @@ class FilesOperations(Operations):
             with self._store.exclusive() as draft:
                 answer = act(draft)
                 entry = LogEntry(type=what, actor=actor, data=data)
-                draft.entry.log = log_part(self._store.layout, draft, [entry])
+                draft.say(entry)
                 self._store.commit(draft)
                 return answer
 

@@ -43,7 +43,8 @@ def _drop_keys(store: Store) -> int:
         # Looked through without the lock; each is looked at again before it goes.
         now = time.time()
         with os.scandir(directory) as found:
-            keys = (entry.path for entry in found if entry.is_file(follow_symlinks=False))
+            # Times of change first: to open a million files takes long.
+            keys = (e.path for e in found if e.is_file(follow_symlinks=False) and e.stat().st_mtime < now)
             expired = [path for path in keys if _expires(store, scope, path) < now]
         for start in range(0, len(expired), _BATCH):
             with store.exclusive() as draft:

@@ -22,7 +22,8 @@ from kingdom.backends.files.journal import Behind, Journal
 from kingdom.backends.files.kinds import remember_kinds
 from kingdom.backends.files.layout import Layout, id_of_name
 from kingdom.backends.files.lines import last_line
-from kingdom.backends.files.lock import Lock, boot_id, refuse_other_host, refuse_remote
+from kingdom.backends.files.lock import Busy, Lock, boot_id, refuse_other_host, refuse_remote
+from kingdom.backends.files.log import log_part
 from kingdom.backends.files.replay import Replay
 from kingdom.backends.files.shelf import Shelf
 from kingdom.backends.files.tree import Tree
@@ -91,9 +92,12 @@ class Store:
                 self._lock = None
 
     @contextmanager
-    def exclusive(self) -> Iterator[Draft]:
-        """Hold the store alone, with books that are true now; the draft is where the next entry would stand."""
-        with translated(), self._mutex, self._opened().held():
+    def exclusive(self, *, wait: bool = True) -> Iterator[Draft]:
+        """Hold the store alone, with books that are true now; the draft is where the next entry would stand.
+
+        Raises Busy where it must not `wait`, and somebody holds the store.
+        """
+        with translated(), self._entered(wait=wait), self._opened().held(wait=wait):
             self._catch_up()
             draft = self.draft()
             try:
@@ -121,15 +125,6 @@ class Store:
         """Return where the next entry would stand, for who holds the store."""
         return Draft(self.books, self.journal.end, time.time(), self.boot)
 
-    def is_free(self) -> bool:
-        """Tell whether nobody holds the store just now, in this process or another one."""
-        if self._lock is None or not self._mutex.acquire(blocking=False):
-            return False
-        try:
-            return self._lock.is_free()
-        finally:
-            self._mutex.release()
-
     def owned(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
         """Return the deliveries that are still in flight under their token."""
         with self.exclusive():
@@ -137,17 +132,12 @@ class Store:
 
     def owned_now(self, deliveries: Sequence[Delivery]) -> list[Delivery] | None:
         """Return the same without waiting for anybody; None where that cannot be known."""
-        if not self._mutex.acquire(blocking=False):
-            return None
-        try:
+        with suppress(Busy), self._entered(wait=False):
             # The page says whether anybody has written since this process looked last.
-            if self._lock is None or self._lock.applied != self.journal.end:
-                return None
-            if not all(map(self.books.knows, {d.stream for d in deliveries})):
-                return None
-            return [d for d in deliveries if self.books.owns(d.stream, d.position, d.token)]
-        finally:
-            self._mutex.release()
+            current = self._lock is not None and self._lock.applied == self.journal.end
+            if current and all(map(self.books.knows, {d.stream for d in deliveries})):
+                return [d for d in deliveries if self.books.owns(d.stream, d.position, d.token)]
+        return None
 
     def commit(self, draft: Draft, *, durable: bool = True) -> None:
         """Write an entry and show it in the files; from the journal on it cannot be taken back."""
@@ -162,8 +152,6 @@ class Store:
             self._forget()
             raise
         self.shelf.follow(entry)
-        if entry.log:
-            self.books.log_sequence = entry.log.first + len(entry.log.lines) - 1
         try:
             self.tree.apply(entry, draft.before, files)
         except OSError as error:
@@ -238,6 +226,16 @@ class Store:
         if self._checkpoint:
             self._checkpoint.join()
 
+    @contextmanager
+    def _entered(self, *, wait: bool) -> Iterator[None]:
+        """Keep the other threads of this process out."""
+        if not self._mutex.acquire(blocking=wait):
+            raise Busy
+        try:
+            yield
+        finally:
+            self._mutex.release()
+
     def _refuse_unfinished_import(self) -> None:
         if os.path.exists(self.layout.unfinished_import):
             raise Misconfigured(
@@ -310,8 +308,15 @@ class Store:
         _log.info("replayed", entries=len(entries), after_power_loss=thorough)
 
     def _complete(self, draft: Draft) -> Entry:
-        """Return the entry with what every file holds that it writes anew: the old one may be all there is of it."""
+        """Return the entry with its lines of the log, and with what every file holds that it writes anew.
+
+        The file before may be all there is of that, and it goes.
+        """
         entry = draft.finish()
+        if draft.said:
+            first = self.books.log_sequence + 1
+            entry.log = log_part(self.layout, draft.said, first=first, place=draft.place, now=draft.now)
+            self.books.log_sequence += len(draft.said)
         for row in entry.rows:
             if row.position not in draft.quiet and row.position not in entry.bodies:
                 self.bodies.pop(row.position, None)

@@ -11,7 +11,6 @@ from kingdom.backends.files.bodies import document
 from kingdom.backends.files.draft import Draft
 from kingdom.backends.files.entry import Card, Stored
 from kingdom.backends.files.keyring import Keyring
-from kingdom.backends.files.log import log_part
 from kingdom.backends.files.store import Store
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.port import Put, Transaction
@@ -73,8 +72,7 @@ class FilesTransaction(Transaction):
             changes.duplicates += draft.publish(list(changes.copies.values()))
             draft.settle(settled, store.body)
             draft.entry.once = [(scope, key, expires) for (scope, key), expires in self._taken.items()]
-            if changes.entries:
-                draft.entry.log = log_part(store.layout, draft, changes.entries)
+            draft.say(*changes.entries)
             store.commit(draft)
 
     def _stored(self, put: Put, doc: msgspec.Raw, draft: Draft) -> Stored:

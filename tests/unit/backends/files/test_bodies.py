@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from kingdom.backends.files.bodies import Body, _read_any_body, event_file, read_body
+from kingdom.backends.files.bodies import _read_any_body, body_of, event_file, read_body
 from kingdom.backends.files.entry import PENDING, Row
 from kingdom.bus.envelope import Envelope
 from kingdom.errors import MalformedEvent
@@ -33,7 +33,7 @@ class Filed:
 def filed(envelope: Envelope, *, ordered: bool = False) -> Filed:
     key = envelope.partition_key if ordered else None
     row = Row("s", 7, str(envelope.event_id), key, PENDING, 1.0, 1.0, 10)
-    return Filed(row, event_file(row, Body.of(envelope, "s")))
+    return Filed(row, event_file(row, body_of(envelope, "s")))
 
 
 @given(envelopes)

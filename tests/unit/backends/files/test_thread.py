@@ -22,7 +22,7 @@ def thread() -> Iterator[DiskThread]:
 async def test_calls_run_in_one_other_thread_in_the_order_of_their_coming(thread: DiskThread) -> None:
     done: list[tuple[int, str]] = []
     await asyncio.gather(*(thread.run(lambda n=n: done.append((n, threading.current_thread().name))) for n in range(9)))  # type: ignore[misc]
-    assert done == [(number, "test") for number in range(9)]
+    assert done == [(number, "test_0") for number in range(9)]
 
 
 async def test_a_call_gives_back_what_it_returns_or_raises(thread: DiskThread) -> None:
