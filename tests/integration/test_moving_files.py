@@ -176,7 +176,7 @@ async def test_a_move_that_is_cancelled_on_its_way_in_lets_go_of_the_store(
     somebody.open()
     with somebody.exclusive():
         importing = asyncio.create_task(FilesMovable(bus).take_in(each([]), NOTHING))
-        await eventually(lambda: "kingdom-moving" in [thread.name for thread in threading.enumerate()], "it waits")
+        await eventually(lambda: any("kingdom-moving" in each.name for each in threading.enumerate()), "it waits")
         importing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await importing

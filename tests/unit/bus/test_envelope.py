@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kingdom.bus import Envelope
-from kingdom.bus.envelope import current_cause
+from kingdom.bus.envelope import STORE_KEY, current_cause
 from kingdom.errors import MalformedEvent
 from kingdom.ids import new_event_id
 
@@ -36,7 +36,7 @@ envelopes = st.builds(
     partition_key=st.none() | texts,
     aggregate_type=texts,
     aggregate_id=texts,
-    attributes=st.dictionaries(texts.filter(lambda name: name not in WIRE_NAMES), texts, max_size=4),
+    attributes=st.dictionaries(texts.filter(lambda name: name not in {*WIRE_NAMES, STORE_KEY}), texts, max_size=4),
 )
 
 
