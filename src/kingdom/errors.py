@@ -9,6 +9,7 @@
     │   ├── MalformedEvent   an envelope or a payload does not fit its type
     │   └── IllegalTransition a thing is in a state from which this is not allowed
     ├── LeaseLost            another worker owns the delivery now: nothing was changed
+    ├── ProgramFailed        a program outside (git, an agent, a check) failed or took too long
     ├── NotFound             no such event, stream or record
     └── Misconfigured        a declaration or a setting is wrong
 
@@ -89,6 +90,12 @@ class LeaseLost(KingdomError):
             f"lease lost for {len(self.positions)} delivery(ies) {sorted(self.positions)[:5]}: another worker "
             "may own them now; nothing of this transaction was kept"
         )
+
+
+class ProgramFailed(KingdomError):
+    """Raised when a program that was started, such as git or an agent, did not do what it should."""
+
+    code = "program_failed"
 
 
 class NotFound(KingdomError):

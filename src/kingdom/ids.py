@@ -1,4 +1,4 @@
-"""Identifiers: sortable event ids and W3C trace ids."""
+"""Identifiers: sortable event ids, short ids for people, and W3C trace ids."""
 
 import secrets
 import time
@@ -6,6 +6,8 @@ from uuid import UUID
 
 _VERSION_7 = 0x7 << 76
 _VARIANT_RFC = 0b10 << 62
+# Digits and letters that nobody takes for one another.
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 
 
 def new_event_id() -> UUID:
@@ -14,6 +16,12 @@ def new_event_id() -> UUID:
     random = secrets.randbits(74)
     high, low = random >> 62, random & ((1 << 62) - 1)
     return UUID(int=(milliseconds << 80) | _VERSION_7 | (high << 64) | _VARIANT_RFC | low)
+
+
+def new_id(prefix: str) -> str:
+    """Return a short id, such as `wf-01k9x3v7m2q4t6`: sorted by the millisecond of its making, for people to type."""
+    number = (time.time_ns() // 1_000_000) << 25 | secrets.randbits(25)
+    return f"{prefix}-" + "".join(_ALPHABET[number >> shift & 31] for shift in range(65, -1, -5))
 
 
 def new_trace_id() -> str:

@@ -26,7 +26,7 @@ def test_looking_at_a_store_that_is_not_there_makes_none_and_says_what_to_do(lap
     done = laptop.run("bus", "stats")
     assert done.code == 1
     assert "there is no store at" in done.err
-    assert "publish or work makes one" in done.err
+    assert "`bus publish` makes one" in done.err
     assert not realm.exists()
 
 

@@ -59,6 +59,17 @@ async def test_a_reader_goes_on_from_its_cursor(scene: Scene) -> None:
     assert Cursor.parse(str(read[0].cursor)) == read[0].cursor
 
 
+async def test_a_reader_can_ask_for_what_is_about_one_thing(scene: Scene) -> None:
+    async with scene.bus.transaction() as transaction:
+        for name, order in (("one", "a"), ("two", "b"), ("three", "a"), ("four", "")):
+            await transaction.append(LogEntry(type=name, actor="test", data={"mentions": "a"}, aggregate_id=order))
+    assert len(await scene.read_log()) == 4
+    first, second = await scene.operations.read_log(Cursor(), 10, "a")
+    assert [first.entry.type, second.entry.type] == ["one", "three"]
+    assert await scene.operations.read_log(first.cursor, 10, "a") == [second]
+    assert await scene.operations.read_log(Cursor(), 1, "a") == [first]
+
+
 async def test_cursors_grow(scene: Scene) -> None:
     for name in "abc":
         await append(scene.bus, name, name)

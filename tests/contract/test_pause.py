@@ -55,6 +55,7 @@ async def test_a_lease_lost_during_a_pause_comes_back_after_it(scene: Scene) -> 
 
 async def test_a_stream_that_is_not_paused_cannot_be_resumed(scene: Scene) -> None:
     assert not await scene.operations.resume("free", actor="ann")
+    assert await scene.log_types() == []
 
 
 async def test_a_second_pause_gives_the_newer_reason_and_one_resume_ends_both(scene: Scene) -> None:

@@ -241,3 +241,81 @@ async def test_a_key_published_to_again_after_only_duplicates_is_delivered(scene
     scene.check()
     await scene.bus.publish(next_one)
     assert ids(await scene.claim("skipping")) == [next_one.event_id]
+
+
+async def test_what_waits_for_the_commit_is_called_after_it_in_order(scene: Scene) -> None:
+    called: list[str] = []
+    async with scene.bus.transaction() as transaction:
+        await transaction.put(job(1))
+        transaction.after_commit(lambda: called.append("first"))
+        transaction.after_commit(lambda: called.append("second"))
+        assert called == []
+    assert called == ["first", "second"]
+
+
+async def test_what_waits_for_a_commit_that_does_not_come_is_never_called(scene: Scene) -> None:
+    await put(scene, job(1))
+    called: list[str] = []
+    with suppress(Conflict):
+        async with scene.bus.transaction() as transaction:
+            await transaction.put(job(1))
+            transaction.after_commit(lambda: called.append("never"))
+    with suppress(ZeroDivisionError):
+        async with scene.bus.transaction() as transaction:
+            transaction.after_commit(lambda: called.append("never"))
+            raise ZeroDivisionError
+    assert called == []
+
+
+async def test_what_is_taken_back_is_not_called_either(scene: Scene) -> None:
+    called: list[str] = []
+    async with scene.bus.transaction() as transaction:
+        transaction.after_commit(lambda: called.append("kept"))
+        mark = transaction.changes.mark()
+        transaction.after_commit(lambda: called.append("taken back"))
+        transaction.changes.go_back(mark)
+    assert called == ["kept"]
+
+
+async def test_of_many_records_either_all_are_stored_or_none(scene: Scene) -> None:
+    await put(scene, job(1), job(2), job(3))
+    fresh = [job(1, version=1, doc={"n": 1}), job(2, version=1, doc={"n": 2}), job(4), job(5)]
+    for late in (job(3, version=7), job(3)):
+        with suppress(Conflict):
+            await put(scene, *fresh, late)
+            pytest.fail("a record at another version was overwritten")
+    async with scene.bus.transaction() as transaction:
+        assert [record.version for record in await transaction.find(Query(kind="job"))] == [1, 1, 1]
+    await put(scene, *fresh, job(3, version=1, state="closed"))
+    async with scene.bus.transaction() as transaction:
+        found = {
+            record.id: (record.version, record.state, dict(record.doc))
+            for record in await transaction.find(Query(kind="job"))
+        }
+    assert found == {
+        "j1": (2, "open", {"n": 1}),
+        "j2": (2, "open", {"n": 2}),
+        "j3": (2, "closed", {}),
+        "j4": (1, "open", {}),
+        "j5": (1, "open", {}),
+    }
+
+
+async def test_records_that_were_read_ahead_are_as_they_were_then_and_show_what_was_put_since(scene: Scene) -> None:
+    await put(scene, job(1), job(2))
+    keys = [("job", "j1"), ("job", "j2"), ("job", "j3")]
+    with suppress(Conflict):
+        async with scene.bus.transaction() as transaction:
+            await transaction.read_ahead(keys)
+            await put(scene, job(2, version=1, doc={"by": "another"}))
+            assert await transaction.get("job", "j1") == job(1, version=1)
+            assert await transaction.get("job", "j2") == job(2, version=1)
+            assert await transaction.get("job", "j3") is None
+            await transaction.put(job(1, version=1, doc={"by": "us"}))
+            seen = await transaction.get("job", "j1")
+            assert seen is not None
+            assert seen.doc == {"by": "us"}
+            await transaction.put(job(2, version=1, doc={"by": "us"}))
+        pytest.fail("what another wrote since was overwritten")
+    async with scene.bus.transaction() as transaction:
+        assert await transaction.get("job", "j1") == job(1, version=1)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from importlib.resources import files
 from typing import LiteralString
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -132,6 +133,17 @@ async def put_known(bus: ExplainedBus) -> None:
         await transaction.put(known)
 
 
+async def put_many(bus: ExplainedBus) -> None:
+    ids = [f"thing-{number}" for number in range(100, 150)]
+    async with bus.transaction() as transaction:
+        await transaction.read_ahead([("thing", each) for each in ids])
+        for each in ids:
+            known = await transaction.get("thing", each)
+            assert known
+            await transaction.put(known)
+            await transaction.put(Record(kind="thing", id=f"new-{uuid4()}", state="open"))
+
+
 def finding(query: Query) -> Act:
     async def act(bus: ExplainedBus) -> None:
         async with bus.transaction() as transaction:
@@ -154,6 +166,11 @@ async def read_log(bus: ExplainedBus) -> None:
     operations = PostgresOperations(bus)
     entries = await operations.read_log(Cursor(), 10)
     assert len(await operations.read_log(entries[-1].cursor, 100)) == 100
+
+
+async def read_log_about(bus: ExplainedBus) -> None:
+    (entry,) = await PostgresOperations(bus).read_log(Cursor(), 10, "77")
+    assert entry.entry.aggregate_id == "77"
 
 
 async def log_end(bus: ExplainedBus) -> None:
@@ -198,6 +215,9 @@ CASES = {
     "get_record": Case(put_known, 10, {"record_pkey"}),
     "insert_record": Case(put_new, 40, {"record_pkey"}),
     "update_record": Case(put_known, 20, {"record_pkey"}),
+    "get_records": Case(put_many, 250, {"record_pkey"}),
+    "insert_records": Case(put_many, 1200, {"record_pkey"}),
+    "update_records": Case(put_many, 900, {"record_pkey"}),
     "find_by_state": Case(finding(Query(kind="thing", state="open")), 160, {"record_state"}),
     "find_by_owner": Case(finding(Query(kind="thing", owner="owner-7")), 160, {"record_owner"}),
     "find_by_kind": Case(finding(Query(kind="thing", after="thing-5")), 160, {"record_pkey"}),
@@ -205,6 +225,7 @@ CASES = {
     "once": Case(take_once, 30, {"once_key_pkey"}),
     "append": Case(append, 200, set()),
     "read_log": Case(read_log, 20, {LOG}),
+    "read_log_about": Case(read_log_about, 30, {"log_default_aggregate_id_xid_seq_idx"}),
     "log_end": Case(log_end, 10, {LOG}),
     "stats": Case(stats, 1000, {OPEN, DEAD_INDEX, EVENT, PAUSE}, {"outbox_lease"}),
 }

@@ -27,6 +27,8 @@ class Route(Generic[T]):
 
     handler: "Reaction[T] | Effect[T]"
     event_type: EventType[T] | None
+    # The kind of the record about the event's aggregate, which is read together with those of other events.
+    reads: str | None = None
 
     def receive(self, delivery: Delivery) -> Received[Any]:
         """Return the delivery as its handler wants to see it."""
@@ -46,12 +48,12 @@ class Dispatcher:
         self._routes: dict[tuple[str | None, str], Route[Any]] = {}
 
     def reaction(
-        self, event_type: "EventType[Any] | str", *, stream: str | None = None
+        self, event_type: "EventType[Any] | str", *, stream: str | None = None, reads: str | None = None
     ) -> Callable[[_AnyReaction], _AnyReaction]:
         """Register a function that runs inside the transaction which settles its event."""
 
         def register(handler: _AnyReaction) -> _AnyReaction:
-            self._add(event_type, stream, handler)
+            self._add(event_type, stream, handler, reads)
             return handler
 
         return register
@@ -73,9 +75,11 @@ class Dispatcher:
             )
         return route
 
-    def _add(self, event_type: "EventType[Any] | str", stream: str | None, handler: Any) -> None:
+    def _add(
+        self, event_type: "EventType[Any] | str", stream: str | None, handler: Any, reads: str | None = None
+    ) -> None:
         declared = event_type if isinstance(event_type, EventType) else None
         name = declared.name if declared else str(event_type)
         if (stream, name) in self._routes:
             raise Misconfigured(f"{name} has a handler already{f' in {stream}' if stream else ''}")
-        self._routes[stream, name] = Route(handler, declared)
+        self._routes[stream, name] = Route(handler, declared, reads)

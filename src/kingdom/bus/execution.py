@@ -112,6 +112,7 @@ class Execution:
             stopped: set[tuple[str, str]] = set()
             self._drop(unit, unit.open.keys() - {delivery.position for delivery in transaction.held})
             async with self._time_for_all(unit):
+                await self._read_ahead(transaction)
                 for delivery in transaction.held:
                     if delivery.line is None or delivery.line not in stopped:
                         outcome = await self._react_in_group(unit, delivery, transaction)
@@ -121,6 +122,16 @@ class Execution:
                             stopped.add(delivery.line)
         self._settled(unit, outcomes)
         unit.open.clear()
+
+    async def _read_ahead(self, transaction: Transaction) -> None:
+        routes = [(self._dispatcher.route(delivery), delivery.envelope) for delivery in transaction.held]
+        keys = {
+            (route.reads, envelope.aggregate_id): None
+            for route, envelope in routes
+            if isinstance(route, Route) and route.reads
+        }
+        if len(keys) > 1:
+            await transaction.read_ahead(keys)
 
     async def _one_by_one(self, unit: Unit) -> None:
         for delivery in list(unit.open.values()):

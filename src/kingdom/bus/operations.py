@@ -150,8 +150,11 @@ class Operations(ABC):
         """End a waiting event as DEAD at once; ask the worker of a running one, which sees it at its next renewal."""
 
     @abstractmethod
-    async def read_log(self, after: Cursor, limit: int) -> list[LoggedEntry]:
-        """Return entries behind the cursor; no gap and no double, whatever order transactions commit in."""
+    async def read_log(self, after: Cursor, limit: int, about: str | None = None) -> list[LoggedEntry]:
+        """Return entries behind the cursor, only those about one aggregate if its id is given.
+
+        There is no gap and no double, whatever order transactions commit in.
+        """
 
     @abstractmethod
     async def log_end(self) -> Cursor:

@@ -1,7 +1,7 @@
 """The port: the one write handle, and durable delivery. Every backend implements these and nothing else."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -57,10 +57,18 @@ class Changes:
     entries: list[LogEntry] = field(default_factory=list)
     duplicates: list[Copy] = field(default_factory=list)
     replaced: list[tuple[tuple[str, str], Put | None]] = field(default_factory=list)
+    afterwards: list[Callable[[], None]] = field(default_factory=list)
 
     def mark(self) -> "Mark":
         """Return a point to go back to."""
-        return Mark(len(self.copies), len(self.settled), len(self.entries), len(self.duplicates), len(self.replaced))
+        return Mark(
+            len(self.copies),
+            len(self.settled),
+            len(self.entries),
+            len(self.duplicates),
+            len(self.replaced),
+            len(self.afterwards),
+        )
 
     def go_back(self, mark: "Mark") -> None:
         """Forget everything collected since the mark."""
@@ -74,7 +82,7 @@ class Changes:
             self.copies.popitem()
         while len(self.settled) > mark.settled:
             self.settled.popitem()
-        del self.entries[mark.entries :], self.duplicates[mark.duplicates :]
+        del self.entries[mark.entries :], self.duplicates[mark.duplicates :], self.afterwards[mark.afterwards :]
 
 
 class Mark(NamedTuple):
@@ -85,6 +93,7 @@ class Mark(NamedTuple):
     entries: int
     duplicates: int
     replaced: int
+    afterwards: int
 
 
 class Transaction(ABC):
@@ -98,6 +107,7 @@ class Transaction(ABC):
         self.held = tuple(held)
         self.changes = Changes()
         self.dedup_keys_taken = 0
+        self._read_ahead: dict[tuple[str, str], Record | None] = {}
         self._topology = topology
         self._kinds = kinds
 
@@ -131,7 +141,16 @@ class Transaction(ABC):
     async def get(self, kind: str, record_id: str) -> Record | None:
         """Return a record as this transaction sees it."""
         put = self.changes.puts.get((kind, record_id))
-        return put.record if put else await self._read(kind, record_id)
+        if put:
+            return put.record
+        if (kind, record_id) in self._read_ahead:
+            return self._read_ahead[kind, record_id]
+        return await self._read(kind, record_id)
+
+    async def read_ahead(self, keys: Collection[tuple[str, str]]) -> None:
+        """Read records together that will be asked for one by one; they count as read now."""
+        found = await self._read_many(list(keys))
+        self._read_ahead |= dict.fromkeys(keys) | {(record.kind, record.id): record for record in found}
 
     async def put(self, record: Record) -> Record:
         """Store a record that is still at the version it was read at; returns it with its new version."""
@@ -172,8 +191,24 @@ class Transaction(ABC):
         """Write to the log."""
         self.changes.entries.extend(entries)
 
+    def after_commit(self, call: Callable[[], None]) -> None:
+        """Have something called in this process once all of this is committed; a process that dies never calls it.
+
+        Whoever joined a caller's own transaction is not called: only the caller knows when it commits.
+        """
+        self.changes.afterwards.append(call)
+
+    def committed(self) -> None:
+        """Call what waited for the commit; for backends."""
+        for call in self.changes.afterwards:
+            call()
+
     @abstractmethod
     async def _read(self, kind: str, record_id: str) -> Record | None: ...
+
+    async def _read_many(self, keys: Sequence[tuple[str, str]]) -> list[Record]:
+        found = [await self._read(kind, record_id) for kind, record_id in keys]
+        return [record for record in found if record]
 
     @abstractmethod
     async def _search(self, query: Query) -> list[Record]: ...

@@ -63,7 +63,7 @@ class DeadLetters(Operations):
     async def cancel(self, event_id: UUID, stream: str, *, actor: str) -> Literal["cancelled", "requested"]:
         raise NotImplementedError
 
-    async def read_log(self, after: Cursor, limit: int) -> list[LoggedEntry]:
+    async def read_log(self, after: Cursor, limit: int, about: str | None = None) -> list[LoggedEntry]:
         raise NotImplementedError
 
     async def log_end(self) -> Cursor:

@@ -91,6 +91,7 @@ class FilesBus(Bus):
         finally:
             transaction.end()
         self._wakeups.published({copy.stream.name for copy in transaction.changes.copies.values()})
+        transaction.committed()
 
     async def claim(self, stream: str, limit: int, worker: str) -> list[Delivery]:
         """Claim due events; see the port."""

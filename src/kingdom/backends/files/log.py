@@ -56,18 +56,22 @@ def log_part(layout: Layout, entries: Sequence[LogEntry], *, first: int, place: 
     return LogPart(first, lines, _name_to_keep(layout, now))
 
 
-def read_log(layout: Layout, after: Cursor, limit: int) -> list[LoggedEntry]:
-    """Return entries behind the cursor."""
+def read_log(layout: Layout, after: Cursor, limit: int, about: str | None = None) -> list[LoggedEntry]:
+    """Return entries behind the cursor, only those about one aggregate if its id is given."""
     found: list[LoggedEntry] = []
+    named = _encode(about) if about is not None else b""
     for path in _files_from(layout, after.epoch):
         for line in lines_from(path, after.epoch):
+            # Looking for the name is much cheaper than reading the line.
+            if named not in line:
+                continue
             try:
                 read = _read(line)
             except msgspec.MsgspecError:
                 # A person has spoilt it, or it never was ours.
                 continue
             cursor = Cursor(read.n, read.seq)
-            if cursor > after:
+            if cursor > after and about in (None, read.aggregate_id):
                 found.append(LoggedEntry(cursor, _entry(read)))
                 if len(found) >= limit:
                     return found

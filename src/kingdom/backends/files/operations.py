@@ -122,13 +122,19 @@ class FilesOperations(Operations):
     async def resume(self, stream: str, *, actor: str) -> bool:
         """See the port."""
 
-        def resume(draft: Draft) -> bool:
+        def resume(draft: Draft) -> None:
+            if stream not in draft.books.pauses:
+                # What did not happen is not logged either.
+                raise NotFound(stream)
             draft.entry.resumed.append(stream)
-            return draft.books.pauses.pop(stream, None) is not None
+            del draft.books.pauses[stream]
 
-        found: bool = await self._change("stream.resumed", actor, {"stream": stream}, resume)
+        try:
+            await self._change("stream.resumed", actor, {"stream": stream}, resume)
+        except NotFound:
+            return False
         self._bus.nudge([stream])
-        return found
+        return True
 
     async def dead_letters(self, which: DeadFilter, limit: int) -> list[DeadLetter]:
         """See the port."""
@@ -215,12 +221,12 @@ class FilesOperations(Operations):
         data = {"event_id": str(event_id), "stream": stream}
         return "cancelled" if await self._change("event.cancelled", actor, data, cancel) else "requested"
 
-    async def read_log(self, after: Cursor, limit: int) -> list[LoggedEntry]:
+    async def read_log(self, after: Cursor, limit: int, about: str | None = None) -> list[LoggedEntry]:
         """See the port."""
 
         def read() -> list[LoggedEntry]:
             with self._store.shared():
-                return read_log(self._store.layout, after, limit)
+                return read_log(self._store.layout, after, limit, about)
 
         return await self._bus.in_thread(read)
 

@@ -63,7 +63,7 @@ class Store:
         """Make what is missing, refuse what cannot work, and finish what a crash has left undone."""
         if not create and not os.path.isdir(self.layout.bus):
             raise NotFound(
-                f"there is no store at {self.layout.root}: publish or work makes one there;"
+                f"there is no store at {self.layout.root}: an engine, `git create` or `bus publish` makes one there;"
                 " --database-url or KINGDOM_DATABASE_URL names another"
             )
         with translated():

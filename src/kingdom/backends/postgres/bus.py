@@ -153,6 +153,7 @@ class PostgresBus(Bus):
                 await self.pool.putconn(connection)
         self._forget(transaction.changes.settled.values())
         self._wakeups.published({copy.stream.name for copy in transaction.changes.copies.values()})
+        transaction.committed()
 
     @asynccontextmanager
     async def join(self, connection: AsyncConnection[Any]) -> AsyncIterator[PostgresTransaction]:

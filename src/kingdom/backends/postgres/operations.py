@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, Literal
 from uuid import UUID
 
+import psycopg
 from psycopg.rows import DictRow
 
 from kingdom.backends.postgres.bus import PostgresBus
@@ -52,6 +53,9 @@ class PostgresOperations(Operations):
         """See the port."""
         async with self._change("stream.resumed", actor, {"stream": stream}) as connection:
             found = bool(await self._run(connection, "resume", stream=stream))
+            if not found:
+                # What did not happen is not logged either.
+                raise psycopg.Rollback
         self._bus.nudge([stream])
         return found
 
@@ -133,10 +137,11 @@ class PostgresOperations(Operations):
             raise NotFound(f"event {event_id} is not open in stream {stream}: it has ended, or never was there")
         return rows[0]
 
-    async def read_log(self, after: Cursor, limit: int) -> list[LoggedEntry]:
+    async def read_log(self, after: Cursor, limit: int, about: str | None = None) -> list[LoggedEntry]:
         """See the port."""
-        parameters = {"xid": str(after.epoch), "seq": after.sequence, "limit": limit}
-        return [read_entry(row) for row in await self._read("read_log", parameters)]
+        parameters = {"xid": str(after.epoch), "seq": after.sequence, "limit": limit, "about": about}
+        query = "read_log" if about is None else "read_log_about"
+        return [read_entry(row) for row in await self._read(query, parameters)]
 
     async def log_end(self) -> Cursor:
         """See the port."""

@@ -135,6 +135,7 @@ CREATE TABLE kingdom.log (
 ) PARTITION BY RANGE (logged_at);
 CREATE TABLE kingdom.log_default PARTITION OF kingdom.log DEFAULT;
 CREATE INDEX log_cursor ON kingdom.log (xid, seq);
+CREATE INDEX log_about ON kingdom.log (aggregate_id, xid, seq) WHERE aggregate_id <> '';
 
 CREATE VIEW kingdom.outbox_all AS
 SELECT e.id, e.event_id, e.stream, e.event_type, e.schema_version, e.occurred_at, e.trace_id, e.owner_id,

@@ -100,8 +100,15 @@ class PostgresTransaction(Transaction):
         held = {delivery.token for delivery in self.held}
         if tokens := {s.token for s in settled} - held:
             yield self._queries["fence"], {"tokens": sorted(tokens)}, _nothing
-        for _, put in sorted(self.changes.puts.items()):
-            yield self._put(put)
+        puts = [put for _, put in sorted(self.changes.puts.items())]
+        for name, some in (
+            ("update_records", [put for put in puts if put.expected]),
+            ("insert_records", [put for put in puts if not put.expected]),
+        ):
+            if len(some) > 1:
+                yield self._put_many(name, some)
+            elif some:
+                yield self._put(some[0])
         yield from self._publishing(settled, staged=staged)
         for token, group in _by_token(settled).items():
             yield from self._settling(token, group)
@@ -127,6 +134,32 @@ class PostgresTransaction(Transaction):
                 raise Conflict(f"{record.kind} {record.id} is not at version {put.expected} any more: read it again")
 
         return self._queries["update_record" if put.expected else "insert_record"], parameters, check
+
+    def _put_many(self, name: str, puts: list[Put]) -> _Statement:
+        rows = [
+            {
+                "kind": put.record.kind,
+                "id": put.record.id,
+                "version": put.expected,
+                "state": put.record.state,
+                "owner": put.record.owner,
+                "due_at": put.record.due_at,
+                "doc": put.record.doc,
+                "final": put.record.state in self._kinds[put.record.kind].final,
+            }
+            for put in puts
+        ]
+
+        def check(stored: list[DictRow]) -> None:
+            known = {(row["kind"], row["id"]) for row in stored}
+            for put in puts:
+                record = put.record
+                if (record.kind, record.id) not in known:
+                    raise Conflict(
+                        f"{record.kind} {record.id} is not at version {put.expected} any more: read it again"
+                    )
+
+        return self._queries[name], {"rows": to_json(rows)}, check
 
     def _publishing(self, settled: list[Settled], *, staged: bool) -> Iterable[_Statement]:
         ordered = [c for c in self.changes.copies.values() if _in_line(c)]
@@ -219,6 +252,10 @@ class PostgresTransaction(Transaction):
     async def _read(self, kind: str, record_id: str) -> Record | None:
         rows = await self._fetch("get_record", {"kind": kind, "id": record_id})
         return read_record(rows[0]) if rows else None
+
+    async def _read_many(self, keys: Sequence[tuple[str, str]]) -> list[Record]:
+        kinds, ids = [kind for kind, _ in keys], [record_id for _, record_id in keys]
+        return [read_record(row) for row in await self._fetch("get_records", {"kinds": kinds, "ids": ids})]
 
     async def _search(self, query: Query) -> list[Record]:
         parameters = {

@@ -13,6 +13,35 @@ UPDATE kingdom.record
        ended_at = CASE WHEN %(final)s THEN coalesce(ended_at, clock_timestamp()) END
  WHERE kind = %(kind)s AND id = %(id)s AND version = %(version)s RETURNING version;
 
+-- name: get_records
+SELECT r.* FROM unnest(%(kinds)s::text[], %(ids)s::text[]) AS w(kind, id)
+ CROSS JOIN LATERAL (SELECT kind, id, version, state, owner, due_at, doc FROM kingdom.record r
+                      WHERE r.kind = w.kind AND r.id = w.id COLLATE "C" LIMIT 1) r;
+
+-- name: insert_records
+INSERT INTO kingdom.record (kind, id, version, state, owner, due_at, doc, ended_at)
+SELECT kind, id, 1, state, owner, due_at, doc, CASE WHEN final THEN clock_timestamp() END
+  FROM jsonb_to_recordset(%(rows)s::jsonb) AS x(
+    kind text, id text, state text, owner text, due_at timestamptz, doc jsonb, final boolean)
+ ORDER BY kind, id COLLATE "C"
+ON CONFLICT (kind, id) DO NOTHING RETURNING kind, id;
+
+-- name: update_records
+-- Rows are locked in one order first; LATERAL keeps it a walk along the primary key.
+WITH w AS MATERIALIZED (
+  SELECT * FROM jsonb_to_recordset(%(rows)s::jsonb) AS x(
+    kind text, id text, version bigint, state text, owner text, due_at timestamptz, doc jsonb, final boolean)
+   ORDER BY kind, id COLLATE "C"),
+l AS MATERIALIZED (
+  SELECT w.*, r.place FROM w CROSS JOIN LATERAL (
+    SELECT r.ctid AS place FROM kingdom.record r
+     WHERE r.kind = w.kind AND r.id = w.id COLLATE "C" AND r.version = w.version FOR UPDATE) r)
+UPDATE kingdom.record r
+   SET version = r.version + 1, state = l.state, owner = l.owner, due_at = l.due_at, doc = l.doc,
+       updated_at = clock_timestamp(),
+       ended_at = CASE WHEN l.final THEN coalesce(r.ended_at, clock_timestamp()) END
+  FROM l WHERE r.ctid = l.place RETURNING r.kind, r.id;
+
 -- name: find_by_state
 SELECT kind, id, version, state, owner, due_at, doc FROM kingdom.record
  WHERE kind = %(kind)s AND state = %(state)s AND (%(owner)s::text IS NULL OR owner = %(owner)s)
@@ -50,6 +79,13 @@ SELECT at, type, actor, trace_id, aggregate_type, aggregate_id, data
 -- The order names the table's column: a bare xid would be the text, and '10' comes before '9'.
 SELECT l.xid::text AS xid, seq, at, type, actor, trace_id, aggregate_type, aggregate_id, data FROM kingdom.log l
  WHERE (l.xid, l.seq) > (%(xid)s::text::xid8, %(seq)s::bigint) AND l.xid < pg_snapshot_xmin(pg_current_snapshot())
+ ORDER BY l.xid, l.seq LIMIT %(limit)s::int;
+
+-- name: read_log_about
+-- The index leaves out what is about nothing, so the planner must be told that this is about something.
+SELECT l.xid::text AS xid, seq, at, type, actor, trace_id, aggregate_type, aggregate_id, data FROM kingdom.log l
+ WHERE l.aggregate_id = %(about)s AND l.aggregate_id <> '' AND (l.xid, l.seq) > (%(xid)s::text::xid8, %(seq)s::bigint)
+   AND l.xid < pg_snapshot_xmin(pg_current_snapshot())
  ORDER BY l.xid, l.seq LIMIT %(limit)s::int;
 
 -- name: log_end
