@@ -1,1 +1,1 @@
-"""What a run is: a pure model without I/O, its events, its commands, and the steps that move it."""
+"""Runs of agents: a pure model, and around it the reactions, records and use cases that make it durable."""

@@ -1,0 +1,173 @@
+"""What people and the court ask of runs: each is one transaction, and refused with what is allowed instead."""
+
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from kingdom.bus.port import Bus, Transaction
+from kingdom.bus.record import Query
+from kingdom.clock import utc_now
+from kingdom.errors import Transient
+from kingdom.ids import new_id
+from kingdom.workflow.displacement import host_for, settle_with_lost_host
+from kingdom.workflow.model import modify as modifying
+from kingdom.workflow.model import operations
+from kingdom.workflow.model.events import WorkflowStatusChanged
+from kingdom.workflow.model.git import Git
+from kingdom.workflow.model.machine import WORKFLOW
+from kingdom.workflow.model.mcp import McpServer
+from kingdom.workflow.model.placement import place
+from kingdom.workflow.model.step import Step
+from kingdom.workflow.model.template import WorkflowTemplate
+from kingdom.workflow.model.workflow import Placement, Workflow
+from kingdom.workflow.records import DELETED, ENGINE, WORKFLOWS, change, load, load_workflow, save_step
+
+_log = structlog.get_logger("kingdom.workflow")
+
+
+async def create(bus: Bus, template_id: str, *, actor: str, name: str = "") -> Workflow:
+    """Make a run from a template; it owes the template nothing afterwards."""
+
+    async def act(transaction: Transaction) -> Workflow:
+        _, template = await load(transaction, WorkflowTemplate, template_id)
+        step = operations.create(template, new_id("wf"), utc_now(), name=name)
+        await _check_resources(transaction, step.workflow)
+        await save_step(transaction, step, None, actor)
+        return step.workflow
+
+    return await change(bus, act)
+
+
+async def prepare(bus: Bus, workflow_id: str, *, actor: str) -> Workflow:
+    """Have the checkouts of a run made, and let it rest at READY."""
+    return await _take(bus, workflow_id, actor, operations.prepare, begins="prepare", takes_resources=True)
+
+
+async def start(bus: Bus, workflow_id: str, *, actor: str) -> Workflow:
+    """Run; what is not prepared yet is prepared first."""
+
+    def act(step: Step) -> None:
+        if any(isinstance(said, WorkflowStatusChanged) for said in step.events):
+            # It was READY on a lost host, and the host that it was just given to prepares it anew.
+            step.workflow.starts_when_ready = True
+        else:
+            operations.start(step)
+
+    return await _take(bus, workflow_id, actor, act, begins="start", takes_resources=True)
+
+
+async def pause(bus: Bus, workflow_id: str, *, actor: str) -> Workflow:
+    """Let a run rest as soon as its host confirms that nothing runs."""
+    return await _take(bus, workflow_id, actor, operations.pause)
+
+
+async def resume(bus: Bus, workflow_id: str, how: operations.ResumeFrom, *, actor: str) -> Workflow:
+    """Run again: after a checkpoint, from base, or in the same session."""
+
+    def act(step: Step) -> None:
+        operations.resume(step, how)
+
+    return await _take(bus, workflow_id, actor, act, begins="resume", takes_resources=True)
+
+
+async def cancel(bus: Bus, workflow_id: str, *, actor: str) -> Workflow:
+    """Give a run up; asking twice changes nothing."""
+    return await _take(bus, workflow_id, actor, operations.cancel)
+
+
+async def modify(bus: Bus, workflow_id: str, modification: modifying.Modification, *, actor: str) -> Workflow:
+    """Change what has not started."""
+
+    def act(step: Step) -> None:
+        modifying.modify(step, modification)
+
+    return await _take(bus, workflow_id, actor, act, takes_resources=True)
+
+
+async def release(bus: Bus, workflow_id: str, *, actor: str) -> Workflow:
+    """Have the checkouts of an ended run removed."""
+    return await _take(bus, workflow_id, actor, operations.release)
+
+
+async def delete(bus: Bus, workflow_id: str, *, actor: str) -> Workflow:
+    """Let a run that rests for good disappear, with its checkouts."""
+    return await _take(bus, workflow_id, actor, operations.delete)
+
+
+async def show(bus: Bus, workflow_id: str) -> Workflow:
+    """Return a run as it stands."""
+    async with bus.transaction() as transaction:
+        return (await load_workflow(transaction, workflow_id))[1]
+
+
+async def release_due(bus: Bus) -> list[str]:
+    """Release the checkouts of runs that ended long enough ago; returns their ids."""
+    due: list[str] = []
+    released: list[str] = []
+    async with bus.transaction() as transaction:
+        for state in sorted({*WORKFLOW.final, DELETED}):
+            query = Query(kind=WORKFLOWS.name, state=state, due_by=utc_now())
+            due += [record.id for record in await transaction.find(query)]
+    for workflow_id in due:
+        try:
+            await _take(bus, workflow_id, ENGINE, operations.release_left)
+        except Exception as error:  # noqa: BLE001 - one run must not keep the others from being released
+            _log.warning("could not release the checkouts of a run", workflow=workflow_id, error=str(error))
+        else:
+            released.append(workflow_id)
+    return released
+
+
+async def _take(
+    bus: Bus,
+    workflow_id: str,
+    actor: str,
+    operation: Callable[[Step], None],
+    *,
+    begins: str = "",
+    takes_resources: bool = False,
+) -> Workflow:
+    """Take one step of a run; the host that it `begins` something on, and the resources it needs, must be there."""
+
+    async def act(transaction: Transaction) -> Workflow:
+        record, workflow = await load_workflow(transaction, workflow_id)
+        step = Step(workflow, at=utc_now())
+        if begins:
+            workflow.allow(begins)
+            await _find_host(transaction, step)
+        operation(step)
+        if step.ignored:
+            return workflow
+        await settle_with_lost_host(transaction, step)
+        if takes_resources and workflow.is_using:
+            await _check_resources(transaction, workflow)
+        await save_step(transaction, step, record, actor)
+        return workflow
+
+    return await change(bus, act)
+
+
+async def _find_host(transaction: Transaction, step: Step) -> None:
+    workflow = step.workflow
+    host = await host_for(transaction, workflow)
+    if host is None and workflow.placement is None:
+        raise Transient("no soldier host is up to run it: start one with `kingdom host run`")
+    if host is None and workflow.placement:
+        lost = workflow.placement.host
+        raise Transient(
+            f"workflow {workflow.id} belongs to host {lost}, which is lost, and no other can go on with it: start it"
+            f" again with `kingdom host run --name {lost}`; another host can go on with a run only if all"
+            " repositories of the run have a checkpoint remote"
+        )
+    if host and (workflow.placement is None or host.id != workflow.placement.host):
+        place(step, Placement(host=host.id, epoch=workflow.placement.epoch + 1 if workflow.placement else 1))
+
+
+async def _check_resources(transaction: Transaction, workflow: Workflow) -> None:
+    """Refuse a run whose repositories or MCP servers are unknown, deleted, or being deleted."""
+    things: list[tuple[Any, str, str]] = [(Git, "git", each) for each in workflow.git_ids()]
+    things += [(McpServer, "mcp server", each) for each in workflow.mcp_server_ids()]
+    for kind, name, thing_id in things:
+        _, thing = await load(transaction, kind, thing_id)
+        thing.refuse_if_going(name, workflow.id)

@@ -1,0 +1,42 @@
+"""The streams of the engine: what it listens to, and where the commands for a host go."""
+
+from datetime import timedelta
+
+from kingdom.bus.retry import RetryPolicy
+from kingdom.bus.stream import Stream, Topology
+from kingdom.workflow.model import answers, events
+from kingdom.workflow.model.catalogue import EVENT_TYPES
+
+_RETRY = RetryPolicy(cap=timedelta(seconds=60))
+# All that is said of a run, in its order: the key is the run's id.
+WORKFLOW = Stream(
+    name="workflow",
+    ordered=True,
+    retry=_RETRY,
+    subscribes=frozenset(
+        {kind.__name__ for kind in EVENT_TYPES if issubclass(kind, answers.HostAnswer)}
+        | {events.WorkflowDisplaced.__name__}
+    ),
+)
+# All that is said of what runs are made from and run on: the key is the thing's id.
+REGISTRY = Stream(
+    name="registry",
+    ordered=True,
+    retry=_RETRY,
+    subscribes=frozenset(
+        kind.__name__
+        for kind in (
+            events.GitDeleted,
+            events.McpServerUnregistered,
+            events.HostRegistered,
+            events.HostLost,
+            events.HostRunsLeft,
+        )
+    ),
+)
+# What a host shall do, in the order of each run; a command that no code understands shall not hold up a stop.
+COMMANDS = Stream(name="soldier.{host}", ordered=True, retry=_RETRY)
+CONTROL = Stream(name="soldier.{host}.control", ordered=True, retry=_RETRY)
+
+ENGINE_STREAMS = (WORKFLOW.name, REGISTRY.name)
+TOPOLOGY = Topology([WORKFLOW, REGISTRY, COMMANDS, CONTROL])

@@ -1,0 +1,55 @@
+"""What the engine does by the clock: silent hosts are lost, stranded runs moved, old checkouts released."""
+
+import asyncio
+from datetime import timedelta
+
+import structlog
+
+from kingdom.bus.port import Bus
+from kingdom.errors import KingdomError
+from kingdom.workflow.displacement import displace_stranded_runs
+from kingdom.workflow.hosts import lose_hosts
+from kingdom.workflow.lifecycle import release_due
+from kingdom.workflow.lookout import Lookout
+from kingdom.workflow.records import change
+
+# Runs that were placed on a host in the very moment it was lost are found so.
+_STRANDED_EVERY = 30
+_log = structlog.get_logger("kingdom.workflow")
+
+
+async def watch(bus: Bus, every: timedelta = timedelta(seconds=1)) -> None:
+    """Look until cancelled; any number of engines may do so."""
+    # Apart from each other, so that much to do for runs is no gap in the looks at hosts.
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_watch_hosts(bus, every.total_seconds()))
+        group.create_task(_look_after_runs(bus, every.total_seconds() * _STRANDED_EVERY))
+
+
+async def _watch_hosts(bus: Bus, seconds: float) -> None:
+    lookout = Lookout()
+    while True:
+        try:
+            for host in await lose_hosts(bus, lookout):
+                _log.warning("host lost, its runs are placed anew", host=host.id, epoch=host.epoch)
+        except Exception as error:  # noqa: BLE001 - whatever it was, somebody has to go on looking
+            _complain("could not look after hosts", error)
+        await asyncio.sleep(lookout.pause(seconds))
+
+
+async def _look_after_runs(bus: Bus, seconds: float) -> None:
+    while True:
+        try:
+            await change(bus, displace_stranded_runs)
+        except Exception as error:  # noqa: BLE001 - whatever it was, somebody has to go on looking
+            _complain("could not look for stranded runs", error)
+        try:
+            await release_due(bus)
+        except Exception as error:  # noqa: BLE001 - whatever it was, somebody has to go on looking
+            _complain("could not look for old checkouts", error)
+        await asyncio.sleep(seconds)
+
+
+def _complain(what: str, error: Exception) -> None:
+    expected = isinstance(error, KingdomError)
+    _log.warning(f"{what}, trying again", error=str(error), exc_info=None if expected else error)

@@ -1,0 +1,218 @@
+"""An engine at work on a real bus, and hosts made of nothing: the test decides what they answer, and when."""
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from kingdom.bus import Bus, Cursor, Dispatcher, Envelope, LogEntry, Operations, Received, Transaction, Worker
+from kingdom.workflow import lifecycle
+from kingdom.workflow.hosts import register_host
+from kingdom.workflow.model import answers, commands
+from kingdom.workflow.model.catalogue import COMMAND_TYPES
+from kingdom.workflow.model.events import DomainEvent
+from kingdom.workflow.model.git import Git
+from kingdom.workflow.model.host import Host
+from kingdom.workflow.model.mcp import McpServer, Transport
+from kingdom.workflow.model.template import WorkflowTemplate
+from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.reactions import engine
+from kingdom.workflow.records import event_envelope
+from kingdom.workflow.registry import create_git, register_mcp_server
+from kingdom.workflow.streams import ENGINE_STREAMS
+from kingdom.workflow.templates import create_template
+from tests.contract.backends import BackendUnderTest
+from tests.unit.workflow.model.host import fail, succeed
+from tests.unit.workflow.model.scene import template
+
+PATIENCE_SECONDS = 20.0
+LEASE = timedelta(minutes=5)
+ANNA = "anna"
+_POLL = timedelta(milliseconds=20)
+_LOOK_SECONDS = 0.005
+_LOG_PAGE = 1000
+
+
+class FakeHost:
+    """A soldier host: its commands pile up in `open`, or are answered at once by one that `obeys`."""
+
+    def __init__(self, name: str, *, obeys: bool) -> None:
+        self.name = name
+        self.open: list[commands.Command] = []
+        self.taken: list[commands.Command] = []
+        self._obeys = obeys
+        self._seen: set[UUID] = set()
+
+    def dispatcher(self) -> Dispatcher:
+        dispatcher = Dispatcher()
+        for kind, event_type in COMMAND_TYPES.items():
+            stream = f"soldier.{self.name}.control" if commands.COMMANDS[kind].control else f"soldier.{self.name}"
+            dispatcher.reaction(event_type, stream=stream)(self._take)
+        return dispatcher
+
+    async def _take(self, received: Received[commands.Command], transaction: Transaction) -> None:
+        command = received.payload
+        if self._obeys:
+            await transaction.publish(*(spoken(answer, command.workflow_id) for answer in succeed(command)))
+        # Before the commit, so that nobody who sees the stream empty misses it; a rerun brings it a second time.
+        if received.envelope.event_id not in self._seen:
+            self._seen.add(received.envelope.event_id)
+            self.taken.append(command)
+            self.open += [] if self._obeys else [command]
+
+
+class Scene:
+    """A store with an engine that works on it; what people and hosts do goes through the bus."""
+
+    def __init__(self, bus: Bus, operations: Operations, stack: AsyncExitStack) -> None:
+        self.bus = bus
+        self.operations = operations
+        self.hosts: dict[str, FakeHost] = {}
+        self._stack = stack
+        self._numbers = itertools.count(1)
+
+    async def start_host(self, name: str = "host-a", *, slots: int = 4, obeys: bool = False) -> Host:
+        """Let a host register and take commands."""
+        if name not in self.hosts:
+            fake = self.hosts[name] = FakeHost(name, obeys=obeys)
+            streams = (f"soldier.{name}", f"soldier.{name}.control")
+            await self._stack.enter_async_context(_at_work(self.bus, fake.dispatcher(), *streams))
+        host = await register_host(self.bus, name, slots, LEASE)
+        await self.settle()
+        return host
+
+    async def make_known(self, *git_ids: str, checkpoint_remote: str = "") -> None:
+        for git_id in git_ids:
+            url = f"https://example.org/{git_id}.git"
+            git = Git(id=git_id, name=git_id, url=url, checkpoint_remote=checkpoint_remote)
+            await create_git(self.bus, git, actor=ANNA)
+
+    async def make_known_server(self, server_id: str) -> None:
+        server = McpServer(id=server_id, name=server_id, transport=Transport.STDIO, command=("serve",))
+        await register_mcp_server(self.bus, server, actor=ANNA)
+
+    async def create_run(self, made_from: WorkflowTemplate | None = None, **more: Any) -> str:
+        """Store a template under a fresh id and make a run from it."""
+        definition = made_from or template(**more)
+        fresh = WorkflowTemplate(
+            id=f"tpl-{next(self._numbers)}",
+            name=definition.name,
+            works=definition.works,
+            git_refs=definition.git_refs,
+            mcp_server_refs=definition.mcp_server_refs,
+            policy=definition.policy,
+        )
+        await create_template(self.bus, fresh, actor=ANNA)
+        return (await lifecycle.create(self.bus, fresh.id, actor=ANNA)).id
+
+    async def settle(self) -> None:
+        """Wait until every event has been handled; a handler's settlement and what it publishes are one."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while open_streams := [
+            stats for stats in await self.operations.stats() if stats.pending or stats.processing or stats.dead
+        ]:
+            assert not any(stats.dead for stats in open_streams), open_streams
+            assert time.monotonic() < deadline, open_streams
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def say(self, workflow_id: str, *said: answers.HostAnswer) -> None:
+        """Let a host say something, and wait for all that follows."""
+        for answer in said:
+            await self.bus.publish(spoken(answer, workflow_id))
+        await self.settle()
+
+    async def succeed(self, workflow_id: str, kind: type[commands.Command]) -> None:
+        """Answer the one open command of a kind as a host does that could do it."""
+        await self.say(workflow_id, *succeed(self.pick(workflow_id, kind)))
+
+    async def fail(self, workflow_id: str, kind: type[commands.Command]) -> None:
+        """Answer the one open command of a kind as a host does that could not do it."""
+        await self.say(workflow_id, fail(self.pick(workflow_id, kind)))
+
+    async def until(self, workflow_id: str, kind: type[commands.Command], work: int | None = None) -> Any:
+        """Succeed with everything of a run until such a command is open, of a certain Work if one is given."""
+        wanted_work = f"{workflow_id}-w{work + 1}" if work is not None else None
+        for _ in range(100):
+            mine = self.commands_for(workflow_id)
+            for command in mine:
+                if isinstance(command, kind) and wanted_work in (None, getattr(command, "work_id", None)):
+                    return command
+            assert mine, f"no {kind.__name__} came"
+            await self.succeed(workflow_id, type(mine[0]))
+        raise AssertionError(f"no {kind.__name__} came")
+
+    async def finish(self, workflow_id: str) -> Workflow:
+        """Succeed with everything of a run until nothing is open."""
+        while mine := self.commands_for(workflow_id):
+            await self.say(workflow_id, *succeed(self._drop(mine[0])))
+        return await self.show(workflow_id)
+
+    def commands_for(self, workflow_id: str) -> list[commands.Command]:
+        """Return the commands of a run that nobody has answered, stopping first."""
+        found = [each for host in self.hosts.values() for each in host.open if each.workflow_id == workflow_id]
+        return sorted(found, key=lambda command: not command.stream.endswith(".control"))
+
+    def pick(self, workflow_id: str, kind: type[commands.Command]) -> Any:
+        """Take the one open command of a kind off the pile."""
+        found = [command for command in self.commands_for(workflow_id) if isinstance(command, kind)]
+        assert len(found) == 1, f"{len(found)} of {kind.__name__} among {self.commands_for(workflow_id)}"
+        return self._drop(found[0])
+
+    async def show(self, workflow_id: str) -> Workflow:
+        return await lifecycle.show(self.bus, workflow_id)
+
+    async def log(self, after: Cursor | None = None) -> list[LogEntry]:
+        """Return everything that was logged behind a cursor."""
+        entries: list[LogEntry] = []
+        cursor = after or Cursor()
+        while page := await self.operations.read_log(cursor, _LOG_PAGE):
+            entries += [logged.entry for logged in page]
+            cursor = page[-1].cursor
+        return entries
+
+    async def logged(self, workflow_id: str, *types: type[DomainEvent]) -> list[LogEntry]:
+        """Return what was logged of a run, of some types if any are named."""
+        names = [kind.__name__ for kind in types]
+        entries = [entry for entry in await self.log() if entry.aggregate_id == workflow_id]
+        return [entry for entry in entries if not names or entry.type in names]
+
+    def _drop(self, command: commands.Command) -> commands.Command:
+        for host in self.hosts.values():
+            host.open = [each for each in host.open if each is not command]
+        return command
+
+
+def spoken(answer: answers.HostAnswer, workflow_id: str) -> Envelope:
+    """Return what a host says as it publishes it."""
+    return event_envelope(answer, "Workflow", workflow_id)
+
+
+@asynccontextmanager
+async def opened(
+    backend: BackendUnderTest, *, engines: int = 1, scene_class: type[Scene] = Scene
+) -> AsyncIterator[Scene]:
+    """Open a store with so many engines at work, each on a bus of its own."""
+    application = engine()
+    async with AsyncExitStack() as stack:
+        buses = [
+            await stack.enter_async_context(backend.open(application.topology, application.kinds))
+            for _ in range(engines)
+        ]
+        for bus in buses:
+            await stack.enter_async_context(_at_work(bus, engine().dispatcher, *ENGINE_STREAMS))
+        yield scene_class(buses[0], backend.operations(buses[0]), stack)
+
+
+@asynccontextmanager
+async def _at_work(bus: Bus, dispatcher: Dispatcher, *streams: str) -> AsyncIterator[None]:
+    worker = Worker(bus, dispatcher, streams, poll=_POLL, grace=timedelta(seconds=5))
+    running = asyncio.create_task(worker.run())
+    try:
+        yield
+    finally:
+        worker.stop()
+        await asyncio.wait_for(running, PATIENCE_SECONDS)

@@ -1,0 +1,103 @@
+"""Every event of the catalogue is logged under its name, with its payload, by who publishes it, and only by them."""
+
+import pytest
+
+from kingdom.bus import Envelope, LogEntry
+from kingdom.workflow.model.answers import HostAnswer
+from kingdom.workflow.model.catalogue import EVENT_TYPES
+from kingdom.workflow.model.events import DomainEvent
+from kingdom.workflow.records import ENGINE
+from tests.integration.workflow.history import History
+from tests.integration.workflow.scene import ANNA
+
+# The event, its payload, and what it is published by: a use case, or the step that an answer of a host takes.
+TABLE = """
+GitCreated: gitId | create_git
+GitDeleted: gitId | delete_git
+WorkflowTemplateCreated: templateId | create_template template_from_workflow
+WorkflowTemplateUpdated: templateId | update_template delete_git unregister_mcp_server
+WorkflowTemplateDeleted: templateId | delete_template
+WorkflowCreated: workflowId | create
+WorkflowStarted: workflowId | start WorkTreeCreated
+WorkflowPaused: workflowId | AgentStopped
+WorkflowResumed: workflowId fromWorkId | RolledBack
+WorkflowCompleted: workflowId | CheckpointCreated
+WorkflowFailed: workflowId reason | AgentError AgentStopped WorkTreeFailed
+WorkflowCancelled: workflowId | AgentStopped
+WorkflowGitRefsUpdated: workflowId addedRefs removedRefs | modify
+WorkflowMcpServerRefsUpdated: workflowId addedRefs removedRefs | modify
+WorkStatusChanged: workId workflowId status | \
+AgentStarted WorkVerified AgentStopped AgentError QueryFailed ReportFailed RolledBack
+WorkStarted: workId workflowId | AgentStarted
+WorkCompleted: workId workflowId | WorkVerified
+AgentStarted: workId | AgentStarted
+AgentStopped: workId | AgentStopped
+AgentError: workId error | AgentError
+TaskStarted: workId taskId | AgentStarted QueryResponded ReportGenerated
+TaskCompleted: workId taskId | QueryResponded ReportGenerated
+QuerySent: workId taskId | AgentStarted QueryResponded ReportGenerated
+QueryResponded: workId taskId response | QueryResponded
+QueryFailed: workId taskId error | QueryFailed
+ReportGenerationStarted: reportId taskId | QueryResponded
+ReportGenerated: reportId taskId filePath | ReportGenerated
+ReportFailed: reportId taskId error | ReportFailed
+CheckpointCreated: checkpointId workflowId workId | CheckpointCreated
+WorkTreeCreated: workTreeId workflowId | WorkTreeCreated
+WorkTreeFailed: workTreeId workflowId error | WorkTreeFailed
+WorkTreePendingRelease: workTreeId workflowId gitId | modify release
+WorkTreeReleased: workTreeId workflowId | WorkTreeReleased
+WorkSpaceCreated: workSpaceId workId | WorkSpaceCreated
+"""
+ROWS = {line.split(":")[0]: line.split(":")[1] for line in TABLE.split("\n") if line}
+TYPES: dict[str, type[DomainEvent]] = {kind.__name__: kind for kind in EVENT_TYPES}
+
+
+@pytest.fixture(params=ROWS)
+def row(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def logged(history: History, row: str) -> list[tuple[str, LogEntry]]:
+    """Every entry of the row's event, with its cause."""
+    return [(cause, entry) for cause, entry in history.entries() if entry.type == row]
+
+
+def test_row_is_published_by_its_publisher_and_nobody_else(row: str, logged: list[tuple[str, LogEntry]]) -> None:
+    publishers = ROWS[row].split("|")[1].split()
+    assert {cause for cause, _ in logged} == set(publishers)
+
+
+def test_row_has_its_payload(row: str, logged: list[tuple[str, LogEntry]]) -> None:
+    fields = ROWS[row].split("|")[0].split()
+    assert logged
+    for _, entry in logged:
+        assert entry.data.keys() >= set(fields)
+        # Only a run of which nothing but the end was left has no Work to go on from, and there is none here.
+        assert all(entry.data[field] or field in {"addedRefs", "removedRefs"} for field in fields), entry
+        said = EVENT_TYPES[TYPES[row]].decode(Envelope(type=row, payload=entry.data))
+        assert type(said) is TYPES[row]
+
+
+def test_row_is_about_the_thing_that_it_names(row: str, logged: list[tuple[str, LogEntry]]) -> None:
+    for _, entry in logged:
+        named = [entry.data[key] for key in ("workflowId", "templateId") if key in entry.data]
+        named += [entry.data["gitId"]] if row in {"GitCreated", "GitDeleted"} else []
+        assert set(named) <= {entry.aggregate_id}
+        parts = [entry.data[key] for key in ("workId", "taskId", "reportId", "workTreeId") if key in entry.data]
+        assert all(part.startswith(f"{entry.aggregate_id}-") for part in parts)
+
+
+def test_row_is_logged_in_the_name_of_who_caused_it(row: str, logged: list[tuple[str, LogEntry]]) -> None:
+    for cause, entry in logged:
+        if issubclass(TYPES[row], HostAnswer):
+            assert entry.actor == "host-a"
+        elif cause in TYPES or (row == "WorkflowTemplateUpdated" and cause != "update_template"):
+            assert entry.actor == ENGINE
+        else:
+            assert entry.actor == ANNA
+
+
+def test_nothing_that_was_said_here_was_ignored(history: History) -> None:
+    assert [entry for _, entry in history.entries() if "ignored" in entry.data] == []

@@ -1,0 +1,244 @@
+"""Who watches counts the silence of hosts by its own clock, and a name belongs to one living host at a time."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from kingdom.bus import LogEntry, Retention, Transaction
+from kingdom.errors import Misconfigured, Transient
+from kingdom.workflow.hosts import known_hosts, lose_hosts, register_host, renew_host, retire_host
+from kingdom.workflow.lookout import Lookout, boot_time
+from kingdom.workflow.model.host import Host, HostStatus, Renewal
+from kingdom.workflow.reactions import engine
+from kingdom.workflow.records import HOSTS
+from kingdom.workflow.watch import watch
+from tests.contract.backends import BackendUnderTest
+from tests.integration.workflow.scene import LEASE, PATIENCE_SECONDS, Scene
+
+SHORT = timedelta(seconds=1)
+
+
+class Clock:
+    """A time that the test sets."""
+
+    def __init__(self) -> None:
+        self.at = 0.0
+
+    def __call__(self) -> float:
+        return self.at
+
+
+class Broken:
+    """A bus whose next transactions fail."""
+
+    def __init__(self, bus: Any, error: Exception, times: int) -> None:
+        self._bus = bus
+        self._error = error
+        self.left = times
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._bus, name)
+
+    @asynccontextmanager
+    async def transaction(self, *hold: Any) -> AsyncIterator[Transaction]:
+        if self.left:
+            self.left -= 1
+            raise self._error
+        async with self._bus.transaction(*hold) as transaction:
+            yield transaction
+
+
+async def status(scene: Scene, name: str = "host-a") -> HostStatus:
+    async with scene.bus.transaction() as transaction:
+        return {host.id: host.status for host in await known_hosts(transaction)}[name]
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not await condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)
+
+
+class Watcher:
+    """Looks at the hosts of a scene, a quarter of a lease apart."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.clock = Clock()
+        self.lookout = Lookout(self.clock)
+        self._scene = scene
+
+    async def look(self, bus: Any = None) -> list[str]:
+        lost = await lose_hosts(bus or self._scene.bus, self.lookout)
+        self.clock.at += LEASE.total_seconds() / 4
+        return [host.id for host in lost]
+
+
+async def test_a_host_is_lost_after_a_lease_of_silence_that_somebody_watched(scene: Scene) -> None:
+    await register_host(scene.bus, "host-a", 4, LEASE)
+    talking = await register_host(scene.bus, "host-b", 4, LEASE)
+    watcher = Watcher(scene)
+    lost: list[list[str]] = []
+    for _ in range(6):
+        lost.append(await watcher.look())
+        assert await renew_host(scene.bus, talking, 0, LEASE)
+    assert lost == [[], [], [], [], ["host-a"], []]
+    assert (await status(scene), await status(scene, "host-b")) == (HostStatus.LOST, HostStatus.UP)
+
+
+async def test_nobody_is_lost_because_the_store_was_away(scene: Scene) -> None:
+    host = await register_host(scene.bus, "host-a", 4, LEASE)
+    watcher = Watcher(scene)
+    for _ in range(4):
+        assert await watcher.look() == []
+    with pytest.raises(Transient):
+        await watcher.look(Broken(scene.bus, Transient("away"), 1))
+    assert await watcher.look() == []
+    assert await renew_host(scene.bus, host, 0, LEASE)
+    assert [await watcher.look() for _ in range(4)] == [[]] * 4
+
+
+async def test_a_second_host_of_a_name_is_refused_while_the_first_gives_signs_of_life(scene: Scene) -> None:
+    first = await register_host(scene.bus, "box", 4, SHORT, machine="oak", directory="/srv/a", instance="one")
+
+    async def live() -> None:
+        while True:
+            assert await renew_host(scene.bus, first, 0, SHORT)
+            await asyncio.sleep(SHORT.total_seconds() / 3)
+
+    touched: list[Transaction] = []
+
+    async def touch(transaction: Transaction) -> None:
+        touched.append(transaction)
+
+    living = asyncio.create_task(live())
+    try:
+        with pytest.raises(
+            Misconfigured, match="another host named box runs on machine oak, directory /srv/a: stop it"
+        ):
+            await register_host(scene.bus, "box", 4, SHORT, machine="elm", instance="two", first=touch)
+    finally:
+        living.cancel()
+    assert touched == []
+    assert await renew_host(scene.bus, first, 0, SHORT) is Renewal.RENEWED
+
+
+async def test_a_silent_host_of_the_same_name_is_replaced_and_told_so(scene: Scene) -> None:
+    first = await register_host(scene.bus, "box", 4, SHORT, instance="one")
+    began = time.monotonic()
+    second = await register_host(scene.bus, "box", 4, SHORT, instance="two")
+    assert time.monotonic() - began >= SHORT.total_seconds()
+    assert (first.epoch, second.epoch) == (1, 2)
+    assert await renew_host(scene.bus, first, 0, SHORT) is Renewal.REPLACED
+    assert await renew_host(scene.bus, second, 0, SHORT) is Renewal.RENEWED
+
+
+class Reviving:
+    """A bus that lets a host renew its lease behind every look at it, once it was silent for long enough."""
+
+    def __init__(self, bus: Any, host: Host, silent_until: float) -> None:
+        self._bus = bus
+        self._host = host
+        self._silent_until = silent_until
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._bus, name)
+
+    @asynccontextmanager
+    async def transaction(self, *hold: Any) -> AsyncIterator[Transaction]:
+        async with self._bus.transaction(*hold) as transaction:
+            yield transaction
+        if boot_time() >= self._silent_until:
+            await renew_host(self._bus, self._host, 0, SHORT)
+
+
+async def test_a_host_that_speaks_in_the_last_moment_keeps_its_name(scene: Scene) -> None:
+    first = await register_host(scene.bus, "box", 4, SHORT, instance="one")
+    bus: Any = Reviving(scene.bus, first, boot_time() + SHORT.total_seconds())
+    with pytest.raises(Misconfigured, match="another host named box runs"):
+        await register_host(bus, "box", 4, SHORT, instance="two")
+    assert await renew_host(scene.bus, first, 0, SHORT) is Renewal.RENEWED
+
+
+async def test_the_same_host_again_and_one_after_a_lost_one_do_not_wait(scene: Scene) -> None:
+    await register_host(scene.bus, "box", 4, LEASE, instance="one")
+    again = await asyncio.wait_for(register_host(scene.bus, "box", 4, LEASE, instance="one"), PATIENCE_SECONDS)
+    await retire_host(scene.bus, again)
+    other = await asyncio.wait_for(register_host(scene.bus, "box", 4, LEASE, instance="two"), PATIENCE_SECONDS)
+    assert (again.epoch, other.epoch) == (2, 3)
+
+
+async def test_what_comes_first_is_stored_with_the_registration_or_not_at_all(scene: Scene) -> None:
+    async def note(transaction: Transaction) -> None:
+        await transaction.append(LogEntry(type="Noted", actor="box"))
+
+    async def fail(transaction: Transaction) -> None:
+        await note(transaction)
+        raise Transient("no")
+
+    with pytest.raises(Transient):
+        await register_host(scene.bus, "box", 4, LEASE, first=fail)
+    before = [entry.type for entry in await scene.log()]
+    await register_host(scene.bus, "box", 4, LEASE, first=note)
+    assert [entry.type for entry in await scene.log()] == [*before, "Noted", "HostRegistered"]
+    assert {"Noted", "HostRegistered"}.isdisjoint(before)
+
+
+async def test_whoever_waits_for_a_silent_host_goes_on_once_that_is_counted_as_lost(scene: Scene) -> None:
+    lease = timedelta(seconds=6)
+    first = await register_host(scene.bus, "box", 4, lease, instance="one")
+    waiting = asyncio.create_task(register_host(scene.bus, "box", 4, lease, instance="two"))
+    began = time.monotonic()
+    await retire_host(scene.bus, first)
+    assert (await waiting).instance == "two"
+    assert time.monotonic() - began < lease.total_seconds()
+
+
+async def test_a_lease_tells_whether_it_was_renewed_lost_or_taken_over(scene: Scene) -> None:
+    first = await register_host(scene.bus, "host-a", 4, LEASE)
+    assert await renew_host(scene.bus, first, 0, LEASE) is Renewal.RENEWED
+    await retire_host(scene.bus, first)
+    assert await renew_host(scene.bus, first, 0, LEASE) is Renewal.LOST
+    await register_host(scene.bus, "host-a", 4, LEASE)
+    assert await renew_host(scene.bus, first, 0, LEASE) is Renewal.REPLACED
+    assert await renew_host(scene.bus, Host(id="host-z", epoch=1, slots=1), 0, LEASE) is Renewal.LOST
+
+
+@pytest.mark.parametrize("error", [Transient("away"), RuntimeError("a bug")], ids=["expected", "unexpected"])
+async def test_the_watch_goes_on_after_any_error(scene: Scene, error: Exception) -> None:
+    await register_host(scene.bus, "host-a", 4, timedelta(seconds=0.5))
+    bus: Any = Broken(scene.bus, error, 4)
+    watching = asyncio.create_task(watch(bus, timedelta(seconds=0.02)))
+
+    async def is_lost() -> bool:
+        return await status(scene) is HostStatus.LOST
+
+    try:
+        await until(is_lost)
+    finally:
+        watching.cancel()
+        await asyncio.wait({watching})
+    assert bus.left == 0
+
+
+async def test_a_lost_host_is_forgotten_in_the_end_and_one_that_came_back_is_not(backend: BackendUnderTest) -> None:
+    application = engine()
+    kinds = [replace(kind, retention=timedelta(0)) if kind is HOSTS else kind for kind in application.kinds]
+    async with backend.open(application.topology, kinds) as bus:
+
+        async def remembered() -> list[str]:
+            await backend.operations(bus).retain(Retention())
+            async with bus.transaction() as transaction:
+                return [host.id for host in await known_hosts(transaction)]
+
+        await retire_host(bus, await register_host(bus, "host-a", 4, LEASE))
+        back = await register_host(bus, "host-a", 4, LEASE)
+        assert await remembered() == ["host-a"]
+        await retire_host(bus, back)
+        assert await remembered() == []

@@ -1,0 +1,281 @@
+"""Repositories and MCP servers in the store: known, used, forgotten, and known again."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+
+from kingdom.bus import Bus, Record, Transaction
+from kingdom.errors import Conflict, IllegalTransition, Misconfigured, NotFound
+from kingdom.workflow import lifecycle, registry, templates
+from kingdom.workflow.model import events
+from kingdom.workflow.model.git import Git
+from kingdom.workflow.model.mcp import McpServer, Transport
+from kingdom.workflow.model.refs import McpServerRef
+from kingdom.workflow.records import GITS, MCP_SERVERS, event_envelope, load, save
+from kingdom.workflow.templates import create_template, show_template
+from tests.integration.workflow.scene import ANNA, Scene
+from tests.unit.workflow.model.scene import APP, LIB, task, template, work
+
+TOOLS = McpServerRef(mcp_server_id="tools")
+SMALL = template(work("only", task(), mcp_server_refs=(TOOLS,)), git_refs=(APP,))
+
+
+def git(git_id: str, **more: Any) -> Git:
+    return Git(id=git_id, name=git_id, url=f"https://example.org/{git_id}.git", **more)
+
+
+def server(server_id: str) -> McpServer:
+    return McpServer(id=server_id, name=server_id, transport=Transport.STDIO, command=("serve",), env={"LEVEL": "1"})
+
+
+Register = Callable[[Bus, str], Awaitable[Any]]
+REGISTER: dict[str, Register] = {
+    "git": lambda bus, name: registry.create_git(bus, git(name), actor=ANNA),
+    "mcp-server": lambda bus, name: registry.register_mcp_server(bus, server(name), actor=ANNA),
+}
+
+
+async def running(scene: Scene) -> str:
+    """Return a run that has git-app and the MCP server in use."""
+    await scene.make_known_server("tools")
+    await scene.start_host()
+    run = await scene.create_run(SMALL)
+    await lifecycle.start(scene.bus, run, actor=ANNA)
+    await scene.settle()
+    return run
+
+
+async def test_a_git_is_known_as_it_was_written_and_said_by_who_made_it(scene: Scene) -> None:
+    made = await registry.create_git(scene.bus, git("docs", default_branch="trunk"), actor="bob")
+    assert await registry.show_git(scene.bus, "docs") == (made, registry.Users(workflows=(), templates=()))
+    assert [known.id for known in await registry.list_gits(scene.bus)] == ["docs", "git-app", "git-lib"]
+    (said,) = [entry for entry in await scene.log() if entry.aggregate_id == "docs"]
+    assert (said.type, said.actor, said.aggregate_type) == ("GitCreated", "bob", "Git")
+
+
+async def test_an_mcp_server_is_known_as_it_was_written_and_said_by_who_made_it(scene: Scene) -> None:
+    made = await registry.register_mcp_server(scene.bus, server("tools"), actor="bob")
+    assert await registry.show_mcp_server(scene.bus, "tools") == (made, registry.Users(workflows=(), templates=()))
+    assert await registry.list_mcp_servers(scene.bus) == [made]
+    (said,) = [entry for entry in await scene.log() if entry.aggregate_id == "tools"]
+    assert (said.type, said.actor, said.aggregate_type) == ("McpServerRegistered", "bob", "McpServer")
+
+
+@pytest.mark.parametrize("kind", REGISTER)
+async def test_a_taken_id_is_refused_with_what_to_do(scene: Scene, kind: str) -> None:
+    await REGISTER[kind](scene.bus, "same")
+    with pytest.raises(
+        IllegalTransition, match=f"{kind} same is ACTIVE: .* delete this one first; allowed now: delete"
+    ):
+        await REGISTER[kind](scene.bus, "same")
+
+
+@pytest.mark.parametrize("name", ["", "App", "a b", "-a", "../etc", "a/b", "ä", "a" * 61, "a\n"])
+async def test_an_id_that_is_no_slug_is_refused(scene: Scene, name: str) -> None:
+    with pytest.raises(Misconfigured, match="cannot be the id of a git: use 1 to 60 lower-case letters"):
+        await registry.create_git(scene.bus, git(name), actor=ANNA)
+    assert len(await registry.list_gits(scene.bus)) == 2
+
+
+@pytest.mark.parametrize("name", ["a", "7", "a.b-c_d", "a" * 60])
+async def test_a_slug_is_an_id(scene: Scene, name: str) -> None:
+    await registry.create_git(scene.bus, git(name), actor=ANNA)
+    assert (await registry.show_git(scene.bus, name))[0].id == name
+
+
+async def test_what_is_not_known_is_not_found_with_what_makes_it_known(scene: Scene) -> None:
+    with pytest.raises(NotFound, match="there is no git 'ghost': `kingdom git create`"):
+        await registry.show_git(scene.bus, "ghost")
+    with pytest.raises(NotFound, match="there is no mcp-server 'ghost': `kingdom mcp register`"):
+        await registry.unregister_mcp_server(scene.bus, "ghost", actor=ANNA)
+
+
+async def test_a_run_uses_what_it_was_started_with_until_it_ends(scene: Scene) -> None:
+    run = await running(scene)
+    _, users = await registry.show_git(scene.bus, "git-app")
+    assert users == registry.Users(workflows=(run,), templates=("tpl-1",))
+    assert (await registry.show_mcp_server(scene.bus, "tools"))[1] == users
+    assert (await registry.show_git(scene.bus, "git-lib"))[1] == registry.Users(workflows=(), templates=())
+    with pytest.raises(IllegalTransition, match=f"git git-app is IN USE: cannot delete it before {run}"):
+        await registry.delete_git(scene.bus, "git-app", actor=ANNA)
+    with pytest.raises(IllegalTransition, match=f"mcp server tools is IN USE: cannot unregister it before {run}"):
+        await registry.unregister_mcp_server(scene.bus, "tools", actor=ANNA)
+    await scene.finish(run)
+    assert (await registry.show_git(scene.bus, "git-app"))[1].workflows == ()
+    assert (await registry.delete_git(scene.bus, "git-app", actor=ANNA)).deleted
+    assert (await registry.unregister_mcp_server(scene.bus, "tools", actor=ANNA)).deleted
+
+
+async def test_a_deleted_git_is_listed_no_more_and_leaves_all_templates(scene: Scene) -> None:
+    await create_template(scene.bus, template(), actor=ANNA)
+    await registry.delete_git(scene.bus, "git-app", actor=ANNA)
+    await scene.settle()
+    assert [known.id for known in await registry.list_gits(scene.bus)] == ["git-lib"]
+    assert (await show_template(scene.bus, "tpl")).git_refs == (LIB,)
+    assert (await registry.show_git(scene.bus, "git-app"))[0].deleted
+    with pytest.raises(IllegalTransition, match="git git-app is DELETED: cannot delete it again"):
+        await registry.delete_git(scene.bus, "git-app", actor=ANNA)
+
+
+async def test_an_unregistered_mcp_server_leaves_all_templates(scene: Scene) -> None:
+    await scene.make_known_server("tools")
+    await create_template(scene.bus, SMALL, actor=ANNA)
+    await registry.unregister_mcp_server(scene.bus, "tools", actor=ANNA)
+    await scene.settle()
+    assert await registry.list_mcp_servers(scene.bus) == []
+    assert (await show_template(scene.bus, "tpl")).works[0].mcp_server_refs == ()
+
+
+async def test_a_deleted_git_may_be_created_again_with_another_address(scene: Scene) -> None:
+    await registry.delete_git(scene.bus, "git-app", actor=ANNA)
+    again = msgspec.structs.replace(git("git-app"), url="https://example.org/moved.git")
+    await registry.create_git(scene.bus, again, actor=ANNA)
+    assert (await registry.show_git(scene.bus, "git-app"))[0] == again
+
+
+async def test_of_two_who_create_the_same_git_at_once_one_is_refused(scene: Scene) -> None:
+    both = [registry.create_git(scene.bus, git("same"), actor=actor) for actor in ("anna", "bob")]
+    done = await asyncio.gather(*both, return_exceptions=True)
+    assert sorted(type(each).__name__ for each in done) == ["Git", "IllegalTransition"]
+
+
+async def test_a_template_is_not_stored_when_its_git_is_deleted_between_the_look_and_the_commit(scene: Scene) -> None:
+    async def overtaken() -> None:
+        async with scene.bus.transaction() as transaction:
+            await templates._store_new(transaction, template(), ANNA)
+            await registry.delete_git(scene.bus, "git-app", actor=ANNA)
+
+    with pytest.raises(Conflict):
+        await overtaken()
+    assert await templates.list_templates(scene.bus) == []
+
+
+async def leave_in_deletion(scene: Scene, git_id: str) -> None:
+    """Do what a deletion has done when its process dies after the first of its transactions."""
+    async with scene.bus.transaction() as transaction:
+        record, found = await load(transaction, Git, git_id)
+        await save(transaction, found.begin_to_go("git", "delete"), record)
+
+
+async def test_what_a_run_begins_to_use_is_only_read_so_that_many_can_start_at_once(scene: Scene) -> None:
+    await scene.start_host()
+    await scene.make_known_server("tools")
+    run = await scene.create_run(SMALL)
+
+    async def stored() -> list[Record | None]:
+        async with scene.bus.transaction() as transaction:
+            return [await transaction.get(GITS.name, "git-app"), await transaction.get(MCP_SERVERS.name, "tools")]
+
+    before = await stored()
+    assert None not in before
+    await lifecycle.start(scene.bus, run, actor=ANNA)
+    assert await stored() == before
+
+
+async def test_a_git_in_deletion_is_listed_and_nobody_begins_to_use_it(scene: Scene) -> None:
+    run = await scene.create_run(template(work("only", task()), git_refs=(APP,)))
+    await scene.start_host()
+    await leave_in_deletion(scene, "git-app")
+    assert [(known.id, known.deleting) for known in await registry.list_gits(scene.bus)] == [
+        ("git-app", True),
+        ("git-lib", False),
+    ]
+    assert (await registry.show_git(scene.bus, "git-app"))[0].deleting
+    with pytest.raises(IllegalTransition, match=f"git git-app is DELETING: workflow {run} cannot use it before"):
+        await lifecycle.start(scene.bus, run, actor=ANNA)
+    with pytest.raises(NotFound, match="'git-app', which is not known"):
+        await create_template(scene.bus, template(), actor=ANNA)
+
+
+async def test_a_deletion_that_was_cut_off_is_finished_by_the_next_one(scene: Scene) -> None:
+    await leave_in_deletion(scene, "git-app")
+    assert (await registry.delete_git(scene.bus, "git-app", actor=ANNA)).deleted
+    shown, _ = await registry.show_git(scene.bus, "git-app")
+    assert (shown.deleted, shown.deleting) == (True, False)
+
+
+async def test_a_git_whose_deletion_was_cut_off_may_be_created_again(scene: Scene) -> None:
+    await leave_in_deletion(scene, "git-app")
+    await registry.create_git(scene.bus, git("git-app"), actor=ANNA)
+    assert (await registry.show_git(scene.bus, "git-app"))[0] == git("git-app")
+
+
+async def test_a_git_that_is_in_use_stays_as_it_was_when_its_deletion_is_refused(scene: Scene) -> None:
+    await running(scene)
+    before, _ = await registry.show_git(scene.bus, "git-app")
+    with pytest.raises(IllegalTransition, match="git git-app is IN USE"):
+        await registry.delete_git(scene.bus, "git-app", actor=ANNA)
+    assert (await registry.show_git(scene.bus, "git-app"))[0] == before
+
+
+class Gated:
+    """A bus that calls something before a transaction is opened, or before one is committed."""
+
+    def __init__(self, bus: Any, *, before_open: Any = None, before_commit: Any = None) -> None:
+        self._bus = bus
+        self._before_open = before_open
+        self._before_commit = before_commit
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._bus, name)
+
+    @asynccontextmanager
+    async def transaction(self, *hold: Any) -> AsyncIterator[Transaction]:
+        if self._before_open:
+            await self._before_open()
+        async with self._bus.transaction(*hold) as transaction:
+            yield transaction
+            if self._before_commit:
+                await self._before_commit()
+
+
+async def test_a_start_that_is_stored_while_its_git_goes_gets_the_git_back(scene: Scene) -> None:
+    await scene.start_host()
+    run = await scene.create_run(template(work("only", task()), git_refs=(APP,)))
+    has_read, may_commit = asyncio.Event(), asyncio.Event()
+
+    async def hold() -> None:
+        has_read.set()
+        await may_commit.wait()
+
+    slow: Any = Gated(scene.bus, before_commit=hold)
+    starting = asyncio.create_task(lifecycle.start(slow, run, actor=ANNA))
+    await has_read.wait()
+    opened: list[None] = []
+
+    async def let_it_commit() -> None:
+        opened.append(None)
+        if len(opened) == len(("begin", "conclude", "look again")):
+            may_commit.set()
+            await starting
+
+    deleting: Any = Gated(scene.bus, before_open=let_it_commit)
+    with pytest.raises(IllegalTransition, match=f"git git-app is IN USE: cannot delete it before {run}"):
+        await registry.delete_git(deleting, "git-app", actor=ANNA)
+    shown, users = await registry.show_git(scene.bus, "git-app")
+    assert (shown.deleted, shown.deleting, users.workflows) == (False, False, (run,))
+
+
+async def test_users_are_found_among_more_runs_than_one_page_holds(scene: Scene) -> None:
+    await create_template(scene.bus, template(work("only", task()), git_refs=(APP,)), actor=ANNA)
+    for _ in range(120):
+        await lifecycle.create(scene.bus, "tpl", actor=ANNA)
+    run = await running(scene)
+    assert (await registry.show_git(scene.bus, "git-app"))[1].workflows == (run,)
+
+
+async def test_a_deletion_that_is_acted_on_late_leaves_the_templates_of_a_git_made_again_alone(scene: Scene) -> None:
+    await registry.create_git(scene.bus, git("app"), actor=ANNA)
+    await registry.delete_git(scene.bus, "app", actor=ANNA)
+    await registry.create_git(scene.bus, git("app"), actor=ANNA)
+    ref = msgspec.structs.replace(APP, git_id="app")
+    made = template(work("only", task()), git_refs=(ref,), id="again")
+    await create_template(scene.bus, made, actor=ANNA)
+    late = event_envelope(events.GitDeleted(git_id="app"), "Git", "app")
+    await scene.bus.publish(late)
+    await scene.settle()
+    assert (await show_template(scene.bus, "again")).git_refs == (ref,)

@@ -1,0 +1,100 @@
+"""What a host says to a command: that it was done, or that it could not be."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from kingdom.workflow.model import answers, commands
+
+A = TypeVar("A", bound=answers.HostAnswer)
+
+
+def said(command: commands.Command, kind: type[A], /, **fields: Any) -> A:
+    """Return an answer under the placement and the attempt of its command, with what it shares with it."""
+    known = {field.name for field in msgspec.structs.fields(kind)} & set(command.__struct_fields__)
+    return kind(**{name: getattr(command, name) for name in known} | fields)
+
+
+def reconciled(command: commands.SendQuery, finding: answers.Finding) -> answers.QueryReconciled:
+    response = "transcript#1" if finding is answers.Finding.ANSWERED else ""
+    return said(command, answers.QueryReconciled, finding=finding, response=response)
+
+
+def succeed(command: commands.Command) -> list[answers.HostAnswer]:
+    """Return what a host says that does what it is told."""
+    return _SUCCESS[type(command)](command)
+
+
+def fail(command: commands.Command, error: str = "broken") -> answers.HostAnswer:
+    """Return what a host says that could not do what it was told."""
+    if isinstance(command, commands.SendQuery) and command.reconcile:
+        return reconciled(command, answers.Finding.NO_TRANSCRIPT)
+    if isinstance(command, commands.PrepareResources):
+        return said(command, answers.WorkTreeFailed, work_tree_id=command.trees[-1].work_tree_id, error=error)
+    return said(command, _FAILURE[type(command)], error=error)
+
+
+def ask(command: commands.SendQuery, question: str = "which one?", *choices: str) -> answers.AgentAsked:
+    """Return what a host says whose agent ends its turn with a question."""
+    return said(command, answers.AgentAsked, question=question, choices=choices, cost_usd=0.25)
+
+
+def petition(command: commands.SendQuery, petition_id: str = "petition-1") -> answers.AgentPetitioned:
+    """Return what a host says whose agent requests an output."""
+    body = {"pull_request": 7, "text": "done"}
+    return said(command, answers.AgentPetitioned, petition_id=petition_id, kind="github.comment", body=body)
+
+
+def agent_of(work_id: str, attempt: int = 1) -> commands.StopAgent:
+    """Return a command to answer for, where an agent ends without one."""
+    return commands.StopAgent(workflow_id="wf-1", host="host-a", epoch=1, attempt=attempt, work_id=work_id)
+
+
+def _prepared(command: Any) -> list[answers.HostAnswer]:
+    return [said(command, answers.WorkTreeCreated, work_tree_id=tree.work_tree_id) for tree in command.trees]
+
+
+def _started(command: Any) -> list[answers.HostAnswer]:
+    session = command.session or f"session-{command.attempt}"
+    return [said(command, answers.WorkSpaceCreated), said(command, answers.AgentStarted, session=session)]
+
+
+def _queried(command: Any) -> list[answers.HostAnswer]:
+    if command.reconcile:
+        return [reconciled(command, answers.Finding.ANSWERED)]
+    return [said(command, answers.QueryResponded, response="transcript#1", cost_usd=0.25)]
+
+
+def _reported(command: Any) -> list[answers.HostAnswer]:
+    return [said(command, answers.ReportGenerated, file_path=f"reports/{command.report_id}-{command.attempt}.md")]
+
+
+def _checkpointed(command: Any) -> list[answers.HostAnswer]:
+    commits = dict.fromkeys(command.work_tree_ids, f"commit-{command.checkpoint_id}")
+    return [said(command, answers.CheckpointCreated, commits=commits)]
+
+
+_SUCCESS: Mapping[type[commands.Command], Callable[[Any], list[answers.HostAnswer]]] = {
+    commands.PrepareResources: _prepared,
+    commands.StartAgent: _started,
+    commands.SendQuery: _queried,
+    commands.GenerateReport: _reported,
+    commands.VerifyWork: lambda command: [said(command, answers.WorkVerified)],
+    commands.TakeCheckpoint: _checkpointed,
+    commands.StopAgent: lambda command: [said(command, answers.AgentStopped)],
+    commands.InterruptAgent: lambda command: [said(command, answers.AgentStopped)],
+    commands.RollBack: lambda command: [said(command, answers.RolledBack)],
+    commands.ReleaseWorkTree: lambda command: [said(command, answers.WorkTreeReleased)],
+}
+_FAILURE: Mapping[type[commands.Command], type[answers.HostAnswer]] = {
+    commands.StartAgent: answers.AgentError,
+    commands.SendQuery: answers.QueryFailed,
+    commands.GenerateReport: answers.ReportFailed,
+    commands.VerifyWork: answers.VerifyFailed,
+    commands.TakeCheckpoint: answers.CheckpointFailed,
+    commands.StopAgent: answers.AgentError,
+    commands.InterruptAgent: answers.AgentError,
+    commands.RollBack: answers.RollBackFailed,
+    commands.ReleaseWorkTree: answers.WorkTreeReleaseFailed,
+}

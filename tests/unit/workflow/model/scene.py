@@ -1,0 +1,154 @@
+"""A run with a host made of nothing: commands pile up, and the test decides which are answered, how and when."""
+
+import copy
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from kingdom.workflow.model import answers, commands
+from kingdom.workflow.model.events import DomainEvent
+from kingdom.workflow.model.machine import WorkflowStatus
+from kingdom.workflow.model.operations import create, start
+from kingdom.workflow.model.placement import place
+from kingdom.workflow.model.refs import GitRef
+from kingdom.workflow.model.step import Step
+from kingdom.workflow.model.template import Policy, Section, TaskDefinition, WorkDefinition, WorkflowTemplate
+from kingdom.workflow.model.work import Task, Work
+from kingdom.workflow.model.workflow import Placement, Workflow
+from kingdom.workflow.reactions import ANSWERS
+from tests.unit.workflow.model.host import fail, succeed
+from tests.unit.workflow.model.invariants import contradictions
+
+NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
+APP = GitRef(git_id="git-app", base_branch="main")
+LIB = GitRef(git_id="git-lib", base_branch="main")
+DOCS = GitRef(git_id="git-docs", base_branch="main")
+OUTLINE = (Section(title="Findings", description="what was found"),)
+
+
+def task(query: str = "do it", *, report: bool = False) -> TaskDefinition:
+    return TaskDefinition(query=query, report_outline=OUTLINE if report else ())
+
+
+def work(name: str, *tasks: TaskDefinition, **more: Any) -> WorkDefinition:
+    return WorkDefinition(name=name, tasks=tasks or (task("first"), task("second")), **more)
+
+
+def template(*works: WorkDefinition, **more: Any) -> WorkflowTemplate:
+    fields: dict[str, Any] = {"id": "tpl", "name": "Fix the bug", "git_refs": (APP, LIB)} | more
+    return WorkflowTemplate(works=works or (work("analyse"), work("build"), work("check")), **fields)
+
+
+class Run:
+    """One run, stored and read again after every step, with the commands that nobody has answered yet."""
+
+    step_class: type[Step] = Step
+
+    def __init__(self, made_from: WorkflowTemplate | None = None, *, retries: int = 0, placed: bool = True) -> None:
+        self.at = NOON
+        self.said: list[DomainEvent] = []
+        self.open: list[commands.Command] = []
+        self.ignored: str | None = None
+        made = msgspec.structs.replace(made_from or template(), policy=Policy(retries=retries))
+        first = create(made, "wf-1", self.at)
+        self.workflow = first.workflow
+        self._keep(first)
+        if placed:
+            self.do(place, Placement(host="host-a", epoch=1))
+
+    def do(self, operation: Callable[..., None], *arguments: Any) -> list[str]:
+        """Take one step; return the names of what was said."""
+        self.at += timedelta(seconds=1)
+        step = self.step_class(self.workflow, at=self.at)
+        before = self.workflow.document()
+        operation(step, *arguments)
+        if step.ignored:
+            assert (step.workflow.document(), step.events, step.commands) == (before, [], [])
+        return self._keep(step)
+
+    def hear(self, *heard: answers.HostAnswer) -> list[str]:
+        """Let the host say something; return the names of what the run said to it."""
+        names: list[str] = []
+        for answer in heard:
+            self.said.append(answer)
+            names += self.do(ANSWERS[type(answer)], answer)
+        return names
+
+    def take(self, kind: type[commands.Command]) -> Any:
+        """Take the one open command of a kind off the pile."""
+        [command] = [command for command in self.open if isinstance(command, kind)]
+        self.open.remove(command)
+        return command
+
+    def succeed(self, kind: type[commands.Command]) -> list[str]:
+        """Answer the one open command of a kind as a host does that could do it."""
+        return self.hear(*succeed(self.take(kind)))
+
+    def fail(self, kind: type[commands.Command]) -> list[str]:
+        """Answer the one open command of a kind as a host does that could not do it."""
+        return self.hear(fail(self.take(kind)))
+
+    def until(self, kind: type[commands.Command], work_index: int | None = None) -> Any:
+        """Succeed with everything until such a command is open, of a certain Work if one is given."""
+        for _ in range(200):
+            for command in self.open:
+                if isinstance(command, kind) and (
+                    work_index is None or getattr(command, "work_id", "") == self.workflow.works[work_index].id
+                ):
+                    return command
+            self.hear(*succeed(self.open.pop(0)))
+        raise AssertionError(f"no {kind.__name__} came; open: {self.open}")
+
+    def finish(self) -> Workflow:
+        """Succeed with everything until nothing is open."""
+        for _ in range(1000):
+            if not self.open:
+                return self.workflow
+            self.hear(*succeed(self.open.pop(0)))
+        raise AssertionError("the run does not come to rest")
+
+    def fork(self) -> "Run":
+        """Return a copy that can go another way."""
+        other = copy.copy(self)
+        other.workflow = Workflow.read(self.workflow.document())
+        other.said, other.open = list(self.said), list(self.open)
+        return other
+
+    def names(self) -> list[str]:
+        """Return the names of everything that was said, by the run and by its host."""
+        return [type(event).__name__ for event in self.said]
+
+    def commanded(self) -> list[str]:
+        """Return the names of the open commands."""
+        return [type(command).__name__ for command in self.open]
+
+    def status(self) -> WorkflowStatus:
+        return self.workflow.status
+
+    def work(self, index: int) -> Work:
+        return self.workflow.works[index]
+
+    def task(self, work_index: int, index: int) -> Task:
+        return self.work(work_index).tasks[index]
+
+    def _keep(self, step: Step) -> list[str]:
+        self.ignored = step.ignored
+        self.said += step.events
+        self.open += step.commands
+        document = json.loads(json.dumps(step.workflow.document()))
+        self.workflow = Workflow.read(document)
+        assert self.workflow == step.workflow
+        found = contradictions(self.workflow)
+        assert not found, found
+        return [type(event).__name__ for event in step.events]
+
+
+def started(made_from: WorkflowTemplate | None = None, *, retries: int = 0) -> Run:
+    """Return a run whose checkouts are there and whose first agent is asked for."""
+    run = Run(made_from, retries=retries)
+    run.do(start)
+    run.succeed(commands.PrepareResources)
+    return run

@@ -1,0 +1,81 @@
+"""Which host gets a run: the same question has the same answer, a burst spreads, full and lost hosts get nothing."""
+
+import random
+from collections import Counter
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kingdom.workflow.model.events import HostLost, HostRegistered
+from kingdom.workflow.model.host import Host, HostStatus, Renewal, choose
+
+
+def hosts(count: int, slots: int = 20) -> list[Host]:
+    return [Host(id=f"host-{number}", epoch=1, slots=slots) for number in range(count)]
+
+
+def shares(known: list[Host], runs: int) -> Counter[str]:
+    """Count how many runs of a burst each host gets."""
+    chosen = [choose(known, f"wf-{number}") for number in range(runs)]
+    return Counter(host.id for host in chosen if host)
+
+
+@given(seed=st.integers(), workflow_id=st.text(min_size=1))
+def test_the_same_hosts_in_any_order_give_the_same_answer(seed: int, workflow_id: str) -> None:
+    known = hosts(10)
+    shuffled = random.Random(seed).sample(known, len(known))
+    assert choose(shuffled, workflow_id) == choose(known, workflow_id)
+
+
+def test_a_burst_of_runs_spreads_over_all_hosts() -> None:
+    counted = shares(hosts(50), 1000)
+    assert len(counted) == 50
+    # Each gets 20 on average; five deviations of a fair draw lie at about 22 more.
+    assert 4 <= min(counted.values()) <= max(counted.values()) <= 42
+
+
+def test_a_host_with_more_free_slots_gets_more_runs() -> None:
+    counted = shares([Host(id="small", epoch=1, slots=10), Host(id="large", epoch=1, slots=30)], 1000)
+    assert 650 <= counted["large"] <= 850
+
+
+def test_slots_that_are_taken_do_not_count() -> None:
+    busy, idle = Host(id="busy", epoch=1, slots=40, busy=30), Host(id="idle", epoch=1, slots=10)
+    assert 400 <= shares([busy, idle], 1000)["busy"] <= 600
+
+
+def test_a_full_host_gets_nothing_while_another_has_a_free_slot() -> None:
+    full = [msgspec.structs.replace(host, busy=20) for host in hosts(9)]
+    assert shares([*full, Host(id="free", epoch=1, slots=1)], 200) == {"free": 200}
+
+
+def test_when_all_are_full_runs_still_find_a_host() -> None:
+    full = [msgspec.structs.replace(host, busy=25) for host in hosts(4)]
+    counted = shares(full, 400)
+    assert sum(counted.values()) == 400
+    assert min(counted.values()) > 50
+
+
+def test_a_host_that_goes_moves_only_its_own_runs() -> None:
+    known = hosts(10)
+    fewer = known[1:]
+    for number in range(200):
+        before, after = choose(known, f"wf-{number}"), choose(fewer, f"wf-{number}")
+        assert before == after or before == known[0]
+
+
+def test_a_lost_host_gets_nothing_and_without_any_there_is_none() -> None:
+    lost, said = hosts(1)[0].lose()
+    assert (lost.status, said) == (HostStatus.LOST, HostLost(host="host-0", epoch=1))
+    assert choose([lost], "wf-1") is None
+    assert choose([], "wf-1") is None
+    assert choose([lost, Host(id="up", epoch=1, slots=1)], "wf-1") == Host(id="up", epoch=1, slots=1)
+
+
+def test_a_host_says_what_it_offers() -> None:
+    assert hosts(1)[0].registered() == HostRegistered(host="host-0", epoch=1, slots=20)
+
+
+def test_only_a_renewed_lease_counts_as_true() -> None:
+    assert [renewal for renewal in Renewal if renewal] == [Renewal.RENEWED]

@@ -1,0 +1,131 @@
+"""The chain of a run, from start to completion, link by link."""
+
+from itertools import pairwise
+
+import msgspec
+
+from kingdom.workflow.model import commands
+from kingdom.workflow.model.machine import TaskStatus, WorkflowStatus, WorkStatus, WorkTreeStatus
+from kingdom.workflow.model.operations import cancel, pause, prepare, start
+from tests.unit.workflow.model.host import agent_of, succeed
+from tests.unit.workflow.model.scene import Run, started, task, template, work
+
+# One Work of two Tasks, as the run and its host tell it.
+QUERY = ["QuerySent", "TaskStarted", "QueryResponded"]
+REPORT = ["ReportGenerationStarted", "ReportGenerated"]
+BEGIN = ["WorkSpaceCreated", "AgentStarted", "WorkStatusChanged", "WorkStarted"]
+END = ["WorkVerified", "WorkStatusChanged", "WorkCompleted", "AgentStopped", "CheckpointCreated"]
+PLAIN = [*QUERY, "TaskCompleted"]
+REPORTED = [*QUERY, *REPORT, "TaskCompleted"]
+PREPARED = ["WorkflowCreated", "WorkflowPlaced", "WorkflowStatusChanged", "WorkTreeCreated", "WorkTreeCreated"]
+STARTED = ["WorkflowStatusChanged", "WorkflowStatusChanged", "WorkflowStarted"]
+COMPLETED = ["WorkflowStatusChanged", "WorkflowCompleted"]
+
+
+def play(run: Run) -> None:
+    """Succeed with everything, and stop each agent before its checkpoint as hosts do."""
+    while run.open:
+        command = run.open.pop(0)
+        if isinstance(command, commands.TakeCheckpoint):
+            run.hear(*succeed(agent_of(command.work_id)))
+        run.hear(*succeed(command))
+
+
+def test_three_works_of_two_tasks_without_reports_follow_the_chain_to_completion() -> None:
+    run = Run()
+    run.do(start)
+    play(run)
+    assert run.names() == PREPARED + STARTED + 3 * (BEGIN + PLAIN + PLAIN + END) + COMPLETED
+    assert run.workflow.status is WorkflowStatus.COMPLETED
+    assert [each.status for each in run.workflow.works] == [WorkStatus.COMPLETED] * 3
+    assert [checkpoint.work_id for checkpoint in run.workflow.checkpoints] == ["wf-1-w1", "wf-1-w2", "wf-1-w3"]
+    assert run.workflow.ended_at == run.at
+
+
+def test_a_task_with_an_outline_is_completed_only_by_its_report() -> None:
+    works = [work(name, task(report=True), task(report=True)) for name in ("analyse", "build", "check")]
+    run = Run(template(*works))
+    run.do(start)
+    play(run)
+    assert run.names() == PREPARED + STARTED + 3 * (BEGIN + REPORTED + REPORTED + END) + COMPLETED
+    assert run.task(0, 1).report.file_path == "reports/wf-1-w1-t2-report-1.md"
+
+
+def test_a_later_agent_is_told_of_every_earlier_report() -> None:
+    run = started(template(work("analyse", task(report=True)), work("build", task())))
+    assert run.until(commands.StartAgent, 1).reports == ("reports/wf-1-w1-t1-report-1.md",)
+
+
+def test_a_query_is_sent_only_after_the_task_before_is_completed() -> None:
+    run = started(template(work("analyse", task("a", report=True), task("b"))))
+    run.succeed(commands.StartAgent)
+    assert run.take(commands.SendQuery).query == "a"
+    assert run.open == []
+    [task_a, task_b] = run.work(0).tasks
+    assert (task_a.status, task_b.status) == (TaskStatus.RUNNING, TaskStatus.PENDING)
+
+
+def test_prepare_rests_at_ready_and_start_goes_on_from_there() -> None:
+    run = Run()
+    assert run.do(prepare) == ["WorkflowStatusChanged"]
+    assert run.workflow.status is WorkflowStatus.PREPARING
+    assert [tree.git_id for tree in run.take(commands.PrepareResources).trees] == ["git-app", "git-lib"]
+    run = Run()
+    run.do(prepare)
+    run.succeed(commands.PrepareResources)
+    assert run.workflow.status is WorkflowStatus.READY
+    assert {tree.status for tree in run.workflow.work_trees} == {WorkTreeStatus.READY}
+    assert run.do(start) == ["WorkflowStatusChanged", "WorkflowStarted"]
+    assert run.commanded() == ["StartAgent"]
+
+
+def test_a_run_without_repositories_needs_no_checkout() -> None:
+    run = Run(template(git_refs=()))
+    run.do(prepare)
+    assert (run.workflow.status, run.open) == (WorkflowStatus.READY, [])
+    run.do(start)
+    assert run.finish().status is WorkflowStatus.COMPLETED
+
+
+def test_every_command_names_its_run_its_host_and_its_epoch() -> None:
+    run = started()
+    seen: list[commands.Command] = []
+    while run.open:
+        seen.append(run.open[0])
+        run.hear(*succeed(run.open.pop(0)))
+    assert {(command.workflow_id, command.host, command.epoch) for command in seen} == {("wf-1", "host-a", 1)}
+    assert {command.stream for command in seen} == {"soldier.host-a"}
+
+
+def test_stopping_goes_by_the_control_stream() -> None:
+    run = started()
+    run.do(pause)
+    run.do(cancel)
+    streams = {type(command).__name__: command.stream for command in run.open}
+    assert streams == {
+        "StartAgent": "soldier.host-a",
+        "StopAgent": "soldier.host-a.control",
+        "InterruptAgent": "soldier.host-a.control",
+    }
+
+
+def test_the_time_limit_of_a_task_wins_over_that_of_its_work() -> None:
+    tasks = (task("slow"), msgspec.structs.replace(task("quick"), timeout_seconds=5))
+    run = started(template(work("analyse", *tasks, timeout_seconds=600)))
+    run.succeed(commands.StartAgent)
+    assert run.until(commands.SendQuery).timeout_seconds == 600
+    run.succeed(commands.SendQuery)
+    assert run.take(commands.SendQuery).timeout_seconds == 5
+
+
+def test_what_a_run_cost_is_added_up_per_work() -> None:
+    run = started()
+    run.finish()
+    assert [each.cost_usd for each in run.workflow.works] == [0.5, 0.5, 0.5]
+
+
+def test_times_only_grow_along_the_run() -> None:
+    run = started()
+    run.finish()
+    moments = [moment for each in run.workflow.works for moment in (each.started_at, each.ended_at)]
+    assert all(first and then and first < then for first, then in pairwise(moments))

@@ -1,0 +1,89 @@
+"""Any order of operations, answers, failures, losses: nothing contradicts, every state is reached, none is a trap."""
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kingdom.workflow.model import commands
+from kingdom.workflow.model.machine import MACHINES, Machine, WorkflowStatus
+from kingdom.workflow.model.modify import Modification, modify
+from kingdom.workflow.model.operations import cancel, start
+from kingdom.workflow.model.placement import place
+from kingdom.workflow.model.workflow import Placement, Wish
+from tests.unit.workflow.model.scene import APP, DOCS, LIB
+from tests.unit.workflow.model.walk import ENDS, WatchedRun, WatchedStep, lead_to, walk
+
+
+@settings(max_examples=200)
+@given(data=st.data())
+def test_whatever_happens_nothing_contradicts_and_every_run_can_still_be_completed_or_cancelled(
+    data: st.DataObject,
+) -> None:
+    walked = walk(lambda choices: data.draw(st.sampled_from(choices)), data.draw(st.integers(0, 60)))
+    workflow = walked.run.workflow
+    cancelling = workflow.wanted is not None and workflow.wanted.wish is Wish.CANCEL
+    if workflow.status not in ENDS and not cancelling:
+        lead_to(walked.run.fork(), WorkflowStatus.COMPLETED)
+    if workflow.status not in ENDS:
+        walked.run.do(cancel)
+        lead_to(walked.run, WorkflowStatus.CANCELLED)
+
+
+def _rare() -> None:
+    """Take ways that random walks hardly find: before a checkout is there it is not wanted, or its host restarts."""
+    run = WatchedRun()
+    run.do(start)
+    run.succeed(commands.PrepareResources)
+    run.do(modify, Modification(git_refs=(APP, LIB, DOCS)))
+    run.do(modify, Modification(git_refs=(APP, LIB)))
+    run.do(modify, Modification(git_refs=(APP, LIB, DOCS)))
+    run.do(place, Placement(host="host-a", epoch=2))
+
+
+@pytest.fixture(scope="module")
+def moves() -> set[tuple[str, str, str]]:
+    """Every move of every machine that many random walks make."""
+    WatchedStep.moves = set()
+    _rare()
+    drawn = sum(len(following) for machine in MACHINES for following in machine.arrows.values())
+    for seed in range(3000):
+        choose = random.Random(seed).choice
+        walked = walk(choose, choose(range(5, 60)))
+        if walked.run.workflow.status not in ENDS:
+            walked.run.do(cancel)
+            walked.run.finish()
+        if len(WatchedStep.moves) >= drawn:
+            break
+    return WatchedStep.moves
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
+def test_every_state_is_reached(machine: Machine[Any], moves: set[tuple[str, str, str]]) -> None:
+    begun = {first for name, first, _ in moves if name == machine.name}
+    reached = {to for name, _, to in moves if name == machine.name}
+    # A report that nobody asked for never moves.
+    assert machine.states - begun - reached <= {"NOT_REQUIRED"}
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
+def test_every_arrow_of_the_table_is_taken_and_no_other(
+    machine: Machine[Any], moves: set[tuple[str, str, str]]
+) -> None:
+    drawn = {(first, to) for first, following in machine.arrows.items() for to in following}
+    assert {(first, to) for name, first, to in moves if name == machine.name} == drawn
+
+
+def test_only_what_has_ended_has_no_way_out() -> None:
+    assert {machine.name: sorted(machine.final) for machine in MACHINES} == {
+        "Workflow": ["CANCELLED", "COMPLETED"],
+        "Work": ["CANCELLED"],
+        "Agent": [],
+        "Query": ["CANCELLED"],
+        "Report": ["CANCELLED", "NOT_REQUIRED"],
+        "Verification": ["CANCELLED"],
+        "Checkpoint": [],
+        "WorkTree": ["RELEASED"],
+    }

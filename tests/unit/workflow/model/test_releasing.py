@@ -1,0 +1,76 @@
+"""A checkout that could not be removed is remembered with the reason, and its release is asked for again."""
+
+from typing import Any
+
+import pytest
+
+from kingdom.workflow.model import commands
+from kingdom.workflow.model.machine import WorkflowStatus, WorkTreeStatus
+from kingdom.workflow.model.modify import Modification, modify
+from kingdom.workflow.model.operations import delete, prepare, release, release_left, start
+from kingdom.workflow.model.stale import why_stale
+from tests.unit.workflow.model.host import fail
+from tests.unit.workflow.model.scene import APP, LIB, Run, started, task, template, work
+
+
+def not_released() -> Run:
+    """Return an ended run whose only checkout could not be removed."""
+    run = started(template(work("only", task()), git_refs=(APP,)))
+    run.finish()
+    run.do(release)
+    run.hear(fail(run.take(commands.ReleaseWorkTree), "disk full"))
+    return run
+
+
+def test_a_release_that_failed_is_remembered_with_its_reason_and_awaited_no_more() -> None:
+    run = started(template(work("only", task()), git_refs=(APP,)))
+    run.finish()
+    run.do(release)
+    command = run.take(commands.ReleaseWorkTree)
+    assert why_stale(run.workflow, command) is None
+    run.hear(fail(command, "disk full"))
+    [tree] = run.workflow.work_trees
+    assert (tree.status, tree.releasing, tree.error) == (WorkTreeStatus.PENDING_RELEASE, False, "disk full")
+    assert why_stale(run.workflow, command) == "attempt 1 of ReleaseWorkTree is over"
+    run.hear(fail(command, "late"))
+    assert run.ignored == f"nobody waits for the release of WorkTree {tree.id}"
+
+
+@pytest.mark.parametrize("operation", [release, delete, release_left])
+def test_a_release_that_failed_can_be_asked_for_again(operation: Any) -> None:
+    run = not_released()
+    run.do(operation)
+    run.succeed(commands.ReleaseWorkTree)
+    [tree] = run.workflow.work_trees
+    assert (tree.status, tree.error) == (WorkTreeStatus.RELEASED, "")
+
+
+def test_what_is_left_of_a_deleted_run_can_be_released() -> None:
+    run = not_released()
+    run.do(delete)
+    run.hear(fail(run.take(commands.ReleaseWorkTree), "disk still full"))
+    run.do(release_left)
+    run.succeed(commands.ReleaseWorkTree)
+    assert run.workflow.work_trees[0].status is WorkTreeStatus.RELEASED
+
+
+def test_a_checkout_that_could_not_be_removed_in_between_is_tried_again_at_the_end() -> None:
+    run = Run(template(work("only", task()), git_refs=(APP, LIB)))
+    run.do(prepare)
+    run.succeed(commands.PrepareResources)
+    run.do(modify, Modification(git_refs=(APP,)))
+    run.hear(fail(run.take(commands.ReleaseWorkTree)))
+    run.do(start)
+    run.finish()
+    assert [tree.status for tree in run.workflow.work_trees] == [WorkTreeStatus.READY, WorkTreeStatus.RELEASED]
+
+
+def test_a_repository_added_again_after_a_failed_release_is_checked_out_anew() -> None:
+    run = Run()
+    run.do(prepare)
+    run.succeed(commands.PrepareResources)
+    run.do(modify, Modification(git_refs=(APP,)))
+    run.hear(fail(run.take(commands.ReleaseWorkTree), "half gone"))
+    run.do(modify, Modification(git_refs=(APP, LIB)))
+    assert [tree.work_tree_id for tree in run.take(commands.PrepareResources).trees] == ["wf-1-tree3"]
+    assert run.workflow.status is WorkflowStatus.PREPARING

@@ -1,0 +1,189 @@
+"""A random way through a run: any order of operations, answers, questions, failures and losses."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import msgspec
+
+from kingdom.errors import IllegalTransition, Misconfigured, NotFound
+from kingdom.workflow.model import answers, commands
+from kingdom.workflow.model.machine import WORK, WORKFLOW, WorkflowStatus
+from kingdom.workflow.model.modify import Modification, WorkChange, modify
+from kingdom.workflow.model.operations import (
+    Auto,
+    Continue,
+    FromBase,
+    FromCheckpoint,
+    await_person,
+    cancel,
+    pause,
+    prepare,
+    release,
+    resume,
+    start,
+)
+from kingdom.workflow.model.placement import place
+from kingdom.workflow.model.step import Moving, Step
+from kingdom.workflow.model.workflow import Placement
+from tests.unit.workflow.model.host import agent_of, ask, fail, petition, reconciled, succeed
+from tests.unit.workflow.model.scene import APP, DOCS, LIB, Run, task, template, work
+
+Choice = Callable[[Sequence[Any]], Any]
+ENDS = WORKFLOW.final
+
+
+class WatchedStep(Step):
+    """Remembers every move of every machine."""
+
+    moves: ClassVar[set[tuple[str, str, str]]] = set()
+
+    def move(self, thing: Moving, to: Any, of: str) -> None:
+        before = thing.status
+        super().move(thing, to, of)
+        self.moves.add((thing.machine.name, before, to))
+
+    def derive(self) -> None:
+        before = {work.id: work.status for work in self.workflow.works}
+        super().derive()
+        for each in self.workflow.works:
+            if before[each.id] is not each.status:
+                self.moves.add((WORK.name, before[each.id], each.status))
+
+
+class WatchedRun(Run):
+    step_class = WatchedStep
+
+
+class Walk:
+    """One run, driven by choices; whatever is refused must be refused politely and change nothing."""
+
+    def __init__(self, choose: Choice) -> None:
+        self.choose = choose
+        gate = choose([False, False, True])
+        works = (
+            work("one", task(report=True), task()),
+            work("two", task(), task(report=True), pause_after=gate, git_refs=(LIB,)),
+            work("three", task()),
+        )
+        self.run = WatchedRun(template(*works, git_refs=choose([(APP,), ()])), retries=choose([0, 0, 1]))
+        self.old: list[answers.HostAnswer] = []
+
+    def go(self) -> None:
+        doings = [self.answer] * 12 + [self.fail, self.repeat, self.operate, self.end_agent]
+        self.choose(doings)()
+
+    def answer(self) -> None:
+        if self.run.open:
+            command = self._pick()
+            if not isinstance(command, commands.SendQuery):
+                self._hear(succeed(command))
+            elif command.reconcile:
+                self._hear([reconciled(command, self.choose(list(answers.Finding)))])
+            else:
+                self._hear(self.choose([*[succeed(command)] * 6, [ask(command)], [petition(command), ask(command)]]))
+        elif self.run.workflow.status not in ENDS:
+            self.operate()
+
+    def fail(self) -> None:
+        if self.run.open:
+            command = self._pick()
+            done_before = succeed(command)[:-1] if isinstance(command, commands.PrepareResources) else []
+            self._hear([*done_before, fail(command)])
+
+    def repeat(self) -> None:
+        """Say something old again: it may be late, doubled or from a lost placement."""
+        if self.old:
+            self.run.hear(self.choose(self.old))
+
+    def end_agent(self) -> None:
+        """Let an agent end by itself."""
+        for each in self.run.workflow.works:
+            placement = self.run.workflow.placement
+            if each.agent.alive and placement:
+                agent = agent_of(each.id, each.agent.attempt)
+                agent = msgspec.structs.replace(agent, host=placement.host, epoch=placement.epoch)
+                self._hear(self.choose([succeed(agent), [fail(agent, "killed")]]))
+
+    def operate(self) -> None:
+        often = [self._start, self._resume, self._resume, self._modify]
+        seldom = [self._start, self._prepare, self._pause, self._await, self._resume, self._cancel, self._modify]
+        operation = self.choose([*often, *seldom, self._place, self._release])
+        before = self.run.workflow.document()
+        try:
+            operation()
+        except (IllegalTransition, Misconfigured, NotFound):
+            assert self.run.workflow.document() == before
+
+    def _pick(self) -> commands.Command:
+        """Hosts keep the order of one stream; stopping overtakes."""
+        control = [command for command in self.run.open if command.stream.endswith(".control")]
+        others = [command for command in self.run.open if command not in control][:1]
+        command = self.choose(control + others)
+        self.run.open.remove(command)
+        assert isinstance(command, commands.Command)
+        return command
+
+    def _hear(self, heard: list[answers.HostAnswer]) -> None:
+        self.old += heard
+        self.run.hear(*heard)
+
+    def _start(self) -> None:
+        self.run.do(start)
+
+    def _prepare(self) -> None:
+        self.run.do(prepare)
+
+    def _pause(self) -> None:
+        self.run.do(pause)
+
+    def _await(self) -> None:
+        self.run.do(await_person, "which one?")
+
+    def _cancel(self) -> None:
+        # Seldom, since it ends the walk.
+        if self.choose([True, False, False]):
+            self.run.do(cancel)
+
+    def _release(self) -> None:
+        self.run.do(release)
+
+    def _resume(self) -> None:
+        chosen = [FromCheckpoint(checkpoint.id) for checkpoint in self.run.workflow.checkpoints]
+        self.run.do(resume, self.choose([Auto(), FromBase(), Continue(), Continue("yes"), *chosen]))
+
+    def _place(self) -> None:
+        before = self.run.workflow.placement
+        epoch = before.epoch if before else 0
+        host = self.choose(["host-a", "host-b"])
+        self.run.do(place, Placement(host=host, epoch=epoch + self.choose([0, 1, 1, 1])))
+
+    def _modify(self) -> None:
+        works = [WorkChange(id=each.id, definition=each.definition) for each in self.run.workflow.works]
+        if self.choose([True, False]):
+            definition = work("more", task(self.choose(["a", "b"])), git_refs=self.choose([(), (DOCS,)]))
+            extra = [WorkChange(definition=definition)] if len(works) < 5 else []
+            works = self.choose([works + extra, works[:-1], [*works[:-2], *works[:-3:-1]], [*works[:-1], *extra]])
+        refs = self.choose([None, (), (APP,), (APP, DOCS), (DOCS,)])
+        self.run.do(modify, Modification(works=tuple(works), git_refs=refs))
+
+
+def walk(choose: Choice, steps: int) -> Walk:
+    walked = Walk(choose)
+    for _ in range(steps):
+        walked.go()
+    return walked
+
+
+def lead_to(run: Run, end: WorkflowStatus) -> None:
+    """Answer everything and ask for whatever is allowed until the run has ended this way."""
+    for _ in range(20):
+        run.finish()
+        if run.workflow.status in ENDS:
+            break
+        if end is WorkflowStatus.CANCELLED:
+            run.do(cancel)
+        elif run.workflow.status in {WorkflowStatus.CREATED, WorkflowStatus.READY}:
+            run.do(start)
+        else:
+            run.do(resume, Auto())
+    assert run.workflow.status is end
