@@ -1,0 +1,89 @@
+"""The reference run: 3 Works of 2 Tasks with reports, over 2 repositories, in real git, with the scripted agent."""
+
+import json
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from kingdom.bus.port import Bus
+from kingdom.workflow import lifecycle
+from kingdom.workflow.model.git import Git
+from kingdom.workflow.model.refs import GitRef
+from kingdom.workflow.model.template import Policy, Section, TaskDefinition, WorkDefinition, WorkflowTemplate
+from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.records import announce, save
+
+ACTOR = "bench"
+REPOSITORIES = ("app", "lib")
+_IDENTITY = ("-c", "user.name=Somebody", "-c", "user.email=somebody@localhost")
+
+
+def script(*steps: Mapping[str, object]) -> str:
+    """Return a prompt for the scripted agent."""
+    lines = "\n".join(json.dumps(step) for step in steps)
+    return f"Follow the script.\n```script\n{lines}\n```\n"
+
+
+def make_repository(directory: Path) -> Path:
+    """Make a repository with one commit on main."""
+    directory.mkdir(parents=True)
+    (directory / "README.md").write_text(f"# {directory.name}\n")
+    _git(directory, "init", "--quiet", "--initial-branch", "main")
+    _git(directory, "add", "--all")
+    _git(directory, *_IDENTITY, "commit", "--quiet", "--message", "Begin")
+    return directory
+
+
+def template(
+    repositories: tuple[str, ...] = REPOSITORIES, works: int = 3, tasks: int = 2, retries: int = 0
+) -> WorkflowTemplate:
+    """Return what the reference run is made from: every Task writes into every repository and leaves a report."""
+    return WorkflowTemplate(
+        id="reference",
+        name="Reference",
+        policy=Policy(retries=retries),
+        git_refs=tuple(GitRef(git_id=name, base_branch="main") for name in repositories),
+        works=tuple(
+            WorkDefinition(
+                name=f"work {work}",
+                tasks=tuple(_task(work, task, repositories) for task in range(1, tasks + 1)),
+                verify=tuple(f"test -f {name}/work{work}/task{tasks}.txt" for name in repositories),
+            )
+            for work in range(1, works + 1)
+        ),
+    )
+
+
+async def furnish(bus: Bus, sources: Path, made_from: WorkflowTemplate, *, shared: Path | None = None) -> None:
+    """Store the repositories and the template."""
+    async with bus.transaction() as transaction:
+        for name in {ref.git_id for ref in made_from.git_refs}:
+            remote = str(shared / f"{name}.git") if shared else ""
+            git = Git(id=name, name=name, url=str(sources / name), checkpoint_remote=remote)
+            await save(transaction, git, None)
+            await announce(transaction, [git.created()], aggregate="Git", key=name, actor=ACTOR)
+        await save(transaction, made_from, None)
+        await announce(transaction, [made_from.created()], aggregate="WorkflowTemplate", key=made_from.id, actor=ACTOR)
+
+
+async def start_run(bus: Bus, template_id: str = "reference") -> Workflow:
+    """Make a run and start it."""
+    workflow = await lifecycle.create(bus, template_id, actor=ACTOR)
+    return await lifecycle.start(bus, workflow.id, actor=ACTOR)
+
+
+def _task(work: int, task: int, repositories: tuple[str, ...]) -> TaskDefinition:
+    files = [
+        {"write": f"{name}/work{work}/task{task}.txt", "text": f"{name} by task {task} of work {work}\n"}
+        for name in repositories
+    ]
+    say = {"say": f"task {task} of work {work}"}
+    report = {"report": f"# Report\n\nTask {task} of work {work} wrote {len(files)} files.\n"}
+    return TaskDefinition(
+        query=script(say, *files, {"run": "git -C app status --short"}, report, {"cost": 0.01}, {"answer": "written"}),
+        report_outline=(Section(title="Report", description="What was written."),),
+    )
+
+
+def _git(directory: Path, *arguments: str) -> None:
+    subprocess.run(["git", *arguments], cwd=directory, check=True, capture_output=True)

@@ -1,0 +1,1 @@
+"""Running agents: checkouts, sessions, and the host that executes commands."""

@@ -1,0 +1,175 @@
+"""What an agent is to Kingdom: something that is started, given prompts one after the other, and ended."""
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, ClassVar
+
+import msgspec
+
+from kingdom.errors import ProgramFailed
+from kingdom.workflow.model.answers import Finding
+from kingdom.workflow.model.mcp import McpServer
+
+
+class TurnFailed(ProgramFailed):
+    """Raised when a prompt has no answer; `cost_usd` is what its turn had cost by then."""
+
+    def __init__(self, reason: str, cost_usd: float = 0.0) -> None:
+        self.reason = reason
+        self.cost_usd = cost_usd
+        super().__init__(reason)
+
+
+class AgentFailed(TurnFailed):
+    """Raised when a turn failed while the agent lives on."""
+
+    code = "agent_failed"
+
+
+class AgentGone(TurnFailed):
+    """Raised when an agent has ended, so that it can take no prompt."""
+
+    code = "agent_gone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """Everything that is needed to start an agent, or to go on with its session.
+
+    `environment` is the whole environment of the agent: nothing is inherited, only PWD is added. What the agent
+    writes to its standard error is appended to `errors`; the transcript grows by whole JSON lines.
+    """
+
+    soldier_id: str
+    work_space: Path
+    model: str
+    session: str | None
+    transcript: Path
+    errors: Path
+    environment: Mapping[str, str]
+    mcp_servers: tuple[McpServer, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """What an agent shall do in one turn.
+
+    `id` names this attempt; what stands before its `#`, if anything, names what is attempted. With `continues` the
+    agent goes on with what an earlier turn of the session left unfinished; so it does with the `reply` of a person
+    to what it had asked.
+    """
+
+    id: str
+    text: str
+    continues: bool = False
+    reply: str = ""
+
+
+class Said(msgspec.Struct, frozen=True, tag=True):
+    """The agent said a part of its text."""
+
+    text: str
+
+
+class ToolCalled(msgspec.Struct, frozen=True, tag=True):
+    """The agent began to use a tool."""
+
+    tool: str
+    detail: str
+
+
+class Spent(msgspec.Struct, frozen=True, tag=True):
+    """What the turn has cost so far."""
+
+    cost_usd: float
+
+
+class Petitioned(msgspec.Struct, frozen=True, tag=True):
+    """The agent asks the court to do something in its name."""
+
+    kind: str
+    body: dict[str, Any]
+
+
+class Answered(msgspec.Struct, frozen=True, tag=True):
+    """The turn ended with an answer."""
+
+    text: str
+    cost_usd: float
+
+
+class Asked(msgspec.Struct, frozen=True, tag=True):
+    """The turn ended with a question for a person; a later prompt of the session carries the reply."""
+
+    question: str
+    choices: tuple[str, ...]
+    cost_usd: float
+
+
+Update = Said | ToolCalled | Spent | Petitioned | Answered | Asked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspection:
+    """What a transcript tells about a prompt: what became of it, the text of the answer, and what it cost.
+
+    `petitions` are all that the agent made in the turn of this prompt, in their order, also those that it was killed
+    over before anybody heard of them; a turn that goes on tells none of them again.
+    """
+
+    finding: Finding
+    text: str = ""
+    cost_usd: float = 0.0
+    petitions: tuple[Petitioned, ...] = ()
+
+
+class Agent(ABC):
+    """An agent that was started; it takes one prompt at a time until it ends or is ended."""
+
+    session: str
+    pid: int | None
+
+    @abstractmethod
+    def send(self, prompt: Prompt) -> AsyncGenerator[Update, None]:
+        """Yield what the agent does about a prompt; the last update is an Answered or an Asked.
+
+        Raises AgentFailed if the turn fails or another one still runs, and AgentGone if the agent ends. Closing the
+        generator before its end interrupts the turn.
+        """
+
+    @abstractmethod
+    async def interrupt(self) -> None:
+        """Ask for the end of the current turn, whose `send` then raises AgentFailed; without one nothing happens."""
+
+    @abstractmethod
+    async def stop(self, grace: timedelta) -> None:
+        """Let the agent finish its turn and end within the grace, then kill it; no grace kills at once.
+
+        Afterwards nothing that it had started runs any more. A second stop changes nothing but may shorten the grace.
+        """
+
+    @abstractmethod
+    async def ended(self) -> str:
+        """Wait until the agent is gone and return why; this never raises."""
+
+
+class AgentClient(ABC):
+    """A way to run one kind of agent."""
+
+    name: ClassVar[str]
+    # Whether agents are processes of their own: they can be killed, and their tools with them.
+    has_process: ClassVar[bool]
+
+    @abstractmethod
+    async def start(self, launch: Launch) -> Agent:
+        """Start an agent with a new session, or one that goes on with the session of the launch.
+
+        Raises AgentGone if it does not come up or the session cannot be continued.
+        """
+
+    @abstractmethod
+    async def inspect(self, launch: Launch, prompt_id: str) -> Inspection:
+        """Return what became of a prompt according to the transcript, without any process."""

@@ -1,0 +1,72 @@
+"""Where a host keeps what it works with: one folder per run, the clones of repositories beside them."""
+
+import secrets
+import shutil
+from pathlib import Path
+
+
+class Folders:
+    """The paths below the directory of one host.
+
+    repositories/{git}.git                 a bare clone per repository
+    runs/{workflow}/trees/{tree}           the checkouts of a run
+    runs/{workflow}/spaces/{work space}    where an agent runs: links to checkouts and reports, its instructions
+    runs/{workflow}/reports/               every version of every report
+    logs/sessions/{soldier}.json, .err     transcripts
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory.resolve()
+        self.repositories = self.directory / "repositories"
+        self.runs = self.directory / "runs"
+        self.sessions = self.directory / "logs" / "sessions"
+        self.lock = self.directory / "host.lock"
+
+    def make(self) -> None:
+        """Make what every host has."""
+        for folder in (self.repositories, self.runs, self.sessions):
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def instance(self) -> str:
+        """Return what tells the host of this directory apart from others of its name; made once."""
+        file = self.directory / "host.id"
+        if not file.exists():
+            file.write_text(secrets.token_hex(8))
+        return file.read_text()
+
+    def run(self, workflow_id: str) -> Path:
+        """Return the folder of a run."""
+        return self.runs / workflow_id
+
+    def has_trees(self, workflow_id: str) -> bool:
+        """Tell whether a checkout of a run is here."""
+        trees = self.run(workflow_id) / "trees"
+        return trees.is_dir() and any(trees.iterdir())
+
+    def remove_run(self, workflow_id: str) -> None:
+        """Remove the folder of a run that has ended and has no checkout any more; its reports are in the store."""
+        shutil.rmtree(self.run(workflow_id), ignore_errors=True)
+
+    def tree(self, workflow_id: str, tree_id: str) -> Path:
+        """Return the folder of a checkout."""
+        return self.run(workflow_id) / "trees" / tree_id
+
+    def space(self, workflow_id: str, work_space_id: str) -> Path:
+        """Return the folder of a WorkSpace."""
+        return self.run(workflow_id) / "spaces" / work_space_id
+
+    def home(self, workflow_id: str) -> Path:
+        """Return the home directory of the agents of a run."""
+        return self.run(workflow_id) / "home"
+
+    def report(self, workflow_id: str, file_path: str) -> Path:
+        """Return the file of a report, whose path is relative to the folder of its run."""
+        return self.run(workflow_id) / file_path
+
+    def transcript(self, soldier_id: str) -> Path:
+        """Return the transcript of a session."""
+        return self.sessions / f"{soldier_id}.json"
+
+    def errors(self, soldier_id: str) -> Path:
+        """Return what a session wrote to its standard error."""
+        return self.sessions / f"{soldier_id}.err"

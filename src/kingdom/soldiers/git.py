@@ -1,0 +1,159 @@
+"""Running git: it asks nobody, needs no configuration, runs no hook and leaves no process behind."""
+
+import asyncio
+import os
+import shutil
+import signal
+from asyncio.subprocess import DEVNULL, Process
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any, TypeVar
+
+from kingdom.errors import ProgramFailed
+
+T = TypeVar("T")
+
+# What goes over a network: clone, fetch, push.
+REMOTE_TRIES = 3
+REMOTE_PAUSE = timedelta(seconds=2)
+REMOTE_LIMIT = timedelta(minutes=5)
+# What only touches the disk: checkouts, commits, resets.
+LOCAL_TRIES = 2
+LOCAL_LIMIT = timedelta(seconds=30)
+
+_GRACE_SECONDS = 2.0
+_SHOWN = 2000
+_NAME, _EMAIL = "Kingdom", "kingdom@localhost"
+_SETTINGS = (
+    "core.hooksPath=/dev/null",
+    "core.fsmonitor=false",
+    "commit.gpgsign=false",
+    "gc.auto=0",
+    "maintenance.auto=false",
+    "diff.noprefix=false",
+    "diff.mnemonicPrefix=false",
+)
+
+
+class GitFailed(ProgramFailed):
+    """Raised when git failed; `exit_code` is None when it took too long or did not start."""
+
+    def __init__(self, message: str, exit_code: int | None = None) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+async def git(*arguments: str, cwd: Path, home: Path, limit: timedelta = LOCAL_LIMIT, index: Path | None = None) -> str:
+    """Run git and return what it printed; `index` replaces the index of a checkout for this one call.
+
+    When the limit is over or the caller is cancelled, git is ended with everything it has started.
+    """
+    options = [part for setting in _SETTINGS for part in ("-c", setting)]
+    # Files, not pipes: somebody who keeps a pipe open would be waited for.
+    with TemporaryFile() as output, TemporaryFile() as errors:
+        starting = asyncio.ensure_future(
+            asyncio.create_subprocess_exec(
+                _program(),
+                *options,
+                *arguments,
+                cwd=cwd,
+                env=_environment(home, index),
+                stdin=DEVNULL,
+                stdout=output,
+                stderr=errors,
+                start_new_session=True,
+            )
+        )
+        try:
+            process = await asyncio.shield(starting)
+            async with asyncio.timeout(limit.total_seconds()):
+                code = await process.wait()
+        except TimeoutError:
+            raise GitFailed(
+                f"git {_verb(arguments)} took longer than {limit.total_seconds():g} s in {cwd} and was ended:"
+                " look whether the disk or the remote is slow, then try again"
+            ) from None
+        except OSError as error:
+            raise GitFailed(f"git {_verb(arguments)} could not be started in {cwd}: {error}") from error
+        finally:
+            await finish(_end(starting))
+        if code:
+            errors.seek(0)
+            words = errors.read().decode(errors="replace").strip()[-_SHOWN:]
+            raise GitFailed(f"git {_verb(arguments)} failed in {cwd} with exit code {code}: {words}", code)
+        output.seek(0)
+        return output.read().decode(errors="replace")
+
+
+async def retried(act: Callable[[], Awaitable[T]], *, tries: int, pause: timedelta = timedelta()) -> T:
+    """Try again when git fails, after a pause that doubles."""
+    for number in range(tries - 1):
+        try:
+            return await act()
+        except GitFailed:
+            await asyncio.sleep(pause.total_seconds() * 2**number)
+    return await act()
+
+
+async def finish(act: Coroutine[Any, Any, T]) -> T:
+    """Do something to its end, however often the caller is cancelled; the cancellation goes on after that."""
+    ended = asyncio.ensure_future(act)
+    try:
+        return await asyncio.shield(ended)
+    except asyncio.CancelledError:
+        while not ended.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([ended])
+        # Nobody is left who could be told how it failed.
+        if not ended.cancelled():
+            ended.exception()
+        raise
+
+
+async def _end(starting: "asyncio.Future[Process]") -> None:
+    """End a git that runs still; asked first, it removes its lock files itself."""
+    try:
+        process = await starting
+    except OSError:
+        return
+    if process.returncode is None:
+        _signal(process, signal.SIGTERM)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), _GRACE_SECONDS)
+    _signal(process, signal.SIGKILL)
+    await process.wait()
+
+
+def _signal(process: Process, number: signal.Signals) -> None:
+    """Signal the whole group: what git has started may outlive it."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
+def _program() -> str:
+    program = shutil.which("git")
+    if program is None:
+        raise GitFailed("git is not on PATH: install it on this host")
+    return program
+
+
+def _environment(home: Path, index: Path | None) -> dict[str, str]:
+    environment = {
+        "PATH": os.pathsep.join([str(Path(_program()).parent), os.defpath]),
+        "HOME": str(home),
+        "LC_ALL": "C",
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_AUTHOR_NAME": _NAME,
+        "GIT_AUTHOR_EMAIL": _EMAIL,
+        "GIT_COMMITTER_NAME": _NAME,
+        "GIT_COMMITTER_EMAIL": _EMAIL,
+    }
+    return environment if index is None else {**environment, "GIT_INDEX_FILE": str(index)}
+
+
+def _verb(arguments: tuple[str, ...]) -> str:
+    """Return what git was asked for, without its parameters: an address among them may hold a password."""
+    return next((argument for argument in arguments if not argument.startswith("-")), "")

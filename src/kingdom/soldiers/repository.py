@@ -1,0 +1,259 @@
+"""One bare repository per Git on this host: what was fetched, the refs that Kingdom keeps, and the lock around it."""
+
+import asyncio
+import fcntl
+import os
+import re
+import shutil
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+
+import structlog
+
+from kingdom.errors import ProgramFailed
+from kingdom.soldiers.git import LOCAL_LIMIT, REMOTE_LIMIT, REMOTE_PAUSE, REMOTE_TRIES, GitFailed, git, retried
+from kingdom.soldiers.whole import write_whole
+
+_log = structlog.get_logger(__name__)
+
+_FETCHED = "refs/remotes/origin"
+_FIRST_NAP_SECONDS = 0.002
+_LONGEST_NAP_SECONDS = 0.05
+_NAMES_SHOWN = 20
+# What git writes into a lock of its own while it makes a checkout.
+_HALF_MADE = "initializing"
+_NOTHING = "0" * 40
+_CONFIG = f"""\
+[core]
+\trepositoryformatversion = 0
+\tfilemode = true
+\tbare = true
+[remote "origin"]
+\turl = "{{url}}"
+\tfetch = +refs/heads/*:{_FETCHED}/*
+"""
+_CREDENTIALS = re.compile(r"(?<=://)[^/@]*@")
+
+
+class Repository:
+    """All objects and refs of one Git on this host; it is made at its first fetch.
+
+    Its remote branches lie under refs/remotes/origin, so that refs/heads has only the branches of runs.
+
+    Agents can write to its configuration, which names programs that git runs. So before every call of git it is
+    brought back to what Kingdom wrote; what an agent changes between that and the call is still obeyed.
+    """
+
+    def __init__(self, path: Path, *, url: str, home: Path, pause: timedelta = REMOTE_PAUSE) -> None:
+        self.path = path
+        self._url = url
+        self._pause = pause
+        self.home = home
+
+    @property
+    def is_there(self) -> bool:
+        """Tell whether it was ever fetched here."""
+        return (self.path / "HEAD").exists()
+
+    @asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """Hold the lock of this repository, against all processes of this host, during the block."""
+        # Only the open file is locked, so that whatever ends the process frees it too.
+        lock = _open_lock(self.path.with_suffix(".lock"))
+        try:
+            nap = _FIRST_NAP_SECONDS
+            while not _try_lock(lock):
+                await asyncio.sleep(nap)
+                nap = min(nap * 2, _LONGEST_NAP_SECONDS)
+            self.remove_half_made()
+            yield
+        finally:
+            os.close(lock)
+
+    def remove_half_made(self) -> None:
+        """Remove the data of checkouts whose making was killed: next to them git neither fetches nor makes another."""
+        for mark in self.path.glob("worktrees/*/locked"):
+            if mark.read_text().strip() == _HALF_MADE:
+                shutil.rmtree(mark.parent)
+
+    async def git(
+        self,
+        *arguments: str,
+        entry: Path | None = None,
+        files: Path | None = None,
+        index: Path | None = None,
+        limit: timedelta = LOCAL_LIMIT,
+    ) -> str:
+        """Run git in this repository: in the checkout whose data is `entry`, with these `files` and this `index`."""
+        self._disown_changes(entry)
+        place = [f"--git-dir={entry or self.path}", *([f"--work-tree={files}"] if files else [])]
+        return await git(*place, *arguments, cwd=files or self.path, home=self.home, limit=limit, index=index)
+
+    async def fetch(self) -> None:
+        """Fetch all branches, and make the repository if there is none; the lock must be held."""
+        _remove_locks(self.path)
+        self._disown_changes()
+        await git("init", "--quiet", "--bare", "--template=", str(self.path), cwd=self.path.parent, home=self.home)
+        write_whole(self.path / "config", self._config)
+        # Not by the name of the remote: the agents read the configuration, and shall find no password there.
+        await self._remotely(self._url, "fetch", "--prune", "--no-write-fetch-head", f"+refs/heads/*:{_FETCHED}/*")
+
+    async def fetched(self, branch: str) -> str | None:
+        """Return the last fetched commit of a branch of the remote, or None if it has no such branch."""
+        return await self.commit(f"{_FETCHED}/{branch}")
+
+    async def base(self, branch: str) -> str:
+        """Return the last fetched commit of a branch that the remote must have."""
+        if commit := await self.fetched(branch):
+            return commit
+        names = [name.removeprefix(f"{_FETCHED}/") for name in await self.refs(f"{_FETCHED}/")]
+        shown = ", ".join(names[:_NAMES_SHOWN]) + (", …" if len(names) > _NAMES_SHOWN else "")
+        raise ProgramFailed(
+            f"{without_password(self._url)} has no branch {branch!r}: choose one that it has"
+            f" ({shown or 'it has none yet: push a first commit'})"
+        )
+
+    async def commit(self, name: str) -> str | None:
+        """Return the commit that a name stands for, or None if there is none."""
+        try:
+            found = await self.git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+        except GitFailed as error:
+            if error.exit_code == 1:
+                return None
+            raise
+        return found.strip()
+
+    async def contains(self, commit: str, ancestor: str) -> bool:
+        """Tell whether a commit leads to another one, or is it."""
+        try:
+            await self.git("merge-base", "--is-ancestor", ancestor, commit)
+        except GitFailed as error:
+            if error.exit_code == 1:
+                return False
+            raise
+        return True
+
+    async def common(self, one: str, other: str) -> str:
+        """Return the newest commit that leads to both."""
+        return (await self.git("merge-base", one, other)).strip()
+
+    async def forget(self, branch: str, *, base: str, start: str) -> None:
+        """Remove a branch and the ref of its start, unless it has commits that its base has not."""
+        commit = await self.commit(f"refs/heads/{branch}")
+        if commit is not None and await self.contains(f"{_FETCHED}/{base}", commit):
+            await self.point(f"refs/heads/{branch}", _NOTHING, commit)
+            await self.point(start, _NOTHING)
+
+    async def refs(self, *patterns: str) -> list[str]:
+        """Return the names of all refs that fit one of the patterns."""
+        return (await self.git("for-each-ref", "--format=%(refname)", *patterns)).splitlines()
+
+    async def point(self, ref: str, commit: str, *before: str) -> None:
+        """Let a ref of one tree point to a commit, if it still points to the one named as `before`."""
+        # Nobody else changes it, so that a lock file is left over from a killed git.
+        (self.path / f"{ref}.lock").unlink(missing_ok=True)
+        await self.git("update-ref", ref, commit, *before)
+
+    async def keep(self, ref: str, commit: str) -> None:
+        """Let a ref point to a commit; where it keeps other content already, a numbered one beside it."""
+        name, number = ref, 1
+        while kept := await self.commit(name):
+            if await self._content(kept) == await self._content(commit):
+                return
+            number += 1
+            name = f"{ref}.{number}"
+        await self.point(name, commit, _NOTHING)
+
+    async def push(self, remote: str, refs: Sequence[str]) -> None:
+        """Give refs to another repository, under the same names."""
+        await self._remotely(remote, "push", "--quiet", "--no-verify", *(f"+{ref}:{ref}" for ref in refs))
+
+    async def fetch_refs(self, remote: str, pattern: str) -> None:
+        """Get all refs of another repository that fit a pattern; the lock must be held."""
+        for lock in self.path.glob(f"{pattern.replace('*', '**')}.lock"):
+            lock.unlink(missing_ok=True)
+        await self._remotely(remote, "fetch", "--no-write-fetch-head", f"+{pattern}:{pattern}")
+
+    @property
+    def _config(self) -> str:
+        url = without_password(self._url).replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+        return _CONFIG.format(url=url)
+
+    def _disown_changes(self, entry: Path | None = None) -> None:
+        """Bring back what tells git which programs to run; no hook is run anyway."""
+        if not self.is_there:
+            return
+        wanted = {self.path / "config": self._config}
+        if entry is not None:
+            wanted[entry / "commondir"] = "../..\n"
+        for file, text in wanted.items():
+            if _read(file) != text:
+                write_whole(file, text)
+                _log.warning("somebody else changed the configuration of git: it was brought back", file=str(file))
+        info = self.path / "info"
+        planted = info if info.is_symlink() else info / "attributes"
+        if planted.is_symlink() or planted.is_file():
+            planted.unlink()
+            _log.warning("somebody else gave git attributes for all checkouts: they were removed", file=str(planted))
+
+    async def _content(self, commit: str) -> str:
+        """Return what makes two commits equal, whenever they were made."""
+        return await self.git("show", "--no-patch", "--format=%T %P", commit)
+
+    async def _remotely(self, remote: str, verb: str, *arguments: str) -> str:
+        """Run git with a remote, more than once: networks fail for moments."""
+        options = [argument for argument in arguments if argument.startswith("--")]
+        names = [argument for argument in arguments if not argument.startswith("--")]
+
+        async def once() -> str:
+            return await self.git(verb, *options, "--", remote, *names, limit=REMOTE_LIMIT)
+
+        try:
+            return await retried(once, tries=REMOTE_TRIES, pause=self._pause)
+        except GitFailed as error:
+            shown = without_password(remote)
+            raise GitFailed(
+                f"{shown} could not be reached or refused ({verb}, {REMOTE_TRIES} tries): check the address, and that"
+                f" this host may read and write there; {str(error).replace(remote, shown)}",
+                error.exit_code,
+            ) from error
+
+
+def _read(file: Path) -> str | None:
+    """Return the text of a file of its own, or None."""
+    try:
+        return None if file.is_symlink() else file.read_text()
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def without_password(url: str) -> str:
+    """Return an address as it may be shown."""
+    return _CREDENTIALS.sub("", url) if url.startswith(("http://", "https://")) else url
+
+
+def _open_lock(path: Path) -> int:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _remove_locks(repository: Path) -> None:
+    """Remove the lock files that a killed git left where only the holder of our lock writes."""
+    for lock in [repository / "config.lock", *(repository / _FETCHED).rglob("*.lock")]:
+        lock.unlink(missing_ok=True)
+    # An agent that deletes a branch writes here too, but not for long.
+    packed = repository / "packed-refs.lock"
+    with suppress(FileNotFoundError):
+        if time.time() - packed.stat().st_mtime > LOCAL_LIMIT.total_seconds():
+            packed.unlink()

@@ -1,0 +1,1 @@
+"""An agent that follows a script in its prompts: deterministic, free, and a real process."""

@@ -1,0 +1,101 @@
+"""The scripted agent as a process: `python -m kingdom.soldiers.scripted.program`, told its Opening as JSON.
+
+Prompts come as lines on standard input, updates go as lines to standard output. At the end of its input the agent
+finishes what it has been given and ends.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+import time
+from contextlib import aclosing
+from pathlib import Path
+
+import msgspec
+
+from kingdom.soldiers.agent import AgentFailed, AgentGone, Prompt
+from kingdom.soldiers.scripted import wire
+from kingdom.soldiers.scripted.session import Session, open_session
+from kingdom.soldiers.scripted.turn import Body, Turn
+
+_INTERRUPTED = "the turn was interrupted"
+
+
+class ScriptedProgram:
+    """Takes one prompt after the other until its input ends."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._body = Body(work_space=Path.cwd(), environment=None, crash=os._exit, go_deaf=_go_deaf)
+        self._prompts: asyncio.Queue[Prompt | None] = asyncio.Queue()
+        self._interrupted: set[str] = set()
+        self._turn: tuple[str, asyncio.Task[None] | None] = ("", None)
+
+    async def run(self) -> None:
+        """Say that prompts are welcome, and do what they ask."""
+        loop = asyncio.get_running_loop()
+        threading.Thread(target=self._read, args=(loop,), daemon=True).start()
+        _say(wire.Ready(self._session.id))
+        while (prompt := await self._prompts.get()) is not None:
+            await asyncio.create_task(self._take(prompt))
+
+    async def _take(self, prompt: Prompt) -> None:
+        if prompt.id in self._interrupted:
+            _say(wire.Failed(prompt.id, _INTERRUPTED, 0.0))
+            return
+        # Not earlier: a task that is cancelled before its first step would end without a word.
+        self._turn = (prompt.id, asyncio.current_task())
+        turn = Turn(self._session, self._body, prompt)
+        try:
+            async with aclosing(turn.play()) as updates:
+                async for update in updates:
+                    _say(wire.Happened(prompt.id, update))
+        except AgentFailed as failure:
+            _say(wire.Failed(prompt.id, failure.reason, turn.cost_usd))
+        except asyncio.CancelledError:
+            _say(wire.Failed(prompt.id, _INTERRUPTED, turn.cost_usd))
+
+    def _read(self, loop: asyncio.AbstractEventLoop) -> None:
+        for line in sys.stdin.buffer:
+            loop.call_soon_threadsafe(self._hear, line)
+        loop.call_soon_threadsafe(self._prompts.put_nowait, None)
+
+    def _hear(self, line: bytes) -> None:
+        match wire.decode_for_agent(line):
+            case wire.Take(prompt=prompt):
+                self._prompts.put_nowait(prompt)
+            case wire.Interrupt(prompt_id=prompt_id):
+                self._interrupted.add(prompt_id)
+                current, task = self._turn
+                if task is not None and current == prompt_id:
+                    task.cancel()
+
+
+def _go_deaf() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    while True:
+        time.sleep(3600)
+
+
+def _say(message: msgspec.Struct) -> None:
+    sys.stdout.buffer.write(wire.encode(message) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def main() -> None:
+    """Open the session and serve it."""
+    opening = msgspec.json.decode(sys.argv[1], type=wire.Opening)
+    try:
+        session = open_session(
+            Path(opening.transcript), soldier_id=opening.soldier_id, session=opening.session, model=opening.model
+        )
+    except AgentGone as gone:
+        sys.exit(gone.reason)
+    asyncio.run(ScriptedProgram(session).run())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""The lines that a scripted agent and its client exchange: one tagged JSON object each."""
+
+import msgspec
+
+from kingdom.soldiers.agent import Prompt, Update
+
+
+class Opening(msgspec.Struct, frozen=True, kw_only=True):
+    """What the agent is told as it starts, as its only argument."""
+
+    soldier_id: str
+    session: str | None
+    model: str
+    transcript: str
+
+
+class Take(msgspec.Struct, frozen=True, tag=True):
+    """To the agent: a prompt."""
+
+    prompt: Prompt
+
+
+class Interrupt(msgspec.Struct, frozen=True, tag=True):
+    """To the agent: end the turn of this prompt."""
+
+    prompt_id: str
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    """From the agent: it takes prompts now."""
+
+    session: str
+
+
+class Happened(msgspec.Struct, frozen=True, tag=True):
+    """From the agent: an update of a turn."""
+
+    prompt_id: str
+    update: Update
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """From the agent: a turn failed."""
+
+    prompt_id: str
+    reason: str
+    cost_usd: float
+
+
+encode = msgspec.json.encode
+decode_for_agent = msgspec.json.Decoder(Take | Interrupt).decode
+decode_for_client = msgspec.json.Decoder(Ready | Happened | Failed).decode

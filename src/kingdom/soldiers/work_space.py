@@ -1,0 +1,102 @@
+"""The WorkSpace: the folder in which the agent of a Work runs, with links to all that it may see."""
+
+import json
+import shutil
+from collections.abc import Iterable, Mapping
+from itertools import count
+from pathlib import Path
+
+from kingdom.soldiers.trees import Tree
+from kingdom.soldiers.whole import write_whole
+from kingdom.workflow.model.work import Work
+
+__all__ = ["lay_out", "remove", "write_whole"]
+
+_REPORTS, _GUIDE, _TASK, _RESULT = "reports", "CLAUDE.md", ".kingdom-task.json", "result.json"
+
+_INSTRUCTIONS = """\
+# {name}
+
+You work in a folder of your own. Each repository is a link to a checkout on a branch of its own:
+
+{repositories}
+
+Reports of earlier steps lie in `reports/` and are for reading only:
+
+{reports}
+
+- Change files in the repositories only. Whatever you leave there is committed for you when you are done.
+- Do not push, and do not change branches.
+- You hold no credentials. What needs them, such as a comment on a pull request, is requested and done for you.
+- Your task and where a result belongs are in `.kingdom-task.json`.
+"""
+
+
+def lay_out(space: Path, run: Path, work: Work, trees: Iterable[Tree], reports: Mapping[str, str]) -> None:
+    """Make the folder or bring it up to date: links, instructions, and report files that this host does not have.
+
+    What the agent put in the place of any of these is moved aside, as `{name}.found-1`.
+    """
+    repositories = _named(trees)
+    reading: dict[str, Path] = {}
+    for path, text in reports.items():
+        file = run / path
+        if not file.exists():
+            write_whole(file, text)
+        reading[f"{_REPORTS}/{file.name}"] = file
+    for folder in (space, space / _REPORTS):
+        if folder.is_symlink() or not folder.is_dir():
+            _make_way(folder)
+            folder.mkdir(parents=True)
+    for name, target in {**repositories, **reading}.items():
+        _link(space / name, target)
+    task = {"task_id": work.id, "result_path": str(space / _RESULT)}
+    texts = {_GUIDE: _instructions(work, repositories, reading), _TASK: json.dumps(task, indent=2) + "\n"}
+    for name, text in texts.items():
+        if (space / name).is_dir():
+            _make_way(space / name)
+        write_whole(space / name, text)
+
+
+def remove(space: Path) -> None:
+    """Remove the folder of an undone Work; what its links lead to stays."""
+    shutil.rmtree(space, ignore_errors=True)
+
+
+def _named(trees: Iterable[Tree]) -> dict[str, Path]:
+    """Return each checkout under the name of its repository, with its branch where there are several of one."""
+    all_trees = list(trees)
+    taken = {_REPORTS, _GUIDE, _TASK, _RESULT}
+    found: dict[str, Path] = {}
+    for tree in all_trees:
+        twins = sum(other.git_id == tree.git_id for other in all_trees) > 1
+        name = f"{tree.git_id}@{tree.base_branch.replace('/', '-')}" if twins else tree.git_id
+        while name in taken:
+            name = f"{name}-repository"
+        taken.add(name)
+        found[name] = tree.path
+    return found
+
+
+def _link(link: Path, target: Path) -> None:
+    if link.is_symlink() and link.readlink() == target:
+        return
+    _make_way(link)
+    link.symlink_to(target)
+
+
+def _make_way(path: Path) -> None:
+    """Move away what the agent put here; a mere link is removed."""
+    if path.is_symlink():
+        path.unlink()
+    elif path.exists():
+        found = (path.with_name(f"{path.name}.found-{number}") for number in count(1))
+        path.rename(next(aside for aside in found if not aside.exists() and not aside.is_symlink()))
+
+
+def _instructions(work: Work, repositories: Iterable[str], reports: Iterable[str]) -> str:
+    return _INSTRUCTIONS.format(
+        name=work.definition.name,
+        repositories="\n".join(f"- `{name}/`" for name in repositories) or "(none)",
+        reports="\n".join(f"- `{name}`" for name in reports) or "(none)",
+    )

@@ -1,0 +1,125 @@
+"""How agents end: gracefully, by force, and never twice."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from kingdom.soldiers.agent import AgentGone, Answered, Petitioned, Prompt
+from kingdom.workflow.model.answers import Finding
+from tests.contract.agents.stage import A_WHILE, AT_ONCE, Stage, follow, until_exists, updates_of
+from tests.fakes.scripts import scripted
+from tests.integration.running import PATIENCE_SECONDS
+
+
+async def test_an_idle_agent_ends_by_itself_within_the_grace(stage: Stage) -> None:
+    agent = await stage.start()
+    await asyncio.wait_for(agent.stop(A_WHILE), PATIENCE_SECONDS)
+    assert await agent.ended() == "exit code 0"
+
+
+async def test_a_busy_agent_may_finish_its_turn_within_the_grace(stage: Stage) -> None:
+    agent = await stage.start()
+    turn = asyncio.create_task(follow(agent, {"write": "began"}, {"wait_for": "go"}, {"answer": "in time"}))
+    await until_exists(stage.work_space / "began")
+    stop = asyncio.create_task(agent.stop(A_WHILE))
+    await asyncio.sleep(0)
+    (stage.work_space / "go").touch()
+    assert (await asyncio.wait_for(turn, PATIENCE_SECONDS))[-1] == Answered("in time", 0.0)
+    await asyncio.wait_for(stop, PATIENCE_SECONDS)
+    assert await agent.ended() == "exit code 0"
+
+
+@pytest.mark.parametrize("grace", [AT_ONCE, timedelta(milliseconds=50)])
+async def test_a_busy_agent_is_killed_after_the_grace(stage: Stage, grace: timedelta) -> None:
+    agent = await stage.start()
+    turn = asyncio.create_task(follow(agent, {"cost": 0.5}, {"write": "began"}, {"hang": True}))
+    await until_exists(stage.work_space / "began")
+    await asyncio.wait_for(agent.stop(grace), PATIENCE_SECONDS)
+    with pytest.raises(AgentGone, match="SIGKILL") as caught:
+        await asyncio.wait_for(turn, PATIENCE_SECONDS)
+    assert caught.value.cost_usd == 0.5
+    assert "SIGKILL" in await agent.ended()
+
+
+async def test_an_agent_is_stopped_twice_as_well_as_once(stage: Stage) -> None:
+    agent = await stage.start()
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await asyncio.gather(agent.stop(A_WHILE), agent.stop(A_WHILE))
+        await agent.stop(AT_ONCE)
+    assert await agent.ended() == "exit code 0"
+
+
+async def test_a_second_stop_may_shorten_the_grace(stage: Stage) -> None:
+    agent = await stage.start()
+    turn = asyncio.create_task(follow(agent, {"write": "began"}, {"hang": True}))
+    await until_exists(stage.work_space / "began")
+    patient = asyncio.create_task(agent.stop(timedelta(hours=1)))
+    await asyncio.sleep(0)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await agent.stop(AT_ONCE)
+        await patient
+        with pytest.raises(AgentGone):
+            await turn
+
+
+async def test_a_stopped_agent_takes_no_prompt(stage: Stage) -> None:
+    agent = await stage.start()
+    await agent.stop(AT_ONCE)
+    with pytest.raises(AgentGone):
+        await follow(agent)
+    assert (await stage.client.inspect(stage.launch(), "w1-t1#1")).finding is Finding.ABSENT
+
+
+async def test_a_deaf_agent_is_killed_after_the_grace(process_stage: Stage) -> None:
+    agent = await process_stage.start()
+    turn = asyncio.create_task(follow(agent, {"write": "began"}, {"hang": "deaf"}))
+    await until_exists(process_stage.work_space / "began")
+    await agent.interrupt()
+    await asyncio.wait_for(agent.stop(timedelta(milliseconds=50)), PATIENCE_SECONDS)
+    with pytest.raises(AgentGone, match="SIGKILL"):
+        await asyncio.wait_for(turn, PATIENCE_SECONDS)
+
+
+async def test_a_stopped_session_is_continued_by_a_new_agent(stage: Stage) -> None:
+    agent = await stage.start()
+    turn = asyncio.create_task(follow(agent, {"write": "began"}, {"wait_for": "go"}, prompt_id="t1#1"))
+    await until_exists(stage.work_space / "began")
+    await agent.stop(AT_ONCE)
+    with pytest.raises(AgentGone):
+        await turn
+    (stage.work_space / "go").touch()
+    again = await stage.start(agent.session)
+    told = await updates_of(again, Prompt(id="t1#2", text="go on", continues=True))
+    assert told[-1] == Answered("done", 0.0)
+
+
+async def test_petitions_of_a_killed_agent_are_found_in_their_order_and_not_told_again(stage: Stage) -> None:
+    agent = await stage.start()
+    petitions = [Petitioned("github.comment", {"text": text}) for text in ("one", "two")]
+    asking: list[dict[str, Any]] = [{"petition": petition.kind, "body": petition.body} for petition in petitions]
+    turn = asyncio.create_task(
+        follow(agent, *asking, {"write": "began"}, {"wait_for": "go"}, {"petition": "github.close"}, prompt_id="t1#1")
+    )
+    await until_exists(stage.work_space / "began")
+    await agent.stop(AT_ONCE)
+    with pytest.raises(AgentGone):
+        await turn
+    found = await stage.client.inspect(stage.launch(agent.session), "t1#1")
+    assert (found.finding, found.petitions) == (Finding.UNFINISHED, tuple(petitions))
+    (stage.work_space / "go").touch()
+    again = await stage.start(agent.session)
+    told = await updates_of(again, Prompt(id="t1#2", text="go on", continues=True))
+    assert told == [Petitioned("github.close", {}), Answered("done", 0.0)]
+    assert (await stage.client.inspect(stage.launch(agent.session), "t1#1")).petitions == tuple(petitions)
+    later = await stage.client.inspect(stage.launch(agent.session), "t1#2")
+    assert (later.finding, later.petitions) == (Finding.ANSWERED, (Petitioned("github.close", {}),))
+
+
+async def test_a_petition_is_in_the_transcript_before_it_is_told(stage: Stage) -> None:
+    agent = await stage.start()
+    updates = agent.send(Prompt(id="t1#1", text=scripted({"petition": "github.comment"}, {"hang": True})))
+    petition = await anext(updates)
+    assert (await stage.client.inspect(stage.launch(), "t1#1")).petitions == (petition,)
+    await updates.aclose()

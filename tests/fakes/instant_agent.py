@@ -1,0 +1,138 @@
+"""An agent inside this process: it follows scripts as the scripted agent does, but answers at once."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from datetime import timedelta
+from typing import NoReturn
+
+from kingdom.soldiers.agent import (
+    Agent,
+    AgentClient,
+    AgentFailed,
+    AgentGone,
+    Answered,
+    Asked,
+    Inspection,
+    Launch,
+    Prompt,
+    TurnFailed,
+    Update,
+)
+from kingdom.soldiers.process import described
+from kingdom.soldiers.scripted.memory import inspected
+from kingdom.soldiers.scripted.session import Session, open_session
+from kingdom.soldiers.scripted.turn import Body, Turn
+from kingdom.soldiers.transcript import read_entries
+from kingdom.workflow.model.answers import Finding
+
+
+class InstantAgents(AgentClient):
+    """Makes agents that need no process; what they note is not forced to the disk."""
+
+    name = "instant"
+    has_process = False
+
+    async def start(self, launch: Launch) -> "InstantAgent":
+        session = open_session(
+            launch.transcript,
+            soldier_id=launch.soldier_id,
+            session=launch.session,
+            model=launch.model,
+            durable=False,
+        )
+        return InstantAgent(session, launch)
+
+    async def inspect(self, launch: Launch, prompt_id: str) -> Inspection:
+        if not launch.transcript.exists():
+            return Inspection(finding=Finding.NO_TRANSCRIPT)
+        return inspected(read_entries(launch.transcript), prompt_id)
+
+
+class InstantAgent(Agent):
+    """An agent that lives in this event loop."""
+
+    def __init__(self, session: Session, launch: Launch) -> None:
+        self.session = session.id
+        self.pid = None
+        self._session = session
+        self._body = Body(
+            work_space=launch.work_space, environment=launch.environment, crash=_crash, go_deaf=_refuse_to_go_deaf
+        )
+        self._prompt_id: str | None = None
+        self._turn: asyncio.Task[None] | None = None
+        self._stopping = False
+        self._why = ""
+        self._gone = asyncio.Event()
+
+    async def send(self, prompt: Prompt) -> AsyncGenerator[Update, None]:
+        if self._stopping:
+            raise AgentGone(await self.ended())
+        if self._prompt_id is not None:
+            raise AgentFailed(f"prompt {prompt.id} is refused: the agent is busy with {self._prompt_id}")
+        heard: asyncio.Queue[Update | TurnFailed] = asyncio.Queue()
+        self._prompt_id = prompt.id
+        turn = self._turn = asyncio.create_task(self._play(prompt, heard))
+        try:
+            while self._prompt_id == prompt.id:
+                message = await heard.get()
+                if isinstance(message, TurnFailed):
+                    raise message
+                if isinstance(message, Answered | Asked):
+                    self._prompt_id = None
+                yield message
+        finally:
+            if self._prompt_id == prompt.id:
+                self._prompt_id = None
+            turn.cancel()
+
+    async def interrupt(self) -> None:
+        if self._turn is not None:
+            # A task that is cancelled before its first step would end without a word.
+            asyncio.get_running_loop().call_soon(self._turn.cancel)
+
+    async def stop(self, grace: timedelta) -> None:
+        self._stopping = True
+        if self._turn is not None:
+            await asyncio.wait([self._turn], timeout=grace.total_seconds())
+            if not self._turn.done():
+                self._end(described(-9))
+                self._turn.cancel()
+                await asyncio.wait([self._turn])
+        self._end(described(0))
+
+    async def ended(self) -> str:
+        await self._gone.wait()
+        return self._why
+
+    async def _play(self, prompt: Prompt, heard: asyncio.Queue[Update | TurnFailed]) -> None:
+        turn = Turn(self._session, self._body, prompt)
+        try:
+            async for update in turn.play():
+                heard.put_nowait(update)
+        except AgentFailed as failure:
+            heard.put_nowait(failure)
+        except _Crashed as crash:
+            self._end(described(crash.code))
+            heard.put_nowait(AgentGone(self._why, turn.cost_usd))
+        except asyncio.CancelledError:
+            gone = AgentGone(self._why, turn.cost_usd)
+            heard.put_nowait(gone if self._why else AgentFailed("the turn was interrupted", turn.cost_usd))
+
+    def _end(self, why: str) -> None:
+        self._stopping = True
+        self._why = self._why or why
+        self._gone.set()
+
+
+class _Crashed(Exception):
+    def __init__(self, code: int) -> None:
+        self.code = code
+        super().__init__(code)
+
+
+def _crash(code: int) -> NoReturn:
+    raise _Crashed(code)
+
+
+def _refuse_to_go_deaf() -> NoReturn:
+    raise AgentFailed("an agent without a process of its own cannot go deaf")

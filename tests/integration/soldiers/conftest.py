@@ -1,0 +1,42 @@
+"""Every test of a host runs once per registered backend, unless it names one."""
+
+from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from kingdom.soldiers.trees import Trees
+from tests.contract.backends import BACKENDS, BackendUnderTest
+from tests.integration.soldiers.host_scene import HostScene, opened
+from tests.integration.soldiers.sources import make_source
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> Iterator[BackendUnderTest]:
+    kind = BACKENDS[request.param]
+    backend = kind(str(request.getfixturevalue(kind.place_fixture)))
+    yield backend
+    backend.close()
+
+
+@pytest.fixture
+async def scene(backend: BackendUnderTest, tmp_path: Path) -> AsyncIterator[HostScene]:
+    """An engine at work, one known repository, no host."""
+    async with opened(backend, tmp_path / "machine") as scene:
+        yield scene
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Path:
+    return tmp_path / "host"
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return make_source(tmp_path / "app", files=3)
+
+
+@pytest.fixture
+def trees(host: Path) -> Trees:
+    return Trees(host / "repositories", pause=timedelta(milliseconds=10))

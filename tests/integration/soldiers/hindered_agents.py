@@ -1,0 +1,55 @@
+"""Agents that can be held up, or fail, when they are asked to end."""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from datetime import timedelta
+
+from kingdom.soldiers.agent import Agent, AgentClient, Inspection, Launch, Prompt, Update
+
+Hindrance = Callable[[], Awaitable[None]]
+
+
+async def nothing() -> None:
+    """Hinder nobody."""
+
+
+class HinderedAgents(AgentClient):
+    """A client that has something done before its agents are interrupted or stopped; raising there prevents it."""
+
+    name = "hindered"
+    has_process = True
+
+    def __init__(
+        self, client: AgentClient, *, before_interrupt: Hindrance = nothing, before_stop: Hindrance = nothing
+    ) -> None:
+        self._client = client
+        self._before_interrupt = before_interrupt
+        self._before_stop = before_stop
+
+    async def start(self, launch: Launch) -> Agent:
+        return _HinderedAgent(await self._client.start(launch), self._before_interrupt, self._before_stop)
+
+    async def inspect(self, launch: Launch, prompt_id: str) -> Inspection:
+        return await self._client.inspect(launch, prompt_id)
+
+
+class _HinderedAgent(Agent):
+    def __init__(self, agent: Agent, before_interrupt: Hindrance, before_stop: Hindrance) -> None:
+        self.session = agent.session
+        self.pid = agent.pid
+        self._agent = agent
+        self._before_interrupt = before_interrupt
+        self._before_stop = before_stop
+
+    def send(self, prompt: Prompt) -> AsyncGenerator[Update, None]:
+        return self._agent.send(prompt)
+
+    async def interrupt(self) -> None:
+        await self._before_interrupt()
+        await self._agent.interrupt()
+
+    async def stop(self, grace: timedelta) -> None:
+        await self._before_stop()
+        await self._agent.stop(grace)
+
+    async def ended(self) -> str:
+        return await self._agent.ended()

@@ -1,0 +1,141 @@
+"""Where a test can hold up what a host is about to commit, or shorten what it grants to agents."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+from kingdom.bus import Bus, Delivery, Transaction
+from kingdom.bus.port import Renewal
+from kingdom.soldiers.agent import Agent, AgentClient, Inspection, Launch, Prompt, Update
+from kingdom.workflow.model.commands import Command
+from kingdom.workflow.records import ACCEPTED, COMMANDS
+from tests.integration.running import PATIENCE_SECONDS
+
+BeforeCommit = Callable[[Transaction], Awaitable[None]]
+
+
+def says(transaction: Transaction, event_type: str) -> bool:
+    """Tell whether a transaction publishes an event of a type."""
+    return any(copy.envelope.type == event_type for copy in transaction.changes.copies.values())
+
+
+def accepts(transaction: Transaction, command: type[Command]) -> bool:
+    """Tell whether a transaction takes on a command of a type."""
+    records = (put.record for put in transaction.changes.puts.values())
+    return any(
+        record.kind == COMMANDS.name and record.state == ACCEPTED and record.doc["type"] == command.__name__
+        for record in records
+    )
+
+
+class BarredBus(Bus):
+    """A bus that has something done before each of its transactions commits; raising there undoes the transaction."""
+
+    def __init__(self, bus: Bus, before_commit: BeforeCommit) -> None:
+        super().__init__(bus.topology, tuple(bus.kinds.values()))
+        self.joins_callers_transaction = bus.joins_callers_transaction
+        self.spans_hosts = bus.spans_hosts
+        self.adopts_dropped_files = bus.adopts_dropped_files
+        self.has_one_writer = bus.has_one_writer
+        self.idle_limit = bus.idle_limit
+        self._bus = bus
+        self._before_commit = before_commit
+
+    @asynccontextmanager
+    async def transaction(self, hold: Sequence[Delivery] = ()) -> AsyncIterator[Transaction]:
+        async with self._bus.transaction(hold) as transaction:
+            yield transaction
+            await self._before_commit(transaction)
+
+    async def claim(self, stream: str, limit: int, worker: str) -> list[Delivery]:
+        return await self._bus.claim(stream, limit, worker)
+
+    def renew(self, leases: Mapping[int, timedelta]) -> Renewal:
+        return self._bus.renew(leases)
+
+    async def reap(self) -> int:
+        return await self._bus.reap()
+
+    async def wait(self, streams: Collection[str], at_most: timedelta) -> None:
+        await self._bus.wait(streams, at_most)
+
+    async def close(self) -> None:
+        await self._bus.close()
+
+
+class Barrier:
+    """Holds the first transaction that a test picks until the test lets it go."""
+
+    def __init__(self, picks: Callable[[Transaction], bool]) -> None:
+        self._picks = picks
+        self._reached = asyncio.Event()
+        self._open = asyncio.Event()
+
+    def wrap(self, bus: Bus) -> Bus:
+        """Return a bus with this barrier in it."""
+        return BarredBus(bus, self._hold)
+
+    async def reached(self) -> None:
+        """Wait until something is held here."""
+        await asyncio.wait_for(self._reached.wait(), PATIENCE_SECONDS)
+
+    def open(self) -> None:
+        """Let it go."""
+        self._open.set()
+
+    async def _hold(self, transaction: Transaction) -> None:
+        if not self._open.is_set() and self._picks(transaction):
+            self._reached.set()
+            await asyncio.wait_for(self._open.wait(), PATIENCE_SECONDS)
+
+
+class ImpatientAgents(AgentClient):
+    """A client whose agents get no more than a moment to end; and the most of them that ran at once."""
+
+    name = "impatient"
+    has_process = True
+
+    def __init__(self, client: AgentClient, grace: timedelta = timedelta(milliseconds=300)) -> None:
+        self._client = client
+        self._grace = grace
+        self._running = 0
+        self.most_at_once = 0
+
+    async def start(self, launch: Launch) -> Agent:
+        agent = _ImpatientAgent(await self._client.start(launch), self._grace)
+        self._running += 1
+        self.most_at_once = max(self.most_at_once, self._running)
+        agent.when_ended(self._ended)
+        return agent
+
+    async def inspect(self, launch: Launch, prompt_id: str) -> Inspection:
+        return await self._client.inspect(launch, prompt_id)
+
+    def _ended(self, _: Any) -> None:
+        self._running -= 1
+
+
+class _ImpatientAgent(Agent):
+    def __init__(self, agent: Agent, grace: timedelta) -> None:
+        self.session = agent.session
+        self.pid = agent.pid
+        self._agent = agent
+        self._grace = grace
+        self._ending = asyncio.create_task(agent.ended())
+
+    def when_ended(self, call: Callable[[Any], None]) -> None:
+        self._ending.add_done_callback(call)
+
+    def send(self, prompt: Prompt) -> AsyncGenerator[Update, None]:
+        return self._agent.send(prompt)
+
+    async def interrupt(self) -> None:
+        await self._agent.interrupt()
+
+    async def stop(self, grace: timedelta) -> None:
+        await self._agent.stop(min(grace, self._grace))
+
+    async def ended(self) -> str:
+        return await asyncio.shield(self._ending)

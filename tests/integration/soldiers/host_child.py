@@ -1,0 +1,55 @@
+"""A soldier host as a process of its own, to be stopped, killed or ended by its test."""
+
+import asyncio
+import itertools
+import json
+import os
+import signal
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from kingdom.bootstrap import open_bus
+from kingdom.bus import Bus, Transaction
+from kingdom.soldiers.folders import Folders
+from kingdom.soldiers.host import ENVIRONMENT, SoldierHost
+from kingdom.soldiers.scripted.client import ScriptedAgents
+from kingdom.workflow.reactions import engine
+from tests.integration.processes import say
+from tests.integration.soldiers.host_barriers import BarredBus, says
+from tests.integration.soldiers.processes import MARK
+
+
+async def run(options: dict[str, Any]) -> None:
+    application = engine()
+    url = f"file:{options['place']}" if options["backend"] == "files" else options["place"]
+    async with open_bus(url, application.topology, application.kinds) as bus:
+        host = SoldierHost(
+            _freezing_at(bus, *options["freezes_at"]) if "freezes_at" in options else bus,
+            options["name"],
+            ScriptedAgents(),
+            Folders(Path(options["directory"])),
+            slots=options["slots"],
+            lease=timedelta(seconds=options["lease_seconds"]),
+            environment={**ENVIRONMENT, MARK: options["mark"]},
+        )
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, host.stop)
+        say("ready")
+        await host.run()
+
+
+def _freezing_at(bus: Bus, event_type: str, number: int) -> Bus:
+    """Return a bus on which this process stops itself when it is about to commit so many-th an event of a type."""
+    seen = itertools.count(1)
+
+    async def freeze(transaction: Transaction) -> None:
+        if says(transaction, event_type) and next(seen) == number:
+            say("frozen")
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    return BarredBus(bus, freeze)
+
+
+if __name__ == "__main__":
+    asyncio.run(run(json.loads(sys.argv[-1])))

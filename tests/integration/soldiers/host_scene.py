@@ -1,0 +1,346 @@
+"""An engine and soldier hosts at work on a real store, with real git and the scripted agent."""
+
+import asyncio
+import itertools
+import json
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench.crash_sweep.scene import make_repository
+from kingdom.bus import Bus, Cursor, LogEntry, Query, Record, Worker
+from kingdom.soldiers.agent import AgentClient
+from kingdom.soldiers.folders import Folders
+from kingdom.soldiers.host import ENVIRONMENT, SoldierHost
+from kingdom.soldiers.scripted.client import ScriptedAgents
+from kingdom.soldiers.transcript import Entry, read_entries
+from kingdom.workflow import lifecycle
+from kingdom.workflow.hosts import known_hosts
+from kingdom.workflow.model.events import DomainEvent
+from kingdom.workflow.model.git import Git
+from kingdom.workflow.model.host import Host, HostStatus
+from kingdom.workflow.model.machine import WorkflowStatus
+from kingdom.workflow.model.refs import GitRef
+from kingdom.workflow.model.template import Policy, Section, TaskDefinition, WorkDefinition, WorkflowTemplate
+from kingdom.workflow.model.work import Work
+from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.reactions import engine
+from kingdom.workflow.records import ACCEPTED, COMMANDS, WORKFLOWS, load, save
+from kingdom.workflow.registry import create_git
+from kingdom.workflow.streams import ENGINE_STREAMS
+from kingdom.workflow.templates import create_template
+from kingdom.workflow.watch import watch
+from tests.contract.backends import BackendUnderTest
+from tests.fakes.scripts import scripted
+from tests.integration.processes import Child, child
+from tests.integration.running import eventually
+from tests.integration.soldiers.processes import MARK, marked, until_none
+from tests.integration.soldiers.sources import make_bare
+from tests.unit.workflow.model.invariants import AT_REST, contradictions
+
+ANNA = "anna"
+APP = "app"
+PATIENCE_SECONDS = 25.0
+LEASE = timedelta(seconds=30)
+SHORT_LEASE = timedelta(seconds=3)
+_POLL = timedelta(milliseconds=20)
+_WATCH_EVERY = timedelta(milliseconds=100)
+_LOOK_SECONDS = 0.01
+_LOG_PAGE = 1000
+OUTLINE = (Section(title="Report", description="What was done."),)
+
+
+def task(*steps: dict[str, Any], **definition: Any) -> TaskDefinition:
+    """Return a Task whose agent follows a script."""
+    return TaskDefinition(query=scripted(*steps), **definition)
+
+
+def work(name: str, *tasks: TaskDefinition, **definition: Any) -> WorkDefinition:
+    """Return a Work of some Tasks."""
+    return WorkDefinition(name=name, tasks=tasks, **definition)
+
+
+def writes(name: str, *more: dict[str, Any], report: bool = True) -> WorkDefinition:
+    """Return a Work of one Task that writes a file named after it, does something more and leaves a report."""
+    steps = ({"write": f"{APP}/{name}.txt", "text": f"by {name}\n"}, *more, {"report": f"# Report of {name}\n"})
+    return work(name, task(*steps, report_outline=OUTLINE if report else ()))
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """A place in a script at which every agent that comes there stays until the test lets it go on."""
+
+    is_there: Path
+    may_go: Path
+
+    @property
+    def steps(self) -> tuple[dict[str, Any], ...]:
+        return {"write": str(self.is_there)}, {"wait_for": str(self.may_go)}
+
+    async def reached(self) -> None:
+        """Wait until an agent is there."""
+
+        async def there() -> bool:
+            return self.is_there.exists()
+
+        await eventually(there)
+
+    def let_go(self) -> None:
+        self.may_go.touch()
+
+
+class HostScene:
+    """A store with an engine at work on it; hosts live below one folder, their agents carry one mark."""
+
+    def __init__(self, backend: BackendUnderTest, bus: Bus, folder: Path, stack: AsyncExitStack) -> None:
+        self.backend = backend
+        self.bus = bus
+        self.operations = backend.operations(bus)
+        self.folder = folder
+        self.mark = uuid.uuid4().hex
+        self._stack = stack
+        self._numbers = itertools.count(1)
+        self._running: dict[SoldierHost, asyncio.Task[None]] = {}
+
+    def folders(self, host: str = "host-a") -> Folders:
+        """Return where a host keeps what it works with."""
+        return Folders(self.folder / host)
+
+    async def know_repository(self, name: str = APP) -> None:
+        """Make a repository and make it known."""
+        source = make_repository(self.folder / "sources" / name)
+        await create_git(self.bus, Git(id=name, name=name, url=str(source)), actor=ANNA)
+
+    async def share_checkpoints(self) -> None:
+        """Let every host have the checkpoints of the others."""
+        remote = make_bare(self.folder / "checkpoints.git")
+        async with self.bus.transaction() as transaction:
+            record, git = await load(transaction, Git, APP)
+            await save(transaction, msgspec.structs.replace(git, checkpoint_remote=str(remote)), record)
+
+    async def start_host(
+        self,
+        name: str = "host-a",
+        *,
+        client: AgentClient | None = None,
+        slots: int = 4,
+        lease: timedelta = LEASE,
+        wrap: Callable[[Bus], Bus] = lambda bus: bus,
+    ) -> SoldierHost:
+        """Start a host in this process, on a bus of its own, and wait until it is registered."""
+        application = engine()
+        bus = await self._stack.enter_async_context(self.backend.open(application.topology, application.kinds))
+        epoch = await self.epoch_of(name)
+        host = SoldierHost(
+            wrap(bus),
+            name,
+            client or ScriptedAgents(),
+            self.folders(name),
+            slots=slots,
+            lease=lease,
+            environment={**ENVIRONMENT, MARK: self.mark},
+        )
+        self._running[host] = asyncio.create_task(host.run())
+        self._stack.push_async_callback(self.stop_host, host)
+        await self.until_registered(name, epoch + 1, self._running[host])
+        return host
+
+    async def stop_host(self, host: SoldierHost) -> None:
+        """End a host of this process; one that has ended already stays so."""
+        host.stop()
+        if running := self._running.pop(host, None):
+            await asyncio.wait_for(running, PATIENCE_SECONDS)
+
+    async def ended(self, host: SoldierHost) -> None:
+        """Wait until a host of this process ends by itself; raises what it ended with."""
+        await asyncio.wait_for(self._running.pop(host), PATIENCE_SECONDS)
+
+    async def start_child(self, name: str, *, slots: int = 4, lease: timedelta = LEASE, **more: Any) -> Child:
+        """Start a host as a process of its own, and wait until it is registered."""
+        epoch = await self.epoch_of(name)
+        started = await self._stack.enter_async_context(
+            child(
+                "integration.soldiers.host_child",
+                backend=self.backend.name,
+                place=self.backend.place,
+                name=name,
+                directory=str(self.folder / name),
+                slots=slots,
+                lease_seconds=lease.total_seconds(),
+                mark=self.mark,
+                **more,
+            )
+        )
+        await self.until_registered(name, epoch + 1)
+        return started
+
+    async def host(self, name: str) -> Host | None:
+        async with self.bus.transaction() as transaction:
+            return next((host for host in await known_hosts(transaction) if host.id == name), None)
+
+    async def epoch_of(self, name: str) -> int:
+        host = await self.host(name)
+        return host.epoch if host else 0
+
+    async def until_registered(self, name: str, epoch: int, running: asyncio.Task[None] | None = None) -> None:
+        """Wait until a host is up under this epoch or a later one."""
+
+        async def registered() -> bool:
+            if running and running.done():
+                running.result()
+            host = await self.host(name)
+            return host is not None and host.epoch >= epoch and host.status is HostStatus.UP
+
+        await eventually(registered)
+
+    async def until_lost(self, name: str) -> None:
+        """Wait until a host has not renewed its lease."""
+
+        async def lost() -> bool:
+            host = await self.host(name)
+            return host is not None and host.status is HostStatus.LOST
+
+        await eventually(lost)
+
+    async def create_run(
+        self, *works: WorkDefinition, policy: Policy | None = None, git_refs: Iterable[GitRef] | None = None
+    ) -> Workflow:
+        """Make a run of some Works on the one repository, or on others."""
+        number = next(self._numbers)
+        refs = (GitRef(git_id=APP, base_branch="main"),) if git_refs is None else tuple(git_refs)
+        definition = WorkflowTemplate(
+            id=f"template-{number}", name=f"Run {number}", works=works, git_refs=refs, policy=policy or Policy()
+        )
+        await create_template(self.bus, definition, actor=ANNA)
+        return await lifecycle.create(self.bus, definition.id, actor=ANNA)
+
+    async def begin(self, *works: WorkDefinition, **options: Any) -> Workflow:
+        """Make a run and start it."""
+        return await lifecycle.start(self.bus, (await self.create_run(*works, **options)).id, actor=ANNA)
+
+    async def show(self, workflow: Workflow) -> Workflow:
+        return await lifecycle.show(self.bus, workflow.id)
+
+    async def until(self, workflow: Workflow, status: WorkflowStatus, *, seconds: float = PATIENCE_SECONDS) -> Workflow:
+        """Wait until a run has a status; one that came to rest with another will not get there."""
+
+        def reached(now: Workflow) -> bool:
+            assert now.status is status or now.status not in AT_REST, f"{now.status}: {now.reason}"
+            return now.status is status
+
+        return await self.until_true(workflow, reached, seconds=seconds)
+
+    async def until_true(
+        self, workflow: Workflow, true: Callable[[Workflow], bool], *, seconds: float = PATIENCE_SECONDS
+    ) -> Workflow:
+        """Wait until something is true of a run, which never contradicts itself meanwhile."""
+        deadline = time.monotonic() + seconds
+        while True:
+            now = await self.show(workflow)
+            assert contradictions(now) == []
+            if true(now):
+                return now
+            assert time.monotonic() < deadline, f"{now.status}: {now.reason}, {json.dumps(now.document(), default=str)}"
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def record(self, workflow: Workflow) -> bytes:
+        """Return all that is stored of a run as bytes, with its version."""
+        async with self.bus.transaction() as transaction:
+            record = await transaction.get(WORKFLOWS.name, workflow.id)
+        return msgspec.json.encode(record)
+
+    async def logged(self, workflow: Workflow, *types: type[DomainEvent]) -> list[LogEntry]:
+        """Return what was logged of a run, of some types if any are named."""
+        names = [kind.__name__ for kind in types]
+        entries: list[LogEntry] = []
+        cursor = Cursor()
+        while page := await self.operations.read_log(cursor, _LOG_PAGE, workflow.id):
+            entries += [logged.entry for logged in page]
+            cursor = page[-1].cursor
+        return [entry for entry in entries if not names or entry.type in names]
+
+    async def settle(self) -> None:
+        """Wait until every event has been handled."""
+
+        async def settled() -> bool:
+            stats = await self.operations.stats()
+            assert not any(each.dead for each in stats), stats
+            return not any(each.pending or each.processing for each in stats)
+
+        await eventually(settled)
+
+    async def accepted(self) -> list[Record]:
+        """Return the commands that hosts have taken on and not answered."""
+        async with self.bus.transaction() as transaction:
+            return await transaction.find(Query(kind=COMMANDS.name, state=ACCEPTED))
+
+    async def until_all_answered(self) -> None:
+        """Wait until no host has anything left to do."""
+
+        async def answered() -> bool:
+            return not await self.accepted()
+
+        await self.settle()
+        await eventually(answered)
+        await self.settle()
+
+    def transcript(self, work: Work, host: str = "host-a") -> list[Entry]:
+        """Return what the session of a Work has noted."""
+        assert work.agent.session is not None
+        soldier_id = work.agent.session.partition("/")[0]
+        return read_entries(self.folders(host).transcript(soldier_id))
+
+    def stay(self, name: str) -> "Stay":
+        """Return a place in a script at which an agent stays until the test lets it go on."""
+        return Stay(self.folder / f"{name}-is-there", self.folder / f"{name}-may-go")
+
+    def tree(self, workflow: Workflow, host: str = "host-a") -> Path:
+        """Return the first checkout of a run."""
+        return self.folders(host).tree(workflow.id, workflow.work_trees[0].id)
+
+    def bare(self, host: str = "host-a", name: str = APP) -> Path:
+        """Return the repository behind the checkouts of a host."""
+        return self.folders(host).repositories / f"{name}.git"
+
+    def space(self, workflow: Workflow, work: Work, host: str = "host-a") -> Path:
+        """Return the WorkSpace of a Work."""
+        assert work.work_space_id is not None
+        return self.folders(host).space(workflow.id, work.work_space_id)
+
+    def processes(self, words: str = "") -> list[str]:
+        """Return the command lines of all that agents run, and of agents themselves, with certain words."""
+        return [command for command in marked(self.mark) if words in command]
+
+
+@asynccontextmanager
+async def opened(backend: BackendUnderTest, folder: Path) -> AsyncIterator[HostScene]:
+    """Open a store with an engine at work; in the end nothing that an agent started may be left."""
+    application = engine()
+    async with AsyncExitStack() as stack:
+        bus = await stack.enter_async_context(backend.open(application.topology, application.kinds))
+        await stack.enter_async_context(_engine_at_work(bus))
+        async with AsyncExitStack() as hosts:
+            scene = HostScene(backend, bus, folder, hosts)
+            await scene.know_repository()
+            yield scene
+        await until_none(scene.mark)
+
+
+@asynccontextmanager
+async def _engine_at_work(bus: Bus) -> AsyncIterator[None]:
+    worker = Worker(bus, engine().dispatcher, ENGINE_STREAMS, poll=_POLL, grace=timedelta(seconds=5))
+    working, watching = asyncio.create_task(worker.run()), asyncio.create_task(watch(bus, _WATCH_EVERY))
+    try:
+        yield
+    finally:
+        watching.cancel()
+        worker.stop()
+        await asyncio.wait_for(working, PATIENCE_SECONDS)
+        await asyncio.wait({watching})

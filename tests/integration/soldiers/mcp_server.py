@@ -1,0 +1,52 @@
+"""An MCP server with two tools; its words say how it is spoken to, or how it misbehaves."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+
+def serve(manner: str, *words: str) -> None:
+    """Serve until somebody ends it."""
+    from mcp.server.mcpserver import MCPServer  # noqa: PLC0415 - it takes long, and who misbehaves does so at once
+
+    server = MCPServer("shelf")
+
+    @server.tool()
+    def lend(title: str) -> str:
+        """Lend a book."""
+        return f"{title} is lent"
+
+    @server.tool()
+    def give_back(title: str) -> str:
+        """Take a book back."""
+        return f"{title} is back"
+
+    match manner:
+        case "stdio":
+            server.run("stdio")
+        case "sse":
+            server.run("sse", port=int(words[0]))
+        case "http":
+            server.run("streamable-http", port=int(words[0]))
+
+
+def main(manner: str, *words: str) -> None:
+    """Do what the words say."""
+    match manner:
+        case "crash":
+            sys.exit(f"the shelf {os.environ['SHELF']} has fallen down")
+        case "hang":
+            # A child in a session of its own, which a signal to the group would not reach.
+            child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+            Path(words[0]).write_text(f"{child.pid}", encoding="utf-8")
+            sys.stderr.write("the shelf is being dusted\n")
+            sys.stderr.flush()
+            time.sleep(600)
+        case _:
+            serve(manner, *words)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

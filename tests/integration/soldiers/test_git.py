@@ -1,0 +1,102 @@
+"""Git as a process: ended in time with all that it started, and nothing of this machine in it."""
+
+import asyncio
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from kingdom.soldiers.git import GitFailed, git
+from kingdom.soldiers.repository import Repository
+from kingdom.soldiers.trees import Trees
+from tests.integration.soldiers.sources import a_tree, make_source, processes_in
+
+# An alias makes git start a shell, as it starts helpers of its own; this one outlives a polite request.
+STUBBORN = "trap '' TERM; echo > started; sleep 60 & sleep 60; sleep 60"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / ".gitconfig").write_text(f'[alias]\n\tstubborn = "!{STUBBORN}"\n\tshown = !env\n')
+    return tmp_path
+
+
+async def test_a_git_that_takes_too_long_is_killed_with_its_children(tmp_path: Path, home: Path) -> None:
+    with pytest.raises(GitFailed, match=r"stubborn took longer than 0\.5 s"):
+        await git("stubborn", cwd=tmp_path, home=home, limit=timedelta(seconds=0.5))
+    assert (tmp_path / "started").exists()
+    assert processes_in(tmp_path) == []
+
+
+async def test_a_cancelled_git_is_killed_with_its_children(tmp_path: Path, home: Path) -> None:
+    running = asyncio.create_task(git("stubborn", cwd=tmp_path, home=home))
+    await _until_exists(tmp_path / "started")
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert processes_in(tmp_path) == []
+
+
+async def test_a_git_that_is_cancelled_at_once_leaves_no_process(tmp_path: Path, home: Path) -> None:
+    for turns in range(8):
+        running = asyncio.create_task(git("stubborn", cwd=tmp_path, home=home))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert processes_in(tmp_path) == []
+
+
+async def test_a_cancelled_prepare_leaves_no_process_no_tree_and_a_free_lock(tmp_path: Path) -> None:
+    source, host = make_source(tmp_path / "app"), tmp_path / "host"
+    (host / "repositories").mkdir(parents=True)
+    # The fetch of the second repository hangs: what answers it never does.
+    stuck = tmp_path / "stuck"
+    os.mkfifo(stuck)
+    config = host / "repositories" / ".gitconfig"
+    config.write_text(f'[core]\n\tsshCommand = "echo > {tmp_path}/reached; cat {stuck}; :"\n')
+    trees = Trees(host / "repositories")
+    first, second = a_tree(host, source), a_tree(host, source, "tree2", git_id="far", url="ssh://example.org/far")
+    preparing = asyncio.create_task(trees.prepare([first, second]))
+    await _until_exists(tmp_path / "reached")
+    preparing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await preparing
+    assert processes_in(tmp_path) == []
+    assert list((host / "trees").iterdir()) == []
+    for name in ("app", "far"):
+        repository = Repository(host / "repositories" / f"{name}.git", url="", home=host)
+        async with asyncio.timeout(5), repository.held():
+            pass
+
+
+async def test_variables_of_this_process_do_not_reach_git(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_DIR", "elsewhere")
+    monkeypatch.setenv("GIT_AUTHOR_NAME", "Somebody")
+    shown = await git("shown", cwd=tmp_path, home=home)
+    assert "elsewhere" not in shown
+    assert "Somebody" not in shown
+    assert f"HOME={home}\n" in shown
+    assert "GIT_TERMINAL_PROMPT=0\n" in shown
+
+
+async def test_a_failure_tells_what_git_said_but_no_parameters(tmp_path: Path) -> None:
+    with pytest.raises(GitFailed, match=r"git rev-parse failed .* not a git repository") as failed:
+        await git("rev-parse", "secret", cwd=tmp_path, home=tmp_path)
+    assert failed.value.exit_code == 128
+    assert "secret" not in str(failed.value)
+
+
+async def test_a_missing_directory_is_a_failure_of_git(tmp_path: Path) -> None:
+    with pytest.raises(GitFailed, match="could not be started"):
+        await git("status", cwd=tmp_path / "missing", home=tmp_path)
+
+
+async def _until_exists(path: Path) -> None:
+    async with asyncio.timeout(10):
+        while not path.exists():  # noqa: ASYNC110 - another process makes the file
+            await asyncio.sleep(0.01)

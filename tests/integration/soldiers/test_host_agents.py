@@ -1,0 +1,147 @@
+"""What agents do besides their work: they crash, hang, ask, petition, fail their checks, and find no repository."""
+
+import signal
+
+import pytest
+
+from kingdom.workflow import lifecycle
+from kingdom.workflow.model import events
+from kingdom.workflow.model.git import Git
+from kingdom.workflow.model.machine import TaskStatus, WorkflowStatus
+from kingdom.workflow.model.operations import Continue
+from kingdom.workflow.model.refs import GitRef
+from kingdom.workflow.model.template import Policy
+from kingdom.workflow.records import DOCUMENTS, load, save
+from tests.integration.soldiers.host_scene import ANNA, APP, HostScene, task, work, writes
+from tests.integration.soldiers.sources import run
+
+ONE_BACKEND = pytest.mark.parametrize("backend", ["files"], indirect=True)
+
+
+@ONE_BACKEND
+async def test_an_agent_that_ends_without_a_word_fails_its_run_with_its_exit_code(scene: HostScene) -> None:
+    await scene.start_host()
+    workflow = await scene.begin(work("one", task({"crash": 3})))
+    failed = await scene.until(workflow, WorkflowStatus.FAILED)
+    assert failed.reason == "exit code 3"
+    assert scene.processes() == []
+
+
+async def test_a_policy_lets_a_run_go_on_by_itself_after_a_crash(scene: HostScene) -> None:
+    await scene.start_host()
+    path = f"{APP}/one.txt"
+    steps = (
+        {"append": path, "text": "before\n"},
+        {"crash": 3, "first_time_only": True},
+        {"append": path, "text": "after\n"},
+    )
+    workflow = await scene.begin(work("one", task(*steps)), policy=Policy(retries=1))
+    completed = await scene.until(workflow, WorkflowStatus.COMPLETED)
+    (retried,) = await scene.logged(workflow, events.WorkRetried)
+    assert retried.data["reason"] == "exit code 3"
+    assert (scene.tree(completed) / "one.txt").read_text() == "before\nafter\n"
+
+
+@ONE_BACKEND
+@pytest.mark.parametrize("ears", ["hearing", "deaf"])
+async def test_an_agent_that_does_not_answer_in_time_fails_its_run_and_is_gone(scene: HostScene, ears: str) -> None:
+    await scene.start_host()
+    workflow = await scene.begin(work("one", task({"hang": ears == "hearing" or "deaf"}, timeout_seconds=1)))
+    # Nobody waits for the end of a turn that is over.
+    failed = await scene.until(workflow, WorkflowStatus.FAILED, seconds=10)
+    assert failed.reason == "no answer within 1 s: give the task more time, or a smaller query"
+    assert scene.processes() == []
+
+
+async def test_an_agent_that_asks_goes_on_with_the_reply(scene: HostScene) -> None:
+    await scene.start_host()
+    asks = task({"ask": "Which way?", "choices": ["left", "right"]}, {"write": f"{APP}/way.txt", "text": "{reply}\n"})
+    workflow = await scene.begin(work("one", asks))
+    awaiting = await scene.until(workflow, WorkflowStatus.AWAITING)
+    assert scene.processes() == []
+    assert awaiting.question is not None
+    assert (awaiting.question.text, awaiting.question.choices) == ("Which way?", ("left", "right"))
+
+    await lifecycle.resume(scene.bus, workflow.id, Continue(reply="left"), actor=ANNA)
+    completed = await scene.until(workflow, WorkflowStatus.COMPLETED)
+    assert (scene.tree(completed) / "way.txt").read_text() == "left\n"
+    assert completed.works[0].agent.session == awaiting.works[0].agent.session
+
+
+@ONE_BACKEND
+async def test_what_agents_request_and_say_is_kept_with_the_run(scene: HostScene) -> None:
+    await scene.start_host()
+    petition = {"petition": "comment", "body": {"text": "well done"}}
+    workflow = await scene.begin(work("one", task(petition, {"cost": 0.25}, {"answer": "It is done."})))
+    completed = await scene.until(workflow, WorkflowStatus.COMPLETED)
+    (kept,) = completed.works[0].petitions
+    assert (kept.kind, kept.body) == ("comment", {"text": "well done"})
+    assert completed.works[0].cost_usd == 0.25
+    async with scene.bus.transaction() as transaction:
+        answer = await transaction.get(DOCUMENTS.name, completed.works[0].tasks[0].query.response)
+    assert answer is not None
+    assert answer.doc["text"] == "It is done."
+
+
+async def test_no_text_of_an_agent_can_keep_a_host_from_saying_it(scene: HostScene) -> None:
+    await scene.start_host()
+    odd = "nothing: \0"
+    steps = ({"say": odd}, {"petition": "comment", "body": {"text": odd}}, {"report": odd}, {"answer": odd})
+    workflow = await scene.begin(work("one", task(*steps)), writes("two"))
+    completed = await scene.until(workflow, WorkflowStatus.COMPLETED)
+    assert [each.status for work in completed.works for each in work.tasks] == [TaskStatus.COMPLETED] * 2
+
+
+@ONE_BACKEND
+async def test_a_gate_waits_for_a_person_without_any_process(scene: HostScene) -> None:
+    await scene.start_host()
+    gated = work("one", *writes("one").tasks, pause_after=True)
+    workflow = await scene.begin(gated, writes("two"))
+    awaiting = await scene.until(workflow, WorkflowStatus.AWAITING)
+    assert awaiting.reason == "approval after one"
+    assert len(awaiting.checkpoints) == 1
+    assert scene.processes() == []
+    await lifecycle.resume(scene.bus, workflow.id, Continue(), actor=ANNA)
+    await scene.until(workflow, WorkflowStatus.COMPLETED)
+
+
+async def test_a_failed_check_tells_its_last_words_and_can_be_met_later(scene: HostScene) -> None:
+    await scene.start_host()
+    wanted = scene.folder / "wanted"
+    check = f"test -f {APP}/one.txt && {{ test -e {wanted} || {{ echo so much for that >&2; exit 4; }}; }}"
+    workflow = await scene.begin(work("one", *writes("one").tasks, verify=("true", check)))
+    failed = await scene.until(workflow, WorkflowStatus.FAILED)
+    assert "failed (exit code 4): so much for that" in failed.reason
+    assert run("status", "--porcelain", cwd=scene.tree(failed)) == ""
+
+    wanted.touch()
+    await lifecycle.resume(scene.bus, workflow.id, Continue(), actor=ANNA)
+    completed = await scene.until(workflow, WorkflowStatus.COMPLETED)
+    assert completed.works[0].tasks[0].query.attempt == 1
+
+
+@ONE_BACKEND
+async def test_a_missing_base_branch_fails_the_run_with_the_branches_there_are(scene: HostScene) -> None:
+    await scene.start_host()
+    workflow = await scene.begin(writes("one"), git_refs=[GitRef(git_id=APP, base_branch="dev")])
+    failed = await scene.until(workflow, WorkflowStatus.FAILED)
+    assert "has no branch 'dev': choose one that it has (main)" in failed.reason
+    run("branch", "dev", cwd=scene.folder / "sources" / APP)
+    await lifecycle.resume(scene.bus, workflow.id, Continue(), actor=ANNA)
+    await scene.until(workflow, WorkflowStatus.COMPLETED)
+
+
+@ONE_BACKEND
+async def test_a_repository_that_was_deleted_meanwhile_fails_the_run_by_name(scene: HostScene) -> None:
+    # A host that was killed counts as up until its lease is over.
+    killed = await scene.start_child("host-a")
+    killed.signal(signal.SIGKILL)
+    await killed.ends()
+    workflow = await scene.begin(writes("one"))
+    async with scene.bus.transaction() as transaction:
+        record, git = await load(transaction, Git, APP)
+        await save(transaction, Git(id=git.id, name=git.name, url=git.url, deleted=True), record)
+    await scene.start_host()
+    failed = await scene.until(workflow, WorkflowStatus.FAILED)
+    assert f"no checkout of {APP}" in failed.reason
+    assert "DELETED" in failed.reason

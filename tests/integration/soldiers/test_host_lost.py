@@ -1,0 +1,141 @@
+"""A host that is lost, killed or ended: its runs go on elsewhere or with it, and nothing it says later counts."""
+
+import signal
+
+from kingdom.workflow.model import answers
+from kingdom.workflow.model.answers import Finding
+from kingdom.workflow.model.machine import QueryStatus, WorkflowStatus
+from kingdom.workflow.model.template import WorkDefinition
+from kingdom.workflow.model.work import Work
+from kingdom.workflow.model.workflow import Workflow
+from tests.integration.processes import Child
+from tests.integration.running import eventually
+from tests.integration.soldiers.host_scene import APP, SHORT_LEASE, HostScene, Stay, task, work, writes
+from tests.integration.soldiers.processes import until_none
+from tests.integration.soldiers.sources import files_of
+
+FILES = {"README.md": f"# {APP}\n", "one.txt": "by one\n", "two.txt": "by two\n"}
+
+
+async def test_a_run_goes_on_elsewhere_from_its_last_checkpoint_and_the_lost_host_changes_nothing(
+    scene: HostScene,
+) -> None:
+    await scene.share_checkpoints()
+    lost = await scene.start_child("host-a", lease=SHORT_LEASE)
+    stay = scene.stay("two")
+    workflow = await scene.begin(writes("one"), writes("two", *stay.steps))
+    await stay.reached()
+    await scene.start_host("host-b")
+
+    lost.signal(signal.SIGSTOP)
+    await scene.until_lost("host-a")
+    stay.let_go()
+    completed = await scene.until(workflow, WorkflowStatus.COMPLETED)
+
+    assert completed.placement is not None
+    assert completed.placement.host == "host-b"
+    assert [work.agent.attempt for work in completed.works] == [1, 2]
+    assert files_of(scene.tree(completed, "host-b")) == FILES
+    (report,) = (scene.space(completed, completed.works[1], "host-b") / "reports").iterdir()
+    assert report.read_text() == "# Report of one\n"
+    assert scene.processes("host-a") != []
+
+    await _comes_back(scene, lost, completed)
+
+
+async def test_what_a_lost_host_was_about_to_say_is_logged_and_ignored(scene: HostScene) -> None:
+    await scene.share_checkpoints()
+    said = answers.QueryResponded
+    lost = await scene.start_child("host-a", lease=SHORT_LEASE, freezes_at=[said.__name__, 2])
+    workflow = await scene.begin(writes("one"), writes("two"))
+    await lost.says("frozen")
+    await scene.start_host("host-b")
+    completed = await scene.until(workflow, WorkflowStatus.COMPLETED)
+
+    await _comes_back(scene, lost, completed)
+
+    late = [entry for entry in await scene.logged(workflow, said) if entry.data.get("ignored")]
+    assert [(entry.actor, entry.data["taskId"]) for entry in late] == [("host-a", completed.works[1].tasks[0].id)]
+    assert "lost the run, which is placed on host-b, epoch 2" in late[0].data["ignored"]
+
+
+async def test_a_run_whose_checkpoints_stay_on_its_host_waits_until_that_is_back(scene: HostScene) -> None:
+    lost = await scene.start_child("host-a", lease=SHORT_LEASE)
+    stay = scene.stay("two")
+    workflow = await scene.begin(writes("one"), _counts("two", stay))
+    await stay.reached()
+    await scene.start_host("host-b")
+
+    lost.signal(signal.SIGSTOP)
+    await scene.until_lost("host-a")
+    await scene.settle()
+    waiting = await scene.show(workflow)
+    assert waiting.status is WorkflowStatus.RUNNING
+    assert waiting.placement == workflow.placement
+
+    lost.signal(signal.SIGCONT)
+    await scene.until_registered("host-a", 2)
+    stay.let_go()
+    completed = await scene.until(workflow, WorkflowStatus.COMPLETED)
+    assert not scene.folders("host-b").run(workflow.id).exists()
+    _assert_nothing_twice(scene, completed, completed.works[1])
+
+
+async def test_a_killed_host_leaves_no_process_and_goes_on_after_the_last_finished_step(scene: HostScene) -> None:
+    killed = await scene.start_child("host-a")
+    await _goes_on_after(scene, killed, signal.SIGKILL)
+
+
+async def test_a_host_that_is_asked_to_end_leaves_no_process_and_goes_on_when_it_is_back(scene: HostScene) -> None:
+    ended = await scene.start_child("host-a")
+    await _goes_on_after(scene, ended, signal.SIGTERM)
+    assert ended.process.returncode == 0
+
+
+async def _goes_on_after(scene: HostScene, host: Child, end: signal.Signals) -> None:
+    """End a host in the middle of a query; its next life must go on there, in the same session."""
+    stay = scene.stay("one")
+    workflow = await scene.begin(_counts("one", stay), writes("two"))
+    await stay.reached()
+    session = (await scene.show(workflow)).works[0].agent.session
+
+    host.signal(end)
+    await host.ends()
+    await until_none(scene.mark)
+    await scene.start_child("host-a")
+    stay.let_go()
+    completed = await scene.until(workflow, WorkflowStatus.COMPLETED)
+
+    assert [entry.data["finding"] for entry in await scene.logged(workflow, answers.QueryReconciled)] == [
+        Finding.UNFINISHED
+    ]
+    assert completed.works[0].agent.session == session
+    _assert_nothing_twice(scene, completed, completed.works[0])
+
+
+def _counts(name: str, stay: Stay) -> WorkDefinition:
+    """Return a Work that would show if one of its steps was taken twice."""
+    path = f"{APP}/{name}.txt"
+    return work(name, task({"append": path, "text": "before\n"}, *stay.steps, {"append": path, "text": "after\n"}))
+
+
+def _assert_nothing_twice(scene: HostScene, workflow: Workflow, counted: Work) -> None:
+    name = counted.definition.name
+    assert (scene.tree(workflow) / f"{name}.txt").read_text() == "before\nafter\n"
+    steps = [entry["step"] for entry in scene.transcript(counted) if "step" in entry]
+    assert steps == [1, 2, 3, 4]
+    assert counted.tasks[0].query.status is QueryStatus.RESPONDED
+
+
+async def _comes_back(scene: HostScene, lost: Child, workflow: Workflow) -> None:
+    """Let a frozen host go on: its agents end, it begins anew, and the record of its former run stays as it is."""
+    before = await scene.record(workflow)
+    lost.signal(signal.SIGCONT)
+    await scene.until_registered("host-a", 2)
+
+    async def alone() -> bool:
+        return not scene.processes("host-a")
+
+    await eventually(alone)
+    await scene.settle()
+    assert await scene.record(workflow) == before

@@ -1,0 +1,95 @@
+"""A cancel that meets something else on its way: each order has one consistent end."""
+
+from pathlib import Path
+
+import pytest
+
+from kingdom.errors import IllegalTransition
+from kingdom.workflow import lifecycle
+from kingdom.workflow.model import answers, commands
+from kingdom.workflow.model.machine import QueryStatus, WorkflowStatus, WorkStatus
+from kingdom.workflow.model.workflow import Workflow
+from tests.integration.soldiers.host_barriers import Barrier, accepts, says
+from tests.integration.soldiers.host_scene import ANNA, APP, HostScene, task, work, writes
+from tests.integration.soldiers.sources import run
+from tests.unit.workflow.model.invariants import contradictions
+
+
+async def test_a_cancel_that_is_faster_than_an_answer_lets_the_answer_count(scene: HostScene) -> None:
+    barrier = Barrier(lambda transaction: says(transaction, answers.QueryResponded.__name__))
+    cancelled = await _cancel_at(scene, barrier)
+    assert cancelled.works[0].tasks[0].query.status is QueryStatus.RESPONDED
+
+
+@pytest.mark.parametrize("command", [commands.SendQuery, commands.GenerateReport, commands.VerifyWork])
+async def test_a_cancel_that_is_slower_than_an_answer_ends_what_follows_from_it(
+    scene: HostScene, command: type[commands.Command]
+) -> None:
+    barrier = Barrier(lambda transaction: accepts(transaction, command))
+    cancelled = await _cancel_at(scene, barrier)
+    assert cancelled.works[0].status is WorkStatus.CANCELLED
+    assert cancelled.checkpoints == []
+
+
+async def test_an_agent_whose_start_is_overtaken_by_a_cancel_is_never_started(scene: HostScene) -> None:
+    barrier = Barrier(lambda transaction: accepts(transaction, commands.StartAgent))
+    await scene.start_host(wrap=barrier.wrap)
+    workflow = await scene.begin(writes("one"))
+    await barrier.reached()
+    await lifecycle.cancel(scene.bus, workflow.id, actor=ANNA)
+    await scene.until(workflow, WorkflowStatus.CANCELLED)
+    barrier.open()
+
+    await scene.until_all_answered()
+    assert scene.processes() == []
+    assert not list(scene.folders().sessions.iterdir())
+
+
+@pytest.mark.parametrize("held", ["the answer", "the command"])
+async def test_a_checkpoint_that_is_being_taken_is_finished_before_a_run_is_cancelled(
+    scene: HostScene, held: str
+) -> None:
+    barrier = Barrier(
+        lambda transaction: (
+            says(transaction, answers.CheckpointCreated.__name__)
+            if held == "the answer"
+            else accepts(transaction, commands.TakeCheckpoint)
+        )
+    )
+    cancelled = await _cancel_at(scene, barrier)
+
+    assert [work.status for work in cancelled.works] == [WorkStatus.COMPLETED, WorkStatus.CANCELLED]
+    (checkpoint,) = cancelled.checkpoints
+    (commit,) = checkpoint.commits.values()
+    tree = scene.tree(cancelled)
+    assert run("rev-parse", "HEAD", cwd=tree) == commit
+    assert run("status", "--porcelain", cwd=tree) == ""
+    assert commit in run("for-each-ref", "refs/kingdom/checkpoints", cwd=scene.bare())
+
+
+async def test_a_cancel_behind_the_last_checkpoint_changes_nothing(scene: HostScene) -> None:
+    """The run is over in the very step that takes its last checkpoint, so there is no moment in between."""
+    await scene.start_host()
+    workflow = await scene.begin(writes("one", report=False))
+    completed = await scene.until(workflow, WorkflowStatus.COMPLETED)
+    before = await scene.record(completed)
+    with pytest.raises(IllegalTransition, match="COMPLETED"):
+        await lifecycle.cancel(scene.bus, workflow.id, actor=ANNA)
+    assert await scene.record(completed) == before
+
+
+async def _cancel_at(scene: HostScene, barrier: Barrier) -> Workflow:
+    """Cancel a run while its host is held up, let the host go on, and return the run as it ended."""
+    await scene.start_host(wrap=barrier.wrap)
+    second = task({"write": f"{APP}/two.txt", "text": "by two\n"})
+    workflow = await scene.begin(work("one", *writes("one").tasks, verify=("true",)), work("two", second))
+    await barrier.reached()
+    await lifecycle.cancel(scene.bus, workflow.id, actor=ANNA)
+    assert (await scene.show(workflow)).wanted is not None
+    barrier.open()
+    cancelled = await scene.until(workflow, WorkflowStatus.CANCELLED)
+    await scene.until_all_answered()
+    assert scene.processes() == []
+    assert contradictions(await scene.show(workflow)) == []
+    assert not Path(scene.tree(cancelled), "two.txt").exists()
+    return cancelled

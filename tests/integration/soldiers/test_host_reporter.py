@@ -1,0 +1,216 @@
+"""What a host says reaches the store in its order, whatever comes in between."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from kingdom.bus import Bus, Record, Transaction
+from kingdom.errors import Conflict, KingdomError, MalformedEvent, Unavailable
+from kingdom.soldiers.reporter import Reporter, Statement
+from kingdom.workflow.model import answers
+from kingdom.workflow.reactions import engine
+from kingdom.workflow.records import ACCEPTED, ACTIVE, ANSWERED, COMMANDS, DOCUMENTS
+from tests.contract.backends import BackendUnderTest
+from tests.integration.running import PATIENCE_SECONDS
+from tests.integration.soldiers.host_barriers import BarredBus, BeforeCommit
+
+ONE_BACKEND = pytest.mark.parametrize("backend", ["files"], indirect=True)
+VERIFIED = answers.WorkVerified.__name__
+
+
+async def nothing(_: Transaction) -> None:
+    """Let every transaction commit."""
+
+
+@dataclass
+class Refusal:
+    """Refuses so many of the transactions that verify a Work."""
+
+    work_id: str
+    error: KingdomError
+    times: int
+
+    async def __call__(self, transaction: Transaction) -> None:
+        if self.times and verifies(transaction, self.work_id):
+            self.times -= 1
+            raise self.error
+
+
+def verifies(transaction: Transaction, work_id: str) -> bool:
+    said = (copy.envelope for copy in transaction.changes.copies.values())
+    return any(each.type == VERIFIED and each.payload["workId"] == work_id for each in said)
+
+
+class Desk:
+    """A reporter at work on a store without an engine, so that all it said stays there to be read."""
+
+    def __init__(self, bus: Bus) -> None:
+        self.before_the_store_is_away: int | None = None
+        self.before_commit: BeforeCommit = nothing
+        self.bus = bus
+        self.reporter = Reporter(BarredBus(bus, self._refuse))
+
+    async def accepted(self, name: str) -> Record:
+        async with self.bus.transaction() as transaction:
+            record = Record(kind=COMMANDS.name, id=name, state=ACCEPTED, owner="host-a")
+            return await transaction.put(record)
+
+    async def say(self, *statements: Statement) -> None:
+        for statement in statements:
+            self.reporter.say(statement)
+        await asyncio.wait_for(self.reporter.said_all(), PATIENCE_SECONDS)
+
+    async def state_of(self, record: Record) -> str:
+        async with self.bus.transaction() as transaction:
+            found = await transaction.get(record.kind, record.id)
+        assert found is not None
+        return found.state
+
+    async def heard(self) -> list[str]:
+        """Return the Works in the order in which the engine would hear of them."""
+        return [work_id for _, work_id in await self.told()]
+
+    async def told(self) -> list[tuple[str, str]]:
+        """Return what the engine would hear of which Works, in its order."""
+        deliveries = await self.bus.claim("workflow", 100, "listener")
+        return [(delivery.envelope.type, delivery.envelope.payload["workId"]) for delivery in deliveries]
+
+    async def give_up(self, record: Record) -> None:
+        async with self.bus.transaction() as transaction:
+            await transaction.put(replace(record, state=ANSWERED))
+
+    async def _refuse(self, transaction: Transaction) -> None:
+        await self.before_commit(transaction)
+        if self.before_the_store_is_away == 0:
+            self.before_the_store_is_away = None
+            raise Unavailable("the store is away")
+        if self.before_the_store_is_away:
+            self.before_the_store_is_away -= 1
+
+
+@asynccontextmanager
+async def at_work(backend: BackendUnderTest) -> AsyncIterator[Desk]:
+    application = engine()
+    async with backend.open(application.topology, application.kinds) as bus:
+        desk = Desk(bus)
+        running = asyncio.create_task(desk.reporter.run())
+        try:
+            yield desk
+            assert not running.done()
+        finally:
+            running.cancel()
+            await asyncio.wait([running])
+
+
+def verified(work_id: str, *closes: Record, **more: Any) -> Statement:
+    said = answers.WorkVerified(work_id=work_id, host="host-a", epoch=1, attempt=1)
+    return Statement(workflow_id="wf-1", answers=(said,), closes=closes, **more)
+
+
+def not_verified(error: KingdomError) -> tuple[answers.HostAnswer, ...]:
+    return (answers.VerifyFailed(work_id="w2", host="host-a", epoch=1, attempt=1, error=str(error)),)
+
+
+async def test_all_that_is_said_arrives_in_its_order_and_closes_its_commands(backend: BackendUnderTest) -> None:
+    async with at_work(backend) as desk:
+        command = await desk.accepted("one")
+        names = [f"w{number}" for number in range(100)]
+        await desk.say(*(verified(name, *([command] if name == "w5" else [])) for name in names))
+        assert await desk.heard() == names
+        assert await desk.state_of(command) == ANSWERED
+
+
+@ONE_BACKEND
+async def test_what_was_given_up_meanwhile_holds_up_nothing_else(backend: BackendUnderTest) -> None:
+    async with at_work(backend) as desk:
+        given_up, command = await desk.accepted("one"), await desk.accepted("two")
+        await desk.give_up(given_up)
+        await desk.say(verified("w1"), verified("late", given_up), verified("w2", command))
+        assert await desk.heard() == ["w1", "w2"]
+        assert await desk.state_of(command) == ANSWERED
+
+
+@ONE_BACKEND
+@pytest.mark.parametrize("transactions_before", [0, 1, 2])
+async def test_a_store_that_goes_away_in_the_middle_loses_nothing(
+    backend: BackendUnderTest, transactions_before: int
+) -> None:
+    async with at_work(backend) as desk:
+        given_up, command = await desk.accepted("one"), await desk.accepted("two")
+        await desk.give_up(given_up)
+        desk.before_the_store_is_away = transactions_before
+        await desk.say(verified("late", given_up), verified("w1", command))
+        assert desk.before_the_store_is_away is None
+        assert await desk.heard() == ["w1"]
+        assert await desk.state_of(command) == ANSWERED
+
+
+@ONE_BACKEND
+async def test_a_document_that_is_there_already_is_not_written_twice(backend: BackendUnderTest) -> None:
+    document = Record(kind=DOCUMENTS.name, id="report", state=ACTIVE, owner="wf-1", doc={"text": "# Report\n"})
+    async with at_work(backend) as desk:
+        await desk.say(verified("w1", documents=(document,)))
+        await desk.say(verified("w2", documents=(document,)))
+        assert await desk.heard() == ["w1", "w2"]
+
+
+@pytest.mark.parametrize("closes", ["nothing", "a command"])
+@pytest.mark.parametrize("times", [1, 2, 3])
+@ONE_BACKEND
+async def test_a_conflict_about_something_else_loses_nothing(
+    backend: BackendUnderTest, closes: str, times: int
+) -> None:
+    async with at_work(backend) as desk:
+        commands = [await desk.accepted("one")] if closes == "a command" else []
+        refusal = desk.before_commit = Refusal("w2", Conflict("another transaction was faster: deadlock"), times)
+        await desk.say(verified("w1"), verified("w2", *commands), verified("w3"))
+        assert refusal.times == 0
+        assert await desk.heard() == ["w1", "w2", "w3"]
+        assert [await desk.state_of(command) for command in commands] == [ANSWERED] * len(commands)
+
+
+@ONE_BACKEND
+@pytest.mark.parametrize("tries_before", [0, 1])
+async def test_what_is_given_up_in_the_very_moment_it_is_answered_is_not_said(
+    backend: BackendUnderTest, tries_before: int
+) -> None:
+    async with at_work(backend) as desk:
+        given_up, command = await desk.accepted("one"), await desk.accepted("two")
+        refusal = Refusal("w2", Conflict("another transaction was faster"), tries_before)
+
+        async def give_up(transaction: Transaction) -> None:
+            await refusal(transaction)
+            if verifies(transaction, "w2") and await desk.state_of(given_up) == ACCEPTED:
+                await desk.give_up(given_up)
+
+        desk.before_commit = give_up
+        await desk.say(verified("w1"), verified("w2", given_up), verified("w3", command))
+        assert await desk.heard() == ["w1", "w3"]
+        assert await desk.state_of(given_up) == await desk.state_of(command) == ANSWERED
+
+
+@ONE_BACKEND
+async def test_what_no_store_can_keep_is_answered_otherwise_in_its_place(backend: BackendUnderTest) -> None:
+    document = Record(kind=DOCUMENTS.name, id="report", state=ACTIVE, owner="wf-1", doc={"text": "# Report\n"})
+    async with at_work(backend) as desk:
+        command = await desk.accepted("one")
+        desk.before_commit = Refusal("w2", MalformedEvent("this cannot be stored"), 100)
+        odd = verified("w2", command, documents=(document,), otherwise=not_verified)
+        await desk.say(verified("w1"), odd, verified("w3"))
+        assert await desk.told() == [(VERIFIED, "w1"), (answers.VerifyFailed.__name__, "w2"), (VERIFIED, "w3")]
+        assert await desk.state_of(command) == ANSWERED
+        async with desk.bus.transaction() as transaction:
+            assert await transaction.get(DOCUMENTS.name, document.id) is None
+
+
+@ONE_BACKEND
+async def test_what_no_store_can_keep_holds_up_nothing_else(backend: BackendUnderTest) -> None:
+    async with at_work(backend) as desk:
+        desk.before_commit = Refusal("w2", MalformedEvent("this cannot be stored"), 100)
+        await desk.say(verified("w1"), verified("w2"), verified("w3"))
+        await desk.say(verified("w4"))
+        assert await desk.heard() == ["w1", "w3", "w4"]

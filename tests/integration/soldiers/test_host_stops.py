@@ -1,0 +1,126 @@
+"""Pausing and cancelling while an agent is at work."""
+
+import time
+from typing import Any
+
+import pytest
+
+from kingdom.soldiers.scripted.client import ScriptedAgents
+from kingdom.workflow import lifecycle
+from kingdom.workflow.model import answers, events
+from kingdom.workflow.model.answers import Finding
+from kingdom.workflow.model.machine import QueryStatus, WorkflowStatus, WorkStatus
+from kingdom.workflow.model.modify import Modification, WorkChange
+from kingdom.workflow.model.operations import Continue
+from tests.integration.running import eventually
+from tests.integration.soldiers.hindered_agents import HinderedAgents
+from tests.integration.soldiers.host_barriers import ImpatientAgents
+from tests.integration.soldiers.host_scene import ANNA, APP, HostScene, task, work, writes
+from tests.integration.soldiers.processes import until_runs
+from tests.integration.soldiers.sources import files_of
+
+ONE_BACKEND = pytest.mark.parametrize("backend", ["files"], indirect=True)
+
+
+class OneFailure:
+    """Lets an agent fail once, as one does whose connection is gone."""
+
+    def __init__(self) -> None:
+        self.happened = False
+
+    async def __call__(self) -> None:
+        if not self.happened:
+            self.happened = True
+            raise ConnectionResetError("the connection to the agent is gone")
+
+
+async def test_a_paused_run_goes_on_in_its_session_and_with_what_was_changed_meanwhile(scene: HostScene) -> None:
+    await scene.start_host()
+    stay = scene.stay("one")
+    first = work("one", task(*stay.steps), task({"write": f"{APP}/one.txt", "text": "by one\n"}))
+    workflow = await scene.begin(first, writes("two"))
+    await stay.reached()
+
+    await lifecycle.pause(scene.bus, workflow.id, actor=ANNA)
+    stay.let_go()
+    paused = await scene.until(workflow, WorkflowStatus.PAUSED)
+    assert scene.processes() == []
+    assert [each.query.status for each in paused.works[0].tasks] == [QueryStatus.RESPONDED, QueryStatus.PENDING]
+    changes = zip(paused.works, (first, writes("changed")), strict=True)
+    modification = Modification(works=tuple(WorkChange(id=work.id, definition=wanted) for work, wanted in changes))
+    await lifecycle.modify(scene.bus, workflow.id, modification, actor=ANNA)
+    await lifecycle.resume(scene.bus, workflow.id, Continue(), actor=ANNA)
+    completed = await scene.until(workflow, WorkflowStatus.COMPLETED)
+
+    assert set(files_of(scene.tree(completed))) == {"README.md", "one.txt", "changed.txt"}
+    assert completed.works[0].agent.session == paused.works[0].agent.session
+    sent = [entry.data["taskId"] for entry in await scene.logged(workflow, events.QuerySent)]
+    assert sent == [task.id for work in completed.works for task in work.tasks]
+
+
+async def test_an_agent_that_does_not_finish_its_turn_is_ended_and_goes_on_after_its_last_step(
+    scene: HostScene,
+) -> None:
+    await scene.start_host(client=ImpatientAgents(ScriptedAgents()))
+    stay = scene.stay("one")
+    path = f"{APP}/one.txt"
+    steps = ({"append": path, "text": "before\n"}, *stay.steps, {"append": path, "text": "after\n"})
+    workflow = await scene.begin(work("one", task(*steps)))
+    await stay.reached()
+
+    await lifecycle.pause(scene.bus, workflow.id, actor=ANNA)
+    paused = await scene.until(workflow, WorkflowStatus.PAUSED)
+    assert scene.processes() == []
+    assert paused.works[0].tasks[0].query.status is QueryStatus.UNKNOWN
+    await lifecycle.resume(scene.bus, workflow.id, Continue(), actor=ANNA)
+    stay.let_go()
+    completed = await scene.until(workflow, WorkflowStatus.COMPLETED)
+
+    assert (scene.tree(completed) / "one.txt").read_text() == "before\nafter\n"
+    (looked_up,) = await scene.logged(workflow, answers.QueryReconciled)
+    assert looked_up.data["finding"] == Finding.UNFINISHED
+
+
+@pytest.mark.parametrize(
+    ("doing", "runs"),
+    [({"run": "setsid sleep 901 & exec sleep 902"}, ("sleep 901", "sleep 902")), ({"hang": "deaf"}, ())],
+    ids=["running tools", "hearing nothing"],
+)
+async def test_a_cancelled_run_has_no_process_a_second_later_whatever_its_agent_was_doing(
+    scene: HostScene, doing: dict[str, Any], runs: tuple[str, ...]
+) -> None:
+    await scene.start_host()
+    here = scene.folder / "here"
+    workflow = await scene.begin(work("one", task({"write": str(here)}, doing)), writes("two"))
+    for words in runs:
+        await until_runs(scene.mark, words)
+
+    async def is_there() -> bool:
+        return here.exists()
+
+    async def none_left() -> bool:
+        return not scene.processes()
+
+    await eventually(is_there)
+    await lifecycle.cancel(scene.bus, workflow.id, actor=ANNA)
+    answered_at = time.monotonic()
+    await eventually(none_left)
+    assert time.monotonic() - answered_at < 1.0
+    cancelled = await scene.until(workflow, WorkflowStatus.CANCELLED)
+    assert [work.status for work in cancelled.works] == [WorkStatus.CANCELLED] * 2
+
+
+@ONE_BACKEND
+@pytest.mark.parametrize("fails", ["interrupt", "stop"])
+async def test_an_agent_that_fails_as_it_is_ended_is_ended_all_the_same(scene: HostScene, fails: str) -> None:
+    failure = OneFailure()
+    await scene.start_host(slots=1, client=HinderedAgents(ScriptedAgents(), **{f"before_{fails}": failure}))
+    stay = scene.stay("one")
+    workflow = await scene.begin(work("one", task(*stay.steps)))
+    await stay.reached()
+
+    await lifecycle.cancel(scene.bus, workflow.id, actor=ANNA)
+    await scene.until(workflow, WorkflowStatus.CANCELLED, seconds=10)
+    assert failure.happened
+    assert scene.processes() == []
+    await scene.until(await scene.begin(writes("two")), WorkflowStatus.COMPLETED)

@@ -1,0 +1,328 @@
+"""A host and its store: one that is away for a while, answers that get lost, and a second host in the same place."""
+
+from datetime import timedelta
+
+import msgspec
+import pytest
+
+from kingdom.bus import Bus, Record, Transaction
+from kingdom.errors import Misconfigured, Unavailable
+from kingdom.soldiers.host import SoldierHost
+from kingdom.soldiers.scripted.client import ScriptedAgents
+from kingdom.workflow import lifecycle
+from kingdom.workflow.model import answers, commands
+from kingdom.workflow.model.answers import Finding
+from kingdom.workflow.model.host import HostStatus
+from kingdom.workflow.model.machine import WorkflowStatus, WorkTreeStatus
+from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.records import ACCEPTED, COMMANDS, HOSTS
+from tests.integration.running import eventually
+from tests.integration.soldiers.host_barriers import BarredBus, Barrier, accepts, says
+from tests.integration.soldiers.host_scene import ANNA, APP, HostScene, task, work, writes
+
+ONE_BACKEND = pytest.mark.parametrize("backend", ["files"], indirect=True)
+# Twice a third of it passes before a host looks a second time for what it has forgotten.
+BRIEF = timedelta(seconds=1.5)
+MORE_THAN_A_PAGE = 110
+
+
+class Outage:
+    """Lets a store be away for a host; counts the answers of a type that the host could not give."""
+
+    def __init__(self, answer: type[answers.HostAnswer] = answers.QueryResponded) -> None:
+        self.is_on = False
+        self.refused = 0
+        self._answer = answer
+
+    def wrap(self, bus: Bus) -> Bus:
+        return BarredBus(bus, self._refuse)
+
+    async def _refuse(self, transaction: Transaction) -> None:
+        if self.is_on:
+            self.refused += says(transaction, self._answer.__name__)
+            raise Unavailable("the store is away")
+
+
+class LostReply:
+    """Lets a host not learn that it has taken on a command of a type, the first time."""
+
+    def __init__(self, command: type[commands.Command]) -> None:
+        self.happened = False
+        self._command = command
+
+    def wrap(self, bus: Bus) -> Bus:
+        return BarredBus(bus, self._forget)
+
+    async def _forget(self, transaction: Transaction) -> None:
+        if not self.happened and accepts(transaction, self._command):
+            self.happened = True
+            transaction.changes.afterwards.clear()
+
+
+class LostAnswer:
+    """Lets the first answer to a prompt come to nothing, with all that belongs to it."""
+
+    def __init__(self) -> None:
+        self.happened = False
+
+    def wrap(self, bus: Bus) -> Bus:
+        return BarredBus(bus, self._lose)
+
+    async def _lose(self, transaction: Transaction) -> None:
+        if not self.happened and says(transaction, answers.QueryResponded.__name__):
+            self.happened = True
+            transaction.changes.copies.clear()
+            transaction.changes.puts.clear()
+
+
+async def test_what_an_agent_answers_while_the_store_is_away_is_not_lost(scene: HostScene) -> None:
+    outage = Outage()
+    await scene.start_host(wrap=outage.wrap)
+    stay = scene.stay("one")
+    workflow = await scene.begin(writes("one", *stay.steps))
+    await stay.reached()
+
+    outage.is_on = True
+    stay.let_go()
+
+    async def refused() -> bool:
+        return outage.refused > 0
+
+    await eventually(refused)
+    assert len(await scene.accepted()) == 1
+    outage.is_on = False
+    completed = await scene.until(workflow, WorkflowStatus.COMPLETED)
+    assert completed.works[0].tasks[0].query.attempt == 1
+
+
+@ONE_BACKEND
+async def test_a_host_that_cannot_renew_its_lease_ends_its_agents_before_anybody_replaces_them(
+    scene: HostScene,
+) -> None:
+    outage = Outage()
+    await scene.start_host(wrap=outage.wrap, lease=timedelta(seconds=5))
+    stay = scene.stay("one")
+    workflow = await scene.begin(writes("one", *stay.steps))
+    await stay.reached()
+    session = (await scene.show(workflow)).works[0].agent.session
+
+    outage.is_on = True
+
+    async def alone() -> bool:
+        return not scene.processes()
+
+    await eventually(alone)
+    assert await _is_up(scene, "host-a")
+    await scene.until_lost("host-a")
+    outage.is_on = False
+    stay.let_go()
+    completed = await scene.until(workflow, WorkflowStatus.COMPLETED)
+    assert await scene.epoch_of("host-a") == 2
+    assert completed.works[0].agent.session == session
+
+
+@ONE_BACKEND
+async def test_agents_end_before_their_lease_while_the_store_stands_still(scene: HostScene) -> None:
+    await scene.share_checkpoints()
+    stay = scene.stay("one")
+    barrier = Barrier(lambda transaction: stay.is_there.exists() and _only_looks(transaction))
+    await scene.start_host("host-a", wrap=barrier.wrap, lease=timedelta(seconds=4))
+    workflow = await scene.begin(writes("one", *stay.steps))
+    await stay.reached()
+    await scene.start_host("host-b")
+    await barrier.reached()
+    assert scene.processes("host-a") != []
+
+    async def alone() -> bool:
+        return not scene.processes("host-a")
+
+    await eventually(alone, seconds=10)
+    assert await _is_up(scene, "host-a")
+
+    def goes_on_elsewhere(_: Workflow) -> bool:
+        assert scene.processes("host-a") == []
+        return scene.processes("host-b") != []
+
+    await scene.until_true(workflow, goes_on_elsewhere)
+    stay.let_go()
+    completed = await scene.until(workflow, WorkflowStatus.COMPLETED)
+    assert completed.placement is not None
+    assert completed.placement.host == "host-b"
+    barrier.open()
+    await scene.until_registered("host-a", 2)
+
+
+async def test_a_command_whose_taking_on_was_never_confirmed_is_begun_all_the_same(scene: HostScene) -> None:
+    lost = LostReply(commands.StartAgent)
+    await scene.start_host(wrap=lost.wrap, lease=BRIEF)
+    workflow = await scene.begin(writes("one", report=False))
+    completed = await scene.until(workflow, WorkflowStatus.COMPLETED)
+    assert lost.happened
+    assert completed.works[0].agent.attempt == 1
+
+
+@ONE_BACKEND
+async def test_a_forgotten_prompt_that_was_answered_is_not_sent_again(scene: HostScene) -> None:
+    lost = LostAnswer()
+    assert await _finding_of_forgotten(scene, lost) is Finding.ANSWERED
+    assert lost.happened
+
+
+@ONE_BACKEND
+async def test_a_forgotten_prompt_that_was_never_sent_is_looked_up_and_sent(scene: HostScene) -> None:
+    lost = LostReply(commands.SendQuery)
+    assert await _finding_of_forgotten(scene, lost) is Finding.ABSENT
+    assert lost.happened
+
+
+@ONE_BACKEND
+async def test_however_many_commands_are_forgotten_all_of_them_are_found_at_once(scene: HostScene) -> None:
+    diary: list[str] = []
+
+    async def note(transaction: Transaction) -> None:
+        for put in transaction.changes.puts.values():
+            if put.record.kind == HOSTS.name:
+                diary.append("looks again")
+            elif put.record.kind == COMMANDS.name:
+                diary.append(put.record.id)
+
+    await scene.start_host(wrap=lambda bus: BarredBus(bus, note), lease=timedelta(seconds=3))
+    forgotten = await _leave_accepted(scene, commands.ReleaseWorkTree, MORE_THAN_A_PAGE)
+
+    async def all_found() -> bool:
+        return set(forgotten) <= set(diary)
+
+    await eventually(all_found)
+    found = [index for index, word in enumerate(diary) if word in forgotten]
+    assert "looks again" not in diary[found[0] : found[-1]]
+
+
+@ONE_BACKEND
+async def test_a_new_life_gives_up_all_that_an_earlier_one_had_accepted(scene: HostScene) -> None:
+    await _leave_accepted(scene, commands.StartAgent, MORE_THAN_A_PAGE)
+    await scene.start_host()
+    assert await scene.accepted() == []
+
+
+@ONE_BACKEND
+async def test_a_forgotten_command_that_is_over_meanwhile_is_not_begun_any_more(scene: HostScene) -> None:
+    lost = LostReply(commands.StartAgent)
+    await scene.start_host(wrap=lost.wrap, lease=timedelta(seconds=3))
+    workflow = await scene.begin(writes("one"))
+
+    async def happened() -> bool:
+        return lost.happened
+
+    await eventually(happened)
+    await lifecycle.cancel(scene.bus, workflow.id, actor=ANNA)
+    await scene.until(workflow, WorkflowStatus.CANCELLED)
+    await scene.until_all_answered()
+    assert not list(scene.folders().sessions.iterdir())
+
+
+@ONE_BACKEND
+async def test_what_an_earlier_placement_left_accepted_is_not_begun_any_more(scene: HostScene) -> None:
+    await scene.start_host(lease=BRIEF)
+    stay = scene.stay("one")
+    workflow = await scene.begin(writes("one", *stay.steps))
+    await stay.reached()
+    earlier = commands.StartAgent(
+        workflow_id=workflow.id,
+        host="host-a",
+        epoch=0,
+        attempt=1,
+        work_id=workflow.works[0].id,
+        work_space_id="earlier",
+        model="",
+        session=None,
+        work_tree_ids=(),
+        mcp_server_refs=(),
+        reports=(),
+    )
+    document = {"type": commands.StartAgent.__name__, **msgspec.to_builtins(earlier)}
+    left = Record(kind=COMMANDS.name, id=f"{workflow.id}.earlier", state=ACCEPTED, owner="host-a", doc=document)
+    async with scene.bus.transaction() as transaction:
+        await transaction.put(left)
+
+    async def given_up() -> bool:
+        return left.id not in {record.id for record in await scene.accepted()}
+
+    await eventually(given_up)
+    stay.let_go()
+    await scene.until(workflow, WorkflowStatus.COMPLETED)
+    assert len(list(scene.folders().sessions.glob("*.json"))) == 1
+
+
+@ONE_BACKEND
+async def test_the_checkout_of_an_ended_run_is_removed_although_the_host_ends_in_between(scene: HostScene) -> None:
+    lost = LostReply(commands.ReleaseWorkTree)
+    host = await scene.start_host(wrap=lost.wrap)
+    workflow = await scene.begin(work("one", task({"write": f"{APP}/one.txt"})))
+    completed = await scene.until(workflow, WorkflowStatus.COMPLETED)
+    await lifecycle.release(scene.bus, workflow.id, actor=ANNA)
+
+    async def happened() -> bool:
+        return lost.happened
+
+    await eventually(happened)
+    await scene.stop_host(host)
+    await scene.start_host(lease=BRIEF)
+    await scene.until_true(workflow, lambda now: now.work_trees[0].status is WorkTreeStatus.RELEASED)
+    assert not scene.tree(completed).exists()
+
+
+@ONE_BACKEND
+async def test_a_host_that_can_no_longer_keep_its_lease_for_a_bug_ends_with_all_it_runs(scene: HostScene) -> None:
+    stay = scene.stay("one")
+
+    async def break_renewal(transaction: Transaction) -> None:
+        if stay.is_there.exists() and any(kind == HOSTS.name for kind, _ in transaction.changes.puts):
+            raise ZeroDivisionError
+
+    host = await scene.start_host(wrap=lambda bus: BarredBus(bus, break_renewal), lease=BRIEF)
+    await scene.begin(writes("one", *stay.steps))
+    await stay.reached()
+    with pytest.raises(ZeroDivisionError):
+        await scene.ended(host)
+    assert scene.processes() == []
+
+
+@ONE_BACKEND
+async def test_a_second_host_in_the_same_directory_is_refused(scene: HostScene) -> None:
+    await scene.start_host("host-a")
+    second = SoldierHost(scene.bus, "host-b", ScriptedAgents(), scene.folders("host-a"), slots=1)
+    with pytest.raises(Misconfigured, match=r"another host uses .*: stop it, or give this one a directory of its own"):
+        await second.run()
+    assert await scene.host("host-b") is None
+
+
+async def _finding_of_forgotten(scene: HostScene, lost: LostAnswer | LostReply) -> Finding:
+    """Run a Task whose prompt is forgotten once; returns what its transcript told before it was sent again or not."""
+    await scene.start_host(wrap=lost.wrap, lease=BRIEF)
+    workflow = await scene.begin(work("one", task({"append": f"{APP}/one.txt", "text": "once\n"})))
+    completed = await scene.until(workflow, WorkflowStatus.COMPLETED)
+    assert (scene.tree(completed) / "one.txt").read_text() == "once\n"
+    (looked_up,) = await scene.logged(workflow, answers.QueryReconciled)
+    return Finding(looked_up.data["finding"])
+
+
+async def _is_up(scene: HostScene, name: str) -> bool:
+    host = await scene.host(name)
+    return host is not None and host.status is HostStatus.UP
+
+
+async def _leave_accepted(scene: HostScene, command: type[commands.Command], count: int) -> list[str]:
+    """Let a host have accepted so many commands that are over; returns their records."""
+    workflow = await scene.create_run(writes("one"))
+    over = commands.ReleaseWorkTree(workflow_id=workflow.id, host="host-a", epoch=0, attempt=1, work_tree_id="gone")
+    document = {**msgspec.to_builtins(over), "type": command.__name__}
+    names = [f"{workflow.id}.{number:03d}" for number in range(count)]
+    async with scene.bus.transaction() as transaction:
+        for name in names:
+            await transaction.put(Record(kind=COMMANDS.name, id=name, state=ACCEPTED, owner="host-a", doc=document))
+    return names
+
+
+def _only_looks(transaction: Transaction) -> bool:
+    """Tell whether a transaction is one in which a host looks for what it has forgotten."""
+    return not (transaction.held or transaction.changes.puts or transaction.changes.copies)

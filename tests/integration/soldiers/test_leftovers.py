@@ -1,0 +1,56 @@
+"""What an earlier life of a host left running is ended as it starts again, and nothing else."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from kingdom.soldiers.leftovers import end_leftovers
+from tests.integration.running import PATIENCE_SECONDS
+from tests.integration.soldiers.host_scene import HostScene
+
+
+@asynccontextmanager
+async def at_home(home: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run a process with a home until the end of the block."""
+    process = await asyncio.create_subprocess_exec("/bin/sleep", "300", env={"HOME": str(home)})
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def is_killed(process: asyncio.subprocess.Process) -> bool:
+    return await asyncio.wait_for(process.wait(), PATIENCE_SECONDS) == -signal.SIGKILL
+
+
+async def test_every_process_at_home_in_the_directory_of_a_host_is_killed_and_no_other(tmp_path: Path) -> None:
+    mine = tmp_path / "host-a"
+    async with (
+        at_home(mine) as one,
+        at_home(mine / "runs" / "wf-1") as two,
+        at_home(tmp_path) as above,
+        at_home(tmp_path / "host-a2") as beside,
+        at_home(tmp_path / "elsewhere" / "host-a") as elsewhere,
+    ):
+        assert end_leftovers(mine) == 2
+        assert await is_killed(one)
+        assert await is_killed(two)
+        assert [each.returncode for each in (above, beside, elsewhere)] == [None] * 3
+        assert end_leftovers(mine) == 0
+
+
+@pytest.mark.parametrize("backend", ["files"], indirect=True)
+async def test_a_host_that_starts_ends_what_its_earlier_life_left_running(scene: HostScene) -> None:
+    async with (
+        at_home(scene.folders("host-a").home("wf-1")) as left,
+        at_home(scene.folders("host-b").home("wf-1")) as of_another_host,
+    ):
+        await scene.start_host("host-a")
+        assert await is_killed(left)
+        assert of_another_host.returncode is None

@@ -1,0 +1,236 @@
+"""One repository and many who use it at once; what a killed git leaves behind."""
+
+import asyncio
+import fcntl
+import shutil
+import sys
+from asyncio.subprocess import Process
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from kingdom.errors import ProgramFailed
+from kingdom.soldiers.checkout import Checkout
+from kingdom.soldiers.repository import Repository, without_password
+from kingdom.soldiers.trees import Tree, TreeFailed, Trees
+from tests.integration.soldiers.sources import a_tree, files_of, run
+
+
+def entry_of(host: Path, tree: Tree) -> Path:
+    """Return where git keeps the data of a checkout."""
+    return host / "repositories" / f"{tree.git_id}.git" / "worktrees" / tree.path.name
+
+
+async def start_preparing(host: Path, source: Path, first: int, last: int) -> Process:
+    """Start a process that prepares trees of these numbers at once."""
+    module = ["-m", "tests.integration.soldiers.preparing"]
+    return await asyncio.create_subprocess_exec(
+        sys.executable, *module, host, source, str(first), str(last), stderr=asyncio.subprocess.PIPE
+    )
+
+
+async def test_fifty_trees_are_prepared_at_once_by_two_processes(host: Path, source: Path) -> None:
+    processes = [await start_preparing(host, source, first, first + 25) for first in (0, 25)]
+    errors = [(await process.communicate())[1].decode() for process in processes]
+    assert errors == ["", ""]
+    assert [process.returncode for process in processes] == [0, 0]
+    wanted = files_of(source)
+    assert [files_of(host / "trees" / f"tree{number}") for number in range(50)] == [wanted] * 50
+
+
+async def test_lock_files_of_a_killed_git_are_removed(trees: Trees, host: Path, source: Path) -> None:
+    tree = a_tree(host, source)
+    await trees.prepare([tree])
+    repository = host / "repositories" / "app.git"
+    locks = [
+        entry_of(host, tree) / "index.lock",
+        entry_of(host, tree) / "HEAD.lock",
+        entry_of(host, tree) / "ORIG_HEAD.lock",
+        repository / "refs" / "heads" / f"{tree.branch}.lock",
+    ]
+    for lock in locks:
+        lock.touch()
+    await trees.prepare([tree])
+    assert not any(lock.exists() for lock in locks)
+    for lock in [*locks, repository / "config.lock", repository / "refs" / "remotes" / "origin" / "main.lock"]:
+        lock.touch()
+    (tree.path / "new.txt").write_text("new\n")
+    kept = [tree.checkpoint_ref("c1"), tree.rescue_ref("r1")]
+    for ref in kept:
+        (repository / ref).parent.mkdir(parents=True)
+        (repository / f"{ref}.lock").touch()
+    await trees.checkpoint([tree], "c1", "work")
+    assert await trees.roll_back([tree], {}, [tree.id], "r1") == (kept[1],)
+    run("commit", "--quiet", "--allow-empty", "-m", "second", cwd=source)
+    await trees.prepare([a_tree(host, source, "tree2")])
+    assert list(repository.rglob("*.lock")) == []
+
+
+async def test_a_checkout_that_git_had_only_begun_is_made_anew(trees: Trees, host: Path, source: Path) -> None:
+    first, tree = a_tree(host, source, "tree0"), a_tree(host, source)
+    await trees.prepare([first])
+    # So far a killed `git worktree add` had come; a fetch stumbles over such a HEAD.
+    entry_of(host, tree).mkdir()
+    (entry_of(host, tree) / "locked").write_text("initializing")
+    (entry_of(host, tree) / "HEAD").write_text("0" * 40)
+    (entry_of(host, tree) / "commondir").write_text("../..\n")
+    (entry_of(host, tree) / "gitdir").write_text(f"{tree.path}/.git\n")
+    tree.path.mkdir()
+    (tree.path / ".git").write_text(f"gitdir: {entry_of(host, tree)}\n")
+    await trees.prepare([a_tree(host, source, "tree2")])
+    await trees.prepare([tree])
+    assert files_of(tree.path) == files_of(source)
+
+
+async def test_a_checkout_without_all_its_files_is_completed(trees: Trees, host: Path, source: Path) -> None:
+    tree = a_tree(host, source)
+    await trees.prepare([tree])
+    run("update-ref", "-d", tree.start_ref, cwd=tree.path)
+    (tree.path / "file1.txt").unlink()
+    (entry_of(host, tree) / "index").unlink()
+    (entry_of(host, tree) / "index.lock").touch()
+    await trees.prepare([tree])
+    assert files_of(tree.path) == files_of(source)
+    assert await trees.base_of(tree) == run("rev-parse", "main", cwd=source)
+
+
+async def test_a_checkout_whose_files_are_gone_is_made_anew_with_its_commits(
+    trees: Trees, host: Path, source: Path
+) -> None:
+    tree = a_tree(host, source)
+    await trees.prepare([tree])
+    (tree.path / "new.txt").write_text("new\n")
+    await trees.commit([tree], "work")
+    shutil.rmtree(tree.path)
+    await trees.prepare([tree])
+    assert (tree.path / "new.txt").read_text() == "new\n"
+
+
+async def test_a_second_prepare_that_was_killed_does_not_pass_for_deleted_files(
+    trees: Trees, host: Path, source: Path
+) -> None:
+    tree = a_tree(host, source)
+    await trees.prepare([tree])
+    await trees.release(tree, "r1")
+    repository = host / "repositories" / "app.git"
+    run("worktree", "add", "--quiet", "--no-checkout", str(tree.path), tree.branch, cwd=repository)
+    with pytest.raises(ProgramFailed, match="never completed"):
+        await trees.commit([tree], "nothing")
+    await trees.prepare([tree])
+    assert files_of(tree.path) == files_of(source)
+
+
+async def test_a_host_that_was_killed_at_any_time_prepares_again(trees: Trees, host: Path, source: Path) -> None:
+    for number in range(12):
+        process = await start_preparing(host, source, number, number + 3)
+        # Python itself takes a while to start; the kills fall before, into and after the work of git.
+        await asyncio.wait([asyncio.create_task(process.wait())], timeout=0.1 + number * 0.02)
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+        wanted = [a_tree(host, source, f"tree{each}") for each in range(number, number + 3)]
+        await trees.prepare(wanted)
+        assert [files_of(tree.path) for tree in wanted] == [files_of(source)] * 3
+        assert [run("status", "--porcelain", cwd=tree.path) for tree in wanted] == [""] * 3
+
+
+async def test_a_branch_of_an_interrupted_prepare_is_used(trees: Trees, host: Path, source: Path) -> None:
+    tree = a_tree(host, source)
+    await trees.prepare([a_tree(host, source, "tree0")])
+    start = run("rev-parse", "main", cwd=source)
+    run("branch", "--no-track", tree.branch, "origin/main", cwd=host / "repositories" / "app.git")
+    run("commit", "--quiet", "--allow-empty", "-m", "second", cwd=source)
+    await trees.prepare([tree])
+    assert await trees.base_of(tree) == start == run("rev-parse", "HEAD", cwd=tree.path)
+
+
+async def test_files_that_nobody_knows_of_are_left_alone(trees: Trees, host: Path, source: Path) -> None:
+    tree = a_tree(host, source)
+    tree.path.mkdir(parents=True)
+    (tree.path / "precious.txt").write_text("precious\n")
+    with pytest.raises(TreeFailed, match="move them away"):
+        await trees.prepare([tree])
+    assert files_of(tree.path) == {"precious.txt": "precious\n"}
+
+
+async def test_a_path_of_another_checkout_is_refused(trees: Trees, host: Path, source: Path) -> None:
+    tree = a_tree(host, source)
+    await trees.prepare([tree])
+    (tree.path / "new.txt").write_text("new\n")
+    with pytest.raises(TreeFailed, match="use another path"):
+        await trees.prepare([a_tree(host, source, "tree2", path=tree.path)])
+    assert (tree.path / "new.txt").exists()
+
+
+async def test_a_branch_name_can_become_a_folder_of_branches(trees: Trees, host: Path, source: Path) -> None:
+    run("branch", "topic", cwd=source)
+    await trees.prepare([a_tree(host, source, base_branch="topic")])
+    run("branch", "-D", "topic", cwd=source)
+    run("branch", "topic/one", cwd=source)
+    await trees.prepare([a_tree(host, source, "tree2", base_branch="topic/one")])
+
+
+async def test_a_changed_address_is_used_from_then_on(trees: Trees, host: Path, source: Path, tmp_path: Path) -> None:
+    await trees.prepare([a_tree(host, source)])
+    source.rename(tmp_path / "moved")
+    await trees.prepare([a_tree(host, source, "tree2", url=str(tmp_path / "moved"))])
+    assert run("config", "remote.origin.url", cwd=host / "trees" / "tree2") == str(tmp_path / "moved")
+
+
+async def test_checkouts_are_told_apart_where_their_folders_have_one_name(
+    trees: Trees, host: Path, source: Path
+) -> None:
+    first, second = a_tree(host, source), a_tree(host, source, "tree2", path=host / "other" / "tree1")
+    await trees.prepare([first, second])
+    for tree in (first, second):
+        (tree.path / f"{tree.id}.txt").touch()
+        await trees.commit([tree], tree.id)
+    assert [run("log", "-1", "--format=%s", tree.branch, cwd=tree.path) for tree in (first, second)] == [
+        first.id,
+        second.id,
+    ]
+    await trees.release(first, "end")
+    assert (await trees.commit([second], "nothing"))[second.id] == run("rev-parse", second.branch, cwd=second.path)
+
+
+async def test_the_data_of_other_checkouts_is_not_looked_at(trees: Trees, host: Path, source: Path) -> None:
+    tree = a_tree(host, source)
+    await trees.prepare([tree])
+    for number in range(20):
+        # Reading a folder as a file would fail.
+        (entry_of(host, tree).parent / f"other{number}" / "gitdir").mkdir(parents=True)
+    repository = Repository(host / "repositories" / "app.git", url=str(source), home=host)
+    assert Checkout(repository, tree.path, tree.branch).is_there
+
+
+async def test_the_lock_is_waited_for_without_holding_up_others(host: Path, source: Path) -> None:
+    repository = Repository(host / "app.git", url=str(source), home=host)
+    host.mkdir()
+    with (host / "app.lock").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        waiting = asyncio.create_task(_take(repository))
+        done, _ = await asyncio.wait([waiting], timeout=0.2)
+        assert not done
+    await asyncio.wait_for(waiting, 5)
+
+
+async def test_who_is_cancelled_while_waiting_for_the_lock_does_not_get_it(host: Path, source: Path) -> None:
+    repository = Repository(host / "app.git", url=str(source), home=host)
+    async with repository.held():
+        waiting = asyncio.create_task(_take(repository))
+        await asyncio.wait([waiting], timeout=0.05)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    await asyncio.wait_for(_take(repository), 5)
+
+
+def test_passwords_are_not_shown() -> None:
+    assert without_password("https://ada:secret@example.org/app.git") == "https://example.org/app.git"
+    assert without_password("git@example.org:app.git") == "git@example.org:app.git"
+
+
+async def _take(repository: Repository) -> None:
+    async with repository.held():
+        pass

@@ -1,0 +1,233 @@
+import asyncio
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from kingdom.soldiers.agent import Agent, AgentFailed, AgentGone, Answered, Prompt, Said
+from kingdom.soldiers.process import start_program
+from kingdom.soldiers.scripted.client import ScriptedAgent, ScriptedAgents
+from kingdom.soldiers.transcript import read_entries
+from kingdom.workflow.model.answers import Finding
+from tests.contract.agents.stage import AT_ONCE, ENVIRONMENT, Stage, follow, until_exists, updates_of
+from tests.integration.processes import child
+from tests.integration.running import PATIENCE_SECONDS
+from tests.integration.soldiers.processes import MARK, marked, until_none, until_runs
+
+needs_bubblewrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+
+
+@pytest.fixture
+def mark() -> str:
+    return uuid4().hex
+
+
+@pytest.fixture
+async def stage(tmp_path: Path, mark: str) -> AsyncIterator[Stage]:
+    stage = Stage(ScriptedAgents(), tmp_path, {**ENVIRONMENT, MARK: mark})
+    yield stage
+    await stage.close()
+    assert marked(mark) == []
+
+
+async def in_a_tool(agent: Agent, stage: Stage, mark: str) -> asyncio.Task[list[Any]]:
+    """Let an agent do a step and then hang in a tool that has a session of its own and a daemon."""
+    steps = ({"append": "log", "text": "a"}, {"run": "setsid sleep 912 & sleep 913", "first_time_only": True})
+    turn = asyncio.create_task(follow(agent, *steps, {"append": "log", "text": "b"}, prompt_id="t1#1"))
+    await until_runs(mark, "sleep 912")
+    await until_runs(mark, "sleep 913")
+    assert (stage.work_space / "log").read_text() == "a"
+    return turn
+
+
+async def test_a_file_is_written_into_new_folders_and_appended_to(stage: Stage) -> None:
+    agent = await stage.start()
+    await follow(agent, {"write": "a/b/c", "text": "zwölf\r\n"}, {"append": "a/b/c", "text": "more"})
+    assert (stage.work_space / "a/b/c").read_bytes() == "zwölf\r\nmore".encode()
+
+
+async def test_a_file_that_cannot_be_written_fails_the_turn(stage: Stage) -> None:
+    agent = await stage.start()
+    with pytest.raises(AgentFailed, match="could not be written"):
+        await follow(agent, {"write": "."})
+
+
+async def test_a_command_runs_in_the_work_space_and_is_noted_with_its_output(stage: Stage) -> None:
+    agent = await stage.start()
+    await follow(agent, {"run": "pwd; echo problem >&2"})
+    outputs = [entry["output"] for entry in read_entries(stage.transcript) if "output" in entry]
+    assert outputs == [f"{stage.work_space}\nproblem\n"]
+
+
+async def test_a_failing_command_fails_the_turn_unless_it_may(stage: Stage) -> None:
+    agent = await stage.start()
+    assert (await follow(agent, {"run": "exit 4", "may_fail": True}))[-1] == Answered("done", 0.0)
+    with pytest.raises(AgentFailed, match=r"exit code 4: what a pity"):
+        await follow(agent, {"run": "echo what a pity; exit 4"})
+
+
+async def test_output_of_a_tool_that_is_no_text_harms_nobody(stage: Stage) -> None:
+    agent = await stage.start()
+    with pytest.raises(AgentFailed, match="a\N{REPLACEMENT CHARACTER}b"):
+        await follow(agent, {"run": r"printf 'a\377b'; exit 1"}, prompt_id="t1#1")
+    assert (await follow(agent, prompt_id="t1#2"))[-1] == Answered("done", 0.0)
+
+
+async def test_a_tool_has_exactly_the_environment_of_the_launch(stage: Stage, mark: str) -> None:
+    agent = await stage.start()
+    await follow(agent, {"run": "/usr/bin/env > env.txt"})
+    given = {**ENVIRONMENT, MARK: mark, "PWD": str(stage.work_space)}
+    lines = (stage.work_space / "env.txt").read_text().splitlines()
+    assert dict(line.split("=", 1) for line in lines) == given
+
+
+async def test_a_tool_has_a_session_of_its_own(stage: Stage) -> None:
+    agent = await stage.start()
+    await follow(agent, {"run": "cut -d' ' -f1,6 /proc/$$/stat > ids"})
+    pid, session = (stage.work_space / "ids").read_text().split()
+    assert pid == session
+
+
+async def test_a_stream_comes_in_words_and_takes_its_time(stage: Stage) -> None:
+    agent = await stage.start()
+    began = time.monotonic()
+    told = await follow(agent, {"stream": "one two  three", "every": 0.05})
+    assert told[:-1] == [Said("one "), Said("two  "), Said("three")]
+    assert time.monotonic() - began >= 0.15
+
+
+async def test_a_step_waits_for_a_file(stage: Stage) -> None:
+    agent = await stage.start()
+    turn = asyncio.create_task(follow(agent, {"write": "began"}, {"wait_for": "go"}))
+    await until_exists(stage.work_space / "began")
+    assert not turn.done()
+    (stage.work_space / "go").touch()
+    assert (await turn)[-1] == Answered("done", 0.0)
+
+
+async def test_five_megabytes_in_a_line_come_through_both_ways(stage: Stage) -> None:
+    agent = await stage.start()
+    text = "x" * 5_000_000
+    assert await follow(agent, {"say": text}, {"answer": text}) == [Said(text), Answered(text, 0.0)]
+    assert (await stage.client.inspect(stage.launch(), "w1-t1#1")).text == text
+
+
+async def test_modules_in_the_work_space_are_not_taken_for_kingdom_or_python(stage: Stage) -> None:
+    for name in ("kingdom", "asyncio", "msgspec"):
+        (stage.work_space / f"{name}.py").write_text("raise SystemExit('this is foreign code')")
+    agent = await stage.start()
+    assert (await follow(agent))[-1] == Answered("done", 0.0)
+
+
+async def test_an_interrupt_in_a_tool_ends_the_tool(stage: Stage, mark: str) -> None:
+    agent = await stage.start()
+    turn = asyncio.create_task(follow(agent, {"run": "sleep 914"}, prompt_id="t1#1"))
+    await until_runs(mark, "sleep 914")
+    await agent.interrupt()
+    with pytest.raises(AgentFailed, match="interrupted"):
+        await asyncio.wait_for(turn, PATIENCE_SECONDS)
+    assert "sleep 914" not in marked(mark)
+    assert (await follow(agent, prompt_id="t2#1"))[-1] == Answered("done", 0.0)
+
+
+@needs_bubblewrap
+async def test_an_agent_that_is_stopped_in_a_tool_leaves_no_process(stage: Stage, mark: str) -> None:
+    agent = await stage.start()
+    turn = await in_a_tool(agent, stage, mark)
+    await agent.stop(AT_ONCE)
+    assert marked(mark) == []
+    with pytest.raises(AgentGone, match="SIGKILL"):
+        await turn
+
+
+@needs_bubblewrap
+async def test_an_agent_killed_in_a_tool_leaves_no_process_and_its_session_goes_on(stage: Stage, mark: str) -> None:
+    agent = await stage.start()
+    turn = await in_a_tool(agent, stage, mark)
+    assert agent.pid is not None
+    os.kill(agent.pid, signal.SIGKILL)
+    assert "killed by SIGKILL" in await asyncio.wait_for(agent.ended(), PATIENCE_SECONDS)
+    assert marked(mark) == []
+    with pytest.raises(AgentGone, match="killed by SIGKILL"):
+        await turn
+    assert (await stage.client.inspect(stage.launch(agent.session), "t1#1")).finding is Finding.UNFINISHED
+    again = await stage.start(agent.session)
+    told = await updates_of(again, Prompt(id="t1#2", text="go on", continues=True))
+    assert told[-1] == Answered("done", 0.0)
+    assert (stage.work_space / "log").read_text() == "ab"
+    assert (await stage.client.inspect(stage.launch(agent.session), "t1#2")).finding is Finding.ANSWERED
+
+
+@needs_bubblewrap
+async def test_agent_and_tools_die_with_the_process_that_started_them(tmp_path: Path, mark: str) -> None:
+    async with child("integration.soldiers.starting_child", folder=str(tmp_path), mark=mark) as host:
+        assert marked(mark) != []
+        host.signal(signal.SIGKILL)
+        await host.ends()
+        await until_none(mark)
+
+
+async def test_an_agent_that_does_not_come_up_says_why(stage: Stage) -> None:
+    stage.transcript.mkdir()
+    with pytest.raises(AgentGone, match=r"(?s)did not come up: exit code 1; its last words: .*IsADirectoryError"):
+        await stage.start()
+
+
+async def test_a_start_that_is_given_up_leaves_no_process(stage: Stage, mark: str) -> None:
+    # Nobody will ever write into it, so the agent cannot come up.
+    os.mkfifo(stage.transcript)
+    starting = asyncio.create_task(stage.client.start(stage.launch()))
+    await until_runs(mark, f"{sys.executable} -I -m kingdom.soldiers.scripted.program")
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert marked(mark) == []
+
+
+@pytest.mark.parametrize("rounds", range(5))
+async def test_a_start_that_is_given_up_early_leaves_no_process(stage: Stage, mark: str, rounds: int) -> None:
+    starting = asyncio.create_task(stage.client.start(stage.launch()))
+    for _ in range(rounds):
+        await asyncio.sleep(0)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert marked(mark) == []
+
+
+async def test_an_agent_that_leaves_a_torn_line_is_continued(stage: Stage) -> None:
+    agent = await stage.start()
+    steps = ({"append": "log", "text": "a"}, {"crash": 1, "first_time_only": True}, {"append": "log", "text": "b"})
+    with pytest.raises(AgentGone):
+        await follow(agent, *steps, prompt_id="t1#1")
+    with stage.transcript.open("ab") as file:
+        file.write(b'{"prompt": "t1#1", "st')
+    again = await stage.start(agent.session)
+    await updates_of(again, Prompt(id="t1#2", text="go on", continues=True))
+    assert (stage.work_space / "log").read_text() == "ab"
+
+
+NONSENSE = {
+    "no message": """printf '{}'""",
+    "no text": r"""printf '{"type":"Ready","session":"\377"}'""",
+    "too deep": r"""printf '{"type":"Ready","other":'; head -c 100000 /dev/zero | tr '\0' '['""",
+}
+
+
+@pytest.mark.parametrize("nonsense", NONSENSE.values(), ids=NONSENSE)
+async def test_an_agent_that_speaks_nonsense_is_killed(stage: Stage, mark: str, nonsense: str) -> None:
+    say_it = f"{nonsense}; echo; sleep 914"
+    program = await start_program(
+        ["/bin/sh", "-c", say_it], cwd=stage.work_space, environment={**ENVIRONMENT, MARK: mark}, errors=stage.errors
+    )
+    agent = ScriptedAgent(program)
+    with pytest.raises(AgentGone, match="SIGKILL"):
+        await asyncio.wait_for(agent.comes_up(), PATIENCE_SECONDS)
+    assert marked(mark) == []

@@ -1,0 +1,77 @@
+"""What is said of commands: under their own placement, and as their contract promises."""
+
+from typing import Any
+
+import pytest
+
+from kingdom.errors import ProgramFailed
+from kingdom.soldiers.agent import AgentFailed
+from kingdom.soldiers.briefing import document_of
+from kingdom.soldiers.errands import ERRANDS, answer, failure
+from kingdom.soldiers.trees import TreeFailed
+from kingdom.workflow.model import answers, commands
+from tests.unit.soldiers.launching import a_start
+
+WHERE: dict[str, Any] = {"workflow_id": "wf-1", "host": "host-a", "epoch": 3, "attempt": 7}
+TREES = tuple(
+    commands.WantedTree(work_tree_id=name, git_id="app", base_branch="main", branch=name) for name in ("t1", "t2")
+)
+TURN: dict[str, Any] = {"work_id": "w1", "agent_attempt": 1, "task_id": "w1-t1", "report_outline": ()}
+SAMPLES: tuple[commands.Command, ...] = (
+    commands.PrepareResources(trees=TREES, **WHERE),
+    a_start(),
+    commands.SendQuery(query="", timeout_seconds=None, **TURN, **WHERE),
+    commands.GenerateReport(report_id="w1-t1-report", **TURN, **WHERE),
+    commands.VerifyWork(work_id="w1", agent_attempt=1, commands=(), work_tree_ids=(), **WHERE),
+    commands.TakeCheckpoint(work_id="w1", checkpoint_id="c1", work_tree_ids=(), **WHERE),
+    commands.RollBack(checkpoint_id=None, commits={}, to_base=(), work_space_ids=(), **WHERE),
+)
+
+
+@pytest.mark.parametrize("command", SAMPLES, ids=lambda command: type(command).__name__)
+def test_what_fails_is_answered_as_the_contract_of_its_command_says(command: commands.Command) -> None:
+    (said,) = failure(command, ProgramFailed("it broke"))
+    assert type(said) in commands.COMMANDS[type(command)].answers
+    assert (said.host, said.epoch, said.attempt) == (command.host, command.epoch, command.attempt)
+    assert said.error == "it broke"  # type: ignore[attr-defined]
+
+
+def test_a_release_that_failed_is_said() -> None:
+    (said,) = failure(commands.ReleaseWorkTree(work_tree_id="t1", **WHERE), ProgramFailed("it broke"))
+    assert isinstance(said, answers.WorkTreeReleaseFailed)
+    assert (said.work_tree_id, said.error) == ("t1", "it broke")
+
+
+def test_every_command_is_an_errand_or_ends_an_agent() -> None:
+    assert {*ERRANDS, commands.StopAgent, commands.InterruptAgent} == commands.COMMANDS.keys()
+
+
+def test_a_failed_checkout_is_named() -> None:
+    (said,) = failure(SAMPLES[0], TreeFailed("t2", "no branch"))
+    assert isinstance(said, answers.WorkTreeFailed)
+    assert said.work_tree_id == "t2"
+
+
+def test_a_failed_turn_is_paid_for() -> None:
+    (said,) = failure(SAMPLES[2], AgentFailed("too long", 0.5))
+    assert isinstance(said, answers.QueryFailed)
+    assert said.cost_usd == 0.5
+
+
+def test_an_error_without_words_is_named_and_a_long_one_keeps_its_end() -> None:
+    (unnamed,) = failure(SAMPLES[2], KeyError())
+    (long,) = failure(SAMPLES[2], ProgramFailed("a" * 5000 + "the end"))
+    assert isinstance(unnamed, answers.QueryFailed)
+    assert isinstance(long, answers.QueryFailed)
+    assert unnamed.error == "KeyError"
+    assert long.error.endswith("the end")
+    assert len(long.error) == 2000
+
+
+def test_an_answer_repeats_what_it_shares_with_its_command() -> None:
+    said = answer(SAMPLES[5], answers.CheckpointCreated, commits={"t1": "abc"})
+    assert said == answers.CheckpointCreated(checkpoint_id="c1", work_id="w1", commits={"t1": "abc"}, **WHERE)
+
+
+def test_a_report_file_names_its_document() -> None:
+    assert document_of("reports/w1-t1-report-a2.md") == "w1-t1-report-a2"
