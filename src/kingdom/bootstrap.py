@@ -48,7 +48,7 @@ async def open_bus(
     """
     every = [EFFECTS, SEQUENCES, *kinds]
     bus: Any
-    if directory := _directory(url):
+    if directory := directory_of(url):
         bus = _files().FilesBus(directory, topology, every, idle_limit=idle_limit, create=create)
     else:
         bus = _postgres(url).PostgresBus(
@@ -68,7 +68,7 @@ async def open_bus(
 def throwaway_store(url: str, schema: str) -> ThrowawayStore:
     """Return a store for one verification, which is not made yet, in a schema or directory of its own."""
     store: ThrowawayStore
-    if directory := _directory(url):
+    if directory := directory_of(url):
         store = _files().FilesThrowaway(directory, schema)
     else:
         store = _postgres(url).PostgresThrowaway(url, schema)
@@ -89,7 +89,7 @@ def movable_of(bus: Bus) -> Movable:
 
 async def migrate(url: str, *, schema: str = DEFAULT_SCHEMA) -> list[str]:
     """Bring the store up to this version; returns the names of the migrations that were applied."""
-    if directory := _directory(url):
+    if directory := directory_of(url):
         async with _files().FilesBus(directory, Topology(())):
             return []
     return [migration.name for migration in await _postgres(url).migrate(url, schema)]
@@ -97,12 +97,12 @@ async def migrate(url: str, *, schema: str = DEFAULT_SCHEMA) -> list[str]:
 
 async def pending_migrations(url: str, *, schema: str = DEFAULT_SCHEMA) -> list[str]:
     """Return the names of the migrations that the store does not have yet; files never need one."""
-    if _directory(url):
+    if directory_of(url):
         return []
     return [migration.name for migration in await _postgres(url).pending_migrations(url, schema)]
 
 
-def _directory(url: str) -> Path | None:
+def directory_of(url: str) -> Path | None:
     """Return the directory that a URL names, or None where it names something else."""
     scheme, found, path = url.partition(":")
     if not found or scheme.lower() != _FILE_SCHEME:

@@ -13,6 +13,12 @@ from kingdom.errors import KingdomError, Misconfigured, Unavailable
 
 # Each noun is a module beside this one, loaded only when it is used, so that help comes at once.
 _NOUNS = {
+    "workflow": "Runs: create, start, watch, pause, resume, look at what they left.",
+    "template": "Templates: what runs are made from, as YAML files.",
+    "git": "The repositories that runs may use.",
+    "mcp": "The MCP servers that agents may call.",
+    "host": "The machines that run agents.",
+    "engine": "Take every run its next step, until stopped; with --host run agents too.",
     "bus": "The durable event bus: publish, work, look, repair.",
     "storage": "The store behind it: move everything to another one.",
 }
@@ -49,7 +55,8 @@ def _kingdom(
 ) -> None:
     """Kingdom runs AI coding agents on a durable event bus.
 
-    Exit codes: 0 done, 1 it failed or was not found, 2 wrong usage or settings, 3 the store cannot be reached.
+    Exit codes: 0 done, 1 it failed or was not found, 2 wrong usage or settings, 3 the store cannot be reached, 4 a run
+    waits for a person.
     """
 
 

@@ -2,18 +2,15 @@
 
 import asyncio
 import logging
-import os
-import signal
-import threading
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import Annotated, Literal
 
 import structlog
 import typer
 from prometheus_client import CollectorRegistry
 
-from kingdom.bootstrap import operations_of, pending_migrations
+from kingdom.bootstrap import operations_of
 from kingdom.bus.app import Application
 from kingdom.bus.logs import configure_logs
 from kingdom.bus.maintenance import maintain, serving_metrics
@@ -23,13 +20,10 @@ from kingdom.cli import exit_code
 from kingdom.cli.application import load_application
 from kingdom.cli.command import Call, command
 from kingdom.cli.inputs import duration
+from kingdom.cli.running import hear_signals, refuse_old_store
 from kingdom.errors import Misconfigured
 
 app = typer.Typer()
-# A handler that blocks the loop cannot be cut off; the process ends anyway.
-_LAST_WAIT_SECONDS = 5.0
-# What a shell reports for a process that a signal has ended.
-_BY_SIGNAL = 128
 # A worker needs a connection for each running handler's transaction, and some for itself.
 _SPARE_CONNECTIONS = 4
 _log = structlog.get_logger("kingdom.bus")
@@ -68,9 +62,7 @@ async def work(
     application = load_application(chosen)
     streams = _streams(application, stream or ())
     registry = CollectorRegistry()
-    missing = await pending_migrations(call.settings.database_url, schema=call.settings.schema)
-    if missing:
-        raise Misconfigured(f"the store lacks {', '.join(missing)}: run `kingdom bus migrate` first")
+    await refuse_old_store(call.settings)
     # A stopped process holds rows until then, a handler slower than its lease is thrown out then: both about a lease.
     idle_limit = max(application.topology.stream(each).lease for each in streams)
     async with call.bus(application, connections=concurrency + _SPARE_CONNECTIONS, idle_limit=idle_limit) as bus:
@@ -109,29 +101,12 @@ def _streams(application: Application, chosen: Sequence[str]) -> list[str]:
 
 
 async def _run(worker: Worker, streams: Sequence[str]) -> int | None:
-    loop = asyncio.get_running_loop()
-    signals = 0
-
-    def stop(*, at_once: bool) -> None:
+    def stop(at_once: bool) -> None:  # noqa: FBT001 - the form that is called
         _log.info("worker stopping", worker=worker.name, at_once=at_once)
         worker.stop(at_once=at_once)
 
-    def hear(number: int, _frame: object) -> None:
-        # A plain handler, since a blocked loop would never run one of its own.
-        nonlocal signals
-        signals += 1
-        at_once = signals > 1
-        with suppress(RuntimeError):
-            # The loop may just have ended; then there is nothing left to stop.
-            loop.call_soon_threadsafe(lambda: stop(at_once=at_once))
-        if at_once:
-            last = threading.Timer(_LAST_WAIT_SECONDS, os._exit, (_BY_SIGNAL + number,))
-            last.daemon = True
-            last.start()
-
-    for each in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(each, hear)
+    heard = hear_signals(stop)
     _log.info("worker started", worker=worker.name, streams=list(streams))
     await worker.run()
-    _log.info("worker ended", worker=worker.name, cut_off=signals > 1)
-    return exit_code.FAILED if signals > 1 else None
+    _log.info("worker ended", worker=worker.name, cut_off=heard.again)
+    return exit_code.FAILED if heard.again else None

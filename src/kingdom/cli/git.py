@@ -1,0 +1,161 @@
+"""`kingdom git …`: the repositories that runs may use."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from kingdom.cli.command import Call, command
+from kingdom.errors import ProgramFailed
+from kingdom.soldiers.git import GitFailed
+from kingdom.soldiers.git import git as run_git
+from kingdom.soldiers.repository import without_password
+from kingdom.workflow import registry
+from kingdom.workflow.model.git import Git
+from kingdom.workflow.reactions import engine
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="The repositories that runs may use.")
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="Its name here.")]
+_LIMIT = timedelta(seconds=30)
+_HEADS = "refs/heads/"
+_NAMES_SHOWN = 20
+
+
+@command(app, "create")
+async def create(
+    call: Call,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name here: lower-case letters, digits, - _ .")],
+    url: Annotated[str, typer.Argument(metavar="URL", help="Its address, or a folder of this host.")],
+    *,
+    branch: Annotated[str, typer.Option(help="Where work starts from; else the branch that its HEAD names.")] = "",
+    checkpoint_remote: Annotated[
+        str, typer.Option(help="Where checkpoints are pushed, so that another host can go on from them.")
+    ] = "",
+    no_check: Annotated[bool, typer.Option("--no-check", help="Do not look whether it can be reached.")] = False,
+) -> None:
+    """Make a repository known; it is looked at first.
+
+    Example: kingdom git create app https://example.org/app.git --branch develop
+
+    JSON: {id, name, url, defaultBranch, checkpointRemote, deleted, deleting}.
+    """
+    url, checkpoint_remote = _address(url), _address(checkpoint_remote)
+    if no_check:
+        branch = branch or "main"
+    else:
+        branch = await _checked_branch(url, branch)
+        if checkpoint_remote:
+            await _ls_remote(checkpoint_remote)
+    git = Git(id=name, name=name, url=url, default_branch=branch, checkpoint_remote=checkpoint_remote)
+    async with call.bus(engine()) as bus:
+        git = await registry.create_git(bus, git, actor=call.settings.actor)
+    if call.output.json:
+        call.output.document(_shown(git))
+    call.output.say(f"Git {name} is known. Templates refer to it by this name and start from {branch} by default.")
+
+
+@command(app, "list")
+async def list_(call: Call) -> None:
+    """Show every repository.
+
+    Example: kingdom git list
+
+    JSON: an array of {id, name, url, defaultBranch, checkpointRemote, deleted, deleting}.
+    """
+    async with call.bus(engine(), create=False) as bus:
+        gits = [_shown(git) for git in await registry.list_gits(bus)]
+    if call.output.json:
+        call.output.document(gits)
+    elif gits:
+        call.output.table(("name", "url", "branch"), [(git.id, git.url, git.default_branch) for git in gits])
+    else:
+        call.output.say("No repository is known. Add one: kingdom git create NAME URL")
+
+
+@command(app, "show")
+async def show(call: Call, name: _Name) -> None:
+    """Show a repository and who uses it.
+
+    Example: kingdom git show app
+
+    JSON: {git: {id, name, url, …}, users: {workflows: [id], templates: [id]}}.
+    """
+    async with call.bus(engine(), create=False) as bus:
+        git, users = await registry.show_git(bus, name)
+    git = _shown(git)
+    if call.output.json:
+        call.output.document({"git": git, "users": users})
+        return
+    rows = {
+        "name": git.id + (" (deleted)" if git.deleted else " (being deleted)" if git.deleting else ""),
+        "url": git.url,
+        "branch": git.default_branch,
+        "checkpoint remote": git.checkpoint_remote or None,
+        "used by workflows": ", ".join(users.workflows) or None,
+        "named by templates": ", ".join(users.templates) or None,
+    }
+    call.output.table(("git", ""), rows.items())
+
+
+@command(app, "delete")
+async def delete(call: Call, name: _Name) -> None:
+    """Forget a repository; refused while a run uses it, and templates lose their references to it.
+
+    Example: kingdom git delete app
+
+    JSON: {id, name, url, defaultBranch, checkpointRemote, deleted, deleting}.
+    """
+    async with call.bus(engine(), create=False) as bus:
+        _, users = await registry.show_git(bus, name)
+        git = await registry.delete_git(bus, name, actor=call.settings.actor)
+    if call.output.json:
+        call.output.document(_shown(git))
+    call.output.say(f"Git {name} is known no more. The repository itself is untouched.")
+    if users.templates:
+        call.output.say(f"Without it now: template {', '.join(users.templates)}.")
+
+
+def _shown(git: Git) -> Git:
+    """Return a Git without the passwords of its addresses."""
+    return msgspec.structs.replace(
+        git, url=without_password(git.url), checkpoint_remote=without_password(git.checkpoint_remote)
+    )
+
+
+def _address(text: str) -> str:
+    """Return a folder of this host as every process can find it; other addresses stay as they are."""
+    is_remote = "://" in text or ":" in text.partition("/")[0]
+    return text if is_remote or not text else str(Path(text).expanduser().absolute())
+
+
+async def _checked_branch(url: str, wanted: str) -> str:
+    """Return the branch to start from, which the repository has."""
+    head, branches = "", []
+    for line in (await _ls_remote(url)).splitlines():
+        value, _, ref = line.partition("\t")
+        if ref == "HEAD" and value.startswith("ref: "):
+            head = value.removeprefix(f"ref: {_HEADS}")
+        elif ref.startswith(_HEADS):
+            branches.append(ref.removeprefix(_HEADS))
+    branch = wanted or head
+    if branch and branch in branches:
+        return branch
+    has = ", ".join(branches[:_NAMES_SHOWN]) or "none yet, push a first commit"
+    missing = f"has no branch {branch!r}" if branch else "does not say which branch is its default"
+    raise ProgramFailed(f"{without_password(url)} {missing}: name one with --branch (it has: {has}), or say --no-check")
+
+
+async def _ls_remote(url: str) -> str:
+    """Ask a repository for its branches and its HEAD, with the rights of whoever asks."""
+    try:
+        return await run_git(
+            "ls-remote", "--symref", "--", url, "HEAD", f"{_HEADS}*", cwd=Path.cwd(), home=Path.home(), limit=_LIMIT
+        )
+    except GitFailed as error:
+        shown = without_password(url)
+        raise ProgramFailed(
+            f"{shown} cannot be reached: check the address and your rights, or say --no-check;"
+            f" {str(error).replace(url, shown)}"
+        ) from error

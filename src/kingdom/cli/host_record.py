@@ -1,0 +1,43 @@
+"""Hosts as the store knows them, and whether one of them is this machine."""
+
+import socket
+from pathlib import Path
+
+import msgspec
+
+from kingdom.bus.port import Bus
+from kingdom.errors import NotFound
+from kingdom.soldiers.folders import Folders
+from kingdom.workflow.model.host import Host
+from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.records import HOSTS
+
+
+async def find_host(bus: Bus, name: str) -> Host:
+    """Return a host by its name."""
+    async with bus.transaction() as transaction:
+        record = await transaction.get(HOSTS.name, name)
+    if record is None:
+        raise NotFound(f"there is no host {name!r}: `kingdom host list` shows those there are")
+    return msgspec.convert(record.doc, Host)
+
+
+async def host_of(bus: Bus, workflow: Workflow) -> Host | None:
+    """Return the host that a run belongs to, if any; one that was lost long ago is forgotten."""
+    try:
+        return await find_host(bus, workflow.placement.host) if workflow.placement else None
+    except NotFound:
+        return None
+
+
+async def folders_here(bus: Bus, workflow: Workflow, what: str) -> Folders:
+    """Return where the host of a run keeps things, if that is this machine; else says where `what` is."""
+    if workflow.placement is None:
+        raise NotFound(f"workflow {workflow.id} was never placed on a host, so there is no {what}: start it first")
+    host = await find_host(bus, workflow.placement.host)
+    if host.machine != socket.gethostname():
+        raise NotFound(
+            f"the {what} of workflow {workflow.id} is on host {host.id}, machine {host.machine or 'unknown'}, in"
+            f" {host.directory}: ask there"
+        )
+    return Folders(Path(host.directory))

@@ -1,0 +1,137 @@
+"""Templates as YAML files: what may stand in one, how it becomes a template, and back.
+
+A task may be just its query, a reference just the id; a Git without `baseBranch` is meant with its default branch.
+"""
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from kingdom.cli.yaml_file import read_yaml, write_yaml
+from kingdom.errors import Misconfigured
+from kingdom.workflow.model.template import WorkflowTemplate
+from kingdom.workflow.registry import ID_PATTERN
+from kingdom.workflow.templates import slug
+
+_Id = Annotated[str, Meta(pattern=ID_PATTERN)]
+_Words = Annotated[str, Meta(min_length=1)]
+_Seconds = Annotated[int, Meta(gt=0)]
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
+    """Something that a file says; a field that nobody knows is an error."""
+
+
+class SectionEntry(Entry, frozen=True, kw_only=True):
+    """One heading that a report shall have, and what belongs under it."""
+
+    title: _Words
+    description: str = ""
+
+
+class TaskEntry(Entry, frozen=True, kw_only=True):
+    """One step: a prompt, and the outline of the document that it shall leave, if any."""
+
+    query: _Words
+    report_outline: tuple[SectionEntry, ...] = ()
+    timeout_seconds: _Seconds | None = None
+
+
+class GitRefEntry(Entry, frozen=True, kw_only=True):
+    """A repository, and the branch that work on it starts from: its default branch unless another is named."""
+
+    git_id: _Id
+    base_branch: str = ""
+
+
+class McpServerRefEntry(Entry, frozen=True, kw_only=True):
+    """An MCP server, and the environment variables that differ from its own."""
+
+    mcp_server_id: _Id
+    env: dict[str, str] = {}
+
+
+class WorkEntry(Entry, frozen=True, kw_only=True):
+    """One agent session: its steps in order, its model, its resources, and the commands that must succeed after it."""
+
+    name: _Words
+    tasks: Annotated[tuple[TaskEntry | _Words, ...], Meta(min_length=1)]
+    model: str = ""
+    git_refs: tuple[GitRefEntry | _Id, ...] = ()
+    mcp_server_refs: tuple[McpServerRefEntry | _Id, ...] = ()
+    verify: tuple[_Words, ...] = ()
+    pause_after: bool = False
+    timeout_seconds: _Seconds | None = None
+
+
+class PolicyEntry(Entry, frozen=True, kw_only=True):
+    """What may be done without asking: how many failures of one work are met with another attempt."""
+
+    retries: Annotated[int, Meta(ge=0)] = 0
+
+
+class TemplateFile(Entry, frozen=True, kw_only=True):
+    """A workflow to be; the id is made from the name unless it is given."""
+
+    id: _Id = ""
+    name: _Words
+    description: str = ""
+    git_refs: tuple[GitRefEntry | _Id, ...] = ()
+    mcp_server_refs: tuple[McpServerRefEntry | _Id, ...] = ()
+    policy: PolicyEntry = PolicyEntry()
+    works: Annotated[tuple[WorkEntry, ...], Meta(min_length=1)]
+
+
+# What stands under each field, for those that hold more than a value.
+UNDER: dict[str, type[Entry]] = {
+    "works": WorkEntry,
+    "tasks": TaskEntry,
+    "reportOutline": SectionEntry,
+    "gitRefs": GitRefEntry,
+    "mcpServerRefs": McpServerRefEntry,
+    "policy": PolicyEntry,
+}
+# The one field of which each of these may be just the value.
+_SHORTHAND = {"tasks": "query", "gitRefs": "gitId", "mcpServerRefs": "mcpServerId"}
+
+
+def read_template(text: str, source: str, *, template_id: str = "") -> WorkflowTemplate:
+    """Read a template; `source` names the file in errors, `template_id` is the id where the file has none."""
+    file = read_yaml(text, source, TemplateFile, UNDER)
+    chosen = file.id or template_id or slug(file.name)
+    if not chosen:
+        raise Misconfigured(f"{source}: no id can be made from the name {file.name!r}: add a field `id`")
+    content = written_out(msgspec.to_builtins(file))
+    try:
+        return msgspec.convert({**content, "id": chosen}, WorkflowTemplate)
+    except Misconfigured as error:
+        raise Misconfigured(f"{source}: {error}") from error
+
+
+def write_template(template: WorkflowTemplate) -> str:
+    """Return a template as a file that `read_template` reads back as the same."""
+    document = msgspec.to_builtins(template)
+    del document["deleted"]
+    file = msgspec.to_builtins(msgspec.convert(document, TemplateFile))
+    if not file.get("policy"):
+        file.pop("policy", None)
+    return write_yaml(file)
+
+
+def template_schema() -> dict[str, Any]:
+    """Return the JSON schema of the file, for editors and other programs."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(TemplateFile)}
+
+
+def written_out(document: dict[str, Any]) -> dict[str, Any]:
+    """Return what a file says without shorthand."""
+    written = dict(document)
+    for field, key in _SHORTHAND.items():
+        if field in written:
+            written[field] = [{key: each} if isinstance(each, str) else each for each in written[field]]
+    if "gitRefs" in written:
+        written["gitRefs"] = [{"baseBranch": "", **ref} for ref in written["gitRefs"]]
+    if "works" in written:
+        written["works"] = [written_out(work) for work in written["works"]]
+    return written

@@ -1,0 +1,142 @@
+"""`kingdom workflow report` and `diff`: what a run left."""
+
+from typing import Annotated, Any
+
+import typer
+from rich.syntax import Syntax
+
+from kingdom.bus.port import Bus, Transaction
+from kingdom.cli.command import Call, command
+from kingdom.cli.host_record import folders_here
+from kingdom.cli.output import printable
+from kingdom.cli.workflow_id import RunId, find_checkpoint, find_task, find_workflow, short
+from kingdom.errors import NotFound
+from kingdom.soldiers.briefing import document_of, tree_here
+from kingdom.soldiers.folders import Folders
+from kingdom.soldiers.trees import Trees
+from kingdom.workflow.model.git import Git
+from kingdom.workflow.model.machine import WorkTreeStatus
+from kingdom.workflow.model.work import Task, Work
+from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.worktree import WorkTree
+from kingdom.workflow.reactions import engine
+from kingdom.workflow.records import DOCUMENTS, load
+
+app = typer.Typer()
+_BASE = "base"
+_TAB = 4
+
+
+@command(app, "report")
+async def report(
+    call: Call,
+    workflow_id: RunId,
+    task: Annotated[str | None, typer.Argument(metavar="TASK", help="Only this one: its id, or such as w1-t2.")] = None,
+) -> None:
+    """Print the reports that the tasks of a run left.
+
+    Example: kingdom workflow report last w1-t1
+
+    JSON: an array of {taskId, workId, workName, filePath, text, versions: [filePath]}; versions are of rounds that were
+    rolled back.
+    """
+    async with call.bus(engine(), create=False) as bus:
+        workflow = await find_workflow(bus, workflow_id)
+        chosen = find_task(workflow, task) if task else None
+        async with bus.transaction() as transaction:
+            reports = [
+                await _report(transaction, work, each)
+                for work in workflow.works
+                for each in work.tasks
+                if each.report.file_path and (chosen is None or each.id == chosen.id)
+            ]
+    if call.output.json:
+        call.output.document(reports)
+        return
+    if not reports:
+        whose = f"Task {chosen.id}" if chosen else workflow.id
+        call.output.say(f"{whose} has no report: {_why_none(workflow, chosen)}")
+    for each in reports:
+        if chosen is None:
+            call.output.say(f"── {short(workflow, each['taskId'])} of {each['workName']} ──")
+        _print(call, each["text"].rstrip() + "\n\n")
+
+
+@command(app, "diff")
+async def diff(
+    call: Call,
+    workflow_id: RunId,
+    *,
+    since: Annotated[str, typer.Option(metavar="base|CHECKPOINT", help="What to compare with.")] = _BASE,
+) -> None:
+    """Print what a run changed in its checkouts, with all that is not committed yet; its host must be this machine.
+
+    Example: kingdom workflow diff last --since w1-c1
+
+    JSON: an array of {workTreeId, gitId, branch, since, diff}.
+    """
+    async with call.bus(engine(), create=False) as bus:
+        workflow = await find_workflow(bus, workflow_id)
+        there = [tree for tree in workflow.work_trees if tree.status is WorkTreeStatus.READY]
+        if not there:
+            branches = ", ".join(f"{tree.branch} of {tree.ref.git_id}" for tree in workflow.work_trees) or "none"
+            raise NotFound(f"workflow {workflow.id} has no checkout now; its branches: {branches}")
+        folders = await folders_here(bus, workflow, "checkout")
+        trees = Trees(folders.repositories, home=folders.directory)
+        found = [await _diff(bus, workflow, tree, trees, folders, since) for tree in there]
+    if call.output.json:
+        call.output.document(found)
+        return
+    for each in found:
+        _show_diff(call, each, several=len(found) > 1)
+
+
+async def _report(transaction: Transaction, work: Work, task: Task) -> dict[str, Any]:
+    path = task.report.file_path
+    record = await transaction.get(DOCUMENTS.name, document_of(path))
+    if record is None:
+        raise NotFound(f"the text of {path} has left the store: documents are kept for a year")
+    return {
+        "taskId": task.id,
+        "workId": work.id,
+        "workName": work.definition.name,
+        "filePath": path,
+        "text": record.doc["text"],
+        "versions": task.report.versions,
+    }
+
+
+def _why_none(workflow: Workflow, task: Task | None) -> str:
+    tasks = [task] if task else [each for work in workflow.works for each in work.tasks]
+    if not any(each.definition.report_outline for each in tasks):
+        return "none is asked for, its definition has no reportOutline"
+    return ", ".join(f"{short(workflow, each.id)} is {each.report.status}" for each in tasks)
+
+
+async def _diff(
+    bus: Bus, workflow: Workflow, tree: WorkTree, trees: Trees, folders: Folders, since: str
+) -> dict[str, Any]:
+    async with bus.transaction() as transaction:
+        _, git = await load(transaction, Git, tree.ref.git_id)
+    checkout = tree_here(workflow, tree, git, folders)
+    point = None if since == _BASE else find_checkpoint(workflow, since)
+    # A repository that came later was at its base at this checkpoint.
+    commit = (point and point.commits.get(tree.id)) or await trees.base_of(checkout)
+    text = await trees.diff(checkout, commit)
+    return {"workTreeId": tree.id, "gitId": git.id, "branch": tree.branch, "since": commit, "diff": text}
+
+
+def _show_diff(call: Call, found: dict[str, Any], *, several: bool) -> None:
+    if several or not found["diff"]:
+        what = "" if found["diff"] else ": no difference"
+        call.output.note(f"{found['gitId']}, {found['branch']} since {found['since'][:12]}{what}")
+    _print(call, found["diff"], lexer="diff")
+
+
+def _print(call: Call, text: str, lexer: str = "markdown") -> None:
+    """Print what an agent wrote: coloured and harmless to a terminal; a file or a program gets it as it is."""
+    console = call.output.console
+    if console.is_terminal:
+        console.print(Syntax(printable(text.expandtabs(_TAB)), lexer, background_color="default", word_wrap=True))
+    else:
+        typer.echo(text, nl=False)

@@ -1,0 +1,152 @@
+"""`kingdom workflow list`, `show`, `checkpoints` and `logs`: where runs stand, and how they came there."""
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from kingdom.bootstrap import operations_of
+from kingdom.bus.log import Cursor, LogEntry
+from kingdom.bus.port import Bus
+from kingdom.bus.record import Query
+from kingdom.cli.command import Call, command
+from kingdom.cli.host_record import host_of
+from kingdom.cli.output import shape
+from kingdom.cli.workflow_follow import new_entries
+from kingdom.cli.workflow_id import RunId, find_work, find_workflow
+from kingdom.cli.workflow_session import show_session
+from kingdom.cli.workflow_view import checkpoints_view, list_view, log_line, next_commands, tree_view
+from kingdom.clock import utc_now
+from kingdom.workflow import lifecycle
+from kingdom.workflow.model.machine import WorkflowStatus
+from kingdom.workflow.model.work import Work
+from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.reactions import engine
+from kingdom.workflow.records import WORKFLOWS, each
+
+app = typer.Typer()
+_POLL_SECONDS = 0.5
+
+
+@command(app, "list")
+async def list_(
+    call: Call,
+    *,
+    status: Annotated[list[WorkflowStatus] | None, typer.Option(help="Only these; repeatable.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Also those that were deleted.")] = False,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The newest so many.")] = 20,
+) -> None:
+    """Show runs, the newest first.
+
+    Example: kingdom workflow list --status RUNNING --status AWAITING
+
+    JSON: an array of workflows, as `create` answers them.
+    """
+    async with call.bus(engine(), create=False) as bus, bus.transaction() as transaction:
+        found = [Workflow.read(record.doc) async for record in each(transaction, Query(kind=WORKFLOWS.name))]
+    wanted = [
+        workflow
+        for workflow in reversed(found)
+        if (every or not workflow.deleted_at) and (not status or workflow.status in status)
+    ]
+    if call.output.json:
+        call.output.document(wanted[:limit])
+    elif wanted:
+        call.output.console.print(list_view(wanted[:limit]))
+        if len(wanted) > limit:
+            call.output.note(f"{len(wanted) - limit} older one(s) are not shown: say --limit {len(wanted)}")
+    elif found:
+        call.output.say("There is no such run; --all shows deleted ones too.")
+    else:
+        call.output.say("There is no run yet. Make one: kingdom workflow create TEMPLATE")
+
+
+@command(app, "show")
+async def show(call: Call, workflow_id: RunId) -> None:
+    """Show a run: where it stands and why, its works and tasks, checkouts, checkpoints, and what can be asked of it.
+
+    Example: kingdom workflow show last
+
+    JSON: {workflow, host, allowed: [command], validCheckpoints: [id]}; the workflow as `create` answers it.
+    """
+    async with call.bus(engine(), create=False) as bus:
+        workflow = await find_workflow(bus, workflow_id)
+        host = await host_of(bus, workflow)
+    if call.output.json:
+        valid = [point.id for point in workflow.valid_checkpoints()]
+        allowed = next_commands(workflow)
+        call.output.document({"workflow": workflow, "host": host, "allowed": allowed, "validCheckpoints": valid})
+    else:
+        call.output.console.print(tree_view(workflow, host, utc_now()))
+
+
+@command(app, "checkpoints")
+async def checkpoints(call: Call, workflow_id: RunId) -> None:
+    """Show the points of a run that one could return to, and which are still valid.
+
+    Example: kingdom workflow checkpoints last
+
+    JSON: an array of {id, workId, commits: {workTree: commit}, definitions, createdAt, valid}.
+    """
+    async with call.bus(engine(), create=False) as bus:
+        workflow = await find_workflow(bus, workflow_id)
+    valid = {point.id for point in workflow.valid_checkpoints()}
+    if call.output.json:
+        points = workflow.document()["checkpoints"]
+        call.output.document([{**point, "valid": point["id"] in valid} for point in points])
+    elif workflow.checkpoints:
+        call.output.console.print(checkpoints_view(workflow))
+    else:
+        call.output.say(f"{workflow.id} has no checkpoint yet: each work that is completed leaves one.")
+
+
+@command(app, "logs")
+async def logs(
+    call: Call,
+    workflow_id: RunId,
+    *,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more, until the run has ended.")] = False,
+    work: Annotated[str, typer.Option(help="Only this work: its id, its short id such as w2, or its name.")] = "",
+    session: Annotated[bool, typer.Option("--session", help="The transcript of the agent instead.")] = False,
+) -> None:
+    """Show what happened to a run, from the log of the store.
+
+    With --session: what its agent was asked and did, if its host is this machine; of the current work, or of --work.
+
+    Example: kingdom workflow logs last -f
+
+    Example: kingdom workflow logs last --session --work w2
+
+    JSON: an object {at, type, actor, traceId, aggregateType, aggregateId, data} per line; with --session an entry of
+    the transcript per line, as the agent wrote it.
+    """
+    async with call.bus(engine(), create=False) as bus:
+        workflow = await find_workflow(bus, workflow_id)
+        chosen = find_work(workflow, work) if work else None
+        if session:
+            await show_session(call, bus, workflow, chosen, follow=follow)
+        else:
+            await _show_history(call, bus, workflow, chosen, follow=follow)
+
+
+async def _show_history(call: Call, bus: Bus, workflow: Workflow, work: Work | None, *, follow: bool) -> None:
+    operations, cursor = operations_of(bus), Cursor()
+    while True:
+        ended = not follow or (await lifecycle.show(bus, workflow.id)).ended_at is not None
+        entries, cursor = await new_entries(operations, workflow.id, cursor)
+        for entry in entries:
+            if work is None or _is_about(entry, work):
+                if call.output.json:
+                    call.output.document(shape(entry))
+                call.output.say(log_line(workflow, entry))
+        if ended:
+            return
+        await asyncio.sleep(_POLL_SECONDS)
+
+
+def _is_about(entry: LogEntry, work: Work) -> bool:
+    """Tell whether an entry names a Work or one of its parts."""
+    return any(
+        isinstance(value, str) and (value == work.id or value.startswith(f"{work.id}-"))
+        for value in entry.data.values()
+    )

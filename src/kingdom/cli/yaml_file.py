@@ -1,0 +1,121 @@
+"""YAML files of people: read into a type, with errors that name the line and the field, and written for people."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+import yaml
+
+from kingdom.errors import Misconfigured
+
+_LINE_WIDTH = 100
+_UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(?P<field>.*)`", re.DOTALL)
+_PLACE = re.compile(r" - at (?:`key` in )?`\$(?P<path>[^`]*)`$")
+_STEP = re.compile(r"\.(?P<field>\w+)|\[(?P<index>\d+)\]")
+_T = TypeVar("_T", bound=msgspec.Struct)
+
+
+def read_yaml(text: str, source: str, kind: type[_T], under: Mapping[str, type[msgspec.Struct]]) -> _T:
+    """Read a file as a type; `source` names it in errors, `under` tells the type of what stands under some fields."""
+    root, document = _parsed(text, source)
+    try:
+        return msgspec.convert(document, kind)
+    except msgspec.ValidationError as error:
+        raise Misconfigured(_explained(str(error), root, source, {**under, "": kind})) from error
+    except RecursionError as error:
+        raise Misconfigured(f"{source}: an alias contains itself: write it out") from error
+
+
+def write_yaml(document: Any) -> str:
+    """Return a document as a file."""
+    return yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=_LINE_WIDTH)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes texts of several lines as such."""
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def _parsed(text: str, source: str) -> tuple[yaml.Node | None, object]:
+    """Return the only YAML document of a text, as nodes that know their lines and as values."""
+    try:
+        loader = yaml.SafeLoader(text)
+        root = loader.get_single_node()
+        if root is None:
+            return None, None
+        _refuse_bad_keys(root, source)
+        return root, loader.construct_document(root)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark else source
+        words = ", ".join(part for part in (error.context, error.problem) if part)
+        raise Misconfigured(f"{place}: this cannot be read as YAML: {words}") from error
+    except yaml.YAMLError as error:
+        raise Misconfigured(f"{source}: this cannot be read as YAML: {error}") from error
+
+
+def _refuse_bad_keys(root: yaml.Node, source: str) -> None:
+    for mapping in _mappings(root):
+        seen: set[str] = set()
+        for key, _ in mapping.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise Misconfigured(f"{source}:{key.start_mark.line + 1}: the name of a field must be a word")
+            if key.value in seen:
+                raise Misconfigured(f"{source}:{key.start_mark.line + 1}: {key.value} stands here twice: keep one")
+            seen.add(key.value)
+
+
+def _mappings(root: yaml.Node) -> Iterator[yaml.MappingNode]:
+    waiting, seen = [root], set()
+    while waiting:
+        node = waiting.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.MappingNode):
+            yield node
+            waiting += [value for _, value in node.value]
+        elif isinstance(node, yaml.SequenceNode):
+            waiting += node.value
+
+
+def _explained(words: str, root: yaml.Node | None, source: str, under: Mapping[str, type[msgspec.Struct]]) -> str:
+    """Return an error of the content with its line and its place in the file."""
+    place = _PLACE.search(words)
+    said = words[: place.start()] if place else words
+    path = place["path"] if place else ""
+    steps = [step["field"] or int(step["index"]) for step in _STEP.finditer(path)]
+    if unknown := _UNKNOWN_FIELD.fullmatch(said):
+        fields = [step for step in steps if isinstance(step, str)]
+        entry = under[fields[-1] if fields else ""]
+        steps.append(unknown["field"])
+        path += f".{unknown['field']}"
+        known = ", ".join(field.encode_name for field in msgspec.structs.fields(entry))
+        said = f"there is no such field; there are: {known}"
+    shown = path.lstrip(".") or "the file"
+    return f"{source}:{_line(root, steps)}: {shown}: {said}"
+
+
+def _line(node: yaml.Node | None, steps: list[str | int]) -> int:
+    """Return the line that a path leads to, as far as it can be followed."""
+    line = node.start_mark.line if node else 0
+    for step in steps:
+        if isinstance(node, yaml.MappingNode):
+            found = {key.value: (key, value) for key, value in node.value}
+            if step not in found:
+                break
+            key, node = found[step]
+            line = key.start_mark.line
+        elif isinstance(node, yaml.SequenceNode) and isinstance(step, int):
+            node = node.value[step]
+            line = node.start_mark.line
+        else:
+            break
+    return line + 1

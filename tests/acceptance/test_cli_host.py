@@ -1,0 +1,90 @@
+import signal
+from pathlib import Path
+
+import pytest
+
+from bench.postgres import PrivateCluster
+from tests.acceptance.runs import Runs, script, write
+from tests.acceptance.terminal import Running, Terminal, eventually
+
+RUN_HOST = ("host", "run", "--json-logs", "--name")
+
+
+@pytest.fixture
+def files(tmp_path: Path, realm: Path) -> Terminal:
+    return Terminal(tmp_path, f"file:{realm}")
+
+
+def ended(process: Running) -> int:
+    process.process.terminate()
+    return process.ends()
+
+
+def test_engine_and_hosts_share_a_run_through_the_database(terminal: Terminal, tmp_path: Path) -> None:
+    runs = Runs(terminal, tmp_path)
+    runs.template("Write", {"name": "write", "tasks": [script(write("a.txt", "hello"))]})
+    lonely = runs.run("create", "write", "--start")
+    assert lonely.code == 1
+    assert "is there but not started" in lonely.err
+    assert "no soldier host is up" in lonely.err
+    with (
+        terminal.start("engine", "--json-logs") as engine,
+        terminal.start(*RUN_HOST, "box", "--directory", str(tmp_path / "box")) as host,
+    ):
+        host.logs("host registered")
+        done = runs.run("start", "last", "--wait", "--json")
+        assert (done.code, done.document["status"]) == (0, "COMPLETED"), done.err
+        assert "+hello" in runs.run("diff", "last").out
+        assert "QueryResponded by box" in runs.run("logs", "last").out
+        (listed,) = terminal.ask("host", "list")
+        assert (listed["id"], listed["status"], listed["slots"]) == ("box", "UP", 3)
+        assert listed["directory"] == str(tmp_path / "box")
+        assert listed["leaseSeconds"] == 30
+        assert (ended(host), ended(engine)) == (0, 0)
+        assert engine.lines_about("ended")[0]["cut_off"] is False
+
+
+def test_a_host_that_is_gone_can_be_retired_before_its_lease_is_over(files: Terminal, realm: Path) -> None:
+    with files.start(*RUN_HOST, "box", "--slots", "2") as host:
+        host.logs("host registered")
+        assert (realm / "soldiers" / "box").is_dir()
+        second = files.run(*RUN_HOST, "crate", "--directory", str(realm / "soldiers" / "box"))
+        assert (second.code, "another host uses" in second.err) == (2, True)
+        host.process.send_signal(signal.SIGKILL)
+        host.ends()
+    assert "UP" in files.run("host", "list").out
+    careful = files.run("host", "retire", "box")
+    assert (careful.code, "say --yes" in careful.err) == (2, True)
+    assert files.run("host", "retire", "box", "--yes").out == "Host box is LOST.\n"
+    assert [host["status"] for host in files.ask("host", "list")] == ["LOST"]
+    unknown = files.run("host", "retire", "nobody", "--yes")
+    assert (unknown.code, "`kingdom host list`" in unknown.err) == (1, True)
+
+
+def test_a_name_that_cannot_be_part_of_a_stream_is_refused(files: Terminal) -> None:
+    done = files.run(*RUN_HOST, "box.example.org")
+    assert (done.code, "choose one of letters" in done.err) == (2, True)
+
+
+def test_the_engine_takes_its_host_along_when_that_cannot_run(files: Terminal, realm: Path) -> None:
+    with files.start("engine", "--host", "--name", "box", "--json-logs") as engine:
+        engine.logs("host registered")
+        again = files.run("engine", "--host", "--name", "crate", "--directory", str(realm / "soldiers" / "box"))
+        assert (again.code, "another host uses" in again.err) == (2, True)
+        assert ended(engine) == 0
+
+
+def test_engine_and_host_refuse_a_store_without_its_migrations(cluster: PrivateCluster, tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path, cluster.create_database("nothing_in_it"))
+    for words in (("engine", "--json-logs"), (*RUN_HOST, "box")):
+        done = terminal.run(*words)
+        assert (done.code, "run `kingdom bus migrate` first" in done.err) == (2, True)
+
+
+def test_who_waits_for_a_run_hears_that_nobody_is_at_work(files: Terminal, tmp_path: Path) -> None:
+    runs = Runs(files, tmp_path)
+    runs.template("Alone", {"name": "alone", "tasks": ["Nothing."]})
+    with files.start(*RUN_HOST, "box") as host:
+        host.logs("host registered")
+        with files.start("workflow", "create", "alone", "--start", "--wait", "--json") as waiting:
+            eventually(lambda: "is `kingdom engine` running?" in waiting._err.read_text() and "said")

@@ -1,0 +1,181 @@
+"""Templates as YAML: friendly to write, strict to read, and the same after a way through a file."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from kingdom.cli import template_file
+from kingdom.cli.template_file import read_template, template_schema, write_template
+from kingdom.errors import Misconfigured
+from kingdom.workflow.model.refs import GitRef, McpServerRef
+from kingdom.workflow.model.template import Policy, Section, TaskDefinition, WorkDefinition, WorkflowTemplate
+
+SHORT = """\
+name: Fix the bug
+gitRefs: [app, {gitId: lib, baseBranch: dev}]
+mcpServerRefs: [tools, {mcpServerId: search, env: {LEVEL: "1", QUIET: ""}}]
+works:
+  - name: analyse
+    tasks:
+      - Find the cause.
+      - query: |
+          Write down what you found.
+          Be brief.
+        reportOutline:
+          - title: Findings
+          - {title: Cause, description: "why: and how"}
+        timeoutSeconds: 60
+  - name: repair
+    model: large
+    gitRefs: [app]
+    tasks: [Repair it.]
+    verify: [make check]
+    pauseAfter: true
+policy: {retries: 2}
+"""
+WHOLE = WorkflowTemplate(
+    id="fix-the-bug",
+    name="Fix the bug",
+    git_refs=(GitRef(git_id="app", base_branch=""), GitRef(git_id="lib", base_branch="dev")),
+    mcp_server_refs=(
+        McpServerRef(mcp_server_id="tools"),
+        McpServerRef(mcp_server_id="search", env={"LEVEL": "1", "QUIET": ""}),
+    ),
+    works=(
+        WorkDefinition(
+            name="analyse",
+            tasks=(
+                TaskDefinition(query="Find the cause."),
+                TaskDefinition(
+                    query="Write down what you found.\nBe brief.\n",
+                    report_outline=(Section(title="Findings"), Section(title="Cause", description="why: and how")),
+                    timeout_seconds=60,
+                ),
+            ),
+        ),
+        WorkDefinition(
+            name="repair",
+            model="large",
+            git_refs=(GitRef(git_id="app", base_branch=""),),
+            tasks=(TaskDefinition(query="Repair it."),),
+            verify=("make check",),
+            pause_after=True,
+        ),
+    ),
+    policy=Policy(retries=2),
+)
+SMALLEST = "name: Small\nworks: [{name: only, tasks: [Do it.]}]\n"
+
+
+def test_shorthand_and_long_form_become_one_template() -> None:
+    assert read_template(SHORT, "t.yaml") == WHOLE
+
+
+def test_a_template_is_the_same_after_a_way_through_a_file() -> None:
+    written = write_template(WHOLE)
+    assert read_template(written, "t.yaml") == WHOLE
+    assert "query: |\n      Write down what you found.\n      Be brief.\n" in written
+
+
+@pytest.mark.parametrize(
+    "text", ["yes", "1.0", "- no list", "a: b", "# no comment", " spaces ", "tab\there", "🙂\nü", "'\""]
+)
+def test_any_text_survives_a_file(text: str) -> None:
+    template = read_template(SMALLEST, "t.yaml")
+    strange = msgspec.structs.replace(template, description=text, works=(WHOLE.works[0],))
+    assert read_template(write_template(strange), "t.yaml") == strange
+
+
+def test_what_is_not_said_is_not_written() -> None:
+    assert write_template(read_template(SMALLEST, "t.yaml")) == (
+        "id: small\nname: Small\nworks:\n- name: only\n  tasks:\n  - query: Do it.\n"
+    )
+
+
+def test_the_id_is_the_given_one_else_the_callers_else_made_from_the_name() -> None:
+    assert read_template(f"id: chosen\n{SMALLEST}", "t.yaml", template_id="other").id == "chosen"
+    assert read_template(SMALLEST, "t.yaml", template_id="other").id == "other"
+    assert read_template(SMALLEST, "t.yaml").id == "small"
+    with pytest.raises(Misconfigured, match=r"t\.yaml: no id can be made from the name '!': add a field `id`"):
+        read_template(SMALLEST.replace("Small", "'!'"), "t.yaml")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        (
+            SHORT.replace("query:", "queri:"),
+            "t.yaml:8: works[0].tasks[1].queri: there is no such field; there are: query,",
+        ),
+        (
+            SHORT.replace("title: Findings", "titel: Findings"),
+            "t.yaml:12: works[0].tasks[1].reportOutline[0].titel: there",
+        ),
+        (
+            SHORT.replace("verify:", "check:"),
+            "t.yaml:19: works[1].check: there is no such field; there are: name, tasks,",
+        ),
+        (SHORT.replace("retries", "tries"), "t.yaml:21: policy.tries: there is no such field; there are: retries"),
+        (SHORT.replace("baseBranch: dev", "branch: dev"), "t.yaml:2: gitRefs[1].branch: there is no such field; there"),
+        (
+            SHORT.replace("baseBranch: dev", "baseBranch: 1.0"),
+            "t.yaml:2: gitRefs[1].baseBranch: Expected `str`, got `f",
+        ),
+        (SHORT.replace("[Repair it.]", "[]"), "t.yaml:18: works[1].tasks: Expected `array` of length >= 1"),
+        (SHORT.replace("[Repair it.]", "[7]"), "t.yaml:18: works[1].tasks[0]: Expected `str | object`, got `int`"),
+        (SHORT.replace("retries: 2", "retries: -1"), "t.yaml:21: policy.retries: Expected `int` >= 0"),
+        (SHORT.replace("gitRefs: [app]", "gitRefs: [App]"), "t.yaml:17: works[1].gitRefs[0]: Expected `str` matching"),
+        (SHORT.replace("gitId: lib", "gitId: app"), "t.yaml: app is referred to twice in one list"),
+        (f"deleted: true\n{SMALLEST}", "t.yaml:1: deleted: there is no such field"),
+        ("name: x\n", "t.yaml:1: the file: Object missing required field `works`"),
+        ("", "t.yaml:1: the file: Expected `object`, got `null`"),
+        ("- a\n", "t.yaml:1: the file: Expected `object`, got `array`"),
+        ("name: a\nworks: [\n", "t.yaml:3:1: this cannot be read as YAML: while parsing a flow node"),
+        ("name: a\n\tworks: []\n", "t.yaml:2:1: this cannot be read as YAML"),
+        ("name: a\n---\nname: b\n", "t.yaml:2:1: this cannot be read as YAML: expected a single document"),
+        ("name: !!python/name:os.system\n", "t.yaml:1:7: this cannot be read as YAML: could not determine"),
+        ("name: \0\n", "t.yaml: this cannot be read as YAML: unacceptable character"),
+        (f"{SMALLEST}name: Again\n", "t.yaml:3: name stands here twice: keep one"),
+        ("? [a, b]\n: c\n", "t.yaml:1: the name of a field must be a word"),
+        ("1: x\n", "t.yaml:1: the file: Expected `str`"),
+    ],
+)
+def test_an_error_names_the_line_and_the_place(wrong: str, complaint: str) -> None:
+    with pytest.raises(Misconfigured) as refused:
+        read_template(wrong, "t.yaml")
+    assert complaint in str(refused.value)
+
+
+def test_an_alias_may_repeat_but_not_contain_itself() -> None:
+    repeated = "name: Twice\nworks: [{name: a, tasks: &tasks [Do it.]}, {name: b, tasks: *tasks}]\n"
+    first, second = read_template(repeated, "t.yaml").works
+    assert first.tasks == second.tasks
+    with pytest.raises(Misconfigured, match=r"t\.yaml"):
+        read_template("name: a\nworks: &w [*w]\n", "t.yaml")
+
+
+@pytest.mark.parametrize(
+    ("entry", "definition"),
+    [
+        (template_file.SectionEntry, Section),
+        (template_file.TaskEntry, TaskDefinition),
+        (template_file.GitRefEntry, GitRef),
+        (template_file.McpServerRefEntry, McpServerRef),
+        (template_file.WorkEntry, WorkDefinition),
+        (template_file.PolicyEntry, Policy),
+        (template_file.TemplateFile, WorkflowTemplate),
+    ],
+)
+def test_a_file_has_exactly_the_fields_of_a_template(entry: Any, definition: Any) -> None:
+    def names(of: Any) -> set[str]:
+        return {field.encode_name for field in msgspec.structs.fields(of)}
+
+    assert names(entry) == names(definition) - {"deleted"}
+
+
+def test_the_schema_knows_the_fields_and_forbids_others() -> None:
+    work = template_schema()["$defs"]["WorkEntry"]
+    assert {"name", "tasks", "gitRefs", "pauseAfter"} <= work["properties"].keys()
+    assert (work["required"], work["additionalProperties"]) == (["name", "tasks"], False)
+    assert {each.get("type") for each in work["properties"]["tasks"]["items"]["anyOf"]} == {"string", None}
