@@ -6,7 +6,7 @@ UV := $(shell uv --version >/dev/null 2>&1 && echo uv || echo .uv/bin/uv)
 .DEFAULT_GOAL := check
 # The checks run one after another, the tests last, so that their summary ends the output.
 .NOTPARALLEL:
-.PHONY: setup check format format-check lint types layers docs test test-long bench soak chaos
+.PHONY: setup check format format-check lint types layers docs test test-long bench soak chaos crash-sweep
 
 setup: $(filter .uv/bin/uv,$(UV))
 	$(UV) sync --all-extras --locked
@@ -46,6 +46,7 @@ test-long:
 bench:
 	$(BIN)/python -m bench.growth
 	$(BIN)/python -m bench.files
+	$(BIN)/python -m bench.engine
 
 soak:
 	$(BIN)/python -m bench.soak
@@ -53,3 +54,6 @@ soak:
 chaos:
 	$(BIN)/python -m bench.chaos --seconds 60 --json -
 	$(BIN)/python -m bench.chaos --backend files --seconds 60 --json -
+
+crash-sweep:
+	$(BIN)/python -m bench.crash_sweep --json -

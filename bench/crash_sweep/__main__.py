@@ -1,0 +1,114 @@
+"""`python -m bench.crash_sweep`: exits 0 only where every crash was survived and every broken variant was caught."""
+
+import argparse
+import json
+import logging
+import secrets
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.crash_sweep import scene
+from bench.crash_sweep.places import BACKENDS
+from bench.crash_sweep.sweep import Sweep, Swept
+from bench.crash_sweep.variants import VARIANTS
+from kingdom.bus.logs import configure_logs
+
+# The bounds: so many points where all are swept, and so few that no run came to.
+POINTS_MIN = 100
+MISSED_SHARE_MAX = 0.05
+_DETAILS = 20
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Sweep, judge, report."""
+    options = _parse(arguments)
+    configure_logs(json=True, level=logging.WARNING)
+    began = time.monotonic()
+    backends = list(BACKENDS) if options.backend == "both" else [options.backend]
+    swept: dict[str, Swept] = {}
+    for backend in backends:
+        # Not within each other: a run is known by its directory, and must not be taken for another's.
+        with tempfile.TemporaryDirectory(prefix="kingdom-crash-sweep-") as name:
+            directory = Path(name).resolve()
+            for repository in scene.REPOSITORIES:
+                scene.make_repository(directory / "sources" / repository)
+            with BACKENDS[backend](directory, directory / "sources") as place:
+                sweep = Sweep(backend, place, directory, jobs=options.jobs, seconds=options.patience)
+                swept[backend] = sweep.run(
+                    options.points, options.seed, variant=options.variant, catch=not options.no_variants
+                )
+    complaints = [words for backend in backends for words in _complaints(backend, swept[backend], options)]
+    for words in complaints:
+        print(words, file=sys.stderr)
+    figures = json.dumps(
+        {
+            "ok": not complaints,
+            "seed": options.seed,
+            "seconds": round(time.monotonic() - began, 1),
+            "complaints": len(complaints),
+            "details": complaints[:_DETAILS],
+            "backends": {backend: _figures(found) for backend, found in swept.items()},
+        }
+    )
+    if options.json == "-":
+        print(figures)
+    else:
+        Path(options.json).write_text(figures + "\n")
+    return 1 if complaints else 0
+
+
+def _complaints(backend: str, swept: Swept, options: argparse.Namespace) -> list[str]:
+    complaints = [f"{backend}: {finding}" for finding in swept.findings]
+    complaints += [f"{backend}: variant {name} was not caught" for name, found in swept.caught.items() if not found]
+    if options.points is None and not options.variant and swept.killed < POINTS_MIN:
+        complaints.append(f"{backend}: only {swept.killed} points")
+    if swept.missed > max(1, MISSED_SHARE_MAX * swept.tried):
+        complaints.append(f"{backend}: {swept.missed} of {swept.tried} points were never reached")
+    return complaints
+
+
+def _figures(swept: Swept) -> dict[str, Any]:
+    return {
+        "points": swept.points,
+        "points_total": sum(count for kinds in swept.points.values() for count in kinds.values()),
+        "tried": swept.tried,
+        "killed": swept.killed,
+        "killed_by_kind": swept.killed_by_kind,
+        "finished": swept.finished,
+        "missed": swept.missed,
+        "findings": len(swept.findings),
+        "variants_caught": swept.caught,
+        "seconds_reference": swept.seconds_reference,
+        "seconds_longest": swept.seconds_longest,
+    }
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.crash_sweep", description=sys.modules["bench.crash_sweep"].__doc__
+    )
+    parser.add_argument("--backend", choices=[*BACKENDS, "both"], default="both", help="where the bus is kept")
+    parser.add_argument(
+        "--points", type=_number_or_all, default=None, metavar="N", help="how many of them, evenly, or `all` (default)"
+    )
+    parser.add_argument("--seed", type=int, default=secrets.randbits(32), help="repeat the choice of an earlier sweep")
+    parser.add_argument("--jobs", type=int, default=3, help="how many runs at a time (default 3)")
+    parser.add_argument("--patience", type=float, default=30.0, help="how many seconds a run may take (default 30)")
+    parser.add_argument("--variant", choices=VARIANTS, help="sweep something that is broken on purpose, where it shows")
+    parser.add_argument("--no-variants", action="store_true", help="do not show that broken variants are caught")
+    parser.add_argument(
+        "--json", default="-", metavar="FILE", help="where the figures go; - is the last line (default)"
+    )
+    return parser.parse_args(arguments)
+
+
+def _number_or_all(words: str) -> int | None:
+    return None if words == "all" else int(words)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

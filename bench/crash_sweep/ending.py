@@ -1,0 +1,217 @@
+"""What a run has left behind, in words that are the same for every run: trees, reports, events, transcripts, rests."""
+
+import asyncio
+import fcntl
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench.crash_sweep.roles import Outcome, Stage, opened
+from kingdom.bootstrap import operations_of
+from kingdom.bus.log import Cursor
+from kingdom.bus.port import Bus
+from kingdom.bus.record import Query
+from kingdom.soldiers.briefing import document_of
+from kingdom.soldiers.transcript import read_entries
+from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.records import ACCEPTED, COMMANDS, DOCUMENTS, load_workflow
+
+_LOG_MAX = 10_000
+_LOG_SECONDS = 5.0
+_POLL_SECONDS = 0.02
+_SUBJECTS = ("reportId", "taskId", "workTreeId", "workId")
+_DETAILS = ("status", "finding")
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry of the log about the run."""
+
+    type: str
+    subject: str = ""
+    detail: str = ""
+    attempt: int = 0
+    epoch: int = 0
+    ignored: str = ""
+
+
+class Played(msgspec.Struct, frozen=True, kw_only=True):
+    """What the transcripts tell about one Task: the numbers of the steps in the order they were done, and answers."""
+
+    steps: list[int]
+    answers: int
+
+
+class Ending(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is left of a run; two good endings differ only in the events of repeated attempts."""
+
+    status: str
+    reason: str
+    trees: dict[str, str]
+    checkpoints: dict[str, dict[str, str]]
+    reports: dict[str, str]
+    events: list[Event]
+    played: dict[str, Played]
+    rests: list[str]
+
+
+async def read_ending(stage: Stage, outcome: Outcome) -> Ending:
+    """Look at everything that a run has left, once its processes have ended."""
+    async with opened(stage.url) as bus:
+        async with bus.transaction() as transaction:
+            _, workflow = await load_workflow(transaction, outcome.workflow_id)
+            accepted = await transaction.find(Query(kind=COMMANDS.name, state=ACCEPTED))
+        return Ending(
+            status=outcome.status,
+            reason=outcome.reason,
+            trees=_trees(stage, workflow),
+            checkpoints=_checkpoints(stage, workflow),
+            reports=await _reports(bus, stage, workflow),
+            events=await _events(bus, workflow),
+            played=_played(stage, workflow.id),
+            rests=[
+                *(f"command {record.doc['type']} is accepted and not answered" for record in accepted),
+                *await _open_events(bus),
+                *_ended_processes(stage.directory),
+                *locks_of(stage),
+            ],
+        )
+
+
+def _trees(stage: Stage, workflow: Workflow) -> dict[str, str]:
+    """Return per repository what the branch of the run holds, how many commits led there, and what is not committed."""
+    trees = {}
+    for tree in workflow.work_trees:
+        branch = f"refs/heads/{tree.branch}"
+        content = _git(stage, tree.ref.git_id, "rev-parse", f"{branch}^{{tree}}")
+        commits = _git(stage, tree.ref.git_id, "rev-list", "--count", branch)
+        checkout = stage.host_directory / "runs" / workflow.id / "trees" / tree.id
+        status = ["git", "-C", str(checkout), "status", "--porcelain"]
+        dirty = subprocess.run(status, capture_output=True, text=True, check=False)
+        trees[tree.ref.git_id] = f"{content} after {commits} commits, {dirty.stdout + dirty.stderr or 'clean'}"
+    return trees
+
+
+def _checkpoints(stage: Stage, workflow: Workflow) -> dict[str, dict[str, str]]:
+    """Return per Work and repository what its checkpoint holds."""
+    repositories = {tree.id: tree.ref.git_id for tree in workflow.work_trees}
+    return {
+        _plain(checkpoint.work_id, workflow.id): {
+            repositories[tree]: _git(stage, repositories[tree], "rev-parse", f"{commit}^{{tree}}")
+            for tree, commit in checkpoint.commits.items()
+        }
+        for checkpoint in workflow.checkpoints
+    }
+
+
+async def _reports(bus: Bus, stage: Stage, workflow: Workflow) -> dict[str, str]:
+    """Return the text of every report that counts; the store and the file must hold the same."""
+    reports = {}
+    for task in (task for work in workflow.works for task in work.tasks):
+        path, name = task.report.file_path, _plain(task.id, workflow.id)
+        if not path:
+            continue
+        async with bus.transaction() as transaction:
+            record = await transaction.get(DOCUMENTS.name, document_of(path))
+        text = str(record.doc["text"]) if record else "nothing"
+        file = stage.host_directory / "runs" / workflow.id / path
+        same = file.is_file() and file.read_text() == text
+        reports[name] = text if same else f"{text}, and another one in its file"
+    return reports
+
+
+async def _events(bus: Bus, workflow: Workflow) -> list[Event]:
+    """Return what the log tells of a run; a store may show the newest entries only after a moment."""
+    deadline = time.monotonic() + _LOG_SECONDS
+    while True:
+        logged = await operations_of(bus).read_log(Cursor(), _LOG_MAX, workflow.id)
+        events = [_event(each.entry.type, each.entry.data, workflow.id) for each in logged]
+        statuses = [event.detail for event in events if event.type == "WorkflowStatusChanged"]
+        if statuses[-1:] == [workflow.status] or time.monotonic() > deadline:
+            return events
+        await asyncio.sleep(_POLL_SECONDS)
+
+
+def _event(kind: str, data: Mapping[str, Any], workflow_id: str) -> Event:
+    subject = next((str(data[name]) for name in _SUBJECTS if name in data), "")
+    return Event(
+        type=kind,
+        subject=_plain(subject, workflow_id),
+        detail=next((str(data[name]) for name in _DETAILS if name in data), ""),
+        attempt=data.get("attempt", 0),
+        epoch=data.get("epoch", 0),
+        ignored=data.get("ignored", ""),
+    )
+
+
+def _played(stage: Stage, workflow_id: str) -> dict[str, Played]:
+    played: dict[str, Played] = {}
+    for transcript in sorted((stage.host_directory / "logs" / "sessions").glob("*.json")):
+        for entry in read_entries(transcript):
+            task = _plain(str(entry.get("prompt", "")).partition("#")[0], workflow_id)
+            if not task or task.endswith("-report"):
+                continue
+            before = played.get(task, Played(steps=[], answers=0))
+            steps = [*before.steps, entry["step"]] if "step" in entry else before.steps
+            played[task] = Played(steps=steps, answers=before.answers + ("answer" in entry))
+    return played
+
+
+async def _open_events(bus: Bus) -> list[str]:
+    return [
+        f"stream {stream.stream}: {stream.pending} pending, {stream.processing} processing, {stream.dead} dead"
+        for stream in await operations_of(bus).stats()
+        if stream.pending or stream.processing or stream.dead
+    ]
+
+
+def processes_of(directory: Path) -> dict[int, str]:
+    """Return the processes of a run: its directory is in their words, in their environment, or where they are."""
+    mark, found = str(directory).encode(), {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            words = (process / "cmdline").read_bytes()
+            where = str((process / "cwd").readlink()).encode()
+            if mark in b"\0".join([words, where, (process / "environ").read_bytes()]):
+                found[int(process.name)] = words.replace(b"\0", b" ").decode(errors="replace")
+    return found
+
+
+def _ended_processes(directory: Path) -> Iterator[str]:
+    """End what should have ended by itself, and tell of it."""
+    for pid, words in processes_of(directory).items():
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        yield f"process {pid} still runs: {words}"
+
+
+def locks_of(stage: Stage) -> Iterator[str]:
+    """Yield the lock files that a git has left, and the locks of the host that somebody holds."""
+    repositories = stage.host_directory / "repositories"
+    for lock in [*repositories.glob("*.git/**/*.lock"), *repositories.glob("*.git/worktrees/*/locked")]:
+        yield f"lock file {lock.relative_to(stage.directory)} is left"
+    for lock in [stage.host_directory / "host.lock", *repositories.glob("*.lock")]:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield f"{lock.relative_to(stage.directory)} is held"
+        finally:
+            os.close(descriptor)
+
+
+def _git(stage: Stage, repository: str, *arguments: str) -> str:
+    directory = stage.host_directory / "repositories" / f"{repository}.git"
+    done = subprocess.run(["git", f"--git-dir={directory}", *arguments], capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else f"none: {done.stderr.strip()}"
+
+
+def _plain(name: str, workflow_id: str) -> str:
+    """Return a name without the id of its run."""
+    return name.removeprefix(f"{workflow_id}-")

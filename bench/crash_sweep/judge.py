@@ -1,0 +1,145 @@
+"""What a crash may change of a run, and what not: a list of findings, empty where all is well."""
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from bench.crash_sweep.ending import Ending, Event
+from bench.crash_sweep.steps import AGENT_KILLED, ENGINE, Point
+
+_ANSWERED = "answered"
+# These stand in the log exactly once each, however often something had to be tried.
+_ONCE = frozenset(
+    {
+        "WorkflowCreated",
+        "WorkflowStatusChanged",
+        "WorkflowStarted",
+        "WorkflowCompleted",
+        "WorkTreeCreated",
+        "WorkVerified",
+        "WorkCompleted",
+        "TaskCompleted",
+        "ReportGenerated",
+        "CheckpointCreated",
+        _ANSWERED,
+    }
+)
+# An agent that dies with its host says no farewell.
+_MAY_BE_MISSING = frozenset({"AgentStopped"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Recovery:
+    """What tells of a recovery and of nothing else; `begins_anew` does so `at_most` times.
+
+    An answer that was on its way is ignored, with one of the reasons in `late`.
+    """
+
+    tells: frozenset[str]
+    begins_anew: str
+    at_most: int
+    late: tuple[str, ...]
+
+
+_OF_HOST = _Recovery(
+    tells=frozenset({"QueryReconciled", "WorkflowDisplaced", "WorkflowPlaced"}),
+    begins_anew="WorkflowPlaced",
+    at_most=2,
+    late=("lost the run",),
+)
+_OF_AGENT = _Recovery(
+    tells=frozenset({"QueryReconciled", "AgentError", "WorkRetried"}),
+    begins_anew="WorkRetried",
+    at_most=1,
+    late=("is over", "awaits no such answer"),
+)
+
+_Key = tuple[str, str, str]
+
+
+def judge(reference: Ending, ending: Ending, point: Point | None = None) -> list[str]:
+    """Return what is wrong with an ending, given a run in which nobody was killed and the point of the crash."""
+    findings = [*_ended(ending), *ending.rests, *_same(reference, ending), *_once_played(reference, ending)]
+    if point is None or point.role == ENGINE:
+        return [*findings, *_undisturbed(reference, ending)]
+    recovery = _OF_AGENT if point.kind == AGENT_KILLED else _OF_HOST
+    return [*findings, *_recovered(reference, ending, recovery)]
+
+
+def _ended(ending: Ending) -> Iterator[str]:
+    if ending.status != "COMPLETED":
+        yield f"the run is {ending.status}: {ending.reason or 'it did not come to its end in time'}"
+
+
+def _same(reference: Ending, ending: Ending) -> Iterator[str]:
+    for name in ("trees", "checkpoints", "reports"):
+        expected, found = getattr(reference, name), getattr(ending, name)
+        for key in sorted(expected.keys() | found.keys()):
+            if expected.get(key) != found.get(key):
+                yield f"{name}: {key} is {found.get(key)!r} instead of {expected.get(key)!r}"
+
+
+def _once_played(reference: Ending, ending: Ending) -> Iterator[str]:
+    """Yield the Tasks whose script was not done step by step, each step once, to one answer."""
+    for task in sorted(reference.played.keys() | ending.played.keys()):
+        expected, found = reference.played.get(task), ending.played.get(task)
+        if expected != found:
+            yield f"transcripts: of {task} is told {found} instead of {expected}"
+
+
+def _undisturbed(reference: Ending, ending: Ending) -> Iterator[str]:
+    """Yield where the events differ at all: a killed engine leaves no trace in them."""
+    for number, (expected, found) in enumerate(itertools.zip_longest(reference.events, ending.events)):
+        if expected != found:
+            yield f"event {number} is {found} instead of {expected}"
+            return
+
+
+def _recovered(reference: Ending, ending: Ending, recovery: _Recovery) -> Iterator[str]:
+    """Yield where the events differ in more than attempts that had to be repeated."""
+    counting = [event for event in ending.events if not event.ignored]
+    for event in ending.events:
+        if event.ignored and not any(reason in event.ignored for reason in recovery.late):
+            yield f"an answer was ignored: {event}"
+    expected = [_key(event) for event in reference.events if event.type not in _MAY_BE_MISSING]
+    keys = [_key(event) for event in counting]
+    firsts = [key for key in dict.fromkeys(keys) if key in set(expected)]
+    for number, (first, wanted) in enumerate(itertools.zip_longest(firsts, expected)):
+        if first != wanted:
+            yield f"the new things that happened have {first} instead of {wanted} at {number}"
+            break
+    yield from _repeats(counting, recovery)
+    known = {_key(event) for event in reference.events}
+    for key in dict.fromkeys(keys):
+        kind, _, detail = key
+        if key not in known and kind not in recovery.tells and (kind != "WorkStatusChanged" or detail == "FAILED"):
+            yield f"{key} has no place in this run"
+
+
+def _repeats(events: list[Event], recovery: _Recovery) -> Iterator[str]:
+    """Yield what was said more often than allowed: some things twice at all, the others twice in one life."""
+    for key, count in Counter(_key(event) for event in events).items():
+        if key[0] in _ONCE and count > 1:
+            yield f"{key} happened {count} times"
+    seen: set[_Key] = set()
+    attempts: dict[_Key, int] = {}
+    for event in events:
+        key = _key(event)
+        if event.type == recovery.begins_anew:
+            seen.clear()
+        if key in seen:
+            yield f"{key} happened twice without a crash between"
+        seen.add(key)
+        if event.type == "QuerySent" and event.attempt <= attempts.get(key, 0):
+            yield f"{key} was repeated as attempt {event.attempt}"
+        attempts[key] = event.attempt
+    times = sum(event.type == recovery.begins_anew for event in events)
+    if times > recovery.at_most:
+        yield f"{recovery.begins_anew} happened {times} times with one crash"
+
+
+def _key(event: Event) -> _Key:
+    if event.type == "QueryResponded" or (event.type == "QueryReconciled" and event.detail == "ANSWERED"):
+        return (_ANSWERED, event.subject, "")
+    return (event.type, event.subject, event.detail)

@@ -1,0 +1,191 @@
+"""The processes of a run: the engine, the host, and the client that starts the run and waits for its end."""
+
+import asyncio
+import ctypes
+import os
+import signal
+import sys
+import traceback
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench.crash_sweep import scene
+from bench.crash_sweep.steps import ENGINE, HOST, Point, Steps
+from bench.crash_sweep.swept import SweptAgents, SweptBus, SweptLoop
+from bench.crash_sweep.variants import VARIANTS
+from kingdom.bootstrap import open_bus, operations_of
+from kingdom.bus.port import Bus
+from kingdom.bus.stream import Topology
+from kingdom.bus.worker import Worker
+from kingdom.errors import Unavailable
+from kingdom.soldiers.folders import Folders
+from kingdom.soldiers.host import SoldierHost
+from kingdom.soldiers.scripted.client import ScriptedAgents
+from kingdom.workflow import lifecycle, streams
+from kingdom.workflow.model.machine import WorkflowStatus
+from kingdom.workflow.reactions import engine
+from kingdom.workflow.records import KINDS
+from kingdom.workflow.watch import watch
+
+CLIENT = "client"
+HOST_NAME = "host-a"
+_SLOTS = 2
+# What a killed process held comes back to the others after this time, where only time can tell that it is dead.
+_LEASE = timedelta(seconds=1)
+_POLL_SECONDS = 0.1
+_PR_SET_PDEATHSIG = 1
+_ENDINGS = {WorkflowStatus.COMPLETED, WorkflowStatus.FAILED, WorkflowStatus.CANCELLED}
+TOPOLOGY = Topology(
+    replace(stream, lease=_LEASE) for stream in (streams.WORKFLOW, streams.REGISTRY, streams.COMMANDS, streams.CONTROL)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """Where one run is played: its store, its directory, how long it may take, and what is broken on purpose."""
+
+    url: str
+    directory: Path
+    seconds: float
+    variant: str | None = None
+
+    @property
+    def host_directory(self) -> Path:
+        """Where the host keeps what it works with."""
+        return self.directory / HOST_NAME
+
+    @property
+    def note(self) -> Path:
+        """Where the victim notes what its last step was."""
+        return self.directory / "last-step"
+
+    @property
+    def outcome(self) -> Path:
+        """Where the client notes how the run ended."""
+        return self.directory / "outcome.json"
+
+    def log(self, role: str) -> Path:
+        """Return what a process wrote."""
+        return self.directory / f"{role}.log"
+
+    def counts(self, role: str) -> Path:
+        """Return where a process that ended by itself notes how many steps it took."""
+        return self.directory / f"{role}.steps"
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """How a run ended, as its client saw it."""
+
+    workflow_id: str
+    status: str
+    reason: str
+    seconds: float
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[Bus]:
+    """Open the store of a run."""
+    async with open_bus(url, TOPOLOGY, KINDS, connections=4) as bus:
+        yield bus
+
+
+def start(role: str, stage: Stage, victim: Point | None = None) -> int:
+    """Start a process by a fork and return its pid; it dies with this one."""
+    if pid := os.fork():
+        return pid
+    code = 1
+    try:
+        die_with_parent()
+        descriptor = os.open(stage.log(role), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(descriptor, 1)
+        os.dup2(descriptor, 2)
+        _play(role, stage, victim)
+        code = 0
+    except BaseException:  # noqa: BLE001 - whatever it is belongs into the log of this process
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def die_with_parent() -> None:
+    """Have this process killed when the one that started it is gone."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _play(role: str, stage: Stage, victim: Point | None) -> None:
+    taken = Steps(role, victim, stage.note)
+    if stage.variant:
+        VARIANTS[stage.variant].break_it()
+    with asyncio.Runner(loop_factory=lambda: SweptLoop(taken)) as runner:
+        runner.run(_ROLES[role](stage, taken))
+    stage.counts(role).write_bytes(msgspec.json.encode(taken.counts))
+
+
+async def _engine(stage: Stage, taken: Steps) -> None:
+    async with opened(stage.url) as bus:
+        swept = SweptBus(bus, taken)
+        worker = Worker(swept, engine().dispatcher, streams.ENGINE_STREAMS)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
+        watching = asyncio.create_task(watch(swept))
+        await worker.run()
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
+async def _host(stage: Stage, taken: Steps) -> None:
+    async with opened(stage.url) as bus:
+        client = SweptAgents(ScriptedAgents(), taken)
+        host = SoldierHost(SweptBus(bus, taken), HOST_NAME, client, Folders(stage.host_directory), slots=_SLOTS)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, host.stop)
+        await host.run()
+
+
+async def _client(stage: Stage, _: Steps) -> None:
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    async with opened(stage.url) as bus:
+        workflow = await lifecycle.create(bus, "reference", actor=scene.ACTOR)
+        try:
+            async with asyncio.timeout(stage.seconds):
+                await _start(bus, workflow.id)
+                while workflow.status not in _ENDINGS:
+                    await asyncio.sleep(_POLL_SECONDS)
+                    workflow = await lifecycle.show(bus, workflow.id)
+                await _until_idle(bus)
+        except TimeoutError:
+            workflow = await lifecycle.show(bus, workflow.id)
+        outcome = Outcome(workflow.id, workflow.status, workflow.reason, round(loop.time() - began, 3))
+    stage.outcome.write_bytes(msgspec.json.encode(outcome))
+
+
+async def _start(bus: Bus, workflow_id: str) -> None:
+    """Start the run on a host whose coming is known to the engine, so that it is not placed twice without need."""
+    while True:
+        try:
+            async with bus.transaction() as transaction:
+                host = await transaction.get("host", HOST_NAME)
+            if host:
+                await _until_idle(bus)
+                await lifecycle.start(bus, workflow_id, actor=scene.ACTOR)
+                return
+        except Unavailable:
+            pass
+        await asyncio.sleep(_POLL_SECONDS)
+
+
+async def _until_idle(bus: Bus) -> None:
+    """Wait until no event is open anywhere."""
+    operations = operations_of(bus)
+    while any(stream.pending or stream.processing for stream in await operations.stats()):  # noqa: ASYNC110
+        await asyncio.sleep(_POLL_SECONDS)
+
+
+_ROLES: dict[str, Callable[[Stage, Steps], Coroutine[Any, Any, None]]] = {ENGINE: _engine, HOST: _host, CLIENT: _client}

@@ -1,0 +1,61 @@
+"""The durable steps of a process: each is counted, and at one of them the process may kill itself."""
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+ENGINE, HOST = "engine", "host"
+COMMIT_BEFORE, COMMIT_AFTER = "before a commit", "after a commit"
+CLAIM_AFTER = "after a claim"
+PROGRAM_BEFORE, PROGRAM_DURING, PROGRAM_AFTER = "before a program", "while a program starts", "after a program"
+GIT_DURING = "with a git at work"
+AGENT_BEFORE, AGENT_AFTER = "before a call of an agent", "after a call of an agent"
+AGENT_UPDATE = "after an update of an agent"
+# Here the agent dies and its host lives on.
+AGENT_KILLED = "agent killed after an update"
+
+
+class Point(msgspec.Struct, frozen=True):
+    """One step at which a process dies: the so-and-so-many-th of its kind."""
+
+    role: str
+    kind: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.kind} #{self.number}"
+
+
+class Steps:
+    """Counts the steps of one process by kind; dies by SIGKILL at the one that is named."""
+
+    def __init__(self, role: str, victim: Point | None, note: Path) -> None:
+        self.counts: Counter[str] = Counter()
+        self._role = role
+        self._victim = victim
+        self._note = note
+
+    def reach(self, kind: str, label: str, last_act: Callable[[], None] | None = None) -> None:
+        """Take a step; where it is the last one, note what it was, do the last act, and die."""
+        if self._is_reached(kind, label):
+            if last_act:
+                last_act()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def reach_and_kill(self, kind: str, label: str, pid: int) -> None:
+        """Take a step at which not this process dies but another one."""
+        if self._is_reached(kind, label):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _is_reached(self, kind: str, label: str) -> bool:
+        self.counts[kind] += 1
+        reached = self._victim == Point(self._role, kind, self.counts[kind])
+        if reached:
+            self._note.write_text(label)
+        return reached

@@ -1,0 +1,180 @@
+"""The sweep of one backend: a reference run, then the same run once per point, then the broken variants."""
+
+import itertools
+import os
+import random
+import shutil
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from bench.crash_sweep.ending import Ending
+from bench.crash_sweep.judge import judge
+from bench.crash_sweep.places import Place
+from bench.crash_sweep.roles import Stage
+from bench.crash_sweep.steps import Point
+from bench.crash_sweep.trial import Trial, begin_trial, read_trial
+from bench.crash_sweep.variants import VARIANTS
+
+_TRIES = 3
+_TELL_EVERY_SECONDS = 10.0
+# A broken variant may stand still for good: that is found sooner than in a run that shall go on.
+_VARIANT_SECONDS = 10.0
+
+
+@dataclass(slots=True)
+class Swept:
+    """What a sweep has found: the points there are by role and kind, and what came of those that were tried."""
+
+    points: dict[str, dict[str, int]] = field(default_factory=dict)
+    tried: int = 0
+    killed: int = 0
+    finished: int = 0
+    missed: int = 0
+    killed_by_kind: Counter[str] = field(default_factory=Counter)
+    findings: list[str] = field(default_factory=list)
+    caught: dict[str, bool] = field(default_factory=dict)
+    seconds_reference: float = 0.0
+    seconds_longest: float = 0.0
+
+
+class _Wanted(NamedTuple):
+    """A run to be played: where it crashes, and what is broken."""
+
+    point: Point | None = None
+    variant: str | None = None
+
+
+class Sweep:
+    """Plays runs on fresh stores of one backend, some at a time."""
+
+    def __init__(self, backend: str, place: Place, directory: Path, *, jobs: int, seconds: float) -> None:
+        self._backend = backend
+        self._place = place
+        self._directory = directory
+        self._jobs = jobs
+        self._seconds = seconds
+        self._numbers = itertools.count(1)
+
+    def run(self, wanted: int | None, seed: int, *, variant: str | None, catch: bool) -> Swept:
+        """Sweep so many points, or all; of a variant those at which it must show."""
+        swept = Swept()
+        reference = self._reference(swept, times=1 if variant or wanted == 0 else 2)
+        if reference is None:
+            return swept
+        if variant:
+            points: Sequence[Point] = VARIANTS[variant].shows_at
+        else:
+            points = choose(swept.points, wanted, seed)
+        print(f"{self._backend}: {len(points)} points, seed {seed}", flush=True)
+        self._sweep(swept, reference, points, variant)
+        if catch and not variant:
+            swept.caught = self._catch(reference)
+        return swept
+
+    def _reference(self, swept: Swept, *, times: int) -> Ending | None:
+        """Play the run without a crash; all times must be alike, and the first tells how many steps there are."""
+        trials = [trial for _, _, trial in self._trials([_Wanted()] * times)]
+        reference = trials[0].ending
+        swept.points = {role: counts for role, counts in trials[0].counts.items() if counts}
+        swept.seconds_reference = trials[0].seconds
+        for trial in trials:
+            found = findings_of(reference, trial) if reference else ["it has no end", *trial.complaints]
+            swept.findings += [f"reference: {words}" for words in found]
+        return reference
+
+    def _sweep(self, swept: Swept, reference: Ending, points: Iterable[Point], variant: str | None) -> None:
+        told = time.monotonic()
+        left = list(points)
+        swept.tried = len(left)
+        for attempt in range(_TRIES):
+            missed = []
+            for number, _, trial in self._trials(_Wanted(point, variant) for point in left):
+                if trial.point and trial.killed_at is None and not trial.complaints and attempt + 1 < _TRIES:
+                    missed.append(trial.point)
+                else:
+                    self._count(swept, reference, trial)
+                if time.monotonic() - told > _TELL_EVERY_SECONDS:
+                    told = time.monotonic()
+                    print(f"{self._backend}: {number} of {len(left)}, {len(swept.findings)} findings", flush=True)
+            left = missed
+            if not left:
+                return
+
+    def _count(self, swept: Swept, reference: Ending, trial: Trial) -> None:
+        findings = findings_of(reference, trial)
+        for words in findings:
+            swept.findings.append(f"{trial.point} ({trial.killed_at}): {words}")
+            print(f"{self._backend}: {swept.findings[-1]}", flush=True)
+        swept.seconds_longest = max(swept.seconds_longest, trial.seconds)
+        if trial.killed_at is None:
+            swept.missed += 1
+        else:
+            swept.killed += 1
+            swept.killed_by_kind[str(trial.point).partition(" #")[0]] += 1
+            swept.finished += not findings
+
+    def _catch(self, reference: Ending) -> dict[str, bool]:
+        """Tell of each broken variant whether it was found at every point at which it must show."""
+        shown = [_Wanted(point, name) for name, variant in VARIANTS.items() for point in variant.shows_at]
+        caught = dict.fromkeys(VARIANTS, True)
+        for _, wanted, trial in self._trials(shown):
+            found = trial.killed_at is not None and findings_of(reference, trial)
+            caught[wanted.variant or ""] &= bool(found)
+        return caught
+
+    def _trials(self, wanted: Iterable["_Wanted"]) -> Iterator[tuple[int, "_Wanted", Trial]]:
+        """Play runs, some at a time, and yield each as it ends, with how many have ended."""
+        waiting, running, ended = list(wanted)[::-1], dict[int, tuple[_Wanted, Stage]](), 0
+        try:
+            while waiting or running:
+                while waiting and len(running) < self._jobs:
+                    following = waiting.pop()
+                    stage = self._stage(following.variant)
+                    running[begin_trial(stage, following.point)] = (following, stage)
+                pid, status = os.wait()
+                done, stage = running.pop(pid)
+                if status:
+                    raise RuntimeError(f"a trial ended with {os.waitstatus_to_exitcode(status)}")
+                ended += 1
+                yield ended, done, read_trial(stage)
+                self._place.drop(stage.directory)
+                shutil.rmtree(stage.directory)
+        finally:
+            for pid in running:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+
+    def _stage(self, variant: str | None) -> Stage:
+        directory = self._directory / f"run-{next(self._numbers):05}"
+        directory.mkdir()
+        seconds = min(self._seconds, _VARIANT_SECONDS) if variant else self._seconds
+        return Stage(url=self._place.make(directory), directory=directory, seconds=seconds, variant=variant)
+
+
+def findings_of(reference: Ending, trial: Trial) -> list[str]:
+    """Return what is wrong with a run."""
+    if trial.ending is None:
+        return trial.complaints or ["the run has no end"]
+    return [*trial.complaints, *judge(reference, trial.ending, trial.point)]
+
+
+def choose(counts: dict[str, dict[str, int]], wanted: int | None, seed: int) -> list[Point]:
+    """Return all points, or so many of them, in turn from every kind of every role."""
+    every = [
+        [Point(role, kind, number) for number in range(1, count + 1)]
+        for role, kinds in sorted(counts.items())
+        for kind, count in sorted(kinds.items())
+    ]
+    if wanted is None:
+        return [point for points in every for point in points]
+    generator = random.Random(seed)
+    for points in every:
+        generator.shuffle(points)
+    generator.shuffle(every)
+    in_turn = [point for turn in itertools.zip_longest(*every) for point in turn if point is not None]
+    return in_turn[:wanted]

@@ -1,0 +1,191 @@
+"""What engine and host are built on, each wrapped so that every durable step is counted and can be the last one."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from bench.crash_sweep import steps
+from bench.crash_sweep.steps import Steps
+from kingdom.bus.delivery import Delivery
+from kingdom.bus.port import Bus, Renewal, Transaction
+from kingdom.soldiers.agent import Agent, AgentClient, Inspection, Launch, Prompt, Update
+
+# A git that dies with its host does so within this time after its start.
+_GIT_LIVES_SECONDS = 0.004
+# Of git, what changes nothing.
+_READING = frozenset({"rev-parse", "merge-base", "ls-files", "for-each-ref", "show", "diff"})
+
+
+class SweptBus(Bus):
+    """A bus whose commits and claims are steps; reads are none."""
+
+    def __init__(self, bus: Bus, taken: Steps) -> None:
+        super().__init__(bus.topology, list(bus.kinds.values()))
+        self.joins_callers_transaction = bus.joins_callers_transaction
+        self.spans_hosts = bus.spans_hosts
+        self.adopts_dropped_files = bus.adopts_dropped_files
+        self.has_one_writer = bus.has_one_writer
+        self.idle_limit = bus.idle_limit
+        self._bus = bus
+        self._steps = taken
+
+    @asynccontextmanager
+    async def transaction(self, hold: Sequence[Delivery] = ()) -> AsyncIterator[Transaction]:
+        """Open a transaction; its end is a step where it writes anything."""
+        async with self._bus.transaction(hold) as transaction:
+
+            def committed() -> None:
+                if words := _words(transaction):
+                    self._steps.reach(steps.COMMIT_AFTER, words)
+
+            # The first in the row, so that nothing has begun yet that waits for the commit.
+            transaction.after_commit(committed)
+            yield transaction
+            if words := _words(transaction):
+                self._steps.reach(steps.COMMIT_BEFORE, words)
+
+    async def claim(self, stream: str, limit: int, worker: str) -> list[Delivery]:
+        """Claim; a step where anything came."""
+        deliveries = await self._bus.claim(stream, limit, worker)
+        if deliveries:
+            types = "+".join(delivery.envelope.type for delivery in deliveries)
+            self._steps.reach(steps.CLAIM_AFTER, f"{stream}: {types}")
+        return deliveries
+
+    def renew(self, leases: Mapping[int, timedelta]) -> Renewal:
+        """Extend leases."""
+        return self._bus.renew(leases)
+
+    async def reap(self) -> int:
+        """Give back the events of expired leases."""
+        return await self._bus.reap()
+
+    async def wait(self, streams: Collection[str], at_most: timedelta) -> None:
+        """Wait for a hint."""
+        await self._bus.wait(streams, at_most)
+
+    async def close(self) -> None:
+        """Close the bus."""
+        await self._bus.close()
+
+
+class SweptAgents(AgentClient):
+    """A client whose calls are steps, and so is everything that its agents say."""
+
+    name = "swept"
+    has_process = True
+
+    def __init__(self, client: AgentClient, taken: Steps) -> None:
+        self._client = client
+        self._steps = taken
+
+    async def start(self, launch: Launch) -> Agent:
+        """Start an agent."""
+        self._steps.reach(steps.AGENT_BEFORE, "start")
+        agent = await self._client.start(launch)
+        self._steps.reach(steps.AGENT_AFTER, "start")
+        return _SweptAgent(agent, self._steps)
+
+    async def inspect(self, launch: Launch, prompt_id: str) -> Inspection:
+        """Look a prompt up."""
+        return await self._client.inspect(launch, prompt_id)
+
+
+class _SweptAgent(Agent):
+    def __init__(self, agent: Agent, taken: Steps) -> None:
+        self.session = agent.session
+        self.pid = agent.pid
+        self._agent = agent
+        self._steps = taken
+
+    async def send(self, prompt: Prompt) -> AsyncGenerator[Update, None]:
+        self._steps.reach(steps.AGENT_BEFORE, "send")
+        turn = self._agent.send(prompt)
+        async for update in turn:
+            self._steps.reach(steps.AGENT_UPDATE, type(update).__name__)
+            if self.pid:
+                self._steps.reach_and_kill(steps.AGENT_KILLED, type(update).__name__, self.pid)
+            yield update
+
+    async def interrupt(self) -> None:
+        await self._agent.interrupt()
+
+    async def stop(self, grace: timedelta) -> None:
+        self._steps.reach(steps.AGENT_BEFORE, "stop")
+        await self._agent.stop(grace)
+        self._steps.reach(steps.AGENT_AFTER, "stop")
+
+    async def ended(self) -> str:
+        return await self._agent.ended()
+
+
+class SweptLoop(asyncio.SelectorEventLoop):
+    """An event loop that takes a step before, at and after every program that it runs."""
+
+    def __init__(self, taken: Steps) -> None:
+        super().__init__()
+        self._steps = taken
+
+    async def subprocess_exec(
+        self, protocol_factory: Callable[[], asyncio.BaseProtocol], program: Any, *args: Any, **options: Any
+    ) -> tuple[Any, Any]:
+        """Run a program."""
+        label = _verb(program, *args)
+
+        def watched() -> asyncio.BaseProtocol:
+            protocol: Any = protocol_factory()
+            exited = protocol.process_exited
+
+            def process_exited() -> None:
+                self._steps.reach(steps.PROGRAM_AFTER, label)
+                exited()
+
+            protocol.process_exited = process_exited
+            return protocol  # type: ignore[no-any-return]
+
+        if label.removeprefix("git ") in _READING:
+            return await super().subprocess_exec(protocol_factory, program, *args, **options)
+        self._steps.reach(steps.PROGRAM_BEFORE, label)
+        transport, protocol = await super().subprocess_exec(watched, program, *args, **options)
+        if label.startswith("git "):
+            number = self._steps.counts[steps.GIT_DURING]
+            self._steps.reach(steps.GIT_DURING, label, lambda: _kill_soon(transport.get_pid(), number))
+        else:
+            self._steps.reach(steps.PROGRAM_DURING, label)
+        return transport, protocol
+
+
+def _words(transaction: Transaction) -> str:
+    """Return what a transaction writes, or nothing."""
+    changes = transaction.changes
+    if not (changes.puts or changes.copies or changes.settled or changes.entries):
+        return ""
+    handled = {delivery.position: delivery.envelope.type for delivery in transaction.held}
+    done = [handled.get(position, "?") for position in changes.settled]
+    said = [copy.envelope.type for copy in changes.copies.values()]
+    kept = [f"{kind} {put.record.state}" for (kind, _), put in changes.puts.items()]
+    return f"{'+'.join(done) or 'nothing'} -> {'+'.join([*said, *kept])}"
+
+
+def _verb(program: Any, *args: Any) -> str:
+    """Return what a program is, and what is asked of it where it is git."""
+    words = [str(word) for word in (program, *args)]
+    if Path(words[0]).name != "git":
+        return Path(words[0]).name
+    rest = words[1:]
+    while rest and rest[0].startswith("-"):
+        rest = rest[2:] if rest[0] == "-c" else rest[1:]
+    return " ".join(["git", *rest[:1]])
+
+
+def _kill_soon(pid: int, number: int) -> None:
+    """Kill a git at some moment of its short life, always the same one for the same step."""
+    time.sleep(_GIT_LIVES_SECONDS * (number % 8) / 8)
+    with suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)

@@ -1,0 +1,128 @@
+"""One run with one crash: its processes are started, the victim is started again, and what is left is read."""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from bench.crash_sweep.ending import Ending, read_ending
+from bench.crash_sweep.roles import CLIENT, Outcome, Stage, die_with_parent, start
+from bench.crash_sweep.steps import ENGINE, HOST, Point
+
+_ROLES = (ENGINE, HOST, CLIENT)
+_POLL_SECONDS = 0.005
+# How much longer than the run itself its processes may take to start and to end.
+_SPARE_SECONDS = 20.0
+_LOG_SHOWN = 1500
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of one run; `killed_at` tells the step at which its victim died, if it came so far."""
+
+    point: Point | None
+    killed_at: str | None
+    seconds: float
+    counts: dict[str, dict[str, int]]
+    complaints: list[str]
+    ending: Ending | None
+
+
+def begin_trial(stage: Stage, point: Point | None) -> int:
+    """Play a run in a process of its own, which is returned; what came of it can be read once that has ended."""
+    if pid := os.fork():
+        return pid
+    code = 1
+    try:
+        die_with_parent()
+        _result(stage).write_bytes(msgspec.json.encode(_try(stage, point)))
+        code = 0
+    except BaseException:  # noqa: BLE001 - this process ends here, whatever it was
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def read_trial(stage: Stage) -> Trial:
+    """Return what came of a run."""
+    return msgspec.json.decode(_result(stage).read_bytes(), type=Trial)
+
+
+def _result(stage: Stage) -> Path:
+    return stage.directory / "trial.json"
+
+
+def _try(stage: Stage, point: Point | None) -> Trial:
+    began = time.monotonic()
+    processes = _Processes(stage, point)
+    complaints = [*processes.until_client_ends(), *processes.end()]
+    ending = None
+    if stage.outcome.exists():
+        outcome = msgspec.json.decode(stage.outcome.read_bytes(), type=Outcome)
+        ending = asyncio.run(read_ending(stage, outcome))
+    return Trial(
+        point=point,
+        killed_at=stage.note.read_text() if stage.note.exists() else None,
+        seconds=round(time.monotonic() - began, 3),
+        counts={
+            role: msgspec.json.decode(file.read_bytes()) for role in _ROLES if (file := stage.counts(role)).exists()
+        },
+        complaints=complaints,
+        ending=ending,
+    )
+
+
+class _Processes:
+    """The processes of one run, of which one may kill itself once."""
+
+    def __init__(self, stage: Stage, point: Point | None) -> None:
+        self._stage = stage
+        self._point = point
+        self._victim = point.role if point else None
+        self._running = {start(role, stage, point): role for role in _ROLES}
+
+    def until_client_ends(self) -> Iterator[str]:
+        """Wait for the client, start the victim anew where it has killed itself, complain of any other end."""
+        for pid, status in self._ends(self._stage.seconds + _SPARE_SECONDS):
+            role = self._running.pop(pid)
+            if role == self._victim and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
+                self._victim = None
+                self._running[start(role, self._stage)] = role
+            elif status or role != CLIENT:
+                yield self._unexpected(role, status)
+                return
+            else:
+                return
+        yield "the client did not end"
+
+    def end(self) -> Iterator[str]:
+        """End what runs still, gracefully, and complain of what does not obey."""
+        for pid in self._running:
+            os.kill(pid, signal.SIGTERM)
+        for pid, status in self._ends(_SPARE_SECONDS):
+            role = self._running.pop(pid)
+            if status:
+                yield self._unexpected(role, status)
+        for pid, role in self._running.items():
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            yield f"the {role} did not end when it was asked to"
+
+    def _ends(self, seconds: float) -> Iterator[tuple[int, int]]:
+        deadline = time.monotonic() + seconds
+        while self._running and time.monotonic() < deadline:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid:
+                yield pid, status
+            else:
+                time.sleep(_POLL_SECONDS)
+
+    def _unexpected(self, role: str, status: int) -> str:
+        words = self._stage.log(role).read_text()[-_LOG_SHOWN:]
+        return f"the {role} ended with {os.waitstatus_to_exitcode(status)}: {words}"

@@ -1,0 +1,109 @@
+"""`python -m bench.engine`: exits 0 only where every bound holds; the last line is the figures as JSON."""
+
+import argparse
+import asyncio
+import json
+import logging
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.engine.counts import SETTINGS, VARIANTS, measure_counts
+from bench.engine.speed import measure_speed
+from bench.files.figures import Figures
+from bench.postgres import PrivateCluster
+from kingdom.bus.logs import configure_logs
+
+PARTS = ("counts", "speed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """How much of everything."""
+
+    runs: int
+    rounds: int
+    counted_runs: int
+    stored: tuple[int, ...]
+
+
+FULL = Scale(runs=1000, rounds=3, counted_runs=20, stored=(10, 1_000, 10_000))
+QUICK = Scale(runs=60, rounds=1, counted_runs=4, stored=(10, 500))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, report, judge."""
+    options = _parse(arguments)
+    configure_logs(json=True, level=logging.ERROR)
+    started, figures = time.monotonic(), Figures(options.demand or 1.0)
+    for part in options.only or PARTS:
+        _measure(part, options, figures)
+    _show(figures)
+    complaints = figures.complaints()
+    for words in complaints:
+        print(f"bound not kept: {words}", file=sys.stderr)
+    line = json.dumps(figures.to_json(bench="engine", seconds=round(time.monotonic() - started)))
+    if options.json == "-":
+        print(line)
+    else:
+        Path(options.json).write_text(line + "\n")
+    return 1 if complaints else 0
+
+
+def _measure(part: str, options: argparse.Namespace, figures: Figures) -> None:
+    scale = QUICK if options.quick else FULL
+    say = partial(print, file=sys.stderr)
+    if part == "counts":
+        with PrivateCluster(shared_buffers="512MB", settings=SETTINGS) as cluster:
+            counting = measure_counts(
+                cluster, figures, stored=scale.stored, runs=scale.counted_runs, variant=options.variant
+            )
+            asyncio.run(counting)
+        return
+    with PrivateCluster(fsync=True, shared_buffers="512MB") as cluster:
+        measure_speed(
+            cluster,
+            figures,
+            runs=options.runs or scale.runs,
+            rounds=options.rounds or scale.rounds,
+            with_dbos=not options.skip_dbos,
+            # A short turn on a machine that others use tells little, so it is bounded only where that is asked for.
+            bounded=not options.quick or options.demand is not None,
+            say=say,
+        )
+
+
+def _show(figures: Figures) -> None:
+    table = Table("what", "figure", "bound", "holds", title="durable steps of runs on PostgreSQL")
+    for figure in figures.all:
+        holds = "" if not figure.bound else "[red]no[/]" if figure.complaint() else "[green]yes[/]"
+        table.add_row(figure.name, f"{figure.value:,.2f}", figure.bound, holds)
+    Console(width=120).print(table)
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.engine", description=sys.modules["bench.engine"].__doc__)
+    parser.add_argument("--quick", action="store_true", help="small sizes, and no bound on speed")
+    parser.add_argument("--runs", type=int, help=f"how many runs at once (default {FULL.runs})")
+    parser.add_argument("--rounds", type=int, help=f"how often each has its turn (default {FULL.rounds})")
+    parser.add_argument("--skip-dbos", action="store_true", help="measure the engine alone")
+    parser.add_argument(
+        "--json", default="-", metavar="FILE", help="where the figures go; - is the last line (default)"
+    )
+    parser.add_argument("--only", action="append", choices=PARTS, help="measure this only; can be repeated")
+    parser.add_argument("--demand", type=float, help="how strict the bounds are; below 1 is more lenient")
+    parser.add_argument("--variant", choices=VARIANTS, help="spoil the engine, to see that a bound catches it")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    # Asked to end, a bench still takes its servers and processes with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    sys.exit(main())

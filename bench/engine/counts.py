@@ -1,0 +1,119 @@
+"""Statements and buffers per Task, as the server tells them while runs execute, and finished runs pile up.
+
+The runs come one after the other: how many events share a transaction depends on the moment, and one never does.
+"""
+
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg.errors import Diagnostic
+from psycopg.rows import dict_row
+
+from bench.engine.kingdom import CONNECTIONS, TASKS_PER_RUN, kingdom_at_work, start_runs, wait_until_completed
+from bench.engine.stored import fill_with_finished_runs
+from bench.explain import ExplainedBus
+from bench.files.figures import Figures
+from bench.postgres import PrivateCluster
+from kingdom.backends.postgres import migrate
+from kingdom.backends.postgres.transaction import PostgresTransaction
+from kingdom.bus.delivery import Delivery
+from kingdom.bus.ledger import EFFECTS
+from kingdom.bus.record import Query
+from kingdom.bus.sequence import SEQUENCES
+from kingdom.workflow.records import KINDS, WORKFLOWS
+from kingdom.workflow.streams import TOPOLOGY
+
+GROWTH_LIMIT = 1.2
+# Rows are vacuumed before a measurement, never in the middle of one.
+SETTINGS = {"autovacuum": "off", "max_wal_size": "8GB", "checkpoint_timeout": "1h"}
+_TEMPLATE = "engine_template"
+_MODELS = 10
+# By the clock, whether there are Tasks or not; so are claims that find nothing.
+_IDLE = {"reap", "lowest_lease", "renew", "find_due"}
+_CLAIMS = {"claim", "claim_ordered"}
+
+
+class CountingBus(ExplainedBus):
+    """Counts what its statements cost, by their names."""
+
+    def __init__(self, dsn: str) -> None:
+        super().__init__(dsn, TOPOLOGY, [EFFECTS, SEQUENCES, *KINDS], connections=CONNECTIONS)
+        self.statements: Counter[str] = Counter()
+        self.buffers: Counter[str] = Counter()
+
+    def _note(self, notice: Diagnostic) -> None:
+        super()._note(notice)
+        for plan in self.take():
+            if plan.name in _IDLE or (plan.name in _CLAIMS and not plan.tree["Actual Rows"]):
+                continue
+            self.statements[plan.name or "other"] += 1
+            self.buffers[plan.name or "other"] += plan.buffers
+
+
+class ScanningBus(CountingBus):
+    """Looks through all runs at every step, though it knows which one it is about."""
+
+    @asynccontextmanager
+    async def transaction(self, hold: Sequence[Delivery] = ()) -> AsyncIterator[PostgresTransaction]:
+        """Open a transaction, and look around first."""
+        async with super().transaction(hold) as transaction:
+            if hold:
+                await transaction.find(Query(kind=WORKFLOWS.name, limit=1_000_000))
+            yield transaction
+
+
+VARIANTS: Mapping[str, type[CountingBus]] = {"scan": ScanningBus}
+
+
+async def measure_counts(
+    cluster: PrivateCluster, figures: Figures, *, stored: Sequence[int], runs: int, variant: str | None
+) -> None:
+    """Note what a Task costs at every size, and how much more than at the smallest."""
+    await _prepare(cluster.create_database(_TEMPLATE))
+    found = [(size, await _count(cluster, size, runs, variant)) for size in stored]
+    figures.facts["per task"] = {
+        f"{size:,} stored": {
+            "statements": _by_name(bus.statements, runs),
+            "buffers": _by_name(bus.buffers, runs),
+        }
+        for size, bus in found
+    }
+    for what in ("statements", "buffers"):
+        totals = [getattr(bus, what).total() for _, bus in found]
+        for (size, _), total in zip(found, totals, strict=True):
+            figures.note(f"{what} per Task, {size:,} stored runs", total / (runs * TASKS_PER_RUN))
+        figures.note(f"{what} per Task, growth", max(totals) / totals[0], at_most=GROWTH_LIMIT)
+
+
+async def _prepare(dsn: str) -> None:
+    """Make the store that all others are copies of, with a few real runs in it."""
+    await migrate(dsn)
+    await _run(CountingBus(dsn), dsn, 1, at_once=_MODELS)
+
+
+async def _count(cluster: PrivateCluster, size: int, runs: int, variant: str | None) -> CountingBus:
+    name = f"engine_{size}"
+    dsn = cluster.create_database(name, template=_TEMPLATE)
+    with psycopg.connect(dsn, autocommit=True, row_factory=dict_row) as connection:
+        fill_with_finished_runs(connection, size)
+    bus = VARIANTS[variant](dsn) if variant else CountingBus(dsn)
+    await _run(bus, dsn, runs, at_once=1)
+    cluster.drop_database(name)
+    return bus
+
+
+async def _run(bus: CountingBus, dsn: str, times: int, *, at_once: int) -> None:
+    with tempfile.TemporaryDirectory(prefix="kingdom-bench-") as directory:
+        async with bus, kingdom_at_work(bus, dsn, Path(directory)):
+            for _ in range(times):
+                await start_runs(bus, at_once)
+                await wait_until_completed(dsn)
+
+
+def _by_name(counts: Counter[str], runs: int) -> dict[str, Any]:
+    return {name: round(count / (runs * TASKS_PER_RUN), 2) for name, count in counts.most_common()}

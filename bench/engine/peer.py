@@ -1,0 +1,70 @@
+"""dbos doing the same: workflows of as many steps that return at once, all started at once in one process.
+
+`python -m bench.engine.peer DSN RUNS` runs them and prints what that took.
+"""
+
+import asyncio
+import os
+import sys
+
+from dbos import DBOS
+from psycopg.conninfo import conninfo_to_dict
+from sqlalchemy import URL
+
+from bench.engine.kingdom import CONNECTIONS, STEPS_PER_RUN
+from bench.engine.turn import Turn
+
+# More make it slower: they only wait for each other.
+_THREADS = 16
+
+
+@DBOS.step()
+async def answer(number: int) -> int:
+    """Return at once."""
+    return number
+
+
+@DBOS.workflow()
+async def take_steps() -> int:
+    """Take as many durable steps as one run has."""
+    return sum([await answer(number) for number in range(STEPS_PER_RUN)])
+
+
+async def measure(runs: int) -> Turn:
+    """Return what it took from the first start to the last completion."""
+
+    async def run_one() -> None:
+        await (await DBOS.start_workflow_async(take_steps)).get_result()
+
+    began = Turn.now()
+    await asyncio.gather(*(run_one() for _ in range(runs)))
+    return Turn.now() - began
+
+
+def main(dsn: str, runs: int) -> None:
+    """Run everything on a database of its own."""
+    server = conninfo_to_dict(dsn)
+    url = URL.create(
+        "postgresql",
+        username=str(server["user"]),
+        host=str(server["host"]),
+        port=int(server["port"] or 5432),
+        database=str(server["dbname"]),
+    )
+    DBOS(
+        config={
+            "name": "bench",
+            "system_database_url": url.render_as_string(hide_password=False),
+            "sys_db_pool_size": CONNECTIONS,
+            "max_executor_threads": _THREADS,
+            "log_level": "ERROR",
+        }
+    )
+    DBOS.launch()
+    print(asyncio.run(measure(runs)).to_json(), flush=True)
+    # Its threads end slowly, and nothing is left to be kept.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

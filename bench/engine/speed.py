@@ -1,0 +1,94 @@
+"""Durable steps per second: the engine and dbos, turn by turn on one PostgreSQL, each in one process."""
+
+import asyncio
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+import psutil
+
+from bench.engine.kingdom import STEPS_PER_RUN
+from bench.engine.turn import Turn
+from bench.files.figures import Figures
+from bench.postgres import PrivateCluster
+from kingdom.backends.postgres import migrate
+
+AHEAD_OF_DBOS = 1.0
+KINGDOM, DBOS = "kingdom", "dbos"
+_PROGRAMS = {KINGDOM: "bench.engine.kingdom", DBOS: "bench.engine.peer"}
+_PATIENCE_SECONDS = 900
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Durable steps per second, and what one costs of the processor, in the process and on the server."""
+
+    steps_per_second: float
+    client_ms: float
+    server_ms: float
+
+
+def measure_speed(
+    cluster: PrivateCluster,
+    figures: Figures,
+    *,
+    runs: int,
+    rounds: int,
+    with_dbos: bool,
+    bounded: bool,
+    say: Callable[[str], None],
+) -> None:
+    """Let both do the same in every round; the bound is on the median of the rounds' ratios."""
+    found: dict[str, list[Pace]] = {}
+    # Where others keep the processors busy, whoever has more threads gets more of them.
+    figures.facts["load before"] = round(os.getloadavg()[0], 1)
+    for number in range(rounds):
+        turns = [KINGDOM, DBOS] if with_dbos else [KINGDOM]
+        # Nobody is always the one that comes first.
+        for who in reversed(turns) if number % 2 else turns:
+            pace = _take_turn(cluster, who, f"{who}_{number}", runs)
+            say(f"{who}: {pace}")
+            found.setdefault(who, []).append(pace)
+    rates = {who: [pace.steps_per_second for pace in paces] for who, paces in found.items()}
+    figures.facts["durable steps per second"] = {who: [round(rate) for rate in each] for who, each in rates.items()}
+    for who, paces in found.items():
+        figures.note(f"durable steps per second, {who}", statistics.median(rates[who]))
+        figures.note(f"processor ms per step in the process, {who}", statistics.median(p.client_ms for p in paces))
+        figures.note(f"processor ms per step on the server, {who}", statistics.median(p.server_ms for p in paces))
+    if with_dbos:
+        multiple = statistics.median(ours / theirs for ours, theirs in zip(rates[KINGDOM], rates[DBOS], strict=True))
+        figures.note("durable steps, multiple of dbos", multiple, at_least=AHEAD_OF_DBOS if bounded else None)
+
+
+def _take_turn(cluster: PrivateCluster, who: str, database: str, runs: int) -> Pace:
+    """Let one of them run in a process and a database of its own."""
+    dsn = cluster.create_database(database)
+    if who == KINGDOM:
+        asyncio.run(migrate(dsn))
+    server_began = _server_seconds(cluster)
+    command = [sys.executable, "-m", _PROGRAMS[who], dsn, str(runs)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PATIENCE_SECONDS)
+    # Dropping the database waits for the sessions in it, so that the server has counted them.
+    cluster.drop_database(database)
+    if done.returncode:
+        raise RuntimeError(f"{who} did not run:\n{done.stderr[-4000:]}")
+    turn = msgspec.json.decode(done.stdout.splitlines()[-1], type=Turn)
+    steps = runs * STEPS_PER_RUN
+    server_seconds = _server_seconds(cluster) - server_began
+    return Pace(
+        steps_per_second=round(steps / turn.seconds, 1),
+        client_ms=round(turn.cpu_seconds / steps * 1000, 3),
+        server_ms=round(server_seconds / steps * 1000, 3),
+    )
+
+
+def _server_seconds(cluster: PrivateCluster) -> float:
+    """Return how long the sessions that have ended worked; nothing is known of a server that is not ours."""
+    if cluster.pid is None:
+        return 0.0
+    times = psutil.Process(cluster.pid).cpu_times()
+    return float(times.children_user + times.children_system)

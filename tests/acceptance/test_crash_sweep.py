@@ -1,0 +1,217 @@
+"""A run goes on after a crash at any step of engine or host, and the sweep that shows it finds what is wrong."""
+
+import fcntl
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from bench.crash_sweep import steps
+from bench.crash_sweep.__main__ import POINTS_MIN
+from bench.crash_sweep.ending import Ending, Event, Played, locks_of, processes_of
+from bench.crash_sweep.judge import judge
+from bench.crash_sweep.places import BACKENDS
+from bench.crash_sweep.roles import Stage
+from bench.crash_sweep.steps import ENGINE, HOST, Point
+from bench.crash_sweep.sweep import choose
+from bench.crash_sweep.variants import VARIANTS
+
+ROOT = Path(__file__).parents[2]
+POINTS = 8
+# A busy machine starts processes slowly; nothing here is measured.
+pytestmark = pytest.mark.timeout(300)
+
+AT_ENGINE = Point(ENGINE, steps.COMMIT_AFTER, 1)
+AT_HOST = Point(HOST, steps.AGENT_UPDATE, 1)
+AT_AGENT = Point(HOST, steps.AGENT_KILLED, 1)
+PLACED = Event(type="WorkflowPlaced", epoch=1)
+SENT = Event(type="QuerySent", subject="w1-t1", attempt=1)
+ANSWERED = Event(type="QueryResponded", subject="w1-t1", attempt=1, epoch=1)
+REPORTED = Event(type="ReportGenerated", subject="w1-t1-report", attempt=1, epoch=1)
+DONE = Event(type="TaskCompleted", subject="w1-t1")
+STOPPED = Event(type="AgentStopped", subject="w1", attempt=1, epoch=1)
+ENDED = Event(type="WorkflowStatusChanged", detail="COMPLETED")
+LOST = Event(type="WorkflowDisplaced", epoch=1)
+PLACED_AGAIN = Event(type="WorkflowPlaced", epoch=2)
+LOOKED_UP = Event(type="QueryReconciled", subject="w1-t1", detail="UNFINISHED", attempt=1, epoch=2)
+SENT_AGAIN = Event(type="QuerySent", subject="w1-t1", attempt=2)
+ANSWERED_LATER = Event(type="QueryResponded", subject="w1-t1", attempt=2, epoch=2)
+TOO_LATE = Event(type="QueryResponded", subject="w1-t1", attempt=1, epoch=1, ignored="host-a, epoch 1 lost the run")
+GONE = Event(type="AgentError", subject="w1", attempt=1, epoch=1)
+RETRIED = Event(type="WorkRetried", subject="w1")
+
+REFERENCE = Ending(
+    status="COMPLETED",
+    reason="",
+    trees={"app": "4b825dc after 4 commits, clean"},
+    checkpoints={"w1": {"app": "4b825dc"}},
+    reports={"w1-t1": "# Report\n"},
+    events=[PLACED, SENT, ANSWERED, REPORTED, DONE, STOPPED, ENDED],
+    played={"w1-t1": Played(steps=[1, 2, 3], answers=1)},
+    rests=[],
+)
+RECOVERED_EVENTS = [PLACED, SENT, LOST, PLACED_AGAIN, LOOKED_UP, SENT_AGAIN, ANSWERED_LATER, REPORTED, DONE, ENDED]
+RECOVERED = msgspec.structs.replace(REFERENCE, events=RECOVERED_EVENTS)
+FORGIVEN_EVENTS = [PLACED, SENT, GONE, RETRIED, LOOKED_UP, SENT_AGAIN, ANSWERED_LATER, REPORTED, DONE, STOPPED, ENDED]
+
+
+def with_events(*events: Event) -> Ending:
+    return msgspec.structs.replace(RECOVERED, events=list(events))
+
+
+def without(event: Event) -> Ending:
+    return with_events(*(each for each in RECOVERED_EVENTS if each != event))
+
+
+def with_more(event: Event) -> Ending:
+    return with_events(*RECOVERED_EVENTS[:-1], event, RECOVERED_EVENTS[-1])
+
+
+def sweep(*words: str) -> tuple[int, dict[str, Any]]:
+    command = [sys.executable, "-m", "bench.crash_sweep", *words, "--json", "-"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=280)
+    return done.returncode, json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    stage = Stage(url="", directory=tmp_path, seconds=1)
+    repository = stage.host_directory / "repositories" / "app.git"
+    repository.mkdir(parents=True)
+    (stage.host_directory / "host.lock").touch()
+    repository.with_suffix(".lock").touch()
+    return stage
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_run_goes_on_after_crashes_at_steps_of_many_kinds(backend: str) -> None:
+    code, figures = sweep("--backend", backend, "--points", str(POINTS), "--no-variants")
+    found = figures["backends"][backend]
+    assert figures["details"] == []
+    assert found["killed"] + found["missed"] == POINTS
+    assert found["finished"] == found["killed"] > 0
+    assert found["points_total"] >= POINTS_MIN
+    assert code == 0
+
+
+def test_every_broken_variant_is_caught() -> None:
+    code, figures = sweep("--backend", "files", "--points", "0", "--patience", "8")
+    assert figures["backends"]["files"]["variants_caught"] == dict.fromkeys(VARIANTS, True)
+    assert code == 0
+
+
+def test_a_sweep_of_something_broken_fails() -> None:
+    code, figures = sweep("--backend", "files", "--variant", "prompt_again")
+    assert figures["ok"] is False
+    assert figures["backends"]["files"]["killed"] == 1
+    assert figures["backends"]["files"]["findings"] > 0
+    assert code == 1
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_a_run_goes_on_after_a_crash_at_any_step() -> None:
+    command = [sys.executable, "-m", "bench.crash_sweep", "--json", "-"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("ending", "point"),
+    [
+        pytest.param(REFERENCE, None, id="no crash"),
+        pytest.param(REFERENCE, AT_ENGINE, id="killed engine"),
+        pytest.param(REFERENCE, AT_HOST, id="killed host, nothing to repeat"),
+        pytest.param(RECOVERED, AT_HOST, id="killed host, query repeated"),
+        pytest.param(with_events(*RECOVERED_EVENTS, TOO_LATE), AT_HOST, id="an answer of the killed host"),
+        pytest.param(with_events(*FORGIVEN_EVENTS), AT_AGENT, id="killed agent, query repeated"),
+    ],
+)
+def test_what_a_crash_may_change_is_not_found_fault_with(ending: Ending, point: Point | None) -> None:
+    assert judge(REFERENCE, ending, point) == []
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        pytest.param(msgspec.structs.replace(RECOVERED, status="RUNNING"), id="no end"),
+        pytest.param(msgspec.structs.replace(RECOVERED, trees={"app": "another"}), id="another tree"),
+        pytest.param(msgspec.structs.replace(RECOVERED, checkpoints={}), id="no checkpoint"),
+        pytest.param(msgspec.structs.replace(RECOVERED, reports={"w1-t1": "another"}), id="another report"),
+        pytest.param(msgspec.structs.replace(RECOVERED, rests=["process 7 still runs"]), id="something left"),
+        pytest.param(
+            msgspec.structs.replace(RECOVERED, played={"w1-t1": Played(steps=[1, 2, 1, 2, 3], answers=1)}),
+            id="a step done twice",
+        ),
+        pytest.param(
+            msgspec.structs.replace(RECOVERED, played={"w1-t1": Played(steps=[1, 2, 3], answers=2)}),
+            id="two answers",
+        ),
+        pytest.param(without(DONE), id="a missing event"),
+        pytest.param(without(ANSWERED_LATER), id="a query without an answer"),
+        pytest.param(with_more(ANSWERED), id="a query with two answers"),
+        pytest.param(with_more(DONE), id="a task completed twice"),
+        pytest.param(with_more(SENT_AGAIN), id="a query sent twice under one placement"),
+        pytest.param(with_more(Event(type="WorkFailed", subject="w1")), id="an event that has no place"),
+        pytest.param(
+            with_more(Event(type="QueryResponded", subject="w1-t1", ignored="attempt 1 is over")),
+            id="an answer ignored without a crash",
+        ),
+        pytest.param(with_events(PLACED, SENT, ANSWERED, DONE, REPORTED, ENDED), id="another order"),
+        pytest.param(with_events(*FORGIVEN_EVENTS), id="a failure that nobody but the host can have caused"),
+        pytest.param(
+            with_events(PLACED, SENT, LOST, PLACED_AGAIN, LOOKED_UP, SENT, ANSWERED, REPORTED, DONE, ENDED),
+            id="a query repeated as the same attempt",
+        ),
+    ],
+)
+def test_what_a_crash_may_not_change_is_found(ending: Ending) -> None:
+    assert judge(REFERENCE, ending, AT_HOST) != []
+
+
+def test_a_killed_engine_may_leave_no_trace_in_the_events() -> None:
+    assert judge(REFERENCE, RECOVERED, AT_ENGINE) != []
+
+
+def test_a_killed_agent_may_not_cost_the_placement_of_its_run() -> None:
+    assert judge(REFERENCE, RECOVERED, AT_AGENT) != []
+
+
+def test_a_process_that_is_left_is_found(tmp_path: Path) -> None:
+    left = subprocess.Popen(["sleep", "60"], cwd=tmp_path)
+    try:
+        assert processes_of(tmp_path).keys() == {left.pid}
+    finally:
+        left.kill()
+        left.wait()
+    assert processes_of(tmp_path) == {}
+
+
+@pytest.mark.parametrize("name", ["index.lock", "worktrees/tree/HEAD.lock", "worktrees/tree/locked"])
+def test_a_lock_file_of_git_that_is_left_is_found(stage: Stage, name: str) -> None:
+    assert list(locks_of(stage)) == []
+    lock = stage.host_directory / "repositories" / "app.git" / name
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    lock.touch()
+    assert len(list(locks_of(stage))) == 1
+
+
+@pytest.mark.parametrize("name", ["host.lock", "repositories/app.lock"])
+def test_a_lock_that_is_held_is_found(stage: Stage, name: str) -> None:
+    with (stage.host_directory / name).open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert len(list(locks_of(stage))) == 1
+    assert list(locks_of(stage)) == []
+
+
+def test_few_points_are_spread_over_every_kind() -> None:
+    counts = {ENGINE: {steps.COMMIT_BEFORE: 30, steps.COMMIT_AFTER: 30}, HOST: {steps.COMMIT_AFTER: 50}}
+    chosen = choose(counts, 6, seed=1)
+    assert chosen == choose(counts, 6, seed=1)
+    kinds = {(point.role, point.kind) for point in chosen}
+    assert (len(chosen), len(set(chosen)), len(kinds)) == (6, 6, 3)
+    assert len(choose(counts, None, seed=1)) == 110
