@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-_NAMED = re.compile(r"`(?P<file>[a-z]+/test_\w+\.py|…)(?:::(?P<test>test_\w+))?`")
+_NAMED = re.compile(r"`(?P<file>[a-z/]+/test_\w+\.py|…)(?:::(?P<test>test_\w+))?`")
 
 
 def named_tests(page: str) -> list[tuple[str, str | None]]:
