@@ -97,7 +97,10 @@ async def opened(url: str) -> AsyncIterator[Bus]:
 
 def start(role: str, stage: Stage, victim: Point | None = None) -> int:
     """Start a process by a fork and return its pid; it dies with this one."""
+    # Whoever is asked to end before it can listen hears of it as soon as it does.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     if pid := os.fork():
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         return pid
     code = 1
     try:
@@ -129,11 +132,16 @@ def _play(role: str, stage: Stage, victim: Point | None) -> None:
     stage.counts(role).write_bytes(msgspec.json.encode(taken.counts))
 
 
+def _end_by(stop: Callable[[], None]) -> None:
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+
 async def _engine(stage: Stage, taken: Steps) -> None:
     async with opened(stage.url) as bus:
         swept = SweptBus(bus, taken)
         worker = Worker(swept, engine().dispatcher, streams.ENGINE_STREAMS)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
+        _end_by(worker.stop)
         watching = asyncio.create_task(watch(swept))
         await worker.run()
         watching.cancel()
@@ -144,7 +152,7 @@ async def _host(stage: Stage, taken: Steps) -> None:
     async with opened(stage.url) as bus:
         client = SweptAgents(ScriptedAgents(), taken)
         host = SoldierHost(SweptBus(bus, taken), HOST_NAME, client, Folders(stage.host_directory), slots=_SLOTS)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, host.stop)
+        _end_by(host.stop)
         await host.run()
 
 

@@ -13,6 +13,7 @@ from tempfile import TemporaryFile
 from typing import Any, TypeVar
 
 from kingdom.errors import ProgramFailed
+from kingdom.soldiers.process import has_members
 
 T = TypeVar("T")
 
@@ -24,6 +25,7 @@ REMOTE_LIMIT = timedelta(minutes=5)
 LOCAL_TRIES = 2
 LOCAL_LIMIT = timedelta(seconds=30)
 
+_POLL_SECONDS = 0.005
 _GRACE_SECONDS = 2.0
 _SHOWN = 2000
 _NAME, _EMAIL = "Kingdom", "kingdom@localhost"
@@ -125,6 +127,19 @@ async def _end(starting: "asyncio.Future[Process]") -> None:
             await asyncio.wait_for(process.wait(), _GRACE_SECONDS)
     _signal(process, signal.SIGKILL)
     await process.wait()
+    await _until_gone(process.pid)
+
+
+async def _until_gone(group: int) -> None:
+    """Wait until nothing of a killed group is left; a process may take a moment to die."""
+    with suppress(ProcessLookupError, TimeoutError):
+        async with asyncio.timeout(_GRACE_SECONDS):
+            while True:
+                # The signal tells cheaply that nothing is there; only what is there is looked at.
+                os.killpg(group, 0)
+                if not has_members(group):
+                    return
+                await asyncio.sleep(_POLL_SECONDS)
 
 
 def _signal(process: Process, number: signal.Signals) -> None:

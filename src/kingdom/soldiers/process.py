@@ -349,13 +349,13 @@ async def _readable(descriptor: int) -> None:
 
 
 async def _end_group(group: int) -> None:
-    while _has_members(group):
+    while has_members(group):
         with suppress(ProcessLookupError):
             os.killpg(group, signal.SIGKILL)
         await asyncio.sleep(_POLL_SECONDS)
 
 
-def _has_members(group: int) -> bool:
+def has_members(group: int) -> bool:
     """Return whether a process group has members that are more than zombies."""
     pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
     return any(_field(pid, 2) == b"%d" % group and _state(pid) not in {b"Z", b"X", b""} for pid in pids)
