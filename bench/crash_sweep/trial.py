@@ -91,7 +91,7 @@ class _Processes:
         """Wait for the client, start the victim anew where it has killed itself, complain of any other end."""
         for pid, status in self._ends(self._stage.seconds + _SPARE_SECONDS):
             role = self._running.pop(pid)
-            if role == self._victim and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
+            if self._killed_itself(role, status):
                 self._victim = None
                 self._running[start(role, self._stage)] = role
             elif status or role != CLIENT:
@@ -107,12 +107,16 @@ class _Processes:
             os.kill(pid, signal.SIGTERM)
         for pid, status in self._ends(_SPARE_SECONDS):
             role = self._running.pop(pid)
-            if status:
+            # The last steps are taken on the way out: who dies there needs no successor.
+            if status and not self._killed_itself(role, status):
                 yield self._unexpected(role, status)
         for pid, role in self._running.items():
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
             yield f"the {role} did not end when it was asked to"
+
+    def _killed_itself(self, role: str, status: int) -> bool:
+        return role == self._victim and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
 
     def _ends(self, seconds: float) -> Iterator[tuple[int, int]]:
         deadline = time.monotonic() + seconds
