@@ -84,6 +84,8 @@ class Nemesis:
         """Hit a process in the middle of a transaction: it dies, comes back soon, or stays away until others act."""
         brief, long = self._rng.uniform(0.02, 0.4), self._lease_seconds * self._rng.uniform(1.1, 2.2)
         if (victim := await self._ambush()) is None:
+            # On a busy machine nobody may have come in time: the next strike tries the same.
+            self._deck.append(kind)
             return
         match kind:
             case "lock_holder_killed":
