@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -12,8 +12,9 @@ from typing import Any
 
 from bench.crash_sweep import steps
 from bench.crash_sweep.steps import Steps
+from bench.wrapped_bus import WrappedBus
 from kingdom.bus.delivery import Delivery
-from kingdom.bus.port import Bus, Renewal, Transaction
+from kingdom.bus.port import Bus, Transaction
 from kingdom.soldiers.agent import Agent, AgentClient, Inspection, Launch, Prompt, Update
 
 # A git that dies with its host does so within this time after its start.
@@ -22,17 +23,11 @@ _GIT_LIVES_SECONDS = 0.004
 _READING = frozenset({"rev-parse", "merge-base", "ls-files", "for-each-ref", "show", "diff"})
 
 
-class SweptBus(Bus):
+class SweptBus(WrappedBus):
     """A bus whose commits and claims are steps; reads are none."""
 
     def __init__(self, bus: Bus, taken: Steps) -> None:
-        super().__init__(bus.topology, list(bus.kinds.values()))
-        self.joins_callers_transaction = bus.joins_callers_transaction
-        self.spans_hosts = bus.spans_hosts
-        self.adopts_dropped_files = bus.adopts_dropped_files
-        self.has_one_writer = bus.has_one_writer
-        self.idle_limit = bus.idle_limit
-        self._bus = bus
+        super().__init__(bus)
         self._steps = taken
 
     @asynccontextmanager
@@ -57,22 +52,6 @@ class SweptBus(Bus):
             types = "+".join(delivery.envelope.type for delivery in deliveries)
             self._steps.reach(steps.CLAIM_AFTER, f"{stream}: {types}")
         return deliveries
-
-    def renew(self, leases: Mapping[int, timedelta]) -> Renewal:
-        """Extend leases."""
-        return self._bus.renew(leases)
-
-    async def reap(self) -> int:
-        """Give back the events of expired leases."""
-        return await self._bus.reap()
-
-    async def wait(self, streams: Collection[str], at_most: timedelta) -> None:
-        """Wait for a hint."""
-        await self._bus.wait(streams, at_most)
-
-    async def close(self) -> None:
-        """Close the bus."""
-        await self._bus.close()
 
 
 class SweptAgents(AgentClient):

@@ -4,7 +4,6 @@ import asyncio
 import fcntl
 import os
 import socket
-import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -26,7 +25,8 @@ from kingdom.soldiers.duty import Duty
 from kingdom.soldiers.folders import Folders
 from kingdom.soldiers.leftovers import end_leftovers
 from kingdom.soldiers.reporter import Reporter
-from kingdom.workflow.hosts import register_host, renew_host, rest_host
+from kingdom.workflow.hosts import register_host, renew_host, retire_host
+from kingdom.workflow.lookout import boot_time
 from kingdom.workflow.model.catalogue import COMMAND_TYPES
 from kingdom.workflow.model.commands import Command, ReleaseWorkTree, SendQuery
 from kingdom.workflow.model.host import Host, Renewal
@@ -89,7 +89,7 @@ class SoldierHost:
             ]
             for task in tasks:
                 # A host that cannot speak or renew its lease would look alive and do nothing.
-                task.add_done_callback(lambda _: self.stop(at_once=True))
+                task.add_done_callback(lambda ended: None if ended.cancelled() else self.stop(at_once=True))
             try:
                 await self._worker.run()
                 await self._rest_if_idle()
@@ -161,7 +161,7 @@ class SoldierHost:
             first=self._give_up,
         )
         # Registering may have taken as long as a lease: it counts from here.
-        asked_at = _now()
+        asked_at = boot_time()
         if not await renew_host(self._bus, self._host, self._duty.busy, self._lease):
             raise Transient(f"host {self._name} was lost while it registered: it registers again")
         self._safe_until = asked_at + self._lease.total_seconds() * _SAFE_SHARE
@@ -198,16 +198,16 @@ class SoldierHost:
     async def _guard_lease(self) -> None:
         """End every agent in time when the lease was not renewed, whatever else this host waits for."""
         while True:
-            await asyncio.sleep(max(self._safe_until - _now(), _GUARD_SECONDS))
-            if _now() >= self._safe_until and self._duty.is_open:
+            await asyncio.sleep(max(self._safe_until - boot_time(), _GUARD_SECONDS))
+            if boot_time() >= self._safe_until and self._duty.is_open:
                 _log.warning("lease not renewed in time, ending every agent", host=self._name)
                 await self._duty.end_all()
 
     async def _renew(self) -> Renewal:
         """Renew the lease while it is ours; it is lost once it may be somebody else's turn."""
         host = self._host
-        while host and (left := self._safe_until - _now()) > 0:
-            asked_at = _now()
+        while host and (left := self._safe_until - boot_time()) > 0:
+            asked_at = boot_time()
             try:
                 async with asyncio.timeout(left):
                     renewal = await renew_host(self._bus, host, self._duty.busy, self._lease)
@@ -224,7 +224,7 @@ class SoldierHost:
         """Let nothing be placed here any more; with something to do the lease stays for a restart to go on with."""
         if self._host and self._duty.is_idle:
             with suppress(Transient):
-                await rest_host(self._bus, self._host)
+                await retire_host(self._bus, self._host, leaves_runs=False)
 
     async def _begin_anew(self) -> None:
         """End every agent before anything else: another host may go on with their runs."""
@@ -283,11 +283,6 @@ def _read_command(record: Record) -> Command:
     document = dict(record.doc)
     command: Command = msgspec.convert(document, _TYPES[document.pop("type")])
     return command
-
-
-def _now() -> float:
-    """Return a time that also passes while the machine sleeps."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 @asynccontextmanager

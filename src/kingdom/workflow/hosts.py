@@ -79,26 +79,13 @@ async def renew_host(bus: Bus, host: Host, busy: int, lease: timedelta) -> Renew
     return await change(bus, act)
 
 
-async def retire_host(bus: Bus, host: Host) -> None:
-    """Let a host go that ends by itself: its lease is over at once."""
+async def retire_host(bus: Bus, host: Host, *, leaves_runs: bool = True) -> None:
+    """Let a host go at once: nothing is placed there any more, and the runs that it leaves find another one."""
 
     async def act(transaction: Transaction) -> None:
         record, now = await find_host(transaction, host.id)
         if record and now and (now.epoch, now.status) == (host.epoch, HostStatus.UP):
-            await _lose(transaction, record)
-
-    await change(bus, act)
-
-
-async def rest_host(bus: Bus, host: Host) -> None:
-    """Place nothing on a host that ends with nothing to do; no run is to be told of it, so it is only logged."""
-
-    async def act(transaction: Transaction) -> None:
-        record, now = await find_host(transaction, host.id)
-        if record and now and (now.epoch, now.status) == (host.epoch, HostStatus.UP):
-            rested, said = now.lose()
-            await _put(transaction, rested, record)
-            await transaction.append(log_entry(event_envelope(said, "Host", host.id), host.id))
+            await _lose(transaction, record, leaves_runs=leaves_runs)
 
     await change(bus, act)
 
@@ -160,8 +147,12 @@ async def _put(transaction: Transaction, host: Host, record: Record | None) -> N
     await transaction.put(Record(kind=HOSTS.name, id=host.id, version=version, state=host.status, doc=document))
 
 
-async def _lose(transaction: Transaction, record: Record) -> Host:
+async def _lose(transaction: Transaction, record: Record, *, leaves_runs: bool = True) -> Host:
     host, said = msgspec.convert(record.doc, Host).lose()
     await _put(transaction, host, record)
-    await announce(transaction, [said], aggregate="Host", key=host.id, actor=ENGINE)
+    if leaves_runs:
+        await announce(transaction, [said], aggregate="Host", key=host.id, actor=ENGINE)
+    else:
+        # Nobody has to act on it.
+        await transaction.append(log_entry(event_envelope(said, "Host", host.id), host.id))
     return host

@@ -13,9 +13,8 @@ from kingdom.ids import new_id
 from kingdom.workflow.displacement import host_for, settle_with_lost_host
 from kingdom.workflow.model import modify as modifying
 from kingdom.workflow.model import operations
-from kingdom.workflow.model.events import WorkflowStatusChanged
 from kingdom.workflow.model.git import Git
-from kingdom.workflow.model.machine import WORKFLOW
+from kingdom.workflow.model.machine import WORKFLOW, WorkflowStatus
 from kingdom.workflow.model.mcp import McpServer
 from kingdom.workflow.model.placement import place
 from kingdom.workflow.model.step import Step
@@ -48,7 +47,7 @@ async def start(bus: Bus, workflow_id: str, *, actor: str) -> Workflow:
     """Run; what is not prepared yet is prepared first."""
 
     def act(step: Step) -> None:
-        if any(isinstance(said, WorkflowStatusChanged) for said in step.events):
+        if step.workflow.status is WorkflowStatus.PREPARING:
             # It was READY on a lost host, and the host that it was just given to prepares it anew.
             step.workflow.starts_when_ready = True
         else:
@@ -149,19 +148,23 @@ async def _take(
 
 
 async def _find_host(transaction: Transaction, step: Step) -> None:
-    workflow = step.workflow
+    workflow, placement = step.workflow, step.workflow.placement
     host = await host_for(transaction, workflow)
-    if host is None and workflow.placement is None:
-        raise Transient("no soldier host is up to run it: start one with `kingdom host run`")
-    if host is None and workflow.placement:
-        lost = workflow.placement.host
-        raise Transient(
-            f"workflow {workflow.id} belongs to host {lost}, which is lost, and no other can go on with it: start it"
-            f" again with `kingdom host run --name {lost}`; another host can go on with a run only if all"
-            " repositories of the run have a checkpoint remote"
-        )
-    if host and (workflow.placement is None or host.id != workflow.placement.host):
-        place(step, Placement(host=host.id, epoch=workflow.placement.epoch + 1 if workflow.placement else 1))
+    if host is None:
+        raise Transient(_why_no_host(workflow))
+    if placement is None or host.id != placement.host:
+        place(step, Placement(host=host.id, epoch=placement.epoch + 1 if placement else 1))
+
+
+def _why_no_host(workflow: Workflow) -> str:
+    if workflow.placement is None:
+        return "no soldier host is up to run it: start one with `kingdom host run`"
+    lost = workflow.placement.host
+    return (
+        f"workflow {workflow.id} belongs to host {lost}, which is lost, and no other can go on with it: start it again"
+        f" with `kingdom host run --name {lost}`; another host can go on with a run only if all repositories of the run"
+        " have a checkpoint remote"
+    )
 
 
 async def _check_resources(transaction: Transaction, workflow: Workflow) -> None:

@@ -8,6 +8,8 @@ the log for whoever watches. What arrives from outside a step, from a host or ab
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+import msgspec
+
 from kingdom.bus.app import Application
 from kingdom.bus.dispatcher import Dispatcher
 from kingdom.bus.port import Transaction
@@ -38,7 +40,6 @@ from kingdom.workflow.records import (
     WORKFLOWS,
     announce,
     each,
-    load,
     load_workflow,
     log_entry,
     save,
@@ -168,8 +169,8 @@ async def _cascade(
     thing = await transaction.get(kind.name, thing_id)
     if thing and thing.state == ACTIVE:
         return
-    async for found in each(transaction, Query(kind=TEMPLATES.name, state=ACTIVE)):
-        record, template = await load(transaction, WorkflowTemplate, found.id)
+    async for record in each(transaction, Query(kind=TEMPLATES.name, state=ACTIVE)):
+        template = msgspec.convert(record.doc, WorkflowTemplate)
         changed, said = change(template)
         if said:
             await save(transaction, changed, record)

@@ -1,13 +1,13 @@
 """Where a test can hold up what a host is about to commit, or shorten what it grants to agents."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
+from bench.wrapped_bus import WrappedBus
 from kingdom.bus import Bus, Delivery, Transaction
-from kingdom.bus.port import Renewal
 from kingdom.soldiers.agent import Agent, AgentClient, Inspection, Launch, Prompt, Update
 from kingdom.workflow.model.commands import Command
 from kingdom.workflow.records import ACCEPTED, COMMANDS
@@ -30,17 +30,11 @@ def accepts(transaction: Transaction, command: type[Command]) -> bool:
     )
 
 
-class BarredBus(Bus):
+class BarredBus(WrappedBus):
     """A bus that has something done before each of its transactions commits; raising there undoes the transaction."""
 
     def __init__(self, bus: Bus, before_commit: BeforeCommit) -> None:
-        super().__init__(bus.topology, tuple(bus.kinds.values()))
-        self.joins_callers_transaction = bus.joins_callers_transaction
-        self.spans_hosts = bus.spans_hosts
-        self.adopts_dropped_files = bus.adopts_dropped_files
-        self.has_one_writer = bus.has_one_writer
-        self.idle_limit = bus.idle_limit
-        self._bus = bus
+        super().__init__(bus)
         self._before_commit = before_commit
 
     @asynccontextmanager
@@ -48,21 +42,6 @@ class BarredBus(Bus):
         async with self._bus.transaction(hold) as transaction:
             yield transaction
             await self._before_commit(transaction)
-
-    async def claim(self, stream: str, limit: int, worker: str) -> list[Delivery]:
-        return await self._bus.claim(stream, limit, worker)
-
-    def renew(self, leases: Mapping[int, timedelta]) -> Renewal:
-        return self._bus.renew(leases)
-
-    async def reap(self) -> int:
-        return await self._bus.reap()
-
-    async def wait(self, streams: Collection[str], at_most: timedelta) -> None:
-        await self._bus.wait(streams, at_most)
-
-    async def close(self) -> None:
-        await self._bus.close()
 
 
 class Barrier:

@@ -1,0 +1,45 @@
+"""A bus around another one: the base of those that count, hold or break what goes through."""
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
+
+from kingdom.bus.delivery import Delivery
+from kingdom.bus.port import Bus, Renewal, Transaction
+
+
+class WrappedBus(Bus):
+    """Does what the inner bus does."""
+
+    def __init__(self, bus: Bus) -> None:
+        super().__init__(bus.topology, tuple(bus.kinds.values()))
+        self.joins_callers_transaction = bus.joins_callers_transaction
+        self.spans_hosts = bus.spans_hosts
+        self.adopts_dropped_files = bus.adopts_dropped_files
+        self.has_one_writer = bus.has_one_writer
+        self.idle_limit = bus.idle_limit
+        self._bus = bus
+
+    def transaction(self, hold: Sequence[Delivery] = ()) -> AbstractAsyncContextManager[Transaction]:
+        """Open a transaction; see the port."""
+        return self._bus.transaction(hold)
+
+    async def claim(self, stream: str, limit: int, worker: str) -> list[Delivery]:
+        """Claim; see the port."""
+        return await self._bus.claim(stream, limit, worker)
+
+    def renew(self, leases: Mapping[int, timedelta]) -> Renewal:
+        """Extend leases; see the port."""
+        return self._bus.renew(leases)
+
+    async def reap(self) -> int:
+        """Give back the events of expired leases; see the port."""
+        return await self._bus.reap()
+
+    async def wait(self, streams: Collection[str], at_most: timedelta) -> None:
+        """Wait for a hint; see the port."""
+        await self._bus.wait(streams, at_most)
+
+    async def close(self) -> None:
+        """Close the inner bus."""
+        await self._bus.close()
