@@ -7,7 +7,7 @@ import signal
 import sys
 import traceback
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -39,6 +39,7 @@ _SLOTS = 2
 # What a killed process held comes back to the others after this time, where only time can tell that it is dead.
 _LEASE = timedelta(seconds=1)
 _POLL_SECONDS = 0.1
+_LAST_WORDS_SECONDS = 5.0
 _PR_SET_PDEATHSIG = 1
 _ENDINGS = {WorkflowStatus.COMPLETED, WorkflowStatus.FAILED, WorkflowStatus.CANCELLED}
 TOPOLOGY = Topology(
@@ -141,11 +142,21 @@ async def _engine(stage: Stage, taken: Steps) -> None:
     async with opened(stage.url) as bus:
         swept = SweptBus(bus, taken)
         worker = Worker(swept, engine().dispatcher, streams.ENGINE_STREAMS)
-        _end_by(worker.stop)
-        watching = asyncio.create_task(watch(swept))
+        asked = asyncio.Event()
+        _end_by(asked.set)
+
+        async def stop_when_idle() -> None:
+            await asked.wait()
+            # A host that came back when the run had just ended has said so, and that is to be heard.
+            with suppress(TimeoutError):
+                await asyncio.wait_for(_until_idle(bus), _LAST_WORDS_SECONDS)
+            worker.stop()
+
+        beside = [asyncio.create_task(each) for each in (watch(swept), stop_when_idle())]
         await worker.run()
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
+        for task in beside:
+            task.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
 
 
 async def _host(stage: Stage, taken: Steps) -> None:

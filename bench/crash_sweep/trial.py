@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -102,15 +102,21 @@ class _Processes:
         yield "the client did not end"
 
     def end(self) -> Iterator[str]:
-        """End what runs still, gracefully, and complain of what does not obey."""
-        for pid in self._running:
-            os.kill(pid, signal.SIGTERM)
-        for pid, status in self._ends(_SPARE_SECONDS):
+        """End what runs still, gracefully, the engine last, and complain of what does not obey."""
+        for last in (False, True):
+            ending = {pid: role for pid, role in self._running.items() if (role == ENGINE) is last}
+            for pid in ending:
+                os.kill(pid, signal.SIGTERM)
+            yield from self._until_ended(ending)
+
+    def _until_ended(self, ending: Mapping[int, str]) -> Iterator[str]:
+        for pid, status in self._ends(_SPARE_SECONDS, ending):
             role = self._running.pop(pid)
             # The last steps are taken on the way out: who dies there needs no successor.
             if status and not self._killed_itself(role, status):
                 yield self._unexpected(role, status)
-        for pid, role in self._running.items():
+        for pid in ending.keys() & self._running.keys():
+            role = self._running.pop(pid)
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
             yield f"the {role} did not end when it was asked to"
@@ -118,9 +124,10 @@ class _Processes:
     def _killed_itself(self, role: str, status: int) -> bool:
         return role == self._victim and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
 
-    def _ends(self, seconds: float) -> Iterator[tuple[int, int]]:
+    def _ends(self, seconds: float, of: Mapping[int, str] | None = None) -> Iterator[tuple[int, int]]:
+        """Yield each end until nothing of these runs, or of all of them."""
         deadline = time.monotonic() + seconds
-        while self._running and time.monotonic() < deadline:
+        while self._running.keys() & (self._running if of is None else of).keys() and time.monotonic() < deadline:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid:
                 yield pid, status
