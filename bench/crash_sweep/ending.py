@@ -26,6 +26,7 @@ from kingdom.workflow.records import ACCEPTED, COMMANDS, DOCUMENTS, load_workflo
 _LOG_MAX = 10_000
 _LOG_SECONDS = 5.0
 _POLL_SECONDS = 0.02
+_DYING_SECONDS = 5.0
 _SUBJECTS = ("reportId", "taskId", "workTreeId", "workId")
 _DETAILS = ("status", "finding")
 
@@ -184,7 +185,10 @@ def processes_of(directory: Path) -> dict[int, str]:
 
 
 def _ended_processes(directory: Path) -> Iterator[str]:
-    """End what should have ended by itself, and tell of it."""
+    """End what should have ended by itself, and tell of it; who was just being started needs a moment to die."""
+    deadline = time.monotonic() + _DYING_SECONDS
+    while processes_of(directory) and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
     for pid, words in processes_of(directory).items():
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
