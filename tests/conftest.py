@@ -1,18 +1,34 @@
-"""One private PostgreSQL cluster per test process, one fresh database per test."""
+"""One private PostgreSQL cluster per test process, one fresh database per test, and each backend in turn."""
 
 import asyncio
 import itertools
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from bench.postgres import PrivateCluster
 from kingdom.backends.postgres import migrate
 from kingdom.bus.logs import configure_logs
+from tests.contract.backends import BACKENDS, BackendUnderTest
 
 _numbers = itertools.count()
+# All that happens in one house is played by one process: another would have to open the house again.
+_ONE_HOUSE = "tests/acceptance/court/"
+
+
+class _Scheduler(LoadScopeScheduling):  # type: ignore[misc]
+    """Gives each test to whoever is free, and those that share a house to one process."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return _ONE_HOUSE if nodeid.startswith(_ONE_HOUSE) else nodeid
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    return _Scheduler(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -43,3 +59,12 @@ def dsn(cluster: PrivateCluster, migrated_template: str) -> Iterator[str]:
     name = f"test_{next(_numbers)}"
     yield cluster.create_database(name, template=migrated_template)
     cluster.drop_database(name)
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> Iterator[BackendUnderTest]:
+    """Each registered backend in turn, on an empty store."""
+    kind = BACKENDS[request.param]
+    backend = kind(str(request.getfixturevalue(kind.place_fixture)))
+    yield backend
+    backend.close()

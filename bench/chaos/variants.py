@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
 from typing import Any
 
 from kingdom.bus import worker
@@ -18,8 +19,9 @@ def resend_on_unknown() -> None:
     """Take a call that nobody saw end for one that did not happen."""
     sent = Ledger.sent
 
-    def send_again(ledger: Ledger, fence: int) -> Ledger:
-        return sent(ledger._next(Honours.NOTHING) if ledger.latest.state in ("SENT", "UNKNOWN") else ledger, fence)
+    def send_again(ledger: Ledger, fence: int, at: datetime | None = None) -> Ledger:
+        again = ledger.latest.state in ("SENT", "UNKNOWN")
+        return sent(ledger._next(Honours.NOTHING) if again else ledger, fence, at)
 
     replace(Ledger, "sent", send_again)
     replace(Ledger, "must_reconcile", property(lambda _: False))

@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ class Payment(Effect[dict[str, Any]]):
         before: Callable[[], None] = lambda: None,
         after: Callable[[], None] = lambda: None,
     ) -> None:
-        self.target = Target(name="bank", honours=honours)
+        self.target = Target(name="bank", honours=honours, settles_after=timedelta(seconds=3))
         self._book = book
         self._before = before
         self._after = after

@@ -55,7 +55,7 @@ async def test_a_call_whose_worker_died_before_its_answer_is_found_and_not_repea
     assert await ledger_state(scene) == "ACKED"
 
 
-@pytest.mark.parametrize("honours", [Honours.IDENTIFIER, Honours.FENCE])
+@pytest.mark.parametrize("honours", [Honours.IDENTIFIER, Honours.FENCE, Honours.TIME])
 async def test_a_call_that_is_proven_absent_is_made_once(scene: Scene, book: Path, honours: Honours) -> None:
     event = bill()
     await scene.bus.publish(event)

@@ -11,7 +11,7 @@ from typing import Any, LiteralString
 from psycopg.rows import DictRow
 
 from kingdom.backends.postgres import PostgresBus
-from kingdom.bus import EFFECTS, Dispatcher, Envelope, RecordKind, RetryPolicy, Stream, Topology, Worker
+from kingdom.bus import EFFECTS, Bus, Dispatcher, Envelope, RecordKind, RetryPolicy, Stream, Topology, Worker
 
 PATIENCE_SECONDS = 30.0
 MARKS = RecordKind(name="mark", directories={"open": "state/marks/open", "made": "state/marks/made"})
@@ -34,7 +34,7 @@ async def open_bus(dsn: str, *streams: Stream, **options: Any) -> AsyncIterator[
 
 
 @asynccontextmanager
-async def at_work(bus: PostgresBus, dispatcher: Dispatcher, *streams: str, **options: Any) -> AsyncIterator[Worker]:
+async def at_work(bus: Bus, dispatcher: Dispatcher, *streams: str, **options: Any) -> AsyncIterator[Worker]:
     brief = {"poll": timedelta(milliseconds=20), "grace": timedelta(seconds=5)}
     worker = Worker(bus, dispatcher, streams or bus.topology.names(), **{**brief, **options})
     running = asyncio.create_task(worker.run())

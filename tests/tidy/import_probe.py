@@ -1,12 +1,14 @@
 """Import every module of a package, each in a fork of its own, and print what that opened as JSON."""
 
 import ast
+import compileall
 import contextlib
 import importlib
 import inspect
 import json
 import os
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -136,7 +138,11 @@ def main() -> None:
     sys.dont_write_bytecode = True
     sys.path.insert(0, str(source))
     load_foreign(source, package)
-    found = {module: doings_of(module, source) for module in modules_of(source, package)}
+    with tempfile.TemporaryDirectory() as cache:
+        # Else every fork would compile every module anew.
+        sys.pycache_prefix = cache
+        compileall.compile_dir(source / package, quiet=2)
+        found = {module: doings_of(module, source) for module in modules_of(source, package)}
     json.dump(found, sys.stdout)
 
 

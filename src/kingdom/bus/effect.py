@@ -23,6 +23,11 @@ class Honours(Enum):
     """It does a call with the same identifier only once, so the same identifier may be sent again."""
     FENCE = "fence"
     """It refuses a fence lower than one it has seen, also in `reconcile`, so a new attempt may follow."""
+    TIME = "time"
+    """It shows all it ever took within `settles_after`: what is absent then was not sent, and a new attempt may follow.
+
+    A sender that was killed cannot contradict this; one that was stopped, declared dead and wakes up can.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +40,7 @@ class Target:
     burst: int = 1
     failures_to_open: int = 5
     open_for: timedelta = timedelta(seconds=60)
+    settles_after: timedelta = timedelta(seconds=10)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 import msgspec
@@ -15,6 +15,7 @@ from kingdom.bus.effect import (
     Happened,
     Honours,
     Rejected,
+    Target,
     Throttled,
     Unknown,
 )
@@ -41,6 +42,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     identifier: str
     state: State
     fence: int
+    sent_at: datetime | None = None
     inherited: bool = False
     note: str = ""
 
@@ -109,10 +111,17 @@ class Ledger:
         """Return the newest attempt as `call` and `reconcile` see it, under the fence of the present delivery."""
         return Attempt(self.latest.number, self.latest.identifier, self.document.request, fence)
 
-    def sent(self, fence: int) -> "Ledger":
+    def sent(self, fence: int, at: datetime | None = None) -> "Ledger":
         """Record that the call is about to be made; commit this before calling."""
         inherited = self.latest.inherited or self.latest.state == "SENT"
-        return self._latest(state="SENT", fence=fence, inherited=inherited)
+        return self._latest(state="SENT", fence=fence, inherited=inherited, sent_at=at)
+
+    def settles_in(self, target: Target, now: datetime) -> timedelta | None:
+        """Return for how long a call that is not there may still turn up, where only time can tell."""
+        if target.honours is not Honours.TIME or self.latest.sent_at is None:
+            return None
+        left = self.latest.sent_at + target.settles_after - now
+        return left if left > timedelta() else None
 
     def answered(self, answer: Answer, honours: Honours) -> "Ledger":
         """Record what the target said; a throttled attempt is followed by a fresh one in the same step."""
@@ -137,9 +146,10 @@ class Ledger:
 
         A target that dedups identifiers gets the same one again: whoever sends it, it counts once. A target that
         honours fences has seen the higher fence in `reconcile`, so a new identifier is safe; under the fence that the
-        call was sent with it is not, as the call may still be on its way.
+        call was sent with it is not, as the call may still be on its way. Where time tells, it has passed by now.
         """
-        if honours is Honours.NOTHING or (honours is Honours.FENCE and fence <= self.latest.fence):
+        fenced = honours in (Honours.FENCE, Honours.TIME)
+        if honours is Honours.NOTHING or (fenced and fence <= self.latest.fence):
             return None
         return self._latest(state="UNKNOWN", fence=fence, note="proven absent")._next(honours, absent=True)
 

@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from collections.abc import Sequence
 
 import structlog
 
@@ -10,13 +11,17 @@ from kingdom.bus.envelope import current_cause
 _HANDLER = "kingdom"
 
 
-def configure_logs(*, json: bool, level: int = logging.INFO) -> None:
-    """Send structured log lines to standard error, those of the standard library's loggers in the same form."""
+def configure_logs(*, json: bool, level: int = logging.INFO, also: Sequence[structlog.typing.Processor] = ()) -> None:
+    """Send structured log lines to standard error, those of the standard library's loggers in the same form.
+
+    What is in `also` sees each line too.
+    """
     every: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         _with_cause,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="at"),
+        *also,
     ]
     console = structlog.dev.ConsoleRenderer(
         colors=sys.stderr.isatty(), timestamp_key="at", exception_formatter=structlog.dev.plain_traceback

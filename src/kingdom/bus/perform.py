@@ -27,6 +27,7 @@ from kingdom.bus.log import LogEntry
 from kingdom.bus.outcome import Dead, Defer, Done, Outcome, Retry
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.received import Received
+from kingdom.clock import utc_now
 from kingdom.errors import LeaseLost, NotFound, Permanent, Unavailable
 
 _ACTOR = "bus"
@@ -45,18 +46,15 @@ async def perform(bus: Bus, effect: Effect[Any], delivery: Delivery, event: Rece
     if ledger.latest.state == "REJECTED":
         ledger = ledger.reopened(effect.request(event))
     if ledger.must_reconcile:
-        finding = await _reconcile(effect, ledger.attempt(delivery.token))
-        if isinstance(finding, Happened):
-            return await _conclude(bus, effect, delivery, event, ledger.found(finding), Acked(finding.response))
-        again = ledger.taken_over(delivery.token, effect.target.honours) if isinstance(finding, Absent) else None
-        if again is None:
-            return await _leave_unclear(bus, delivery, ledger, _why_unclear(finding))
-        ledger = again
+        found = await _find_out(bus, effect, delivery, event, ledger)
+        if not isinstance(found, Ledger):
+            return found
+        ledger = found
     gate = gates.of(effect.target)
     if closed := gate.try_enter():
         wait, reason = closed
         return await _settle(bus, delivery, Defer.by(wait, reason), ledger)
-    ledger = await _record(bus, delivery, ledger.sent(delivery.token))
+    ledger = await _record(bus, delivery, ledger.sent(delivery.token, utc_now()))
     answer = await _call(effect, ledger.attempt(delivery.token))
     gate.learn(answer)
     while True:
@@ -66,6 +64,21 @@ async def perform(bus: Bus, effect: Effect[Any], delivery: Delivery, event: Rece
             # Only this process knows the answer: it waits for the store, until its deadline or its lease ends.
             _log.warning("store unavailable, an answer waits", key=key, error=str(error))
             await asyncio.sleep(_STORE_PAUSE_SECONDS)
+
+
+async def _find_out(
+    bus: Bus, effect: Effect[Any], delivery: Delivery, event: Received[Any], ledger: Ledger
+) -> Ledger | Outcome:
+    """Find out what became of a call that nobody saw end; returns what was settled, or a ledger to send again from."""
+    finding = await _reconcile(effect, ledger.attempt(delivery.token))
+    if isinstance(finding, Happened):
+        return await _conclude(bus, effect, delivery, event, ledger.found(finding), Acked(finding.response))
+    if isinstance(finding, Absent):
+        if wait := ledger.settles_in(effect.target, utc_now()):
+            return await _settle(bus, delivery, Defer.by(wait, "not there yet, and it may still come"))
+        if again := ledger.taken_over(delivery.token, effect.target.honours):
+            return again
+    return await _leave_unclear(bus, delivery, ledger, _why_unclear(finding))
 
 
 async def close_effect(transaction: Transaction, key: str, answer: Acked | Rejected) -> bool:

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 import msgspec
+import structlog
 
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.envelope import STORE_KEY, Envelope
@@ -19,6 +20,7 @@ from kingdom.bus.telemetry import stamped
 from kingdom.errors import Conflict, Misconfigured
 
 _TEXT_MAX = 4000
+_log = structlog.get_logger("kingdom.bus")
 
 
 class Copy(msgspec.Struct, frozen=True):
@@ -201,7 +203,10 @@ class Transaction(ABC):
     def committed(self) -> None:
         """Call what waited for the commit; for backends."""
         for call in self.changes.afterwards:
-            call()
+            try:
+                call()
+            except Exception:  # noqa: BLE001 - it is committed: what one call cannot do must not keep the others from theirs
+                _log.exception("a call after the commit failed")
 
     @abstractmethod
     async def _read(self, kind: str, record_id: str) -> Record | None: ...

@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
+from typing import Protocol
 
 import structlog
 from prometheus_client import CollectorRegistry
@@ -26,6 +27,16 @@ GROUP_SIZE = 32
 _WORTH_SECONDS = 1.0
 _UNAVAILABLE_PAUSE_SECONDS = 1.0
 _log = structlog.get_logger("kingdom.bus")
+
+
+class Part(Protocol):
+    """What runs in a process until it is stopped, such as a worker."""
+
+    async def run(self) -> None:
+        """Run until stopped."""
+
+    def stop(self, *, at_once: bool = False) -> None:
+        """Ask it to end."""
 
 
 class Worker:

@@ -1,14 +1,15 @@
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kingdom.bus import EFFECTS, Accepted, Acked, Happened, Honours, Rejected, Throttled, Unknown
+from kingdom.bus import EFFECTS, Accepted, Acked, Happened, Honours, Rejected, Target, Throttled, Unknown
 from kingdom.bus.ledger import Entry, Ledger
 
 LATER = Throttled(timedelta(seconds=5), "HTTP 429")
+NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
 EVERY_HONOUR = list(Honours)
 
 
@@ -131,6 +132,23 @@ def test_absent_takes_a_new_identifier_where_the_target_honours_the_fence() -> N
 @pytest.mark.parametrize("fence", [4, 5])
 def test_absent_proves_nothing_under_a_fence_that_does_not_shut_the_sender_out(fence: int) -> None:
     assert opened().sent(5).taken_over(fence, Honours.FENCE) is None
+
+
+def test_absent_counts_where_time_tells_once_the_time_is_over_and_only_for_a_later_sender() -> None:
+    target = Target(name="slow", honours=Honours.TIME, settles_after=timedelta(seconds=10))
+    ledger = opened().sent(5, NOON)
+    assert ledger.settles_in(target, NOON + timedelta(seconds=4)) == timedelta(seconds=6)
+    assert ledger.settles_in(target, NOON + timedelta(seconds=10)) is None
+    assert ledger.taken_over(5, Honours.TIME) is None
+    again = ledger.taken_over(6, Honours.TIME)
+    assert again is not None
+    assert len(set(identifiers(again))) == 2
+
+
+def test_only_a_target_that_is_judged_by_time_is_waited_for() -> None:
+    ledger = opened().sent(5, NOON)
+    for honours in set(Honours) - {Honours.TIME}:
+        assert ledger.settles_in(Target(name="other", honours=honours), NOON) is None
 
 
 def test_an_inherited_identifier_is_kept_when_throttled_as_its_first_sender_may_still_wake_up() -> None:

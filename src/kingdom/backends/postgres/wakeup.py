@@ -52,14 +52,14 @@ class Wakeups:
                 await self._listener
 
     async def _send_soon(self) -> None:
-        # What is published while a hint is under way goes out with the next.
+        # The first hint goes out at once; what is published soon after it goes out with the next.
         while self._unsent:
-            await asyncio.sleep(_COALESCE_SECONDS)
             streams, self._unsent = sorted(self._unsent), set()
             try:
                 await self._send(streams)
             except Exception as error:  # noqa: BLE001 - a lost hint costs one polling period, never an event
                 _log.debug("wake-up not sent", streams=streams, error=str(error))
+            await asyncio.sleep(_COALESCE_SECONDS)
 
     async def _listen(self, dsn: str) -> None:
         while True:
