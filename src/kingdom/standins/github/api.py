@@ -1,0 +1,215 @@
+"""What every answer of the API shares: who asks, limits, conditional requests, pages, and the shape of errors."""
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, TypeVar
+from zlib import crc32
+
+import msgspec
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from kingdom.standins.book import Book
+from kingdom.standins.server import BOOK, CONTROL
+
+TOKEN = web.AppKey("token", str)
+_WINDOW_SECONDS = 3600
+_T = TypeVar("_T")
+
+
+class Refused(Exception):
+    """Raised when GitHub would not do what is asked; it carries what GitHub would say."""
+
+    def __init__(self, status: int, message: str, *errors: Any, headers: dict[str, str] | None = None) -> None:
+        self.status = status
+        self.message = message
+        self.errors = errors
+        self.headers = headers
+        super().__init__(message)
+
+    def answer(self) -> web.Response:
+        """Return the answer that says so."""
+        body: dict[str, Any] = {"message": self.message}
+        if self.errors:
+            body["errors"] = list(self.errors)
+        body |= {"documentation_url": "https://docs.github.com/rest", "status": str(self.status)}
+        return web.json_response(body, status=self.status, headers=self.headers)
+
+
+def not_found() -> Refused:
+    """Return the refusal of what is not there."""
+    return Refused(404, "Not Found")
+
+
+def invalid(resource: str, code: str, **about: str) -> Refused:
+    """Return the refusal of a request whose fields are at odds with what there is."""
+    return Refused(422, "Validation Failed", {"resource": resource, "code": code, **about})
+
+
+def stamp(at: datetime | None = None) -> str:
+    """Return a time as GitHub writes it, to the second; without one, now."""
+    return (at or datetime.now(UTC)).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def user_id(login: str) -> int:
+    """Return the number of a user."""
+    return crc32(login.encode())
+
+
+def base_of(request: web.Request) -> str:
+    """Return the address under which the server was asked: its answers name themselves so."""
+    return str(request.url.origin())
+
+
+def repository_of(request: web.Request) -> str:
+    """Return the full name of the repository that the path names; unless there is one, it is refused."""
+    name = f"{request.match_info['owner']}/{request.match_info['name']}"
+    if name not in request.app[BOOK].state["repositories"]:
+        raise not_found()
+    return name
+
+
+async def body_of(request: web.Request, kind: type[_T]) -> _T:
+    """Return what the request carries; what does not fit is refused."""
+    try:
+        return msgspec.json.decode(await request.read() or b"{}", type=kind)
+    except msgspec.ValidationError as wrong:
+        raise Refused(422, f"Invalid request.\n\n{wrong}") from wrong
+    except msgspec.DecodeError as wrong:
+        raise Refused(400, "Problems parsing JSON") from wrong
+
+
+def since_of(request: web.Request, name: str = "since") -> str:
+    """Return a time that the query names, or nothing."""
+    given = request.query.get(name, "")
+    try:
+        # In a query, an unquoted plus arrives as a blank.
+        return stamp(datetime.fromisoformat(given.replace(" ", "+"))) if given else ""
+    except ValueError as wrong:
+        raise Refused(422, f"Invalid request.\n\n{given!r} is not a timestamp.") from wrong
+
+
+def page_of(
+    request: web.Request,
+    items: Sequence[_T],
+    draw: Callable[[_T], dict[str, Any]],
+    *,
+    default: int = 30,
+    most: int = 100,
+) -> web.Response:
+    """Answer with the page that is asked for, and with links to its neighbours."""
+    size = min(_positive(request.query.get("per_page"), default), most)
+    page = _positive(request.query.get("page"), 1)
+    last = max(1, -(-len(items) // size))
+    links: dict[str, int] = {}
+    if page > 1:
+        links |= {"prev": min(page - 1, last), "first": 1}
+    if page < last:
+        links |= {"next": page + 1, "last": last}
+    written = ", ".join(f'<{request.url.update_query(page=str(to))}>; rel="{rel}"' for rel, to in links.items())
+    shown = [draw(each) for each in items[(page - 1) * size : page * size]]
+    return web.json_response(shown, headers={"Link": written} if written else {})
+
+
+@web.middleware
+async def answer_like_github(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Refuse strangers and whoever asks too much, and put the headers on that every answer has."""
+    book = request.app[BOOK]
+    if request.path.startswith(CONTROL):
+        try:
+            return await handler(request)
+        except Refused as refused:
+            return refused.answer()
+    try:
+        _know(request)
+        _spare(request, book)
+        answer = await handler(request)
+    except Refused as refused:
+        answer = refused.answer()
+    except web.HTTPException:
+        answer = not_found().answer()
+    if isinstance(answer, web.Response):
+        answer = _unless_unchanged(request, answer)
+    limits = book.state["limits"]
+    # Kept in memory only until the next change is written: a poll shall not write a file.
+    if answer.status not in (304, 401, 429) and limits["used"] < limits["limit"] and request.path != "/rate_limit":
+        limits["used"] += 1
+    answer.headers.update(_limit_headers(limits))
+    return answer
+
+
+def limits_of(book: Book) -> dict[str, Any]:
+    """Return how much may be asked still, in the hour that it is."""
+    limits: dict[str, Any] = book.state["limits"]
+    if time.time() >= limits["reset"]:
+        limits.update(used=0, reset=int(time.time()) + _WINDOW_SECONDS)
+    return limits
+
+
+def _know(request: web.Request) -> None:
+    given = request.headers.get("Authorization", "")
+    if not given:
+        raise Refused(401, "Requires authentication")
+    scheme, _, token = given.partition(" ")
+    if scheme.lower() not in ("bearer", "token") or token.strip() != request.app[TOKEN]:
+        raise Refused(401, "Bad credentials")
+
+
+def _spare(request: web.Request, book: Book) -> None:
+    limits = limits_of(book)
+    secondary = limits["secondary"]
+    if secondary and secondary["method"] in ("*", request.method):
+        with book.change() as state:
+            secondary["times"] -= 1
+            state["limits"]["secondary"] = secondary if secondary["times"] > 0 else None
+        wait = secondary["retry_after"]
+        message = "You have exceeded a secondary rate limit. Please wait a few minutes before you try again."
+        raise Refused(secondary["status"], message, headers={} if wait is None else {"Retry-After": str(wait)})
+    if limits["used"] >= limits["limit"] and request.path != "/rate_limit":
+        number = user_id(book.state["login"])
+        raise Refused(limits["status"], f"API rate limit exceeded for user ID {number}.")
+
+
+def _limit_headers(limits: dict[str, Any]) -> dict[str, str]:
+    return {
+        "X-GitHub-Media-Type": "github.v3; format=json",
+        "X-OAuth-Scopes": "notifications, repo",
+        "X-RateLimit-Limit": str(limits["limit"]),
+        "X-RateLimit-Remaining": str(limits["limit"] - limits["used"]),
+        "X-RateLimit-Used": str(limits["used"]),
+        "X-RateLimit-Reset": str(limits["reset"]),
+        "X-RateLimit-Resource": "core",
+    }
+
+
+def _unless_unchanged(request: web.Request, answer: web.Response) -> web.Response:
+    if request.method != "GET" or answer.status != web.HTTPOk.status_code or not isinstance(answer.body, bytes):
+        return answer
+    tag = hashlib.sha256(answer.body + answer.headers.get("Link", "").encode()).hexdigest()
+    answer.headers["ETag"] = f'W/"{tag}"'
+    answer.headers["Cache-Control"] = "private, max-age=60, s-maxage=60"
+    known = request.headers.get("If-None-Match")
+    modified = answer.headers.get("Last-Modified")
+    seen = request.headers.get("If-Modified-Since")
+    if known is not None:
+        unchanged = tag in (each.strip().removeprefix("W/").strip('"') for each in known.split(","))
+    else:
+        unchanged = bool(modified and seen) and _not_later(modified or "", seen or "")
+    if not unchanged:
+        return answer
+    headers = {name: value for name, value in answer.headers.items() if not name.startswith("Content-")}
+    return web.Response(status=304, headers=headers)
+
+
+def _not_later(modified: str, seen: str) -> bool:
+    try:
+        return parsedate_to_datetime(modified) <= parsedate_to_datetime(seen)
+    except (TypeError, ValueError):
+        return False
+
+
+def _positive(given: str | None, default: int) -> int:
+    return int(given) if given and given.isdecimal() and int(given) > 0 else default

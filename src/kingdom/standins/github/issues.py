@@ -1,0 +1,186 @@
+"""Issues, and what is said about them and about pull requests."""
+
+from typing import Any, Literal
+
+import msgspec
+from aiohttp import web
+
+from kingdom.standins.github import actions
+from kingdom.standins.github.api import base_of, body_of, invalid, not_found, page_of, repository_of, since_of
+from kingdom.standins.github.bodies import Bodies
+from kingdom.standins.github.happening import Happening, find, ours
+from kingdom.standins.server import BOOK
+
+ROUTES = web.RouteTableDef()
+_REPOSITORY = "/repos/{owner}/{name}"
+_ISSUE = _REPOSITORY + r"/issues/{number:\d+}"
+
+
+class _NewIssue(msgspec.Struct):
+    title: str = ""
+    body: str | None = None
+    labels: list[str] = []
+    assignee: str | None = None
+    assignees: list[str] = []
+
+
+class _Change(msgspec.Struct):
+    title: str | None = None
+    body: str | None = None
+    state: Literal["open", "closed"] | None = None
+
+
+class _NewComment(msgspec.Struct):
+    body: str = ""
+
+
+class _Labels(msgspec.Struct):
+    labels: list[str]
+
+
+_LabelsInEitherShape: Any = list[str] | _Labels
+
+
+class _Assignees(msgspec.Struct):
+    assignees: list[str]
+
+
+@ROUTES.get(_REPOSITORY + "/issues")
+async def list_issues(request: web.Request) -> web.Response:
+    """Answer with the issues of a repository, pull requests among them."""
+    name, query, since = repository_of(request), request.query, since_of(request)
+    state = request.app[BOOK].state
+    labels = {each for each in query.get("labels", "").split(",") if each}
+    shown = [
+        issue
+        for issue in state["issues"][name].values()
+        if query.get("state", "open") in ("all", issue["state"])
+        and labels <= set(issue["labels"])
+        and ("assignee" not in query or query["assignee"] in issue["assignees"])
+        and ("creator" not in query or query["creator"] == issue["user"])
+        and issue["updated_at"] >= since
+    ]
+    return page_of(request, sort(request, shown), Bodies(state, base_of(request)).issue)
+
+
+@ROUTES.post(_REPOSITORY + "/issues")
+async def create_issue(request: web.Request) -> web.Response:
+    """Open an issue."""
+    name, asked = repository_of(request), await body_of(request, _NewIssue)
+    if not asked.title:
+        raise invalid("Issue", "missing_field", field="title")
+    happening = ours(request)
+    with happening.book.change("POST issue", repository=name, title=asked.title, body=asked.body):
+        # The older field still counts.
+        assignees = asked.assignees or ([asked.assignee] if asked.assignee else [])
+        issue = actions.open_issue(
+            happening, name, title=asked.title, body=asked.body, labels=asked.labels, assignees=assignees
+        )
+    return web.json_response(happening.bodies.issue(issue), status=201)
+
+
+@ROUTES.get(_ISSUE)
+async def show_issue(request: web.Request) -> web.Response:
+    """Answer with an issue."""
+    state = request.app[BOOK].state
+    return web.json_response(Bodies(state, base_of(request)).issue(issue_of(request)))
+
+
+@ROUTES.patch(_ISSUE)
+async def edit_issue(request: web.Request) -> web.Response:
+    """Change title, text or state of an issue."""
+    happening = await change(request, "PATCH issue", pull=False)
+    return web.json_response(happening.bodies.issue(issue_of(request)))
+
+
+@ROUTES.get(_ISSUE + "/comments")
+async def list_comments(request: web.Request) -> web.Response:
+    """Answer with the comments on an issue or a pull request, oldest first."""
+    bodies, since = Bodies(request.app[BOOK].state, base_of(request)), since_of(request)
+    shown = [each for each in bodies.of(issue_of(request), "comments") if each["updated_at"] >= since]
+    return page_of(request, shown, bodies.comment)
+
+
+@ROUTES.post(_ISSUE + "/comments")
+async def create_comment(request: web.Request) -> web.Response:
+    """Say something about an issue or a pull request."""
+    number, body = issue_of(request)["number"], (await body_of(request, _NewComment)).body
+    if not body.strip():
+        raise invalid("IssueComment", "missing_field", field="body")
+    happening = ours(request)
+    with happening.book.change("POST issue comment", repository=repository_of(request), number=number, body=body):
+        kept = actions.comment(happening, issue_of(request), body)
+    return web.json_response(happening.bodies.comment(kept), status=201)
+
+
+@ROUTES.get(_REPOSITORY + r"/issues/comments/{id:\d+}")
+async def show_comment(request: web.Request) -> web.Response:
+    """Answer with one comment."""
+    state, place = request.app[BOOK].state, (repository_of(request), int(request.match_info["id"]))
+    for kept in state["comments"]:
+        if (kept["repository"], kept["id"]) == place:
+            return web.json_response(Bodies(state, base_of(request)).comment(kept))
+    raise not_found()
+
+
+@ROUTES.get(_ISSUE + "/labels")
+async def list_labels(request: web.Request) -> web.Response:
+    """Answer with the labels of an issue or a pull request."""
+    return _labels(request, ours(request))
+
+
+@ROUTES.post(_ISSUE + "/labels")
+async def add_labels(request: web.Request) -> web.Response:
+    """Put labels on an issue or a pull request; they may come as a plain list."""
+    asked = await body_of(request, _LabelsInEitherShape)
+    names = asked if isinstance(asked, list) else asked.labels
+    happening, issue = ours(request), issue_of(request)
+    about = {"repository": issue["repository"], "number": issue["number"], "labels": names}
+    with happening.book.change("POST issue labels", **about):
+        actions.label(happening, issue_of(request), names)
+    return _labels(request, happening)
+
+
+@ROUTES.post(_ISSUE + "/assignees")
+async def add_assignees(request: web.Request) -> web.Response:
+    """Make people responsible for an issue or a pull request."""
+    asked, happening, issue = await body_of(request, _Assignees), ours(request), issue_of(request)
+    about = {"repository": issue["repository"], "number": issue["number"], "assignees": asked.assignees}
+    with happening.book.change("POST issue assignees", **about):
+        actions.assign(happening, issue_of(request), asked.assignees)
+    return web.json_response(happening.bodies.issue(issue_of(request)), status=201)
+
+
+def issue_of(request: web.Request, *, pull: bool = False) -> dict[str, Any]:
+    """Return the issue or the pull request that the path names."""
+    return find(request.app[BOOK].state, repository_of(request), request.match_info["number"], pull=pull)
+
+
+def sort(request: web.Request, issues: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return issues or pull requests in the order that is asked for; by themselves, the latest first."""
+    by = {"updated": "updated_at"}.get(request.query.get("sort", ""), "created_at")
+    late_first = request.query.get("direction", "desc") != "asc"
+    return sorted(issues, key=lambda issue: (issue[by], issue["number"]), reverse=late_first)
+
+
+async def change(request: web.Request, call: str, *, pull: bool) -> Happening:
+    """Change title, text or state of an issue or a pull request."""
+    asked = await body_of(request, _Change)
+    happening, issue = ours(request), issue_of(request, pull=pull)
+    about = {"repository": issue["repository"], "number": issue["number"], **_given(asked, "title", "body", "state")}
+    with happening.book.change(call, **about):
+        issue = issue_of(request, pull=pull)
+        if texts := _given(asked, "title", "body"):
+            actions.edit(happening, issue, texts)
+        if asked.state not in (None, issue["state"]):
+            (actions.close if asked.state == "closed" else actions.reopen)(happening, issue)
+    return happening
+
+
+def _given(asked: _Change, *names: str) -> dict[str, str]:
+    return {name: getattr(asked, name) for name in names if getattr(asked, name) is not None}
+
+
+def _labels(request: web.Request, happening: Happening) -> web.Response:
+    issue = issue_of(request)
+    return page_of(request, issue["labels"], lambda name: happening.bodies.label(issue["repository"], name))

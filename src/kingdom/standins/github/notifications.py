@@ -1,0 +1,86 @@
+"""What our user is notified of: one thread for each issue or pull request, however much happens to it."""
+
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from typing import Annotated, Any
+
+import msgspec
+from aiohttp import web
+
+from kingdom.standins.github.api import base_of, body_of, not_found, page_of, since_of, stamp
+from kingdom.standins.github.bodies import Bodies
+from kingdom.standins.server import BOOK
+
+ROUTES = web.RouteTableDef()
+_PAGE_MAX = 50
+
+
+class _Read(msgspec.Struct):
+    last_read_at: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
+
+
+@ROUTES.get("/notifications")
+async def list_threads(request: web.Request) -> web.Response:
+    """Answer with the threads, newest first; those that were read only if all are wanted."""
+    state = request.app[BOOK].state
+    since, before = since_of(request), since_of(request, "before")
+    shown = [
+        thread
+        for thread in state["threads"].values()
+        if (thread["unread"] or _wants(request, "all"))
+        and (thread["reason"] != "subscribed" or not _wants(request, "participating"))
+        and thread["updated_at"] >= since
+        and (not before or thread["updated_at"] < before)
+    ]
+    shown.sort(key=lambda thread: (thread["updated_at"], int(thread["id"])), reverse=True)
+    draw = Bodies(state, base_of(request)).thread
+    answer = page_of(request, shown, draw, default=_PAGE_MAX, most=_PAGE_MAX)
+    answer.headers["X-Poll-Interval"] = str(state["limits"]["poll_interval"])
+    if state["threads_changed_at"]:
+        changed = datetime.fromisoformat(state["threads_changed_at"]).astimezone(UTC)
+        answer.headers["Last-Modified"] = format_datetime(changed, usegmt=True)
+    return answer
+
+
+@ROUTES.put("/notifications")
+async def mark_all_read(request: web.Request) -> web.Response:
+    """Mark every thread as read that was not updated later."""
+    until = stamp((await body_of(request, _Read)).last_read_at)
+    with request.app[BOOK].change("PUT notifications", until=until) as state:
+        for thread in state["threads"].values():
+            if thread["updated_at"] <= until:
+                _mark_read(state, thread)
+    return web.json_response({"message": "All notifications have been marked as read."}, status=202)
+
+
+@ROUTES.get("/notifications/threads/{id}")
+async def show_thread(request: web.Request) -> web.Response:
+    """Answer with one thread."""
+    state = request.app[BOOK].state
+    return web.json_response(Bodies(state, base_of(request)).thread(_thread_of(request, state)))
+
+
+@ROUTES.patch("/notifications/threads/{id}")
+async def mark_read(request: web.Request) -> web.Response:
+    """Mark one thread as read."""
+    with request.app[BOOK].change("PATCH notification thread", id=request.match_info["id"]) as state:
+        _mark_read(state, _thread_of(request, state))
+    return web.Response(status=205)
+
+
+def _thread_of(request: web.Request, state: dict[str, Any]) -> dict[str, Any]:
+    threads: dict[str, dict[str, Any]] = state["threads"]
+    for thread in threads.values():
+        if thread["id"] == request.match_info["id"]:
+            return thread
+    raise not_found()
+
+
+def _mark_read(state: dict[str, Any], thread: dict[str, Any]) -> None:
+    if thread["unread"]:
+        thread.update(unread=False, last_read_at=stamp())
+        state["threads_changed_at"] = max(state["threads_changed_at"] or "", stamp())
+
+
+def _wants(request: web.Request, name: str) -> bool:
+    return request.query.get(name, "").lower() == "true"

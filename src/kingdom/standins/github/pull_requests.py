@@ -1,0 +1,208 @@
+"""Pull requests and their reviews."""
+
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from kingdom.standins.github import actions
+from kingdom.standins.github.api import base_of, body_of, invalid, not_found, page_of, repository_of, since_of
+from kingdom.standins.github.bodies import Bodies
+from kingdom.standins.github.git_refs import ref_of
+from kingdom.standins.github.happening import ours
+from kingdom.standins.github.issues import change, issue_of, sort
+from kingdom.standins.server import BOOK
+
+ROUTES = web.RouteTableDef()
+_PULLS = "/repos/{owner}/{name}/pulls"
+_PULL = _PULLS + r"/{number:\d+}"
+_REVIEW = _PULL + r"/reviews/{id:\d+}"
+
+
+class _NewPullRequest(msgspec.Struct):
+    head: str = ""
+    base: str = ""
+    title: str = ""
+    body: str | None = None
+    draft: bool = False
+
+
+class _Reviewers(msgspec.Struct):
+    reviewers: list[str] = []
+
+
+class Remark(msgspec.Struct):
+    """What a review says of one line."""
+
+    path: str
+    body: str
+    line: int | None = None
+    position: int | None = None
+    side: str = "RIGHT"
+    start_line: int | None = None
+
+
+class _NewReview(msgspec.Struct):
+    body: str = ""
+    event: actions.Verdict | None = None
+    commit_id: str | None = None
+    comments: list[Remark] = []
+
+
+class _Submission(msgspec.Struct):
+    event: actions.Verdict
+    body: str = ""
+
+
+@ROUTES.get(_PULLS)
+async def list_pull_requests(request: web.Request) -> web.Response:
+    """Answer with the pull requests of a repository; `head` and `base` narrow them down."""
+    name, query, state = repository_of(request), request.query, request.app[BOOK].state
+    shown = [
+        kept
+        for kept in state["issues"][name].values()
+        if (pull := kept["pull"])
+        and query.get("state", "open") in ("all", kept["state"])
+        and query.get("head", "") in ("", f"{pull['head']['owner']}:{pull['head']['ref']}")
+        and query.get("base", "") in ("", pull["base"]["ref"])
+    ]
+    return page_of(request, sort(request, shown), Bodies(state, base_of(request)).pull_request)
+
+
+@ROUTES.post(_PULLS)
+async def create_pull_request(request: web.Request) -> web.Response:
+    """Open a pull request."""
+    name, asked = repository_of(request), await body_of(request, _NewPullRequest)
+    for field in ("head", "base", "title"):
+        if not getattr(asked, field):
+            raise invalid("PullRequest", "missing_field", field=field)
+    happening, about = ours(request), msgspec.structs.asdict(asked)
+    sha = ref_of(happening.book.state, name, f"refs/heads/{asked.head}")
+    with happening.book.change("POST pull request", repository=name, **about):
+        kept = actions.open_pull_request(happening, name, sha=sha, **about)
+    return web.json_response(happening.bodies.whole_pull_request(kept), status=201)
+
+
+@ROUTES.get(_PULL)
+async def show_pull_request(request: web.Request) -> web.Response:
+    """Answer with a pull request."""
+    bodies = Bodies(request.app[BOOK].state, base_of(request))
+    return web.json_response(bodies.whole_pull_request(issue_of(request, pull=True)))
+
+
+@ROUTES.patch(_PULL)
+async def edit_pull_request(request: web.Request) -> web.Response:
+    """Change title, text or state of a pull request."""
+    happening = await change(request, "PATCH pull request", pull=True)
+    return web.json_response(happening.bodies.whole_pull_request(issue_of(request)))
+
+
+@ROUTES.get(_PULL + "/files")
+async def list_files(request: web.Request) -> web.Response:
+    """Answer with the files that a pull request changes."""
+    kept = issue_of(request, pull=True)
+    sha = kept["pull"]["head"]["sha"]
+
+    def draw(file: dict[str, Any]) -> dict[str, Any]:
+        return {"sha": sha, **file, "changes": file["additions"] + file["deletions"]}
+
+    return page_of(request, kept["pull"]["files"], draw)
+
+
+@ROUTES.get(_PULL + "/requested_reviewers")
+async def list_requested_reviewers(request: web.Request) -> web.Response:
+    """Answer with those whose review is awaited."""
+    bodies = Bodies(request.app[BOOK].state, base_of(request))
+    asked = issue_of(request, pull=True)["pull"]["requested_reviewers"]
+    return web.json_response({"users": [bodies.user(each) for each in asked], "teams": []})
+
+
+@ROUTES.post(_PULL + "/requested_reviewers")
+async def request_reviewers(request: web.Request) -> web.Response:
+    """Ask people for a review."""
+    reviewers = (await body_of(request, _Reviewers)).reviewers
+    happening, kept = ours(request), issue_of(request, pull=True)
+    about = {"repository": kept["repository"], "number": kept["number"], "reviewers": reviewers}
+    with happening.book.change("POST requested reviewers", **about):
+        actions.request_review(happening, issue_of(request), reviewers)
+    return web.json_response(happening.bodies.pull_request(issue_of(request)), status=201)
+
+
+@ROUTES.delete(_PULL + "/requested_reviewers")
+async def withdraw_reviewers(request: web.Request) -> web.Response:
+    """Ask people for a review no longer."""
+    reviewers = (await body_of(request, _Reviewers)).reviewers
+    happening, kept = ours(request), issue_of(request, pull=True)
+    about = {"repository": kept["repository"], "number": kept["number"], "reviewers": reviewers}
+    with happening.book.change("DELETE requested reviewers", **about):
+        actions.withdraw_review_request(happening, issue_of(request), reviewers)
+    return web.json_response(happening.bodies.pull_request(issue_of(request)))
+
+
+@ROUTES.get(_PULL + "/reviews")
+async def list_reviews(request: web.Request) -> web.Response:
+    """Answer with the reviews of a pull request, oldest first; of the unpublished ones, our own."""
+    state = request.app[BOOK].state
+    bodies = Bodies(state, base_of(request))
+    kept = bodies.of(issue_of(request, pull=True), "reviews")
+    shown = [each for each in kept if each["state"] != "PENDING" or each["user"] == state["login"]]
+    return page_of(request, shown, bodies.review)
+
+
+@ROUTES.post(_PULL + "/reviews")
+async def create_review(request: web.Request) -> web.Response:
+    """Review a pull request; without an event the review waits to be submitted."""
+    asked, kept, happening = await body_of(request, _NewReview), issue_of(request, pull=True), ours(request)
+    about = {"repository": kept["repository"], "number": kept["number"], "event": asked.event, "body": asked.body}
+    remarks = [msgspec.structs.asdict(each) for each in asked.comments]
+    with happening.book.change("POST review", **about):
+        pull = issue_of(request)
+        review = actions.draft_review(happening, pull, body=asked.body, commit_id=asked.commit_id, remarks=remarks)
+        if asked.event:
+            actions.submit_review(happening, pull, review, asked.event)
+    return web.json_response(happening.bodies.review(review))
+
+
+@ROUTES.get(_REVIEW)
+async def show_review(request: web.Request) -> web.Response:
+    """Answer with one review."""
+    return web.json_response(Bodies(request.app[BOOK].state, base_of(request)).review(_review_of(request)))
+
+
+@ROUTES.post(_REVIEW + "/events")
+async def submit_review(request: web.Request) -> web.Response:
+    """Submit a review that waits for it."""
+    asked, kept, happening = await body_of(request, _Submission), _review_of(request), ours(request)
+    about = {"repository": kept["repository"], "number": kept["number"], "event": asked.event}
+    with happening.book.change("POST review event", **about):
+        review = _review_of(request)
+        review["body"] = asked.body or review["body"]
+        actions.submit_review(happening, issue_of(request, pull=True), review, asked.event)
+    return web.json_response(happening.bodies.review(review))
+
+
+@ROUTES.get(_REVIEW + "/comments")
+async def list_comments_of_review(request: web.Request) -> web.Response:
+    """Answer with what a review says of single lines."""
+    review, bodies = _review_of(request), Bodies(request.app[BOOK].state, base_of(request))
+    kept = bodies.of(issue_of(request, pull=True), "review_comments")
+    return page_of(request, [each for each in kept if each["review_id"] == review["id"]], bodies.review_comment)
+
+
+@ROUTES.get(_PULL + "/comments")
+async def list_review_comments(request: web.Request) -> web.Response:
+    """Answer with what all published reviews say of single lines, oldest first."""
+    bodies, since = Bodies(request.app[BOOK].state, base_of(request)), since_of(request)
+    pull = issue_of(request, pull=True)
+    hidden = {each["id"] for each in bodies.of(pull, "reviews") if each["state"] == "PENDING"}
+    kept = bodies.of(pull, "review_comments")
+    shown = [each for each in kept if each["review_id"] not in hidden and each["created_at"] >= since]
+    return page_of(request, shown, bodies.review_comment)
+
+
+def _review_of(request: web.Request) -> dict[str, Any]:
+    bodies = Bodies(request.app[BOOK].state, base_of(request))
+    for kept in bodies.of(issue_of(request, pull=True), "reviews"):
+        if kept["id"] == int(request.match_info["id"]):
+            return kept
+    raise not_found()

@@ -1,0 +1,231 @@
+"""Webhooks: what happens is sent, signed and in order, to who registered; what fails is sent again on demand only."""
+
+import asyncio
+import hashlib
+import hmac
+import json
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+from urllib.parse import urlencode
+
+import aiohttp
+import msgspec
+from aiohttp import web
+
+from kingdom.standins.github.api import base_of, body_of, invalid, not_found, page_of, repository_of, stamp
+from kingdom.standins.github.bodies import Bodies
+from kingdom.standins.github.happening import Happening, ours
+from kingdom.standins.server import BOOK, FAULTS
+
+ROUTES = web.RouteTableDef()
+_HOOKS = "/repos/{owner}/{name}/hooks"
+_DELIVERIES = _HOOKS + r"/{hook:\d+}/deliveries"
+_WAKE = web.AppKey("wake", asyncio.Event)
+_TIMEOUT = aiohttp.ClientTimeout(total=10)
+# Every change writes all that is kept, so old payloads go once they are sent.
+_DELIVERIES_KEPT = 200
+_FAILED = {"status": "failed to connect to host", "status_code": 502}
+
+
+class _Config(msgspec.Struct):
+    url: str = ""
+    content_type: str = "form"
+    secret: str = ""
+
+
+class _NewHook(msgspec.Struct):
+    config: _Config
+    events: list[str] = msgspec.field(default_factory=lambda: ["push"])
+
+
+def add_hook(
+    happening: Happening, repository: str | None, *, url: str, secret: str, events: list[str], content_type: str
+) -> dict[str, Any]:
+    """Register a receiver for one repository, or for all; the first thing that it gets is a ping."""
+    kept = {
+        "id": happening.book.next_number("id"),
+        "repository": repository,
+        "url": url,
+        "secret": secret,
+        "events": events,
+        "content_type": content_type,
+        "created_at": happening.at,
+    }
+    happening.book.state["hooks"].append(kept)
+    payload = {"zen": "Keep it logically awesome.", "hook_id": kept["id"], "hook": happening.bodies.hook(kept)}
+    _enqueue(happening, kept, "ping", None, _payload(happening, repository, payload), guid=str(uuid.uuid4()))
+    return kept
+
+
+def announce(happening: Happening, event: str, action: str, repository: str, payload: dict[str, Any]) -> None:
+    """Have an event sent to everybody who registered for it; call it inside a change."""
+    # One identifier for the event, whoever receives it.
+    guid = str(uuid.uuid4())
+    for hook in happening.book.state["hooks"]:
+        if hook["repository"] in (None, repository) and {"*", event} & set(hook["events"]):
+            body = _payload(happening, repository, {"action": action, **payload})
+            _enqueue(happening, hook, event, action, body, guid=guid)
+
+
+def send_from(application: web.Application) -> None:
+    """Have an application send what is waiting for as long as it runs."""
+    application[_WAKE] = asyncio.Event()
+    application.cleanup_ctx.append(_sending)
+
+
+@ROUTES.get(_HOOKS)
+async def list_hooks(request: web.Request) -> web.Response:
+    """Answer with the webhooks of a repository."""
+    name, state = repository_of(request), request.app[BOOK].state
+    shown = [hook for hook in state["hooks"] if hook["repository"] == name]
+    return page_of(request, shown, Bodies(state, base_of(request)).hook)
+
+
+@ROUTES.post(_HOOKS)
+async def create_hook(request: web.Request) -> web.Response:
+    """Register a webhook."""
+    name, asked, happening = repository_of(request), await body_of(request, _NewHook), ours(request)
+    if not asked.config.url:
+        raise invalid("Hook", "missing_field", field="url")
+    if any((hook["repository"], hook["url"]) == (name, asked.config.url) for hook in happening.book.state["hooks"]):
+        raise invalid("Hook", "custom", message="Hook already exists on this repository")
+    with happening.book.change("POST hook", repository=name, url=asked.config.url, events=asked.events):
+        hook = add_hook(happening, name, events=asked.events, **msgspec.structs.asdict(asked.config))
+    return web.json_response(happening.bodies.hook(hook), status=201)
+
+
+@ROUTES.get(_DELIVERIES)
+async def list_deliveries(request: web.Request) -> web.Response:
+    """Answer with what was sent to a webhook, the latest first."""
+    return page_of(request, _deliveries_of(request)[::-1], _summary)
+
+
+@ROUTES.get(_DELIVERIES + r"/{delivery:\d+}")
+async def show_delivery(request: web.Request) -> web.Response:
+    """Answer with one delivery and what it carried."""
+    kept = _delivery_of(request)
+    return web.json_response({**_summary(kept), "request": {"payload": json.loads(kept["body"])}})
+
+
+@ROUTES.post(_DELIVERIES + r"/{delivery:\d+}/attempts")
+async def redeliver(request: web.Request) -> web.Response:
+    """Send a delivery once more, under the same identifier."""
+    happening, delivery = ours(request), _delivery_of(request)
+    with happening.book.change("POST delivery attempt", hook=delivery["hook_id"], guid=delivery["guid"]) as state:
+        hook = next(hook for hook in state["hooks"] if hook["id"] == delivery["hook_id"])
+        about = (delivery["event"], delivery["action"], delivery["body"])
+        _enqueue(happening, hook, *about, guid=delivery["guid"], redelivery=True)
+    return web.json_response({}, status=202)
+
+
+def _payload(happening: Happening, repository: str | None, payload: dict[str, Any]) -> str:
+    about = {"repository": happening.bodies.repository(repository)} if repository else {}
+    return json.dumps({**payload, **about, "sender": happening.bodies.user(happening.by)})
+
+
+def _enqueue(
+    happening: Happening,
+    hook: dict[str, Any],
+    event: str,
+    action: str | None,
+    body: str,
+    *,
+    guid: str,
+    redelivery: bool = False,
+) -> None:
+    state = happening.book.state
+    fault = happening.application[FAULTS].take("PUSH", f"{event}.{action}" if action else event)
+    delivery = {
+        "id": happening.book.next_number("delivery"),
+        "guid": guid,
+        "hook_id": hook["id"],
+        "event": event,
+        "action": action,
+        "redelivery": redelivery,
+        "delivered_at": happening.at,
+        "status": "pending",
+        "status_code": 0,
+        "body": body,
+    }
+    unsent = {each["delivery"] for each in state["outbox"] + state["held_back"]}
+    old, recent = state["deliveries"][:-_DELIVERIES_KEPT], state["deliveries"][-_DELIVERIES_KEPT:]
+    state["deliveries"] = [*(each for each in old if each["id"] in unsent), *recent, delivery]
+    waiting = {"delivery": delivery["id"], "delay": fault.seconds if fault and fault.kind == "delay" else 0.0}
+    if fault and fault.kind == "refuse":
+        delivery.update(_FAILED)
+    elif fault and fault.kind == "reorder":
+        state["held_back"].append(waiting)
+    else:
+        state["outbox"] += [waiting] * (2 if fault and fault.kind == "repeat" else 1) + state["held_back"]
+        state["held_back"] = []
+    happening.application[_WAKE].set()
+
+
+async def _sending(application: web.Application) -> AsyncIterator[None]:
+    sender = asyncio.create_task(_send_all(application))
+    yield
+    sender.cancel()
+    with suppress(asyncio.CancelledError):
+        await sender
+
+
+async def _send_all(application: web.Application) -> None:
+    book, wake = application[BOOK], application[_WAKE]
+    async with aiohttp.ClientSession(timeout=_TIMEOUT) as session:
+        while True:
+            wake.clear()
+            while book.state["outbox"]:
+                waiting = book.state["outbox"][0]
+                await asyncio.sleep(waiting["delay"])
+                result = await _send(session, book.state, waiting["delivery"])
+                # Only now: whoever is killed while sending sends it once more.
+                with book.change() as state:
+                    del state["outbox"][0]
+                    for delivery in state["deliveries"]:
+                        if delivery["id"] == waiting["delivery"]:
+                            delivery.update(result, delivered_at=stamp())
+            await wake.wait()
+
+
+async def _send(session: aiohttp.ClientSession, state: dict[str, Any], number: int) -> dict[str, Any]:
+    delivery = next(each for each in state["deliveries"] if each["id"] == number)
+    hook = next(hook for hook in state["hooks"] if hook["id"] == delivery["hook_id"])
+    as_json = hook["content_type"] == "json"
+    body = (delivery["body"] if as_json else urlencode({"payload": delivery["body"]})).encode()
+    headers = {
+        "User-Agent": "GitHub-Hookshot/0000000",
+        "Content-Type": "application/json" if as_json else "application/x-www-form-urlencoded",
+        "X-GitHub-Event": delivery["event"],
+        "X-GitHub-Delivery": delivery["guid"],
+        "X-GitHub-Hook-ID": str(hook["id"]),
+        "X-GitHub-Hook-Installation-Target-Type": "repository",
+    }
+    if hook["secret"]:
+        headers["X-Hub-Signature-256"] = f"sha256={hmac.new(hook['secret'].encode(), body, hashlib.sha256).hexdigest()}"
+    try:
+        async with session.post(hook["url"], data=body, headers=headers, allow_redirects=False) as answer:
+            return {"status": "OK" if answer.ok else answer.reason or "failed", "status_code": answer.status}
+    except TimeoutError:
+        return {"status": "timed out", "status_code": 504}
+    except aiohttp.ClientError:
+        return _FAILED
+
+
+def _summary(delivery: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in delivery.items() if name != "body"}
+
+
+def _deliveries_of(request: web.Request) -> list[dict[str, Any]]:
+    state, name, number = request.app[BOOK].state, repository_of(request), int(request.match_info["hook"])
+    if not any(hook["id"] == number and hook["repository"] in (None, name) for hook in state["hooks"]):
+        raise not_found()
+    return [each for each in state["deliveries"] if each["hook_id"] == number]
+
+
+def _delivery_of(request: web.Request) -> dict[str, Any]:
+    for delivery in _deliveries_of(request):
+        if delivery["id"] == int(request.match_info["delivery"]):
+            return delivery
+    raise not_found()

@@ -1,0 +1,123 @@
+"""What all stand-ins share: a server that can have a bad day, can be looked into, and says where it listens."""
+
+import argparse
+import asyncio
+import json
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from kingdom.standins.book import Book
+from kingdom.standins.faults import Fault, Faults
+
+BOOK = web.AppKey("book", Book)
+FAULTS = web.AppKey("faults", Faults)
+# Where a test or a demo looks into a stand-in and makes things happen; nothing of the real server begins so.
+CONTROL = "/_control"
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A stand-in that listens."""
+
+    url: str
+    application: web.Application
+    runner: web.AppRunner
+
+    async def stop(self) -> None:
+        """End it; what it knows stays in its file."""
+        await self.runner.cleanup()
+
+
+def new_application(book: Book) -> web.Application:
+    """Return a server without routes that can have trouble and be looked into."""
+    application = web.Application(middlewares=[_with_trouble], client_max_size=32 << 20)
+    application[BOOK] = book
+    application[FAULTS] = Faults()
+    application.router.add_get(f"{CONTROL}/state", _show_state)
+    application.router.add_get(f"{CONTROL}/calls", _show_calls)
+    application.router.add_post(f"{CONTROL}/faults", _add_faults)
+    return application
+
+
+async def start(application: web.Application, port: int = 0) -> Running:
+    """Listen on loopback; port 0 takes a free one."""
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", port)
+    await site.start()
+    return Running(f"http://127.0.0.1:{runner.addresses[0][1]}", application, runner)
+
+
+def run_as_program(name: str, build: Callable[[Path], web.Application]) -> None:
+    """Serve until SIGTERM; the first line of output is `{"url": …}`."""
+    parser = argparse.ArgumentParser(prog=f"python -m kingdom.standins.{name}")
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--state", type=Path, required=True, help="the file that keeps what it knows")
+    arguments = parser.parse_args()
+    asyncio.run(_serve(build(arguments.state), arguments.port))
+
+
+async def _serve(application: web.Application, port: int) -> None:
+    stopped = asyncio.Event()
+    for each in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(each, stopped.set)
+    running = await start(application, port)
+    print(json.dumps({"url": running.url}), flush=True)  # noqa: T201 - how its parent learns the port
+    await stopped.wait()
+    await running.stop()
+
+
+@web.middleware
+async def _with_trouble(request: web.Request, handler: Handler) -> web.StreamResponse:
+    if request.path.startswith(CONTROL):
+        return await handler(request)
+    fault = request.app[FAULTS].take(request.method, request.path)
+    if fault and fault.kind == "refuse":
+        headers = {} if fault.retry_after is None else {"Retry-After": str(fault.retry_after)}
+        return web.json_response({"message": "trouble on demand"}, status=fault.status, headers=headers)
+    answer = await handler(request)
+    if fault is None:
+        return answer
+    if fault.kind == "delay":
+        await asyncio.sleep(fault.seconds)
+    if fault.kind == "lose_answer":
+        _hang_up(request)
+    if fault.kind == "truncate" and isinstance(answer, web.Response):
+        return await _half(request, answer)
+    return answer
+
+
+async def _half(request: web.Request, answer: web.Response) -> web.StreamResponse:
+    """Send half of an answer that promised its whole length, and hang up."""
+    body = answer.body if isinstance(answer.body, bytes) else b""
+    cut = web.StreamResponse(status=answer.status, headers=answer.headers)
+    cut.content_length = len(body)
+    await cut.prepare(request)
+    await cut.write(body[: len(body) // 2])
+    _hang_up(request)
+    return cut
+
+
+def _hang_up(request: web.Request) -> None:
+    if request.transport:
+        request.transport.abort()
+
+
+async def _show_state(request: web.Request) -> web.Response:
+    return web.json_response(request.app[BOOK].state)
+
+
+async def _show_calls(request: web.Request) -> web.Response:
+    return web.json_response(request.app[BOOK].calls)
+
+
+async def _add_faults(request: web.Request) -> web.Response:
+    faults = msgspec.json.decode(await request.read(), type=list[Fault])
+    request.app[FAULTS].add(faults)
+    return web.json_response({"added": len(faults)})

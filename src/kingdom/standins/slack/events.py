@@ -1,0 +1,92 @@
+"""What Slack tells the app: events in their wrapper, as envelopes that wait to be acknowledged."""
+
+import copy
+import secrets
+import time
+from typing import Any
+
+from kingdom.standins.book import Book
+from kingdom.standins.faults import Faults
+from kingdom.standins.slack.workspace import app_is_in
+
+
+def tell_message(book: Book, faults: Faults, channel: dict[str, Any], message: dict[str, Any]) -> None:
+    """Tell the app of a new message in a channel where it is; call it inside a change."""
+    if not app_is_in(book, channel):
+        return
+    said = {key: value for key, value in message.items() if key != "metadata"}
+    event = {**said, "channel": channel["id"], "event_ts": message["ts"]}
+    by_app = "bot_id" in message
+    spoken = {**event, "channel_type": channel["kind"]}
+    queue(book, faults, "events_api", "bot_message" if by_app else "message", _wrapped(book, spoken))
+    mention = f"<@{book.state['app']['user_id']}>"
+    if mention in message["text"] and not by_app and channel["kind"] != "im":
+        queue(book, faults, "events_api", "app_mention", _wrapped(book, {**event, "type": "app_mention"}))
+
+
+def tell_change(
+    book: Book, faults: Faults, channel: dict[str, Any], before: dict[str, Any], after: dict[str, Any] | None
+) -> None:
+    """Tell the app that a message was changed, or deleted when there is none after; call it inside a change."""
+    subtype = "message_changed" if after else "message_deleted"
+    event = {
+        "type": "message",
+        "subtype": subtype,
+        "hidden": True,
+        "channel": channel["id"],
+        "channel_type": channel["kind"],
+        "ts": before["ts"],
+        "event_ts": before["ts"],
+        "previous_message": before,
+        **({"message": dict(after)} if after else {"deleted_ts": before["ts"]}),
+    }
+    queue(book, faults, "events_api", subtype, _wrapped(book, event))
+
+
+def queue(book: Book, faults: Faults, envelope_type: str, name: str, payload: dict[str, Any]) -> int:
+    """Keep an envelope until it is acknowledged and return its number; call it inside a change."""
+    fault = faults.take("PUSH", name)
+    held = fault is not None and fault.kind == "reorder"
+    number = book.next_number("envelope")
+    envelope = {
+        "number": number,
+        "type": envelope_type,
+        "payload": copy.deepcopy(payload),
+        "attempts": 0,
+        "held": held,
+    }
+    fresh = [envelope]
+    if fault is not None and fault.kind == "repeat":
+        # The second one is what Slack sends when the acknowledgement of the first came too late.
+        attempts = 1 if envelope_type == "events_api" else 0
+        fresh.append({**envelope, "number": book.next_number("envelope"), "attempts": attempts})
+    pending = book.state["pending"]
+    in_time = [each for each in pending if not each["held"]]
+    late = [{**each, "held": held} for each in pending if each["held"]]
+    book.state["pending"] = [*in_time, *fresh, *late]
+    return number
+
+
+def _wrapped(book: Book, event: dict[str, Any]) -> dict[str, Any]:
+    team, app = book.state["team"], book.state["app"]
+    authorization = {
+        "enterprise_id": None,
+        "team_id": team["id"],
+        "user_id": app["user_id"],
+        "is_bot": True,
+        "is_enterprise_install": False,
+    }
+    return {
+        "token": "stand-in",
+        "team_id": team["id"],
+        "context_team_id": team["id"],
+        "context_enterprise_id": None,
+        "api_app_id": app["id"],
+        "event": event,
+        "type": "event_callback",
+        "event_id": f"Ev{secrets.token_hex(5).upper()}",
+        "event_time": int(time.time()),
+        "authorizations": [authorization],
+        "is_ext_shared_channel": False,
+        "event_context": f"4-{secrets.token_hex(8)}",
+    }

@@ -1,0 +1,169 @@
+"""Who and what there is: the app, people, channels, and the clock that names every message."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from kingdom.standins.book import Book
+
+_MICROSECONDS = 1_000_000
+_TEAM = "T000000001"
+
+
+class Refused(Exception):
+    """Slack's way to say no: status 200, not ok, and one word of why."""
+
+
+class RateLimited(Exception):
+    """Slack's way to say later: status 429 and the seconds to wait."""
+
+
+def empty_workspace() -> dict[str, Any]:
+    """Return a workspace in which nobody is but the app."""
+    app = {"id": "A000000001", "bot_id": "B000000001", "user_id": "U000000001", "name": "kingdom"}
+    return {
+        "team": {"id": _TEAM, "name": "Stand-in", "domain": "standin"},
+        "app": app,
+        "numbers": {"user": 1},
+        "users": {app["user_id"]: _person(app["user_id"], app["name"], "Kingdom", is_bot=True)},
+        "channels": {},
+        "messages": {},
+        "ephemerals": [],
+        "pending": [],
+        "dropped": [],
+        "response_urls": {},
+        "last_ts": 0,
+        "settings": {"rate_limit": False, "ack_seconds": 3.0, "retries": 3},
+    }
+
+
+def next_ts(book: Book) -> str:
+    """Return a timestamp that no message of the workspace has; call it inside a change."""
+    ts = max(time.time_ns() // 1000, book.state["last_ts"] + 1)
+    book.state["last_ts"] = ts
+    return f"{ts // _MICROSECONDS}.{ts % _MICROSECONDS:06d}"
+
+
+def add_user(book: Book, name: str, real_name: str = "") -> dict[str, Any]:
+    """Let a person join the workspace; call it inside a change."""
+    user_id = f"U{book.next_number('user'):09d}"
+    book.state["users"][user_id] = _person(user_id, name, real_name or name.title(), is_bot=False)
+    return dict(book.state["users"][user_id])
+
+
+def add_channel(book: Book, name: str, kind: str, members: Sequence[str]) -> dict[str, Any]:
+    """Make a channel; call it inside a change."""
+    for member in members:
+        find_user(book, member)
+    letter = {"im": "D", "mpim": "G"}.get(kind, "C")
+    channel = {
+        "id": f"{letter}{book.next_number('channel'):09d}",
+        "name": name,
+        "kind": kind,
+        "members": list(dict.fromkeys(members)),
+        "created": int(time.time()),
+    }
+    book.state["channels"][channel["id"]] = channel
+    book.state["messages"][channel["id"]] = []
+    return channel
+
+
+def find_user(book: Book, user_id: str) -> dict[str, Any]:
+    """Return a person or the app's user."""
+    user: dict[str, Any] | None = book.state["users"].get(user_id)
+    if user is None:
+        raise Refused("user_not_found")
+    return user
+
+
+def find_channel(book: Book, channel_id: str) -> dict[str, Any]:
+    """Return a channel by its id, as anybody would find it."""
+    channel: dict[str, Any] | None = book.state["channels"].get(channel_id)
+    if channel is None:
+        raise Refused("channel_not_found")
+    return channel
+
+
+def visible_channel(book: Book, channel_id: str) -> dict[str, Any]:
+    """Return a channel that the app may look at; a private one hides from those outside."""
+    channel = find_channel(book, channel_id)
+    if channel["kind"] != "channel" and not app_is_in(book, channel):
+        raise Refused("channel_not_found")
+    return channel
+
+
+def joined_channel(book: Book, channel_id: str) -> dict[str, Any]:
+    """Return a channel that the app is a member of."""
+    channel = visible_channel(book, channel_id)
+    if not app_is_in(book, channel):
+        raise Refused("not_in_channel")
+    return channel
+
+
+def named_channel(book: Book, name: str) -> dict[str, Any] | None:
+    """Return the channel of a name, with or without its #."""
+    wanted = name.removeprefix("#")
+    named = (channel for channel in book.state["channels"].values() if wanted and channel["name"] == wanted)
+    return next(named, None)
+
+
+def find_direct_channel(book: Book, users: Sequence[str]) -> dict[str, Any] | None:
+    """Return the conversation of the app with people if it is open."""
+    members = {book.state["app"]["user_id"], *users}
+    for channel in book.state["channels"].values():
+        if channel["kind"] in ("im", "mpim") and set(channel["members"]) == members:
+            found: dict[str, Any] = channel
+            return found
+    return None
+
+
+def direct_channel(book: Book, users: Sequence[str]) -> dict[str, Any]:
+    """Return the conversation of the app with people, opened if need be; call it inside a change."""
+    kind = "im" if len(users) == 1 else "mpim"
+    return find_direct_channel(book, users) or add_channel(book, "", kind, [book.state["app"]["user_id"], *users])
+
+
+def app_is_in(book: Book, channel: dict[str, Any]) -> bool:
+    """Say whether the app hears what is said in a channel."""
+    return book.state["app"]["user_id"] in channel["members"]
+
+
+def shown_channel(book: Book, channel: dict[str, Any]) -> dict[str, Any]:
+    """Return a channel as the Web API describes it."""
+    kind = channel["kind"]
+    shown = {
+        "id": channel["id"],
+        "created": channel["created"],
+        "is_channel": kind == "channel",
+        "is_group": kind == "group",
+        "is_im": kind == "im",
+        "is_mpim": kind == "mpim",
+        "is_private": kind != "channel",
+        "is_archived": False,
+        "context_team_id": book.state["team"]["id"],
+    }
+    if kind == "im":
+        others = [member for member in channel["members"] if member != book.state["app"]["user_id"]]
+        return {**shown, "user": others[0], "is_open": True}
+    name = channel["name"] or f"mpdm-{channel['id'].lower()}"
+    return {
+        **shown,
+        "name": name,
+        "name_normalized": name,
+        "is_member": app_is_in(book, channel),
+        "num_members": len(channel["members"]),
+    }
+
+
+def _person(user_id: str, name: str, real_name: str, *, is_bot: bool) -> dict[str, Any]:
+    return {
+        "id": user_id,
+        "team_id": _TEAM,
+        "name": name,
+        "real_name": real_name,
+        "deleted": False,
+        "is_bot": is_bot,
+        "is_app_user": False,
+        "tz": "Etc/UTC",
+        "profile": {"real_name": real_name, "display_name": name, "team": _TEAM},
+    }

@@ -1,0 +1,28 @@
+"""A process that changes a book until it is killed; given the word `inside`, it stays in the middle of a change."""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from kingdom.standins.book import Book
+
+
+def main(path: str, where: str) -> None:
+    book = Book(Path(path), {"entries": []})
+    while True:
+        with book.change("add") as state:
+            state["entries"].append("x" * 1000)
+            if where == "inside":
+                _say(len(state["entries"]))
+                time.sleep(3600)
+        _say(len(book.state["entries"]))
+
+
+def _say(number: int) -> None:
+    sys.stdout.write(json.dumps(number) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

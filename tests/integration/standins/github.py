@@ -1,0 +1,132 @@
+"""GitHub's stand-in as tests use it: people who do things there, a plain client, the official one, and a receiver."""
+
+import asyncio
+import hashlib
+import hmac
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import parse_qs
+
+import aiohttp
+from aiohttp import web
+from github import Auth, Github
+
+from kingdom.standins.github import github
+from kingdom.standins.server import start
+
+PATIENCE_SECONDS = 30
+TOKEN = "github-token"  # noqa: S105 - it guards nothing
+REPOSITORY = "acme/rocket"
+SECRET = "hush"  # noqa: S105 - it guards nothing
+_T = TypeVar("_T")
+
+
+class Site:
+    """A running stand-in, asked with the right token unless another is given."""
+
+    def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
+        self.url = url
+        self.session = session
+
+    async def ask(self, method: str, path: str, **options: Any) -> aiohttp.ClientResponse:
+        headers = {"Authorization": f"Bearer {TOKEN}", **options.pop("headers", {})}
+        url = path if path.startswith("http") else self.url + path
+        async with self.session.request(method, url, headers=headers, **options) as answer:
+            await answer.read()
+            return answer
+
+    async def read(self, path: str, **options: Any) -> Any:
+        answer = await self.ask("GET", path, **options)
+        assert answer.status == 200, await answer.text()
+        return await answer.json()
+
+    async def people(self, what: str, **doing: Any) -> Any:
+        """Have something happen, in the repository of the tests unless another is named."""
+        async with self.session.post(f"{self.url}/_control/{what}", json=doing) as answer:
+            assert answer.ok, await answer.text()
+            return await answer.json()
+
+    async def happen(self, what: str, **doing: Any) -> Any:
+        return await self.people(what, repository=REPOSITORY, **doing)
+
+    async def pull_request(self, head: str = "feature", **more: Any) -> Any:
+        return await self.happen("pull_request", **{"title": f"Add {head}", "head": head, **more})
+
+    async def faults(self, *faults: dict[str, Any]) -> None:
+        async with self.session.post(f"{self.url}/_control/faults", json=faults) as answer:
+            assert (await answer.json())["added"] == len(faults)
+
+    async def calls(self) -> list[str]:
+        async with self.session.get(f"{self.url}/_control/calls") as answer:
+            return [call["call"] for call in await answer.json()]
+
+    async def official(self, work: Callable[[Github], _T], **options: Any) -> _T:
+        """Run what the official client does, in a thread of its own."""
+
+        def run() -> _T:
+            hurry = {"seconds_between_requests": None, "seconds_between_writes": None, "retry": None}
+            client = Github(base_url=self.url, **{"auth": Auth.Token(TOKEN), **hurry, **options})
+            try:
+                return work(client)
+            finally:
+                client.close()
+
+        return await asyncio.to_thread(run)
+
+
+class Receiver:
+    """Where webhooks arrive; it answers with the next of its statuses, then with 200."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.got: list[tuple[str, str, dict[str, Any]]] = []
+        self.headers: list[dict[str, str]] = []
+        self.statuses: list[int] = []
+        self._changed = asyncio.Event()
+
+    async def receive(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        signature = f"sha256={hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest()}"
+        if not hmac.compare_digest(signature, request.headers.get("X-Hub-Signature-256", "")):
+            return web.Response(status=401)
+        self.headers.append(dict(request.headers))
+        is_json = request.content_type == "application/json"
+        payload = json.loads(body if is_json else parse_qs(body.decode())["payload"][0])
+        event, action = request.headers["X-GitHub-Event"], payload.get("action", "")
+        self.got.append((request.headers["X-GitHub-Delivery"], f"{event}.{action}".rstrip("."), payload))
+        self._changed.set()
+        return web.Response(status=self.statuses.pop(0) if self.statuses else 200)
+
+    async def has(self, count: int) -> list[str]:
+        """Wait for so many deliveries and return the names of all."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while len(self.got) < count:
+                self._changed.clear()
+                await self._changed.wait()
+        return [name for _, name, _ in self.got]
+
+
+@asynccontextmanager
+async def receiving() -> AsyncIterator[Receiver]:
+    receiver = Receiver()
+    application = web.Application()
+    application.router.add_post("/hook", receiver.receive)
+    running = await start(application)
+    receiver.url = f"{running.url}/hook"
+    try:
+        yield receiver
+    finally:
+        await running.stop()
+
+
+@asynccontextmanager
+async def standing_in(state: Path) -> AsyncIterator[Site]:
+    running = await start(github(state))
+    try:
+        async with aiohttp.ClientSession() as session:
+            yield Site(running.url, session)
+    finally:
+        await running.stop()

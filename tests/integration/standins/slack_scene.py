@@ -1,0 +1,157 @@
+"""A Slack stand-in as tests use it: its people by control, its app by the official clients."""
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from slack_bolt.adapter.socket_mode.async_handler import AsyncSocketModeHandler
+from slack_bolt.app.async_app import AsyncApp
+from slack_sdk.socket_mode.aiohttp import SocketModeClient
+from slack_sdk.socket_mode.async_client import AsyncBaseSocketModeClient
+from slack_sdk.socket_mode.request import SocketModeRequest
+from slack_sdk.web.async_client import AsyncWebClient
+
+from kingdom.standins.server import start
+from kingdom.standins.slack import slack
+from tests.integration.running import PATIENCE_SECONDS, eventually
+
+BOT_TOKEN = "xoxb-standin"  # noqa: S105 - of a server that has no secrets
+APP_TOKEN = "xapp-standin"  # noqa: S105 - of a server that has no secrets
+# How often a client looks after its connection: on a busy machine, seldom enough to keep it.
+PING_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A workspace with the channel #dev, in which are Dana and the app."""
+
+    url: str
+    control: aiohttp.ClientSession
+
+    async def do(self, wish: str, **about: Any) -> Any:
+        """Let people or the operator do something."""
+        async with self.control.post(f"{self.url}/_control/{wish}", json=about) as answer:
+            done = await answer.json()
+            assert answer.status == 200, done
+            return done
+
+    async def look(self, at: str) -> Any:
+        async with self.control.get(f"{self.url}/_control/{at}") as answer:
+            return await answer.json()
+
+    async def trouble(self, **fault: Any) -> None:
+        async with self.control.post(f"{self.url}/_control/faults", json=[fault]) as answer:
+            assert answer.status == 200, await answer.text()
+
+    async def calls(self, name: str) -> list[dict[str, Any]]:
+        return [call for call in await self.look("calls") if call["call"] == name]
+
+    def client(self, **options: Any) -> AsyncWebClient:
+        """Return the official client; a lost answer is not asked for again behind the back of a test."""
+        return AsyncWebClient(**{"token": BOT_TOKEN, "base_url": f"{self.url}/api/", "retry_handlers": [], **options})
+
+    async def connected(self, count: int = 1) -> None:
+        async def are_connected() -> bool:
+            return bool((await self.look("connections"))["connections"] == count)
+
+        await eventually(are_connected)
+
+    async def nothing_is_pending(self) -> None:
+        async def is_empty() -> bool:
+            return not (await self.look("state"))["pending"]
+
+        await eventually(is_empty)
+
+    async def person(self, name: str, *, in_channel: str = "") -> str:
+        user = await self.do("users", name=name)
+        if in_channel:
+            await self.do("members", channel=in_channel, user=user["id"])
+        return str(user["id"])
+
+
+@asynccontextmanager
+async def workspace(state: Path) -> AsyncIterator[Scene]:
+    """Run the stand-in in this process."""
+    running = await start(slack(state))
+    try:
+        async with aiohttp.ClientSession() as control:
+            yield Scene(running.url, control)
+    finally:
+        await running.stop()
+
+
+@asynccontextmanager
+async def program(state: Path, port: int = 0) -> AsyncIterator[tuple[Scene, asyncio.subprocess.Process]]:
+    """Run the stand-in as a program of its own, which a test may kill."""
+    arguments = ("-m", "kingdom.standins.slack", "--state", str(state), "--port", str(port))
+    process = await asyncio.create_subprocess_exec(sys.executable, *arguments, stdout=asyncio.subprocess.PIPE)
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            url = json.loads(await process.stdout.readline())["url"]
+        async with aiohttp.ClientSession() as control:
+            yield Scene(url, control), process
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await asyncio.wait_for(process.communicate(), PATIENCE_SECONDS)
+
+
+@asynccontextmanager
+async def bolt(scene: Scene, app: AsyncApp) -> AsyncIterator[None]:
+    """Let a Bolt app listen by Socket Mode."""
+    handler = AsyncSocketModeHandler(app, APP_TOKEN, ping_interval=PING_SECONDS)
+    try:
+        await handler.connect_async()  # type: ignore[no-untyped-call]
+        await scene.connected()
+        yield
+        await scene.nothing_is_pending()
+    finally:
+        await handler.close_async()  # type: ignore[no-untyped-call]
+
+
+@dataclass
+class Listener:
+    """A client that notes every envelope, and acknowledges it if told to."""
+
+    acknowledges: bool = True
+    heard: list[SocketModeRequest] = field(default_factory=list)
+
+    async def hear(self, client: AsyncBaseSocketModeClient, request: SocketModeRequest) -> None:
+        self.heard.append(request)
+        if self.acknowledges:
+            await client.send_socket_mode_response({"envelope_id": request.envelope_id})
+
+    async def hears(self, count: int) -> list[SocketModeRequest]:
+        """Wait for as many envelopes and return them."""
+
+        async def has_heard() -> bool:
+            return len(self.heard) >= count
+
+        await eventually(has_heard)
+        return self.heard
+
+    def texts(self) -> list[str]:
+        return [request.payload["event"]["text"] for request in self.heard]
+
+
+@asynccontextmanager
+async def listening(
+    scene: Scene, *, acknowledges: bool = True, connections: int = 1, ping_seconds: float = PING_SECONDS
+) -> AsyncIterator[Listener]:
+    """Connect the official Socket Mode client."""
+    listener = Listener(acknowledges)
+    client = SocketModeClient(APP_TOKEN, web_client=scene.client(), ping_interval=ping_seconds)
+    client.socket_mode_request_listeners.append(listener.hear)
+    try:
+        await client.connect()  # type: ignore[no-untyped-call]
+        await scene.connected(connections)
+        yield listener
+    finally:
+        await client.close()  # type: ignore[no-untyped-call]
