@@ -7,11 +7,11 @@ import typer
 
 from kingdom.cli.command import Call, command
 from kingdom.cli.inputs import opened
-from kingdom.cli.template_file import read_template, template_schema, write_template
 from kingdom.errors import Misconfigured
 from kingdom.workflow import templates
 from kingdom.workflow.model.template import WorkflowTemplate
 from kingdom.workflow.reactions import engine
+from kingdom.workflow.template_file import read_template, template_schema, write_template
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Templates: what runs are made from, as YAML files.")
 _Template = Annotated[str, typer.Argument(metavar="TEMPLATE", help="The id of a template.")]

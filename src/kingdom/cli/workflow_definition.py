@@ -8,17 +8,8 @@ import typer
 from kingdom.bus.port import Bus
 from kingdom.cli.command import Call, command
 from kingdom.cli.inputs import opened
-from kingdom.cli.template_file import (
-    UNDER,
-    Entry,
-    GitRefEntry,
-    McpServerRefEntry,
-    WorkEntry,
-    written_out,
-)
 from kingdom.cli.workflow_id import RunId, find_workflow
 from kingdom.cli.workflow_view import standing
-from kingdom.cli.yaml_file import read_yaml, write_yaml
 from kingdom.errors import Misconfigured
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model.modify import Modification, WorkChange
@@ -26,6 +17,15 @@ from kingdom.workflow.model.refs import GitRef
 from kingdom.workflow.model.workflow import Workflow
 from kingdom.workflow.reactions import engine
 from kingdom.workflow.registry import ID_PATTERN, show_git
+from kingdom.workflow.template_file import (
+    UNDER,
+    Entry,
+    GitRefEntry,
+    McpServerRefEntry,
+    WorkEntry,
+    written_out,
+)
+from kingdom.yaml_file import read_yaml, write_yaml
 
 app = typer.Typer()
 _Id = Annotated[str, msgspec.Meta(pattern=ID_PATTERN)]

@@ -29,6 +29,12 @@ class AgentFailed(TurnFailed):
     code = "agent_failed"
 
 
+class TurnTooLong(AgentFailed):
+    """Raised when a turn took longer than it may, or showed no sign of life for too long."""
+
+    code = "turn_too_long"
+
+
 class AgentGone(TurnFailed):
     """Raised when an agent has ended, so that it can take no prompt."""
 

@@ -12,12 +12,23 @@ from typing import Any, TypeVar
 from kingdom.bus.record import Record
 from kingdom.errors import ProgramFailed
 from kingdom.soldiers import work_space
-from kingdom.soldiers.agent import AgentFailed, AgentGone, Asked, Launch, Petitioned, Prompt, TurnFailed, Update
+from kingdom.soldiers.agent import (
+    AgentFailed,
+    AgentGone,
+    Asked,
+    Launch,
+    Petitioned,
+    Prompt,
+    TurnFailed,
+    TurnTooLong,
+    Update,
+)
 from kingdom.soldiers.agents import Agents, Session
 from kingdom.soldiers.briefing import Briefing, document_of
 from kingdom.soldiers.folders import Folders
 from kingdom.soldiers.process import described, run_program
 from kingdom.soldiers.reporter import Statement
+from kingdom.soldiers.result import as_reported, forget_refusal, read_result
 from kingdom.soldiers.trees import TreeFailed, Trees
 from kingdom.soldiers.turn import take_turn
 from kingdom.workflow.model import answers, commands
@@ -64,7 +75,8 @@ def failure(command: commands.Command, error: BaseException) -> tuple[answers.Ho
         case commands.SendQuery(reconcile=True):
             return (answer(command, answers.QueryReconciled, finding=answers.Finding.NO_TRANSCRIPT),)
         case commands.SendQuery():
-            return (answer(command, answers.QueryFailed, error=text, **cost),)
+            timed_out = isinstance(error, TurnTooLong)
+            return (answer(command, answers.QueryFailed, error=text, timed_out=timed_out, **cost),)
         case commands.GenerateReport():
             return (answer(command, answers.ReportFailed, error=text, **cost),)
     kind = _FAILURES.get(type(command))
@@ -90,7 +102,7 @@ async def start_agent(tools: Tools, briefing: Briefing[commands.StartAgent]) -> 
     tools.say(Statement(workflow_id=command.workflow_id, answers=(answer(command, answers.WorkSpaceCreated),)))
     session = await tools.agents.start(_launch(tools, briefing), command)
     token = f"{session.launch.soldier_id}/{session.agent.session}"
-    return _said(briefing, answer(command, answers.AgentStarted, session=token))
+    return _said(briefing, answer(command, answers.AgentStarted, session=token, pid=session.agent.pid))
 
 
 async def send_query(tools: Tools, briefing: Briefing[commands.SendQuery]) -> Statement:
@@ -115,7 +127,9 @@ async def send_query(tools: Tools, briefing: Briefing[commands.SendQuery]) -> St
         return _said(briefing, said, documents=(document,) if answered else ())
     prompt = Prompt(id=prompt_id, text=command.query, continues=command.continues, reply=command.reply)
     limit = timedelta(seconds=command.timeout_seconds) if command.timeout_seconds else QUERY_LIMIT
-    end = await take_turn(session.agent, prompt, limit, _Petitions(tools, command).hear)
+    space = session.launch.work_space
+    forget_refusal(space)
+    end = as_reported(await take_turn(session.agent, prompt, limit, _Petitions(tools, command).hear), space)
     if isinstance(end, Asked):
         asked = answer(command, answers.AgentAsked, question=end.question, choices=end.choices, cost_usd=end.cost_usd)
         return _said(briefing, asked)
@@ -153,7 +167,7 @@ async def verify_work(tools: Tools, briefing: Briefing[commands.VerifyWork]) -> 
         )
         if finished.code:
             raise ProgramFailed(f"`{check}` failed ({described(finished.code)}): {finished.output[-_ERROR_MAX:]}")
-    return _said(briefing, answer(command, answers.WorkVerified))
+    return _said(briefing, answer(command, answers.WorkVerified, result=read_result(space)))
 
 
 async def take_checkpoint(tools: Tools, briefing: Briefing[commands.TakeCheckpoint]) -> Statement:

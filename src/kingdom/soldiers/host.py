@@ -123,7 +123,11 @@ class SoldierHost:
             id=f"{command.workflow_id}.{received.envelope.event_id}",
             state=ACCEPTED,
             owner=self._name,
-            doc={"type": received.envelope.type, **received.envelope.payload},
+            doc={
+                "type": received.envelope.type,
+                **received.envelope.payload,
+                "acceptedAt": utc_now().isoformat(),
+            },
         )
         stored = await transaction.put(accepted)
         await self._begin_after(transaction, workflow, command, stored)

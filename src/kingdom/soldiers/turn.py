@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import aclosing
 from datetime import timedelta
 
-from kingdom.soldiers.agent import Agent, AgentFailed, Answered, Asked, Prompt, Update
+from kingdom.soldiers.agent import Agent, AgentFailed, Answered, Asked, Prompt, TurnTooLong, Update
 
 # An agent that shows no sign of life for so long hangs.
 IDLE_LIMIT = timedelta(minutes=10)
@@ -38,7 +38,7 @@ async def take_turn(
         if not time.expired():
             raise
         if loop.time() < end:
-            raise AgentFailed(f"no sign of life for {idle_limit.total_seconds():g} s") from error
+            raise TurnTooLong(f"no sign of life for {idle_limit.total_seconds():g} s") from error
         reason = f"no answer within {limit.total_seconds():g} s: give the task more time, or a smaller query"
-        raise AgentFailed(reason) from error
+        raise TurnTooLong(reason) from error
     raise AgentFailed("the agent ended its turn without an answer")

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Mapping
 from itertools import count
 from pathlib import Path
 
+from kingdom.soldiers.result import RESULT
 from kingdom.soldiers.trees import Tree
 from kingdom.soldiers.whole import write_whole
 from kingdom.workflow.model.work import Work
 
 __all__ = ["lay_out", "remove", "write_whole"]
 
-_REPORTS, _GUIDE, _TASK, _RESULT = "reports", "CLAUDE.md", ".kingdom-task.json", "result.json"
+_REPORTS, _GUIDE, _TASK = "reports", "CLAUDE.md", ".kingdom-task.json"
 
 _INSTRUCTIONS = """\
 # {name}
@@ -28,7 +29,9 @@ Reports of earlier steps lie in `reports/` and are for reading only:
 - Change files in the repositories only. Whatever you leave there is committed for you when you are done.
 - Do not push, and do not change branches.
 - You hold no credentials. What needs them, such as a comment on a pull request, is requested and done for you.
-- Your task and where a result belongs are in `.kingdom-task.json`.
+- When you are done, write your result to the file that `.kingdom-task.json` names as `result_path`, as a JSON object:
+  `status` is `success`, `failed`, `needs_human` or `skipped`, and `summary` tells it in a sentence. Add `error` when
+  you failed, `question` when you need a person, `reason` when there was nothing to do, `details` for what else counts.
 """
 
 
@@ -50,7 +53,7 @@ def lay_out(space: Path, run: Path, work: Work, trees: Iterable[Tree], reports: 
             folder.mkdir(parents=True)
     for name, target in {**repositories, **reading}.items():
         _link(space / name, target)
-    task = {"task_id": work.id, "result_path": str(space / _RESULT)}
+    task = {"task_id": work.id, "result_path": str(space / RESULT)}
     texts = {_GUIDE: _instructions(work, repositories, reading), _TASK: json.dumps(task, indent=2) + "\n"}
     for name, text in texts.items():
         if (space / name).is_dir():
@@ -66,7 +69,7 @@ def remove(space: Path) -> None:
 def _named(trees: Iterable[Tree]) -> dict[str, Path]:
     """Return each checkout under the name of its repository, with its branch where there are several of one."""
     all_trees = list(trees)
-    taken = {_REPORTS, _GUIDE, _TASK, _RESULT}
+    taken = {_REPORTS, _GUIDE, _TASK, RESULT}
     found: dict[str, Path] = {}
     for tree in all_trees:
         twins = sum(other.git_id == tree.git_id for other in all_trees) > 1

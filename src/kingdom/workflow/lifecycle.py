@@ -1,4 +1,7 @@
-"""What people and the court ask of runs: each is one transaction, and refused with what is allowed instead."""
+"""What people and the court ask of runs: each is one transaction, and refused with what is allowed instead.
+
+Whoever is in a transaction already hands that in, and it all happens there; with a bus it is one of its own.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +28,7 @@ from kingdom.workflow.records import DELETED, ENGINE, WORKFLOWS, change, load, l
 _log = structlog.get_logger("kingdom.workflow")
 
 
-async def create(bus: Bus, template_id: str, *, actor: str, name: str = "") -> Workflow:
+async def create(where: Bus | Transaction, template_id: str, *, actor: str, name: str = "") -> Workflow:
     """Make a run from a template; it owes the template nothing afterwards."""
 
     async def act(transaction: Transaction) -> Workflow:
@@ -35,15 +38,33 @@ async def create(bus: Bus, template_id: str, *, actor: str, name: str = "") -> W
         await save_step(transaction, step, None, actor)
         return step.workflow
 
-    return await change(bus, act)
+    return await change(where, act)
 
 
-async def prepare(bus: Bus, workflow_id: str, *, actor: str) -> Workflow:
+async def run(
+    transaction: Transaction,
+    template: WorkflowTemplate,
+    workflow_id: str,
+    *,
+    actor: str,
+    name: str = "",
+    asker: str = "",
+) -> Workflow:
+    """Make a run from a template at hand and start it, all in one step; where that fails, nothing was written."""
+    step = operations.create(template, workflow_id, utc_now(), name=name, asker=asker)
+    await _find_host(transaction, step)
+    operations.start(step)
+    await _check_resources(transaction, step.workflow)
+    await save_step(transaction, step, None, actor)
+    return step.workflow
+
+
+async def prepare(where: Bus | Transaction, workflow_id: str, *, actor: str) -> Workflow:
     """Have the checkouts of a run made, and let it rest at READY."""
-    return await _take(bus, workflow_id, actor, operations.prepare, begins="prepare", takes_resources=True)
+    return await _take(where, workflow_id, actor, operations.prepare, begins="prepare", takes_resources=True)
 
 
-async def start(bus: Bus, workflow_id: str, *, actor: str) -> Workflow:
+async def start(where: Bus | Transaction, workflow_id: str, *, actor: str) -> Workflow:
     """Run; what is not prepared yet is prepared first."""
 
     def act(step: Step) -> None:
@@ -53,45 +74,53 @@ async def start(bus: Bus, workflow_id: str, *, actor: str) -> Workflow:
         else:
             operations.start(step)
 
-    return await _take(bus, workflow_id, actor, act, begins="start", takes_resources=True)
+    return await _take(where, workflow_id, actor, act, begins="start", takes_resources=True)
 
 
-async def pause(bus: Bus, workflow_id: str, *, actor: str) -> Workflow:
+async def pause(where: Bus | Transaction, workflow_id: str, *, actor: str) -> Workflow:
     """Let a run rest as soon as its host confirms that nothing runs."""
-    return await _take(bus, workflow_id, actor, operations.pause)
+    return await _take(where, workflow_id, actor, operations.pause)
 
 
-async def resume(bus: Bus, workflow_id: str, how: operations.ResumeFrom, *, actor: str) -> Workflow:
+async def resume(where: Bus | Transaction, workflow_id: str, how: operations.ResumeFrom, *, actor: str) -> Workflow:
     """Run again: after a checkpoint, from base, or in the same session."""
 
     def act(step: Step) -> None:
         operations.resume(step, how)
 
-    return await _take(bus, workflow_id, actor, act, begins="resume", takes_resources=True)
+    return await _take(where, workflow_id, actor, act, begins="resume", takes_resources=True)
 
 
-async def cancel(bus: Bus, workflow_id: str, *, actor: str) -> Workflow:
+async def cancel(
+    where: Bus | Transaction, workflow_id: str, *, actor: str, reason: str = "somebody cancelled it"
+) -> Workflow:
     """Give a run up; asking twice changes nothing."""
-    return await _take(bus, workflow_id, actor, operations.cancel)
+
+    def act(step: Step) -> None:
+        operations.cancel(step, reason)
+
+    return await _take(where, workflow_id, actor, act)
 
 
-async def modify(bus: Bus, workflow_id: str, modification: modifying.Modification, *, actor: str) -> Workflow:
+async def modify(
+    where: Bus | Transaction, workflow_id: str, modification: modifying.Modification, *, actor: str
+) -> Workflow:
     """Change what has not started."""
 
     def act(step: Step) -> None:
         modifying.modify(step, modification)
 
-    return await _take(bus, workflow_id, actor, act, takes_resources=True)
+    return await _take(where, workflow_id, actor, act, takes_resources=True)
 
 
-async def release(bus: Bus, workflow_id: str, *, actor: str) -> Workflow:
+async def release(where: Bus | Transaction, workflow_id: str, *, actor: str) -> Workflow:
     """Have the checkouts of an ended run removed."""
-    return await _take(bus, workflow_id, actor, operations.release)
+    return await _take(where, workflow_id, actor, operations.release)
 
 
-async def delete(bus: Bus, workflow_id: str, *, actor: str) -> Workflow:
+async def delete(where: Bus | Transaction, workflow_id: str, *, actor: str) -> Workflow:
     """Let a run that rests for good disappear, with its checkouts."""
-    return await _take(bus, workflow_id, actor, operations.delete)
+    return await _take(where, workflow_id, actor, operations.delete)
 
 
 async def show(bus: Bus, workflow_id: str) -> Workflow:
@@ -119,7 +148,7 @@ async def release_due(bus: Bus) -> list[str]:
 
 
 async def _take(
-    bus: Bus,
+    where: Bus | Transaction,
     workflow_id: str,
     actor: str,
     operation: Callable[[Step], None],
@@ -144,7 +173,7 @@ async def _take(
         await save_step(transaction, step, record, actor)
         return workflow
 
-    return await change(bus, act)
+    return await change(where, act)
 
 
 async def _find_host(transaction: Transaction, step: Step) -> None:

@@ -145,7 +145,7 @@ async def take_step(received: Received[answers.HostAnswer], transaction: Transac
         await transaction.append(log_entry(envelope, answer.host, ignored=step.ignored))
         return
     await transaction.append(log_entry(envelope, answer.host))
-    await save_step(transaction, step, record, ENGINE)
+    await save_step(transaction, step, record, ENGINE, heard=answer)
 
 
 def engine() -> Application:

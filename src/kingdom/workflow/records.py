@@ -13,6 +13,8 @@ from kingdom.bus.log import LogEntry
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import Query, Record, RecordKind
 from kingdom.errors import Conflict, NotFound
+from kingdom.workflow.model import events
+from kingdom.workflow.model.answers import AgentPetitioned, HostAnswer, QueryFailed
 from kingdom.workflow.model.catalogue import COMMAND_TYPES, EVENT_TYPES
 from kingdom.workflow.model.events import DomainEvent
 from kingdom.workflow.model.git import Git
@@ -23,6 +25,7 @@ from kingdom.workflow.model.step import Step
 from kingdom.workflow.model.template import WorkflowTemplate
 from kingdom.workflow.model.usage import Used
 from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.streams import told_stream
 
 DELETED = "DELETED"
 # Nothing may begin to use it while it is looked whether somebody does.
@@ -85,6 +88,20 @@ COMMANDS = RecordKind(
 )
 KINDS = (WORKFLOWS, TEMPLATES, GITS, MCP_SERVERS, HOSTS, DOCUMENTS, COMMANDS)
 
+# Of these whoever asked for a run is told.
+TOLD: frozenset[type[DomainEvent]] = frozenset(
+    {
+        AgentPetitioned,
+        QueryFailed,
+        events.WorkStarted,
+        events.WorkCompleted,
+        events.WorkflowAwaiting,
+        events.WorkflowCompleted,
+        events.WorkflowFailed,
+        events.WorkflowCancelled,
+    }
+)
+
 Thing = TypeVar("Thing", WorkflowTemplate, Git, McpServer)
 _T = TypeVar("_T")
 _KIND_OF: dict[type, RecordKind] = {WorkflowTemplate: TEMPLATES, Git: GITS, McpServer: MCP_SERVERS}
@@ -102,8 +119,13 @@ async def load_workflow(transaction: Transaction, workflow_id: str) -> tuple[Rec
     return record, Workflow.read(record.doc)
 
 
-async def save_step(transaction: Transaction, step: Step, record: Record | None, actor: str) -> None:
-    """Store what a step made of its run, log and publish what it said, and send its commands: all or nothing."""
+async def save_step(
+    transaction: Transaction, step: Step, record: Record | None, actor: str, heard: HostAnswer | None = None
+) -> None:
+    """Store what a step made of its run, log and publish what it said, and send its commands: all or nothing.
+
+    Whoever asked for the run is told of it too, and of what was `heard` from its host.
+    """
     workflow = step.workflow
     await transaction.put(
         Record(
@@ -118,6 +140,9 @@ async def save_step(transaction: Transaction, step: Step, record: Record | None,
         )
     )
     await announce(transaction, step.events, aggregate="Workflow", key=workflow.id, actor=actor)
+    if workflow.asker:
+        told = [event for event in (heard, *step.events) if type(event) in TOLD]
+        await transaction.publish(*(_for_asker(event, workflow) for event in told if event))
     await transaction.publish(
         *(
             COMMAND_TYPES[type(command)].envelope(
@@ -145,6 +170,11 @@ def event_envelope(event: DomainEvent, aggregate: str, key: str) -> Envelope:
     """Return a domain event as the bus carries it, in the order of its thing."""
     event_type = EVENT_TYPES[type(event)]
     return event_type.envelope(event, aggregate_type=aggregate, aggregate_id=key, partition_key=key)
+
+
+def _for_asker(event: DomainEvent, workflow: Workflow) -> Envelope:
+    envelope = event_envelope(event, "Workflow", workflow.id)
+    return msgspec.structs.replace(envelope, stream=told_stream(workflow.asker))
 
 
 def log_entry(envelope: Envelope, actor: str, **more: Any) -> LogEntry:
@@ -193,18 +223,20 @@ async def each(transaction: Transaction, query: Query) -> AsyncIterator[Record]:
         after = page[-1].id
 
 
-async def change(bus: Bus, act: Callable[[Transaction], Awaitable[_T]]) -> _T:
+async def change(where: Bus | Transaction, act: Callable[[Transaction], Awaitable[_T]]) -> _T:
     """Act in a transaction of its own, again from the start where somebody changed the same records first."""
+    if isinstance(where, Transaction):
+        return await act(where)
     for _ in range(_RERUNS_MAX):
         try:
-            async with bus.transaction() as transaction:
+            async with where.transaction() as transaction:
                 answer = await act(transaction)
         except Conflict:
             # Whoever was faster may be one of many.
             await asyncio.sleep(random.uniform(0, _RERUN_PAUSE_SECONDS))  # noqa: S311 - spreads load, hides nothing
         else:
             return answer
-    async with bus.transaction() as transaction:
+    async with where.transaction() as transaction:
         return await act(transaction)
 
 

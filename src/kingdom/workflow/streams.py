@@ -37,6 +37,15 @@ REGISTRY = Stream(
 # What a host shall do, in the order of each run; a command that no code understands shall not hold up a stop.
 COMMANDS = Stream(name="soldier.{host}", ordered=True, retry=_RETRY)
 CONTROL = Stream(name="soldier.{host}.control", ordered=True, retry=_RETRY)
+# What whoever asked for a run is told of it, in the order of each run.
+TOLD = Stream(name="run.{asker}", ordered=True, retry=_RETRY)
+
+
+def told_stream(asker: str) -> str:
+    """Return the stream by which somebody is told of the runs that they asked for."""
+    return f"run.{asker}"
+
 
 ENGINE_STREAMS = (WORKFLOW.name, REGISTRY.name)
-TOPOLOGY = Topology([WORKFLOW, REGISTRY, COMMANDS, CONTROL])
+STREAMS = (WORKFLOW, REGISTRY, COMMANDS, CONTROL, TOLD)
+TOPOLOGY = Topology(STREAMS)

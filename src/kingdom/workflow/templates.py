@@ -1,6 +1,7 @@
 """Templates in the store: written, made from a run, changed, deleted; what they refer to must be known."""
 
 import re
+from collections.abc import Iterable
 from typing import TypeVar
 
 import msgspec
@@ -93,14 +94,19 @@ async def _store_new(transaction: Transaction, template: WorkflowTemplate, actor
 
 async def _resolved(transaction: Transaction, template: WorkflowTemplate) -> WorkflowTemplate:
     """Return a template whose references are complete; refuses one that refers to what is not known."""
-    git_refs = [*template.git_refs, *(ref for work in template.works for ref in work.git_refs)]
     server_refs = [*template.mcp_server_refs, *(ref for work in template.works for ref in work.mcp_server_refs)]
-    gits = {git_id: await _known(transaction, Git, git_id, template) for git_id in sorted({r.git_id for r in git_refs})}
+    gits = [await _known(transaction, Git, git_id, template) for git_id in template.git_ids()]
     for server_id in sorted({ref.mcp_server_id for ref in server_refs}):
         await _known(transaction, McpServer, server_id, template)
+    return with_base_branches(template, gits)
+
+
+def with_base_branches(template: WorkflowTemplate, gits: Iterable[Git]) -> WorkflowTemplate:
+    """Return a template in which a Git without a base branch has its default branch."""
+    branches = {git.id: git.default_branch for git in gits}
 
     def complete(refs: tuple[GitRef, ...]) -> tuple[GitRef, ...]:
-        return tuple(GitRef(git_id=r.git_id, base_branch=r.base_branch or gits[r.git_id].default_branch) for r in refs)
+        return tuple(GitRef(git_id=r.git_id, base_branch=r.base_branch or branches[r.git_id]) for r in refs)
 
     works = tuple(msgspec.structs.replace(work, git_refs=complete(work.git_refs)) for work in template.works)
     return msgspec.structs.replace(template, git_refs=complete(template.git_refs), works=works)

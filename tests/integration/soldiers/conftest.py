@@ -1,23 +1,15 @@
 """Every test of a host runs once per registered backend, unless it names one."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from kingdom.soldiers.trees import Trees
-from tests.contract.backends import BACKENDS, BackendUnderTest
+from tests.contract.backends import BackendUnderTest
 from tests.integration.soldiers.host_scene import HostScene, opened
 from tests.integration.soldiers.sources import make_source
-
-
-@pytest.fixture(params=BACKENDS)
-def backend(request: pytest.FixtureRequest) -> Iterator[BackendUnderTest]:
-    kind = BACKENDS[request.param]
-    backend = kind(str(request.getfixturevalue(kind.place_fixture)))
-    yield backend
-    backend.close()
 
 
 @pytest.fixture

@@ -1,21 +1,13 @@
 """Every test of the engine runs once per registered backend."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
 from tests.contract.backends import BACKENDS, BackendUnderTest
 from tests.integration.workflow.history import History, record
 from tests.integration.workflow.scene import Scene, opened
-
-
-@pytest.fixture(params=BACKENDS)
-def backend(request: pytest.FixtureRequest) -> Iterator[BackendUnderTest]:
-    kind = BACKENDS[request.param]
-    backend = kind(str(request.getfixturevalue(kind.place_fixture)))
-    yield backend
-    backend.close()
 
 
 @pytest.fixture

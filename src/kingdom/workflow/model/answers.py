@@ -21,10 +21,11 @@ class PaidAnswer(HostAnswer, frozen=True, kw_only=True):
 
 
 class AgentStarted(HostAnswer, frozen=True, kw_only=True):
-    """An agent runs; `session` is what its conversation is continued by."""
+    """An agent runs; `session` is what its conversation is continued by, `pid` its process on the host's machine."""
 
     work_id: str
     session: str | None = None
+    pid: int | None = None
 
 
 class AgentStopped(HostAnswer, frozen=True, kw_only=True):
@@ -49,11 +50,12 @@ class QueryResponded(PaidAnswer, frozen=True, kw_only=True):
 
 
 class QueryFailed(PaidAnswer, frozen=True, kw_only=True):
-    """A prompt was not answered and will not be."""
+    """A prompt was not answered and will not be; `timed_out` where it took too long."""
 
     work_id: str
     task_id: str
     error: str
+    timed_out: bool = False
 
 
 class AgentAsked(PaidAnswer, frozen=True, kw_only=True):
@@ -110,9 +112,10 @@ class ReportFailed(PaidAnswer, frozen=True, kw_only=True):
 
 
 class WorkVerified(HostAnswer, frozen=True, kw_only=True):
-    """The checks of a Work passed."""
+    """The checks of a Work passed; `result` is what its agent reported, if it did."""
 
     work_id: str
+    result: dict[str, Any] | None = None
 
 
 class VerifyFailed(HostAnswer, frozen=True, kw_only=True):

@@ -57,6 +57,7 @@ def reset(step: Step, work: Work) -> None:
     work.checkpointing.checkpoint_id = None
     work.approved = False
     work.petitions.clear()
+    work.result = None
     work.started_at = work.ended_at = None
     if work.work_space_id:
         step.say(WorkSpaceRemoved(work_space_id=work.work_space_id, work_id=work.id))

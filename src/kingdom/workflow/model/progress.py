@@ -94,6 +94,7 @@ def agent_started(step: Step, answer: answers.AgentStarted) -> None:
         return
     step.move(work.agent, AgentStatus.RUNNING, work.id)
     work.agent.session = answer.session or work.agent.session
+    work.agent.pid = answer.pid
     work.started_at = work.started_at or step.at
     step.derive()
     step.say(WorkStarted(work_id=work.id, workflow_id=step.workflow.id))
@@ -236,6 +237,7 @@ def work_verified(step: Step, answer: answers.WorkVerified) -> None:
     work = awaited_verification(step, answer)
     if work:
         step.move(work.verification, VerificationStatus.PASSED, work.id)
+        work.result = answer.result
         work.ended_at = step.at
         step.derive()
         step.say(WorkCompleted(work_id=work.id, workflow_id=step.workflow.id))

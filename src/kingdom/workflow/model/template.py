@@ -66,6 +66,11 @@ class WorkflowTemplate(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
             raise Misconfigured(f"template {self.name!r} has no work: give it at least one")
         refuse_twins(self.git_refs, self.mcp_server_refs)
 
+    def git_ids(self) -> tuple[str, ...]:
+        """Return the Gits that it refers to, sorted."""
+        refs = [*self.git_refs, *(ref for work in self.works for ref in work.git_refs)]
+        return tuple(sorted({ref.git_id for ref in refs}))
+
     def created(self) -> WorkflowTemplateCreated:
         """Return what is said once a new template is stored."""
         return WorkflowTemplateCreated(template_id=self.id)

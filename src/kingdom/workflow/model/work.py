@@ -103,12 +103,23 @@ class Agent(Part, kw_only=True):
 
     status: AgentStatus = AgentStatus.IDLE
     session: str | None = None
+    pid: int | None = None
     stopping: StopKind | None = None
 
     @property
     def alive(self) -> bool:
         """Tell whether a process may run."""
         return self.status in {AgentStatus.STARTING, AgentStatus.RUNNING}
+
+
+def soldier_of(session: str) -> str:
+    """Return who a session belongs to, as its token tells."""
+    return session.partition("/")[0]
+
+
+def session_of(session: str) -> str:
+    """Return the agent's own name for a session, as its token tells."""
+    return session.partition("/")[2]
 
 
 class Verification(Part, kw_only=True):
@@ -150,6 +161,8 @@ class Work(msgspec.Struct, kw_only=True, rename="camel"):
     checkpointing: Checkpointing = msgspec.field(default_factory=Checkpointing)
     work_space_id: str | None = None
     petitions: list[Petition] = []
+    # What the agent reported of it, as it wrote it.
+    result: dict[str, Any] | None = None
     # How often it failed since a person last looked at it.
     failures: int = 0
     approved: bool = False

@@ -83,6 +83,8 @@ class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
     works: list[Work]
     created_at: datetime
     description: str = ""
+    # Who asked for it and is told of what happens to it, by a stream of its own.
+    asker: str = ""
     git_refs: tuple[GitRef, ...] = ()
     mcp_server_refs: tuple[McpServerRef, ...] = ()
     policy: Policy = Policy()
@@ -109,11 +111,14 @@ class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
     deleted_at: datetime | None = None
 
     @classmethod
-    def copied_from(cls, template: WorkflowTemplate, workflow_id: str, at: datetime, name: str = "") -> "Workflow":
+    def copied_from(
+        cls, template: WorkflowTemplate, workflow_id: str, at: datetime, name: str = "", asker: str = ""
+    ) -> "Workflow":
         """Return a new Workflow that owes the template nothing."""
         workflow = cls(
             id=workflow_id,
             name=name or template.name,
+            asker=asker,
             description=template.description,
             git_refs=template.git_refs,
             mcp_server_refs=template.mcp_server_refs,

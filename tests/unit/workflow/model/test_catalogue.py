@@ -55,8 +55,14 @@ WorkTreeReleased workTreeId workflowId
 WorkSpaceCreated workSpaceId workId
 """
 ROWS = [tuple(line.split()) for line in SOURCE.split("\n") if line]
-# What payloads of the source carry beyond it: what continues a session, what returns to a commit, what it cost.
-EXTRA = {"AgentStarted": {"session"}, "CheckpointCreated": {"commits"}, "QuerySent": {"attempt"}}
+# What payloads of the source carry beyond it: what continues a session and finds its process, what returns to a
+# commit, whether it was time that ran out; and what it cost.
+EXTRA = {
+    "AgentStarted": {"session", "pid"},
+    "CheckpointCreated": {"commits"},
+    "QueryFailed": {"timedOut"},
+    "QuerySent": {"attempt"},
+}
 
 
 def fields(event: type[DomainEvent]) -> set[str]:

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from kingdom.cli.yaml_file import read_yaml, write_yaml
 from kingdom.errors import Misconfigured
 from kingdom.workflow.model.template import WorkflowTemplate
 from kingdom.workflow.registry import ID_PATTERN
 from kingdom.workflow.templates import slug
+from kingdom.yaml_file import read_yaml, write_yaml
 
 _Id = Annotated[str, Meta(pattern=ID_PATTERN)]
 _Words = Annotated[str, Meta(min_length=1)]

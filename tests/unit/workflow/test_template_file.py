@@ -5,11 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from kingdom.cli import template_file
-from kingdom.cli.template_file import read_template, template_schema, write_template
 from kingdom.errors import Misconfigured
+from kingdom.workflow import template_file
 from kingdom.workflow.model.refs import GitRef, McpServerRef
 from kingdom.workflow.model.template import Policy, Section, TaskDefinition, WorkDefinition, WorkflowTemplate
+from kingdom.workflow.template_file import read_template, template_schema, write_template
 
 SHORT = """\
 name: Fix the bug

@@ -1,7 +1,7 @@
 """YAML files of people: read into a type, with errors that name the line and the field, and written for people."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -17,7 +17,10 @@ _T = TypeVar("_T", bound=msgspec.Struct)
 
 
 def read_yaml(text: str, source: str, kind: type[_T], under: Mapping[str, type[msgspec.Struct]]) -> _T:
-    """Read a file as a type; `source` names it in errors, `under` tells the type of what stands under some fields."""
+    """Read a file as a type; `source` names it in errors, `under` tells the type of what stands under some fields.
+
+    A field is named by its path, as in `envoy.webhook`, or where it means the same everywhere by its name alone.
+    """
     root, document = _parsed(text, source)
     try:
         return msgspec.convert(document, kind)
@@ -25,6 +28,12 @@ def read_yaml(text: str, source: str, kind: type[_T], under: Mapping[str, type[m
         raise Misconfigured(_explained(str(error), root, source, {**under, "": kind})) from error
     except RecursionError as error:
         raise Misconfigured(f"{source}: an alias contains itself: write it out") from error
+
+
+def place_in(text: str, source: str, path: Sequence[str | int]) -> str:
+    """Return where a field of a file stands: the file and the line."""
+    root, _ = _parsed(text, source)
+    return f"{source}:{_line(root, list(path))}"
 
 
 def write_yaml(document: Any) -> str:
@@ -94,7 +103,7 @@ def _explained(words: str, root: yaml.Node | None, source: str, under: Mapping[s
     steps = [step["field"] or int(step["index"]) for step in _STEP.finditer(path)]
     if unknown := _UNKNOWN_FIELD.fullmatch(said):
         fields = [step for step in steps if isinstance(step, str)]
-        entry = under[fields[-1] if fields else ""]
+        entry = under.get(".".join(fields)) or under[fields[-1] if fields else ""]
         steps.append(unknown["field"])
         path += f".{unknown['field']}"
         known = ", ".join(field.encode_name for field in msgspec.structs.fields(entry))

@@ -1,0 +1,101 @@
+"""What agents report of their Works, and how whoever asked for a run is told of it."""
+
+import json
+from typing import Any
+
+import pytest
+
+from kingdom.bus import Dispatcher, Received, Transaction
+from kingdom.workflow import lifecycle
+from kingdom.workflow.model.events import WorkflowFailed
+from kingdom.workflow.model.machine import WorkflowStatus
+from kingdom.workflow.model.operations import Continue
+from kingdom.workflow.model.refs import GitRef
+from kingdom.workflow.model.template import WorkflowTemplate
+from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.records import TOLD
+from tests.integration.running import at_work, eventually
+from tests.integration.soldiers.host_scene import ANNA, APP, HostScene, task, work
+
+
+def reports(**result: Any) -> dict[str, Any]:
+    return {"write": "result.json", "text": json.dumps(result)}
+
+
+async def test_what_an_agent_reports_is_kept_with_its_work(scene: HostScene) -> None:
+    await scene.start_host()
+    run = await scene.begin(
+        work("plan", task(reports(status="success", summary="a plan", details={"steps": 2}))), work("do", task())
+    )
+    done = await scene.until(run, WorkflowStatus.COMPLETED)
+    assert [each.result for each in done.works] == [
+        {"status": "success", "summary": "a plan", "details": {"steps": 2}},
+        None,
+    ]
+
+
+async def test_an_agent_that_reports_a_failure_fails_its_run(scene: HostScene) -> None:
+    await scene.start_host()
+    run = await scene.begin(work("plan", task(reports(status="failed", error="nothing builds"))))
+    failed = await scene.until(run, WorkflowStatus.FAILED)
+    assert "nothing builds" in failed.reason
+
+
+async def test_an_agent_that_reports_to_need_a_person_waits_for_one(scene: HostScene) -> None:
+    await scene.start_host()
+    asking = task(
+        {"write": "result.json", "text": json.dumps({"status": "needs_human", "question": "Left or right?"})},
+        {"ask": "Left or right?"},
+        {"write": "result.json", "text": json.dumps({"status": "success", "summary": "went {reply}"})},
+    )
+    run = await scene.begin(work("go", asking))
+    waiting = await scene.until(run, WorkflowStatus.AWAITING)
+    assert waiting.question
+    assert waiting.question.text == "Left or right?"
+    await lifecycle.resume(scene.bus, run.id, Continue(reply="left"), actor=ANNA)
+    done = await scene.until(run, WorkflowStatus.COMPLETED)
+    assert (done.works[0].result or {})["status"] == "success"
+
+
+async def test_whoever_asked_for_a_run_is_told_of_it_in_order(scene: HostScene) -> None:
+    heard: list[str] = []
+    dispatcher = Dispatcher()
+
+    async def hear(received: Received[dict[str, Any]], _: Transaction) -> None:
+        heard.append(received.envelope.type)
+
+    for kind in TOLD:
+        dispatcher.reaction(kind.__name__)(hear)
+    await scene.start_host()
+    petition = {"petition": "github.comment", "body": {"body": "hello"}}
+    run = await _ask_for(scene, work("plan", task(petition)), work("do", task({"fail": "out of luck"})))
+    async with at_work(scene.bus, dispatcher, "run.anna"):
+        await scene.until(run, WorkflowStatus.FAILED)
+
+        async def all_heard() -> bool:
+            return WorkflowFailed.__name__ in heard
+
+        await eventually(all_heard)
+    assert heard == ["WorkStarted", "AgentPetitioned", "WorkCompleted", "WorkStarted", "QueryFailed", "WorkflowFailed"]
+
+
+async def test_a_run_that_nobody_asked_for_by_name_tells_nobody(scene: HostScene) -> None:
+    await scene.start_host()
+    run = await scene.begin(work("plan", task()))
+    await scene.until(run, WorkflowStatus.COMPLETED)
+    assert [stats.stream for stats in await scene.operations.stats() if stats.stream.startswith("run.")] == []
+
+
+async def test_a_run_that_cannot_be_placed_is_not_made_at_all(scene: HostScene) -> None:
+    with pytest.raises(Exception, match="no soldier host is up"):
+        await _ask_for(scene, work("plan", task()))
+    async with scene.bus.transaction() as transaction:
+        assert await transaction.get("workflow", "wf-asked") is None
+
+
+async def _ask_for(scene: HostScene, *works: Any) -> Workflow:
+    template = WorkflowTemplate(
+        id="asked", name="Asked", works=works, git_refs=(GitRef(git_id=APP, base_branch="main"),)
+    )
+    async with scene.bus.transaction() as transaction:
+        return await lifecycle.run(transaction, template, "wf-asked", actor=ANNA, asker=ANNA)
