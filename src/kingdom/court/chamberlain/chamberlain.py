@@ -1,0 +1,242 @@
+"""The Chamberlain's round: every half minute each of his duties, of which none can stop the others."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from datetime import date, datetime, timedelta
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import msgspec
+import structlog
+
+from kingdom.bus.operations import Operations
+from kingdom.bus.port import Bus, Transaction
+from kingdom.chronicle.events import FilesCleaned, LogRotated
+from kingdom.clock import utc_now
+from kingdom.court.chamberlain.anomalies import KING
+from kingdom.court.chamberlain.budget import Budget, look_after_budget
+from kingdom.court.chamberlain.calendar import latest_due
+from kingdom.court.chamberlain.chronicler import read_news
+from kingdom.court.chamberlain.daily_report import send_reports
+from kingdom.court.chamberlain.health import Health, Level, next_health
+from kingdom.court.chamberlain.records import CHAMBERLAIN, HEALTH, MEMORY, notify, recall, remember, say
+from kingdom.court.chamberlain.retention import clean_up
+from kingdom.court.chamberlain.sensor import MachineSensor, Sensor
+from kingdom.court.chamberlain.sessions import look_after_sessions
+from kingdom.court.chamberlain.settings import ChamberlainSettings
+from kingdom.court.chamberlain.supervision import Supervisor, is_known, look_after_roles, revive, silence
+from kingdom.court.documents import Urgency
+from kingdom.court.envoy.records import Thread, entries
+from kingdom.court.records import CURRENT
+from kingdom.court.text_logs import METRICS, NAMES, TextLog, path_of, rotate
+from kingdom.errors import KingdomError
+from kingdom.workflow.records import change
+
+# A duty that hangs does not keep the others from theirs for ever.
+_DUTY_SECONDS_MAX = 600.0
+_OLD_THREADS_AFTER = timedelta(days=7)
+_log = structlog.get_logger("kingdom.court")
+
+
+class CleanUps(msgspec.Struct, frozen=True, kw_only=True):
+    """The last day on which was cleaned up."""
+
+    last_day: date | None = None
+
+
+class Chamberlain:
+    """Watches over the house until it is stopped; any number of them may do so.
+
+    `directory` is where the house keeps its files, if it has any beside a database; `supervisor` can start roles again.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        operations: Operations,
+        settings: ChamberlainSettings,
+        *,
+        zone: ZoneInfo,
+        directory: Path | None = None,
+        supervisor: Supervisor | None = None,
+        sensor: Sensor | None = None,
+        clock: Callable[[], datetime] = utc_now,
+    ) -> None:
+        self._bus = bus
+        self._operations = operations
+        self._settings = settings
+        self._zone = zone
+        self._directory = directory
+        self._supervisor = supervisor
+        self._sensor = sensor or MachineSensor(directory)
+        self._clock = clock
+        self._stopping = asyncio.Event()
+        self._metrics = TextLog(path_of(directory, METRICS), clock=clock) if directory else None
+        self._looked_at = self._listens_since = clock()
+        self._signs: Mapping[str, datetime] = {}
+        self._many_timeouts = ""
+        self._log_is_read = False
+        self._limit: asyncio.Timeout | None = None
+        self._health: Health | None = None
+        self._budget = Budget()
+
+    async def run(self) -> None:
+        """Make rounds until stopped."""
+        # A duty may take long, and the King begins nothing on a reading that is old.
+        measuring = asyncio.create_task(self._keep_measuring(), name="kingdom-chamberlain-health")
+        try:
+            while not self._stopping.is_set():
+                await self.make_round()
+                await self._pause()
+        finally:
+            measuring.cancel()
+            await asyncio.gather(measuring, return_exceptions=True)
+            if self._metrics:
+                self._metrics.close()
+
+    async def _keep_measuring(self) -> None:
+        while not self._stopping.is_set():
+            await self._pause()
+            await self._attempt("health", self._look_after_health, self._clock())
+
+    async def _pause(self) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), self._settings.every_seconds)
+
+    def stop(self, *, at_once: bool = False) -> None:
+        """Ask him to end after the duty that he is at, or to leave even that; for a signal handler of the loop."""
+        self._stopping.set()
+        if at_once and self._limit:
+            self._limit.reschedule(asyncio.get_running_loop().time())
+
+    async def make_round(self) -> None:
+        """See to every duty once; the order matters only where one looks at what another has found."""
+        now = self._clock()
+        duties: tuple[tuple[str, Callable[[datetime], Awaitable[None]]], ...] = (
+            ("roles", self._look_after_roles),
+            ("log", self._read_log),
+            ("health", self._look_after_health),
+            ("budget", self._look_after_budget),
+            ("sessions", self._look_after_sessions),
+            ("report", self._report),
+            ("logs", self._rotate_logs),
+            ("clean-up", self._clean_up),
+        )
+        for name, duty in duties:
+            if self._stopping.is_set():
+                return
+            await self._attempt(name, duty, now)
+        self._write_metrics()
+
+    async def _attempt(self, name: str, duty: Callable[[datetime], Awaitable[None]], now: datetime) -> None:
+        try:
+            async with asyncio.timeout(_DUTY_SECONDS_MAX) as self._limit:
+                await duty(now)
+        except (KingdomError, OSError) as error:
+            _log.warning("duty not done, trying again", duty=name, error=str(error))
+        except Exception:  # noqa: BLE001 - a bug in one duty must not end the others
+            _log.exception("duty not done, trying again", duty=name)
+        finally:
+            self._limit = None
+
+    async def _look_after_roles(self, now: datetime) -> None:
+        settings = self._settings.heartbeat
+        # The machine may have slept, and every role with it.
+        if now - self._looked_at > timedelta(seconds=settings.threshold_seconds):
+            self._listens_since = now
+        self._looked_at = now
+        self._signs = await look_after_roles(
+            self._bus, self._directory, self._supervisor, settings, self._listens_since, now
+        )
+
+    async def _read_log(self, now: datetime) -> None:
+        self._log_is_read = False
+        settings = self._settings.heartbeat
+        reading = await read_news(
+            self._bus,
+            self._operations,
+            self._settings,
+            self._zone,
+            now,
+            silence(self._signs, KING, now, settings),
+            king_is_known=is_known(self._signs, KING, self._listens_since, now, settings),
+        )
+        self._many_timeouts, self._log_is_read = reading.many_timeouts, True
+        for alert in reading.alerts:
+            _log.warning(alert.text)
+            if alert.revive:
+                await revive(self._bus, self._supervisor, alert.revive, settings, now)
+
+    async def _look_after_health(self, now: datetime) -> None:
+        self._health = None
+        metrics = await self._sensor.read()
+
+        async def act(transaction: Transaction) -> Health:
+            record, before = await recall(transaction, HEALTH, CURRENT, Health)
+            settings = self._settings.health
+            health, said = next_health(before, self._sensor.name, metrics, now, settings, self._many_timeouts)
+            for event in said:
+                await say(transaction, event, now)
+            if health.level is Level.RED and before.level is not Level.RED:
+                text = f"The health is red ({health.reason}): nothing new is begun."
+                channel = self._settings.channel
+                await notify(transaction, text, channel=channel, now=now, zone=self._zone, urgency=Urgency.URGENT)
+            await remember(transaction, record, health)
+            return health
+
+        self._health = await change(self._bus, act)
+
+    async def _look_after_budget(self, now: datetime) -> None:
+        self._budget = await look_after_budget(self._bus, self._settings, self._zone, now)
+
+    async def _look_after_sessions(self, now: datetime) -> None:
+        await look_after_sessions(self._bus, now)
+
+    async def _report(self, now: datetime) -> None:
+        # Sums of a log that could not be read to its end would be too small.
+        if self._log_is_read:
+            await send_reports(self._bus, self._settings, self._zone, now)
+
+    async def _rotate_logs(self, now: datetime) -> None:
+        if self._directory is None:
+            return
+        for name in NAMES:
+            path = path_of(self._directory, name)
+            size = await asyncio.to_thread(rotate, path, self._settings.retention.log_max_bytes)
+            if size is not None:
+                rotated = LogRotated(file=f"logs/{path.name}", size_mb=round(size / (1 << 20), 1))
+                async with self._bus.transaction() as transaction:
+                    await say(transaction, rotated, now)
+
+    async def _clean_up(self, now: datetime) -> None:
+        """Clean up once a day, at its hour or as soon as somebody is there; twice would do no harm."""
+        day = latest_due(now, self._zone, self._settings.clean_up_hour)
+        async with self._bus.transaction() as transaction:
+            _, done = await recall(transaction, MEMORY, "clean-ups", CleanUps)
+        if done.last_day is not None and done.last_day >= day:
+            return
+        removed = await clean_up(self._bus, self._operations, self._settings.retention, self._directory, now)
+
+        async def act(transaction: Transaction) -> None:
+            record, _ = await recall(transaction, MEMORY, "clean-ups", CleanUps)
+            await remember(transaction, record, CleanUps(last_day=day))
+            if removed:
+                await say(transaction, FilesCleaned(deleted_count=removed), now)
+
+        await change(self._bus, act)
+        await self._warn_of_old_threads(now)
+
+    async def _warn_of_old_threads(self, now: datetime) -> None:
+        """Complain of threads that the Envoy should have forgotten with the end of their assignment."""
+        async with self._bus.transaction() as transaction:
+            threads = await entries(transaction, Thread)
+        for task_id, thread in threads.items():
+            if now - thread.created_at > _OLD_THREADS_AFTER:
+                _log.warning("thread still known long after it began", task=task_id, days=_OLD_THREADS_AFTER.days)
+
+    def _write_metrics(self) -> None:
+        if self._metrics and self._health:
+            money = {"budget": self._budget.status, "spent_usd": f"{self._budget.cost_usd:.2f}"}
+            facts = {"level": self._health.level, **self._health.metrics, **money}
+            self._metrics.write(CHAMBERLAIN, "metrics", facts)

@@ -1,0 +1,138 @@
+"""The daily report: what happened on a day, as a document and as a text for people, told once."""
+
+from datetime import date, datetime, timedelta
+from typing import Literal
+from zoneinfo import ZoneInfo
+
+import msgspec
+
+from kingdom.bus.port import Bus, Transaction
+from kingdom.chronicle.events import (
+    SoldierSpawned,
+    SoldierTimeout,
+    TaskCompleted,
+    TaskCreated,
+    TaskFailed,
+    TaskNeedsHuman,
+)
+from kingdom.court.chamberlain.calendar import days_after, latest_due
+from kingdom.court.chamberlain.records import MEMORY, STATISTICS, STATS, notify, recall, remember
+from kingdom.court.chamberlain.settings import ChamberlainSettings
+from kingdom.court.chamberlain.statistics import Day, Statistics
+from kingdom.court.documents import MessageType, Urgency
+from kingdom.workflow.records import change
+
+_ONCE = "daily-report"
+_ONCE_KEPT = timedelta(days=60)
+_DAY = timedelta(days=1)
+
+
+class TaskCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of assignments on a day."""
+
+    created: int
+    completed: int
+    failed: int
+    needs_human: int
+
+
+class SoldierCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """How many agent sessions began, and how many took too long."""
+
+    spawned: int
+    timeout: int
+
+
+class DailyReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened on one day of the court's time zone."""
+
+    type: Literal["daily_report"] = "daily_report"
+    date: date
+    tasks: TaskCounts
+    soldiers: SoldierCounts
+    avg_duration_seconds: dict[str, int]
+
+
+class ReportsSent(msgspec.Struct, kw_only=True):
+    """The last day of which people were told."""
+
+    last_day: date | None = None
+
+
+def report_of(day: date, sums: Day) -> DailyReport:
+    """Return the report of a day from its sums."""
+    return DailyReport(
+        date=day,
+        tasks=TaskCounts(
+            created=sums.count(TaskCreated.type),
+            completed=sums.count(TaskCompleted.type),
+            failed=sums.count(TaskFailed.type),
+            needs_human=sums.count(TaskNeedsHuman.type),
+        ),
+        soldiers=SoldierCounts(spawned=sums.count(SoldierSpawned.type), timeout=sums.count(SoldierTimeout.type)),
+        avg_duration_seconds={actor: each.average_seconds for actor, each in sorted(sums.durations.items())},
+    )
+
+
+def as_text(report: DailyReport) -> str:
+    """Return a report for people to read."""
+    tasks, soldiers = report.tasks, report.soldiers
+    ends = f"{tasks.completed} completed, {tasks.failed} failed, {tasks.needs_human} needed a person"
+    lines = [
+        f"Daily report for {report.date}",
+        f"Tasks: {tasks.created} created, {ends}",
+        f"Soldiers: {soldiers.spawned} started, {soldiers.timeout} took too long",
+    ]
+    averages = [f"{actor} {_duration(seconds)}" for actor, seconds in report.avg_duration_seconds.items()]
+    return "\n".join([*lines, *([f"Average duration: {', '.join(averages)}"] if averages else [])])
+
+
+def days_to_report(
+    now: datetime, zone: ZoneInfo, settings: ChamberlainSettings, first_day: date | None, last_day: date | None
+) -> list[date]:
+    """Return the days of which people shall be told now, oldest first: each once its next day's hour has come."""
+    until = latest_due(now, zone, settings.report_hour) - _DAY
+    if first_day is None:
+        return []
+    oldest = max(first_day, until - (settings.report_days_back - 1) * _DAY)
+    return list(days_after(max(oldest - _DAY, last_day or date.min), until))
+
+
+async def send_reports(bus: Bus, settings: ChamberlainSettings, zone: ZoneInfo, now: datetime) -> list[date]:
+    """Tell people of every day that is over and that they were not told of; returns these days.
+
+    The log must have been read up to now, so that the sums are complete.
+    """
+
+    async def act(transaction: Transaction) -> list[date]:
+        record, sent = await recall(transaction, MEMORY, "reports", ReportsSent)
+        _, statistics = await recall(transaction, STATISTICS, STATS, Statistics)
+        days = days_to_report(now, zone, settings, statistics.first_day, sent.last_day)
+        told = []
+        for day in days:
+            if not await transaction.once(_ONCE, day.isoformat(), _ONCE_KEPT):
+                continue
+            report = report_of(day, statistics.day(day))
+            await notify(
+                transaction,
+                as_text(report),
+                channel=settings.channel,
+                now=now,
+                zone=zone,
+                kind=MessageType.REPORT,
+                urgency=Urgency.NORMAL,
+                context=msgspec.to_builtins(report),
+            )
+            told.append(day)
+        if days:
+            await remember(transaction, record, ReportsSent(last_day=days[-1]))
+        return told
+
+    return await change(bus, act)
+
+
+def _duration(seconds: int) -> str:
+    minutes, rest = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    parts = [(hours, "h"), (minutes, "min"), (rest, "s")]
+    return " ".join(f"{amount} {unit}" for amount, unit in parts if amount) or "0 s"

@@ -1,0 +1,74 @@
+"""Where the Chamberlain keeps what he knows, and how he says what he did."""
+
+from datetime import datetime
+from typing import Any, TypeVar
+from zoneinfo import ZoneInfo
+
+import msgspec
+
+from kingdom.bus.port import Transaction
+from kingdom.bus.record import Record, RecordKind
+from kingdom.chronicle.catalogue import entry
+from kingdom.chronicle.events import InternalEvent
+from kingdom.court.chamberlain.calendar import day_of
+from kingdom.court.documents import MessageType, Urgency
+from kingdom.court.records import CURRENT, tell_people
+
+CHAMBERLAIN = "chamberlain"
+# What the log adds up to, with how far it was read.
+STATISTICS = RecordKind(name="statistics", directories={CURRENT: "logs/analysis"})
+STATS = "stats"
+HEALTH = RecordKind(name="health", directories={CURRENT: "state/health"})
+# What the Chamberlain must remember between two rounds: the budget, outages of roles, what is done once a day.
+MEMORY = RecordKind(name=CHAMBERLAIN, directories={CURRENT: "state/chamberlain"})
+SESSIONS = RecordKind(name="sessions", directories={CURRENT: "state"})
+KINDS = (STATISTICS, HEALTH, MEMORY, SESSIONS)
+
+_T = TypeVar("_T", bound=msgspec.Struct)
+
+
+async def recall(transaction: Transaction, kind: RecordKind, record_id: str, form: type[_T]) -> tuple[Record, _T]:
+    """Return a record and what it says; what is missing, or was spoilt by a person, begins anew."""
+    record = await transaction.get(kind.name, record_id)
+    if record is None:
+        return Record(kind=kind.name, id=record_id, state=CURRENT), form()
+    try:
+        return record, msgspec.convert(record.doc, form)
+    except msgspec.ValidationError:
+        return record, form()
+
+
+async def remember(transaction: Transaction, record: Record, document: msgspec.Struct) -> None:
+    """Store what a record shall say from now on, if that is something else."""
+    known: dict[str, Any] = msgspec.to_builtins(document)
+    if record.version == 0 or dict(record.doc) != known:
+        await transaction.put(Record(kind=record.kind, id=record.id, version=record.version, state=CURRENT, doc=known))
+
+
+async def say(transaction: Transaction, event: InternalEvent, now: datetime) -> None:
+    """Log what the Chamberlain saw or did."""
+    await transaction.append(entry(event, CHAMBERLAIN, now))
+
+
+async def notify(
+    transaction: Transaction,
+    text: str,
+    *,
+    channel: str,
+    now: datetime,
+    zone: ZoneInfo,
+    urgency: Urgency = Urgency.HIGH,
+    context: dict[str, Any] | None = None,
+    kind: MessageType = MessageType.NOTIFICATION,
+) -> None:
+    """Have people told something; what the Chamberlain tells stays in its order."""
+    await tell_people(
+        transaction,
+        kind,
+        text,
+        channel=channel,
+        thread=CHAMBERLAIN,
+        today=day_of(now, zone),
+        context=context,
+        urgency=urgency,
+    )

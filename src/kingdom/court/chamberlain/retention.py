@@ -1,0 +1,162 @@
+"""Removing what has been kept long enough: records by their kind, files beside them by what they belong to."""
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+
+from kingdom.bus.operations import Operations, Retention
+from kingdom.bus.port import Bus, Transaction
+from kingdom.bus.record import Query, Record, RecordKind
+from kingdom.court.chamberlain.sessions import known_sessions
+from kingdom.court.chamberlain.settings import RetentionSettings
+from kingdom.court.records import ASSIGNMENTS, EVENTS, MESSAGES, RESULTS
+from kingdom.court.text_logs import NAMES, OLD
+from kingdom.workflow.model.machine import WorkflowStatus
+from kingdom.workflow.model.work import soldier_of
+from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.records import WORKFLOWS, each
+
+_RESULT_SUFFIXES = ("-soldier-id", "-session-id")
+_OVER = frozenset({WorkflowStatus.COMPLETED, WorkflowStatus.CANCELLED, WorkflowStatus.FAILED})
+
+
+@dataclass(frozen=True, slots=True)
+class SideFile:
+    """A file that is no record: when it was last written, how long it stays, and the thing that it belongs to."""
+
+    path: Path
+    written_at: datetime
+    keep: timedelta
+    task_id: str = ""
+    soldier_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Lives:
+    """What side files belong to: when assignments ended (None while they go on), and the sessions that may go on."""
+
+    ended_at: dict[str, datetime | None]
+    soldiers: frozenset[str]
+
+
+def with_retention(kinds: Iterable[RecordKind], settings: RetentionSettings) -> tuple[RecordKind, ...]:
+    """Return kinds of record with the times that the settings say; for whoever opens the store."""
+    days = {
+        EVENTS.name: settings.queue_days,
+        ASSIGNMENTS.name: settings.queue_days,
+        MESSAGES.name: settings.queue_days,
+        RESULTS.name: settings.results_days,
+    }
+    return tuple(
+        replace(kind, retention=timedelta(days=days[kind.name])) if kind.name in days else kind for kind in kinds
+    )
+
+
+def store_retention(settings: RetentionSettings) -> Retention:
+    """Return how long the store keeps events that were handled, and its log."""
+    return Retention(archive=timedelta(days=settings.queue_days), log=timedelta(days=settings.logs_days))
+
+
+def expired(files: Iterable[SideFile], lives: Lives, now: datetime) -> list[SideFile]:
+    """Return the files whose time is over, counted from the end of what they belong to.
+
+    What goes on keeps its files, however old; where nothing is known of it, the last change of the file counts.
+    """
+    return [file for file in files if (end := _end(file, lives)) is not None and now - end > file.keep]
+
+
+async def clean_up(
+    bus: Bus, operations: Operations, settings: RetentionSettings, directory: Path | None, now: datetime
+) -> int:
+    """Remove what is older than it must be kept; returns how many things are gone.
+
+    Files go before records: these tell when the files' time is over.
+    """
+    removed = 0
+    if directory is not None:
+        files = await asyncio.to_thread(side_files, directory, settings)
+        async with bus.transaction() as transaction:
+            lives = await _lives(transaction, files)
+        removed += await asyncio.to_thread(_remove, expired(files, lives, now))
+    report = await operations.retain(store_retention(settings))
+    return removed + report.partitions_dropped + report.dedup_keys_removed + report.records_removed
+
+
+def side_files(directory: Path, settings: RetentionSettings) -> list[SideFile]:
+    """Return the files of a house that are no records and do not stay: prompts, sessions, logs put aside."""
+    return [file for file in _side_files(directory, settings) if file is not None]
+
+
+def _side_files(directory: Path, settings: RetentionSettings) -> Iterator[SideFile | None]:
+    for path in _files(directory, "state/prompts/*.md"):
+        yield _side_file(path, settings.prompts_days, task_id=path.stem)
+    for suffix in _RESULT_SUFFIXES:
+        for path in _files(directory, f"state/results/*{suffix}"):
+            yield _side_file(path, settings.results_days, task_id=path.name.removesuffix(suffix))
+    # Each soldier host has a directory of its own, by default below that of the house.
+    for folder in ("logs/sessions", "soldiers/*/logs/sessions"):
+        for path in _files(directory, f"{folder}/*"):
+            yield _side_file(path, settings.session_logs_days, soldier_id=path.stem)
+    for name in NAMES:
+        for path in _files(directory, f"logs/{name}.log{OLD}"):
+            yield _side_file(path, settings.logs_days)
+
+
+def _side_file(path: Path, days: float, *, task_id: str = "", soldier_id: str = "") -> SideFile | None:
+    try:
+        written_at = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+    except FileNotFoundError:
+        return None
+    return SideFile(path, written_at, timedelta(days=days), task_id, soldier_id)
+
+
+def _files(directory: Path, pattern: str) -> list[Path]:
+    return [path for path in sorted(directory.glob(pattern)) if path.is_file() and not path.name.startswith(".")]
+
+
+def _end(file: SideFile, lives: Lives) -> datetime | None:
+    if file.soldier_id in lives.soldiers:
+        return None
+    return lives.ended_at.get(file.task_id, file.written_at)
+
+
+async def _lives(transaction: Transaction, files: Iterable[SideFile]) -> Lives:
+    ended_at: dict[str, datetime | None] = {}
+    for file in files:
+        if file.task_id and file.task_id not in ended_at:
+            record = await transaction.get(ASSIGNMENTS.name, file.task_id)
+            if record is None:
+                continue
+            is_over = record.state in ASSIGNMENTS.final
+            ended_at[file.task_id] = (_ended_at(record) or file.written_at) if is_over else None
+    soldiers = set(await known_sessions(transaction))
+    for status in set(WorkflowStatus) - _OVER:
+        async for record in each(transaction, Query(kind=WORKFLOWS.name, state=status)):
+            tokens = [work.agent.session for work in Workflow.read(record.doc).works]
+            soldiers |= {soldier_of(token) for token in tokens if token}
+    return Lives(ended_at, frozenset(soldiers))
+
+
+def _ended_at(record: Record) -> datetime | None:
+    try:
+        return msgspec.convert(record.doc.get("ended_at"), datetime | None)
+    except msgspec.ValidationError:
+        # One document that a person has spoilt does not keep everything else from being removed.
+        return None
+
+
+def _remove(files: Iterable[SideFile]) -> int:
+    removed = 0
+    for file in files:
+        try:
+            # It may have been written again since it was looked at.
+            if datetime.fromtimestamp(file.path.stat().st_mtime, UTC) == file.written_at:
+                file.path.unlink()
+                removed += 1
+        except FileNotFoundError:
+            continue
+    return removed

@@ -1,0 +1,209 @@
+"""Agent sessions on the books: which of them nobody looks after, which run although nobody wants them, which ended."""
+
+import asyncio
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+import psutil
+import structlog
+
+from kingdom.bus.port import Bus, Transaction
+from kingdom.bus.record import Record
+from kingdom.chronicle.events import InternalEvent, SessionKilled, SessionOrphaned, SessionsCleaned, SoldierKilled
+from kingdom.court.chamberlain.records import SESSIONS, say
+from kingdom.court.records import ASSIGNMENTS, CURRENT
+from kingdom.workflow.hosts import find_host
+from kingdom.workflow.model.host import Host, HostStatus
+from kingdom.workflow.model.work import soldier_of
+from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.records import WORKFLOWS, change
+
+ORPHANED = "orphaned"
+# What began just now may not be everywhere on the books yet.
+GRACE = timedelta(seconds=60)
+# A process that began this much apart from its session is another one that got its number.
+_SAME_START_SECONDS = 120.0
+_KILL_SECONDS = 10.0
+_log = structlog.get_logger("kingdom.court")
+
+
+class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One agent session: for which assignment and General it works, on which host, and its process if known."""
+
+    task_id: str
+    general: str
+    host: str
+    started_at: datetime
+    pid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What is known of one session: whether its run wants it, whether its host is up, whether its process lives.
+
+    `lives` is None where nobody here can tell.
+    """
+
+    is_wanted: bool
+    host_is_up: bool
+    lives: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is to be done about sessions: all of these leave the books."""
+
+    orphaned: tuple[str, ...] = ()
+    to_kill: tuple[str, ...] = ()
+    ended: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.orphaned or self.to_kill or self.ended)
+
+
+def judge(sessions: Mapping[str, Session], around: Mapping[str, Circumstances], now: datetime) -> Verdict:
+    """Tell sessions apart: orphaned is one that is wanted and runs nowhere, to be killed one that runs and is not.
+
+    The engine places the run of an orphaned one anew; one that is neither wanted nor runs has just ended.
+    """
+    orphaned: list[str] = []
+    to_kill: list[str] = []
+    ended: list[str] = []
+    for soldier, session in sorted(sessions.items()):
+        known = around[soldier]
+        if known.is_wanted:
+            is_gone = not known.host_is_up or known.lives is False
+            if is_gone and now - session.started_at > GRACE:
+                orphaned.append(soldier)
+        elif now - session.started_at > GRACE:
+            (to_kill if known.lives else ended).append(soldier)
+    return Verdict(tuple(orphaned), tuple(to_kill), tuple(ended))
+
+
+async def note_session(transaction: Transaction, soldier_id: str, session: Session) -> None:
+    """Put a session on the books, in the transaction in which it began."""
+    record, sessions = await _load(transaction)
+    sessions[soldier_id] = session
+    await _save(transaction, record, sessions)
+
+
+async def drop_session(transaction: Transaction, soldier_id: str) -> None:
+    """Take a session off the books, in the transaction in which it ended."""
+    record, sessions = await _load(transaction)
+    if sessions.pop(soldier_id, None):
+        await _save(transaction, record, sessions)
+
+
+async def known_sessions(transaction: Transaction) -> dict[str, Session]:
+    """Return the sessions on the books by soldier."""
+    return (await _load(transaction))[1]
+
+
+async def look_after_sessions(bus: Bus, now: datetime) -> Verdict:
+    """Take sessions off the books that run no more, and end those on this machine that nobody wants any more."""
+    async with bus.transaction() as transaction:
+        sessions = await known_sessions(transaction)
+        around = await _circumstances(transaction, sessions)
+    verdict = judge(sessions, around, now)
+    killed = [soldier for soldier in verdict.to_kill if await asyncio.to_thread(_kill, sessions[soldier])]
+    if not verdict:
+        return verdict
+
+    async def act(transaction: Transaction) -> None:
+        record, known = await _load(transaction)
+        # Somebody else may have taken them off, or the same soldier may have begun anew.
+        mine = {soldier for soldier, session in sessions.items() if known.get(soldier) == session}
+        gone = mine & {*verdict.orphaned, *verdict.to_kill, *verdict.ended}
+        for event in _said(verdict, sessions, gone, killed):
+            await say(transaction, event, now)
+        if gone:
+            await _save(transaction, record, {each: known[each] for each in known.keys() - gone})
+
+    await change(bus, act)
+    return verdict
+
+
+def _said(verdict: Verdict, sessions: Mapping[str, Session], gone: set[str], killed: list[str]) -> list[InternalEvent]:
+    said: list[InternalEvent] = [
+        SessionOrphaned(soldier_id=soldier, task_id=sessions[soldier].task_id)
+        for soldier in verdict.orphaned
+        if soldier in gone
+    ]
+    for kind in (SoldierKilled, SessionKilled):
+        said += [kind(soldier_id=soldier, reason=ORPHANED) for soldier in killed if soldier in gone]
+    return [*said, SessionsCleaned(removed_count=len(gone))] if gone else said
+
+
+async def _circumstances(transaction: Transaction, sessions: Mapping[str, Session]) -> dict[str, Circumstances]:
+    hosts = {session.host: await find_host(transaction, session.host) for session in sessions.values()}
+    around = {}
+    for soldier, session in sessions.items():
+        host = hosts[session.host][1]
+        around[soldier] = Circumstances(
+            is_wanted=await _is_wanted(transaction, soldier, session),
+            host_is_up=host is not None and host.status is HostStatus.UP,
+            lives=_lives(session, host),
+        )
+    return around
+
+
+async def _is_wanted(transaction: Transaction, soldier: str, session: Session) -> bool:
+    """Tell whether a run still counts on a session: its host has not said yet that nothing of it runs any more."""
+    assignment = await transaction.get(ASSIGNMENTS.name, session.task_id)
+    document = assignment.doc if assignment else {}
+    workflow_id = document.get("workflow_id") or f"wf-{document.get('root') or session.task_id}"
+    record = await transaction.get(WORKFLOWS.name, workflow_id)
+    if record is None or record.state in WORKFLOWS.final:
+        return False
+    agents = [work.agent for work in Workflow.read(record.doc).works]
+    return any(agent.alive and soldier_of(agent.session or soldier) == soldier for agent in agents)
+
+
+def _lives(session: Session, host: Host | None) -> bool | None:
+    if session.pid is None or host is None or host.machine != socket.gethostname():
+        return None
+    return _process(session) is not None
+
+
+def _process(session: Session) -> psutil.Process | None:
+    """Return the process of a session, if it is still the one that began with it."""
+    try:
+        process = psutil.Process(session.pid)
+        apart = abs(process.create_time() - session.started_at.timestamp())
+        has_ended = process.status() == psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return None
+    return None if has_ended or apart > _SAME_START_SECONDS else process
+
+
+def _kill(session: Session) -> bool:
+    """End a session's process and all that it has started."""
+    process = _process(session)
+    if process is None:
+        return False
+    with suppress(psutil.NoSuchProcess):
+        family = [process, *process.children(recursive=True)]
+        for each in family:
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
+        _, alive = psutil.wait_procs(family, timeout=_KILL_SECONDS)
+        if alive:
+            _log.warning("session does not end", pid=session.pid, processes=[each.pid for each in alive])
+    return True
+
+
+async def _load(transaction: Transaction) -> tuple[Record, dict[str, Session]]:
+    record = await transaction.get(SESSIONS.name, SESSIONS.name)
+    if record is None:
+        return Record(kind=SESSIONS.name, id=SESSIONS.name, state=CURRENT), {}
+    return record, msgspec.convert(record.doc, dict[str, Session])
+
+
+async def _save(transaction: Transaction, record: Record, sessions: Mapping[str, Session]) -> None:
+    document: dict[str, Any] = msgspec.to_builtins(dict(sorted(sessions.items())))
+    await transaction.put(replace(record, doc=document))

@@ -1,0 +1,1 @@
+"""The Envoy: tells people, and asks them."""

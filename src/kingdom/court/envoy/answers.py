@@ -1,0 +1,101 @@
+"""Answers of people, wherever they come from: which question they are for, and whether they count."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+import msgspec
+
+from kingdom.bus.port import Transaction
+from kingdom.bus.record import Query
+from kingdom.chronicle.catalogue import chronicle
+from kingdom.chronicle.events import HumanResponded
+from kingdom.court.asks import ASKS, Ask, AskStatus, load_ask
+from kingdom.court.documents import Assignment, EventStatus, ExternalEvent, Priority
+from kingdom.court.envoy.records import ENVOY, Awaited
+from kingdom.court.records import ASSIGNMENTS, EVENTS, receive
+from kingdom.workflow.records import each
+
+TEXT_MAX = 20_000
+OVER = "This question is over."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a person said to a question, and when: the same moment is the same answer."""
+
+    source: str
+    task_id: str
+    text: str
+    person: str
+    at: str
+    thread_ts: str = ""
+
+    @property
+    def event_id(self) -> str:
+        """Return the id of the event that it becomes."""
+        return f"evt-{self.source}-response-{self.task_id}-{self.at}"
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What became of words: `refusal` tells why an answer does not count, `question` where people see it asked."""
+
+    is_new: bool
+    refusal: str = ""
+    question: Awaited | None = None
+    is_answer: bool = True
+
+
+async def find_ask(transaction: Transaction, task_id: str) -> Ask | None:
+    """Return the latest question of an assignment or of the root that it belongs to."""
+    found = await transaction.get(ASSIGNMENTS.name, task_id)
+    root_id = msgspec.convert(found.doc, Assignment).root_id if found else task_id
+    ask = await load_ask(transaction, root_id)
+    return ask[1] if ask else None
+
+
+async def open_asks(transaction: Transaction) -> list[Ask]:
+    """Return every question that waits for an answer, the oldest first."""
+    found = each(transaction, Query(kind=ASKS.name, state=AskStatus.OPEN))
+    return sorted([msgspec.convert(record.doc, Ask) async for record in found], key=lambda ask: ask.asked_at)
+
+
+async def take_answer(transaction: Transaction, answer: Answer, now: datetime) -> Taken:
+    """Hand an answer to the King unless it cannot count; of several at once he takes the first.
+
+    Where people see the question is left as it is, until the Envoy shows there how it ended.
+    """
+    if await transaction.get(EVENTS.name, answer.event_id):
+        return Taken(is_new=False)
+    ask = await find_ask(transaction, answer.task_id)
+    if ask is None:
+        return Taken(is_new=False, refusal=f"{answer.task_id} asks nothing")
+    if refusal := ask.refuses(answer.person, answer.text):
+        return Taken(is_new=False, refusal=refusal)
+    event = ExternalEvent(
+        id=answer.event_id,
+        type=f"{answer.source}.human_response",
+        source=answer.source,
+        repo=None,
+        payload={
+            "task_id": ask.id,
+            "text": answer.text,
+            "user": answer.person,
+            "thread_ts": answer.thread_ts,
+        },
+        priority=Priority.HIGH,
+        created_at=now,
+        status=EventStatus.PENDING,
+    )
+    if not await receive(transaction, event, ENVOY):
+        return Taken(is_new=False)
+    await chronicle(transaction, HumanResponded(task_id=ask.id, thread_ts=answer.thread_ts), ENVOY)
+    return Taken(is_new=True)
+
+
+def how_it_ended(ask: Ask) -> str:
+    """Return for people what became of a question."""
+    if ask.status is AskStatus.EXPIRED:
+        return "Nobody answered in time."
+    by = f" by {ask.answered_by}" if ask.answered_by else ""
+    return f"Answered{by}: {ask.answer}" if ask.answer else f"Answered{by}."

@@ -1,0 +1,94 @@
+"""What the Envoy remembers: the thread of each assignment, the questions that people see, the last report."""
+
+from datetime import datetime
+from typing import TypeVar
+
+import msgspec
+
+from kingdom.bus.port import Transaction
+from kingdom.bus.record import Record, RecordKind
+from kingdom.court.records import CURRENT
+
+ENVOY = "envoy"
+ENVOYS = RecordKind(name=ENVOY, directories={CURRENT: "state/envoy"})
+THREADS = "thread-mappings"
+AWAITED = "awaiting-responses"
+REPORT = "report-sent"
+
+
+class Thread(msgspec.Struct, frozen=True, kw_only=True):
+    """Where people read about an assignment; `channel` is as the place itself calls it, `asked` as we do."""
+
+    channel: str
+    thread_ts: str
+    created_at: datetime
+    asked: str = ""
+
+    def is_in(self, channel: str) -> bool:
+        """Tell whether a channel, as we call it, is the one of the thread."""
+        return not channel or channel.removeprefix("#") in (self.channel, self.asked.removeprefix("#"))
+
+
+class Awaited(msgspec.Struct, frozen=True, kw_only=True):
+    """A question that people see and may answer where it stands."""
+
+    msg_id: str
+    channel: str
+    message_ts: str
+    thread_ts: str
+    question: str
+    created_at: datetime
+
+
+_Entry = TypeVar("_Entry", Thread, Awaited)
+_FORMS: dict[type, str] = {Thread: THREADS, Awaited: AWAITED}
+
+
+async def entries(transaction: Transaction, form: type[_Entry]) -> dict[str, _Entry]:
+    """Return every thread or every awaited question by its assignment."""
+    _, known = await _load(transaction, form)
+    return known
+
+
+async def keep(transaction: Transaction, task_id: str, entry: _Entry) -> None:
+    """Remember the thread or the question of an assignment."""
+    record, known = await _load(transaction, type(entry))
+    await _save(transaction, record, {**known, task_id: entry})
+
+
+async def forget(transaction: Transaction, form: type[_Entry], task_id: str) -> _Entry | None:
+    """Forget the thread or the question of an assignment; returns it if there was one."""
+    record, known = await _load(transaction, form)
+    entry = known.pop(task_id, None)
+    if entry is not None:
+        await _save(transaction, record, known)
+    return entry
+
+
+async def note_report(transaction: Transaction, date: str) -> None:
+    """Remember the day of the last report that was sent."""
+    record = await transaction.get(ENVOYS.name, REPORT)
+    await _save(transaction, record or _empty(REPORT), {"date": date})
+
+
+async def _load(transaction: Transaction, form: type[_Entry]) -> tuple[Record, dict[str, _Entry]]:
+    record = await transaction.get(ENVOYS.name, _FORMS[form])
+    if record is None:
+        return _empty(_FORMS[form]), {}
+    known = {}
+    for task_id, document in record.doc.items():
+        try:
+            known[task_id] = msgspec.convert(document, form)
+        except msgspec.ValidationError:
+            # A person spoilt it: the others still count.
+            continue
+    return record, known
+
+
+async def _save(transaction: Transaction, record: Record, document: object) -> None:
+    doc = msgspec.to_builtins(document)
+    await transaction.put(Record(kind=ENVOYS.name, id=record.id, version=record.version, state=CURRENT, doc=doc))
+
+
+def _empty(record_id: str) -> Record:
+    return Record(kind=ENVOYS.name, id=record_id, state=CURRENT)

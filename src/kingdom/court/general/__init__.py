@@ -1,0 +1,1 @@
+"""The Generals: have assignments done by runs of agents, each in its own field."""

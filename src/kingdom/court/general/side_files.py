@@ -1,0 +1,60 @@
+"""Files beside the records that people look for: prompts, and which soldiers and sessions an assignment had.
+
+They are written after the commit that they tell of, whole and always from all of the run, so that what a crash left out
+is there with the next word of it.
+"""
+
+from pathlib import Path
+
+import structlog
+
+from kingdom.bus.port import Transaction
+from kingdom.court.memory import apply_memory_updates
+from kingdom.workflow.model.work import session_of, soldier_of
+from kingdom.workflow.model.workflow import Workflow
+
+_log = structlog.get_logger("kingdom.court")
+
+
+def keep_prompts(transaction: Transaction, directory: Path, root_id: str, workflow: Workflow) -> None:
+    """Write what the agents of a run are asked, a section for each Work."""
+    sections = [
+        f"# {work.definition.name}\n\n" + "\n\n".join(task.definition.query.strip() for task in work.tasks) + "\n"
+        for work in workflow.works
+    ]
+    _write_later(transaction, directory / "state" / "prompts" / f"{root_id}.md", "\n".join(sections))
+
+
+def keep_sessions(transaction: Transaction, directory: Path, root_id: str, workflow: Workflow) -> None:
+    """Write the soldiers and sessions of a run, a line for each Work; the last is the current one."""
+    tokens = [work.agent.session for work in workflow.works if work.agent.session]
+    results = directory / "state" / "results"
+    for name, lines in (("soldier-id", map(soldier_of, tokens)), ("session-id", map(session_of, tokens))):
+        _write_later(transaction, results / f"{root_id}-{name}", "".join(f"{line}\n" for line in lines))
+
+
+def keep_memory(transaction: Transaction, directory: Path, repo: str, workflow: Workflow) -> None:
+    """Write down what the agents of a run report to have learned."""
+    updates = [
+        update
+        for work in workflow.works
+        if isinstance(reported := (work.result or {}).get("memory_updates"), list)
+        for update in reported
+    ]
+
+    def write() -> None:
+        for refused in apply_memory_updates(directory, updates, repo):
+            _log.warning("an agent's memory was not kept", workflow=workflow.id, reason=refused)
+
+    if updates:
+        transaction.after_commit(write)
+
+
+def _write_later(transaction: Transaction, file: Path, text: str) -> None:
+    def write() -> None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = file.with_name(f".{file.name}.tmp")
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(file)
+
+    transaction.after_commit(write)

@@ -1,0 +1,65 @@
+"""What the Generals of one process work with."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import date, datetime
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import msgspec
+
+from kingdom.bus.port import Transaction
+from kingdom.bus.record import Query, Record
+from kingdom.court.documents import Assignment
+from kingdom.court.package import Package
+from kingdom.court.records import ASSIGNMENTS
+
+# Runs that a General asks for are told of by this name.
+ASKER = "court"
+_RUN = "wf-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staff:
+    """The packages as they are now, where people are told, and the clock; `directory` is where side files go."""
+
+    packages: Callable[[], Mapping[str, Package]]
+    channel: str
+    zone: ZoneInfo
+    clock: Callable[[], datetime]
+    directory: Path | None = None
+
+    @property
+    def today(self) -> date:
+        """Return the date where the court is."""
+        return self.clock().astimezone(self.zone).date()
+
+    def channel_of(self, general: str) -> str:
+        """Return where people are told of what a General does."""
+        package = self.packages().get(general)
+        return (package.general.channel if package else "") or self.channel
+
+
+def run_of(assignment: Assignment) -> str:
+    """Return the id of the run that does an assignment; a resumed one goes on with that of its root."""
+    return run_of_root(assignment.root_id)
+
+
+def run_of_root(root_id: str) -> str:
+    """Return the id of the run that does a root assignment and all its resumptions."""
+    return f"{_RUN}{root_id}"
+
+
+def root_of(workflow_id: str) -> str:
+    """Return the assignment that a run was made for."""
+    return workflow_id.removeprefix(_RUN)
+
+
+async def open_assignments(transaction: Transaction, root_id: str) -> list[tuple[Record, Assignment]]:
+    """Return what is not finished of a root and its resumptions, the current one last."""
+    found = await transaction.find(Query(kind=ASSIGNMENTS.name, owner=root_id))
+    unfinished = [
+        (record, msgspec.convert(record.doc, Assignment)) for record in found if record.state not in ASSIGNMENTS.final
+    ]
+    # Not by id: the thousandth of a day would come before the second.
+    return sorted(unfinished, key=lambda each: (each[1].created_at, each[1].root != "", each[1].id))

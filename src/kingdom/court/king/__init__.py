@@ -1,0 +1,1 @@
+"""The King: decides which General gets what, and when."""

@@ -1,0 +1,107 @@
+"""What may be begun now: the gates of health and money, of which the strictest counts. Pure."""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from decimal import Decimal
+from enum import IntEnum
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from kingdom.court.documents import Priority
+from kingdom.court.king.settings import KingSettings
+from kingdom.court.quota import Quota
+
+# So much earlier something counts as come: priority with ageing is one order, and nothing waits for ever.
+BONUS: Mapping[Priority, timedelta] = {
+    Priority.HIGH: timedelta(hours=4),
+    Priority.NORMAL: timedelta(hours=1),
+    Priority.LOW: timedelta(),
+}
+_EPOCH_DIGITS = 14
+
+
+class Lets(IntEnum):
+    """Whom a gate lets pass: all of a priority and above, and what has waited long enough to count as such."""
+
+    EVERYTHING = 0
+    NORMAL = 1
+    HIGH = 2
+    NOTHING = 3
+
+
+class _Reading(msgspec.Struct, frozen=True, kw_only=True):
+    """What the Chamberlain says of the machine; a time without a zone is UTC for nobody."""
+
+    level: str
+    at: Annotated[datetime, Meta(tz=True)]
+    reason: str = ""
+
+
+class Gate(msgspec.Struct, frozen=True, kw_only=True):
+    """One gate as it stands now, with the reason."""
+
+    name: str
+    lets: Lets
+    reason: str
+
+    def admits(self, rank: int, now: datetime) -> bool:
+        """Tell whether something of a rank may pass."""
+        match self.lets:
+            case Lets.EVERYTHING:
+                return True
+            case Lets.NOTHING:
+                return False
+        least = Priority.HIGH if self.lets is Lets.HIGH else Priority.NORMAL
+        return rank <= rank_of(now, least)
+
+
+def rank_of(since: datetime, priority: Priority) -> int:
+    """Return the place of something that waits since a moment, in milliseconds: the lower comes first."""
+    return max(0, int((since - BONUS[priority]).timestamp() * 1000))
+
+
+def rank_text(rank: int) -> str:
+    """Return a rank so that texts sort as ranks do."""
+    return f"{rank:0{_EPOCH_DIGITS}d}"
+
+
+def strictest(*gates: Gate) -> Gate:
+    """Return the gate that counts; of two alike the first."""
+    return max(gates, key=lambda gate: gate.lets)
+
+
+def health_gate(reading: Mapping[str, Any] | None, now: datetime, settings: KingSettings) -> Gate:
+    """Return what the health of the machine lets begin; without anybody who ever measured, everything."""
+    if reading is None:
+        return Gate(name="health", lets=Lets.EVERYTHING, reason="nobody measures the health of the machine")
+    try:
+        seen = msgspec.convert(reading, _Reading)
+    except msgspec.ValidationError as error:
+        return Gate(name="health", lets=Lets.NOTHING, reason=f"the reading of the health cannot be read: {error}")
+    age = (now - seen.at).total_seconds()
+    if age > settings.health_stale_seconds:
+        return Gate(
+            name="health",
+            lets=Lets.NOTHING,
+            reason=f"the last reading of the health is {age:.0f} s old, which counts as orange",
+        )
+    lets = {"green": Lets.EVERYTHING, "yellow": Lets.HIGH}.get(seen.level, Lets.NOTHING)
+    return Gate(
+        name="health", lets=lets, reason=f"the health is {seen.level}{f': {seen.reason}' if seen.reason else ''}"
+    )
+
+
+def budget_gate(money: Quota, settings: KingSettings) -> Gate:
+    """Return what the money that is left today lets begin."""
+    share = money.spent / money.limit * 100
+    if share >= 100:  # noqa: PLR2004 - percent
+        lets = Lets.NOTHING
+    elif share >= Decimal(str(settings.critical_percent)):
+        lets = Lets.HIGH
+    elif share >= Decimal(str(settings.warning_percent)):
+        lets = Lets.NORMAL
+    else:
+        lets = Lets.EVERYTHING
+    return Gate(name="budget", lets=lets, reason=f"${money.spent:.2f} of ${money.limit:.2f} are spent today")

@@ -1,0 +1,102 @@
+"""What follows when an assignment ended or waits for a person: slots are free, the cost is booked, its event ends."""
+
+from datetime import datetime, timedelta
+from decimal import Decimal
+
+import msgspec
+
+from kingdom.bus.port import Transaction
+from kingdom.bus.record import Record, RecordKind
+from kingdom.court.documents import Assignment, AssignmentStatus, ExternalEvent, MessageType
+from kingdom.court.king.assigning import quota_now, scopes
+from kingdom.court.king.outcomes import settle_event
+from kingdom.court.king.terms import Terms
+from kingdom.court.quota import MONEY, SOLDIERS, save_quota
+from kingdom.court.records import ASSIGNMENTS, ENDED, EVENTS, RESULTS, tell_people
+
+_OPEN = "open"
+# What was booked of an assignment so far, so that nothing is booked twice.
+BILLS = RecordKind(
+    name="bill",
+    directories={_OPEN: "state/king/bills", ENDED: "state/king/bills-ended"},
+    final=frozenset({ENDED}),
+    retention=timedelta(days=7),
+)
+_RESTING = frozenset({AssignmentStatus.NEEDS_HUMAN, *ASSIGNMENTS.final})
+
+
+async def rest(transaction: Transaction, task_id: str, now: datetime, terms: Terms) -> None:
+    """Take back what an assignment held, book what it cost, and end its event if all of that is done."""
+    record = await transaction.get(ASSIGNMENTS.name, task_id)
+    if record is None:
+        return
+    assignment = msgspec.convert(record.doc, Assignment)
+    ended = assignment.status in ASSIGNMENTS.final
+    cost, first_end = await _bill(transaction, assignment, ended=ended)
+    for scope in scopes(assignment):
+        quota_record, quota = await quota_now(transaction, scope, now, terms)
+        freed = quota.free(task_id).book(cost if scope == MONEY else Decimal(0))
+        if freed != quota:
+            await save_quota(transaction, freed, quota_record)
+    if ended:
+        await _end_event(transaction, assignment)
+    if first_end:
+        await _tell(transaction, assignment, now, terms)
+
+
+async def rest_forgotten(transaction: Transaction, now: datetime, terms: Terms) -> int:
+    """Take back slots that somebody still holds who ended or waits for a person; returns of how many."""
+    _, soldiers = await quota_now(transaction, SOLDIERS, now, terms)
+    forgotten = 0
+    for holder in soldiers.holders:
+        record = await transaction.get(ASSIGNMENTS.name, holder)
+        if record and record.state in _RESTING:
+            await rest(transaction, holder, now, terms)
+            forgotten += 1
+    return forgotten
+
+
+async def _bill(transaction: Transaction, assignment: Assignment, *, ended: bool) -> tuple[Decimal, bool]:
+    """Return what its run has cost since it was last asked, and whether this is its first end."""
+    root_id = assignment.root_id
+    bill = await transaction.get(BILLS.name, root_id)
+    booked = Decimal(bill.doc["usd"]) if bill else Decimal(0)
+    cost = max(Decimal(str(round(assignment.cost_usd, 6))), booked)
+    first_end = ended and (bill is None or bill.state == _OPEN)
+    if cost != booked or first_end:
+        await transaction.put(
+            Record(
+                kind=BILLS.name,
+                id=root_id,
+                version=bill.version if bill else 0,
+                state=ENDED if ended else _OPEN,
+                doc={"task_id": root_id, "usd": str(cost)},
+            )
+        )
+    return cost - booked, first_end
+
+
+async def _end_event(transaction: Transaction, assignment: Assignment) -> None:
+    record = await transaction.get(EVENTS.name, assignment.cause or assignment.event_id)
+    if record and record.state not in EVENTS.final:
+        await settle_event(transaction, record, msgspec.convert(record.doc, ExternalEvent), assignment)
+
+
+async def _tell(transaction: Transaction, assignment: Assignment, now: datetime, terms: Terms) -> None:
+    result = await transaction.get(RESULTS.name, assignment.root_id)
+    words = str(result.doc.get("summary") or "") if result else ""
+    words = words or assignment.reason
+    await tell_people(
+        transaction,
+        MessageType.THREAD_UPDATE,
+        f"{assignment.root_id} is {assignment.status}" + (f": {words}" if words else "."),
+        channel=terms.channel(assignment.target_general),
+        thread=assignment.root_id,
+        today=terms.day(now),
+        context={
+            "task_id": assignment.root_id,
+            "event_id": assignment.cause or assignment.event_id,
+            "general": assignment.target_general,
+            "status": assignment.status,
+        },
+    )

@@ -1,0 +1,146 @@
+"""Which Generals get an event: a pure decision with a reason for every subscription that was looked at."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+import msgspec
+
+from kingdom.court.documents import ExternalEvent, Priority
+from kingdom.court.package import Package, Subscription, Wanted
+
+_FIELD = re.compile(r"\{([A-Za-z0-9_.]+)\}")
+_SHOWN_MAX = 80
+_MISSING = object()
+
+
+class Considered(msgspec.Struct, frozen=True, kw_only=True):
+    """One subscription and what became of it; `rule` names it, as in gen-pr#2."""
+
+    rule: str
+    general: str
+    chosen: bool
+    reason: str
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One General that gets the event, and on which terms."""
+
+    general: str
+    rule: str
+    priority: Priority
+    key: str = ""
+    debounce_seconds: int = 0
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """Who gets an event, in order, and why or why not."""
+
+    choices: tuple[Choice, ...] = ()
+    considered: tuple[Considered, ...] = ()
+
+    @property
+    def generals(self) -> tuple[str, ...]:
+        """Return the names of those who get it."""
+        return tuple(choice.general for choice in self.choices)
+
+
+def route(event: ExternalEvent, packages: Iterable[Package]) -> Decision:
+    """Return who gets an event: the first General with a fitting subscription, and each with one that says `also`."""
+    document = msgspec.to_builtins(event)
+    choices: dict[str, Choice] = {}
+    considered: list[Considered] = []
+    winner = ""
+    for package, rule, subscription in _subscriptions(packages):
+        general = package.name
+        misfit = _misfit(document, subscription)
+        chosen = False
+        if misfit:
+            reason = misfit
+        elif winner and not subscription.also:
+            reason = f"fits, but {winner} comes first"
+        else:
+            winner = winner if subscription.also else rule
+            chosen = general not in choices
+            reason = ("fits, also" if subscription.also else "fits") if chosen else "fits, but its General has it"
+        if chosen:
+            choices[general] = _choice(document, general, rule, subscription)
+        considered.append(Considered(rule=rule, general=general, chosen=chosen, reason=reason))
+    return Decision(choices=tuple(choices.values()), considered=tuple(considered))
+
+
+def look_up(document: Mapping[str, Any], path: str) -> Any:
+    """Return what a dotted path leads to in a document, or nothing that equals anything."""
+    found: Any = document
+    for step in path.split("."):
+        if not isinstance(found, Mapping) or step not in found:
+            return _MISSING
+        found = found[step]
+    return found
+
+
+def _subscriptions(packages: Iterable[Package]) -> Iterator[tuple[Package, str, Subscription]]:
+    for package in sorted(packages, key=lambda package: (package.general.order, package.name)):
+        for position, subscription in enumerate(package.general.subscribes, start=1):
+            yield package, f"{package.name}#{position}", subscription
+
+
+def _misfit(document: Mapping[str, Any], subscription: Subscription) -> str:
+    """Return the part of a subscription that does not fit, or nothing."""
+    if not fnmatchcase(document["type"], subscription.type):
+        return f"type is {_shown(document['type'])}, wanted {subscription.type!r}"
+    repo = document["repo"]
+    if subscription.repos and not any(repo is not None and fnmatchcase(repo, glob) for glob in subscription.repos):
+        return f"repo is {_shown(repo)}, wanted {_wanted(list(subscription.repos))}"
+    for path, wanted in subscription.where.items():
+        found = look_up(document, path)
+        if not _fits(found, wanted):
+            return f"{path} is {_shown(found)}, wanted {_wanted(wanted)}"
+    return ""
+
+
+def _fits(found: Any, wanted: Wanted) -> bool:
+    """Tell whether a value is one of the wanted; of a list, one element has to be."""
+    if isinstance(found, list):
+        return any(_fits(each, wanted) for each in found)
+    return any(_equals(found, each) for each in (wanted if isinstance(wanted, list) else [wanted]))
+
+
+def _equals(found: object, wanted: object) -> bool:
+    if isinstance(wanted, str):
+        return isinstance(found, str) and fnmatchcase(found, wanted)
+    # True is 1 for Python, for people it is not.
+    return isinstance(found, bool) == isinstance(wanted, bool) and found == wanted
+
+
+def _choice(document: Mapping[str, Any], general: str, rule: str, subscription: Subscription) -> Choice:
+    return Choice(
+        general=general,
+        rule=rule,
+        priority=subscription.priority or Priority(document["priority"]),
+        key=_key(document, subscription.supersedes),
+        debounce_seconds=subscription.debounce_seconds,
+    )
+
+
+def _key(document: Mapping[str, Any], pattern: str) -> str:
+    """Return what an event is about; nothing where a part is missing, since events would meet under half a key."""
+    values = {path: look_up(document, path) for path in _FIELD.findall(pattern)}
+    if any(not isinstance(value, str | int) for value in values.values()):
+        return ""
+    # In one pass, so that no value is read as a pattern.
+    return _FIELD.sub(lambda match: str(values[match[1]]), pattern)
+
+
+def _wanted(wanted: Wanted | list[str]) -> str:
+    if not isinstance(wanted, list):
+        return repr(wanted)
+    return repr(wanted[0]) if len(wanted) == 1 else "one of " + ", ".join(map(repr, wanted))
+
+
+def _shown(value: Any) -> str:
+    if value is _MISSING:
+        return "missing"
+    text = repr(value)
+    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…"

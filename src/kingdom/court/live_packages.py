@@ -1,0 +1,59 @@
+"""The Generals of now: packages are read again when a file of theirs has changed, so that no role needs a restart."""
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import structlog
+
+from kingdom.court.package import Package
+from kingdom.court.package_files import Loaded, load_packages
+
+_LOOK_SECONDS = 2.0
+_log = structlog.get_logger("kingdom.court")
+
+
+class LivePackages:
+    """The packages below a directory; a broken one is told of once, and its General does nothing until it is mended."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._loaded = Loaded()
+        self._seen: tuple[tuple[str, int, int], ...] | None = None
+        self._next_look = 0.0
+
+    def all(self) -> Sequence[Package]:
+        """Return every package that can be used."""
+        self._look()
+        return self._loaded.packages
+
+    def by_name(self) -> Mapping[str, Package]:
+        """Return every package that can be used, by the name of its General."""
+        return {package.name: package for package in self.all()}
+
+    def _look(self) -> None:
+        if time.monotonic() < self._next_look:
+            return
+        self._next_look = time.monotonic() + _LOOK_SECONDS
+        seen = tuple(sorted(_fingerprints(self.directory)))
+        if seen == self._seen:
+            return
+        self._seen, self._loaded = seen, load_packages(self.directory)
+        _log.info("Generals", names=[package.name for package in self._loaded.packages])
+        for broken in self._loaded.broken:
+            _log.error("a General is out of service", general=broken.name, reason=broken.reason)
+
+
+def _fingerprints(directory: Path) -> Iterator[tuple[str, int, int]]:
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            path = Path(folder, name)
+            # What a General remembers is read anew by each assignment.
+            if path.parent.name == "memory":
+                continue
+            try:
+                status = path.stat()
+            except OSError:
+                continue
+            yield str(path), status.st_mtime_ns, status.st_size

@@ -1,0 +1,142 @@
+"""What a General is: what it wants to hear of, when it acts by itself, and what it may do. Adding one needs no code."""
+
+import re
+from datetime import datetime
+from typing import Annotated, Any, Literal
+from zoneinfo import ZoneInfo
+
+import msgspec
+from cronsim import CronSim, CronSimError
+from msgspec import Meta
+
+from kingdom.court.documents import Priority
+from kingdom.workflow.model.template import WorkflowTemplate
+
+_Words = Annotated[str, Meta(min_length=1)]
+NAME_PATTERN = "^gen-[a-z0-9]+(-[a-z0-9]+)*$"
+_Name = Annotated[str, Meta(pattern=NAME_PATTERN, max_length=60)]
+_Count = Annotated[int, Meta(ge=1)]
+_CRON_FIELDS = 5
+# The calendar repeats itself, so any day will do to look whether a timetable ever comes true.
+_SOME_DAY = datetime(2026, 1, 1)  # noqa: DTZ001 - a timetable is checked without a zone
+# What a subscription can look at; the payload has whatever its source gave it.
+_EVENT_FIELDS = ("id", "type", "source", "repo", "priority", "created_at")
+_FIELD = re.compile(r"\{([^{}]*)\}")
+# One of these patterns must fit, or the value itself; a bare value stands for a list of one.
+Wanted = str | int | bool | list[str | int | bool]
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Something that a package says; a field that nobody knows is an error."""
+
+
+class Subscription(Entry, frozen=True, kw_only=True):
+    """Which events a General wants; `type`, `repos` and texts under `where` are globs, `where` names fields by path.
+
+    The first General with a fitting subscription gets an event, and so does each with one that says `also`.
+    """
+
+    type: _Words
+    repos: tuple[str, ...] = ()
+    where: dict[str, Wanted] = {}
+    also: bool = False
+    priority: Priority | None = None
+    # What an event is about, such as "{repo}#{payload.number}"; a newer one takes the place of one that waits.
+    supersedes: str = ""
+    # So long a waiting event is held back for a newer one.
+    debounce_seconds: Annotated[int, Meta(ge=0)] = 0
+
+    def __post_init__(self) -> None:
+        # A ValueError is told with its place in the file.
+        for path in (*self.where, *_FIELD.findall(self.supersedes)):
+            if path not in _EVENT_FIELDS and not path.startswith("payload."):
+                raise ValueError(f"{path!r} is no field of an event; there are: payload.…, {', '.join(_EVENT_FIELDS)}")
+
+
+class Schedule(Entry, frozen=True, kw_only=True):
+    """When a General acts by itself; `catch_up` tells which of the times that nobody was there for still count."""
+
+    name: Annotated[str, Meta(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=60)]
+    cron: _Words
+    task_type: _Words
+    repo: str | None = None
+    payload: dict[str, Any] = {}
+    time_zone: str = ""
+    catch_up: Literal["none", "once", "all"] = "once"
+
+    def __post_init__(self) -> None:
+        if len(self.cron.split()) != _CRON_FIELDS:
+            raise ValueError(f"cron {self.cron!r} is no timetable of five fields such as '0 9 * * 1-5'")
+        try:
+            comes = next(CronSim(self.cron, _SOME_DAY), None)
+        except CronSimError as error:
+            raise ValueError(f"cron {self.cron!r} is no timetable such as '0 9 * * 1-5': {error}") from error
+        if comes is None:
+            raise ValueError(f"cron {self.cron!r} names a time that never comes")
+        if self.time_zone:
+            _refuse_unknown_zone(self.time_zone)
+
+
+class PetitionRule(Entry, frozen=True, kw_only=True):
+    """A kind of output that agents of a General may ask for, on which targets, and how often in one assignment."""
+
+    kind: _Words
+    targets: tuple[str, ...] = ("*",)
+    at_most: _Count = 1
+
+
+class Policy(Entry, frozen=True, kw_only=True):
+    """What is done without asking; it stays live, so a change counts for runs that have begun too."""
+
+    retries: Annotated[int, Meta(ge=0)] = 2
+    retry_after_seconds: Annotated[int, Meta(ge=0)] = 60
+    budget_usd: Annotated[float, Meta(gt=0)] | None = None
+    concurrency: _Count | None = None
+    petitions: tuple[PetitionRule, ...] = ()
+    # After so long without an answer a question is answered by default, or fails its assignment.
+    ask_deadline_hours: Annotated[float, Meta(gt=0)] = 168
+    ask_default: str = ""
+    # Who may answer, by the names of the place where they answer; nobody named means everybody there.
+    ask_people: tuple[str, ...] = ()
+
+
+class General(Entry, frozen=True, kw_only=True):
+    """The file `general.yaml` of a package."""
+
+    name: _Name
+    description: _Words
+    order: int = 100
+    timeout_seconds: Annotated[int, Meta(ge=30)] = 1800
+    subscribes: tuple[Subscription, ...] = ()
+    schedules: tuple[Schedule, ...] = ()
+    default_repo: str | None = None
+    agents: tuple[str, ...] = ("scripted",)
+    channel: str = ""
+    policy: Policy = Policy()
+    # More files of the package that every prompt may show, beside those that its agents write.
+    memory: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        names = [schedule.name for schedule in self.schedules]
+        if twins := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"two schedules are named {', '.join(twins)}: give each a name of its own")
+
+
+class Package(msgspec.Struct, frozen=True, kw_only=True):
+    """A General with the template of its runs, in which prompts still have their placeholders."""
+
+    general: General
+    template: WorkflowTemplate
+    directory: str
+
+    @property
+    def name(self) -> str:
+        """Return the name of the General."""
+        return self.general.name
+
+
+def _refuse_unknown_zone(name: str) -> None:
+    try:
+        ZoneInfo(name)
+    except (KeyError, ValueError, OSError) as error:
+        raise ValueError(f"time_zone {name!r} is not known: write one such as Europe/Berlin or UTC") from error

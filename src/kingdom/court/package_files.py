@@ -1,0 +1,214 @@
+"""Packages of Generals as folders of files: read, checked and installed; a broken one disables only itself."""
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+
+from kingdom.court.package import General, Package, PetitionRule, Policy, Schedule, Subscription
+from kingdom.court.prompt import PROMPT_BYTES_MAX, mistakes, needs_repo
+from kingdom.errors import IllegalTransition, KingdomError, Misconfigured
+from kingdom.workflow.model.template import TaskDefinition, WorkflowTemplate
+from kingdom.workflow.template_file import read_template
+from kingdom.yaml_file import read_yaml
+
+GENERAL_FILE, WORKFLOW_FILE, MEMORY = "general.yaml", "workflow.yaml", "memory"
+# The Generals that come with Kingdom, to be installed or learned from.
+SHIPPED = Path(__file__).parents[1] / "generals"
+_PREFIX = "gen-"
+_PROMPT_FILE = re.compile(r"prompts/\S+")
+_UNDER: dict[str, type[msgspec.Struct]] = {
+    "subscribes": Subscription,
+    "schedules": Schedule,
+    "policy": Policy,
+    "petitions": PetitionRule,
+}
+_NOT_COPIED = shutil.ignore_patterns(".git", "__pycache__")
+
+
+class Broken(msgspec.Struct, frozen=True, kw_only=True):
+    """A package that cannot be used, and why."""
+
+    name: str
+    directory: str
+    reason: str
+
+
+class Loaded(msgspec.Struct, frozen=True, kw_only=True):
+    """What a directory of packages amounts to; events are offered to the packages in this order."""
+
+    packages: tuple[Package, ...] = ()
+    broken: tuple[Broken, ...] = ()
+
+
+def load_packages(directory: Path) -> Loaded:
+    """Read every package of a directory; where there is none, there are no Generals."""
+    packages: list[Package] = []
+    broken: list[Broken] = []
+    for folder in _folders(directory):
+        try:
+            packages.append(load_package(folder))
+        except (KingdomError, RecursionError) as error:
+            broken.append(Broken(name=folder.name, directory=str(folder), reason=str(error)))
+    packages.sort(key=lambda package: (package.general.order, package.name))
+    return _without_twins(packages, broken)
+
+
+def load_package(folder: Path) -> Package:
+    """Read one package, or say what is wrong with it."""
+    source = folder / GENERAL_FILE
+    general = read_yaml(_read(folder, GENERAL_FILE), str(source), General, _UNDER)
+    if general.name != folder.absolute().name:
+        raise Misconfigured(f"{source}: name is {general.name!r}: call its folder so, or change the name")
+    workflow = folder / WORKFLOW_FILE
+    template = read_template(_read(folder, WORKFLOW_FILE), str(workflow), template_id=general.name)
+    template = _with_prompts(template, folder)
+    if needs_repo(template) and not general.default_repo:
+        for schedule in general.schedules:
+            if not schedule.repo:
+                raise Misconfigured(
+                    f"{source}: schedule {schedule.name} has no repository to work in: give it a repo,"
+                    " or the General a default_repo"
+                )
+    for name in (MEMORY, *general.memory):
+        _refuse_outside(folder, name, source)
+    return Package(general=general, template=template, directory=str(folder.absolute()))
+
+
+def install_package(source: Path, directory: Path, *, replace: bool) -> Package:
+    """Copy a package into a directory of packages, whole or not at all; what the old one has learned stays."""
+    package = load_package(source)
+    target, aside = directory / package.name, directory / f".{package.name}.replaced"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        if aside.exists() and not target.exists():
+            # Somebody was killed while putting a new one in its place.
+            aside.rename(target)
+        _refuse_install(package, source, target, replace=replace)
+        with TemporaryDirectory(prefix=".installing-", dir=directory) as room:
+            copy = Path(room) / package.name
+            shutil.copytree(source, copy, symlinks=True, ignore=_NOT_COPIED)
+            if (target / MEMORY).is_dir():
+                shutil.copytree(target / MEMORY, copy / MEMORY, symlinks=True, dirs_exist_ok=True)
+            load_package(copy)
+            _put_in_place(copy, target, aside)
+    except OSError as error:
+        raise Misconfigured(f"{package.name} could not be installed in {directory}: {error}") from error
+    return load_package(target)
+
+
+def shipped(name: str) -> Path | None:
+    """Return the folder of a General that comes with Kingdom."""
+    return next((folder for folder in _folders(SHIPPED) if folder.name == name), None)
+
+
+def general_schema() -> dict[str, Any]:
+    """Return the JSON schema of general.yaml, for editors and other programs."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(General)}
+
+
+def _refuse_install(package: Package, source: Path, target: Path, *, replace: bool) -> None:
+    if target.is_symlink():
+        raise Misconfigured(f"{target} is a link: change the package where it leads to, or remove the link")
+    if target.exists():
+        if target.samefile(source):
+            raise Misconfigured(f"{source} is where {package.name} is installed: change it there")
+        if not replace:
+            allowed = ("--replace",)
+            raise IllegalTransition(f"general {package.name}", "INSTALLED", f"{target} would be overwritten", allowed)
+    others = [other for other in load_packages(target.parent).packages if other.name != package.name]
+    for broken in _without_twins([*others, package], []).broken:
+        raise Misconfigured(broken.reason)
+
+
+def _put_in_place(copy: Path, target: Path, aside: Path) -> None:
+    shutil.rmtree(aside, ignore_errors=True)
+    if target.exists():
+        target.rename(aside)
+    try:
+        copy.rename(target)
+    except OSError:
+        if aside.exists():
+            aside.rename(target)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _folders(directory: Path) -> Iterator[Path]:
+    found = sorted(directory.iterdir()) if directory.is_dir() else []
+    return (folder for folder in found if folder.name.startswith(_PREFIX) and not folder.is_file())
+
+
+def _without_twins(packages: list[Package], broken: list[Broken]) -> Loaded:
+    """Return what was read without the packages that name a schedule which another has already."""
+    owners: dict[str, str] = {}
+    kept: list[Package] = []
+    for package in packages:
+        taken = [schedule.name for schedule in package.general.schedules if schedule.name in owners]
+        if taken:
+            reason = (
+                f"{package.directory}/{GENERAL_FILE}: schedule {taken[0]} is one of {owners[taken[0]]} already:"
+                " give it another name"
+            )
+            broken.append(Broken(name=package.name, directory=package.directory, reason=reason))
+            continue
+        owners |= {schedule.name: package.name for schedule in package.general.schedules}
+        kept.append(package)
+    return Loaded(packages=tuple(kept), broken=tuple(sorted(broken, key=lambda each: each.name)))
+
+
+def _with_prompts(template: WorkflowTemplate, folder: Path) -> WorkflowTemplate:
+    """Return a template in which the prompts that are files are read, all of them checked."""
+
+    def read(task: TaskDefinition, place: str) -> TaskDefinition:
+        source, query = f"{folder / WORKFLOW_FILE}: {place}, line ", task.query.strip()
+        if _PROMPT_FILE.fullmatch(query):
+            if not query.endswith(".md"):
+                raise Misconfigured(f"{folder / WORKFLOW_FILE}: {place}: a prompt is a file such as prompts/review.md")
+            source, query = f"{folder / query}:", _read(folder, query)
+        else:
+            query = task.query
+        for line, words in mistakes(query):
+            raise Misconfigured(f"{source}{line}: {words}")
+        if not query.strip():
+            raise Misconfigured(f"{source}1: the prompt is empty: say what the agent shall do")
+        return msgspec.structs.replace(task, query=query)
+
+    works = tuple(
+        msgspec.structs.replace(
+            work, tasks=tuple(read(task, f"works[{i}].tasks[{j}].query") for j, task in enumerate(work.tasks))
+        )
+        for i, work in enumerate(template.works)
+    )
+    return msgspec.structs.replace(template, works=works)
+
+
+def _read(folder: Path, name: str) -> str:
+    """Return the text of a file of the package."""
+    file = folder / name
+    _refuse_outside(folder, name, file)
+    if not file.is_file():
+        raise Misconfigured(f"{file} is missing: a package has it")
+    try:
+        size = file.stat().st_size
+        if size > PROMPT_BYTES_MAX:
+            raise Misconfigured(f"{file} has {size} bytes, {PROMPT_BYTES_MAX} are allowed: make it shorter")
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise Misconfigured(f"{file} is not written in UTF-8: {error}") from error
+    except OSError as error:
+        raise Misconfigured(f"{file} cannot be read: {error.strerror}") from error
+
+
+def _refuse_outside(folder: Path, name: str, source: Path) -> None:
+    try:
+        inside = (folder / name).resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError):
+        # Links that lead to each other lead nowhere.
+        inside = False
+    if not inside:
+        raise Misconfigured(f"{source}: {name} leads out of the package: keep what it needs inside")

@@ -1,0 +1,50 @@
+"""Which commit of a run a pull request is made of."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import msgspec
+
+from kingdom.bus.port import Transaction
+from kingdom.court.prompt import git_id_of
+from kingdom.workflow.model.git import Git
+from kingdom.workflow.model.machine import WorkflowStatus
+from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.worktree import WorkTree
+from kingdom.workflow.records import GITS
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """What a run has made of a repository, and the branch that it started from; no commit as long as there is none."""
+
+    name: str
+    commit: str
+    base: str
+
+
+async def branch_of(
+    transaction: Transaction, workflow: Workflow, repo: str, asked_as: Collection[str]
+) -> Branch | None:
+    """Return the branch of a run in a repository with the commit of the Work that asked; None without a checkout."""
+    for tree in workflow.work_trees:
+        if tree.is_wanted and await _is_of(transaction, tree, repo):
+            return Branch(tree.branch, _commit(workflow, tree, asked_as), tree.ref.base_branch)
+    return None
+
+
+def _commit(workflow: Workflow, tree: WorkTree, asked_as: Collection[str]) -> str:
+    """Return the commit of the newest checkpoint, or nothing while the Work that asked has none of its own."""
+    asking = [work for work in workflow.works if any(each.id in asked_as for each in work.petitions)]
+    checkpoints = workflow.valid_checkpoints()
+    is_ready = workflow.status is WorkflowStatus.COMPLETED or any(work.is_finished for work in asking)
+    return checkpoints[-1].commits.get(tree.id, "") if is_ready and checkpoints else ""
+
+
+async def _is_of(transaction: Transaction, tree: WorkTree, repo: str) -> bool:
+    record = await transaction.get(GITS.name, tree.ref.git_id)
+    if record is None:
+        return False
+    git = msgspec.convert(record.doc, Git)
+    address = git.url.removesuffix("/").removesuffix(".git").lower()
+    return git.id == git_id_of(repo) or address.endswith((f"/{repo.lower()}", f":{repo.lower()}"))

@@ -1,0 +1,140 @@
+"""What a petition is, and whether a General's policy allows it. Pure."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from kingdom.bus.record import RecordKind
+from kingdom.court.package import Policy
+from kingdom.court.petitions.bodies import KINDS
+
+_KEPT = timedelta(days=7)
+# Enough that no two petitions are ever taken for one.
+_ID_DIGITS = 32
+_WILD = "*?["
+# A glob names a place outside of the assignment if this stands before its first wildcard.
+_NAMED_BY = {"github": "/", "jira": "-", "slack": ""}
+
+
+class PetitionState(StrEnum):
+    """How far a petition has come."""
+
+    REQUESTED = "requested"
+    GRANTED = "granted"
+    REFUSED = "refused"
+    PERFORMED = "performed"
+    FAILED = "failed"
+
+
+OPEN = frozenset({PetitionState.REQUESTED, PetitionState.GRANTED})
+COUNTED = OPEN | {PetitionState.PERFORMED}
+
+
+class Petition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One output of an assignment; however often its agents ask for the same, it is one petition.
+
+    `asked_as` are the ids under which agents asked for it; `foreign` if it leaves what its assignment is about;
+    `unclear` where it was given up and may have been done all the same.
+    """
+
+    id: str
+    root: str
+    general: str
+    workflow_id: str
+    kind: str
+    body: dict[str, Any]
+    target: str
+    created_at: datetime
+    granted_at: datetime | None = None
+    state: PetitionState = PetitionState.REQUESTED
+    foreign: bool = False
+    unclear: bool = False
+    reason: str = ""
+    response: dict[str, Any] = {}
+    asked_as: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """Return what must happen at most once."""
+        return f"petition:{self.id}"
+
+    @property
+    def counts(self) -> bool:
+        """Tell whether it has had an effect outside, or may have one."""
+        return self.unclear or self.state in COUNTED
+
+
+PETITIONS = RecordKind(
+    name="petition",
+    directories={state: f"state/petitions/{state}" for state in PetitionState},
+    final=frozenset({PetitionState.REFUSED, PetitionState.PERFORMED, PetitionState.FAILED}),
+    retention=_KEPT,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """It shall be performed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """It is not performed."""
+
+    reason: str
+
+
+def id_of(root: str, kind: str, body: Mapping[str, Any]) -> str:
+    """Return the id of a petition: the same words for the same assignment are the same petition."""
+    digest = sha256(msgspec.json.encode([kind, body], order="deterministic")).hexdigest()
+    return f"{root}-{digest[:_ID_DIGITS]}"
+
+
+def decide(petition: Petition, policy: Policy, earlier: Collection[Petition]) -> Granted | Refused:
+    """Return whether a policy allows a petition beside those that the same assignment has made before."""
+    if petition.kind not in KINDS:
+        return Refused(f"{petition.kind!r} is no kind of petition; there are: {', '.join(KINDS)}")
+    rules = [rule for rule in policy.petitions if rule.kind == petition.kind]
+    if not rules:
+        return Refused(f"the policy of {petition.general} does not allow {petition.kind}")
+    fitting = [rule for rule in rules if _fits_one(petition, rule.targets)]
+    if not fitting:
+        globs = ", ".join(glob for rule in rules for glob in rule.targets)
+        outside = "; what the assignment is not about must be named there by more than *" if petition.foreign else ""
+        return Refused(f"{petition.target or 'this'} is no target that {petition.general} may reach ({globs}){outside}")
+    counted = [other for other in earlier if other.id != petition.id and other.counts]
+    for rule in fitting:
+        used = sum(other.kind == rule.kind and _fits_one(other, rule.targets) for other in counted)
+        if used < rule.at_most:
+            return Granted()
+    most = max(rule.at_most for rule in fitting)
+    return Refused(f"the policy of {petition.general} allows at most {most} of {petition.kind} in one assignment")
+
+
+def _fits_one(petition: Petition, globs: Collection[str]) -> bool:
+    return any(_fits(petition, glob) for glob in globs)
+
+
+def _fits(petition: Petition, glob: str) -> bool:
+    """Tell whether a glob covers a petition; one for a whole repository covers all that is in it."""
+    names = {petition.target}
+    match petition.kind.partition(".")[0]:
+        case "github":
+            names.add(petition.target.partition("#")[0])
+        case "slack":
+            # People write a channel with and without its sign.
+            names.add(petition.target.removeprefix("#"))
+            glob = glob.removeprefix("#")
+    fits = any(fnmatchcase(name.lower(), glob.lower()) for name in names)
+    return fits and (not petition.foreign or _names_a_place(glob, petition.kind))
+
+
+def _names_a_place(glob: str, kind: str) -> bool:
+    literal = glob[: next((at for at, letter in enumerate(glob) if letter in _WILD), len(glob))]
+    return bool(literal) and _NAMED_BY[kind.partition(".")[0]] in literal

@@ -1,0 +1,190 @@
+"""Petitions performed on GitHub: comments, reviews and pull requests."""
+
+import re
+import time
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, timedelta
+from typing import Any
+
+from kingdom.bus.effect import Absent, Acked, Answer, Attempt, Finding, Happened, Rejected, Throttled, Unclear
+from kingdom.bus.http_outcome import retry_after
+from kingdom.court.petitions.api import LONGEST_CALL, Api, Reply, answer_of, must_be
+from kingdom.court.petitions.bodies import GithubComment, GithubPullRequest, GithubReview, stored_body
+from kingdom.court.petitions.effects import SETTLES_AFTER, PetitionEffect, since_of
+from kingdom.errors import Transient
+
+_NAME = "GitHub"
+_PAGE = 100
+_PAGES_MAX = 100
+_NEXT = re.compile(r'<([^>]+)>;\s*rel="next"')
+# GitHub asks for it where it names no time.
+_SHORTEST_WAIT = timedelta(minutes=1)
+_FORBIDDEN, _NOT_FOUND, _INVALID, _TOO_MANY = 403, 404, 422, 429
+
+
+class GithubApi(Api):
+    """GitHub's REST interface for the account of a token."""
+
+    def __init__(self, url: str, token: str, longest_call: timedelta = LONGEST_CALL) -> None:
+        headers = {
+            "Authorization": f"Bearer {token}",
+            "Accept": "application/vnd.github+json",
+            "X-GitHub-Api-Version": "2022-11-28",
+        }
+        super().__init__(url, headers, longest_call)
+
+    async def every(self, path: str, **parameters: str | int) -> AsyncIterator[dict[str, Any]]:
+        """Yield everything of a list, page by page."""
+        reply = await self.ask(path, per_page=_PAGE, **parameters)
+        for _ in range(_PAGES_MAX):
+            for item in must_be(reply, list, _NAME):
+                yield item
+            following = _NEXT.search(reply.headers.get("Link", ""))
+            if not following:
+                return
+            reply = await self.ask(following.group(1))
+        raise Transient(f"{_NAME} lists more under {path} than can be looked through")
+
+
+class GithubPetitions(PetitionEffect):
+    """Performs what goes to GitHub; an invisible mark at the end of each text tells whether it is there."""
+
+    def __init__(self, api: GithubApi, settles_after: timedelta = SETTLES_AFTER) -> None:
+        super().__init__(_NAME, api, settles_after)
+        self._github = api
+
+    async def send(self, attempt: Attempt) -> Answer:
+        """Write the comment or the review, or open the pull request."""
+        document = attempt.request["body"]
+        match attempt.request["kind"]:
+            case "github.comment":
+                comment = stored_body(GithubComment, document)
+                path = f"/repos/{comment.repo}/issues/{comment.number}/comments"
+                return _answer(await self._api.send(path, {"body": marked(comment.body, attempt)}))
+            case "github.review":
+                review = stored_body(GithubReview, document)
+                path = f"/repos/{review.repo}/pulls/{review.number}/reviews"
+                said = {"event": review.event, "body": marked(review.body, attempt)}
+                return _answer(await self._api.send(path, said))
+            case "github.pull_request":
+                return await self._open(stored_body(GithubPullRequest, document), attempt)
+            case kind:
+                return Rejected(f"nobody here knows how to perform {kind}")
+
+    async def reconcile(self, attempt: Attempt) -> Finding:
+        """Look for what any attempt of the same petition left behind."""
+        document, since = attempt.request["body"], since_of(attempt).astimezone(UTC)
+        match attempt.request["kind"]:
+            case "github.comment":
+                comment = stored_body(GithubComment, document)
+                path = f"/repos/{comment.repo}/issues/{comment.number}/comments"
+                return await self._look(attempt, path, since=f"{since:%Y-%m-%dT%H:%M:%SZ}")
+            case "github.review":
+                review = stored_body(GithubReview, document)
+                return await self._look(attempt, f"/repos/{review.repo}/pulls/{review.number}/reviews")
+            case "github.pull_request":
+                pull = await self._existing(stored_body(GithubPullRequest, document), attempt)
+                return Happened(_response(pull)) if pull else Absent()
+            case kind:
+                return Unclear(f"nobody here knows how to look for {kind}")
+
+    async def _look(self, attempt: Attempt, path: str, **parameters: str) -> Finding:
+        async for item in self._github.every(path, **parameters):
+            if is_marked(item.get("body"), attempt):
+                return Happened(_response(item))
+        return Absent()
+
+    async def _open(self, wanted: GithubPullRequest, attempt: Attempt) -> Answer:
+        """Give the commit its branch and open the pull request; either may be there already."""
+        if wrong := await self._branch(wanted):
+            return wrong
+        said = {
+            "title": wanted.title,
+            "body": marked(wanted.body, attempt),
+            "head": wanted.head,
+            "base": wanted.base,
+        }
+        reply = await self._api.send(f"/repos/{wanted.repo}/pulls", said)
+        if reply.status == _INVALID and (pull := await self._existing(wanted, attempt)):
+            return Acked(_response(pull))
+        return _answer(reply)
+
+    async def _branch(self, wanted: GithubPullRequest) -> Answer | None:
+        """Have the branch at its commit; returns why that cannot be."""
+        said = {"ref": f"refs/heads/{wanted.head}", "sha": wanted.head_sha}
+        reply = await self._api.send(f"/repos/{wanted.repo}/git/refs", said)
+        if reply.ok:
+            return None
+        if reply.status != _INVALID:
+            return _answer(reply)
+        there = await self._api.ask(f"/repos/{wanted.repo}/git/ref/heads/{wanted.head}")
+        if there.status == _NOT_FOUND:
+            return Rejected(
+                f"GitHub has no commit {wanted.head_sha[:12]} for the branch {wanted.head} ({_words(reply)}):"
+                f" let the checkpoints of this Git be pushed to {wanted.repo}"
+            )
+        if not there.ok:
+            return _answer(there)
+        commit = must_be(there, dict, _NAME)["object"]["sha"]
+        if commit == wanted.head_sha:
+            return None
+        return Rejected(f"the branch {wanted.head} is at {commit[:12]} already, and not at {wanted.head_sha[:12]}")
+
+    async def _existing(self, wanted: GithubPullRequest, attempt: Attempt) -> dict[str, Any] | None:
+        """Return the pull request of a branch: ours in any state, or an open one of somebody else."""
+        owner = wanted.repo.partition("/")[0]
+        about = {"head": f"{owner}:{wanted.head}", "base": wanted.base, "state": "all"}
+        async for pull in self._github.every(f"/repos/{wanted.repo}/pulls", **about):
+            if is_marked(pull.get("body"), attempt) or pull["state"] == "open":
+                return pull
+        return None
+
+
+def marked(text: str, attempt: Attempt) -> str:
+    """Return a text with a mark that readers do not see."""
+    return f"{text.rstrip()}\n\n<!-- kingdom:{attempt.identifier} {attempt.request['mark']} -->".lstrip()
+
+
+def is_marked(text: Any, attempt: Attempt) -> bool:
+    """Tell whether any attempt of the same petition wrote a text."""
+    return isinstance(text, str) and text.rstrip().endswith(f" {attempt.request['mark']} -->")
+
+
+def _response(item: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: item[key] for name, key in (("url", "html_url"), ("id", "id"), ("number", "number")) if key in item}
+
+
+def _answer(reply: Reply) -> Answer:
+    """Return what a reply of GitHub means; its limits come as 403 too."""
+    words = _words(reply)
+    if reply.status in (_FORBIDDEN, _TOO_MANY) and (wait := _wait(reply, words)):
+        return Throttled(wait, f"{_NAME} answered {reply.status}: {words}")
+    return answer_of(reply, _NAME, words, _response(reply.body) if isinstance(reply.body, dict) else {})
+
+
+def _wait(reply: Reply, words: str) -> timedelta | None:
+    """Return how long GitHub wants to be left alone; None where it simply forbids."""
+    if wait := retry_after(reply.headers):
+        return wait
+    if reply.headers.get("X-RateLimit-Remaining") == "0":
+        reset = reply.headers.get("X-RateLimit-Reset", "")
+        left = timedelta(seconds=int(reset) - time.time()) if reset.isdecimal() else _SHORTEST_WAIT
+        return max(left, timedelta(seconds=1))
+    limited = reply.status == _TOO_MANY or "rate limit" in words.lower()
+    return _SHORTEST_WAIT if limited else None
+
+
+def _words(reply: Reply) -> str:
+    """Return what GitHub says of an error, with its details."""
+    if not isinstance(reply.body, dict):
+        return ""
+    details = reply.body.get("errors")
+    parts = [reply.body.get("message"), *(details if isinstance(details, list) else [])]
+    return ": ".join(_detail(part) for part in parts if part)
+
+
+def _detail(part: Any) -> str:
+    if not isinstance(part, dict):
+        return str(part)
+    words = part.get("message") or " ".join(str(part[name]) for name in ("resource", "field", "code") if name in part)
+    return str(words)

@@ -1,0 +1,159 @@
+"""Petitions performed in Jira: comments and transitions."""
+
+import base64
+from collections.abc import AsyncIterator, Iterator, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from kingdom.bus.effect import Absent, Acked, Answer, Attempt, Finding, Happened, Rejected, Unclear
+from kingdom.court.petitions.api import LONGEST_CALL, Api, Reply, answer_of, must_be
+from kingdom.court.petitions.bodies import JiraComment, JiraTransition, stored_body
+from kingdom.court.petitions.effects import SETTLES_AFTER, PetitionEffect, since_of
+from kingdom.errors import Transient
+
+_NAME = "Jira"
+_PAGE = 100
+_PAGES_MAX = 100
+_GREY = "#97a0af"
+
+
+class JiraApi(Api):
+    """Jira's REST interface for the account of an email and a token; without an email the token is a bearer."""
+
+    def __init__(self, url: str, email: str, token: str, longest_call: timedelta = LONGEST_CALL) -> None:
+        basic = base64.b64encode(f"{email}:{token}".encode()).decode()
+        authorization = f"Basic {basic}" if email else f"Bearer {token}"
+        super().__init__(url, {"Authorization": authorization, "Accept": "application/json"}, longest_call)
+
+    async def comments(self, key: str, since: datetime) -> AsyncIterator[dict[str, Any]]:
+        """Yield the comments on a ticket that are not older, the newest first."""
+        path, start = f"/rest/api/3/issue/{key}/comment", 0
+        for _ in range(_PAGES_MAX):
+            reply = await self.ask(path, orderBy="-created", startAt=start, maxResults=_PAGE)
+            found = must_be(reply, dict, _NAME)["comments"]
+            for comment in found:
+                if datetime.fromisoformat(comment["created"]) < since:
+                    return
+                yield comment
+            if not found:
+                return
+            start += len(found)
+        raise Transient(f"{_NAME} has more comments on {key} than can be looked through")
+
+
+class JiraPetitions(PetitionEffect):
+    """Performs what goes to Jira; a small mark below each comment tells whether it is there."""
+
+    def __init__(self, api: JiraApi, settles_after: timedelta = SETTLES_AFTER) -> None:
+        super().__init__(_NAME, api, settles_after)
+        self._jira = api
+
+    async def send(self, attempt: Attempt) -> Answer:
+        """Write the comment or move the ticket."""
+        document = attempt.request["body"]
+        match attempt.request["kind"]:
+            case "jira.comment":
+                comment = stored_body(JiraComment, document)
+                said = {"body": _document(comment.body, _mark(attempt))}
+                reply = await self._api.send(f"/rest/api/3/issue/{comment.key}/comment", said)
+                return answer_of(reply, _NAME, _words(reply), self._comment(comment.key, reply.body))
+            case "jira.transition":
+                return await self._move(stored_body(JiraTransition, document))
+            case kind:
+                return Rejected(f"nobody here knows how to perform {kind}")
+
+    async def reconcile(self, attempt: Attempt) -> Finding:
+        """Look for what any attempt of the same petition left behind."""
+        document = attempt.request["body"]
+        match attempt.request["kind"]:
+            case "jira.comment":
+                wanted = stored_body(JiraComment, document)
+                async for comment in self._jira.comments(wanted.key, since_of(attempt)):
+                    if _mark(attempt) in _texts(comment.get("body")):
+                        return Happened(self._comment(wanted.key, comment))
+                return Absent()
+            case "jira.transition":
+                step = stored_body(JiraTransition, document)
+                reply = await self._api.ask(f"/rest/api/3/issue/{step.key}", fields="status", expand="changelog")
+                ticket = must_be(reply, dict, _NAME)
+                return Happened(self._ticket(step)) if _has_been(ticket, step.to, since_of(attempt)) else Absent()
+            case kind:
+                return Unclear(f"nobody here knows how to look for {kind}")
+
+    async def _move(self, wanted: JiraTransition) -> Answer:
+        """Take the step that leads to a status, unless the ticket has it."""
+        path = f"/rest/api/3/issue/{wanted.key}"
+        reply = await self._api.ask(path, fields="status")
+        if not reply.ok:
+            return answer_of(reply, _NAME, _words(reply), {})
+        if _is(must_be(reply, dict, _NAME)["fields"]["status"]["name"], wanted.to):
+            return Acked({**self._ticket(wanted), "unchanged": True})
+        reply = await self._api.ask(f"{path}/transitions")
+        if not reply.ok:
+            return answer_of(reply, _NAME, _words(reply), {})
+        steps = must_be(reply, dict, _NAME)["transitions"]
+        fitting = [step for step in steps if _is(step["to"]["name"], wanted.to)]
+        if not fitting:
+            names = ", ".join(sorted({step["to"]["name"] for step in steps})) or "none"
+            return Rejected(
+                f"no step leads {wanted.key} to {wanted.to!r} from where it is; these can be reached: {names}"
+            )
+        reply = await self._api.send(f"{path}/transitions", {"transition": {"id": fitting[0]["id"]}})
+        return answer_of(reply, _NAME, _words(reply), self._ticket(wanted))
+
+    def _ticket(self, wanted: JiraTransition) -> dict[str, Any]:
+        return {"url": f"{self._api.url}/browse/{wanted.key}", "to": wanted.to}
+
+    def _comment(self, key: str, comment: Any) -> dict[str, Any]:
+        if not isinstance(comment, dict) or "id" not in comment:
+            return {}
+        return {"url": f"{self._api.url}/browse/{key}?focusedCommentId={comment['id']}", "id": comment["id"]}
+
+
+def _mark(attempt: Attempt) -> str:
+    return f"kingdom {attempt.request['mark']}"
+
+
+def _document(text: str, mark: str) -> dict[str, Any]:
+    """Return a text as Jira keeps it, a paragraph for each line, and the mark small and grey below."""
+    paragraphs: list[dict[str, Any]] = [
+        {"type": "paragraph", "content": [{"type": "text", "text": line}]} if line else {"type": "paragraph"}
+        for line in text.rstrip().splitlines()
+    ]
+    looks = [{"type": "subsup", "attrs": {"type": "sub"}}, {"type": "textColor", "attrs": {"color": _GREY}}]
+    small = {"type": "text", "text": mark, "marks": looks}
+    return {"type": "doc", "version": 1, "content": [*paragraphs, {"type": "paragraph", "content": [small]}]}
+
+
+def _texts(node: Any) -> Iterator[str]:
+    """Yield every piece of text of a document."""
+    if isinstance(node, dict):
+        if isinstance(node.get("text"), str):
+            yield node["text"]
+        for child in node.get("content", ()):
+            yield from _texts(child)
+
+
+def _has_been(ticket: Mapping[str, Any], status: str, since: datetime) -> bool:
+    """Tell whether a ticket has a status, or has had it at some time since then."""
+    if _is(ticket["fields"]["status"]["name"], status):
+        return True
+    return any(
+        item["field"] == "status" and _is(item["toString"], status)
+        for history in ticket.get("changelog", {}).get("histories", ())
+        if datetime.fromisoformat(history["created"]) >= since
+        for item in history["items"]
+    )
+
+
+def _is(name: Any, wanted: str) -> bool:
+    return str(name).strip().casefold() == wanted.strip().casefold()
+
+
+def _words(reply: Reply) -> str:
+    """Return what Jira says of an error."""
+    if not isinstance(reply.body, dict):
+        return ""
+    messages, errors = reply.body.get("errorMessages") or (), reply.body.get("errors") or {}
+    named = [f"{field}: {words}" for field, words in errors.items()] if isinstance(errors, dict) else []
+    return "; ".join([*map(str, messages), *named]) or str(reply.body.get("message", ""))

@@ -1,0 +1,271 @@
+r"""Prompts with the values of an event in them; values are foreign text, which stays data.
+
+    {{ payload.title }}          the value on one line, without control characters and backticks
+    {{ quote payload.body }}     alone on its line: a text of many lines, each of them after `> `
+    {{ json payload.number }}    the value as JSON, for scripts
+
+A value is never read as a prompt again. `{{ git }}` is the checkout of the event's repository, and `\{{` is no
+placeholder but two braces.
+"""
+
+import json
+import re
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from kingdom.court.documents import Assignment, ExternalEvent
+from kingdom.errors import Misconfigured, Permanent
+from kingdom.workflow.model.refs import GitRef
+from kingdom.workflow.model.template import WorkDefinition, WorkflowTemplate
+from kingdom.workflow.registry import ID_PATTERN
+from kingdom.workflow.templates import slug
+
+PROMPT_BYTES_MAX = 200 * 1024
+MEMORY_BYTES_MAX = PROMPT_BYTES_MAX // 5
+# In the place of a Git's id: the repository of the event.
+EVENT_REPO = "event-repo"
+
+# What can be named; a payload has whatever its source gave it.
+_PAYLOAD = "payload."
+_NAMES = (
+    *("repo", "git", "memory"),
+    *("event.id", "event.type", "event.source", "event.priority", "event.created_at"),
+    *("task.id", "task.type", "task.event_id", "task.priority", "task.created_at"),
+)
+_BRACES = re.compile(r"\\\{\{|\{\{(?P<inside>.*?)\}\}|\{\{")
+_INSIDE = re.compile(r"\s*(?:(?P<form>quote|json)\s+)?(?P<path>[A-Za-z]\w*(?:\.[\w-]+)*)\s*")
+_GIT = re.compile(r"\{\{\s*git\s*\}\}")
+_FENCE = re.compile(r"(?P<fence>`{3,})(?P<kind>\w*)")
+# What makes more of a line than a line of text: headings and fences.
+_MARKUP = re.compile(r"[ \t]*(?:(?:[-*+>]|\d+[.)])[ \t]+)*(?=#|~~~|===|---|```)")
+_BREAKS = re.compile(r"\s+")
+# Invisible characters that many scripts and emoji are written with.
+_JOINERS = "\u200c\u200d"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What a prompt can show; `git` is the Git of `repo`."""
+
+    payload: Mapping[str, Any]
+    repo: str = ""
+    event: Mapping[str, Any]
+    task: Mapping[str, Any]
+    memory: str = ""
+    git: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Placeholder:
+    form: str
+    path: str
+
+
+def context_of(assignment: Assignment, event: ExternalEvent | None, *, repo: str, memory: str = "") -> Context:
+    """Return what the prompts of an assignment can show; without its event the assignment tells what it knows."""
+    return Context(
+        payload=assignment.payload,
+        repo=repo,
+        event=msgspec.to_builtins(event) if event else {"id": assignment.event_id, "type": assignment.type},
+        task=msgspec.to_builtins(assignment),
+        memory=memory,
+    )
+
+
+def render(text: str, context: Context) -> str:
+    """Return a prompt with its values; what is missing stays empty, see `missing`."""
+    rendered = "\n".join(_rendered_line(line, context) for line in text.split("\n"))
+    size = len(rendered.encode())
+    if size > PROMPT_BYTES_MAX:
+        raise Permanent(
+            f"a prompt has {size} bytes with its values, {PROMPT_BYTES_MAX} are allowed: show less of the event in it"
+        )
+    return rendered
+
+
+def missing(text: str, context: Context) -> tuple[str, ...]:
+    """Return the names of the values that a prompt asks for and nobody gave."""
+    named = (_read(match, line) for line in text.split("\n") for match in _BRACES.finditer(line))
+    paths = [each.path for each in named if each]
+    return tuple(dict.fromkeys(path for path in paths if _value(path, context) is None))
+
+
+def mistakes(text: str) -> Iterator[tuple[int, str]]:
+    """Yield what is wrong with the placeholders of a prompt, each with its line."""
+    fence = script = ""
+    for number, line in enumerate(text.split("\n"), start=1):
+        if fence:
+            if line.rstrip() == fence:
+                fence = script = ""
+        elif opening := _FENCE.match(line):
+            fence, script = opening["fence"], opening["kind"]
+        for match in _BRACES.finditer(line):
+            try:
+                placeholder = _read(match, line)
+            except Misconfigured as error:
+                yield number, str(error)
+                continue
+            if placeholder and script == "script" and placeholder.form != "json" and placeholder.path != "git":
+                yield number, f"{match[0]} could end the step it stands in: write {{{{ json {placeholder.path} }}}}"
+
+
+def render_template(template: WorkflowTemplate, context: Context, git_of: Callable[[str], str]) -> WorkflowTemplate:
+    """Return a template whose prompts have their values, and whose `event-repo` is the Git of the event's repository.
+
+    Of the values only `{{ git }}` reaches the commands under `verify`: they run in a shell.
+    """
+    if needs_repo(template):
+        context = replace(context, git=_git(context.repo, template, git_of))
+
+    def rendered(work: WorkDefinition) -> WorkDefinition:
+        return msgspec.structs.replace(
+            work,
+            tasks=tuple(msgspec.structs.replace(task, query=render(task.query, context)) for task in work.tasks),
+            verify=tuple(_GIT.sub(context.git, check) for check in work.verify),
+            git_refs=_placed(work.git_refs, context.git),
+        )
+
+    works = tuple(rendered(work) for work in template.works)
+    return msgspec.structs.replace(template, works=works, git_refs=_placed(template.git_refs, context.git))
+
+
+def needs_repo(template: WorkflowTemplate) -> bool:
+    """Tell whether runs of a template work in the repository of their event."""
+    refs = [*template.git_refs, *(ref for work in template.works for ref in work.git_refs)]
+    return any(ref.git_id == EVENT_REPO for ref in refs)
+
+
+def git_id_of(repo: str) -> str:
+    """Return the id under which the Git of a repository is looked for: acme-shop for acme/shop."""
+    return slug(repo)
+
+
+def one_line(value: object) -> str:
+    """Return a value as text that cannot leave its line, steer a terminal, or begin or end a piece of code."""
+    return _BREAKS.sub(" ", _visible(_words(value).replace("`", "'"))).strip()
+
+
+def newest_lines(text: str, bytes_max: int) -> str:
+    """Return the last whole lines of a text that fit."""
+    lines = text.splitlines(keepends=True)
+    size = 0
+    for number, line in enumerate(reversed(lines)):
+        size += len(line.encode())
+        if size > bytes_max:
+            return "".join(lines[len(lines) - number :])
+    return text
+
+
+def _rendered_line(line: str, context: Context) -> str:
+    first = _BRACES.search(line)
+    if first is None:
+        return line
+    before = line[: first.start()]
+    alone = _read(first, line)
+    if alone and alone.form == "quote":
+        return _quoted(_value(alone.path, context), before)
+
+    def filled(match: re.Match[str]) -> str:
+        placeholder = _read(match, line)
+        if placeholder is None:
+            return "{{"
+        value = _value(placeholder.path, context)
+        return _json(value) if placeholder.form == "json" else one_line(value)
+
+    rendered = _BRACES.sub(filled, line)
+    markup = _MARKUP.match(rendered)
+    if markup and not _MARKUP.match(before):
+        return f"{rendered[: markup.end()]}\\{rendered[markup.end() :]}"
+    return rendered
+
+
+def _read(match: re.Match[str], line: str) -> _Placeholder | None:
+    """Return what stands in double braces; None for braces that are meant as such."""
+    if match[0].startswith("\\"):
+        return None
+    inside = _INSIDE.fullmatch(match["inside"] or "")
+    if inside is None:
+        raise Misconfigured(f"{match[0]} is no placeholder such as {{{{ payload.title }}}}; \\{{{{ are just braces")
+    placeholder = _Placeholder(form=inside["form"] or "", path=inside["path"])
+    if placeholder.path not in _NAMES and not placeholder.path.startswith(_PAYLOAD):
+        raise Misconfigured(f"{match[0]} is not known; there are: {_PAYLOAD}…, {', '.join(_NAMES)}")
+    if placeholder.form == "quote" and line.strip() != match[0]:
+        raise Misconfigured(f"{match[0]} becomes several lines: let it stand on a line of its own")
+    if placeholder.path == "memory" and placeholder.form != "quote":
+        raise Misconfigured("memory has several lines: write {{ quote memory }}")
+    return placeholder
+
+
+def _value(path: str, context: Context) -> Any:
+    """Return what a path leads to, None where that is nothing."""
+    root, *rest = path.split(".")
+    if root == "memory":
+        return newest_lines(context.memory, MEMORY_BYTES_MAX)
+    found: Any = getattr(context, root)
+    for step in rest:
+        if isinstance(found, Mapping):
+            found = found.get(step)
+        elif isinstance(found, list | tuple) and step.isdecimal() and int(step) < len(found):
+            found = found[int(step)]
+        else:
+            return None
+    return None if found == "" and not rest else found
+
+
+def _words(value: object) -> str:
+    match value:
+        case None:
+            return ""
+        case str():
+            return value
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _json(value: object) -> str:
+    # Half a surrogate is no text to those who read this.
+    whole = json.dumps(value, ensure_ascii=False, default=str).encode("utf-8", "replace")
+    return json.dumps(json.loads(whole))
+
+
+def _quoted(value: object, indent: str) -> str:
+    return "\n".join(f"{indent}> {_visible(line)}".rstrip() for line in _words(value).splitlines())
+
+
+def _visible(text: str) -> str:
+    """Return a text without what nobody sees: characters that steer, turn or hide others."""
+
+    def shown(character: str) -> str:
+        match unicodedata.category(character):
+            case "Cc" | "Zl" | "Zp":
+                return character if character == "\t" else " "
+            case "Cf" | "Cs":
+                return character if character in _JOINERS else ""
+        return character
+
+    return "".join(map(shown, text))
+
+
+def _git(repo: str, template: WorkflowTemplate, git_of: Callable[[str], str]) -> str:
+    if not repo:
+        raise Misconfigured(
+            f"{template.id} works in the repository of its event, and this one has none:"
+            " give the General a default_repo"
+        )
+    git = git_of(repo)
+    if not re.fullmatch(ID_PATTERN, git):
+        raise Misconfigured(f"{git!r} cannot be the Git of {repo!r}: it is no id of a Git")
+    return git
+
+
+def _placed(refs: tuple[GitRef, ...], git: str) -> tuple[GitRef, ...]:
+    """Return references in which the event's repository has its own id; one that names it already stays as it is."""
+    named = {ref.git_id for ref in refs}
+    return tuple(
+        msgspec.structs.replace(ref, git_id=git) if ref.git_id == EVENT_REPO else ref
+        for ref in refs
+        if ref.git_id != EVENT_REPO or git not in named
+    )

@@ -1,0 +1,145 @@
+"""Where the documents of the court are kept, and the few steps that several roles take with them."""
+
+from datetime import date, timedelta
+from typing import Any, TypeVar
+
+import msgspec
+
+from kingdom.bus.port import Transaction
+from kingdom.bus.record import Adoption, Record, RecordKind
+from kingdom.bus.sequence import next_id
+from kingdom.chronicle.catalogue import chronicle
+from kingdom.chronicle.events import EventDetected
+from kingdom.clock import utc_now
+from kingdom.court.documents import (
+    Assignment,
+    AssignmentStatus,
+    EventStatus,
+    ExternalEvent,
+    Message,
+    MessageStatus,
+    MessageType,
+    Urgency,
+)
+from kingdom.court.streams import event_received, message_queued
+from kingdom.errors import NotFound
+
+# For so long a thing that was seen is not taken for a new one.
+SEEN_KEPT = timedelta(days=30)
+SEEN = "seen"
+_QUEUE_KEPT = timedelta(days=7)
+_RESULTS_KEPT = timedelta(days=7)
+CURRENT = "current"
+ENDED = "ended"
+
+
+def _adopted(document: Any) -> Record:
+    """Return a document that a person dropped into the queue as a new event."""
+    event = ExternalEvent.read(document).as_new()
+    return Record(kind="event", id=event.id, state=event.status, doc=msgspec.to_builtins(event))
+
+
+EVENTS = RecordKind(
+    name="event",
+    directories={
+        EventStatus.PENDING: "queue/events/pending",
+        EventStatus.DISPATCHED: "queue/events/dispatched",
+        EventStatus.COMPLETED: "queue/events/completed",
+        EventStatus.FAILED: "queue/events/completed",
+    },
+    final=frozenset({EventStatus.COMPLETED, EventStatus.FAILED}),
+    retention=_QUEUE_KEPT,
+    adoption=Adoption(state=EventStatus.PENDING, read=_adopted, announce=lambda record: event_received(record.id)),
+)
+ASSIGNMENTS = RecordKind(
+    name="task",
+    directories={
+        AssignmentStatus.PENDING: "queue/tasks/pending",
+        AssignmentStatus.IN_PROGRESS: "queue/tasks/in_progress",
+        AssignmentStatus.NEEDS_HUMAN: "queue/tasks/in_progress",
+        AssignmentStatus.COMPLETED: "queue/tasks/completed",
+        AssignmentStatus.FAILED: "queue/tasks/completed",
+        AssignmentStatus.SKIPPED: "queue/tasks/completed",
+    },
+    final=frozenset({AssignmentStatus.COMPLETED, AssignmentStatus.FAILED, AssignmentStatus.SKIPPED}),
+    retention=_QUEUE_KEPT,
+)
+MESSAGES = RecordKind(
+    name="message",
+    directories={MessageStatus.PENDING: "queue/messages/pending", MessageStatus.SENT: "queue/messages/sent"},
+    final=frozenset({MessageStatus.SENT}),
+    retention=_QUEUE_KEPT,
+)
+# The final result of an assignment under its id, and beside it what its soldier said, under `{id}-raw`.
+RESULTS = RecordKind(
+    name="result", directories={ENDED: "state/results"}, final=frozenset({ENDED}), retention=_RESULTS_KEPT
+)
+KINDS = (EVENTS, ASSIGNMENTS, MESSAGES, RESULTS)
+
+_Document = TypeVar("_Document", ExternalEvent, Assignment, Message)
+_KIND_OF: dict[type, RecordKind] = {ExternalEvent: EVENTS, Assignment: ASSIGNMENTS, Message: MESSAGES}
+
+
+async def load(transaction: Transaction, kind: type[_Document], document_id: str) -> tuple[Record, _Document]:
+    """Return an event, an assignment or a message as it is stored."""
+    record = await transaction.get(_KIND_OF[kind].name, document_id)
+    if record is None:
+        raise NotFound(f"there is no {_KIND_OF[kind].name} {document_id!r}")
+    return record, msgspec.convert(record.doc, kind)
+
+
+async def save(transaction: Transaction, document: _Document, record: Record | None = None) -> None:
+    """Store an event, an assignment or a message in the state that it tells itself."""
+    await transaction.put(
+        Record(
+            kind=_KIND_OF[type(document)].name,
+            id=document.id,
+            version=record.version if record else 0,
+            state=document.status,
+            owner=_owner(document),
+            doc=msgspec.to_builtins(document),
+        )
+    )
+
+
+async def receive(transaction: Transaction, event: ExternalEvent, actor: str, seen_kept: timedelta = SEEN_KEPT) -> bool:
+    """Take in an event that nobody told of before, and tell the King; False where it was seen already."""
+    if not await transaction.once(SEEN, event.id, seen_kept):
+        return False
+    await save(transaction, event)
+    await transaction.publish(event_received(event.id))
+    detected = EventDetected(event_id=event.id, source=event.source, event_type=event.type)
+    await chronicle(transaction, detected, actor)
+    return True
+
+
+async def tell_people(
+    transaction: Transaction,
+    kind: MessageType,
+    content: str,
+    *,
+    channel: str,
+    thread: str,
+    today: date,
+    context: dict[str, Any] | None = None,
+    urgency: Urgency = Urgency.NORMAL,
+) -> Message:
+    """Queue a message for the Envoy; `thread` is the assignment to which it belongs, or what else keeps its order."""
+    message = Message(
+        id=await next_id(transaction, "msg", today),
+        type=kind,
+        channel=channel,
+        urgency=urgency,
+        content=content,
+        context=context or {},
+        created_at=utc_now(),
+        status=MessageStatus.PENDING,
+    )
+    await save(transaction, message)
+    await transaction.publish(message_queued(message.id, thread))
+    return message
+
+
+def _owner(document: ExternalEvent | Assignment | Message) -> str | None:
+    """Return by what an assignment is found together with all that belongs to the same root."""
+    return document.root_id if isinstance(document, Assignment) else None

@@ -1,0 +1,1 @@
+"""The Sentinel: notices what happens outside, each thing once."""

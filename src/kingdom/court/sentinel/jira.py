@@ -1,0 +1,190 @@
+"""Tickets of Jira as a search finds them, read as what is new about them. Pure; their texts are of strangers."""
+
+import re
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from kingdom.court.documents import EventStatus, ExternalEvent, Priority
+from kingdom.court.sentinel.records import Ticket
+from kingdom.court.sentinel.untrusted import NAME_MAX, TITLE_MAX, clean, fitted, moment, stamp
+from kingdom.errors import MalformedEvent
+
+ASSIGNED = "jira.ticket.assigned"
+UPDATED = "jira.ticket.updated"
+COMMENTED = "jira.ticket.commented"
+_KEY = re.compile(r"[A-Z][A-Z0-9_]{0,79}-[1-9][0-9]{0,11}")
+_COMMENTS_MAX = 20
+# All of them together still leave room in a prompt.
+_COMMENT_TEXT_MAX = 4_000
+
+
+class _Account(msgspec.Struct, rename="camel"):
+    account_id: str = ""
+    display_name: str = ""
+
+
+class _Status(msgspec.Struct):
+    name: str
+
+
+class _Fields(msgspec.Struct):
+    status: _Status
+    updated: str
+    summary: str | None = None
+    assignee: _Account | None = None
+    reporter: _Account | None = None
+
+
+class _Item(msgspec.Struct):
+    field: str
+    to: str | None = None
+
+
+class _History(msgspec.Struct):
+    created: str
+    items: list[_Item] = []
+    author: _Account | None = None
+
+
+class _Changelog(msgspec.Struct):
+    histories: list[_History] = []
+    total: int = 0
+
+
+class _Issue(msgspec.Struct):
+    key: str
+    fields: _Fields
+    changelog: _Changelog = msgspec.field(default_factory=_Changelog)
+
+
+class Comment(msgspec.Struct):
+    """A comment below a ticket."""
+
+    id: str
+    created: str
+    body: Any = ""
+    author: _Account | None = None
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """A ticket that a search found."""
+
+    key: str
+    updated: datetime
+    issue: _Issue
+
+    def is_news_to(self, known: Ticket | None) -> bool:
+        """Tell whether something happened to it since we looked last."""
+        return known is None or self.updated > known.known_until
+
+
+def parse_issue(document: Any) -> Found:
+    """Read one ticket of a search; one that makes no sense is refused as malformed."""
+    issue = fitted(document, _Issue)
+    if not _KEY.fullmatch(issue.key):
+        raise MalformedEvent("a ticket has a key such as QP-123")
+    return Found(key=issue.key, updated=moment(issue.fields.updated), issue=issue)
+
+
+def parse_comments(documents: Any) -> list[Comment]:
+    """Read comments; those that make no sense are left out."""
+    comments = []
+    for document in documents if isinstance(documents, list) else []:
+        try:
+            comment = fitted(document, Comment)
+            moment(comment.created)
+        except MalformedEvent:
+            continue
+        comments.append(comment)
+    return comments
+
+
+def news_of(
+    found: Found,
+    known: Ticket | None,
+    comments: Sequence[Comment],
+    *,
+    own_accounts: Collection[str],
+    url: str,
+    now: datetime,
+) -> tuple[Ticket, ExternalEvent | None]:
+    """Return what to remember of a ticket, and the event if somebody else than us did something that matters.
+
+    One look makes one event of a ticket, of the first type that fits: assigned, updated, commented. It carries all
+    new comments in any case.
+    """
+    since = known.known_until if known else None
+    said = [each for each in comments if since is not None and moment(each.created) > since]
+    status = clean(found.issue.fields.status.name, TITLE_MAX)
+    latest = max([found.updated, *(moment(each.created) for each in said)])
+    remembered = Ticket(key=found.key, status=status, known_until=latest)
+    others = [each for each in said if _id_of(each.author) not in own_accounts]
+    kind = _kind(found, known, others, own_accounts)
+    if kind is None:
+        return remembered, None
+    event = ExternalEvent(
+        id=f"evt-jira-{found.key.replace('_', '.')}-{stamp(found.updated)}",
+        type=kind,
+        source="jira",
+        repo=None,
+        payload={
+            "key": found.key,
+            "summary": clean(found.issue.fields.summary, TITLE_MAX),
+            "status": status,
+            "previous_status": known.status if known else None,
+            "url": f"{url.rstrip('/')}/browse/{found.key}",
+            "updated_at": found.updated.isoformat(),
+            "comments": [_shown(each) for each in others[-_COMMENTS_MAX:]],
+        },
+        priority=Priority.LOW if kind == COMMENTED else Priority.NORMAL,
+        created_at=now,
+        status=EventStatus.PENDING,
+    )
+    return remembered, event
+
+
+def _kind(found: Found, known: Ticket | None, said: Sequence[Comment], own_accounts: Collection[str]) -> str | None:
+    histories = [each for each in found.issue.changelog.histories if _is_after(each, known)]
+    others = [each for each in histories if _id_of(each.author) not in own_accounts]
+    if known is None:
+        reporter = _id_of(found.issue.fields.reporter)
+        # What we opened ourselves and nobody else touched is our own doing.
+        return ASSIGNED if others or reporter not in own_accounts or not reporter else None
+    if _changes(others, "assignee", _id_of(found.issue.fields.assignee)):
+        return ASSIGNED
+    moved = _changes(histories, "status", None)
+    is_moved = clean(found.issue.fields.status.name, TITLE_MAX) != known.status
+    # A change that the history does not show, since that was cut, was made by somebody.
+    if _changes(others, "status", None) or (is_moved and not moved):
+        return UPDATED
+    return COMMENTED if said else None
+
+
+def _changes(histories: Sequence[_History], field: str, to: str | None) -> bool:
+    items = [item for history in histories for item in history.items if item.field == field]
+    return any(to is None or (item.to and item.to == to) for item in items)
+
+
+def _is_after(history: _History, known: Ticket | None) -> bool:
+    try:
+        return known is None or moment(history.created) > known.known_until
+    except MalformedEvent:
+        return False
+
+
+def _id_of(account: _Account | None) -> str:
+    return account.account_id if account else ""
+
+
+def _shown(comment: Comment) -> dict[str, str]:
+    author = comment.author or _Account()
+    return {
+        "id": clean(comment.id, NAME_MAX),
+        "author": clean(author.display_name, NAME_MAX),
+        "account_id": clean(author.account_id, NAME_MAX),
+        "created_at": moment(comment.created).isoformat(),
+        "text": clean(comment.body, _COMMENT_TEXT_MAX) if isinstance(comment.body, str) else "",
+    }

@@ -1,0 +1,181 @@
+"""One look at the tickets of Jira: whole or not at all."""
+
+import base64
+import re
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from math import ceil
+from typing import Any
+
+import aiohttp
+import msgspec
+import structlog
+
+from kingdom.bus.port import Bus, Transaction
+from kingdom.clock import utc_now
+from kingdom.court.records import receive
+from kingdom.court.sentinel.asking import Reply, Round, ask, pause_of
+from kingdom.court.sentinel.jira import Comment, Found, news_of, parse_comments, parse_issue
+from kingdom.court.sentinel.records import ACTOR, Cursor, Ticket, recall, remember
+from kingdom.court.sentinel.settings import JiraSettings
+from kingdom.errors import MalformedEvent, Misconfigured, Transient
+from kingdom.workflow.records import change
+
+CURSOR = "jira"
+# What is indexed late is found all the same.
+_OVERLAP = timedelta(hours=1)
+_PAGES_MAX = 400
+_PAGE = 50
+_COMMENT_PAGES_MAX = 20
+_FIELDS = ("summary", "status", "assignee", "reporter", "updated")
+_GONE = (404, 410)
+_log = structlog.get_logger("kingdom.court.sentinel")
+
+
+async def poll_jira(
+    bus: Bus, session: aiohttp.ClientSession, settings: JiraSettings, clock: Callable[[], datetime] = utc_now
+) -> Round:
+    """Look once; the events, what is known of tickets and how far was read are stored in one transaction."""
+    now = clock()
+    async with bus.transaction() as transaction:
+        _, cursor = await recall(transaction, Cursor, CURSOR)
+    since = cursor.since - _OVERLAP if cursor else now - timedelta(hours=settings.look_back_hours)
+    reply, documents = await _search(session, settings, _jql(settings, since, now))
+    found = _understood(documents)
+    known = await _known(bus, found)
+    news = [each for each in found if each.is_news_to(known[each.key])]
+    own = settings.own_accounts or (await _own_account(session, settings) if news else ())
+    comments = {
+        each.key: await _comments(session, settings, each.key, ticket.known_until)
+        for each in news
+        if (ticket := known[each.key])
+    }
+
+    async def act(transaction: Transaction) -> tuple[int, int]:
+        received = seen = 0
+        for each in sorted(news, key=lambda one: one.key):
+            taken = await _take_in(transaction, each, comments.get(each.key), own, settings, now)
+            received += taken is True
+            seen += taken is False
+        record, stored = await recall(transaction, Cursor, CURSOR)
+        newest = max((min(each.updated, now) for each in found), default=since)
+        await remember(
+            transaction,
+            CURSOR,
+            Cursor(since=max(newest, stored.since) if stored else newest, polled_at=now),
+            record,
+        )
+        return received, seen
+
+    received, seen = await change(bus, act)
+    period = timedelta(seconds=settings.poll_seconds)
+    pause = pause_of(reply.headers) or period
+    return Round(received, seen, len(documents) - received - seen, max(period, pause))
+
+
+async def _take_in(
+    transaction: Transaction,
+    found: Found,
+    comments: Sequence[Comment] | None,
+    own_accounts: Sequence[str],
+    settings: JiraSettings,
+    now: datetime,
+) -> bool | None:
+    """Return whether an event was received, False where it was seen already and None where there is none."""
+    record, known = await recall(transaction, Ticket, found.key)
+    if not found.is_news_to(known):
+        return False
+    if known and comments is None:
+        # Somebody else met it first while we looked; the next look brings what is new since.
+        return None
+    ticket, event = news_of(found, known, comments or (), own_accounts=own_accounts, url=settings.url, now=now)
+    await remember(transaction, found.key, ticket, record)
+    if event is None:
+        return None
+    if await receive(transaction, event, ACTOR, settings.seen_kept):
+        return True
+    # The ticket says that this is news, so something else happened to it in the same second.
+    again = msgspec.structs.replace(event, id=f"{event.id}-{found.updated.microsecond // 1000:03d}")
+    return await receive(transaction, again, ACTOR, settings.seen_kept)
+
+
+def _jql(settings: JiraSettings, since: datetime, now: datetime) -> str:
+    """Return the search for what changed; by minutes before now, since a date would be read in the user's zone."""
+    if re.search(r"\border\s+by\b", settings.jql, re.IGNORECASE):
+        raise Misconfigured("jira.jql must not say ORDER BY: the Sentinel orders by what changed last")
+    minutes = max(1, ceil((now - since) / timedelta(minutes=1)))
+    return f"({settings.jql}) AND updated >= -{minutes}m ORDER BY updated ASC"
+
+
+async def _search(session: aiohttp.ClientSession, settings: JiraSettings, jql: str) -> tuple[Reply, list[Any]]:
+    """Return the last answer and all tickets of all pages."""
+    documents: list[Any] = []
+    token: str | None = None
+    for _ in range(_PAGES_MAX):
+        asked = {"jql": jql, "maxResults": _PAGE, "fields": list(_FIELDS), "expand": "changelog"}
+        if token:
+            asked["nextPageToken"] = token
+        url = f"{settings.url.rstrip('/')}/rest/api/2/search/jql"
+        reply = await ask(session, "POST", url, headers=_headers(settings), document=asked)
+        if reply is None or not isinstance(reply.body, dict) or not isinstance(reply.body.get("issues"), list):
+            raise Transient("Jira answered with something else than tickets")
+        documents += reply.body["issues"]
+        token = reply.body.get("nextPageToken")
+        if not isinstance(token, str) or not token or reply.body.get("isLast") is True:
+            return reply, documents
+    raise Transient(f"Jira has more than {_PAGES_MAX} pages of tickets: narrow jira.jql")
+
+
+def _understood(documents: Sequence[Any]) -> list[Found]:
+    """Return what can be read, each ticket as it was last; one that cannot be read hides no other."""
+    found: dict[str, Found] = {}
+    for document in documents:
+        try:
+            each = parse_issue(document)
+        except MalformedEvent as error:
+            _log.warning("ticket_not_understood", reason=str(error))
+            continue
+        found[each.key] = max(each, found.get(each.key, each), key=lambda one: one.updated)
+    return list(found.values())
+
+
+async def _known(bus: Bus, found: Sequence[Found]) -> dict[str, Ticket | None]:
+    async with bus.transaction() as transaction:
+        return {each.key: (await recall(transaction, Ticket, each.key))[1] for each in found}
+
+
+async def _own_account(session: aiohttp.ClientSession, settings: JiraSettings) -> tuple[str]:
+    """Return the id of the account whose token we have."""
+    url = f"{settings.url.rstrip('/')}/rest/api/2/myself"
+    reply = await ask(session, "GET", url, headers=_headers(settings))
+    account = reply.body.get("accountId") if reply and isinstance(reply.body, dict) else None
+    if not isinstance(account, str) or not account:
+        raise Transient("Jira does not tell which account is ours")
+    return (account,)
+
+
+async def _comments(
+    session: aiohttp.ClientSession, settings: JiraSettings, key: str, known_until: datetime
+) -> list[Comment]:
+    """Return the comments since a time, oldest first."""
+    url = f"{settings.url.rstrip('/')}/rest/api/2/issue/{key}/comment"
+    found: list[Comment] = []
+    for page in range(_COMMENT_PAGES_MAX):
+        params = {"orderBy": "-created", "maxResults": str(_PAGE), "startAt": str(page * _PAGE)}
+        reply = await ask(session, "GET", url, headers=_headers(settings), params=params, absent=_GONE)
+        if reply is None:
+            break
+        if not isinstance(reply.body, dict):
+            raise Transient("Jira answered with something else than comments")
+        documents = reply.body.get("comments")
+        comments = parse_comments(documents)
+        found += comments
+        is_past = any(datetime.fromisoformat(each.created) <= known_until for each in comments)
+        if is_past or not isinstance(documents, list) or len(documents) < _PAGE:
+            break
+    return found[::-1]
+
+
+def _headers(settings: JiraSettings) -> dict[str, str]:
+    secret = base64.b64encode(f"{settings.email}:{settings.token}".encode()).decode()
+    return {"Authorization": f"Basic {secret}", "Accept": "application/json", "User-Agent": "kingdom"}

@@ -1,0 +1,151 @@
+"""Where GitHub's webhooks arrive: nothing is believed before its signature, and acknowledged before its commit."""
+
+import asyncio
+import hashlib
+import hmac
+import logging
+import re
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+import structlog
+from aiohttp import web
+
+from kingdom.bus.port import Bus, Transaction
+from kingdom.clock import utc_now
+from kingdom.court.sentinel.filters import refusal
+from kingdom.court.sentinel.github import parse_webhook
+from kingdom.court.sentinel.happening import Dropped
+from kingdom.court.sentinel.records import Taken, take_in
+from kingdom.court.sentinel.settings import GitHubSettings, WebhookSettings
+from kingdom.court.sentinel.untrusted import decoded
+from kingdom.errors import KingdomError, MalformedEvent, Misconfigured
+from kingdom.workflow.records import change
+
+PATH = "/webhooks/github"
+DELIVERY = "delivery"
+_DELIVERY_KEPT = timedelta(days=30)
+_SIGNATURE = re.compile(r"sha256=[0-9a-f]{64}")
+_DELIVERY_ID = re.compile(r"[A-Za-z0-9-]{1,100}")
+_EVENT = re.compile(r"[a-z_]{1,60}")
+_PING = "ping"
+_log = structlog.get_logger("kingdom.court.sentinel")
+
+
+class Receiver:
+    """An HTTP server for the webhooks of GitHub; `url` leads to it once it has started."""
+
+    def __init__(self, bus: Bus, settings: GitHubSettings, clock: Callable[[], datetime] = utc_now) -> None:
+        if settings.webhook is None or not settings.webhook.secrets:
+            raise Misconfigured(
+                "webhooks need a secret: set github.webhook.secrets, or leave webhook out and poll only"
+            )
+        self._bus = bus
+        self._settings = settings
+        self._webhook: WebhookSettings = settings.webhook
+        self._clock = clock
+        application = web.Application(client_max_size=self._webhook.body_bytes_max)
+        application.router.add_post(PATH, self._receive)
+        application.router.add_get("/healthz", self._healthy)
+        self._runner = web.AppRunner(
+            application,
+            access_log=None,
+            shutdown_timeout=self._webhook.store_seconds,
+            # What strangers send does not fill our logs.
+            logger=_silence(),
+            # The signature is over the bytes as they came, and a small body must not become a large one.
+            auto_decompress=False,
+        )
+        self.url = ""
+
+    async def start(self) -> None:
+        """Begin to listen."""
+        await self._runner.setup()
+        await web.TCPSite(self._runner, self._webhook.host, self._webhook.port).start()
+        host, port = self._runner.addresses[0][:2]
+        self.url = f"http://{host}:{port}"
+        _log.info("webhooks_awaited", url=self.url + PATH)
+
+    async def stop(self) -> None:
+        """Answer what has arrived, then listen no more."""
+        await self._runner.cleanup()
+
+    async def _healthy(self, _: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _receive(self, request: web.Request) -> web.Response:
+        try:
+            return await self._answer(request)
+        except web.HTTPRequestEntityTooLarge:
+            return _said(413, "too large")
+        except MalformedEvent as error:
+            _log.warning("webhook_not_understood", reason=str(error))
+            return _said(400, "not understood")
+        except TimeoutError:
+            return _said(408, "too slow")
+        except KingdomError as error:
+            _log.error("webhook_not_stored", reason=str(error))
+            return _said(503, "try again later")
+        except (ConnectionError, web.RequestPayloadError):
+            return _said(400, "not understood")
+        except Exception:  # noqa: BLE001 - whatever a stranger sends, they learn nothing and the next one is served
+            _log.exception("webhook_failed")
+            return _said(500, "failed")
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        if not _SIGNATURE.fullmatch(request.headers.get("X-Hub-Signature-256", "")):
+            return _said(401, "not signed")
+        if request.content_type != "application/json":
+            return _said(415, "send application/json")
+        if (request.content_length or 0) > self._webhook.body_bytes_max:
+            return _said(413, "too large")
+        async with asyncio.timeout(self._webhook.body_seconds):
+            raw = await request.read()
+        if not self._is_signed(raw, request.headers["X-Hub-Signature-256"]):
+            return _said(401, "not signed")
+        event, delivery = request.headers.get("X-GitHub-Event", ""), request.headers.get("X-GitHub-Delivery", "")
+        if not _EVENT.fullmatch(event) or not _DELIVERY_ID.fullmatch(delivery):
+            return _said(400, "not understood")
+        document = decoded(raw)
+        if not isinstance(document, dict):
+            return _said(400, "not understood")
+        if event == _PING:
+            return _said(200, "pong")
+        return await self._take(event, delivery, document)
+
+    def _is_signed(self, raw: bytes, signature: str) -> bool:
+        """Tell whether one of the secrets made a signature; all are tried, so that time tells nothing."""
+        fits = [
+            hmac.compare_digest(f"sha256={hmac.new(secret.encode(), raw, hashlib.sha256).hexdigest()}", signature)
+            for secret in self._webhook.secrets
+        ]
+        return any(fits)
+
+    async def _take(self, event: str, delivery: str, document: object) -> web.Response:
+        happening = parse_webhook(event, document, self._settings.logins, self._clock())
+        if isinstance(happening, Dropped):
+            return _said(202, Taken.DROPPED)
+        why_not = refusal(happening, self._settings)
+
+        async def act(transaction: Transaction) -> Taken:
+            if not await transaction.once(DELIVERY, delivery, _DELIVERY_KEPT):
+                return Taken.SEEN
+            return await take_in(transaction, happening, why_not, self._settings.seen_kept)
+
+        try:
+            async with asyncio.timeout(self._webhook.store_seconds):
+                taken = await change(self._bus, act)
+        except TimeoutError:
+            _log.error("webhook_not_stored", reason="the store takes too long")
+            return _said(503, "try again later")
+        return _said(202, taken)
+
+
+def _silence() -> logging.Logger:
+    logger = logging.getLogger("kingdom.court.sentinel.http")
+    logger.setLevel(logging.CRITICAL + 1)
+    return logger
+
+
+def _said(status: int, words: str) -> web.Response:
+    return web.Response(status=status, text=f"{words}\n")

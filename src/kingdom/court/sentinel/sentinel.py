@@ -1,0 +1,104 @@
+"""The Sentinel at work: it looks at GitHub and Jira, each at its own pace, and listens for webhooks."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+import aiohttp
+import structlog
+
+from kingdom.bus.port import Bus
+from kingdom.bus.retry import RetryPolicy
+from kingdom.clock import utc_now
+from kingdom.court.sentinel.asking import TIMEOUT, Round
+from kingdom.court.sentinel.github_poll import poll_github
+from kingdom.court.sentinel.jira_poll import poll_jira
+from kingdom.court.sentinel.receiver import Receiver
+from kingdom.court.sentinel.records import forget_old
+from kingdom.court.sentinel.settings import SentinelSettings
+from kingdom.errors import KingdomError, Transient
+
+_BACKOFF = RetryPolicy(base=timedelta(seconds=2), cap=timedelta(minutes=5))
+_FORGET_EVERY = timedelta(hours=1)
+_log = structlog.get_logger("kingdom.court.sentinel")
+
+
+class Sentinel:
+    """Runs until it is stopped; any number may run at once, each thing is noticed once."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        settings: SentinelSettings,
+        *,
+        clock: Callable[[], datetime] = utc_now,
+        backoff: RetryPolicy = _BACKOFF,
+    ) -> None:
+        self._bus = bus
+        self._settings = settings
+        self._clock = clock
+        self._backoff = backoff
+        self._stopped = asyncio.Event()
+        github = settings.github
+        self.receiver = Receiver(bus, github, clock) if github and github.webhook else None
+
+    async def run(self) -> None:
+        """Watch until stopped."""
+        async with AsyncExitStack() as stack:
+            session = await stack.enter_async_context(aiohttp.ClientSession(timeout=TIMEOUT))
+            if self.receiver:
+                stack.push_async_callback(self.receiver.stop)
+                await self.receiver.start()
+            watching = [asyncio.create_task(each) for each in self._watches(session)]
+            stopping = asyncio.create_task(self._stopped.wait())
+            try:
+                await asyncio.wait([*watching, stopping], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                # A look that is cut off has changed nothing.
+                for task in (*watching, stopping):
+                    task.cancel()
+                ended = await asyncio.gather(*watching, return_exceptions=True)
+            for error in ended:
+                if isinstance(error, Exception):
+                    raise error
+
+    def stop(self, *, at_once: bool = False) -> None:  # noqa: ARG002 - it always ends at once
+        """Ask it to end."""
+        self._stopped.set()
+
+    def _watches(self, session: aiohttp.ClientSession) -> list[Coroutine[Any, Any, None]]:
+        watches = [self._again_and_again("memory", self._forget)]
+        if github := self._settings.github:
+            look = partial(poll_github, self._bus, session, github, self._clock)
+            watches.append(self._again_and_again("github", partial(_told, "github", look)))
+        if jira := self._settings.jira:
+            look = partial(poll_jira, self._bus, session, jira, self._clock)
+            watches.append(self._again_and_again("jira", partial(_told, "jira", look)))
+        return watches
+
+    async def _forget(self) -> timedelta:
+        await forget_old(self._bus, self._clock())
+        return _FORGET_EVERY
+
+    async def _again_and_again(self, name: str, act: Callable[[], Awaitable[timedelta]]) -> None:
+        failures = 0
+        while True:
+            try:
+                pause = await act()
+                failures = 0
+            except KingdomError as error:
+                failures += 1
+                asked = error.after if isinstance(error, Transient) else None
+                pause = max(self._backoff.delay(failures), asked or timedelta())
+                _log.warning("watch_failed", watch=name, reason=str(error), again_in_seconds=pause.total_seconds())
+            await asyncio.sleep(pause.total_seconds())
+
+
+async def _told(name: str, look: Callable[[], Awaitable[Round]]) -> timedelta:
+    brought = await look()
+    if brought.received:
+        _log.info("looked", source=name, received=brought.received, seen=brought.seen, dropped=brought.dropped)
+    return brought.again_after

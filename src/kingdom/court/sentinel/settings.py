@@ -1,0 +1,80 @@
+"""What the Sentinel watches, whose it counts as ours, and where it listens."""
+
+from datetime import timedelta
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+_Period = Annotated[float, Meta(gt=0)]
+_Count = Annotated[int, Meta(ge=1)]
+_MEGABYTE = 1 << 20
+
+
+class _Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Something that the file of settings says; a field that nobody knows is an error."""
+
+
+class _Source(_Entry, frozen=True, kw_only=True):
+    """What is watched."""
+
+    # For so long something that was seen is not taken for new.
+    seen_days: _Period = 30.0
+
+    @property
+    def seen_kept(self) -> timedelta:
+        """Return for how long something that was seen is not taken for new."""
+        return timedelta(days=self.seen_days)
+
+
+class WebhookSettings(_Entry, frozen=True, kw_only=True):
+    """Where GitHub reaches us; each of the secrets is good, so that one can follow another."""
+
+    secrets: tuple[Annotated[str, Meta(min_length=1)], ...]
+    host: str = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535)] = 8787
+    # GitHub sends nothing larger.
+    body_bytes_max: _Count = 25 * _MEGABYTE
+    body_seconds: _Period = 10.0
+    # GitHub waits no longer than ten seconds for an answer.
+    store_seconds: _Period = 8.0
+
+
+class GitHubSettings(_Source, frozen=True, kw_only=True):
+    """What of GitHub is ours; `logins` are all names under which we act there, the first that of the token.
+
+    `repos` and `ignore_actors` are globs; no `reasons` means every one.
+    """
+
+    token: str
+    logins: Annotated[tuple[Annotated[str, Meta(min_length=1)], ...], Meta(min_length=1)]
+    api_url: str = "https://api.github.com"
+    poll_seconds: _Period = 60.0
+    repos: tuple[str, ...] = ("*",)
+    reasons: tuple[str, ...] = ()
+    ignore_actors: tuple[str, ...] = ()
+    webhook: WebhookSettings | None = None
+    # How far the very first look goes back.
+    look_back_hours: _Period = 24.0
+
+
+class JiraSettings(_Source, frozen=True, kw_only=True):
+    """Which tickets are ours; `own_accounts` are the ids of all accounts under which we act there.
+
+    Where none is named, it is the account of the token.
+    """
+
+    url: str
+    email: str
+    token: str
+    own_accounts: tuple[str, ...] = ()
+    jql: Annotated[str, Meta(min_length=1)] = "assignee = currentUser()"
+    poll_seconds: _Period = 300.0
+    look_back_hours: _Period = 24.0
+
+
+class SentinelSettings(_Entry, frozen=True, kw_only=True):
+    """What the Sentinel watches; what is not there is not watched."""
+
+    github: GitHubSettings | None = None
+    jira: JiraSettings | None = None

@@ -1,0 +1,68 @@
+"""What strangers wrote, made fit to be kept as data: bounded, storable, and never a name of anything. Pure."""
+
+import json
+import re
+from datetime import UTC, datetime
+from typing import Any, NoReturn, TypeVar
+
+import msgspec
+
+from kingdom.errors import MalformedEvent
+
+TITLE_MAX = 500
+TEXT_MAX = 20_000
+URL_MAX = 2_000
+NAME_MAX = 100
+_REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}/[A-Za-z0-9._-]{1,100}")
+_NO_NAMES = (".", "..")
+_YEARS = range(2000, 2200)
+_T = TypeVar("_T", bound=msgspec.Struct)
+
+
+def decoded(raw: bytes) -> Any:
+    """Return the JSON document that bytes hold; half a surrogate is let through, since texts are cleaned anyway."""
+    try:
+        return json.loads(raw.decode(), parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise MalformedEvent("this is no JSON document") from error
+
+
+def fitted(document: Any, kind: type[_T]) -> _T:
+    """Return a document as a type; what does not fit is told without repeating it."""
+    try:
+        return msgspec.convert(document, kind)
+    except (msgspec.ValidationError, ValueError, RecursionError) as error:
+        raise MalformedEvent(f"this is no {kind.__name__.lstrip('_')}: {clean(str(error), TITLE_MAX)}") from error
+
+
+def clean(text: str | None, most: int) -> str:
+    """Return a text that every store can keep, and not more of it than `most` characters."""
+    kept = (text or "")[:most].encode("utf-8", "replace").decode()
+    return kept.replace("\x00", "\N{REPLACEMENT CHARACTER}")
+
+
+def moment(text: str) -> datetime:
+    """Return a time in UTC that somebody wrote down with its zone."""
+    try:
+        at = datetime.fromisoformat(text)
+        if at.tzinfo is None or at.year not in _YEARS:
+            raise MalformedEvent("this is no time with a zone")
+        return at.astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        raise MalformedEvent("this is no time with a zone") from error
+
+
+def stamp(at: datetime) -> str:
+    """Return a time as it stands in ids: YYYYMMDDHHMMSS in UTC."""
+    return at.astimezone(UTC).strftime("%Y%m%d%H%M%S")
+
+
+def repository(name: str) -> str:
+    """Return the full name of a repository, which later becomes a part of paths and addresses."""
+    if not _REPOSITORY.fullmatch(name) or name.partition("/")[2] in _NO_NAMES:
+        raise MalformedEvent("this is no name of a repository")
+    return name
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON")

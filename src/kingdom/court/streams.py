@@ -1,0 +1,172 @@
+"""What the roles tell each other by the bus: each message names a record, which tells the rest."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from kingdom.bus.envelope import Envelope
+from kingdom.bus.payload import EventType
+from kingdom.bus.retry import RetryPolicy
+from kingdom.bus.stream import Stream, Topology
+from kingdom.workflow import streams as workflow_streams
+
+_RETRY = RetryPolicy(cap=timedelta(seconds=60))
+
+
+class _Notice(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Something that one role tells another."""
+
+
+class ExternalEventReceived(_Notice, frozen=True, kw_only=True):
+    """An event waits for the King."""
+
+    event_id: str
+
+
+class AssignmentGiven(_Notice, frozen=True, kw_only=True):
+    """An assignment waits for its General."""
+
+    task_id: str
+
+
+class RetryDue(_Notice, frozen=True, kw_only=True):
+    """The run of an assignment failed a while ago and is to be tried again."""
+
+    task_id: str
+
+
+class AssignmentRested(_Notice, frozen=True, kw_only=True):
+    """A General says that an assignment has ended or waits for a person: it needs no slot any more."""
+
+    task_id: str
+
+
+class MessageQueued(_Notice, frozen=True, kw_only=True):
+    """A message waits for the Envoy."""
+
+    message_id: str
+
+
+class PetitionGranted(_Notice, frozen=True, kw_only=True):
+    """A petition of an agent was found to be allowed and shall be performed; all that this needs is in here."""
+
+    petition_id: str
+    task_id: str
+    kind: str
+    body: dict[str, Any]
+    # What must happen at most once.
+    key: str
+    created_at: datetime
+
+
+class PetitionSettled(_Notice, frozen=True, kw_only=True):
+    """A petition was performed, or it failed for good."""
+
+    petition_id: str
+    root: str
+
+
+# The King's: what happened outside, and what became of what he assigned.
+EVENTS = Stream(name="court.event", retry=_RETRY)
+RESULTS = Stream(name="court.result", retry=_RETRY)
+# Each General's own.
+TASKS = Stream(name="court.task.{general}", retry=_RETRY)
+# What is said in one thread is said in its order; a message that cannot be sent does not silence the thread.
+# Its attempts outlast an hour, for which Slack may be away.
+MESSAGES = Stream(
+    name="court.message",
+    ordered=True,
+    on_dead="skip",
+    retry=RetryPolicy(cap=timedelta(minutes=1), max_attempts=80),
+)
+# Its attempts outlast an hour, for which GitHub may want to be left alone.
+PETITIONS = Stream(
+    name="court.petition",
+    ordered=True,
+    on_dead="skip",
+    retry=RetryPolicy(cap=timedelta(minutes=10), max_attempts=20),
+)
+SETTLED = Stream(name="court.settled", ordered=True, retry=_RETRY)
+
+EXTERNAL_EVENT_RECEIVED = EventType(name="ExternalEventReceived", payload=ExternalEventReceived)
+ASSIGNMENT_GIVEN = EventType(name="AssignmentGiven", payload=AssignmentGiven)
+RETRY_DUE = EventType(name="RetryDue", payload=RetryDue)
+ASSIGNMENT_RESTED = EventType(name="AssignmentRested", payload=AssignmentRested)
+MESSAGE_QUEUED = EventType(name="MessageQueued", payload=MessageQueued)
+# One type for each system outside, so that one that is down does not hold back what goes to another.
+PETITION_GRANTED = {
+    "github": EventType(name="GithubPetitionGranted", payload=PetitionGranted),
+    "jira": EventType(name="JiraPetitionGranted", payload=PetitionGranted),
+}
+PETITION_SETTLED = EventType(name="PetitionSettled", payload=PetitionSettled)
+
+STREAMS = (*workflow_streams.STREAMS, EVENTS, RESULTS, TASKS, MESSAGES, PETITIONS, SETTLED)
+TOPOLOGY = Topology(STREAMS)
+
+
+def event_received(event_id: str) -> Envelope:
+    """Return the word to the King that an event waits."""
+    return EXTERNAL_EVENT_RECEIVED.envelope(
+        ExternalEventReceived(event_id=event_id),
+        stream=EVENTS.name,
+        aggregate_type="ExternalEvent",
+        aggregate_id=event_id,
+    )
+
+
+def assignment_given(task_id: str, general: str) -> Envelope:
+    """Return the word to a General that an assignment waits."""
+    return ASSIGNMENT_GIVEN.envelope(
+        AssignmentGiven(task_id=task_id),
+        stream=f"court.task.{general}",
+        aggregate_type="Assignment",
+        aggregate_id=task_id,
+    )
+
+
+def retry_due(task_id: str, general: str) -> Envelope:
+    """Return the word to a General that an assignment is to be tried again."""
+    return RETRY_DUE.envelope(
+        RetryDue(task_id=task_id), stream=f"court.task.{general}", aggregate_type="Assignment", aggregate_id=task_id
+    )
+
+
+def assignment_rested(task_id: str) -> Envelope:
+    """Return the word to the King that an assignment ended or waits for a person."""
+    return ASSIGNMENT_RESTED.envelope(
+        AssignmentRested(task_id=task_id), stream=RESULTS.name, aggregate_type="Assignment", aggregate_id=task_id
+    )
+
+
+def message_queued(message_id: str, thread: str) -> Envelope:
+    """Return the word to the Envoy that a message waits; those of one thread stay in their order."""
+    return MESSAGE_QUEUED.envelope(
+        MessageQueued(message_id=message_id),
+        stream=MESSAGES.name,
+        partition_key=thread,
+        aggregate_type="Message",
+        aggregate_id=message_id,
+    )
+
+
+def petition_granted(granted: PetitionGranted) -> Envelope:
+    """Return the word that a petition shall be performed; those of one assignment stay in their order."""
+    return PETITION_GRANTED[granted.kind.partition(".")[0]].envelope(
+        granted,
+        stream=PETITIONS.name,
+        partition_key=granted.task_id,
+        aggregate_type="Petition",
+        aggregate_id=granted.petition_id,
+    )
+
+
+def petition_settled(petition_id: str, root: str) -> Envelope:
+    """Return the word to a General that a petition needs nothing more."""
+    return PETITION_SETTLED.envelope(
+        PetitionSettled(petition_id=petition_id, root=root),
+        stream=SETTLED.name,
+        partition_key=root,
+        aggregate_type="Petition",
+        aggregate_id=petition_id,
+    )

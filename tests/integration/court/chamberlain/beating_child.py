@@ -1,0 +1,23 @@
+"""A role in a process of its own: gives signs of life until it is killed, or hangs its loop if it is told to."""
+
+import asyncio
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+from kingdom.court.heartbeat import Heart, signs_in_files
+
+
+async def main(directory: str, *, hangs: bool, stuck_after: float) -> None:
+    signs = signs_in_files(Path(directory), "king")
+    async with Heart(signs, every=timedelta(seconds=0.05), stuck_after=timedelta(seconds=stuck_after)):
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        if hangs:
+            time.sleep(600)  # noqa: ASYNC251 - a loop that hangs is what this is about
+        await asyncio.sleep(600)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], hangs=sys.argv[2] == "hangs", stuck_after=float(sys.argv[3])))

@@ -1,0 +1,21 @@
+"""Every test of the Chamberlain runs once per registered backend."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.backends import BackendUnderTest
+from tests.integration.court.chamberlain.house import House, opened
+
+
+@pytest.fixture
+def directory(backend: BackendUnderTest, tmp_path: Path) -> Path:
+    """Where the house keeps its files: those of the store too, if it is one of files."""
+    return Path(backend.place) if backend.place_fixture == "realm" else tmp_path / "house"
+
+
+@pytest.fixture
+async def house(backend: BackendUnderTest, directory: Path) -> AsyncIterator[House]:
+    async with opened(backend, directory) as house:
+        yield house

@@ -1,0 +1,155 @@
+"""Signs of life: a busy role gives them, a dead one does not, and one that ended is not missed."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from kingdom.court.heartbeat import (
+    HEARTBEATS,
+    FileSigns,
+    Heart,
+    RecordSigns,
+    Signs,
+    forget_old_signs,
+    last_signs,
+    signs_in_files,
+    signs_in_records,
+)
+from tests.contract.backends import BackendUnderTest
+from tests.integration.court.chamberlain.house import START, House
+
+OFTEN = timedelta(seconds=0.05)
+PATIENCE_SECONDS = 30.0
+DAY = timedelta(days=1)
+
+
+def sign_of(directory: Path) -> float:
+    path = directory / "state" / "king" / "heartbeat"
+    return path.stat().st_mtime if path.exists() else 0.0
+
+
+def until(ready: Callable[[], bool]) -> None:
+    """Wait, and let no loop run meanwhile."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not ready():
+        assert time.monotonic() < deadline, "what was waited for did not happen"
+        time.sleep(0.01)
+
+
+def stays_silent(directory: Path) -> bool:
+    """Tell whether no sign follows for many times as long as between two."""
+    last = sign_of(directory)
+    time.sleep(OFTEN.total_seconds() * 10)
+    return sign_of(directory) == last
+
+
+@contextmanager
+def beating(directory: Path, how: str, stuck_after: float = 600) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "tests.integration.court.chamberlain.beating_child", str(directory), how]
+    with subprocess.Popen([*command, str(stuck_after)], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_loop_that_hangs_does_not_look_dead(tmp_path: Path) -> None:
+    with beating(tmp_path, "hangs"):
+        first = sign_of(tmp_path)
+        until(lambda: sign_of(tmp_path) > first + 0.5)
+
+
+def test_a_loop_that_hangs_for_good_does(tmp_path: Path) -> None:
+    with beating(tmp_path, "hangs", stuck_after=0.2):
+        until(lambda: sign_of(tmp_path) > 0)
+        until(lambda: stays_silent(tmp_path))
+
+
+def test_a_killed_role_gives_no_sign_any_more_and_its_last_one_stays(tmp_path: Path) -> None:
+    with beating(tmp_path, "works") as process:
+        until(lambda: sign_of(tmp_path) > 0)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert stays_silent(tmp_path)
+    assert sign_of(tmp_path) > 0
+
+
+def test_a_stopped_role_gives_no_sign(tmp_path: Path) -> None:
+    with beating(tmp_path, "works") as process:
+        until(lambda: sign_of(tmp_path) > 0)
+        process.send_signal(signal.SIGSTOP)
+        until(lambda: stays_silent(tmp_path))
+
+
+async def test_a_role_that_ends_takes_its_sign_along(tmp_path: Path) -> None:
+    async with Heart(signs_in_files(tmp_path, "king"), every=OFTEN):
+        until(lambda: sign_of(tmp_path) > 0)
+    assert sign_of(tmp_path) == 0
+
+
+class Noting(Signs):
+    """Signs that are noted here too, for who cannot ask the store just now."""
+
+    def __init__(self, signs: Signs, given: list[datetime]) -> None:
+        self._signs = signs
+        self._given = given
+
+    async def give(self, at: datetime) -> None:
+        await self._signs.give(at)
+        self._given.append(at)
+
+    async def end(self) -> None:
+        await self._signs.end()
+
+
+async def test_signs_follow_each_other_as_records_while_the_loop_is_busy(
+    house: House, backend: BackendUnderTest
+) -> None:
+    given: list[datetime] = []
+    in_records = signs_in_records(lambda: backend.open(house.bus.topology, [HEARTBEATS]), "king")
+
+    @asynccontextmanager
+    async def noted() -> AsyncIterator[Signs]:
+        async with in_records() as signs:
+            yield Noting(signs, given)
+
+    async with Heart(noted, every=OFTEN):
+        # This keeps the loop busy, not waiting.
+        until(lambda: len(given) > 3)
+        async with house.bus.transaction() as transaction:
+            assert (await last_signs(transaction, None))["king"] >= given[3]
+    async with house.bus.transaction() as transaction:
+        assert await last_signs(transaction, None) == {}
+
+
+async def test_the_latest_process_of_a_role_counts(house: House) -> None:
+    early, late = RecordSigns(house.bus, "king"), RecordSigns(house.bus, "king")
+    await late.give(START + timedelta(minutes=1))
+    await early.give(START)
+    await FileSigns(house.directory, "gen-pr").give(START)
+    async with house.bus.transaction() as transaction:
+        signs = await last_signs(transaction, house.directory)
+    assert signs == {"king": START + timedelta(minutes=1), "gen-pr": START}
+
+
+async def test_a_process_that_died_is_forgotten_once_its_role_was_heard_of_again(house: House) -> None:
+    old, alone = RecordSigns(house.bus, "king"), RecordSigns(house.bus, "envoy")
+    await old.give(START)
+    await alone.give(START)
+    await RecordSigns(house.bus, "king").give(START + DAY)
+    async with house.bus.transaction() as transaction:
+        await forget_old_signs(transaction, START + DAY)
+    assert len(await house.ids(HEARTBEATS.name)) == 3
+    async with house.bus.transaction() as transaction:
+        await forget_old_signs(transaction, START + DAY + timedelta(seconds=1))
+        assert await last_signs(transaction, None) == {"king": START + DAY, "envoy": START}
+    async with house.bus.transaction() as transaction:
+        states = [(await transaction.get(HEARTBEATS.name, each)) for each in await house.ids(HEARTBEATS.name)]
+    assert sorted(record.state for record in states if record) == ["current", "current", "ended"]

@@ -1,0 +1,247 @@
+"""Every row of the table of lifetimes: it is there just before its time is over, and gone just after.
+
+Files are judged by the clock that the test moves, a second before and after. Records and dedup keys are judged by the
+clock of their store, so they are made older, and one that shall stay has a minute left in which the test must end.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kingdom.bus import Bus, Record
+from kingdom.court.chamberlain.retention import clean_up, with_retention
+from kingdom.court.chamberlain.sessions import Session, note_session
+from kingdom.court.chamberlain.settings import RetentionSettings
+from kingdom.court.documents import AssignmentStatus, EventStatus
+from kingdom.court.records import SEEN
+from kingdom.court.streams import TOPOLOGY
+from kingdom.workflow.model.machine import AgentStatus
+from tests.contract.backends import BackendUnderTest
+from tests.integration.court.chamberlain.ageing import age_key, age_record
+from tests.integration.court.chamberlain.house import EVERY_KIND, START, House, assignment, event, opened, run
+
+DAY = timedelta(days=1)
+SECOND = timedelta(seconds=1)
+MINUTE = timedelta(minutes=1)
+SETTINGS = RetentionSettings()
+DONE = AssignmentStatus.COMPLETED
+
+
+def message(record_id: str, state: str) -> Record:
+    return Record(kind="message", id=record_id, state=state, doc={"id": record_id, "status": state})
+
+
+def result(record_id: str) -> Record:
+    return Record(kind="result", id=record_id, state="ended", doc={"task_id": record_id, "status": "success"})
+
+
+RECORDS = [
+    pytest.param(lambda name: event(f"evt-github-{name}", EventStatus.COMPLETED), 7, id="events completed"),
+    pytest.param(lambda name: event(f"evt-github-{name}", EventStatus.FAILED), 7, id="events failed"),
+    pytest.param(lambda name: assignment(f"task-{name}", AssignmentStatus.COMPLETED), 7, id="tasks completed"),
+    pytest.param(lambda name: assignment(f"task-{name}", AssignmentStatus.FAILED), 7, id="tasks failed"),
+    pytest.param(lambda name: assignment(f"task-{name}", AssignmentStatus.SKIPPED), 7, id="tasks skipped"),
+    pytest.param(lambda name: message(f"msg-{name}", "sent"), 7, id="messages sent"),
+    pytest.param(lambda name: result(f"task-{name}"), 7, id="results"),
+    pytest.param(lambda name: result(f"task-{name}-raw"), 7, id="raw results"),
+]
+# What has not ended stays, however long it takes.
+OPEN = [
+    event("evt-github-1", EventStatus.PENDING),
+    event("evt-github-2", EventStatus.DISPATCHED),
+    assignment("task-1", AssignmentStatus.PENDING),
+    assignment("task-2", AssignmentStatus.IN_PROGRESS),
+    assignment("task-3", AssignmentStatus.NEEDS_HUMAN),
+    message("msg-1", "pending"),
+]
+# Where a file lies, and how long it stays.
+FILES = [
+    ("state/prompts/task-1.md", 3),
+    ("state/results/task-1-soldier-id", 7),
+    ("state/results/task-1-session-id", 7),
+    ("logs/sessions/soldier-1-1.json", 7),
+    ("logs/sessions/soldier-1-1.err", 7),
+    ("soldiers/box/logs/sessions/soldier-1-1.json", 7),
+    ("logs/system.log.old", 7),
+    ("logs/tasks.log.old", 7),
+    ("logs/metrics.log.old", 7),
+]
+OF_TASKS = [each for each in FILES if "task-1" in each[0]]
+OF_SOLDIERS = [each for each in FILES if "soldier-1-1" in each[0]]
+# What is written again and again, and does not belong to one piece of work.
+RESIDENT = [
+    "logs/system.log",
+    "logs/tasks.log",
+    "logs/metrics.log",
+    "state/king/heartbeat",
+    "workspace/gen-pr/CLAUDE.md",
+    "workspace/gen-pr/.kingdom-task.json",
+]
+
+
+def write(directory: Path, name: str, written_at: datetime) -> Path:
+    path = directory / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("text\n")
+    os.utime(path, (written_at.timestamp(),) * 2)
+    return path
+
+
+async def cleaned(house: House, now: datetime, settings: RetentionSettings = SETTINGS) -> int:
+    return await clean_up(house.bus, house.operations, settings, house.directory, now)
+
+
+async def retained(backend: BackendUnderTest, directory: Path, settings: RetentionSettings = SETTINGS) -> None:
+    async with backend.open(TOPOLOGY, with_retention(EVERY_KIND, settings)) as bus:
+        await clean_up(bus, backend.operations(bus), settings, directory, datetime.now(UTC))
+
+
+async def store(bus: Bus, *stored: Record) -> None:
+    async with bus.transaction() as transaction:
+        for each in stored:
+            await transaction.put(each)
+
+
+@pytest.mark.parametrize(("make", "days"), RECORDS)
+async def test_a_record_that_has_ended_stays_for_its_days(
+    backend: BackendUnderTest, directory: Path, make: Callable[[str], Record], days: int
+) -> None:
+    young, old = make("young"), make("old")
+    async with opened(backend, directory) as house:
+        await store(house.bus, young, old)
+    age_record(backend, young.kind, young.id, days * DAY - MINUTE)
+    age_record(backend, old.kind, old.id, days * DAY + SECOND)
+    await retained(backend, directory)
+    async with opened(backend, directory) as house:
+        assert await house.ids(young.kind) == [young.id]
+
+
+async def test_the_settings_say_how_long_records_stay(backend: BackendUnderTest, directory: Path) -> None:
+    settings = RetentionSettings(queue_days=2, results_days=1)
+    made = [(event("evt-github-1", EventStatus.COMPLETED), 2), (result("task-1"), 1), (message("msg-1", "sent"), 2)]
+    async with opened(backend, directory) as house:
+        await store(house.bus, *(record for record, _ in made))
+    for record, days in made:
+        age_record(backend, record.kind, record.id, days * DAY - MINUTE)
+    await retained(backend, directory, settings)
+    async with opened(backend, directory) as house:
+        assert [await house.ids(record.kind) for record, _ in made] == [[record.id] for record, _ in made]
+    for record, days in made:
+        age_record(backend, record.kind, record.id, days * DAY + SECOND)
+    await retained(backend, directory, settings)
+    async with opened(backend, directory) as house:
+        assert [await house.ids(record.kind) for record, _ in made] == [[], [], []]
+
+
+async def test_what_has_not_ended_stays(backend: BackendUnderTest, directory: Path) -> None:
+    async with opened(backend, directory) as house:
+        await store(house.bus, *OPEN)
+    await retained(backend, directory, RetentionSettings(queue_days=1e-9, results_days=1e-9))
+    async with opened(backend, directory) as house:
+        found = {each for kind in ("event", "task", "message") for each in await house.ids(kind)}
+        assert found == {record.id for record in OPEN}
+
+
+async def test_what_was_seen_is_known_for_thirty_days(backend: BackendUnderTest, directory: Path) -> None:
+    async with opened(backend, directory) as house, house.bus.transaction() as transaction:
+        for key in ("evt-github-young", "evt-github-old"):
+            assert await transaction.once(SEEN, key, SETTINGS.seen)
+    age_key(backend, SEEN, "evt-github-young", 30 * DAY - MINUTE)
+    age_key(backend, SEEN, "evt-github-old", 30 * DAY + SECOND)
+    await retained(backend, directory)
+    async with opened(backend, directory) as house:
+        async with house.bus.transaction() as transaction:
+            assert not await transaction.once(SEEN, "evt-github-young", SETTINGS.seen)
+        if backend.name == "files":
+            seen = directory / "state" / "sentinel" / "seen"
+            assert [path.name for path in seen.iterdir()] == ["evt-github-young"]
+        async with house.bus.transaction() as transaction:
+            assert await transaction.once(SEEN, "evt-github-old", SETTINGS.seen)
+
+
+async def test_a_day_of_the_log_stays_for_seven_days_after_it(backend: BackendUnderTest, directory: Path) -> None:
+    if backend.name != "files":
+        pytest.skip("the log of a database has partitions, whose age is tested with them")
+    while True:
+        today = datetime.now(UTC).date()
+        for days in (7, 8):
+            write(directory, f"logs/events-{today - days * DAY:%Y%m%d}.log", datetime.now(UTC))
+        await retained(backend, directory)
+        # Midnight may have passed meanwhile.
+        if today == datetime.now(UTC).date():
+            break
+    left = [path.name for path in (directory / "logs").glob("events-*.log")]
+    assert left == [f"events-{today - 7 * DAY:%Y%m%d}.log"]
+
+
+@pytest.mark.parametrize(("name", "days"), FILES)
+async def test_a_file_stays_for_its_days(house: House, name: str, days: int) -> None:
+    path = write(house.directory, name, START)
+    assert (await cleaned(house, START + days * DAY), path.exists()) == (0, True)
+    assert (await cleaned(house, START + days * DAY + SECOND), path.exists()) == (1, False)
+
+
+@pytest.mark.parametrize(("name", "days"), OF_TASKS)
+async def test_the_time_of_a_file_begins_with_the_end_of_its_assignment(house: House, name: str, days: int) -> None:
+    path = write(house.directory, name, START - 20 * DAY)
+    await house.put(assignment("task-1", DONE, ended_at=START))
+    assert (await cleaned(house, START + days * DAY), path.exists()) == (0, True)
+    assert (await cleaned(house, START + days * DAY + SECOND), path.exists()) == (1, False)
+
+
+@pytest.mark.parametrize(("name", "days"), OF_TASKS)
+async def test_an_assignment_that_waits_for_a_person_keeps_its_files(house: House, name: str, days: int) -> None:
+    path = write(house.directory, name, START)
+    await house.put(assignment("task-1", AssignmentStatus.NEEDS_HUMAN))
+    assert (await cleaned(house, START + 10 * days * DAY), path.exists()) == (0, True)
+
+
+@pytest.mark.parametrize(("name", "days"), OF_SOLDIERS)
+async def test_a_session_on_the_books_keeps_its_files(house: House, name: str, days: int) -> None:
+    path = write(house.directory, name, START)
+    async with house.bus.transaction() as transaction:
+        session = Session(task_id="task-1", general="gen-pr", host="box", started_at=START)
+        await note_session(transaction, "soldier-1-1", session)
+    assert (await cleaned(house, START + 10 * days * DAY), path.exists()) == (0, True)
+
+
+async def test_a_session_that_a_run_may_go_on_with_keeps_its_files(house: House) -> None:
+    path = write(house.directory, "logs/sessions/soldier-1-1.json", START)
+    for state, stays in (("AWAITING", True), ("COMPLETED", False)):
+        await house.put(run("wf-task-1", state, "soldier-1-1", AgentStatus.STOPPED))
+        await cleaned(house, START + 30 * DAY)
+        assert path.exists() is stays
+
+
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [
+        ("state/prompts/task-1.md", "prompts_days"),
+        ("state/results/task-1-soldier-id", "results_days"),
+        ("logs/sessions/soldier-1-1.err", "session_logs_days"),
+        ("logs/tasks.log.old", "logs_days"),
+    ],
+)
+async def test_the_settings_say_how_long_files_stay(house: House, name: str, setting: str) -> None:
+    settings = msgspec.structs.replace(SETTINGS, **{setting: 20})
+    path = write(house.directory, name, START)
+    assert (await cleaned(house, START + 20 * DAY, settings), path.exists()) == (0, True)
+    assert (await cleaned(house, START + 20 * DAY + SECOND, settings), path.exists()) == (1, False)
+
+
+async def test_what_is_resident_stays(house: House) -> None:
+    paths = [write(house.directory, name, START) for name in RESIDENT]
+    assert await cleaned(house, START + 1000 * DAY) == 0
+    assert all(path.exists() for path in paths)
+
+
+def test_kinds_that_the_settings_do_not_name_stay_as_they_are() -> None:
+    named = {"event", "task", "message", "result"}
+    for before, after in zip(EVERY_KIND, with_retention(EVERY_KIND, RetentionSettings(queue_days=1)), strict=True):
+        assert replace(after, retention=before.retention) == before
+        assert (after is before) == (before.name not in named)

@@ -1,0 +1,294 @@
+"""The Chamberlain's rounds: each duty is done, once where it must be, and none stops the others."""
+
+import asyncio
+import logging
+import os
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+import msgspec
+import structlog
+from structlog.testing import capture_logs
+
+from kingdom.bus import Record
+from kingdom.court.chamberlain.chamberlain import Chamberlain
+from kingdom.court.chamberlain.health import CPU, DISK, MEMORY
+from kingdom.court.chamberlain.sensor import MachineSensor
+from kingdom.court.chamberlain.settings import ChamberlainSettings, RetentionSettings
+from kingdom.court.heartbeat import FileSigns, RecordSigns
+from kingdom.court.king.gates import health_gate
+from kingdom.court.king.settings import KingSettings
+from kingdom.court.quota import MONEY, Quota
+from tests.contract.backends import BackendUnderTest
+from tests.integration.court.chamberlain.house import EVERY_KIND, SEOUL, START, FakeSensor, House, event
+from tests.unit.court.chamberlain.entries import completed, created, detected, spawned
+
+MIDNIGHT = datetime(2026, 2, 8, tzinfo=SEOUL).astimezone(UTC)
+
+
+def money(spent: str, day: str) -> Record:
+    quota = Quota(scope=MONEY, limit=Decimal(300), spent=Decimal(spent), period=day)
+    return Record(kind="quota", id=MONEY, state="current", doc=msgspec.to_builtins(quota))
+
+
+async def make_rounds(house: House, chamberlain: Chamberlain, *, seconds: int) -> None:
+    """Let rounds follow each other for so long."""
+    end = house.now + timedelta(seconds=seconds)
+    while house.now < end:
+        await chamberlain.make_round()
+        house.forward(seconds=10)
+    await chamberlain.make_round()
+
+
+async def test_the_health_is_stored_as_the_king_reads_it(house: House) -> None:
+    house.sensor.used = {CPU: 72.0, MEMORY: 20.0, DISK: 30.0}
+    await house.chamberlain().make_round()
+    health = await house.document("health", "current")
+    assert (health["level"], health["reason"], health["at"]) == ("yellow", "cpu_percent: 72", "2026-02-07T01:00:00Z")
+    assert health["metrics"] == house.sensor.used
+    assert "yellow: cpu_percent: 72" in health_gate(health, house.now, KingSettings()).reason
+
+
+async def test_a_change_of_the_health_is_logged_once(house: House) -> None:
+    chamberlain = house.chamberlain()
+    for used in (10.0, 72.0, 73.0, 92.0, 30.0):
+        house.sensor.used = {CPU: used}
+        await chamberlain.make_round()
+        house.forward(seconds=30)
+    assert await house.logged("system.health_changed") == [
+        {"from": "green", "to": "yellow", "reason": "cpu_percent: 72"},
+        {"from": "yellow", "to": "red", "reason": "cpu_percent: 92"},
+        {"from": "red", "to": "green", "reason": "cpu_percent: 30"},
+    ]
+    assert await house.logged("system.resource_warning") == [
+        {"metric": CPU, "value": 72.0, "threshold": 60.0},
+        {"metric": CPU, "value": 92.0, "threshold": 90.0},
+    ]
+    assert [message.urgency for message in await house.messages()] == ["urgent"]
+
+
+async def test_two_machines_make_one_health(house: House) -> None:
+    there = FakeSensor("there")
+    there.used = {CPU: 85.0}
+    await house.chamberlain(sensor=there).make_round()
+    await house.chamberlain().make_round()
+    assert (await house.document("health", "current"))["level"] == "orange"
+
+
+async def test_every_round_leaves_a_line_of_metrics(house: House) -> None:
+    await house.put(money("12.5", "2026-02-07"))
+    chamberlain = house.chamberlain()
+    await chamberlain.make_round()
+    await chamberlain.make_round()
+    lines = (house.directory / "logs" / "metrics.log").read_text().splitlines()
+    assert len(lines) == 2
+    assert lines[0] == (
+        "2026-02-07T01:00:00.000Z info chamberlain: metrics level=green cpu_percent=10 memory_percent=20"
+        " disk_percent=30 budget=ok spent_usd=12.50"
+    )
+
+
+async def test_this_machine_can_be_measured(house: House) -> None:
+    used = await MachineSensor(house.directory / "not" / "there").read()
+    assert set(used) == {CPU, MEMORY, DISK}
+    assert all(0 <= value <= 100 for value in used.values())
+
+
+async def test_a_new_day_is_begun_once_by_several_chamberlains(house: House, backend: BackendUnderTest) -> None:
+    await house.put(money("285.60", "2026-02-07"))
+    house.now = MIDNIGHT - timedelta(seconds=1)
+    async with backend.open(house.bus.topology, EVERY_KIND) as other:
+        chamberlains = [house.chamberlain(), house.chamberlain(other)]
+        await asyncio.gather(*(each.make_round() for each in chamberlains))
+        assert (await house.said())["system.token_budget_reset"] == 0
+        house.now = MIDNIGHT
+        for _ in range(3):
+            await asyncio.gather(*(each.make_round() for each in chamberlains))
+            house.forward(seconds=30)
+    assert await house.logged("system.token_budget_reset") == [{"date": "2026-02-08", "previous_cost": "285.60"}]
+    assert await house.logged("system.token_status_changed") == [
+        {"from": "ok", "to": "critical", "daily_cost_usd": "285.60"},
+        {"from": "critical", "to": "ok", "daily_cost_usd": "0.00"},
+    ]
+    assert (await house.document("quota", MONEY))["period"] == "2026-02-08"
+    assert [message.content[:7] for message in await house.messages()] == ["$285.60"]
+
+
+async def test_the_report_is_told_at_nine_once_by_several_chamberlains(house: House, backend: BackendUnderTest) -> None:
+    await house.log(created(START), spawned(START), completed(START, seconds=90), created(MIDNIGHT))
+    house.now = MIDNIGHT + timedelta(hours=9, seconds=-1)
+    async with backend.open(house.bus.topology, EVERY_KIND) as other:
+        chamberlains = [house.chamberlain(), house.chamberlain(other)]
+        await asyncio.gather(*(each.make_round() for each in chamberlains))
+        assert await house.messages() == []
+        for _ in range(3):
+            house.forward(seconds=1)
+            await asyncio.gather(*(each.make_round() for each in chamberlains))
+    (message,) = await house.messages()
+    assert (message.type, message.content.splitlines()[0]) == ("report", "Daily report for 2026-02-07")
+    assert message.context == {
+        "type": "daily_report",
+        "date": "2026-02-07",
+        "tasks": {"created": 1, "completed": 1, "failed": 0, "needs_human": 0},
+        "soldiers": {"spawned": 1, "timeout": 0},
+        "avg_duration_seconds": {"gen-pr": 90},
+    }
+
+
+async def test_reports_of_days_without_a_chamberlain_follow_when_he_is_back(house: House) -> None:
+    await house.log(created(START), created(MIDNIGHT + timedelta(hours=1)))
+    house.now = MIDNIGHT + timedelta(days=2, hours=10)
+    await house.chamberlain().make_round()
+    messages = await house.messages()
+    assert [message.context["date"] for message in messages] == ["2026-02-07", "2026-02-08", "2026-02-09"]
+    assert [message.context["tasks"]["created"] for message in messages] == [1, 1, 0]
+    assert messages[0].id.startswith("msg-20260210-")
+
+
+async def test_a_role_that_is_silent_is_missed_and_started_again_once_per_outage(house: House) -> None:
+    signs = RecordSigns(house.bus, "king")
+    await signs.give(house.now)
+    chamberlain = house.chamberlain()
+    house.forward(seconds=120)
+    await chamberlain.make_round()
+    assert house.supervisor.restarted == []
+    house.forward(seconds=1)
+    await asyncio.gather(chamberlain.make_round(), house.chamberlain().make_round())
+    house.forward(seconds=30)
+    await chamberlain.make_round()
+    assert await house.logged("system.heartbeat_missed") == [
+        {"target": "king", "last_seen": "2026-02-07T01:00:00Z", "threshold_seconds": 120}
+    ]
+    assert await house.logged("recovery.session_restarted") == [{"target": "king", "pid": 4001}]
+    await signs.give(house.now)
+    await make_rounds(house, chamberlain, seconds=130)
+    assert (await house.said())["system.heartbeat_missed"] == 2
+
+
+async def test_a_role_of_another_machine_is_missed_and_left_to_its_own(house: House) -> None:
+    await FileSigns(house.directory, "envoy").give(house.now)
+    await make_rounds(house, house.chamberlain(), seconds=150)
+    assert ((await house.said())["system.heartbeat_missed"], house.supervisor.restarted) == (1, [])
+
+
+async def test_a_king_who_lets_events_wait_and_is_silent_is_started_again(house: House) -> None:
+    await house.put(event("evt-github-1"))
+    await house.log(detected(START, "evt-github-1"))
+    house.forward(minutes=31)
+    await make_rounds(house, house.chamberlain(), seconds=150)
+    (message,) = await house.messages()
+    assert "The King never gave a sign of life." in message.content
+    assert house.supervisor.restarted == ["king"]
+
+
+async def test_a_king_who_lets_events_wait_and_is_well_is_left_alone(house: House) -> None:
+    await house.put(event("evt-github-1"))
+    await house.log(detected(START, "evt-github-1"))
+    house.forward(minutes=31)
+    await FileSigns(house.directory, "king").give(house.now)
+    await house.chamberlain().make_round()
+    (message,) = await house.messages()
+    assert ("The King is alive" in message.content, house.supervisor.restarted) == (True, [])
+
+
+async def test_a_broken_duty_does_not_stop_the_others(house: House) -> None:
+    house.sensor.used = None
+    await house.put(money("250", "2026-02-07"))
+    await house.log(completed(START))
+    await house.chamberlain().make_round()
+    assert (await house.said())["system.token_status_changed"] == 1
+    assert (await house.document("statistics", "stats"))["days"]
+    assert await house.ids("health") == []
+
+
+async def test_a_log_for_people_that_is_too_large_is_put_aside(house: House) -> None:
+    settings = ChamberlainSettings(retention=RetentionSettings(log_max_mb=1))
+    logs = house.directory / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    (logs / "tasks.log").write_bytes(b"x" * (1 << 20))
+    (logs / "system.log").write_bytes(b"x" * ((3 << 20) // 2))
+    await house.chamberlain(settings=settings).make_round()
+    assert await house.logged("recovery.log_rotated") == [{"file": "logs/system.log", "size_mb": 1.5}]
+    assert ((logs / "tasks.log").exists(), (logs / "system.log.old").exists()) == (True, True)
+
+
+async def test_threads_that_should_be_forgotten_are_complained_of(house: House) -> None:
+    threads = {
+        "task-old": {"channel": "C1", "thread_ts": "1.0", "created_at": "2026-01-31T00:59:59Z"},
+        "task-new": {"channel": "C1", "thread_ts": "2.0", "created_at": "2026-01-31T01:00:00Z"},
+    }
+    await house.put(Record(kind="envoy", id="thread-mappings", state="current", doc=threads))
+    before = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    try:
+        with capture_logs() as logs:
+            await house.chamberlain().make_round()
+    finally:
+        structlog.configure(**before)
+    assert [(each["log_level"], each["task"], each["days"]) for each in logs] == [("warning", "task-old", 7)]
+
+
+async def test_he_cleans_up_once_a_day_from_three_on(house: House) -> None:
+    old = house.directory / "state" / "prompts" / "task-1.md"
+    old.parent.mkdir(parents=True)
+    chamberlain = house.chamberlain()
+    counts = []
+    for now in (
+        MIDNIGHT,
+        MIDNIGHT + timedelta(hours=3, seconds=-1),
+        MIDNIGHT + timedelta(hours=3),
+        MIDNIGHT + timedelta(hours=4),
+    ):
+        house.now = now
+        old.write_text("prompt")
+        os.utime(old, (START.timestamp() - 10 * 86_400,) * 2)
+        await chamberlain.make_round()
+        counts.append((await house.said())["recovery.files_cleaned"])
+    assert counts == [1, 1, 2, 2]
+    assert [each["deleted_count"] for each in await house.logged("recovery.files_cleaned")] == [1, 1]
+
+
+async def test_he_goes_round_until_he_is_stopped(house: House) -> None:
+    chamberlain = house.chamberlain(settings=ChamberlainSettings(every_seconds=0.01))
+    running = asyncio.create_task(chamberlain.run())
+    metrics = house.directory / "logs" / "metrics.log"
+
+    async def made_rounds() -> None:
+        while not metrics.exists() or len(metrics.read_text().splitlines()) < 3:
+            house.forward(seconds=30)
+            await asyncio.sleep(0.02)
+
+    await asyncio.wait_for(made_rounds(), 30)
+    chamberlain.stop()
+    await asyncio.wait_for(running, 30)
+
+
+async def test_he_leaves_a_duty_that_hangs_when_he_must_end_at_once(house: House) -> None:
+    class Hanging(FakeSensor):
+        asked = asyncio.Event()
+
+        async def read(self) -> dict[str, float]:
+            self.asked.set()
+            await asyncio.sleep(600)
+            return {}
+
+    sensor = Hanging()
+    chamberlain = house.chamberlain(sensor=sensor)
+    running = asyncio.create_task(chamberlain.run())
+    await asyncio.wait_for(sensor.asked.wait(), 30)
+    chamberlain.stop()
+    chamberlain.stop(at_once=True)
+    await asyncio.wait_for(running, 30)
+
+
+async def test_who_slept_with_the_whole_machine_is_not_missed(house: House) -> None:
+    signs = RecordSigns(house.bus, "king")
+    chamberlain = house.chamberlain()
+    await signs.give(house.now)
+    await chamberlain.make_round()
+    house.forward(hours=8)
+    await chamberlain.make_round()
+    house.forward(seconds=30)
+    await signs.give(house.now)
+    await make_rounds(house, chamberlain, seconds=110)
+    assert await house.said() == {}

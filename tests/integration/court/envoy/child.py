@@ -1,0 +1,42 @@
+"""A worker that tells people and is killed: `python -m … BACKEND PLACE SLACK before|after`."""
+
+import asyncio
+import os
+import signal
+import sys
+
+from kingdom.bus import Answer, Dispatcher, Worker
+from kingdom.court.envoy.asides import Asides
+from kingdom.court.envoy.envoy import register
+from kingdom.court.envoy.place import Post
+from kingdom.court.envoy.slack_place import SlackPlace
+from kingdom.court.envoy.telling import Tell
+from kingdom.court.streams import MESSAGES
+from tests.contract.backends import BACKENDS
+from tests.integration.court.envoy.scene import DEV, KINDS, POLL, TOPOLOGY, slack_settings
+
+
+class Doomed(SlackPlace):
+    """Slack for a process that is killed around its first post."""
+
+    moment = "before"
+
+    async def post(self, post: Post) -> Answer:
+        if self.moment == "after":
+            await super().post(post)
+        os.kill(os.getpid(), signal.SIGKILL)
+        return await super().post(post)
+
+
+async def main(name: str, where: str, url: str, moment: str) -> None:
+    place = Doomed(slack_settings(url))
+    place.moment = moment
+    await place.open()
+    async with BACKENDS[name](where).open(TOPOLOGY, KINDS) as bus:
+        dispatcher = Dispatcher()
+        register(dispatcher, Tell(bus, place, Asides(), DEV))
+        await Worker(bus, dispatcher, [MESSAGES.name], poll=POLL).run()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,317 @@
+"""An Envoy at work on a real bus and on the Slack stand-in; what the other roles would say, the test says."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, cast
+from zoneinfo import ZoneInfo
+
+import msgspec
+
+from kingdom.bus import (
+    EFFECTS,
+    Bus,
+    Cursor,
+    Delivery,
+    Dispatcher,
+    LogEntry,
+    Query,
+    RetryPolicy,
+    Topology,
+    Transaction,
+    Worker,
+)
+from kingdom.bus.operations import DeadFilter
+from kingdom.bus.sequence import SEQUENCES
+from kingdom.clock import utc_now
+from kingdom.court import records, streams
+from kingdom.court.asks import Ask, load_ask, save_ask
+from kingdom.court.documents import (
+    Assignment,
+    AssignmentStatus,
+    EventStatus,
+    ExternalEvent,
+    Message,
+    MessageType,
+    Priority,
+)
+from kingdom.court.envoy.envoy import Envoy
+from kingdom.court.envoy.records import ENVOYS
+from kingdom.court.envoy.settings import EnvoySettings, SlackSettings
+from kingdom.court.king.reactions import STREAMS, king
+from kingdom.court.king.records import KINDS as KING_KINDS
+from kingdom.court.king.settings import KingSettings
+from kingdom.court.records import load, save, tell_people
+from kingdom.errors import Unavailable
+from kingdom.workflow.records import KINDS as WORKFLOW_KINDS
+from tests.contract.backends import BackendUnderTest
+from tests.integration.running import PATIENCE_SECONDS, eventually
+from tests.integration.standins.slack_scene import APP_TOKEN, BOT_TOKEN
+from tests.integration.standins.slack_scene import Scene as Slack
+
+# Of a day long ago, so that no new one takes its number.
+TASK = "task-20260207-001"
+EVENT = "evt-github-1"
+DEV = "dev"
+SEOUL = ZoneInfo("Asia/Seoul")
+KINDS = (EFFECTS, SEQUENCES, *WORKFLOW_KINDS, *records.KINDS, *KING_KINDS, ENVOYS)
+POLL = timedelta(milliseconds=20)
+SETTLES_SECONDS = 0.5
+# Leases really end in these tests, and nobody wants to wait for a retry.
+_BRISK = replace(
+    streams.MESSAGES,
+    lease=timedelta(seconds=1),
+    retry=RetryPolicy(base=timedelta(milliseconds=50), cap=timedelta(milliseconds=200), max_attempts=50),
+)
+TOPOLOGY = Topology(
+    [_BRISK if name == _BRISK.name else streams.TOPOLOGY.stream(name) for name in streams.TOPOLOGY.names()]
+)
+
+
+def slack_settings(url: str, *, hears: bool = True) -> SlackSettings:
+    return SlackSettings(
+        bot_token=BOT_TOKEN,
+        app_token=APP_TOKEN if hears else "",
+        base_url=f"{url}/api/",
+        settles_after_seconds=SETTLES_SECONDS,
+        call_seconds=2,
+    )
+
+
+class Clock:
+    """The time of now, and more when told to."""
+
+    def __init__(self) -> None:
+        self.ahead = timedelta()
+
+    def __call__(self) -> datetime:
+        return datetime.now(UTC) + self.ahead
+
+
+class BarredBus:
+    """A bus that can be out of reach for everybody but its worker."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self.barred = False
+        self.refused = 0
+
+    def transaction(self, hold: Sequence[Delivery] = ()) -> AbstractAsyncContextManager[Transaction]:
+        if self.barred:
+            self.refused += 1
+            raise Unavailable("the store is barred")
+        return self._bus.transaction(hold)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._bus, name)
+
+
+class Scene:
+    """One store and one workspace with the channel #dev."""
+
+    def __init__(self, backend: BackendUnderTest, bus: Bus, slack: Slack, channel: str) -> None:
+        self.backend = backend
+        self.bus = bus
+        self.slack = slack
+        self.channel = channel
+        self.clock = Clock()
+        self.operations = backend.operations(bus)
+
+    @asynccontextmanager
+    async def envoy(
+        self, *, hears: bool = True, settings: EnvoySettings | None = None, bus: BarredBus | None = None
+    ) -> AsyncIterator[Envoy]:
+        """Let an Envoy work for the length of the block."""
+        chosen = settings or EnvoySettings(
+            slack=slack_settings(self.slack.url, hears=hears), channel=DEV, every_seconds=3600
+        )
+        store = self.bus if bus is None else cast("Bus", bus)
+        envoy = Envoy(store, chosen, zone=SEOUL, clock=self.clock, poll=POLL)
+        running = asyncio.create_task(envoy.run())
+        try:
+            if hears and chosen.slack:
+                await self.slack.connected()
+            yield envoy
+        finally:
+            envoy.stop()
+            await asyncio.wait_for(running, PATIENCE_SECONDS)
+
+    @asynccontextmanager
+    async def king(self) -> AsyncIterator[None]:
+        """Let a King without Generals judge answers for the length of the block."""
+        dispatcher = Dispatcher()
+        king(KingSettings(), lambda: (), SEOUL, self.clock)(dispatcher)
+        worker = Worker(self.bus, dispatcher, STREAMS, poll=POLL)
+        running = asyncio.create_task(worker.run())
+        try:
+            yield
+        finally:
+            worker.stop()
+            await asyncio.wait_for(running, PATIENCE_SECONDS)
+
+    async def dies(self, moment: str) -> int:
+        """Run a worker in a process of its own that is killed before or after its first post."""
+        arguments = [self.backend.name, self.backend.place, self.slack.url, moment]
+        child = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tests.integration.court.envoy.child", *arguments, cwd=Path(__file__).parents[4]
+        )
+        try:
+            return await asyncio.wait_for(child.wait(), PATIENCE_SECONDS)
+        finally:
+            if child.returncode is None:
+                child.kill()
+                await child.wait()
+
+    async def tell(self, kind: MessageType, content: str, *, channel: str = DEV, **context: Any) -> Message:
+        """Queue a message as the other roles do."""
+        async with self.bus.transaction() as transaction:
+            return await tell_people(
+                transaction,
+                kind,
+                content,
+                channel=channel,
+                thread=str(context.get("task_id") or "chamberlain"),
+                today=self.clock().date(),
+                context=context,
+            )
+
+    async def begin(self, content: str = "gen-pr takes it on.", **more: Any) -> Message:
+        return await self.tell(MessageType.THREAD_START, content, task_id=TASK, **more)
+
+    async def update(self, content: str, **more: Any) -> Message:
+        return await self.tell(MessageType.THREAD_UPDATE, content, task_id=TASK, **more)
+
+    async def assignment(self, status: AssignmentStatus = AssignmentStatus.IN_PROGRESS, event_id: str = EVENT) -> None:
+        """Have an assignment at work."""
+        assignment = Assignment(
+            id=TASK,
+            event_id=event_id,
+            target_general="gen-pr",
+            type="github.pr.comment",
+            payload={},
+            priority=Priority.NORMAL,
+            created_at=self.clock(),
+            status=status,
+        )
+        async with self.bus.transaction() as transaction:
+            known = await transaction.get(records.ASSIGNMENTS.name, TASK)
+            await save(transaction, assignment, known)
+
+    async def ask(self, question: str = "Merge it?", *choices: str, event_id: str = EVENT, **more: Any) -> Message:
+        """Let the assignment ask, as its General does."""
+        await self.assignment(AssignmentStatus.NEEDS_HUMAN, event_id)
+        now = self.clock()
+        fields = {"asked_at": now, "due_at": now + timedelta(days=30), "choices": choices, **more}
+        ask = Ask(id=TASK, task_id=TASK, general="gen-pr", workflow_id=f"wf-{TASK}", question=question, **fields)
+        async with self.bus.transaction() as transaction:
+            known = await load_ask(transaction, TASK)
+            await save_ask(transaction, ask, known[0] if known else None)
+        context: dict[str, Any] = {"task_id": TASK, "choices": list(choices), "due_at": ask.due_at.isoformat()}
+        return await self.tell(MessageType.HUMAN_INPUT_REQUEST, question, **context)
+
+    async def message_ids(self) -> list[str]:
+        async with self.bus.transaction() as transaction:
+            return [record.id for record in await transaction.find(Query(kind=records.MESSAGES.name))]
+
+    async def message(self, message: Message) -> Message:
+        async with self.bus.transaction() as transaction:
+            return (await load(transaction, Message, message.id))[1]
+
+    async def is_sent(self, *messages: Message) -> None:
+        """Wait until messages count as sent."""
+
+        async def are_sent() -> bool:
+            return all([(await self.message(each)).status == "sent" for each in messages])
+
+        await eventually(are_sent)
+
+    async def dead(self, count: int = 1) -> list[str]:
+        """Wait for dead letters and return why they died."""
+
+        async def are_dead() -> bool:
+            return len(await self.operations.dead_letters(DeadFilter(), 10)) == count
+
+        await eventually(are_dead)
+        return [str(letter.error_message) for letter in await self.operations.dead_letters(DeadFilter(), 10)]
+
+    async def said(self, channel: str = "") -> list[dict[str, Any]]:
+        """Return what the app said in a channel, also in threads, oldest first."""
+        state = await self.slack.look("state")
+        return [each for each in state["messages"].get(channel or self.channel, []) if "bot_id" in each]
+
+    async def texts(self) -> list[str]:
+        return [each["text"] for each in await self.said()]
+
+    async def posted(self) -> int:
+        return len(await self.slack.calls("chat.postMessage"))
+
+    async def remembered(self, what: str) -> dict[str, Any]:
+        async with self.bus.transaction() as transaction:
+            record = await transaction.get(ENVOYS.name, what)
+        return dict(record.doc) if record else {}
+
+    async def events(self) -> list[ExternalEvent]:
+        async with self.bus.transaction() as transaction:
+            found = await transaction.find(Query(kind=records.EVENTS.name))
+        return [msgspec.convert(record.doc, ExternalEvent) for record in found]
+
+    async def hears(self, count: int = 1) -> list[ExternalEvent]:
+        """Wait until so many events came, and Slack knows that all was heard."""
+
+        async def came() -> bool:
+            return len(await self.events()) >= count
+
+        await eventually(came)
+        await self.slack.nothing_is_pending()
+        return await self.events()
+
+    async def came_from_slack(self, ts: str) -> str:
+        """Have an event that a person's message in #dev became; returns its id."""
+        event = ExternalEvent(
+            id=f"evt-slack-app_mention-{ts}",
+            type="slack.app_mention",
+            source="slack",
+            repo=None,
+            payload={"channel": self.channel, "ts": ts},
+            priority=Priority.NORMAL,
+            created_at=utc_now(),
+            status=EventStatus.DISPATCHED,
+        )
+        async with self.bus.transaction() as transaction:
+            await save(transaction, event)
+        return event.id
+
+    async def the_ask(self) -> Ask:
+        async with self.bus.transaction() as transaction:
+            found = await load_ask(transaction, TASK)
+        assert found
+        return found[1]
+
+    async def is_answered(self) -> None:
+        """Wait until the King has taken an answer."""
+
+        async def has_an_answer() -> bool:
+            return (await self.the_ask()).status == "answered"
+
+        await eventually(has_an_answer)
+
+    async def log(self, *types: str) -> list[LogEntry]:
+        entries = [logged.entry for logged in await self.operations.read_log(Cursor(), 1000)]
+        return [entry for entry in entries if entry.type in types]
+
+    async def attempts(self, message: Message) -> list[str]:
+        """Return the states of all attempts at a message."""
+        async with self.bus.transaction() as transaction:
+            record = await transaction.get(EFFECTS.name, message.id)
+        return [attempt["state"] for attempt in record.doc["attempts"]] if record else []
+
+    async def click(self, message: dict[str, Any], user: str, number: int = 0) -> Any:
+        action = f"kingdom_answer_{number}"
+        return await self.slack.do("clicks", channel=DEV, ts=message["ts"], user=user, action_id=action)
+
+    async def reply(self, thread_ts: str, user: str, text: str, **more: Any) -> Any:
+        return await self.slack.do("messages", channel=DEV, user=user, text=text, thread_ts=thread_ts, **more)

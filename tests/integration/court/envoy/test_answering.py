@@ -1,0 +1,83 @@
+"""`kingdom inbox` and `kingdom answer`: people at a terminal, each command a process of its own."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from kingdom.court.asks import save_ask
+from tests.acceptance.terminal import Done, Terminal
+from tests.integration.court.envoy.scene import TASK, Scene
+
+
+@pytest.fixture
+def terminal(scene: Scene, tmp_path: Path) -> Terminal:
+    place = scene.backend.place
+    return Terminal(tmp_path, f"file:{place}" if scene.backend.name == "files" else place)
+
+
+async def run(terminal: Terminal, *words: str) -> Done:
+    return await asyncio.to_thread(terminal.run, *words)
+
+
+async def test_an_open_question_is_shown_and_answered(scene: Scene, terminal: Terminal) -> None:
+    await scene.ask("Merge it?", "approve", "reject")
+    [shown] = (await run(terminal, "inbox", "--json")).document
+    ask = await scene.the_ask()
+    assert shown == {
+        "task_id": TASK,
+        "general": "gen-pr",
+        "question": "Merge it?",
+        "choices": ["approve", "reject"],
+        "people": [],
+        "asked_at": ask.asked_at.isoformat().replace("+00:00", "Z"),
+        "due_at": ask.due_at.isoformat().replace("+00:00", "Z"),
+        "default": "",
+    }
+    table = (await run(terminal, "inbox")).out
+    assert TASK in table
+    assert "approve, reject" in table
+    done = await run(terminal, "answer", TASK, "approve", "--json")
+    assert done.code == 0, done.err
+    [event] = await scene.events()
+    assert done.document == {"task_id": TASK, "event_id": event.id, "question": "Merge it?"}
+    assert event.id.startswith(f"evt-cli-response-{TASK}-")
+    assert (event.type, event.source, event.status) == ("cli.human_response", "cli", "pending")
+    assert (event.payload["text"], event.payload["user"]) == ("approve", "tester")
+    assert len(await scene.log("message.human_response")) == 1
+
+
+async def test_what_asks_nothing_takes_no_answer(scene: Scene, terminal: Terminal) -> None:
+    assert (await run(terminal, "inbox")).out.strip() == "Nobody waits for an answer."
+    await scene.ask()
+    done = await run(terminal, "answer", "task-20260207-999", "yes")
+    assert (done.code, TASK in done.err) == (1, True)
+    async with scene.bus.transaction() as transaction:
+        record = await transaction.get("ask", TASK)
+        await save_ask(transaction, (await scene.the_ask()).answered("dana", "no"), record)
+    late = await run(terminal, "answer", TASK, "yes")
+    assert late.code == 1
+    assert "answered already, by dana" in late.err
+    assert await scene.events() == []
+
+
+async def test_only_those_who_may_answer_do(scene: Scene, terminal: Terminal) -> None:
+    await scene.ask(people=("dana",))
+    refused = await run(terminal, "answer", TASK, "yes")
+    assert refused.code == 1
+    assert "tester may not answer; these may: dana" in refused.err
+    assert (await run(terminal, "answer", TASK, "yes", "--as", "dana")).code == 0
+    assert len(await scene.events()) == 1
+
+
+async def test_an_answer_typed_while_people_see_the_question_ends_it_there(scene: Scene, terminal: Terminal) -> None:
+    async with scene.envoy(hears=False) as envoy, scene.king():
+        await scene.begin()
+        await scene.is_sent(await scene.ask("Merge it?", "yes"))
+        assert (await run(terminal, "answer", TASK, "yes")).code == 0
+        await scene.is_answered()
+        await envoy.look()
+        _, question = await scene.said()
+    assert await scene.remembered("awaiting-responses") == {}
+    assert "Answered by tester: yes" in question["text"]
+    assert all(block["type"] != "actions" for block in question["blocks"])

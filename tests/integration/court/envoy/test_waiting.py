@@ -1,0 +1,122 @@
+"""Questions that wait: people are reminded and warned once, and what is over is cleared away."""
+
+from datetime import timedelta
+
+import pytest
+
+from kingdom.court.asks import save_ask
+from kingdom.court.documents import AssignmentStatus, MessageType
+from kingdom.court.envoy.reminding import clear_away
+from kingdom.court.envoy.slack_place import SlackPlace
+from kingdom.court.records import MESSAGES
+from tests.integration.court.envoy.scene import TASK, Scene, slack_settings
+from tests.integration.running import eventually
+
+
+async def reminders(scene: Scene) -> list[str]:
+    async with scene.bus.transaction() as transaction:
+        records = [await transaction.get(MESSAGES.name, each) for each in await scene.message_ids()]
+    return [record.doc["content"] for record in records if record and record.doc["context"].get("reminder")]
+
+
+async def test_people_are_reminded_after_a_day_and_warned_after_a_week_once_each(scene: Scene) -> None:
+    async with scene.envoy(hears=False) as envoy:
+        await scene.begin()
+        await scene.is_sent(await scene.ask("Merge it?", due_at=scene.clock() + timedelta(days=10), default="no"))
+        told = []
+        for hours in (1, 24, 24, 24 * 6, 24):
+            scene.clock.ahead += timedelta(hours=hours)
+            await envoy.look()
+            await envoy.look()
+            told.append(len(await reminders(scene)))
+        assert told == [0, 1, 1, 2, 2]
+
+        async def are_said() -> bool:
+            return len(await scene.said()) == 4
+
+        await eventually(are_said)
+        root, _, reminder, warning = await scene.said()
+    assert reminder["thread_ts"] == warning["thread_ts"] == root["ts"]
+    assert "waited for a day: Merge it?" in reminder["text"]
+    assert "Nobody has answered for 8 days" in warning["text"]
+    assert "then the answer is 'no'" in warning["text"]
+
+
+async def test_a_question_that_waited_for_long_while_the_envoy_was_away_is_told_of_once(scene: Scene) -> None:
+    await scene.ask()
+    scene.clock.ahead = timedelta(days=9)
+    async with scene.envoy(hears=False) as envoy:
+        await envoy.look()
+        await envoy.look()
+    [said] = await reminders(scene)
+    assert said.startswith("Nobody has answered for 9 days")
+
+
+async def test_what_is_due_for_good_is_left_to_the_king(scene: Scene) -> None:
+    await scene.ask(due_at=scene.clock() + timedelta(hours=30))
+    scene.clock.ahead = timedelta(hours=31)
+    async with scene.envoy(hears=False) as envoy:
+        await envoy.look()
+    assert await reminders(scene) == []
+    assert (await scene.the_ask()).status == "open"
+
+
+@pytest.mark.parametrize(("ending", "shown"), [("answered", "Answered by root: no"), ("expired", "Nobody answered")])
+async def test_a_question_that_is_over_loses_its_buttons(scene: Scene, ending: str, shown: str) -> None:
+    async with scene.envoy(hears=False):
+        await scene.begin()
+        await scene.is_sent(await scene.ask("Merge it?", "yes", "no"))
+    ask = await scene.the_ask()
+    async with scene.bus.transaction() as transaction:
+        record = await transaction.get("ask", TASK)
+        over = ask.answered("root", "no") if ending == "answered" else ask.expired()
+        await save_ask(transaction, over, record)
+    place = SlackPlace(slack_settings(scene.slack.url))
+    await place.open()
+    try:
+        await scene.slack.trouble(kind="refuse", path="/api/chat.update", status=500)
+        await clear_away(scene.bus, place, scene.clock())
+        assert TASK in await scene.remembered("awaiting-responses")
+        await clear_away(scene.bus, place, scene.clock())
+    finally:
+        await place.close()
+    _, question = await scene.said()
+    assert shown in question["text"]
+    assert all(block["type"] != "actions" for block in question["blocks"])
+    assert await scene.remembered("awaiting-responses") == {}
+
+
+async def test_a_question_that_was_answered_before_people_saw_it_has_no_buttons(scene: Scene) -> None:
+    message = await scene.ask("Merge it?", "yes")
+    async with scene.bus.transaction() as transaction:
+        record = await transaction.get("ask", TASK)
+        await save_ask(transaction, (await scene.the_ask()).answered("root", "yes"), record)
+    async with scene.envoy(hears=False):
+        await scene.is_sent(message)
+
+        async def is_ended() -> bool:
+            [question] = await scene.said()
+            return all(block["type"] != "actions" for block in question["blocks"])
+
+        await eventually(is_ended)
+    assert await scene.remembered("awaiting-responses") == {}
+
+
+async def test_a_thread_that_was_left_behind_is_forgotten_a_day_later(scene: Scene) -> None:
+    async with scene.envoy(hears=False) as envoy:
+        await scene.assignment(AssignmentStatus.COMPLETED)
+        await scene.is_sent(await scene.begin())
+        await envoy.look()
+        assert TASK in await scene.remembered("thread-mappings")
+        scene.clock.ahead = timedelta(days=1, minutes=1)
+        await envoy.look()
+    assert await scene.remembered("thread-mappings") == {}
+
+
+async def test_a_thread_of_work_that_goes_on_is_kept(scene: Scene) -> None:
+    async with scene.envoy(hears=False) as envoy:
+        await scene.assignment()
+        await scene.is_sent(await scene.begin(), await scene.tell(MessageType.NOTIFICATION, "hello"))
+        scene.clock.ahead = timedelta(days=30)
+        await envoy.look()
+    assert TASK in await scene.remembered("thread-mappings")

@@ -1,0 +1,216 @@
+"""King, Generals, engine and a soldier host at work on a real store, with real git and the scripted agent."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import msgspec
+
+from bench.crash_sweep.scene import make_repository
+from kingdom.bus import EFFECTS, Bus, Cursor, Dispatcher, Query, Record, Worker
+from kingdom.bus.sequence import SEQUENCES
+from kingdom.clock import utc_now
+from kingdom.court import records
+from kingdom.court.chamberlain.records import KINDS as CHAMBERLAIN_KINDS
+from kingdom.court.documents import (
+    Assignment,
+    AssignmentStatus,
+    EventStatus,
+    ExternalEvent,
+    MessageType,
+    Priority,
+)
+from kingdom.court.general.reactions import register, streams_of
+from kingdom.court.general.staff import Staff
+from kingdom.court.king.reactions import STREAMS, king
+from kingdom.court.king.records import KINDS as KING_KINDS
+from kingdom.court.king.settings import KingSettings
+from kingdom.court.package import General, Package, Policy, Subscription
+from kingdom.court.petitions.decision import PETITIONS
+from kingdom.court.records import ASSIGNMENTS, receive
+from kingdom.court.streams import TOPOLOGY
+from kingdom.soldiers.folders import Folders
+from kingdom.soldiers.host import SoldierHost
+from kingdom.soldiers.scripted.client import ScriptedAgents
+from kingdom.workflow.model.git import Git
+from kingdom.workflow.model.refs import GitRef
+from kingdom.workflow.model.template import TaskDefinition, WorkDefinition, WorkflowTemplate
+from kingdom.workflow.reactions import engine
+from kingdom.workflow.records import KINDS as WORKFLOW_KINDS
+from kingdom.workflow.registry import create_git
+from kingdom.workflow.streams import ENGINE_STREAMS
+from tests.contract.backends import BackendUnderTest
+from tests.fakes.scripts import scripted
+from tests.integration.running import eventually
+
+GENERAL = "gen-test"
+REPO = "acme/app"
+EVERY_KIND = (
+    *(EFFECTS, SEQUENCES, PETITIONS),
+    *WORKFLOW_KINDS,
+    *records.KINDS,
+    *KING_KINDS,
+    *CHAMBERLAIN_KINDS,
+)
+_POLL = timedelta(milliseconds=20)
+
+
+def reports(**result: Any) -> dict[str, Any]:
+    """Return the step of a script that reports a result."""
+    return {"write": "result.json", "text": json.dumps(result)}
+
+
+def work(name: str, *steps: dict[str, Any], **more: Any) -> WorkDefinition:
+    """Return a Work of one Task whose agent follows a script."""
+    return WorkDefinition(name=name, tasks=(TaskDefinition(query=scripted(*steps)),), **more)
+
+
+def package(*works: WorkDefinition, directory: Path, **policy: Any) -> Package:
+    """Return a General that takes every event on, and tries again at once."""
+    general = General(
+        name=GENERAL,
+        description="Does what its script says.",
+        subscribes=(Subscription(type="*"),),
+        policy=Policy(**{"retry_after_seconds": 0, "retries": 0, **policy}),
+    )
+    template = WorkflowTemplate(
+        id="test", name="Test", works=works, git_refs=(GitRef(git_id="event-repo", base_branch=""),)
+    )
+    return Package(general=general, template=template, directory=str(directory))
+
+
+class CourtScene:
+    """A court with one General and one host; what people say, the test says."""
+
+    def __init__(self, backend: BackendUnderTest, bus: Bus, folder: Path) -> None:
+        self.bus = bus
+        self.folder = folder
+        self.realm = folder / "realm"
+        self.packages: dict[str, Package] = {}
+        self.operations = backend.operations(bus)
+        self._number = 0
+
+    def has(self, *works: WorkDefinition, **policy: Any) -> None:
+        """Let the General's runs be of these Works from now on."""
+        self.packages[GENERAL] = package(*works, directory=self.folder / "generals" / GENERAL, **policy)
+
+    async def happens(self, *, repo: str = REPO, **payload: Any) -> str:
+        """Let something happen outside; returns the id of the event."""
+        self._number += 1
+        event = ExternalEvent(
+            id=f"evt-github-{self._number}",
+            type="github.pr.review_requested",
+            source="github",
+            repo=repo,
+            payload={"number": 7, **payload},
+            priority=Priority.NORMAL,
+            created_at=utc_now(),
+            status=EventStatus.PENDING,
+        )
+        async with self.bus.transaction() as transaction:
+            assert await receive(transaction, event, "sentinel")
+        return event.id
+
+    async def answer(self, task_id: str, text: str) -> str:
+        """Let a person answer."""
+        self._number += 1
+        event = ExternalEvent(
+            id=f"evt-cli-response-{task_id}-{self._number}",
+            type="cli.human_response",
+            source="cli",
+            repo=None,
+            payload={"task_id": task_id, "text": text, "person": "anna"},
+            priority=Priority.HIGH,
+            created_at=utc_now(),
+            status=EventStatus.PENDING,
+        )
+        async with self.bus.transaction() as transaction:
+            assert await receive(transaction, event, "envoy")
+        return event.id
+
+    async def event(self, event_id: str) -> ExternalEvent:
+        async with self.bus.transaction() as transaction:
+            return (await records.load(transaction, ExternalEvent, event_id))[1]
+
+    async def until_event(self, event_id: str, status: EventStatus) -> ExternalEvent:
+        """Wait until an event has come so far."""
+
+        async def there() -> bool:
+            return (await self.event(event_id)).status is status
+
+        await eventually(there)
+        return await self.event(event_id)
+
+    async def assignments(self) -> list[Assignment]:
+        async with self.bus.transaction() as transaction:
+            found = await transaction.find(Query(kind=ASSIGNMENTS.name))
+        return [msgspec.convert(record.doc, Assignment) for record in found]
+
+    async def until_assignment(self, status: AssignmentStatus) -> Assignment:
+        """Wait until the newest assignment has come so far."""
+
+        async def there() -> bool:
+            known = await self.assignments()
+            return bool(known) and known[-1].status is status
+
+        await eventually(there)
+        return (await self.assignments())[-1]
+
+    async def record(self, kind: str, record_id: str) -> Record | None:
+        async with self.bus.transaction() as transaction:
+            return await transaction.get(kind, record_id)
+
+    async def result(self, task_id: str) -> dict[str, Any]:
+        record = await self.record(records.RESULTS.name, task_id)
+        assert record, f"there is no result of {task_id}"
+        return dict(record.doc)
+
+    async def logged(self, *types: str) -> list[tuple[str, dict[str, Any]]]:
+        """Return what was logged of some types, in order."""
+        entries = await self.operations.read_log(Cursor(), 1000)
+        return [(each.entry.type, dict(each.entry.data)) for each in entries if each.entry.type in types]
+
+    async def messages(self, kind: MessageType) -> list[str]:
+        async with self.bus.transaction() as transaction:
+            found = await transaction.find(Query(kind=records.MESSAGES.name))
+        return [str(record.doc["content"]) for record in found if record.doc["type"] == kind]
+
+    async def held(self) -> dict[str, Any]:
+        """Return what somebody still holds of each quota."""
+        async with self.bus.transaction() as transaction:
+            quotas = await transaction.find(Query(kind="quota"))
+        return {record.id: record.doc["holders"] for record in quotas if record.doc.get("holders")}
+
+
+@asynccontextmanager
+async def opened(backend: BackendUnderTest, folder: Path, *, with_host: bool = True) -> AsyncIterator[CourtScene]:
+    """Open a court with everybody at work."""
+    async with AsyncExitStack() as stack:
+        bus = await stack.enter_async_context(backend.open(TOPOLOGY, EVERY_KIND))
+        scene = CourtScene(backend, bus, folder)
+        source = make_repository(folder / "sources" / "app")
+        await create_git(bus, Git(id="acme-app", name="app", url=str(source)), actor="anna")
+        zone = ZoneInfo("Asia/Seoul")
+        staff = Staff(
+            packages=lambda: scene.packages, channel="kingdom", zone=zone, clock=utc_now, directory=scene.realm
+        )
+        dispatcher: Dispatcher = engine().dispatcher
+        king(KingSettings(reserved_usd=1), lambda: list(scene.packages.values()), zone)(dispatcher)
+        register(dispatcher, staff)
+        streams = (*ENGINE_STREAMS, *STREAMS, *streams_of([GENERAL]))
+        parts: list[Worker | SoldierHost] = [Worker(bus, dispatcher, streams, poll=_POLL)]
+        if with_host:
+            own = await stack.enter_async_context(backend.open(TOPOLOGY, EVERY_KIND))
+            parts.append(SoldierHost(own, "host-a", ScriptedAgents(), Folders(folder / "host-a"), slots=4))
+        running = [asyncio.create_task(part.run()) for part in parts]
+        try:
+            yield scene
+        finally:
+            for part in reversed(parts):
+                part.stop()
+            await asyncio.wait_for(asyncio.gather(*running), 30)

@@ -1,0 +1,228 @@
+"""From an event to the end of its assignment, as a General sees it."""
+
+from pathlib import Path
+
+from kingdom.court.documents import AssignmentStatus, EventStatus, MessageType
+from kingdom.court.package import PetitionRule
+from kingdom.court.petitions.decision import PetitionState
+from kingdom.court.petitions.petition import settle
+from tests.contract.backends import BackendUnderTest
+from tests.integration.court.general.scene import CourtScene, opened, reports, work
+from tests.integration.running import eventually
+
+SUCCESS = reports(task_id="invented-by-the-model", status="success", summary="all is well", details={"files": 2})
+
+
+async def test_an_event_becomes_a_finished_assignment_without_a_hand_on_it(court: CourtScene) -> None:
+    court.has(work("look", SUCCESS, {"cost": 0.25}))
+    event = await court.until_event(await court.happens(), EventStatus.COMPLETED)
+    (task,) = await court.assignments()
+    assert (task.status, task.reason, task.workflow_id) == (
+        AssignmentStatus.COMPLETED,
+        "all is well",
+        f"wf-{task.id}",
+    )
+    assert [route.task_id for route in event.routes] == [task.id]
+    result = await court.result(task.id)
+    assert (result["task_id"], result["status"], result["details"]) == (task.id, "success", {"files": 2})
+    assert result["metrics"]["cost_usd"] == 0.25
+    raw = await court.result(f"{task.id}-raw")
+    assert (raw["task_id"], raw["summary"]) == (task.id, "all is well")
+    assert await court.held() == {}
+
+
+async def test_what_happens_to_an_assignment_is_chronicled_in_order(court: CourtScene) -> None:
+    court.has(work("look", SUCCESS))
+    event_id = await court.happens()
+    await court.until_event(event_id, EventStatus.COMPLETED)
+    types = (
+        *("event.detected", "event.dispatched", "task.created", "task.started"),
+        *("soldier.spawned", "soldier.completed", "task.completed"),
+    )
+    logged = await court.logged(*types)
+    assert [kind for kind, _ in logged] == [
+        *("event.detected", "task.created", "event.dispatched", "task.started"),
+        *("soldier.spawned", "soldier.completed", "task.completed"),
+    ]
+    (task,) = await court.assignments()
+    told = dict(logged)
+    assert told["soldier.spawned"].keys() == {"task_id", "soldier_id"}
+    assert told["soldier.completed"]["status"] == "success"
+    assert told["task.completed"].keys() == {"task_id", "status", "duration_seconds"}
+    assert (told["task.completed"]["task_id"], told["task.completed"]["status"]) == (task.id, "success")
+
+
+async def test_files_beside_the_records_tell_prompts_and_sessions(court: CourtScene) -> None:
+    court.has(work("look", SUCCESS), work("look again", SUCCESS))
+    await court.until_event(await court.happens(), EventStatus.COMPLETED)
+    (task,) = await court.assignments()
+    prompt = (court.realm / "state" / "prompts" / f"{task.id}.md").read_text()
+    assert ("# look\n" in prompt, "# look again\n" in prompt) == (True, True)
+    soldiers = (court.realm / "state" / "results" / f"{task.id}-soldier-id").read_text().split()
+    sessions = (court.realm / "state" / "results" / f"{task.id}-session-id").read_text().split()
+    assert (len(soldiers), len(sessions)) == (2, 2)
+    assert all(soldier.startswith("soldier-") for soldier in soldiers)
+
+
+async def test_a_question_waits_for_a_person_and_goes_on_with_the_answer(court: CourtScene) -> None:
+    court.has(work("look", {"ask": "Left or right?", "choices": ["left", "right"]}, SUCCESS))
+    event_id = await court.happens()
+    waiting = await court.until_assignment(AssignmentStatus.NEEDS_HUMAN)
+
+    async def slots_are_free() -> bool:
+        return not await court.held()
+
+    await eventually(slots_are_free)
+    assert await court.messages(MessageType.HUMAN_INPUT_REQUEST) == ["Left or right?"]
+    await court.answer(waiting.id, "left")
+    await court.until_event(event_id, EventStatus.COMPLETED)
+    first, second = await court.assignments()
+    assert (first.status, second.status) == (AssignmentStatus.COMPLETED, AssignmentStatus.COMPLETED)
+    assert (second.type, second.root) == ("resume", first.id)
+    assert await court.logged("task.resumed") == [
+        ("task.resumed", {"task_id": second.id, "original_task_id": first.id})
+    ]
+    assert [data["question"] for _, data in await court.logged("task.needs_human")] == ["Left or right?"]
+    assert await court.held() == {}
+
+
+async def test_a_gate_that_is_approved_lets_the_run_go_on(court: CourtScene) -> None:
+    court.has(work("plan", SUCCESS, pause_after=True), work("do", SUCCESS))
+    event_id = await court.happens()
+    waiting = await court.until_assignment(AssignmentStatus.NEEDS_HUMAN)
+    ask = await court.record("ask", waiting.id)
+    assert ask
+    assert ask.doc["choices"] == ["approve", "reject"]
+    await court.answer(waiting.id, "approve")
+    await court.until_event(event_id, EventStatus.COMPLETED)
+
+
+async def test_a_gate_that_is_rejected_ends_the_assignment(court: CourtScene) -> None:
+    court.has(work("plan", SUCCESS, pause_after=True), work("do", SUCCESS))
+    event_id = await court.happens()
+    waiting = await court.until_assignment(AssignmentStatus.NEEDS_HUMAN)
+    await court.answer(waiting.id, "Reject")
+    event = await court.until_event(event_id, EventStatus.FAILED)
+    assert event.reason == "killed: a person rejected it"
+    assert await court.held() == {}
+
+
+async def test_a_gate_takes_nothing_but_one_of_its_choices_for_an_answer(court: CourtScene) -> None:
+    court.has(work("plan", SUCCESS, pause_after=True), work("do", SUCCESS))
+    event_id = await court.happens()
+    waiting = await court.until_assignment(AssignmentStatus.NEEDS_HUMAN)
+    for words in ("no", "please don't", "rejecting this would be wrong", "approved?"):
+        ignored = await court.until_event(await court.answer(waiting.id, words), EventStatus.COMPLETED)
+        assert (ignored.outcome, "approve, reject" in ignored.reason) == ("ignored", True)
+    assert (await court.assignments())[-1].status is AssignmentStatus.NEEDS_HUMAN
+    await court.answer(waiting.id, " approve ")
+    await court.until_event(event_id, EventStatus.COMPLETED)
+
+
+async def test_an_agent_that_finds_nothing_to_do_ends_the_run_as_skipped(court: CourtScene) -> None:
+    court.has(work("look", reports(status="skipped", summary="-", reason="a draft")), work("do", SUCCESS))
+    await court.until_event(await court.happens(), EventStatus.COMPLETED)
+    (task,) = await court.assignments()
+    assert (task.status, task.reason) == (AssignmentStatus.SKIPPED, "a draft")
+    assert (await court.result(task.id))["reason"] == "a draft"
+
+
+async def test_a_failing_run_is_tried_again_as_often_as_the_policy_says_and_then_fails(court: CourtScene) -> None:
+    court.has(work("look", {"fail": "out of luck"}), retries=2)
+    event = await court.until_event(await court.happens(), EventStatus.FAILED)
+    (task,) = await court.assignments()
+    assert "out of luck" in task.reason
+    assert "out of luck" in event.reason
+    assert (await court.result(task.id))["status"] == "failed"
+    ((_, failed),) = await court.logged("task.failed")
+    assert (failed["task_id"], failed["retry_count"]) == (task.id, 2)
+    assert len(await court.logged("soldier.spawned")) == 3
+    assert await court.held() == {}
+
+    async def is_given_up() -> bool:
+        run = await court.record("workflow", task.workflow_id)
+        return run is not None and run.state == "CANCELLED"
+
+    await eventually(is_given_up)
+
+
+async def test_an_agent_that_leaves_no_result_has_aborted(court: CourtScene) -> None:
+    court.has(work("look", {"answer": "done, I think"}))
+    event = await court.until_event(await court.happens(), EventStatus.FAILED)
+    assert event.reason == "aborted: no agent left a result"
+
+
+async def test_an_unknown_repository_fails_the_assignment_and_says_what_to_do(court: CourtScene) -> None:
+    court.has(work("look", SUCCESS))
+    event = await court.until_event(await court.happens(repo="acme/other"), EventStatus.FAILED)
+    assert "kingdom git create acme-other" in event.reason
+
+
+async def test_without_a_host_an_assignment_waits_and_nothing_is_begun(
+    backend: BackendUnderTest, tmp_path: Path
+) -> None:
+    async with opened(backend, tmp_path / "machine", with_host=False) as court:
+        court.has(work("look", SUCCESS))
+        await court.happens()
+        task = await court.until_assignment(AssignmentStatus.PENDING)
+
+        async def waits() -> bool:
+            stats = {stats.stream: stats for stats in await court.operations.stats()}
+            waiting = stats.get("court.task.gen-test")
+            return waiting is not None and waiting.pending == 1 and waiting.processing == 0
+
+        await eventually(waits)
+        assert await court.record("workflow", f"wf-{task.id}") is None
+
+
+async def test_a_petition_that_the_policy_does_not_allow_is_refused_with_a_reason(court: CourtScene) -> None:
+    court.has(work("look", {"petition": "github.comment", "body": {"body": "hello"}}, SUCCESS))
+    await court.until_event(await court.happens(), EventStatus.COMPLETED)
+    ((_, refused),) = await court.logged("petition.refused")
+    assert refused["reason"]
+
+
+async def test_an_output_that_could_not_be_made_fails_its_assignment(court: CourtScene) -> None:
+    court.has(
+        work("look", {"petition": "github.comment", "body": {"body": "hello"}}, SUCCESS),
+        petitions=(PetitionRule(kind="github.comment"),),
+    )
+    event_id = await court.happens()
+
+    async def asked_for() -> list[str]:
+        return [str(data["petition_id"]) for _, data in await court.logged("petition.granted")]
+
+    async def run_is_over_and_its_slots_are_free() -> bool:
+        (task,) = await court.assignments()
+        run = await court.record("workflow", f"wf-{task.id}")
+        return run is not None and run.state == "COMPLETED" and not await court.held()
+
+    async def granted() -> bool:
+        return bool(await asked_for())
+
+    await eventually(granted)
+    await eventually(run_is_over_and_its_slots_are_free)
+    assert (await court.event(event_id)).status is EventStatus.DISPATCHED
+    (petition_id,) = await asked_for()
+    async with court.bus.transaction() as transaction:
+        await settle(transaction, petition_id, PetitionState.FAILED, reason="HTTP 401: bad credentials")
+    event = await court.until_event(event_id, EventStatus.FAILED)
+    assert event.reason == "github.comment: HTTP 401: bad credentials"
+
+
+async def test_a_general_whose_package_is_being_mended_loses_nothing(court: CourtScene) -> None:
+    court.has(work("look", {"fail": "out of luck"}), retries=1)
+    whole = court.packages["gen-test"]
+    event_id = await court.happens()
+    await court.until_assignment(AssignmentStatus.IN_PROGRESS)
+    court.packages.clear()
+
+    async def waits() -> bool:
+        stats = {stats.stream: stats for stats in await court.operations.stats()}
+        told = stats.get("run.court")
+        return told is not None and told.pending > 0 and told.processing == 0
+
+    await eventually(waits)
+    assert (await court.event(event_id)).status is EventStatus.DISPATCHED
+    court.packages["gen-test"] = whole
+    assert (await court.assignments())[0].status is AssignmentStatus.IN_PROGRESS

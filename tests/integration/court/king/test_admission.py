@@ -1,0 +1,199 @@
+"""Who is admitted when: slots, money, health; and who waits for what."""
+
+from dataclasses import replace
+from datetime import timedelta
+from decimal import Decimal
+
+from kingdom.court.documents import AssignmentStatus, ExternalEvent, Priority
+from kingdom.court.king.settings import KingSettings
+from kingdom.court.king.waiting import PLACES
+from tests.contract.backends import BackendUnderTest
+from tests.integration.court.king.scene import Scene, opened
+from tests.unit.court.king.making import make_event, make_package, wants
+
+PR = make_package("gen-pr", wants("github.pr.*"))
+ISSUES = make_package("gen-issue", wants("github.issue.*"))
+
+
+async def assigned_events(scene: Scene) -> list[str]:
+    return [assignment.event_id.removeprefix("evt-github-") for assignment in await scene.assigned()]
+
+
+async def test_two_events_of_one_repository_run_one_after_the_other(backend: BackendUnderTest) -> None:
+    async with opened(backend, PR) as scene:
+        await scene.send(make_event(1), make_event(2), make_event(3, repo="acme/lib"))
+        assert await assigned_events(scene) == ["1", "3"]
+        assert await scene.owners() == {"evt-github-2": "repo:acme/app"}
+        await scene.complete(await scene.task_of("evt-github-1"))
+        assert await assigned_events(scene) == ["1", "3", "2"]
+        assert await scene.owners() == {}
+
+
+async def test_no_more_than_three_soldiers_work_at_once(backend: BackendUnderTest) -> None:
+    async with opened(backend, PR) as scene:
+        await scene.send(*(make_event(number, repo=f"acme/{number}") for number in range(1, 6)))
+        assert await assigned_events(scene) == ["1", "2", "3"]
+        assert await scene.owners() == {"evt-github-4": "ready", "evt-github-5": "ready"}
+        await scene.rest(await scene.task_of("evt-github-2"), AssignmentStatus.NEEDS_HUMAN)
+        assert await assigned_events(scene) == ["1", "2", "3", "4"]
+
+
+async def test_a_freed_slot_goes_to_the_highest_rank(backend: BackendUnderTest) -> None:
+    async with opened(backend, PR) as scene:
+        await scene.send(make_event(1), make_event(2), make_event(3, priority=Priority.HIGH))
+        await scene.complete(await scene.task_of("evt-github-1"))
+        assert await assigned_events(scene) == ["1", "3"]
+
+
+async def test_a_general_works_on_no_more_than_its_policy_says(backend: BackendUnderTest) -> None:
+    shy = make_package("gen-pr", wants("*"), policy={"concurrency": 1})
+    async with opened(backend, shy) as scene:
+        await scene.send(make_event(1, repo="acme/a"), make_event(2, repo="acme/b"))
+        assert await scene.owners() == {"evt-github-2": "general:gen-pr"}
+        await scene.complete(await scene.task_of("evt-github-1"))
+        assert await assigned_events(scene) == ["1", "2"]
+
+
+async def test_who_is_parked_elsewhere_does_not_keep_a_free_repository_from_the_next(backend: BackendUnderTest) -> None:
+    shy = make_package("gen-pr", wants("github.pr.*"), policy={"concurrency": 1})
+    async with opened(backend, shy, ISSUES, settings=KingSettings(soldiers=9)) as scene:
+        await scene.send(
+            make_event(1, repo="acme/other"),
+            make_event(2, "github.issue.comment"),
+            # Both wait for the repository of the second; the first of them also for its General.
+            make_event(3),
+            make_event(4, "github.issue.comment"),
+        )
+        owners = await scene.owners()
+        assert owners.pop("evt-github-3") in ("repo:acme/app", "general:gen-pr")
+        assert owners == {"evt-github-4": "repo:acme/app"}
+        await scene.complete(await scene.task_of("evt-github-2"))
+        assert await scene.owners() == {"evt-github-3": "general:gen-pr"}
+        assert await assigned_events(scene) == ["1", "2", "4"]
+
+
+async def test_what_is_set_aside_counts_against_the_money_of_the_day(backend: BackendUnderTest) -> None:
+    dear = make_package("gen-pr", wants("*"), policy={"budget_usd": 6.0})
+    async with opened(backend, dear, settings=KingSettings(daily_usd=10, warning_percent=90)) as scene:
+        await scene.send(make_event(1, repo="acme/a"), make_event(2, repo="acme/b"))
+        assert await scene.owners() == {"evt-github-2": "money"}
+        # It cost less than was set aside.
+        await scene.complete(await scene.task_of("evt-github-1"), cost_usd=0.5)
+        assert await assigned_events(scene) == ["1", "2"]
+        assert (await scene.quota("money")).spent == Decimal("0.5")
+
+
+async def test_spent_money_lets_less_and_less_begin_until_a_new_day(backend: BackendUnderTest) -> None:
+    settings = KingSettings(daily_usd=100, reserved_usd=1, soldiers=9)
+    async with opened(backend, PR, settings=settings) as scene:
+
+        async def spend(number: int, usd: float) -> None:
+            high = make_event(number, repo=f"acme/{number}", priority=Priority.HIGH, created_at=scene.clock())
+            await scene.send(high)
+            await scene.complete(await scene.task_of(high.id), cost_usd=usd)
+
+        def fresh(number: int, priority: Priority) -> ExternalEvent:
+            return make_event(number, repo=f"acme/{number}", priority=priority, created_at=scene.clock())
+
+        await spend(1, 70)
+        await scene.send(fresh(2, Priority.LOW), fresh(3, Priority.NORMAL))
+        assert await scene.owners() == {"evt-github-2": "ready"}
+        await spend(4, 21)
+        await scene.send(fresh(5, Priority.NORMAL))
+        assert set(await scene.owners()) == {"evt-github-2", "evt-github-5"}
+        await spend(6, 9)
+        await scene.send(fresh(7, Priority.HIGH))
+        assert set(await scene.owners()) == {"evt-github-2", "evt-github-5", "evt-github-7"}
+        # In Seoul the next day begins at 15:00 in UTC.
+        scene.clock.forward(hours=3)
+        await scene.tick()
+        assert await scene.owners() == {}
+
+
+async def test_yellow_health_admits_the_urgent_and_what_has_become_so(backend: BackendUnderTest) -> None:
+    async with opened(backend, PR, settings=KingSettings(soldiers=9)) as scene:
+        await scene.measure("yellow", "cpu at 70 %")
+        low = make_event(1, repo="acme/a", priority=Priority.LOW, created_at=scene.clock())
+        high = make_event(2, repo="acme/b", priority=Priority.HIGH, created_at=scene.clock())
+        await scene.send(low, high)
+        assert await scene.owners() == {low.id: "ready"}
+        scene.clock.forward(hours=4)
+        await scene.measure("yellow")
+        await scene.tick()
+        assert await scene.owners() == {}
+
+
+async def test_orange_and_red_admit_nothing(backend: BackendUnderTest) -> None:
+    async with opened(backend, PR) as scene:
+        for level in ("orange", "red"):
+            await scene.measure(level)
+            await scene.send(make_event(1, priority=Priority.HIGH))
+            assert await scene.owners() == {"evt-github-1": "ready"}
+        await scene.measure("green")
+        await scene.tick()
+        assert await assigned_events(scene) == ["1"]
+
+
+async def test_a_stale_reading_of_the_health_counts_as_orange(backend: BackendUnderTest) -> None:
+    async with opened(backend, PR) as scene:
+        await scene.measure("green")
+        scene.clock.forward(seconds=121)
+        await scene.send(make_event(1, priority=Priority.HIGH))
+        assert await scene.owners() == {"evt-github-1": "ready"}
+        await scene.measure("green")
+        await scene.tick()
+        assert await assigned_events(scene) == ["1"]
+
+
+async def test_a_slot_whose_holder_rests_is_found_by_the_clock(backend: BackendUnderTest) -> None:
+    async with opened(backend, PR, settings=KingSettings(soldiers=1)) as scene:
+        await scene.send(make_event(1), make_event(2, repo="acme/b"))
+        async with scene.bus.transaction() as transaction:
+            record = await transaction.get("task", await scene.task_of("evt-github-1"))
+            assert record
+            await transaction.put(replace(record, state="failed", doc={**record.doc, "status": "failed"}))
+        await scene.tick()
+        assert await assigned_events(scene) == ["1", "2"]
+
+
+async def test_many_that_wait_for_one_repository_do_not_keep_others_waiting(backend: BackendUnderTest) -> None:
+    async with opened(backend, PR) as scene:
+        await scene.measure("red")
+        await scene.send(*(make_event(number) for number in range(1, 46)), make_event(46, repo="acme/lib"))
+        await scene.measure("green")
+        await scene.tick()
+        assert await assigned_events(scene) == ["1", "46"]
+        assert set((await scene.owners()).values()) == {"repo:acme/app"}
+
+
+async def test_an_event_that_a_person_has_spoilt_keeps_nobody_waiting(backend: BackendUnderTest) -> None:
+    async with opened(backend, PR, settings=KingSettings(soldiers=1)) as scene:
+        await scene.send(make_event(1), make_event(2), make_event(3, repo="acme/lib"))
+        async with scene.bus.transaction() as transaction:
+            record = await transaction.get("event", "evt-github-2")
+            assert record
+            await transaction.put(replace(record, doc={"id": "evt-github-2"}))
+        await scene.complete(await scene.task_of("evt-github-1"))
+        assert await assigned_events(scene) == ["1", "3"]
+
+
+async def test_a_budget_beyond_that_of_the_day_takes_the_whole_day(backend: BackendUnderTest) -> None:
+    dear = make_package("gen-pr", wants("*"), policy={"budget_usd": 400.0})
+    async with opened(backend, dear) as scene:
+        await scene.send(make_event(1), make_event(2, repo="acme/lib"))
+        assert await assigned_events(scene) == ["1"]
+        assert await scene.owners() == {"evt-github-2": "money"}
+
+
+async def test_hundreds_that_wait_are_served_in_order_of_their_rank(backend: BackendUnderTest) -> None:
+    async with opened(backend, PR, settings=KingSettings(soldiers=1)) as scene:
+        await scene.measure("red")
+        for number in range(1, 31):
+            age = timedelta(minutes=(number * 7) % 30)
+            await scene.send(make_event(number, repo=f"acme/{number % 3}", created_at=scene.clock() - age))
+        expected = [record.doc["event_id"] for record in await scene.find(PLACES.name)]
+        await scene.measure("green")
+        await scene.tick()
+        for event_id in expected:
+            await scene.complete(await scene.task_of(event_id))
+        assert [assignment.event_id for assignment in await scene.assigned()] == expected

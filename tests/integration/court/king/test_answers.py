@@ -1,0 +1,149 @@
+"""The answer of a person lets an assignment go on, once."""
+
+from datetime import timedelta
+
+from kingdom.court.asks import AskStatus, load_ask
+from kingdom.court.documents import AssignmentStatus, ExternalEvent, Priority
+from kingdom.court.king.settings import KingSettings
+from tests.contract.backends import BackendUnderTest
+from tests.integration.court.king.scene import Scene, opened
+from tests.unit.court.king.making import make_event, make_package, wants
+
+PR = make_package("gen-pr", wants("github.pr.*"))
+
+
+def reply(number: int, task_id: str, text: str = "yes", user: str = "anna") -> ExternalEvent:
+    payload = {"task_id": task_id, "text": text, "user": user}
+    return make_event(
+        number, "slack.human_response", source="slack", repo=None, payload=payload, priority=Priority.HIGH
+    )
+
+
+async def asking(scene: Scene, **more: object) -> str:
+    """Let the first event ask; return its assignment."""
+    await scene.send(make_event(1))
+    task = await scene.task_of("evt-github-1")
+    await scene.ask(task, **more)
+    return task
+
+
+async def test_the_first_answer_lets_the_assignment_go_on_and_a_second_is_ignored(backend: BackendUnderTest) -> None:
+    async with opened(backend, PR) as scene:
+        task = await asking(scene)
+        await scene.send(reply(2, task, "yes"), reply(3, task, "no", "bob"))
+        root, resumed = await scene.assigned()
+        assert (resumed.type, resumed.root, resumed.event_id) == ("resume", root.id, "evt-github-1")
+        assert (resumed.target_general, resumed.repo, resumed.status) == ("gen-pr", "acme/app", "pending")
+        assert resumed.payload["text"] == "yes"
+        first, second = [await scene.event(f"evt-slack-{number}") for number in (2, 3)]
+        assert (first.status, first.outcome) == ("completed", "answered")
+        assert (second.status, second.outcome) == ("completed", "ignored")
+        assert second.reason == "the question was answered already, by anna"
+        (said,) = await scene.log("task.resumed")
+        assert said.data == {"task_id": resumed.id, "original_task_id": root.id}
+
+
+async def test_an_answer_passes_slots_and_health(backend: BackendUnderTest) -> None:
+    async with opened(backend, PR, settings=KingSettings(soldiers=1)) as scene:
+        task = await asking(scene)
+        await scene.send(make_event(2))
+        await scene.measure("red")
+        await scene.send(reply(3, task))
+        holders = (await scene.quota("soldiers")).holders
+        assert sorted(holders) == ["task-20261115-002", "task-20261115-003"]
+        assert (await scene.quota("repo:acme/app")).holders.keys() == holders.keys()
+
+
+async def test_an_answer_waits_for_money(backend: BackendUnderTest) -> None:
+    settings = KingSettings(daily_usd=10, reserved_usd=6)
+    async with opened(backend, PR, settings=settings) as scene:
+        task = await asking(scene)
+        await scene.send(make_event(2), reply(3, task))
+        assert (await scene.owners())["evt-slack-3"] == "answer"
+        assert (await scene.event("evt-slack-3")).status == "pending"
+        await scene.complete(await scene.task_of("evt-github-2"))
+        assert (await scene.event("evt-slack-3")).outcome == "answered"
+        assert (await scene.quota("money")).held == 6
+
+
+async def test_the_end_of_a_resumed_assignment_completes_the_event_of_its_root(backend: BackendUnderTest) -> None:
+    async with opened(backend, PR) as scene:
+        task = await asking(scene)
+        await scene.send(reply(2, task))
+        _, resumed = await scene.assigned()
+        await scene.complete(resumed.id, cost_usd=2.0)
+        await scene.complete(task, cost_usd=2.0)
+        assert (await scene.event("evt-github-1")).status == "completed"
+        assert not (await scene.quota("soldiers")).holders
+        # Two assignments of one run cost it once, and people are told of its end once.
+        assert float((await scene.quota("money")).spent) == 2.0
+        assert [text for text in await scene.messages() if text.startswith("thread_update")] == [
+            f"thread_update: {task} is completed."
+        ]
+
+
+async def test_a_late_word_that_an_assignment_rests_takes_nothing_from_its_resumption(
+    backend: BackendUnderTest,
+) -> None:
+    async with opened(backend, PR) as scene:
+        task = await asking(scene)
+        await scene.send(reply(2, task))
+        await scene.rest(task, AssignmentStatus.NEEDS_HUMAN)
+        assert list((await scene.quota("soldiers")).holders) == ["task-20261115-002"]
+
+
+async def test_what_is_no_answer_is_ignored_with_its_reason(backend: BackendUnderTest) -> None:
+    async with opened(backend, PR) as scene:
+        await scene.send(reply(2, "task-20261115-999"))
+        task = await asking(scene, people=("anna",))
+        await scene.send(reply(3, task, user="mallory"), reply(4, task, text="  "))
+        reasons = [(await scene.event(f"evt-slack-{number}")).reason for number in (2, 3, 4)]
+        assert reasons == [
+            "task-20261115-999 asks nothing",
+            "mallory may not answer; these may: anna",
+            "the answer is empty",
+        ]
+        await scene.rest(task, AssignmentStatus.FAILED)
+        await scene.send(reply(5, task))
+        assert (await scene.event("evt-slack-5")).reason == f"{task} does not wait for an answer, it is failed"
+        assert len(await scene.assigned()) == 1
+
+
+async def test_the_default_answers_when_nobody_does_in_time(backend: BackendUnderTest) -> None:
+    async with opened(backend, PR) as scene:
+        task = await asking(scene, default="leave it", people=("anna",))
+        scene.clock.forward(days=6)
+        await scene.tick()
+        assert len(await scene.assigned()) == 1
+        scene.clock.forward(days=1)
+        await scene.tick()
+        await scene.tick()
+        _, resumed = await scene.assigned()
+        assert (resumed.root, resumed.payload["text"]) == (task, "leave it")
+
+
+async def test_a_question_without_a_default_expires_and_no_answer_counts_any_more(backend: BackendUnderTest) -> None:
+    async with opened(backend, PR) as scene:
+        task = await asking(scene)
+        scene.clock.forward(days=7)
+        await scene.tick()
+        async with scene.bus.transaction() as transaction:
+            known = await load_ask(transaction, task)
+        assert known
+        assert known[1].status is AskStatus.EXPIRED
+        await scene.send(reply(2, task))
+        assert (await scene.event("evt-slack-2")).reason == "the time for an answer is over"
+
+
+async def test_an_assignment_may_ask_again(backend: BackendUnderTest) -> None:
+    async with opened(backend, PR) as scene:
+        task = await asking(scene)
+        await scene.send(reply(2, task))
+        _, resumed = await scene.assigned()
+        scene.clock.forward(minutes=5)
+        await scene.ask(resumed.id)
+        later = reply(3, resumed.id, "go on")
+        await scene.send(later)
+        *_, third = await scene.assigned()
+        assert (third.root, third.payload["text"]) == (task, "go on")
+        assert third.created_at - resumed.created_at == timedelta(minutes=5)

@@ -1,0 +1,110 @@
+"""An event explains itself: who gets it, what holds it, what became of it; and other rules can be tried on it."""
+
+from datetime import timedelta
+
+from kingdom.court.documents import Priority
+from kingdom.court.king.settings import KingSettings
+from kingdom.court.king.simulation import Simulation, simulate
+from kingdom.court.king.why import Explanation, explain
+from kingdom.court.package import Package
+from kingdom.court.records import receive
+from tests.contract.backends import BackendUnderTest
+from tests.integration.court.king.scene import Scene, opened
+from tests.unit.court.king.making import NOON, every, make_event, make_package, wants
+
+PR = make_package("gen-pr", wants("github.pr.*"))
+
+
+async def why(scene: Scene, event_id: str) -> Explanation:
+    async with scene.bus.transaction() as transaction:
+        return await explain(transaction, event_id, scene.clock(), scene.terms)
+
+
+async def test_an_event_that_waits_tells_what_holds_it_and_how_many_are_ahead(backend: BackendUnderTest) -> None:
+    async with opened(backend, PR, settings=KingSettings(soldiers=1)) as scene:
+        await scene.send(*(make_event(number, repo=f"acme/{number}") for number in (1, 2, 3)))
+        (wait,) = (await why(scene, "evt-github-3")).waits
+        assert (wait.general, wait.line, wait.ahead) == ("gen-pr", "ready", 1)
+        assert wait.held_by == "soldiers: 1 of 1 taken, held by task-20261115-001"
+        await scene.measure("yellow", "memory at 65 %")
+        (wait,) = (await why(scene, "evt-github-3")).waits
+        assert wait.held_by == "the gate of health lets what is high begin: the health is yellow: memory at 65 %"
+
+
+async def test_every_other_line_is_explained_too(backend: BackendUnderTest) -> None:
+    shy = make_package("gen-shy", wants("jira.*"), policy={"concurrency": 1})
+    slow = make_package("gen-slow", wants("slack.*", debounce_seconds=60))
+    dear = make_package("gen-dear", wants("cron.*"), policy={"budget_usd": 400.0})
+    async with opened(backend, PR, shy, slow, dear, settings=KingSettings(soldiers=9)) as scene:
+
+        async def held_by(event_id: str) -> str:
+            (wait,) = (await why(scene, event_id)).waits
+            return wait.held_by
+
+        await scene.send(make_event(1), make_event(2))
+        assert await held_by("evt-github-2") == "repo:acme/app: 1 of 1 taken, held by task-20261115-001"
+        await scene.send(*(make_event(number, "jira.x", source="jira", repo=None) for number in (3, 4)))
+        assert await held_by("evt-jira-4") == "general:gen-shy: 1 of 1 taken, held by task-20261115-002"
+        await scene.send(make_event(5, "slack.x", source="slack"))
+        assert await held_by("evt-slack-5") == "held back for a newer event until 2026-11-15T12:02:00+00:00"
+        await scene.send(make_event(6, "cron.x", source="cron", repo=None))
+        assert (await held_by("evt-cron-6")).startswith("$0.00 spent and $10.00 set aside of $300.00, held by task-")
+        scene.packages.remove(PR)
+        await scene.complete("task-20261115-001")
+        assert await held_by("evt-github-2") == "there is no General gen-pr now"
+
+
+async def test_an_event_tells_its_assignments_and_the_rules_that_were_considered(backend: BackendUnderTest) -> None:
+    other = make_package("gen-other", wants("jira.*"), order=1)
+    async with opened(backend, PR, other) as scene:
+        await scene.send(make_event(1))
+        explanation = await why(scene, "evt-github-1")
+        assert explanation.standing == "It was given to gen-pr by gen-pr#1."
+        assert [(each.task_id, each.status) for each in explanation.assignments] == [("task-20261115-001", "pending")]
+        assert [(each.rule, each.chosen) for each in explanation.considered] == [
+            ("gen-other#1", False),
+            ("gen-pr#1", True),
+        ]
+        await scene.complete("task-20261115-001", reason="all good")
+        assert (await why(scene, "evt-github-1")).standing == "It is completed, completed: all good."
+        await scene.send(make_event(2, "slack.app_mention", source="slack"))
+        unrouted = await why(scene, "evt-slack-2")
+        assert unrouted.standing == "It is completed, unrouted: no General subscribes to it."
+        assert not any(each.chosen for each in unrouted.considered)
+
+
+async def test_an_event_that_no_king_has_seen_says_so(backend: BackendUnderTest) -> None:
+    async with opened(backend, PR, kings=0) as scene:
+        async with scene.bus.transaction() as transaction:
+            await receive(transaction, make_event(1), "sentinel")
+        assert (await why(scene, "evt-github-1")).standing == "The King has not decided about it yet: is he running?"
+
+
+async def test_other_rules_show_what_they_would_decide_otherwise(backend: BackendUnderTest) -> None:
+    nightly = make_package("gen-report", schedules=[every("* * * * *")])
+
+    async def differences(scene: Scene, *packages: Package) -> Simulation:
+        async with scene.bus.transaction() as transaction:
+            return await simulate(transaction, scene.operations, packages, NOON - timedelta(days=7))
+
+    async with opened(backend, PR, nightly, settings=KingSettings(soldiers=1)) as scene:
+        await scene.tick()
+        scene.clock.forward(minutes=1)
+        await scene.tick()
+        await scene.send(
+            make_event(1),
+            make_event(2, "github.pr.review_requested", priority=Priority.HIGH),
+            make_event(3, "jira.ticket.assigned", source="jira"),
+            make_event(4, "slack.app_mention", source="slack"),
+            make_event(5, created_at=NOON - timedelta(days=8)),
+        )
+        same = await differences(scene, *scene.packages)
+        assert (same.differences, same.unchanged, same.forgotten) == ((), 4, 0)
+        review = make_package("gen-review", wants("*.review_requested"), wants("jira.*"))
+        found = await differences(scene, review)
+        assert {each.event_id: (each.change, each.before, each.after) for each in found.differences} == {
+            "evt-github-1": ("newly unrouted", ("gen-pr",), ()),
+            "evt-github-2": ("other General", ("gen-pr",), ("gen-review",)),
+            "evt-jira-3": ("newly routed", (), ("gen-review",)),
+        }
+        assert found.unchanged == 1

@@ -1,0 +1,235 @@
+"""A court that performs petitions against stand-ins, on a real bus with a real Worker."""
+
+import asyncio
+import itertools
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from kingdom.bus import EFFECTS, Bus, Cursor, Dispatcher, LogEntry, Query, Record, RetryPolicy, Topology, Worker
+from kingdom.bus.operations import Operations, Situation
+from kingdom.bus.sequence import SEQUENCES
+from kingdom.clock import utc_now
+from kingdom.court import records, streams
+from kingdom.court.documents import Assignment, AssignmentStatus, Priority
+from kingdom.court.package import PetitionRule, Policy
+from kingdom.court.petitions.decision import PETITIONS, Petition, PetitionState
+from kingdom.court.petitions.github import GithubApi, GithubPetitions
+from kingdom.court.petitions.jira import JiraApi, JiraPetitions
+from kingdom.court.petitions.petition import petition, petitions_of
+from kingdom.standins.faults import Fault
+from kingdom.standins.jira import EMAIL
+from kingdom.standins.jira import TOKEN as JIRA_TOKEN
+from kingdom.standins.server import BOOK, FAULTS, Running
+from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.records import KINDS as WORKFLOW_KINDS
+from tests.contract.backends import BackendUnderTest
+from tests.contract.scene import PATIENCE_SECONDS, eventually
+from tests.unit.workflow.model.scene import NOON, template
+
+ROOT = "task-20261115-001"
+REPO = "acme/rocket"
+TICKET = "QP-1"
+LONGEST_CALL = timedelta(seconds=4)
+KINDS = (EFFECTS, SEQUENCES, *WORKFLOW_KINDS, *records.KINDS, PETITIONS)
+# Leases really end in these tests, and nobody wants to wait for a retry.
+_BRISK = replace(
+    streams.PETITIONS,
+    lease=timedelta(seconds=1),
+    retry=RetryPolicy(base=timedelta(milliseconds=50), cap=timedelta(milliseconds=200), max_attempts=50),
+)
+TOPOLOGY = Topology(
+    [_BRISK if name == _BRISK.name else streams.TOPOLOGY.stream(name) for name in streams.TOPOLOGY.names()]
+)
+ALLOWED = Policy(
+    petitions=tuple(
+        PetitionRule(kind=kind, at_most=3)
+        for kind in (
+            "github.comment",
+            "github.review",
+            "github.pull_request",
+            "jira.comment",
+            "jira.transition",
+            "slack.message",
+        )
+    )
+)
+RUN = Workflow.copied_from(template(), f"wf-{ROOT}", NOON)
+
+
+def assignment(**more: Any) -> Assignment:
+    fields: dict[str, Any] = {
+        "id": ROOT,
+        "event_id": "evt-github-1",
+        "target_general": "gen-pr",
+        "type": "github.pr.review_requested",
+        "payload": {"number": 1, "key": TICKET},
+        "priority": Priority.NORMAL,
+        "created_at": NOON,
+        "status": AssignmentStatus.IN_PROGRESS,
+        "repo": REPO,
+    }
+    return Assignment(**fields | more)
+
+
+def github_effect(url: str) -> GithubPetitions:
+    return GithubPetitions(GithubApi(url, "github-token", LONGEST_CALL), timedelta())
+
+
+def jira_effect(url: str) -> JiraPetitions:
+    return JiraPetitions(JiraApi(url, EMAIL, JIRA_TOKEN, LONGEST_CALL), timedelta())
+
+
+class Scene:
+    """One store, the stand-ins, and what agents ask for."""
+
+    def __init__(self, backend: BackendUnderTest, bus: Bus, github: Running, jira: Running) -> None:
+        self.backend = backend
+        self.bus = bus
+        self.github = github
+        self.jira = jira
+        self.operations: Operations = backend.operations(bus)
+        self._numbers = itertools.count(1)
+
+    async def ask(
+        self,
+        kind: str,
+        body: dict[str, Any],
+        *,
+        policy: Policy = ALLOWED,
+        run: Workflow = RUN,
+        root: Assignment | None = None,
+        name: str = "",
+    ) -> Petition:
+        """Let an agent ask for something."""
+        async with self.bus.transaction() as transaction:
+            return await petition(
+                transaction,
+                root or assignment(),
+                policy,
+                run,
+                petition_id=name or f"petition-{next(self._numbers)}",
+                kind=kind,
+                body=body,
+                at=utc_now(),
+                channel="dev",
+            )
+
+    async def comment(self, text: str = "Well done.", **more: Any) -> Petition:
+        return await self.ask("github.comment", {"body": text}, **more)
+
+    async def petitions(self) -> list[Petition]:
+        async with self.bus.transaction() as transaction:
+            return await petitions_of(transaction, ROOT)
+
+    async def now(self, asked: Petition) -> Petition:
+        [found] = [each for each in await self.petitions() if each.id == asked.id]
+        return found
+
+    async def until(self, asked: Petition, state: PetitionState) -> Petition:
+        async def reached() -> Petition | None:
+            found = await self.now(asked)
+            return found if found.state is state else None
+
+        found = await eventually(reached, f"the petition is {state}")
+        assert found is not None
+        return found
+
+    async def attempts(self, asked: Petition) -> list[str]:
+        """Return the states of all attempts at a petition."""
+        async with self.bus.transaction() as transaction:
+            record = await transaction.get(EFFECTS.name, asked.key)
+        return [attempt["state"] for attempt in record.doc["attempts"]] if record else []
+
+    async def records(self, kind: str) -> list[Record]:
+        async with self.bus.transaction() as transaction:
+            return await transaction.find(Query(kind=kind))
+
+    async def settled(self) -> list[tuple[str, str]]:
+        """Return which petitions the General was told of."""
+        rows = [row for row in self.backend.picture().rows if row.stream == streams.SETTLED.name]
+        return [await self._told(row.event_id) for row in rows]
+
+    async def _told(self, event_id: Any) -> tuple[str, str]:
+        [situation] = await self.operations.situations(event_id)
+        return situation.type, situation.partition_key or ""
+
+    async def log(self, count: int) -> list[LogEntry]:
+        """Return what was logged of petitions, once it is so much; an entry can be read a little after its commit."""
+
+        async def read() -> list[LogEntry]:
+            entries = [logged.entry for logged in await self.operations.read_log(Cursor(), 1000)]
+            found = [entry for entry in entries if entry.type.startswith("petition.")]
+            return found if len(found) >= count else []
+
+        return await eventually(read, f"{count} entries can be read")
+
+    async def waiting(self) -> list[Situation]:
+        """Return what is still to be performed."""
+        rows = [row for row in self.backend.picture().rows if row.stream == streams.PETITIONS.name]
+        return [(await self.operations.situations(row.event_id))[0] for row in rows]
+
+    def trouble(self, site: Running, **fault: Any) -> None:
+        site.application[FAULTS].add([Fault(**fault)])
+
+    def made(self, site: Running, call: str, **about: Any) -> int:
+        """Return how often something really happened there."""
+        return site.application[BOOK].count(call, **about)
+
+    def texts(self, kind: str = "comments") -> list[str]:
+        """Return what was said on GitHub."""
+        return [each["body"] for each in self.github.application[BOOK].state[kind]]
+
+    async def people(self, site: Running, what: str, **doing: Any) -> Any:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(f"{site.url}/_control/{what}", json=doing) as answer,
+        ):
+            assert answer.ok, await answer.text()
+            return await answer.json()
+
+    @asynccontextmanager
+    async def performing(self) -> AsyncIterator[None]:
+        """Let a Worker perform petitions for the length of the block."""
+        effects = {"github": github_effect(self.github.url), "jira": jira_effect(self.jira.url)}
+        dispatcher = Dispatcher()
+        for system, effect in effects.items():
+            dispatcher.effect(streams.PETITION_GRANTED[system], effect)
+        worker = Worker(self.bus, dispatcher, [streams.PETITIONS.name], poll=timedelta(milliseconds=20))
+        running = asyncio.create_task(worker.run())
+        try:
+            yield
+        finally:
+            worker.stop()
+            await asyncio.wait_for(running, PATIENCE_SECONDS)
+            for effect in effects.values():
+                await effect._api.close()
+
+    async def dies(self, moment: str) -> int:
+        """Run a worker in a process of its own that is killed before or after its first call."""
+        arguments = [self.backend.name, self.backend.place, self.github.url, self.jira.url, moment]
+        child = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tests.integration.court.petitions.child", *arguments, cwd=Path(__file__).parents[4]
+        )
+        try:
+            return await asyncio.wait_for(child.wait(), PATIENCE_SECONDS)
+        finally:
+            if child.returncode is None:
+                child.kill()
+                await child.wait()
+
+
+@asynccontextmanager
+async def opened(backend: BackendUnderTest, github: Running, jira: Running) -> AsyncIterator[Scene]:
+    """Open a store, with a pull request of somebody on GitHub and a ticket in Jira."""
+    async with backend.open(TOPOLOGY, KINDS) as bus:
+        scene = Scene(backend, bus, github, jira)
+        await scene.people(github, "pull_request", repository=REPO, title="Add a fin", head="fin")
+        await scene.people(jira, "tickets", project="QP", summary="It does not fly")
+        yield scene

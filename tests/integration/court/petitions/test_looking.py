@@ -1,0 +1,121 @@
+"""How an effect looks for what it did, and what it makes of a server that cannot be reached."""
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import aiohttp
+import pytest
+
+from kingdom.bus import Absent, Acked, Attempt, Happened, Throttled
+from kingdom.clock import utc_now
+from kingdom.court.petitions.effects import PetitionEffect
+from kingdom.court.petitions.github import GithubApi, GithubPetitions
+from kingdom.errors import Transient
+from kingdom.standins.faults import Fault
+from kingdom.standins.server import FAULTS, Running
+from tests.integration.court.petitions.scene import REPO, TICKET, github_effect, jira_effect
+
+
+def attempt(kind: str, body: dict[str, Any], *, mark: str = "5eed", identifier: str = "one") -> Attempt:
+    since = (utc_now() - timedelta(minutes=5)).isoformat()
+    return Attempt(1, identifier, {"kind": kind, "body": body, "mark": mark, "since": since}, 1)
+
+
+@asynccontextmanager
+async def at_hand(effect: PetitionEffect) -> AsyncIterator[PetitionEffect]:
+    try:
+        yield effect
+    finally:
+        await effect._api.close()
+
+
+async def people(site: Running, what: str, times: int = 1, **doing: Any) -> None:
+    async with aiohttp.ClientSession() as session:
+        for _ in range(times):
+            async with session.post(f"{site.url}/_control/{what}", json=doing) as answer:
+                assert answer.ok, await answer.text()
+
+
+@pytest.fixture
+async def pull_request(github_site: Running) -> Running:
+    await people(github_site, "pull_request", repository=REPO, title="Add a fin", head="fin")
+    return github_site
+
+
+@pytest.fixture
+async def ticket(jira_site: Running) -> Running:
+    await people(jira_site, "tickets", project="QP", summary="It does not fly")
+    return jira_site
+
+
+THREAD = {"repo": REPO, "number": 1, "body": "Hm."}
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "noise"),
+    [
+        ("github.comment", THREAD, ("comment", {"body": "Yes?"})),
+        ("github.review", {**THREAD, "event": "COMMENT"}, ("review", {"body": "Yes?"})),
+    ],
+)
+async def test_any_attempt_of_a_petition_is_found_among_many_pages(
+    pull_request: Running, kind: str, body: dict[str, Any], noise: tuple[str, dict[str, Any]]
+) -> None:
+    what, doing = noise
+    place = {"repository": REPO, "number": 1}
+    async with at_hand(github_effect(pull_request.url)) as effect:
+        await people(pull_request, what, 110, **place, **doing)
+        assert await effect.reconcile(attempt(kind, body)) == Absent()
+        sent = await effect.call(attempt(kind, body))
+        await people(pull_request, what, 5, **place, **doing)
+        assert isinstance(sent, Acked)
+        assert await effect.reconcile(attempt(kind, body, identifier="two")) == Happened(sent.response)
+        assert await effect.reconcile(attempt(kind, body, mark="0ther")) == Absent()
+
+
+async def test_a_comment_is_found_among_many_in_a_ticket(ticket: Running) -> None:
+    wanted = attempt("jira.comment", {"key": TICKET, "body": "It flies."})
+    async with at_hand(jira_effect(ticket.url)) as effect:
+        assert await effect.reconcile(wanted) == Absent()
+        sent = await effect.call(wanted)
+        await people(ticket, f"tickets/{TICKET}/comments", 110, body="Hm.")
+        assert isinstance(sent, Acked)
+        assert await effect.reconcile(wanted) == Happened(sent.response)
+        assert await effect.reconcile(attempt("jira.comment", wanted.request["body"], mark="0ther")) == Absent()
+
+
+async def test_a_step_counts_as_taken_if_somebody_went_on_from_there(ticket: Running) -> None:
+    wanted = attempt("jira.transition", {"key": TICKET, "to": "In Review"})
+    async with at_hand(jira_effect(ticket.url)) as effect:
+        assert await effect.reconcile(wanted) == Absent()
+        await people(ticket, f"tickets/{TICKET}", status="In Review")
+        await people(ticket, f"tickets/{TICKET}", status="Done")
+        assert isinstance(await effect.reconcile(wanted), Happened)
+
+
+async def test_a_server_that_cannot_be_reached_was_sent_nothing() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        async with at_hand(github_effect(f"http://127.0.0.1:{free.getsockname()[1]}")) as effect:
+            answer = await effect.call(attempt("github.comment", THREAD))
+    assert isinstance(answer, Throttled)
+    assert answer.after == timedelta(seconds=30)
+    assert answer.reason.startswith("GitHub cannot be reached")
+
+
+async def test_a_server_that_answers_too_late_leaves_it_open_whether_it_did_it(pull_request: Running) -> None:
+    pull_request.application[FAULTS].add([Fault(kind="delay", seconds=3)])
+    hasty = GithubPetitions(GithubApi(pull_request.url, "github-token", timedelta(seconds=1)))
+    async with at_hand(hasty) as effect:
+        with pytest.raises(TimeoutError):
+            await effect.call(attempt("github.comment", THREAD))
+
+
+async def test_an_answer_that_is_no_list_proves_nothing(pull_request: Running) -> None:
+    pull_request.application[FAULTS].add([Fault(kind="refuse", status=200)])
+    async with at_hand(github_effect(pull_request.url)) as effect:
+        with pytest.raises(Transient, match="what became of a call"):
+            await effect.reconcile(attempt("github.comment", THREAD))

@@ -1,0 +1,121 @@
+"""A pull request: a branch at the commit of the run, and one pull request of it, whatever is lost on the way."""
+
+import signal
+from typing import Any
+
+import pytest
+
+from kingdom.court.petitions.decision import Petition, PetitionState
+from kingdom.court.petitions.petition import grant_waiting
+from kingdom.standins.server import BOOK
+from kingdom.workflow.model import commands
+from kingdom.workflow.model.git import Git
+from kingdom.workflow.registry import create_git
+from tests.integration.court.petitions.scene import REPO, ROOT, Scene
+from tests.unit.workflow.model.host import petition as spoken
+from tests.unit.workflow.model.scene import APP, Run, started, template, work
+
+PERFORMED, FAILED = PetitionState.PERFORMED, PetitionState.FAILED
+TITLE = {"title": "Repair the fin", "body": "It flies."}
+COMMIT = "c0ffee" + "0" * 34
+
+
+@pytest.fixture
+async def run(scene: Scene) -> Run:
+    """A run whose first Work asked for a pull request and left a commit."""
+    await create_git(scene.bus, Git(id="git-app", name="app", url=f"git@github.com:{REPO}.git"), actor="anna")
+    run = started(template(work("build"), work("check"), git_refs=(APP,)))
+    run.hear(spoken(run.until(commands.SendQuery), "p1"))
+    run.until(commands.StartAgent, work_index=1)
+    commits_become(run, COMMIT)
+    return run
+
+
+def commits_become(run: Run, commit: str) -> None:
+    run.workflow.checkpoints[0].commits[run.workflow.work_trees[0].id] = commit
+
+
+async def ask(scene: Scene, run: Run, **more: Any) -> Petition:
+    asked = await scene.ask("github.pull_request", {**TITLE, **more}, run=run.workflow, name="p1")
+    assert asked.state is PetitionState.GRANTED
+    return asked
+
+
+def branch(run: Run) -> str:
+    return run.workflow.work_trees[0].branch
+
+
+def opened(scene: Scene) -> list[dict[str, Any]]:
+    """Return the pull requests that we opened."""
+    issues = scene.github.application[BOOK].state["issues"][REPO].values()
+    return [issue for issue in issues if issue["user"] == "kingdom-bot"]
+
+
+async def test_the_commit_of_the_run_gets_a_branch_and_a_pull_request(scene: Scene, run: Run) -> None:
+    async with scene.performing():
+        done = await scene.until(await ask(scene, run), PERFORMED)
+    [pull] = opened(scene)
+    assert (pull["title"], pull["pull"]["head"]["ref"], pull["pull"]["base"]["ref"]) == (
+        "Repair the fin",
+        branch(run),
+        "main",
+    )
+    assert pull["body"].startswith("It flies.\n\n<!-- kingdom:")
+    assert scene.made(scene.github, "POST git ref", ref=f"refs/heads/{branch(run)}", sha=COMMIT) == 1
+    assert done.response["number"] == pull["number"]
+    assert done.response["url"] == f"{scene.github.url}/{REPO}/pull/{pull['number']}"
+
+
+@pytest.mark.parametrize("path", ["*/git/refs", "*/pulls"])
+async def test_whichever_answer_is_lost_there_is_one_pull_request(scene: Scene, run: Run, path: str) -> None:
+    scene.trouble(scene.github, kind="lose_answer", method="POST", path=path)
+    async with scene.performing():
+        asked = await ask(scene, run)
+        await scene.until(asked, PERFORMED)
+    assert len(opened(scene)) == scene.made(scene.github, "POST git ref") == 1
+    assert await scene.attempts(asked) == (["ACKED"] if path == "*/pulls" else ["UNKNOWN", "ACKED"])
+
+
+@pytest.mark.parametrize(("moment", "made"), [("before", 0), ("after", 1)])
+async def test_a_killed_worker_leaves_exactly_one_pull_request(scene: Scene, run: Run, moment: str, made: int) -> None:
+    asked = await ask(scene, run)
+    assert await scene.dies(moment) == -signal.SIGKILL
+    assert len(opened(scene)) == made
+    async with scene.performing():
+        await scene.until(asked, PERFORMED)
+    assert len(opened(scene)) == 1
+
+
+async def test_an_open_pull_request_of_the_same_branch_counts_as_it(scene: Scene, run: Run) -> None:
+    theirs = await scene.people(
+        scene.github, "pull_request", repository=REPO, title="By hand", head=branch(run), sha=COMMIT
+    )
+    async with scene.performing():
+        done = await scene.until(await ask(scene, run), PERFORMED)
+    assert done.response["number"] == theirs["number"]
+    assert opened(scene) == []
+
+
+async def test_a_branch_that_is_elsewhere_already_is_not_touched(scene: Scene, run: Run) -> None:
+    async with scene.performing():
+        await scene.until(await ask(scene, run), PERFORMED)
+        commits_become(run, "badcab" + "0" * 34)
+        failed = await scene.until(await ask(scene, run, title="Another"), FAILED)
+    assert failed.reason == f"the branch {branch(run)} is at {COMMIT[:12]} already, and not at badcab000000"
+    assert scene.made(scene.github, "POST git ref") == 1
+
+
+async def test_a_commit_that_never_reached_github_fails_with_what_to_do(scene: Scene, run: Run) -> None:
+    commits_become(run, "0" * 40)
+    async with scene.performing():
+        failed = await scene.until(await ask(scene, run), FAILED)
+    assert f"let the checkpoints of this Git be pushed to {REPO}" in failed.reason
+
+
+async def test_nothing_is_granted_twice_when_the_run_goes_on(scene: Scene, run: Run) -> None:
+    asked = await ask(scene, run)
+    run.finish()
+    async with scene.bus.transaction() as transaction:
+        await grant_waiting(transaction, ROOT, run.workflow)
+    assert len(await scene.waiting()) == 1
+    assert (await scene.now(asked)).body["head_sha"] == COMMIT

@@ -1,0 +1,130 @@
+"""What an assignment still waits for: pull requests for their commit, and petitions that nobody can perform."""
+
+from datetime import timedelta
+
+import pytest
+
+from kingdom.clock import utc_now
+from kingdom.court.petitions.decision import Petition, PetitionState
+from kingdom.court.petitions.petition import give_up_overdue, grant_waiting, has_open_petitions, withdraw_waiting
+from kingdom.workflow.model import commands
+from kingdom.workflow.model.git import Git
+from kingdom.workflow.registry import create_git
+from tests.integration.court.petitions.scene import REPO, ROOT, Scene
+from tests.unit.workflow.model.host import petition as spoken
+from tests.unit.workflow.model.scene import APP, Run, started, template, work
+
+TITLE = {"title": "Repair the fin", "body": "It flies."}
+
+
+@pytest.fixture
+def run() -> Run:
+    return started(template(work("build"), work("check"), git_refs=(APP,)))
+
+
+async def knows_the_repository(scene: Scene, url: str = f"https://github.com/{REPO}.git") -> None:
+    await create_git(scene.bus, Git(id="git-app", name="app", url=url), actor="anna")
+
+
+async def asks_for_a_pull_request(scene: Scene, run: Run) -> Petition:
+    """Let the first agent ask in the middle of its work."""
+    run.hear(spoken(run.until(commands.SendQuery), "p1"))
+    return await scene.ask("github.pull_request", {**TITLE, "head": "main"}, run=run.workflow, name="p1")
+
+
+async def is_open(scene: Scene) -> bool:
+    async with scene.bus.transaction() as transaction:
+        return await has_open_petitions(transaction, ROOT)
+
+
+async def look_again(scene: Scene, run: Run) -> None:
+    async with scene.bus.transaction() as transaction:
+        await grant_waiting(transaction, ROOT, run.workflow)
+
+
+async def test_a_pull_request_waits_for_the_checkpoint_of_the_work_that_asks_for_it(scene: Scene, run: Run) -> None:
+    await knows_the_repository(scene)
+    asked = await asks_for_a_pull_request(scene, run)
+    assert asked.state is PetitionState.REQUESTED
+    assert await is_open(scene)
+    await look_again(scene, run)
+    assert (await scene.now(asked)).state is PetitionState.REQUESTED
+    run.until(commands.StartAgent, work_index=1)
+    await look_again(scene, run)
+    granted = await scene.now(asked)
+    [checkpoint] = run.workflow.checkpoints
+    tree = run.workflow.work_trees[0]
+    assert granted.state is PetitionState.GRANTED
+    assert granted.body == {
+        **TITLE,
+        "repo": REPO,
+        "base": "main",
+        "head": tree.branch,
+        "head_sha": checkpoint.commits[tree.id],
+    }
+    assert len(await scene.waiting()) == 1
+
+
+async def test_asking_again_for_the_same_pull_request_keeps_its_place(scene: Scene, run: Run) -> None:
+    await knows_the_repository(scene)
+    asked = await asks_for_a_pull_request(scene, run)
+    again = await scene.ask("github.pull_request", TITLE, run=run.workflow, name="p2")
+    assert (again.id, again.state) == (asked.id, PetitionState.REQUESTED)
+    run.finish()
+    await look_again(scene, run)
+    assert (await scene.now(asked)).state is PetitionState.GRANTED
+    assert len(await scene.waiting()) == 1
+
+
+async def test_a_run_without_a_checkout_of_the_repository_makes_no_pull_request(scene: Scene, run: Run) -> None:
+    await knows_the_repository(scene, "https://github.com/acme/other.git")
+    asked = await asks_for_a_pull_request(scene, run)
+    assert (asked.state, asked.reason) == (PetitionState.REFUSED, f"the run has no checkout of {REPO}")
+    assert not await is_open(scene)
+
+
+async def test_what_waits_for_a_checkpoint_can_be_withdrawn(scene: Scene, run: Run) -> None:
+    await knows_the_repository(scene)
+    asked = await asks_for_a_pull_request(scene, run)
+    async with scene.bus.transaction() as transaction:
+        await withdraw_waiting(transaction, ROOT, "the run failed")
+    refused = await scene.now(asked)
+    assert (refused.state, refused.reason) == (PetitionState.REFUSED, "the run failed")
+    assert not await is_open(scene)
+
+
+async def test_a_petition_is_open_until_it_is_performed(scene: Scene) -> None:
+    assert not await is_open(scene)
+    asked = await scene.comment()
+    assert await is_open(scene)
+    async with scene.performing():
+        await scene.until(asked, PetitionState.PERFORMED)
+    assert not await is_open(scene)
+
+
+async def test_an_assignment_does_not_wait_for_ever_and_what_happens_later_is_still_known(scene: Scene) -> None:
+    asked = await scene.comment()
+    async with scene.bus.transaction() as transaction:
+        assert await give_up_overdue(transaction, utc_now() + timedelta(hours=2)) == 0
+    async with scene.bus.transaction() as transaction:
+        assert await give_up_overdue(transaction, utc_now() + timedelta(hours=4)) == 1
+    assert "nobody could tell" in (await scene.now(asked)).reason
+    assert await scene.settled() == [("PetitionSettled", ROOT)]
+    async with scene.performing():
+        done = await scene.until(asked, PetitionState.PERFORMED)
+    assert done.reason == ""
+    assert len(scene.texts()) == 1
+
+
+async def test_every_step_of_a_petition_is_in_the_log(scene: Scene) -> None:
+    await scene.ask("github.merge", {})
+    asked = await scene.comment()
+    async with scene.performing():
+        await scene.until(asked, PetitionState.PERFORMED)
+    entries = await scene.log(3)
+    assert [(entry.type, entry.actor, entry.aggregate_id) for entry in entries] == [
+        ("petition.refused", "gen-pr", ROOT),
+        ("petition.granted", "gen-pr", ROOT),
+        ("petition.performed", "gen-pr", ROOT),
+    ]
+    assert entries[1].data["target"] == f"{REPO}#1"

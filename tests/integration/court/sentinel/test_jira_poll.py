@@ -1,0 +1,132 @@
+"""Looking at Jira: what others do to our tickets comes once, and trouble changes nothing."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from kingdom.errors import Misconfigured, Transient
+from kingdom.standins.jira import ACCOUNT_ID, jira
+from kingdom.standins.server import start
+from tests.contract.backends import BackendUnderTest
+from tests.integration.court.sentinel.scene import Watch, opened
+from tests.integration.standins import jira_site
+
+
+def earlier(minutes: float) -> str:
+    return (datetime.now(UTC) - timedelta(minutes=minutes)).isoformat()
+
+
+@pytest.fixture
+async def tracker(tmp_path: Path) -> AsyncIterator[jira_site.Site]:
+    """Jira."""
+    running = await start(jira(tmp_path / "jira.json"))
+    async with jira_site.session() as session:
+        yield jira_site.Site(running.url, session)
+    await running.stop()
+
+
+async def opened_ticket(tracker: jira_site.Site, **more: Any) -> str:
+    asked = {"project": "QP", "summary": "Fix it", "assignee": "me", "at": earlier(30), **more}
+    return str((await tracker.people("tickets", **asked))["key"])
+
+
+async def test_a_ticket_is_assigned_once_then_updated_then_commented(tracker: jira_site.Site, watch: Watch) -> None:
+    key = await opened_ticket(tracker)
+    assert [(await watch.look_at_jira(tracker.url)).received for _ in range(2)] == [1, 0]
+    await tracker.people(f"tickets/{key}", status="In Review", at=earlier(20))
+    assert [(await watch.look_at_jira(tracker.url)).received for _ in range(2)] == [1, 0]
+    await tracker.people(f"tickets/{key}/comments", body="any news?", at=earlier(10))
+    assert [(await watch.look_at_jira(tracker.url)).received for _ in range(2)] == [1, 0]
+    assert await watch.types() == ["jira.ticket.assigned", "jira.ticket.commented", "jira.ticket.updated"]
+    said = next(event for event in await watch.events() if event.type == "jira.ticket.commented")
+    assert said.payload["comments"][0]["text"] == "any news?"
+    assert await watch.announced() == await watch.detected() == 3
+
+
+@pytest.mark.parametrize("named", [True, False])
+async def test_what_we_do_ourselves_does_not_come_back(tracker: jira_site.Site, watch: Watch, *, named: bool) -> None:
+    ours: dict[str, Any] = {} if named else {"own_accounts": ()}
+    key = await opened_ticket(tracker)
+    await watch.look_at_jira(tracker.url, **ours)
+    await tracker.ask("POST", f"2/issue/{key}/comment", json={"body": "on it"})
+    await tracker.ask("POST", f"2/issue/{key}/transitions", json={"transition": {"id": "21"}})
+    assert (await watch.look_at_jira(tracker.url, **ours)).received == 0
+    await tracker.people(f"tickets/{key}/comments", body="thanks")
+    assert (await watch.look_at_jira(tracker.url, **ours)).received == 1
+    assert (await watch.events())[-1].payload["status"] == "In Progress"
+    assert [said["text"] for said in (await watch.events())[-1].payload["comments"]] == ["thanks"]
+
+
+async def test_a_ticket_that_we_open_ourselves_is_no_news(tracker: jira_site.Site, watch: Watch) -> None:
+    await opened_ticket(tracker, by=ACCOUNT_ID)
+    assert (await watch.look_at_jira(tracker.url)).received == 0
+
+
+async def test_every_page_of_tickets_and_comments_is_read(tracker: jira_site.Site, watch: Watch) -> None:
+    keys = [await opened_ticket(tracker) for _ in range(110)]
+    assert (await watch.look_at_jira(tracker.url)).received == 110
+    for number in range(70):
+        await tracker.people(f"tickets/{keys[0]}/comments", body=f"{number}", at=earlier(9 - number / 100))
+    assert (await watch.look_at_jira(tracker.url)).received == 1
+    (event,) = [event for event in await watch.events() if event.type == "jira.ticket.commented"]
+    assert [said["text"] for said in event.payload["comments"]] == [str(number) for number in range(50, 70)]
+
+
+async def test_two_changes_in_one_second_are_two_events(tracker: jira_site.Site, watch: Watch) -> None:
+    key = await opened_ticket(tracker)
+    await watch.look_at_jira(tracker.url)
+    second = datetime.now(UTC).replace(microsecond=0) - timedelta(minutes=5)
+    for milliseconds in (100, 900):
+        at = (second + timedelta(milliseconds=milliseconds)).isoformat()
+        await tracker.people(f"tickets/{key}/comments", body="news", at=at)
+        assert (await watch.look_at_jira(tracker.url)).received == 1
+    assert len({event.id for event in await watch.events()}) == 3
+
+
+async def test_two_that_look_at_once_receive_everything_once(
+    tracker: jira_site.Site, watch: Watch, backend: BackendUnderTest, session: aiohttp.ClientSession
+) -> None:
+    for _ in range(20):
+        await opened_ticket(tracker)
+    async with opened(backend, session) as other:
+        rounds = await asyncio.gather(*(each.look_at_jira(tracker.url) for each in (watch, other) for _ in range(3)))
+    assert sum(each.received for each in rounds) == 20
+    assert len(await watch.events()) == await watch.announced() == 20
+
+
+@pytest.mark.parametrize(
+    "fault", [{"kind": "refuse", "status": 503}, {"kind": "truncate"}, {"kind": "refuse", "status": 429}]
+)
+@pytest.mark.parametrize("path", ["*/search/jql", "*/comment"])
+async def test_trouble_changes_nothing_and_the_next_look_brings_everything(
+    tracker: jira_site.Site, watch: Watch, fault: dict[str, Any], path: str
+) -> None:
+    key = await opened_ticket(tracker)
+    await watch.look_at_jira(tracker.url)
+    before = await watch.cursor("jira")
+    await opened_ticket(tracker)
+    await tracker.people(f"tickets/{key}/comments", body="news")
+    await tracker.faults(**fault, path=path)
+    with pytest.raises(Transient):
+        await watch.look_at_jira(tracker.url)
+    assert (len(await watch.events()), await watch.cursor("jira")) == (1, before)
+    assert (await watch.look_at_jira(tracker.url)).received == 2
+
+
+async def test_the_pace_is_what_jira_asks_for(tracker: jira_site.Site, watch: Watch) -> None:
+    assert (await watch.look_at_jira(tracker.url)).again_after == timedelta(minutes=5)
+    await tracker.faults(kind="refuse", status=429, retry_after=77)
+    with pytest.raises(Transient) as trouble:
+        await watch.look_at_jira(tracker.url)
+    assert trouble.value.after == timedelta(seconds=77)
+
+
+@pytest.mark.parametrize("jql", ["assignee = currentUser() ORDER BY key", "nonsense ~~ ("])
+async def test_a_query_that_cannot_be_asked_is_told_as_such(tracker: jira_site.Site, watch: Watch, jql: str) -> None:
+    with pytest.raises(Misconfigured):
+        await watch.look_at_jira(tracker.url, jql=jql)

@@ -1,0 +1,60 @@
+"""A Sentinel that is killed at any moment, again and again, loses nothing and doubles nothing."""
+
+import asyncio
+import random
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kingdom.court.sentinel.receiver import PATH
+from kingdom.court.sentinel.settings import SentinelSettings
+from tests.contract.backends import BackendUnderTest
+from tests.integration.court.sentinel.scene import Watch, github_settings
+from tests.integration.standins.github import SECRET, Site
+
+ROOT = Path(__file__).parents[4]
+PATIENCE_SECONDS = 30.0
+LIVES = 3
+PULL_REQUESTS = 12
+
+
+@asynccontextmanager
+async def child(backend: BackendUnderTest, url: str, port: int) -> AsyncIterator[None]:
+    github = github_settings(url, poll_seconds=0.02, webhook={"port": port})
+    settings = msgspec.json.encode(SentinelSettings(github=github)).decode()
+    program = ("-m", "tests.integration.court.sentinel.sentinel_child")
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *program, backend.name, backend.place, settings, cwd=ROOT, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        assert await asyncio.wait_for(process.stdout.readline(), PATIENCE_SECONDS) == b"begun\n"
+        yield
+    finally:
+        process.kill()
+        await process.wait()
+
+
+@pytest.mark.slow
+async def test_what_happens_while_it_is_killed_again_and_again_is_noticed_once(
+    site: Site, watch: Watch, backend: BackendUnderTest
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    chance = random.Random(5)
+    await site.people("limits", poll_interval=0)
+    await site.people("hook", url=f"http://127.0.0.1:{port}{PATH}", secret=SECRET)
+    for life in range(LIVES):
+        async with child(backend, site.url, port):
+            for number in range(PULL_REQUESTS // LIVES):
+                await site.pull_request(f"feature-{life}-{number}", reviewers=["kingdom-bot"])
+                # No synchronisation: the moment at which it dies shall be any.
+                await asyncio.sleep(chance.uniform(0, 0.05))
+    await watch.look_at_github(site.url)
+    assert await watch.types() == ["github.pr.review_requested"] * PULL_REQUESTS
+    assert await watch.announced() == await watch.detected() == PULL_REQUESTS

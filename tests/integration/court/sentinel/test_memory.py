@@ -1,0 +1,44 @@
+"""What the Sentinel remembers of places and tickets stays as long as something happens there, and no longer."""
+
+from datetime import UTC, datetime, timedelta
+
+from kingdom.bus import Query
+from kingdom.court.records import CURRENT, ENDED
+from kingdom.court.sentinel.heard import Heard
+from kingdom.court.sentinel.records import Ticket, forget_old, recall, remember
+from tests.integration.court.sentinel.scene import Watch
+
+TICKET = Ticket(key="QP-1", status="To Do", known_until=datetime(2026, 2, 7, 10, tzinfo=UTC))
+
+
+async def remembered(watch: Watch) -> None:
+    async with watch.bus.transaction() as transaction:
+        place, _ = await recall(transaction, Heard, "acme/app#7")
+        await remember(transaction, "acme/app#7", Heard(place="acme/app#7"), place)
+        ticket, _ = await recall(transaction, Ticket, "QP-1")
+        await remember(transaction, "QP-1", TICKET, ticket)
+
+
+async def states(watch: Watch) -> dict[str, str]:
+    async with watch.bus.transaction() as transaction:
+        found = [each for kind in ("place", "ticket") for each in await transaction.find(Query(kind=kind))]
+    return {record.id: record.state for record in found}
+
+
+async def test_what_nothing_happens_to_is_forgotten_after_its_time(watch: Watch) -> None:
+    await remembered(watch)
+    now = datetime.now(UTC)
+    assert await forget_old(watch.bus, now + timedelta(days=29)) == 0
+    assert await forget_old(watch.bus, now + timedelta(days=31)) == 1
+    assert await states(watch) == {"acme/app#7": ENDED, "QP-1": CURRENT}
+    assert await forget_old(watch.bus, now + timedelta(days=366)) == 1
+    assert await states(watch) == {"acme/app#7": ENDED, "QP-1": ENDED}
+
+
+async def test_what_was_forgotten_is_met_anew(watch: Watch) -> None:
+    await remembered(watch)
+    await forget_old(watch.bus, datetime.now(UTC) + timedelta(days=400))
+    async with watch.bus.transaction() as transaction:
+        assert (await recall(transaction, Ticket, "QP-1"))[1] is None
+    await remembered(watch)
+    assert await states(watch) == {"acme/app#7": CURRENT, "QP-1": CURRENT}

@@ -1,0 +1,160 @@
+"""Webhooks arrive: signed ones become events before they are acknowledged, all others nothing."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import aiohttp
+import pytest
+
+from kingdom.backends.files import FilesBus
+from kingdom.bus import Transaction
+from kingdom.court import streams
+from kingdom.court.sentinel.receiver import PATH, Receiver
+from kingdom.court.sentinel.settings import GitHubSettings, WebhookSettings
+from kingdom.errors import Misconfigured, Unavailable
+from tests.integration.court.sentinel.scene import KINDS, US, Watch, github_settings, signed
+from tests.unit.court.sentinel.bodies import commented, review_requested
+
+PATIENCE_SECONDS = 30
+
+
+async def test_a_signed_webhook_is_an_event_when_it_is_acknowledged(watch: Watch) -> None:
+    async with watch.receiving() as receiver:
+        assert await watch.post(receiver, "pull_request", review_requested()) == (202, "received")
+        (event,) = await watch.events()
+        assert event.type == "github.pr.review_requested"
+        assert await watch.announced() == await watch.detected() == 1
+
+
+async def test_a_delivery_counts_once_whatever_it_carries(watch: Watch) -> None:
+    async with watch.receiving() as receiver:
+        first = await watch.post(receiver, "pull_request", review_requested(), X_GitHub_Delivery="d-1")
+        other = review_requested() | {"repository": {"id": 6, "full_name": "acme/other"}}
+        again = await watch.post(receiver, "pull_request", other, X_GitHub_Delivery="d-1")
+    assert (first, again) == ((202, "received"), (202, "seen"))
+    assert len(await watch.events()) == 1
+
+
+async def test_many_deliveries_of_one_thing_at_once_are_one_event(watch: Watch) -> None:
+    async with watch.receiving() as receiver:
+        posts = [watch.post(receiver, "pull_request", review_requested()) for _ in range(10)]
+        answers = await asyncio.gather(*posts)
+    assert sorted(answers) == [(202, "received")] + [(202, "seen")] * 9
+    assert len(await watch.events()) == await watch.announced() == 1
+
+
+async def test_each_of_several_secrets_is_good_and_no_other(watch: Watch) -> None:
+    body = b'{"zen": "Design for failure."}'
+    async with watch.receiving(webhook={"secrets": ("new", "old")}) as receiver:
+        for secret, status in (("new", 200), ("old", 200), ("older", 401), ("", 401)):
+            sent = await watch.post(receiver, "ping", body, X_Hub_Signature_256=signed(body, secret))
+            assert sent[0] == status
+
+
+async def test_a_ping_is_answered_and_is_no_event(watch: Watch) -> None:
+    async with watch.receiving() as receiver:
+        assert await watch.post(receiver, "ping", {"zen": "Keep it logically awesome."}) == (200, "pong")
+        async with watch.session.get(receiver.url + "/healthz") as answer:
+            assert answer.status == 200
+    assert await watch.events() == []
+
+
+async def test_a_refusal_tells_nothing(watch: Watch) -> None:
+    async with watch.receiving() as receiver:
+        answers = [
+            await watch.post(receiver, "pull_request", review_requested(), X_Hub_Signature_256="sha256=" + "0" * 64),
+            await watch.post(receiver, "pull_request", b"{", X_GitHub_Event="pull_request"),
+            await watch.post(receiver, "pull_request", review_requested(), Content_Type="text/plain"),
+            await watch.post(receiver, "pull_request", review_requested(), X_GitHub_Delivery="../../etc/passwd"),
+        ]
+    assert answers == [
+        (401, "not signed"),
+        (400, "not understood"),
+        (415, "send application/json"),
+        (400, "not understood"),
+    ]
+    assert await watch.events() == []
+
+
+async def test_a_large_body_is_refused_before_it_is_read(watch: Watch) -> None:
+    async with watch.receiving(webhook={"body_bytes_max": 1000}) as receiver:
+        assert await watch.post(receiver, "pull_request", b"x" * 2000) == (413, "too large")
+
+        async def pieces() -> AsyncIterator[bytes]:
+            for _ in range(20):
+                yield b"x" * 100
+
+        headers = {"X-Hub-Signature-256": signed(b""), "Content-Type": "application/json"}
+        async with watch.session.post(receiver.url + PATH, data=pieces(), headers=headers) as answer:
+            assert answer.status == 413
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for(watch: Watch) -> None:
+    async with watch.receiving(webhook={"body_seconds": 0.2}) as receiver:
+        place = urlsplit(receiver.url)
+        reader, writer = await asyncio.open_connection(place.hostname, place.port)
+        head = f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 10\r\n"
+        writer.write(f"{head}X-Hub-Signature-256: {signed(b'')}\r\n\r\nhalf".encode())
+        line = await asyncio.wait_for(reader.readline(), PATIENCE_SECONDS)
+        assert b" 408 " in line
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_what_does_not_concern_us_or_what_we_did_is_acknowledged_and_no_event(watch: Watch) -> None:
+    async with watch.receiving() as receiver:
+        for event, document in (
+            ("push", {"ref": "refs/heads/main"}),
+            ("pull_request", review_requested("somebody")),
+            ("issue_comment", commented("hello")),
+            ("issue_comment", commented(f"@{US} done", by=US)),
+        ):
+            assert await watch.post(receiver, event, document) == (202, "dropped")
+    assert await watch.events() == []
+
+
+class _Away(FilesBus):
+    """A store that cannot be reached."""
+
+    def transaction(self, hold: object = ()) -> AbstractAsyncContextManager[Transaction]:  # type: ignore[override]
+        raise Unavailable(f"the store is away, and so are {hold}")
+
+
+class _Stuck(FilesBus):
+    """A store that does not answer."""
+
+    def transaction(self, hold: object = ()) -> AbstractAsyncContextManager[Transaction]:  # type: ignore[override]
+        del hold
+        return _Never()
+
+
+class _Never(AbstractAsyncContextManager[Transaction]):
+    async def __aenter__(self) -> Transaction:
+        await asyncio.Event().wait()
+        raise AssertionError("it was not cut off")
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+
+@pytest.mark.parametrize("store", [_Away, _Stuck])
+async def test_without_its_store_nothing_is_acknowledged(
+    realm: Path, session: aiohttp.ClientSession, store: type[FilesBus]
+) -> None:
+    async with store(str(realm), streams.TOPOLOGY, KINDS) as bus:
+        receiver = Receiver(bus, github_settings("http://nowhere", webhook={"store_seconds": 0.2}))
+        await receiver.start()
+        watch = Watch(bus, None, session)  # type: ignore[arg-type]
+        try:
+            assert await watch.post(receiver, "pull_request", review_requested()) == (503, "try again later")
+            assert await watch.post(receiver, "ping", {}) == (200, "pong")
+        finally:
+            await receiver.stop()
+
+
+async def test_a_receiver_without_a_secret_does_not_start(watch: Watch) -> None:
+    for webhook in (None, WebhookSettings(secrets=())):
+        with pytest.raises(Misconfigured, match="secret"):
+            Receiver(watch.bus, GitHubSettings(token="t", logins=(US,), webhook=webhook))  # noqa: S106

@@ -1,0 +1,15 @@
+"""The page of internal events is the one that the code generates."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "internal-events.md"
+
+
+def test_the_page_of_internal_events_is_the_generated_one() -> None:
+    command = [sys.executable, "-m", "kingdom.chronicle.catalogue"]
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    hint = "run: .venv/bin/python -m kingdom.chronicle.catalogue > docs/internal-events.md"
+    assert PAGE.read_text(encoding="utf-8") == printed, hint

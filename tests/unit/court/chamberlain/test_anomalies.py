@@ -1,0 +1,147 @@
+"""Patterns of the log that people are told of, once and then not again for a while."""
+
+from datetime import datetime, timedelta
+
+import msgspec
+import pytest
+
+from kingdom.bus.log import LogEntry
+from kingdom.court.chamberlain.anomalies import Alert, Watch
+from kingdom.court.chamberlain.settings import AnomalySettings
+from tests.unit.court.chamberlain.entries import (
+    START,
+    after,
+    completed,
+    detected,
+    discarded,
+    dispatched,
+    failed,
+    timed_out,
+)
+
+SETTINGS = AnomalySettings()
+LATER = timedelta(seconds=30)
+
+
+def watched(*entries: LogEntry, watch: Watch | None = None, now: datetime | None = None) -> tuple[Watch, list[Alert]]:
+    """Show entries all at once, half a minute after the last, to a watch that lives on only as it is stored."""
+    watch = msgspec.convert(msgspec.to_builtins(watch or Watch()), Watch)
+    now = now or max(entry.at for entry in entries) + LATER
+    for entry in entries:
+        watch.see(entry, now)
+    return watch, watch.judge(now, SETTINGS)
+
+
+def keys(alerts: list[Alert]) -> list[str]:
+    return [alert.key for alert in alerts]
+
+
+def test_the_third_failure_in_a_row_is_told() -> None:
+    watch, alerts = watched(failed(after(minutes=1)), failed(after(minutes=2)))
+    assert alerts == []
+    _, alerts = watched(failed(after(minutes=90)), watch=watch)
+    assert alerts == [Alert(key="failures:gen-pr", text="gen-pr failed 3 times in a row.")]
+
+
+def test_a_success_ends_the_row() -> None:
+    _, alerts = watched(
+        failed(after(minutes=1)), failed(after(minutes=2)), completed(after(minutes=3)), failed(after(minutes=4))
+    )
+    assert alerts == []
+
+
+def test_each_general_has_a_row_of_its_own() -> None:
+    entries = [failed(after(minutes=number), f"gen-{number % 2}") for number in range(4)]
+    assert watched(*entries)[1] == []
+    assert keys(watched(*entries, failed(after(minutes=9), "gen-0"), failed(after(minutes=9), "gen-1"))[1]) == [
+        "failures:gen-0",
+        "failures:gen-1",
+    ]
+
+
+def test_people_are_not_told_again_before_the_cool_down_is_over() -> None:
+    watch, alerts = watched(*(failed(after(minutes=number)) for number in range(6)))
+    assert keys(alerts) == ["failures:gen-pr"]
+    watch, alerts = watched(failed(after(minutes=50)), watch=watch)
+    assert alerts == []
+    watch, alerts = watched(failed(after(minutes=67)), watch=watch)
+    assert [alert.text for alert in alerts] == ["gen-pr failed 8 times in a row."]
+
+
+def test_a_success_that_is_written_late_still_ends_the_row_at_its_own_time() -> None:
+    """It happened before the third failure, and was committed after it."""
+    first, second, third = (failed(after(seconds=number)) for number in (1, 2, 8))
+    watch, alerts = watched(first, second, third, now=after(seconds=10))
+    assert alerts == []
+    _, alerts = watched(completed(after(seconds=5)), watch=watch, now=after(seconds=40))
+    assert alerts == []
+
+
+def test_a_clock_that_runs_ahead_delays_nothing() -> None:
+    watch, _ = watched(*(failed(after(hours=24)) for _ in range(3)), now=START)
+    assert keys(watched(watch=watch, now=after(seconds=30))[1]) == ["failures:gen-pr"]
+
+
+def test_five_timeouts_within_an_hour_are_told_and_make_the_health_yellow_for_an_hour() -> None:
+    watch, alerts = watched(*(timed_out(after(minutes=14 * number)) for number in range(5)))
+    assert [alert.text for alert in alerts] == ["5 soldiers took longer than they may within 60 minutes."]
+    assert watch.many_timeouts(after(minutes=57), SETTINGS) == "soldier.timeout: 5"
+    assert watch.many_timeouts(after(minutes=60), SETTINGS) == ""
+
+
+def test_five_timeouts_spread_over_more_than_an_hour_are_nothing() -> None:
+    watch, alerts = watched(*(timed_out(after(minutes=15 * number)) for number in range(5)))
+    assert alerts == []
+    assert watch.many_timeouts(after(minutes=60, seconds=30), SETTINGS) == ""
+
+
+def test_the_window_is_one_of_time_and_not_of_what_is_read_at_once() -> None:
+    watch = Watch()
+    told = []
+    for number in range(5):
+        watch, alerts = watched(timed_out(after(minutes=10 * number)), watch=watch)
+        told.append(len(alerts))
+    assert told == [0, 0, 0, 0, 1]
+
+
+@pytest.mark.parametrize("answer", [dispatched, discarded])
+def test_an_event_that_the_king_has_seen_to_does_not_wait(answer: object) -> None:
+    assert callable(answer)
+    watch, _ = watched(detected(START), answer(after(minutes=29)))
+    assert watch.overdue(after(hours=9), SETTINGS) == []
+
+
+def test_an_event_waits_for_too_long_after_half_an_hour() -> None:
+    watch, _ = watched(detected(START, "evt-github-1"), detected(after(minutes=1), "evt-github-2"))
+    assert watch.overdue(after(minutes=29, seconds=59), SETTINGS) == []
+    assert watch.overdue(after(minutes=30), SETTINGS) == ["evt-github-1"]
+    assert watch.overdue(after(minutes=31), SETTINGS) == ["evt-github-1", "evt-github-2"]
+
+
+def test_a_dispatch_that_is_read_before_its_detection_counts() -> None:
+    watch, _ = watched(dispatched(after(seconds=2)), detected(after(seconds=1)))
+    assert watch.overdue(after(hours=9), SETTINGS) == []
+
+
+def test_a_silent_king_shall_be_revived_and_one_that_is_well_shall_not() -> None:
+    watch, _ = watched(detected(START))
+    now, waiting = after(minutes=31), ["evt-github-1"]
+    (alert,) = msgspec.convert(msgspec.to_builtins(watch), Watch).undispatched(waiting, now, SETTINGS, None)
+    assert (alert.revive, "31 minutes" in alert.text, "alive" in alert.text) == ("", True, True)
+    (alert,) = watch.undispatched(waiting, now, SETTINGS, timedelta(seconds=500))
+    assert (alert.revive, "500 seconds" in alert.text) == ("king", True)
+    assert watch.undispatched(waiting, now + LATER, SETTINGS, timedelta(seconds=530)) == []
+
+
+def test_what_waits_no_more_is_forgotten() -> None:
+    watch, _ = watched(detected(START))
+    watch.settle({"evt-github-1"})
+    assert watch.overdue(after(hours=1), SETTINGS) == []
+
+
+def test_it_stays_small_however_much_waits_and_fails() -> None:
+    entries = [detected(after(seconds=number), f"evt-github-{number}") for number in range(3000)]
+    entries += [timed_out(after(seconds=number)) for number in range(3000)]
+    watch, _ = watched(*entries)
+    assert len(msgspec.json.encode(watch)) < 100_000
+    assert watch.overdue(after(hours=2), SETTINGS)[0] == "evt-github-0"

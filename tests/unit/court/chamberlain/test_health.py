@@ -1,0 +1,101 @@
+"""Levels of health: where they begin, how they come down, and what is said of them."""
+
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+
+from kingdom.chronicle.events import HealthChanged, ResourceWarned
+from kingdom.court.chamberlain.health import CPU, DISK, MEMORY, Health, Level, next_health
+from kingdom.court.chamberlain.settings import HealthSettings
+
+NOW = datetime(2026, 2, 7, 10, tzinfo=UTC)
+SETTINGS = HealthSettings()
+ROUND = timedelta(seconds=30)
+
+
+def used(cpu: float = 10, memory: float = 10, disk: float = 10) -> dict[str, float]:
+    return {CPU: cpu, MEMORY: memory, DISK: disk}
+
+
+def seen(
+    before: Health, metrics: dict[str, float], *, name: str = "here", now: datetime = NOW, floor: str = ""
+) -> Health:
+    return next_health(before, name, metrics, now, SETTINGS, floor)[0]
+
+
+def levels_of(*values: float) -> list[str]:
+    """Return the levels after each of these values of the processors."""
+    health, found = Health(), []
+    for value in values:
+        health = seen(msgspec.convert(msgspec.to_builtins(health), Health), used(cpu=value))
+        found.append(str(health.level))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("metrics", "level", "reason"),
+    [
+        (used(cpu=59.9), "green", "cpu_percent: 60"),
+        (used(cpu=60), "yellow", "cpu_percent: 60"),
+        (used(cpu=72), "yellow", "cpu_percent: 72"),
+        (used(cpu=79.9), "yellow", "cpu_percent: 80"),
+        (used(cpu=80), "orange", "cpu_percent: 80"),
+        (used(cpu=90), "red", "cpu_percent: 90"),
+        (used(memory=61), "yellow", "memory_percent: 61"),
+        (used(memory=97), "red", "memory_percent: 97"),
+        (used(disk=84.9), "green", "disk_percent: 85"),
+        (used(disk=85), "yellow", "disk_percent: 85"),
+        (used(disk=95), "orange", "disk_percent: 95"),
+        (used(disk=100), "orange", "disk_percent: 100"),
+        (used(cpu=65, memory=85, disk=86), "orange", "memory_percent: 85"),
+    ],
+)
+def test_the_worst_resource_makes_the_level(metrics: dict[str, float], level: str, reason: str) -> None:
+    health = seen(Health(), metrics)
+    assert (health.level, health.reason, health.metrics) == (level, reason, metrics)
+
+
+def test_a_level_rises_at_once() -> None:
+    assert levels_of(10, 95) == ["green", "red"]
+
+
+def test_a_level_comes_down_only_five_points_below_where_it_begins() -> None:
+    assert levels_of(62, 59, 61, 55.1, 55, 54.9) == ["yellow", "yellow", "yellow", "yellow", "yellow", "green"]
+    assert levels_of(91, 86, 84, 76, 74, 50) == ["red", "red", "orange", "orange", "yellow", "green"]
+
+
+def test_a_value_that_swings_around_a_threshold_changes_the_level_once() -> None:
+    found = levels_of(*[58, 61] * 20)
+    assert found == ["green"] + ["yellow"] * 39
+
+
+def test_a_change_is_said_once_with_its_reason() -> None:
+    health, said = next_health(Health(), "here", used(cpu=72), NOW, SETTINGS)
+    assert said == [
+        ResourceWarned(metric=CPU, value=72, threshold=60),
+        HealthChanged(from_="green", to="yellow", reason="cpu_percent: 72"),
+    ]
+    assert next_health(health, "here", used(cpu=75), NOW + ROUND, SETTINGS)[1] == []
+
+
+def test_each_resource_warns_when_it_crosses_and_not_while_it_stays() -> None:
+    health, said = next_health(Health(), "here", used(cpu=95), NOW, SETTINGS)
+    assert ResourceWarned(metric=CPU, value=95, threshold=90) in said
+    health, said = next_health(health, "here", used(cpu=95, memory=82), NOW + ROUND, SETTINGS)
+    assert said == [ResourceWarned(metric=MEMORY, value=82, threshold=80)]
+
+
+def test_many_timeouts_make_it_yellow_at_least() -> None:
+    floor = "soldier.timeout: 5"
+    assert (seen(Health(), used(), floor=floor).level, seen(Health(), used(), floor=floor).reason) == ("yellow", floor)
+    assert seen(Health(), used(cpu=85), floor=floor).reason == "cpu_percent: 85"
+    assert seen(seen(Health(), used(), floor=floor), used(), now=NOW + ROUND).level is Level.GREEN
+
+
+def test_the_worst_of_several_machines_counts_until_it_is_silent() -> None:
+    health = seen(Health(), used(cpu=92), name="there")
+    health = seen(health, used(cpu=5), name="here", now=NOW + timedelta(seconds=120))
+    assert (health.level, health.reason) == ("red", "cpu_percent: 92")
+    health = seen(health, used(cpu=5), name="here", now=NOW + timedelta(seconds=121))
+    assert (health.level, list(health.machines)) == ("green", ["here"])

@@ -1,0 +1,121 @@
+"""Logs for people: lines stay whole however many write, also while the file is put aside."""
+
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from kingdom.court.text_logs import TextLog, line, rotate, tee
+
+AT = datetime(2026, 2, 7, 10, 0, 0, 5000, tzinfo=UTC)
+_LINE = re.compile(r"\S+Z info writer-(?P<writer>\d+): line n=(?P<number>\d+) filler=x{200}")
+# Writes until it is told to end, and tells how many lines it wrote.
+WRITER = """
+import sys
+from pathlib import Path
+from kingdom.court.text_logs import TextLog
+log, end, number = TextLog(Path(sys.argv[1])), Path(sys.argv[2]), 0
+while not end.exists():
+    log.write(f"writer-{sys.argv[3]}", "line", {"n": number, "filler": "x" * 200})
+    number += 1
+    if number == 1:
+        print("begun", flush=True)
+print(number)
+"""
+ROTATIONS = 20
+PATIENCE_SECONDS = 30.0
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "logs" / "system.log"
+
+
+def test_a_line_says_when_how_bad_who_what_and_the_facts() -> None:
+    said = line("king", "event routed", {"event": "evt-1", "to": ["gen-pr"], "cost": 0.5}, at=AT, level="warning")
+    assert said == '2026-02-07T10:00:00.005Z warning king: event routed event=evt-1 to=["gen-pr"] cost=0.5'
+
+
+def test_a_text_of_several_lines_stays_one_line() -> None:
+    said = line("king", "one\ntwo\r\\three", {"why": "a b\nc"}, at=AT, level="info")
+    assert said == '2026-02-07T10:00:00.005Z info king: one\\ntwo\\r\\\\three why="a b\\nc"'
+
+
+def test_lines_are_appended_to_what_is_there(path: Path) -> None:
+    for text in ("first", "second"):
+        log = TextLog(path, clock=lambda: AT)
+        log.write("king", text)
+        log.close()
+    assert path.read_text() == (
+        "2026-02-07T10:00:00.005Z info king: first\n2026-02-07T10:00:00.005Z info king: second\n"
+    )
+
+
+def test_structured_logs_go_there_too_and_on_their_way(path: Path) -> None:
+    log = TextLog(path, clock=lambda: AT)
+    event = {"event": "duty not done", "level": "warning", "at": "now", "duty": "health"}
+    assert tee(log, "chamberlain")(None, "warning", event) is event
+    log.close()
+    assert path.read_text() == "2026-02-07T10:00:00.005Z warning chamberlain: duty not done duty=health\n"
+
+
+def test_a_log_that_cannot_be_written_stops_nobody(tmp_path: Path) -> None:
+    (tmp_path / "logs").write_text("no directory")
+    TextLog(tmp_path / "logs" / "system.log").write("king", "lost")
+    assert (tmp_path / "logs").read_text() == "no directory"
+
+
+def test_a_log_is_put_aside_beyond_its_size_and_not_before(path: Path) -> None:
+    path.parent.mkdir()
+    assert rotate(path, 10) is None
+    path.write_bytes(b"x" * 10)
+    assert rotate(path, 10) is None
+    path.write_bytes(b"x" * 11)
+    assert rotate(path, 10) == 11
+    assert (path.exists(), path.with_name("system.log.old").read_bytes()) == (False, b"x" * 11)
+
+
+def test_who_has_the_file_open_writes_into_the_new_one_after_a_rotation(path: Path) -> None:
+    log = TextLog(path)
+    log.write("king", "before")
+    assert rotate(path, 0)
+    log.write("king", "after")
+    log.close()
+    assert ("before" in path.with_name("system.log.old").read_text(), "after" in path.read_text()) == (True, True)
+
+
+def test_no_line_is_lost_or_torn_while_many_write_and_the_file_is_put_aside(path: Path, tmp_path: Path) -> None:
+    end, kept = tmp_path / "end", 0
+    command = [sys.executable, "-c", WRITER, str(path), str(end)]
+    writers = [subprocess.Popen([*command, str(n)], stdout=subprocess.PIPE, text=True) for n in range(3)]
+    try:
+        assert [writer.stdout.readline() for writer in writers if writer.stdout] == ["begun\n"] * 3
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while kept < ROTATIONS and time.monotonic() < deadline:
+            if rotate(path, 20_000) is not None:
+                kept += 1
+                # A file that was put aside is kept until everybody is done: a late line may still go there.
+                path.with_name("system.log.old").rename(path.with_name(f"kept-{kept}"))
+            time.sleep(0.001)
+    finally:
+        end.touch()
+    written = {str(n): int(writer.communicate()[0]) for n, writer in enumerate(writers)}
+    found = [_LINE.fullmatch(each) for file in path.parent.iterdir() for each in file.read_text().splitlines()]
+    assert Counter(each["writer"] for each in found if each) == written
+    assert (all(found), kept) == (True, ROTATIONS)
+
+
+def test_of_many_who_put_a_log_aside_at_once_one_does(path: Path) -> None:
+    path.parent.mkdir()
+    for _ in range(20):
+        path.write_bytes(b"x" * 5000)
+        with ThreadPoolExecutor(4) as threads:
+            sizes = list(threads.map(lambda _: rotate(path, 100), range(4)))
+        assert sorted(size or 0 for size in sizes) == [0, 0, 0, 5000]
+        assert path.with_name("system.log.old").stat().st_size == 5000

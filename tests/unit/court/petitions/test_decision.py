@@ -1,0 +1,169 @@
+"""A policy decides on petitions: by kind, by target, and by how many there are."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kingdom.court.package import PetitionRule, Policy
+from kingdom.court.petitions.bodies import Origin, read_body
+from kingdom.court.petitions.decision import COUNTED, Granted, Petition, PetitionState, Refused, decide, id_of
+
+ORIGIN = Origin(repo="acme/rocket", number=7, ticket="QP-1", channel="dev")
+AT = datetime(2026, 2, 7, 10, tzinfo=UTC)
+ROOT = "task-20260207-001"
+
+
+def petition(kind: str, *, state: PetitionState = PetitionState.REQUESTED, **raw: Any) -> Petition:
+    body = read_body(kind, raw, ORIGIN)
+    document = msgspec.to_builtins(body)
+    return Petition(
+        id=id_of(ROOT, kind, document),
+        root=ROOT,
+        general="gen-pr",
+        workflow_id=f"wf-{ROOT}",
+        kind=kind,
+        body=document,
+        target=body.target,
+        foreign=not body.is_about(ORIGIN),
+        state=state,
+        created_at=AT,
+    )
+
+
+def comment(text: str = "Hm.", **raw: Any) -> Petition:
+    return petition("github.comment", body=text, **raw)
+
+
+def policy(*targets: str, kind: str = "github.comment", at_most: int = 1) -> Policy:
+    return Policy(petitions=(PetitionRule(kind=kind, targets=targets or ("*",), at_most=at_most),))
+
+
+def reason(decided: Granted | Refused) -> str:
+    assert isinstance(decided, Refused)
+    return decided.reason
+
+
+def test_what_no_rule_mentions_is_refused() -> None:
+    assert "does not allow github.comment" in reason(decide(comment(), Policy(), []))
+    assert "does not allow github.comment" in reason(decide(comment(), policy(kind="jira.comment"), []))
+
+
+def test_an_unknown_kind_is_refused_even_where_a_rule_names_it() -> None:
+    strange = msgspec.structs.replace(comment(), kind="github.merge")
+    assert "no kind of petition" in reason(decide(strange, policy(kind="github.merge"), []))
+
+
+@pytest.mark.parametrize("glob", ["*", "acme/*", "acme/rocket", "acme/rocket#*", "acme/rocket#7", "ACME/Rocket", "*#7"])
+def test_a_glob_covers_what_the_assignment_is_about(glob: str) -> None:
+    assert decide(comment(), policy(glob), []) == Granted()
+
+
+@pytest.mark.parametrize("glob", ["acme/rocket#8", "acme/rock", "other/*", "", "acme"])
+def test_a_target_outside_of_the_globs_is_refused(glob: str) -> None:
+    assert "no target" in reason(decide(comment(), policy(glob), []))
+
+
+@pytest.mark.parametrize("glob", ["*", "*/*", "**", "?*", "[a-z]*", "*/other", "a*"])
+def test_another_repository_is_not_reached_by_a_wildcard(glob: str) -> None:
+    assert "must be named" in reason(decide(comment(repo="acme/other", number=1), policy(glob), []))
+
+
+@pytest.mark.parametrize("glob", ["acme/other", "acme/*", "acme/other#1", "acme/o*#?"])
+def test_another_repository_is_reached_by_its_name(glob: str) -> None:
+    assert decide(comment(repo="acme/other", number=1), policy(glob), []) == Granted()
+
+
+@pytest.mark.parametrize(
+    ("kind", "raw", "glob", "allowed"),
+    [
+        ("jira.comment", {"body": "Hm."}, "*", True),
+        ("jira.comment", {"key": "QP-2", "body": "Hm."}, "*", False),
+        ("jira.comment", {"key": "QP-2", "body": "Hm."}, "QP-*", True),
+        ("jira.comment", {"key": "OPS-2", "body": "Hm."}, "QP-*", False),
+        ("slack.message", {"text": "Hm."}, "*", True),
+        ("slack.message", {"channel": "ops", "text": "Hm."}, "*", False),
+        ("slack.message", {"channel": "ops", "text": "Hm."}, "#ops", True),
+        ("slack.message", {"channel": "#ops", "text": "Hm."}, "op*", True),
+    ],
+)
+def test_tickets_and_channels_outside_of_the_assignment_must_be_named_too(
+    kind: str, raw: dict[str, Any], glob: str, *, allowed: bool
+) -> None:
+    assert isinstance(decide(petition(kind, **raw), policy(glob, kind=kind), []), Granted) is allowed
+
+
+def test_one_more_than_allowed_is_refused() -> None:
+    earlier = [msgspec.structs.replace(comment("One."), state=PetitionState.PERFORMED)]
+    assert "at most 1" in reason(decide(comment("Two."), policy(), earlier))
+    assert decide(comment("Two."), policy(at_most=2), earlier) == Granted()
+
+
+def test_the_same_words_count_once_and_other_kinds_not_at_all() -> None:
+    same = msgspec.structs.replace(comment(), state=PetitionState.GRANTED)
+    other = petition("github.review", event="APPROVE", state=PetitionState.PERFORMED)
+    assert decide(comment(), policy(), [same, other]) == Granted()
+
+
+@pytest.mark.parametrize("state", [PetitionState.REFUSED, PetitionState.FAILED])
+def test_what_had_no_effect_does_not_count(state: PetitionState) -> None:
+    assert decide(comment("Two."), policy(), [msgspec.structs.replace(comment("One."), state=state)]) == Granted()
+
+
+def test_what_was_given_up_and_may_have_happened_counts() -> None:
+    given_up = msgspec.structs.replace(comment("One."), state=PetitionState.FAILED, unclear=True)
+    assert "at most 1" in reason(decide(comment("Two."), policy(), [given_up]))
+
+
+globs = st.sampled_from(["*", "acme/*", "acme/rocket", "acme/other#*", "*/other", "zoo/x", "acme/rocket#7"])
+rules = st.lists(
+    st.builds(PetitionRule, kind=st.just("github.comment"), targets=st.tuples(globs), at_most=st.integers(1, 2)),
+    min_size=1,
+    max_size=2,
+)
+comments = st.builds(
+    comment,
+    text=st.sampled_from("abcdef"),
+    repo=st.sampled_from(["", "acme/other", "zoo/x", "zoo/y"]),
+    number=st.integers(1, 3),
+)
+ends = st.sampled_from([PetitionState.GRANTED, PetitionState.PERFORMED, PetitionState.FAILED])
+
+
+@given(rules=rules, asked=st.lists(st.tuples(comments, ends), min_size=5, max_size=20))
+def test_never_is_more_granted_than_allowed_nor_a_target_outside(
+    rules: list[PetitionRule], asked: list[tuple[Petition, PetitionState]]
+) -> None:
+    allowed, known = Policy(petitions=tuple(rules)), dict[str, Petition]()
+    for each, end in asked:
+        before = known.get(each.id)
+        if before and before.state in COUNTED:
+            continue
+        granted = isinstance(decide(each, allowed, known.values()), Granted)
+        known[each.id] = msgspec.structs.replace(each, state=end if granted else PetitionState.REFUSED)
+    counted = [each for each in known.values() if each.state in COUNTED]
+    assert len(counted) <= sum(rule.at_most for rule in rules)
+    for each in counted:
+        repo = each.target.partition("#")[0]
+        own = repo == "acme/rocket"
+        reachable = {"*": own, "*/other": False, "acme/*": repo.startswith("acme/"), "zoo/x": repo == "zoo/x"}
+        reachable |= {"acme/rocket": own, "acme/other#*": repo == "acme/other", "acme/rocket#7": False}
+        assert any(reachable[glob] for rule in rules for glob in rule.targets)
+
+
+@given(rule=st.builds(PetitionRule, kind=st.just("github.comment"), at_most=st.integers(1, 4)), count=st.integers(0, 9))
+def test_with_one_rule_exactly_as_many_are_granted_as_it_says(rule: PetitionRule, count: int) -> None:
+    known: list[Petition] = []
+    for number in range(count):
+        each = comment(f"Comment {number}.")
+        if isinstance(decide(each, Policy(petitions=(rule,)), known), Granted):
+            known.append(msgspec.structs.replace(each, state=PetitionState.GRANTED))
+    assert len(known) == min(count, rule.at_most)
+
+
+def test_the_order_of_fields_does_not_make_another_petition() -> None:
+    assert id_of(ROOT, "x", {"a": 1, "b": {"c": 2, "d": 3}}) == id_of(ROOT, "x", {"b": {"d": 3, "c": 2}, "a": 1})
+    assert len({id_of(ROOT, "x", {}), id_of(ROOT, "y", {}), id_of("task-2", "x", {}), id_of(ROOT, "x", {"a": 1})}) == 4

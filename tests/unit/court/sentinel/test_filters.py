@@ -1,0 +1,55 @@
+"""What is ours: by repository, by reason, by who did it, and never what we did ourselves."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from kingdom.court.sentinel.filters import Refusal, refusal
+from kingdom.court.sentinel.github import parse_notification, parse_webhook
+from kingdom.court.sentinel.happening import Happening
+from kingdom.court.sentinel.settings import GitHubSettings
+from tests.unit.court.sentinel.bodies import US, notification, review_requested, user
+
+NOW = datetime(2026, 2, 7, 10, 5, tzinfo=UTC)
+
+
+def judged(happening: Happening, **settings: Any) -> Refusal | None:
+    return refusal(happening, GitHubSettings(token="t", logins=(US, "kingdom[bot]"), **settings))  # noqa: S106
+
+
+def by(login: str) -> Happening:
+    happening = parse_webhook("pull_request", review_requested() | {"sender": user(login)}, [US], NOW)
+    assert isinstance(happening, Happening)
+    return happening
+
+
+@pytest.mark.parametrize(
+    ("repos", "is_watched"),
+    [(("*",), True), (("acme/*",), True), (("ACME/App",), True), (("acme/a?p",), True), (("other/*", "x/y"), False)],
+)
+def test_only_repositories_that_fit_are_watched(repos: tuple[str, ...], *, is_watched: bool) -> None:
+    assert (judged(by("octocat"), repos=repos) is None) is is_watched
+
+
+@pytest.mark.parametrize("login", [US, "Kingdom-BOT", "kingdom[bot]"])
+def test_what_any_of_our_names_did_is_our_own(login: str) -> None:
+    assert judged(by(login)) is Refusal.OWN
+
+
+def test_what_github_calls_our_own_activity_is_our_own() -> None:
+    assert judged(parse_notification(notification("your_activity"), NOW)) is Refusal.OWN
+
+
+@pytest.mark.parametrize(("login", "is_ignored"), [("renovate[bot]", True), ("robot", False), ("CI-runner", True)])
+def test_some_people_and_programs_are_not_listened_to(login: str, *, is_ignored: bool) -> None:
+    assert (judged(by(login), ignore_actors=("*[bot]", "ci-*")) is Refusal.IGNORED) is is_ignored
+
+
+def test_nobody_known_is_not_ignored() -> None:
+    assert judged(parse_notification(notification(), NOW), ignore_actors=("*",)) is None
+
+
+def test_only_wanted_reasons_count_where_some_are_named() -> None:
+    assert judged(by("octocat"), reasons=("mention",)) is Refusal.UNWANTED
+    assert judged(by("octocat"), reasons=("mention", "review_requested")) is None

@@ -1,0 +1,77 @@
+"""Generals come, change and go while the court is at work."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kingdom.court.live_packages import LivePackages
+from kingdom.court.package_files import SHIPPED
+
+
+class _Looking(LivePackages):
+    """Looks at the files each time it is asked."""
+
+    def _look(self) -> None:
+        self._next_look = 0.0
+        super()._look()
+
+
+@pytest.fixture
+def generals(tmp_path: Path) -> Path:
+    return tmp_path / "generals"
+
+
+def install(generals: Path, name: str) -> Path:
+    return shutil.copytree(SHIPPED / name, generals / name)
+
+
+def test_without_a_directory_there_are_no_generals(generals: Path) -> None:
+    assert _Looking(generals).by_name() == {}
+
+
+def test_a_general_that_is_installed_is_noticed_and_one_that_is_removed_too(generals: Path) -> None:
+    packages = _Looking(generals)
+    assert list(packages.by_name()) == []
+    folder = install(generals, "gen-pr")
+    assert list(packages.by_name()) == ["gen-pr"]
+    shutil.rmtree(folder)
+    assert list(packages.by_name()) == []
+
+
+def test_a_changed_prompt_counts_from_the_next_assignment_on(generals: Path) -> None:
+    folder = install(generals, "gen-pr")
+    packages = _Looking(generals)
+    before = packages.by_name()["gen-pr"].template
+    prompt = folder / "prompts" / "review.md"
+    prompt.write_text(prompt.read_text() + "\nBe brief.\n")
+    after = packages.by_name()["gen-pr"].template
+    assert before != after
+    assert "Be brief." in after.works[0].tasks[0].query
+
+
+def test_a_broken_general_disables_only_itself_until_it_is_mended(generals: Path) -> None:
+    install(generals, "gen-pr")
+    folder = install(generals, "gen-briefing")
+    packages = _Looking(generals)
+    whole = (folder / "general.yaml").read_text()
+    (folder / "general.yaml").write_text("name: [")
+    assert list(packages.by_name()) == ["gen-pr"]
+    (folder / "general.yaml").write_text(whole)
+    assert sorted(packages.by_name()) == ["gen-briefing", "gen-pr"]
+
+
+def test_what_a_general_remembers_is_no_change_of_it(generals: Path) -> None:
+    folder = install(generals, "gen-pr")
+    packages = _Looking(generals)
+    known = packages.all()
+    (folder / "memory").mkdir()
+    (folder / "memory" / "patterns.md").write_text("- something\n")
+    assert packages.all() is known
+
+
+def test_files_are_looked_at_now_and_then_only(generals: Path) -> None:
+    packages = LivePackages(generals)
+    assert packages.all() == ()
+    install(generals, "gen-pr")
+    assert packages.all() == ()

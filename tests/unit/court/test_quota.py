@@ -1,0 +1,64 @@
+"""A quota is never exceeded by those who ask, and never negative."""
+
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kingdom.court.quota import Quota
+from kingdom.errors import IllegalTransition
+
+_amounts = st.decimals(min_value=0, max_value=50, places=2)
+_holders = st.sampled_from([f"task-{number}" for number in range(6)])
+_steps = st.lists(st.tuples(st.sampled_from(["hold", "free", "book", "day"]), _holders, _amounts), max_size=60)
+
+
+@given(steps=_steps, limit=st.decimals(min_value=1, max_value=100, places=2))
+def test_whatever_is_taken_and_given_back_nobody_takes_beyond_the_limit(
+    steps: list[tuple[str, str, Decimal]], limit: Decimal
+) -> None:
+    quota = Quota(scope="money", limit=limit)
+    for number, (step, holder, amount) in enumerate(steps):
+        before = quota
+        match step:
+            case "hold" if quota.free(holder).fits(amount):
+                quota = quota.hold(holder, amount)
+                assert quota.spent + quota.held <= limit
+            case "hold":
+                with pytest.raises(IllegalTransition):
+                    quota.hold(holder, amount)
+            case "free":
+                quota = quota.free(holder)
+                assert quota.free(holder) == quota
+            case "book":
+                quota = quota.book(amount)
+                assert quota.spent == before.spent + amount
+            case "day":
+                quota = quota.during(str(number))
+                assert quota.holders == before.holders
+        assert quota.room >= 0
+        assert quota.spent >= 0
+        assert all(each >= 0 for each in quota.holders.values())
+
+
+def test_who_holds_already_holds_once() -> None:
+    quota = Quota(scope="soldiers", limit=Decimal(1)).hold("task-1").hold("task-1")
+    assert quota.held == 1
+
+
+def test_an_answer_may_take_a_slot_beyond_the_limit() -> None:
+    quota = Quota(scope="soldiers", limit=Decimal(1)).hold("task-1").hold("task-2", beyond=True)
+    assert (quota.held, quota.room, quota.fits()) == (Decimal(2), Decimal(0), False)
+
+
+def test_nobody_holds_less_than_nothing() -> None:
+    with pytest.raises(IllegalTransition):
+        Quota(scope="money", limit=Decimal(1)).hold("task-1", Decimal(-1))
+
+
+def test_a_new_day_begins_with_nothing_spent_and_what_is_held() -> None:
+    quota = Quota(scope="money", limit=Decimal(10), period="2026-11-15").hold("task-1", Decimal(2)).book(Decimal(5))
+    assert quota.during("2026-11-15") == quota
+    tomorrow = quota.during("2026-11-16")
+    assert (tomorrow.spent, tomorrow.held) == (Decimal(0), Decimal(2))
