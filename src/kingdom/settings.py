@@ -58,6 +58,16 @@ class Settings:
         )
 
 
+def read_environment(name: str) -> str | None:
+    """Return a variable that a person named, such as the place of a secret."""
+    return os.environ.get(name)
+
+
+def environment_of_children(settings: Settings) -> dict[str, str]:
+    """Return the environment for a process of ours in the same store; a command line would show a password."""
+    return {**os.environ, "KINGDOM_DATABASE_URL": settings.database_url, "KINGDOM_SCHEMA": settings.schema}
+
+
 def _flag(name: str) -> bool:
     value = os.environ.get(name, "").strip().lower()
     if value not in _TRUE | _FALSE:

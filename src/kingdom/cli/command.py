@@ -5,8 +5,10 @@ import inspect
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any, Concatenate, ParamSpec
 
 import typer
@@ -20,11 +22,13 @@ from kingdom.bus.port import Bus
 from kingdom.bus.stream import OpenTopology, Stream
 from kingdom.cli.application import load_application
 from kingdom.cli.output import Output
-from kingdom.settings import Settings
+from kingdom.settings import DEFAULT_URL, Settings
 
 P = ParamSpec("P")
 # An operator's command does one thing at a time.
 _FEW_CONNECTIONS = 2
+# Its reader is loaded only where there is one, so that help comes at once.
+_REALM_FILE = "kingdom.yaml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,12 @@ class Call:
     def application(self) -> Application | None:
         """Return the application that was named by --app or KINGDOM_APP, if any."""
         return load_application(self.settings.application) if self.settings.application else None
+
+    def in_realm(self, database_url: str) -> "Call":
+        """Return the same call in the store that a file of settings names, unless a person has named one."""
+        if not database_url or self.settings.database_url != DEFAULT_URL:
+            return self
+        return replace(self, settings=replace(self.settings, database_url=database_url))
 
     @asynccontextmanager
     async def bus(
@@ -89,7 +99,7 @@ def command(
 
         def run(**given: Any) -> None:
             shared = {key: given.pop(key) for key in ("database_url", "schema", "application")}
-            call = Call(Settings.read(**shared), Output(json=given.pop("as_json")))
+            call = Call(_settings(**shared), Output(json=given.pop("as_json")))
             # Standard output is for the answer alone.
             configure_logs(json=call.output.json, level=logging.WARNING)
             code = asyncio.run(function(call, **given))  # type: ignore[call-arg]
@@ -109,11 +119,24 @@ def command(
     return register
 
 
+def _settings(**given: str | None) -> Settings:
+    """Return the settings; where nobody names a store, it is that of the file of settings of this directory."""
+    settings = Settings.read(**given)
+    file = Path(_REALM_FILE)
+    if settings.database_url != DEFAULT_URL or not file.exists():
+        return settings
+    url: str = import_module("kingdom.realm").store_named_in(file)
+    return replace(settings, database_url=url or DEFAULT_URL)
+
+
 def _shared_options(json_flags: tuple[str, ...]) -> list[inspect.Parameter]:
     def option(*flags: str, text: str) -> Any:
         return typer.Option(*flags, help=text, rich_help_panel="Common options", show_default=False)
 
-    url = "Where the store is: file:DIRECTORY or postgresql://…; else KINGDOM_DATABASE_URL, DATABASE_URL, file:realm."
+    url = (
+        "Where the store is: file:DIRECTORY or postgresql://…; else KINGDOM_DATABASE_URL, DATABASE_URL, the one that"
+        " kingdom.yaml names, file:realm."
+    )
     schema = "The schema in it; else KINGDOM_SCHEMA, else kingdom."
     application = "MODULE:OBJECT that declares the streams; else KINGDOM_APP, else every stream is accepted."
 

@@ -12,11 +12,11 @@ from kingdom.bootstrap import operations_of
 from kingdom.bus.logs import configure_logs
 from kingdom.bus.maintenance import maintain, serving_metrics
 from kingdom.bus.metrics import BacklogMetrics
-from kingdom.bus.worker import Worker
+from kingdom.bus.worker import Part, Worker
 from kingdom.cli import exit_code
 from kingdom.cli.command import Call, command
 from kingdom.cli.host import CONNECTIONS, AgentName, Directory, Level, Name, Slots, soldier_host
-from kingdom.cli.running import Part, refuse_old_store, run_until_stopped
+from kingdom.cli.running import refuse_old_store, run_until_stopped
 from kingdom.workflow.reactions import engine as declared
 from kingdom.workflow.streams import ENGINE_STREAMS
 from kingdom.workflow.watch import watch

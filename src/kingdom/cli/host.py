@@ -4,6 +4,7 @@ import logging
 import re
 import socket
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -20,7 +21,7 @@ from kingdom.errors import Misconfigured
 from kingdom.settings import Settings
 from kingdom.soldiers.agent import AgentClient
 from kingdom.soldiers.folders import Folders
-from kingdom.soldiers.host import SoldierHost
+from kingdom.soldiers.host import LEASE, SoldierHost
 from kingdom.soldiers.scripted.client import ScriptedAgents
 from kingdom.workflow.hosts import known_hosts, retire_host
 from kingdom.workflow.model.host import Host, HostStatus
@@ -118,7 +119,14 @@ async def retire(
 
 
 def soldier_host(
-    bus: Bus, settings: Settings, *, name: str, slots: int, directory: Path | None, agent: str
+    bus: Bus,
+    settings: Settings,
+    *,
+    name: str,
+    slots: int,
+    directory: Path | None,
+    agent: str,
+    lease: timedelta = LEASE,
 ) -> SoldierHost:
     """Return a host as options describe it."""
     chosen = name or socket.gethostname().partition(".")[0]
@@ -127,7 +135,7 @@ def soldier_host(
     # The directory of a store of files; beside the work for others.
     beside = bootstrap.directory_of(settings.database_url) or Path()
     folders = Folders(directory or beside / "soldiers" / chosen)
-    return SoldierHost(bus, chosen, _AGENTS[agent](), folders, slots=slots)
+    return SoldierHost(bus, chosen, _AGENTS[agent](), folders, slots=slots, lease=lease)
 
 
 def _row(host: Host) -> tuple[object, ...]:

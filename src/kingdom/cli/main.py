@@ -13,12 +13,22 @@ from kingdom.errors import KingdomError, Misconfigured, Unavailable
 
 # Each noun is a module beside this one, loaded only when it is used, so that help comes at once.
 _NOUNS = {
+    "up": "Run every role of the court on this machine, until stopped.",
+    "status": "Show how the court stands, and what needs a person.",
     "workflow": "Runs: create, start, watch, pause, resume, look at what they left.",
+    "general": "The Generals: who does what when, as YAML files.",
+    "inbox": "The questions that wait for a person.",
+    "answer": "Answer a question of an assignment.",
+    "event": "What happened outside: list, show, send, route anew.",
+    "why": "Explain where an event is and what holds it there.",
+    "simulate": "Show what other rules would have decided about past events.",
     "template": "Templates: what runs are made from, as YAML files.",
     "git": "The repositories that runs may use.",
     "mcp": "The MCP servers that agents may call.",
     "host": "The machines that run agents.",
     "engine": "Take every run its next step, until stopped; with --host run agents too.",
+    "role": "Play one role of the court in this process, until stopped.",
+    "config": "The file of settings: check it, or print one to start from.",
     "bus": "The durable event bus: publish, work, look, repair.",
     "storage": "The store behind it: move everything to another one.",
 }

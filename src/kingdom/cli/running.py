@@ -7,11 +7,12 @@ import threading
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
 from kingdom.bootstrap import pending_migrations
+from kingdom.bus.worker import Part
 from kingdom.errors import Misconfigured
 from kingdom.settings import Settings
 
@@ -20,16 +21,6 @@ _LAST_WAIT_SECONDS = 5.0
 # What a shell reports for a process that a signal has ended.
 BY_SIGNAL = 128
 _log = structlog.get_logger("kingdom.cli")
-
-
-class Part(Protocol):
-    """What runs until it is stopped: a worker, a soldier host."""
-
-    async def run(self) -> None:
-        """Run until stopped."""
-
-    def stop(self, *, at_once: bool = False) -> None:
-        """Ask it to end."""
 
 
 @dataclass(slots=True)

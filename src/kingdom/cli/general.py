@@ -1,0 +1,311 @@
+"""`kingdom general …`: the Generals, each a folder with general.yaml, workflow.yaml and prompts."""
+
+import re
+import shutil
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from kingdom.bootstrap import directory_of
+from kingdom.cli import exit_code, inputs
+from kingdom.cli.command import Call, command
+from kingdom.court.memory import load_memory
+from kingdom.court.package import NAME_PATTERN, Package
+from kingdom.court.package_files import (
+    GENERAL_FILE,
+    SHIPPED,
+    Loaded,
+    general_schema,
+    install_package,
+    load_packages,
+    shipped,
+)
+from kingdom.court.prompt import Context, git_id_of, missing, needs_repo, render_template
+from kingdom.errors import Misconfigured, NotFound
+from kingdom.workflow.template_file import write_template
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="The Generals: who does what when, as YAML files.")
+_DEFAULT = "generals"
+_EXAMPLE = "gen-hello"
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of a General, as gen-pr.")]
+_Directory = Annotated[
+    str, typer.Option("--directory", help="Where the Generals are; else `generals` in the store of files, or here.")
+]
+
+
+@command(app, "list")
+async def list_(call: Call, *, directory: _Directory = "") -> None:
+    """Show every General, also those that are broken.
+
+    Example: kingdom general list
+
+    JSON: {directory, generals: [{name, description, subscribes: [type], schedules: [name], works: [name], directory}],
+    broken: [{name, directory, reason}]}.
+    """
+    place = _place(call, directory)
+    loaded = load_packages(place)
+    if call.output.json:
+        call.output.document(_listed(place, loaded))
+        return
+    if loaded.packages:
+        columns = ("name", "hears of", "schedules", "works", "what it does")
+        call.output.table(columns, [_row(package) for package in loaded.packages])
+    elif not loaded.broken:
+        shipped_ones = ", ".join(package.name for package in load_packages(SHIPPED).packages)
+        call.output.say(f"There is no General in {place}. Make one: kingdom general new NAME")
+        call.output.say(f"Or take one that comes with Kingdom: kingdom general install NAME ({shipped_ones})")
+    for broken in loaded.broken:
+        call.output.note(f"{broken.name} is broken and does nothing: {broken.reason}")
+
+
+@command(app, "show")
+async def show(call: Call, name: _Name, *, directory: _Directory = "") -> None:
+    """Show what a General hears of, when it acts, what it may do, and what it runs.
+
+    Example: kingdom general show gen-pr
+
+    JSON: {general: the content of general.yaml, template: as `kingdom template show` answers it, directory}.
+    """
+    package = _package(call, name, directory)
+    if call.output.json:
+        call.output.document(package)
+        return
+    general, policy = package.general, package.general.policy
+    rows = {
+        "name": general.name,
+        "what it does": general.description,
+        "directory": package.directory,
+        "hears of": "\n".join(each.type + (" (also)" if each.also else "") for each in general.subscribes) or None,
+        "schedules": "\n".join(f"{each.name}: {each.cron} {each.time_zone}" for each in general.schedules) or None,
+        "default repo": general.default_repo,
+        "works": "\n".join(_work_names(package)),
+        "may ask for": "\n".join(
+            f"{rule.kind} on {', '.join(rule.targets)}, at most {rule.at_most}" for rule in policy.petitions
+        )
+        or "nothing",
+        "retries": f"{policy.retries}, {policy.retry_after_seconds} s apart",
+        "budget": f"${policy.budget_usd:g}" if policy.budget_usd else None,
+        "at once": policy.concurrency,
+        "time limit": f"{general.timeout_seconds} s",
+    }
+    call.output.table(("general", ""), rows.items())
+
+
+@command(app, "preview")
+async def preview(
+    call: Call,
+    name: _Name,
+    *,
+    payload: Annotated[str, typer.Option(help="The payload of an event: JSON, @FILE, or - for standard input.")] = "{}",
+    repo: Annotated[str, typer.Option(help="The repository of the event, as acme/shop.")] = "",
+    event_type: Annotated[str, typer.Option("--type", help="The type of the event.")] = "demo.preview",
+    directory: _Directory = "",
+) -> None:
+    """Print the workflow that a General would run for an event, with its values in the prompts; nothing is run.
+
+    Example: kingdom general preview gen-hello --payload '{"from": "anna"}' | kingdom template create -
+
+    JSON: {template: as `kingdom template show` answers it, missing: [name of a value]}.
+    """
+    package = _package(call, name, directory)
+    general = package.general
+    repo = repo or general.default_repo or ""
+    if needs_repo(package.template) and not repo:
+        raise Misconfigured(f"{name} works in the repository of its event: name one, as --repo acme/shop")
+    context = Context(
+        payload=inputs.payload(payload),
+        repo=repo,
+        event={"id": "evt-demo-preview", "type": event_type, "source": "demo", "priority": "normal"},
+        task={"id": "task-preview", "type": event_type, "event_id": "evt-demo-preview", "priority": "normal"},
+        memory=load_memory(package.directory, repo, general.memory),
+        git=git_id_of(repo),
+    )
+    template = render_template(package.template, context, git_id_of)
+    queries = [task.query for work in package.template.works for task in work.tasks]
+    absent = list(dict.fromkeys(path for query in queries for path in missing(query, context)))
+    if call.output.json:
+        call.output.document({"template": template, "missing": absent})
+        return
+    typer.echo(write_template(template), nl=False)
+    if absent:
+        call.output.note(f"Empty, since nobody gave it: {', '.join(absent)}")
+
+
+@command(app, "validate")
+async def validate(
+    call: Call,
+    path: Annotated[str, typer.Argument(metavar="[DIR]", help="A General, or a directory of them.")] = "",
+    *,
+    directory: _Directory = "",
+) -> int:
+    """Check every file of a General, or of all in a directory; exit code 1 if one is broken.
+
+    Example: kingdom general validate generals/gen-pr
+
+    JSON: {directory, generals: [...], broken: [{name, directory, reason}]}, as `list` answers it.
+    """
+    place = Path(path) if path else _place(call, directory)
+    loaded = _checked(place)
+    if call.output.json:
+        call.output.document(_listed(place, loaded))
+    for package in loaded.packages:
+        call.output.say(f"{package.name} is fine: {package.general.description}")
+    for broken in loaded.broken:
+        call.output.say(f"{broken.name} is broken: {broken.reason}")
+    return exit_code.FAILED if loaded.broken else 0
+
+
+@command(app, "install")
+async def install(
+    call: Call,
+    source: Annotated[str, typer.Argument(metavar="DIR", help="A folder, or the name of one that comes with Kingdom.")],
+    *,
+    replace: Annotated[bool, typer.Option("--replace", help="Take the place of one with the same name.")] = False,
+    directory: _Directory = "",
+) -> None:
+    """Check a General and copy it to the others; what a replaced one has learned stays.
+
+    Example: kingdom general install gen-pr
+
+    JSON: {general, template, directory}, as `show` answers it.
+    """
+    place = _place(call, directory)
+    package = install_package(_source(source), place, replace=replace)
+    if call.output.json:
+        call.output.document(package)
+    call.output.say(
+        f"{package.name} is installed in {package.directory}.",
+        f"Look at what it hears of, its default_repo and its policy in {package.directory}/{GENERAL_FILE}.",
+    )
+
+
+@command(app, "new")
+async def new(
+    call: Call,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name: gen-docs, or just docs.")],
+    *,
+    directory: _Directory = "",
+) -> None:
+    """Make a General to start from; it is complete, and the scripted agent can play it.
+
+    Example: kingdom general new docs
+
+    JSON: {general, template, directory}, as `show` answers it.
+    """
+    name = name if name.startswith("gen-") else f"gen-{name}"
+    package = _scaffolded(name, _place(call, directory))
+    if call.output.json:
+        call.output.document(package)
+    option = f" --directory {directory}" if directory else ""
+    call.output.say(
+        f"{package.name} is there, in {package.directory}. Next:",
+        f"  1. Say when it shall act and what it may do:  {package.directory}/{GENERAL_FILE}",
+        f"  2. Say what its agent shall do:               {package.directory}/prompts/greet.md",
+        f"  3. Check it:                                  kingdom general validate{option}",
+        f"  4. See the prompts as an agent gets them:     kingdom general preview {package.name}{option}",
+        "  5. Run that (with `kingdom engine --host` in another terminal):",
+        f"       kingdom general preview {package.name}{option} | kingdom template create -",
+        f"       kingdom workflow create {package.template.id} --start --wait",
+    )
+
+
+@command(app, "schema")
+async def schema(call: Call) -> None:
+    """Print the JSON schema of general.yaml, for editors that complete and check YAML.
+
+    Example: kingdom general schema > general.schema.json
+
+    JSON: the schema on one line.
+    """
+    if call.output.json:
+        call.output.document(general_schema())
+    else:
+        typer.echo(msgspec.json.format(msgspec.json.encode(general_schema()), indent=2))
+
+
+def _place(call: Call, directory: str) -> Path:
+    """Return where the Generals are: beside the records of a store of files, else in the current directory."""
+    if directory:
+        return Path(directory)
+    store = directory_of(call.settings.database_url)
+    return store / _DEFAULT if store else Path(_DEFAULT)
+
+
+def _package(call: Call, name: str, directory: str) -> Package:
+    place = _place(call, directory)
+    loaded = load_packages(place)
+    for package in loaded.packages:
+        if package.name == name:
+            return package
+    for broken in loaded.broken:
+        if broken.name == name:
+            raise Misconfigured(f"{name} is broken: {broken.reason}")
+    there = ", ".join(package.name for package in loaded.packages) or "none"
+    raise NotFound(f"there is no General {name!r} in {place}; there is {there}: `kingdom general install` adds one")
+
+
+def _checked(place: Path) -> Loaded:
+    """Return what is in a directory of Generals, or the one General that it is itself."""
+    if not place.is_dir():
+        raise Misconfigured(f"there is no directory {place}: name one, or make a General with `kingdom general new`")
+    if not (place / GENERAL_FILE).exists():
+        return load_packages(place)
+    place = place.absolute()
+    loaded = load_packages(place.parent)
+    return Loaded(
+        packages=tuple(each for each in loaded.packages if each.name == place.name),
+        broken=tuple(each for each in loaded.broken if each.name == place.name),
+    )
+
+
+def _source(given: str) -> Path:
+    if Path(given).is_dir():
+        return Path(given)
+    if found := shipped(given):
+        return found
+    names = ", ".join(package.name for package in load_packages(SHIPPED).packages)
+    raise NotFound(f"{given!r} is no folder, and no General that comes with Kingdom: these are {names}")
+
+
+def _scaffolded(name: str, place: Path) -> Package:
+    """Make a General like the simplest one that comes with Kingdom."""
+    if not re.fullmatch(NAME_PATTERN, name):
+        raise Misconfigured(f"{name!r} cannot be the name of a General: use lower-case words with '-' between them")
+    with TemporaryDirectory() as room:
+        draft = Path(room) / name
+        shutil.copytree(SHIPPED / _EXAMPLE, draft)
+        file = draft / GENERAL_FILE
+        topic = name.removeprefix("gen-").replace("-", "_")
+        text = file.read_text(encoding="utf-8").replace(_EXAMPLE, name)
+        text = text.replace("demo.hello", f"demo.{topic}").replace("hello-in-the-morning", f"{name}-in-the-morning")
+        file.write_text(text, encoding="utf-8")
+        return install_package(draft, place, replace=False)
+
+
+def _listed(place: Path, loaded: Loaded) -> dict[str, Any]:
+    generals = [
+        {
+            "name": package.name,
+            "description": package.general.description,
+            "subscribes": [each.type for each in package.general.subscribes],
+            "schedules": [each.name for each in package.general.schedules],
+            "works": _work_names(package),
+            "directory": package.directory,
+        }
+        for package in loaded.packages
+    ]
+    return {"directory": str(place), "generals": generals, "broken": loaded.broken}
+
+
+def _row(package: Package) -> tuple[str, str, str, str, str]:
+    general = package.general
+    heard = "\n".join(each.type for each in general.subscribes) or "-"
+    schedules = "\n".join(each.name for each in general.schedules) or "-"
+    return general.name, heard, schedules, ", ".join(_work_names(package)), general.description
+
+
+def _work_names(package: Package) -> list[str]:
+    return [work.name for work in package.template.works]

@@ -1,0 +1,187 @@
+"""Roles as processes: small programs play them here."""
+
+import asyncio
+import os
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+
+from kingdom.bootstrap import open_bus, operations_of
+from kingdom.bus.log import Cursor
+from kingdom.bus.port import Bus
+from kingdom.bus.record import Record
+from kingdom.clock import utc_now
+from kingdom.court.chamberlain.settings import ChamberlainSettings, HeartbeatSettings
+from kingdom.court.heartbeat import FileSigns, Sign
+from kingdom.court.records import CURRENT
+from kingdom.errors import Misconfigured
+from kingdom.realm import Realm
+from kingdom.roles import declared
+from kingdom.supervisor.processes import ORDER, Child, RoleProcesses, State, only_one
+from kingdom.supervisor.silence import Silence
+
+PATIENCE_SECONDS = 60.0
+PATIENT = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit()); print('here', flush=True);"
+LIVES = PATIENT + "signal.pause()"
+STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('here', flush=True); signal.pause()"
+
+
+class Scene:
+    """Programs that play roles, and what they said."""
+
+    def __init__(self, **programs: str) -> None:
+        self.said: list[tuple[str, str]] = []
+        self.processes = RoleProcesses(
+            programs,
+            lambda role: (sys.executable, "-I", "-S", "-c", programs[role]),
+            dict(os.environ),
+            lambda role, line: self.said.append((role, line.decode())),
+        )
+
+    def child(self, role: str) -> Child:
+        return self.processes.children[role]
+
+    async def until(self, ready: Callable[[], object]) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not ready():
+            assert time.monotonic() < deadline, self.said
+            await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def playing(scene: Scene) -> AsyncIterator[None]:
+    running = asyncio.create_task(scene.processes.run())
+    try:
+        await scene.processes.started.wait()
+        yield
+    finally:
+        scene.processes.stop()
+        scene.processes.stop(at_once=True)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+@contextmanager
+def ended(*pids: int | None) -> Iterator[None]:
+    yield
+    assert [pid for pid in pids if pid and psutil.pid_exists(pid)] == []
+
+
+async def test_roles_start_in_order_and_end_together_when_asked() -> None:
+    scene = Scene(**dict.fromkeys(reversed(ORDER), LIVES))
+    running = asyncio.create_task(scene.processes.run())
+    await scene.until(lambda: len(scene.said) == len(ORDER))
+    pids = [child.pid for child in scene.processes.children.values()]
+    assert pids == sorted(pid for pid in pids if pid)
+    assert tuple(scene.processes.roles()) == ORDER
+    with ended(*pids):
+        scene.processes.stop()
+        await asyncio.wait_for(running, PATIENCE_SECONDS)
+    assert {child.state for child in scene.processes.children.values()} == {State.ENDED}
+
+
+async def test_a_role_that_ends_is_started_again_with_growing_pauses() -> None:
+    scene = Scene(king="print('again', flush=True); raise SystemExit(3)", envoy=LIVES)
+    async with playing(scene):
+        await scene.until(lambda: scene.said.count(("king", "again")) >= 3)
+        assert (scene.child("king").restarts >= 2, scene.child("king").last_end) == (True, "exit code 3")
+        assert scene.child("envoy").restarts == 0
+    fresh = Child(role="king")
+    assert [fresh.pause_after(0) for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert fresh.pause_after(61) == 1
+
+
+async def test_a_role_that_does_not_hear_is_killed_when_its_keeper_gives_up() -> None:
+    scene = Scene(king=STUBBORN)
+    running = asyncio.create_task(scene.processes.run())
+    await scene.until(lambda: scene.said)
+    with ended(scene.child("king").pid):
+        scene.processes.stop()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+class Hours:
+    """A clock that only goes on when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = utc_now()
+
+    async def pass_by(self, silence: Silence, seconds: int, *signs: FileSigns, step: int = 20) -> None:
+        for _ in range(0, seconds, step):
+            self.now += timedelta(seconds=step)
+            for sign in signs:
+                await sign.give(self.now)
+            await silence.look()
+
+
+async def test_a_silent_role_is_ended_and_started_again_and_that_is_logged(realm: Path) -> None:
+    settings = ChamberlainSettings(every_seconds=10, heartbeat=HeartbeatSettings(threshold_seconds=100))
+    scene, hours = Scene(king=STUBBORN, chamberlain=STUBBORN), Hours()
+    king, chamberlain = FileSigns(realm, "king"), FileSigns(realm, "chamberlain")
+    async with open_bus(f"file:{realm}", declared(Realm()).topology, declared(Realm()).kinds) as bus, playing(scene):
+        silence = Silence(bus, scene.processes, settings, store=realm, clock=lambda: hours.now)
+        await hours.pass_by(silence, 100, king)
+        assert scene.child("chamberlain").restarts == 0
+        await hours.pass_by(silence, 60, king)
+        assert (scene.child("chamberlain").restarts > 0, scene.child("king").restarts) == (True, 0)
+        await hours.pass_by(silence, 160, chamberlain)
+        assert scene.child("king").restarts > 0
+        assert scene.child("king").pid in await _logged(bus, "recovery.session_restarted", "king", "pid")
+        # Of others the Chamberlain says it.
+        assert await _logged(bus, "system.heartbeat_missed", "chamberlain", "threshold_seconds") == [100]
+        assert await _logged(bus, "system.heartbeat_missed", "king", "threshold_seconds") == []
+
+
+async def test_a_machine_that_slept_does_not_take_its_roles_for_dead(realm: Path) -> None:
+    settings = ChamberlainSettings(every_seconds=10, heartbeat=HeartbeatSettings(threshold_seconds=100))
+    scene, hours = Scene(king=STUBBORN), Hours()
+    async with open_bus(f"file:{realm}", declared(Realm()).topology, declared(Realm()).kinds) as bus, playing(scene):
+        silence = Silence(bus, scene.processes, settings, store=realm, clock=lambda: hours.now)
+        await hours.pass_by(silence, 3600, step=3600)
+        await hours.pass_by(silence, 100)
+        assert scene.child("king").restarts == 0
+        await hours.pass_by(silence, 40)
+        assert scene.child("king").restarts > 0
+
+
+async def test_in_a_database_a_role_of_another_machine_does_not_hide_a_silent_one_here(dsn: str) -> None:
+    settings = ChamberlainSettings(every_seconds=10, heartbeat=HeartbeatSettings(threshold_seconds=100))
+    scene, hours = Scene(king=STUBBORN, envoy=STUBBORN), Hours()
+    async with open_bus(dsn, declared(Realm()).topology, declared(Realm()).kinds) as bus, playing(scene):
+        silence = Silence(bus, scene.processes, settings, store=None, clock=lambda: hours.now)
+        for _ in range(8):
+            async with bus.transaction() as transaction:
+                for role, machine in (("king", "elsewhere"), ("envoy", socket.gethostname())):
+                    sign = Sign(role=role, machine=machine, pid=scene.child(role).pid or 0, at=hours.now)
+                    known = await transaction.get("heartbeat", role)
+                    record = known or Record(kind="heartbeat", id=role, state=CURRENT)
+                    await transaction.put(replace(record, doc=msgspec.to_builtins(sign)))
+            await hours.pass_by(silence, 20)
+        assert (scene.child("king").restarts > 0, scene.child("envoy").restarts) == (True, 0)
+
+
+def test_a_realm_has_one_keeper_at_a_time(tmp_path: Path) -> None:
+    with (
+        only_one(tmp_path),
+        pytest.raises(Misconfigured, match=rf"runs already .*pid {os.getpid()}"),
+        only_one(tmp_path),
+    ):
+        pass
+    with only_one(tmp_path):
+        pass
+
+
+async def _logged(bus: Bus, kind: str, target: str, name: str) -> list[object]:
+    entries = [logged.entry for logged in await operations_of(bus).read_log(Cursor(), 1000)]
+    found: list[object] = [each.data[name] for each in entries if each.type == kind and each.data["target"] == target]
+    return sorted(set(found), key=str)

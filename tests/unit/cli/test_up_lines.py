@@ -1,0 +1,42 @@
+import json
+
+from kingdom.cli.up_lines import Line, Lines
+
+SAID = b'{"event": "role ended", "level": "warning", "at": "2026-02-07T10:00:00Z", "role": "king", "code": 3}'
+
+
+def heard(*lines: bytes) -> tuple[list[Line], Lines]:
+    told: list[Line] = []
+    lines_ = Lines(told.append)
+    for line in lines:
+        lines_.hear("king", line)
+    return told, lines_
+
+
+def test_an_entry_of_a_log_is_told_with_its_role_as_text_and_as_json() -> None:
+    (line,), _ = heard(SAID)
+    assert str(line) == "2026-02-07T10:00:00.000Z warning king: role ended code=3"
+    assert json.loads(line.json) == {
+        "at": "2026-02-07T10:00:00Z",
+        "level": "warning",
+        "role": "king",
+        "event": "role ended",
+        "code": 3,
+    }
+
+
+def test_what_is_no_entry_is_told_as_it_is() -> None:
+    told, _ = heard(b"Traceback (most recent call last):", b"[1, 2]", b'{"event": "x", "at": "soon"}', b"\xff")
+    assert [line.text for line in told] == [
+        "Traceback (most recent call last):",
+        "[1, 2]",
+        '{"event": "x", "at": "soon"}',
+        "\ufffd",
+    ]
+    assert {(line.role, line.level) for line in told} == {("king", "error")}
+
+
+def test_only_what_matters_is_remembered_and_only_the_last_of_it() -> None:
+    _, lines = heard(*[SAID] * 20, b'{"event": "calm", "level": "info"}')
+    assert {line.text for line in lines.last} == {"role ended"}
+    assert len(lines.last) == 8
