@@ -18,6 +18,8 @@ from rich.table import Table
 from bench.chaos.backends import BACKENDS
 from bench.chaos.process import AS_IT_IS
 from bench.chaos.scenarios import SCENARIOS, process_command
+from bench.court.system import run as run_system
+from bench.court.variants import VARIANTS as COURT_VARIANTS
 from kingdom.bus.logs import configure_logs
 from kingdom.errors import KingdomError
 from kingdom.verify import Plan, Report
@@ -39,6 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Torment, judge, report."""
     options = _parse(arguments)
     configure_logs(json=True, level=logging.ERROR)
+    if options.system:
+        return run_system(options)
+    options.backend = options.backend or "postgres"
     with BACKENDS[options.backend].place() as place:
         report = asyncio.run(torment(place.url, _plan(options), _emptied(options.keep)))
         caught = {} if options.variant or options.no_variants else _catch_variants(place.url, options.backend)
@@ -128,8 +133,15 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.chaos", description=sys.modules["bench.chaos"].__doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="how long the nemesis strikes (default 60)")
     parser.add_argument("--seed", type=int, default=secrets.randbits(32), help="repeat the choices of an earlier run")
-    parser.add_argument("--backend", choices=BACKENDS, default="postgres", help="where the bus is kept")
-    variants = sorted({variant for backend in BACKENDS.values() for variant in backend.variants})
+    parser.add_argument(
+        "--backend", choices=BACKENDS, help="where the bus is kept (default postgres, with --system both)"
+    )
+    parser.add_argument("--system", action="store_true", help="kill the roles of a whole court, and all around it")
+    parser.add_argument("--events", type=int, default=200, help="with --system: how many events flow (default 200)")
+    parser.add_argument(
+        "--drain", type=float, default=600.0, help="with --system: how many seconds the rest may take (default 600)"
+    )
+    variants = sorted({variant for backend in BACKENDS.values() for variant in backend.variants} | set(COURT_VARIANTS))
     parser.add_argument("--variant", choices=variants, help="torment a bus that is broken on purpose")
     parser.add_argument("--no-variants", action="store_true", help="leave out the scripted trials of the variants")
     parser.add_argument("--keep", type=Path, metavar="DIRECTORY", help="keep the history there")
@@ -137,8 +149,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--json", default="-", metavar="FILE", help="where the figures go; - is the last line (default)"
     )
     options = parser.parse_args(arguments)
-    if options.variant not in (None, *BACKENDS[options.backend].variants):
-        parser.error(f"there is no variant {options.variant} of {options.backend}")
+    backend = options.backend or "postgres"
+    known = COURT_VARIANTS if options.system else BACKENDS[backend].variants
+    if options.variant not in (None, *known):
+        parser.error(f"there is no variant {options.variant} of {'the court' if options.system else backend}")
     return options
 
 

@@ -1,0 +1,184 @@
+"""`python -m bench.court`: exits 0 only where every bound holds; the last line is the figures as JSON."""
+
+import argparse
+import asyncio
+import json
+import logging
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.court import deaf, growth
+from bench.court.burst import measure_burst
+from bench.court.house import House, opened
+from bench.court.latency import AT_MOST_MS, begin, measure_latency
+from bench.court.system import BACKENDS, place
+from bench.files.figures import Figures
+from bench.postgres import PrivateCluster
+from kingdom.bus.logs import configure_logs
+
+PARTS = ("latency", "burst", "growth")
+LOSE_EVENTS = "lose_events"
+# What is spoilt, and the part whose bound must find it out.
+VARIANTS = {deaf.DEAF: "latency", LOSE_EVENTS: "burst", growth.SCAN: "growth"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """How much of everything."""
+
+    requests: int
+    burst: int
+    counted_events: int
+    stored_in_database: tuple[int, ...]
+    stored_in_files: tuple[int, ...]
+
+
+DEFAULT = Scale(
+    requests=20,
+    burst=500,
+    counted_events=50,
+    stored_in_database=(1_000, 100_000),
+    stored_in_files=(1_000, 10_000),
+)
+FULL = Scale(
+    requests=20,
+    burst=500,
+    counted_events=50,
+    stored_in_database=(1_000, 100_000, 1_000_000),
+    stored_in_files=(1_000, 100_000),
+)
+QUICK = Scale(requests=2, burst=20, counted_events=10, stored_in_database=(1_000, 4_000), stored_in_files=(20, 300))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, report, judge."""
+    options = _parse(arguments)
+    configure_logs(json=True, level=logging.ERROR)
+    started = time.monotonic()
+    found = {backend: _measure(backend, options) for backend in ([options.backend] if options.backend else BACKENDS)}
+    complaints = {f"{backend}: {words}" for backend, figures in found.items() for words in figures.complaints()}
+    for backend, figures in found.items():
+        _show(backend, figures)
+    for words in sorted(complaints):
+        print(f"bound not kept: {words}", file=sys.stderr)
+    told = {
+        "bench": "court",
+        "seconds": round(time.monotonic() - started),
+        "holds": not complaints,
+        "backends": {backend: figures.to_json(bench="court") for backend, figures in found.items()},
+    }
+    if options.json == "-":
+        print(json.dumps(told))
+    else:
+        Path(options.json).write_text(json.dumps(told) + "\n")
+    return 1 if complaints else 0
+
+
+def _measure(backend: str, options: argparse.Namespace) -> Figures:
+    scale, figures = _scale(options), Figures(options.demand or 1.0)
+    parts = options.only or ([VARIANTS[options.variant]] if options.variant else PARTS)
+    # A short turn on a machine that others use tells little, so its time is bounded only where that is asked for.
+    bounded = not options.quick or options.demand is not None or options.variant == deaf.DEAF
+    say = partial(print, f"{backend}:", file=sys.stderr)
+    if "latency" in parts or "burst" in parts:
+        with place(backend) as (url, _):
+            at_most = AT_MOST_MS[backend] if bounded else None
+            asyncio.run(_measure_court(url, figures, scale, parts, at_most, options.variant, say))
+    if "growth" in parts:
+        say(f"growth up to {max(_stored(backend, scale)):,} stored events")
+        _measure_growth(backend, figures, scale, options.variant)
+    return figures
+
+
+async def _measure_court(
+    url: str,
+    figures: Figures,
+    scale: Scale,
+    parts: Sequence[str],
+    at_most_ms: float | None,
+    variant: str | None,
+    say: Callable[[str], None],
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="kingdom-bench-") as directory:
+        async with opened(Path(directory), url) as house:
+            _spoil(house, variant)
+            await begin(house)
+            if "latency" in parts:
+                say(f"{scale.requests} webhooks, one at a time")
+                await measure_latency(house, figures, requests=scale.requests, at_most_ms=at_most_ms)
+            if "burst" in parts:
+                say(f"{scale.burst} webhooks at once, and again")
+                await measure_burst(house, figures, count=scale.burst)
+
+
+def _measure_growth(backend: str, figures: Figures, scale: Scale, variant: str | None) -> None:
+    stored, events, scans = _stored(backend, scale), scale.counted_events, variant == growth.SCAN
+    if backend == "files":
+        with tempfile.TemporaryDirectory(prefix="kingdom-bench-") as directory:
+            here = Path(directory)
+            asyncio.run(growth.measure_files(here, figures, stored=stored, events=events, scans=scans))
+        return
+    with PrivateCluster(shared_buffers="512MB", settings=growth.SERVER_SETTINGS) as cluster:
+        asyncio.run(growth.measure_database(cluster, figures, stored=stored, events=events, scans=scans))
+
+
+def _spoil(house: House, variant: str | None) -> None:
+    if variant == deaf.DEAF:
+        deaf.deafen(house)
+    elif variant == LOSE_EVENTS:
+        house.break_role("sentinel", LOSE_EVENTS)
+
+
+def _stored(backend: str, scale: Scale) -> tuple[int, ...]:
+    return scale.stored_in_files if backend == "files" else scale.stored_in_database
+
+
+def _scale(options: argparse.Namespace) -> Scale:
+    chosen = QUICK if options.quick else FULL if options.full else DEFAULT
+    return Scale(
+        requests=options.requests or chosen.requests,
+        burst=options.burst or chosen.burst,
+        counted_events=chosen.counted_events,
+        stored_in_database=chosen.stored_in_database,
+        stored_in_files=chosen.stored_in_files,
+    )
+
+
+def _show(backend: str, figures: Figures) -> None:
+    table = Table("what", "figure", "bound", "holds", title=f"the court on {backend}")
+    for figure in figures.all:
+        holds = "" if not figure.bound else "[red]no[/]" if figure.complaint() else "[green]yes[/]"
+        table.add_row(figure.name, f"{figure.value:,.2f}", figure.bound, holds)
+    Console(width=120).print(table)
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.court", description=sys.modules["bench.court"].__doc__)
+    parser.add_argument("--backend", choices=BACKENDS, help="on this one only (default: on each)")
+    parser.add_argument("--requests", type=int, help=f"webhooks one at a time (default {DEFAULT.requests})")
+    parser.add_argument("--burst", type=int, help=f"webhooks at once (default {DEFAULT.burst})")
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--full", action="store_true", help="also 1,000,000 stored events, 100,000 on files")
+    size.add_argument("--quick", action="store_true", help="small sizes, and no bound on time")
+    parser.add_argument(
+        "--json", default="-", metavar="FILE", help="where the figures go; - is the last line (default)"
+    )
+    parser.add_argument("--only", action="append", choices=PARTS, help="measure this only; can be repeated")
+    parser.add_argument("--demand", type=float, help="how strict the bounds are; below 1 is more lenient")
+    parser.add_argument("--variant", choices=VARIANTS, help="spoil the court, to see that a bound catches it")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    # Asked to end, a bench still takes its servers and processes with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    sys.exit(main())

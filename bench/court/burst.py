@@ -1,0 +1,134 @@
+"""Many webhooks at once, then all of them again: every one is answered, kept once and routed."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import msgspec
+import psutil
+
+from bench.court.house import House, eventually
+from bench.court.latency import SETTINGS, opened_store, percentile
+from bench.court.webhooks import Webhook, review_asked
+from bench.files.figures import Figures
+from kingdom.bootstrap import operations_of
+from kingdom.bus.log import Cursor
+from kingdom.bus.port import Bus
+from kingdom.bus.record import Query
+from kingdom.chronicle.events import EventDetected
+from kingdom.court.documents import ExternalEvent
+from kingdom.court.king.waiting import PLACES, WAITING
+from kingdom.court.quota import QUOTAS, SOLDIERS
+from kingdom.court.records import EVENTS
+from kingdom.court.streams import EVENTS as ARRIVALS
+from kingdom.workflow.records import each
+
+_AT_ONCE = 50
+# Above those of whatever was asked before.
+_FIRST_NUMBER = 100_001
+_PATIENCE_SECONDS = 300.0
+_LOG_PAGE = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Books:
+    """What the store holds of a burst: its events, how often each was noticed, who waits, and who holds a slot."""
+
+    events: Sequence[ExternalEvent]
+    noticed: Counter[str]
+    waiting: frozenset[str]
+    holders: int
+
+
+async def measure_burst(house: House, figures: Figures, *, count: int) -> None:
+    """Send all, and all again; then look whether each one is there once and the King has decided about it."""
+    webhooks = [review_asked(number) for number in range(_FIRST_NUMBER, _FIRST_NUMBER + count)]
+    refused = 0
+    async with opened_store(house) as bus:
+        for words, expected in (("burst", "received"), ("the same burst again", "seen")):
+            started, before = time.monotonic(), _processor_seconds(house)
+            answers = await _send_all(house, webhooks)
+            figures.note(f"{words}, seconds", time.monotonic() - started)
+            figures.note(f"{words}, webhooks a second", count / (time.monotonic() - started))
+            figures.note(f"{words}, answer p95 ms", percentile([ms for _, _, ms in answers], 0.95))
+            said = Counter(f"{status} {words}" for status, words, _ in answers)
+            figures.facts[f"answers to {words}"] = dict(said)
+            refused += count - said[f"202 {expected}"]
+            if expected == "received":
+                await eventually(lambda: _is_decided(bus), "the King decides about all", _PATIENCE_SECONDS)
+                figures.note("burst, seconds until all are routed", time.monotonic() - started)
+                for role, seconds in _processor_seconds(house).items():
+                    figures.note(
+                        f"burst, processor ms of the {role} per event", (seconds - before[role]) * 1000 / count
+                    )
+        await eventually(lambda: _is_decided(bus), "the King decides about all", _PATIENCE_SECONDS)
+        books = await _read(bus, {webhook.event_id for webhook in webhooks})
+    figures.note("webhooks of both bursts not answered 202 as they should be", refused, at_most=0)
+    findings = list(judge(books, [webhook.event_id for webhook in webhooks], SETTINGS["king"]["soldiers"]))
+    figures.facts["findings of the burst"] = findings[:20]
+    figures.note("events of the burst lost, doubled or not routed", len(findings), at_most=0)
+
+
+def judge(books: Books, expected: Sequence[str], slots: int) -> Iterator[str]:
+    """Yield everything that is not as it must be."""
+    stored = {event.id for event in books.events}
+    yield from (f"{event_id} is lost" for event_id in expected if event_id not in stored)
+    for event in books.events:
+        if books.noticed[event.id] != 1:
+            yield f"{event.id} was noticed {books.noticed[event.id]} times"
+        if len(event.routes) != 1:
+            yield f"{event.id} is {event.status} with {len(event.routes)} routes"
+        elif not event.routes[0].task_id and event.routes[0].waiting not in books.waiting:
+            yield f"{event.id} is {event.status}, but neither waits nor is assigned"
+    if not 0 <= books.holders <= slots:
+        yield f"{books.holders} assignments hold one of {slots} slots"
+
+
+async def _send_all(house: House, webhooks: Sequence[Webhook]) -> list[tuple[int, str, float]]:
+    """Send as fast as the receiver takes them; returns status, words and milliseconds of each answer."""
+    room = asyncio.Semaphore(_AT_ONCE)
+    connector = aiohttp.TCPConnector(limit=_AT_ONCE)
+    async with aiohttp.ClientSession(connector=connector) as session:
+
+        async def send(webhook: Webhook) -> tuple[int, str, float]:
+            async with room:
+                started = time.monotonic()
+                status, words = await webhook.send(session, house)
+                return status, words, (time.monotonic() - started) * 1000
+
+        return await asyncio.gather(*map(send, webhooks))
+
+
+def _processor_seconds(house: House) -> dict[str, float]:
+    """Return what those have used who decide how many events a second are taken in."""
+    used = {role: psutil.Process(house.pid(role)).cpu_times() for role in ("sentinel", "king")}
+    return {role: times.user + times.system for role, times in used.items()}
+
+
+async def _is_decided(bus: Bus) -> bool:
+    """Tell whether nothing is on its way to the King any more."""
+    stats: Any = await operations_of(bus).stats()
+    return not any(each.pending or each.processing for each in stats if each.stream == ARRIVALS.name)
+
+
+async def _read(bus: Bus, expected: set[str]) -> Books:
+    async with bus.transaction() as transaction:
+        events = [record async for record in each(transaction, Query(kind=EVENTS.name)) if record.id in expected]
+        waiting = [record.id async for record in each(transaction, Query(kind=PLACES.name, state=WAITING))]
+        soldiers = await transaction.get(QUOTAS.name, SOLDIERS)
+    noticed: Counter[str] = Counter()
+    cursor, operations = Cursor(), operations_of(bus)
+    while page := await operations.read_log(cursor, _LOG_PAGE):
+        told = [logged.entry.data["event_id"] for logged in page if logged.entry.type == EventDetected.type]
+        noticed.update(event_id for event_id in told if event_id in expected)
+        cursor = page[-1].cursor
+    return Books(
+        events=[msgspec.convert(record.doc, ExternalEvent) for record in events],
+        noticed=noticed,
+        waiting=frozenset(waiting),
+        holders=len(soldiers.doc.get("holders", {})) if soldiers else 0,
+    )

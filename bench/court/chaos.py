@@ -1,0 +1,228 @@
+"""Chaos over the whole court: everything that runs is killed at random while events flow, and then all is counted."""
+
+import asyncio
+import json
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from bench.court.house import CHANNEL, REPO, ROLES, SECRET, STANDINS, House
+from bench.court.judge import Books, judge, read_books
+
+# How long a killed process stays away.
+_AWAY_SECONDS = (0.1, 2.0)
+_STRIKE_EVERY_SECONDS = (0.8, 2.2)
+_LOOK_SECONDS = 1.0
+# A broken court may never come to rest.
+_QUIET_SECONDS = 60.0
+DATABASE = "database"
+SETTINGS: Mapping[str, Any] = {
+    "lease_seconds": 2,
+    "heartbeat_seconds": 3,
+    "king": {"every_seconds": 1, "soldiers": 8, "soldiers_per_repo": 8, "reserved_usd": 0.1},
+}
+GENERAL = "gen-chaos"
+
+
+@dataclass(slots=True)
+class Report:
+    """What was done to a court, and what was found afterwards."""
+
+    seed: int
+    events: int
+    kills: Counter[str] = field(default_factory=Counter)
+    findings: list[str] = field(default_factory=list)
+    books: Books | None = None
+    torment_seconds: float = 0.0
+    drain_seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the figures."""
+        return {
+            "seed": self.seed,
+            "events": self.events,
+            "kills": dict(self.kills),
+            "killed": sum(self.kills.values()),
+            "torment_seconds": round(self.torment_seconds, 1),
+            "drain_seconds": round(self.drain_seconds, 1),
+            "findings": len(self.findings),
+            "details": self.findings[:20],
+            **(self.books.to_json() if self.books else {}),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How many events flow for how long, who may be killed, and how long the rest may take."""
+
+    seconds: float
+    events: int
+    seed: int
+    drain_seconds: float = 600.0
+    postmaster: int | None = None
+    # The role that is played with something broken on purpose, and what.
+    broken: tuple[str, str] | None = None
+
+
+async def torment(house: House, plan: Plan, say: Callable[[str], None] = lambda _: None) -> Report:
+    """Let events flow and kill, let everything come back, wait, and count."""
+    report = Report(plan.seed, plan.events)
+    chance = random.Random(plan.seed)
+    prepare(house)
+    if plan.broken:
+        house.break_role(*plan.broken)
+    await _begin(house)
+    began = time.monotonic()
+    # Who asks GitHub to do something must not ask twice, so it is not killed meanwhile.
+    asking = asyncio.Lock()
+    flowing = asyncio.create_task(_flow(house, plan, asking))
+    await _strike(house, plan, chance, report, asking, began)
+    await flowing
+    report.torment_seconds = time.monotonic() - began
+    say(f"{plan.events} events, {sum(report.kills.values())} kills; draining")
+    report.drain_seconds = await _drain(house, plan, say)
+    report.books = await read_books(house)
+    await house.end()
+    report.findings = judge(report.books, plan.events, left_processes(house.directory))
+    return report
+
+
+async def settle_quietly(house: House, events: int, faults: Sequence[Mapping[str, Any]] = ()) -> Books:
+    """Let events flow with nobody killed, and return what came of it."""
+    plan = Plan(seconds=1, events=events, seed=0, drain_seconds=_QUIET_SECONDS)
+    await _begin(house)
+    await house.people("github", "faults", faults)
+    await _flow(house, plan, asyncio.Lock())
+    await _drain(house, plan, lambda _: None)
+    return await read_books(house)
+
+
+async def _begin(house: House) -> None:
+    await house.start(*STANDINS)
+    await house.people("slack", "channels", name=CHANNEL)
+    await house.people("github", "limits", poll_interval=1)
+    await house.people("github", "hook", url=f"http://127.0.0.1:{house.webhook_port}/webhooks/github", secret=SECRET)
+    await house.start(*ROLES)
+
+
+def prepare(house: House) -> None:
+    """Write the settings and the one General, whose agent asks for a comment on its pull request."""
+    house.write_settings(
+        {
+            **SETTINGS,
+            "soldiers": {"name": "host-a", "slots": 8, "directory": str(house.directory / "host"), "lease_seconds": 3},
+        }
+    )
+    steps = [
+        {"write": "acme-shop/note.txt", "text": "looked\n"},
+        {"petition": "github.comment", "body": {"body": "Looked at it."}},
+        {"write": "result.json", "text": json.dumps({"status": "success", "summary": "looked"})},
+        {"cost": 0.01},
+        {"answer": "looked"},
+    ]
+    query = "Look.\n```script\n" + "\n".join(map(json.dumps, steps)) + "\n```\n"
+    house.write_general(
+        GENERAL,
+        {
+            "subscribes": [{"type": "github.pr.review_requested"}],
+            "policy": {
+                "retries": 5,
+                "retry_after_seconds": 1,
+                "petitions": [{"kind": "github.comment", "at_most": 1}],
+            },
+        },
+        {"name": "Look", "gitRefs": ["event-repo"], "works": [{"name": "look", "tasks": [query]}]},
+    )
+
+
+def left_processes(directory: Path) -> list[str]:
+    """Return what still runs although everything was ended: agents, git, checks."""
+    mark = str(directory)
+    found = []
+    for process in psutil.process_iter(["pid", "cmdline", "cwd"]):
+        words = " ".join(process.info["cmdline"] or ())
+        if process.pid != os.getpid() and (mark in words or str(process.info["cwd"] or "").startswith(mark)):
+            found.append(f"{process.pid}: {words[:200]}")
+    return found
+
+
+async def _flow(house: House, plan: Plan, asking: asyncio.Lock) -> None:
+    """Have a review requested of us on one pull request after another, spread over the time."""
+    pause = plan.seconds / plan.events
+    for number in range(1, plan.events + 1):
+        async with asking:
+            await house.people("github", "pull_request", repository=REPO, title=f"Change {number}", head=f"b{number}")
+            await house.people("github", "review_request", repository=REPO, number=number)
+        await asyncio.sleep(pause)
+
+
+async def _strike(
+    house: House, plan: Plan, chance: random.Random, report: Report, asking: asyncio.Lock, began: float
+) -> None:
+    """Kill one after another; each comes back after a while."""
+    victims = [*ROLES, *STANDINS, *([DATABASE] if plan.postmaster else [])]
+    returning: set[asyncio.Task[None]] = set()
+    while time.monotonic() - began < plan.seconds:
+        # Everybody has his turn before anybody has it twice.
+        fewest = min(report.kills[victim] for victim in victims)
+        victim = chance.choice([each for each in victims if report.kills[each] == fewest])
+        away = chance.uniform(*_AWAY_SECONDS)
+        if victim == DATABASE:
+            _kill_backend(plan.postmaster, chance)
+            report.kills[victim] += 1
+        elif victim in house.names():
+            if victim in STANDINS:
+                async with asking:
+                    await house.kill(victim)
+                    await house.start(victim)
+            else:
+                await house.kill(victim)
+                task = asyncio.create_task(_return(house, victim, away))
+                returning.add(task)
+                task.add_done_callback(returning.discard)
+            report.kills[victim] += 1
+        await asyncio.sleep(chance.uniform(*_STRIKE_EVERY_SECONDS))
+    await asyncio.gather(*returning)
+
+
+async def _return(house: House, name: str, away: float) -> None:
+    await asyncio.sleep(away)
+    await house.start(name)
+
+
+def _kill_backend(postmaster: int | None, chance: random.Random) -> None:
+    """Kill a process of the server, upon which it drops every connection and recovers from its log."""
+    if postmaster is None:
+        return
+    children = [child for child in psutil.Process(postmaster).children() if "postgres" in child.name()]
+    if children:
+        with suppress(psutil.NoSuchProcess):
+            chance.choice(children).send_signal(signal.SIGKILL)
+
+
+async def _drain(house: House, plan: Plan, say: Callable[[str], None]) -> float:
+    """Wait until nothing is open any more, with everybody at work."""
+    began = time.monotonic()
+    shown = 0.0
+    while time.monotonic() - began < plan.drain_seconds:
+        for name in (*STANDINS, *ROLES):
+            if name not in house.names():
+                await house.start(name)
+        with suppress(Exception):
+            books = await read_books(house)
+            if books.ended >= plan.events and not books.open_events:
+                break
+            if time.monotonic() - shown > 15:
+                shown = time.monotonic()
+                say(f"{books.ended} of {plan.events} ended, open: {books.open_events}")
+        await asyncio.sleep(_LOOK_SECONDS)
+    return time.monotonic() - began

@@ -1,0 +1,117 @@
+"""The course of one event in one process: taken in, routed, assigned, done by nobody in no time, and at rest."""
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import msgspec
+from prometheus_client import CollectorRegistry
+
+from bench.court.webhooks import Webhook, review_asked
+from kingdom.bus.delivery import Delivery
+from kingdom.bus.dispatcher import Dispatcher
+from kingdom.bus.execution import Execution, Unit
+from kingdom.bus.keeper import HeldLease
+from kingdom.bus.metrics import WorkerMetrics
+from kingdom.bus.outcome import Done
+from kingdom.bus.port import Bus, Transaction
+from kingdom.bus.record import Query
+from kingdom.clock import utc_now
+from kingdom.court.documents import AssignmentStatus, Message, MessageStatus
+from kingdom.court.general.ending import end
+from kingdom.court.general.staff import Staff
+from kingdom.court.king.reactions import king
+from kingdom.court.king.settings import KingSettings
+from kingdom.court.king.terms import Terms
+from kingdom.court.king.watch import tick
+from kingdom.court.package_files import SHIPPED, load_package
+from kingdom.court.records import EVENTS, load, save
+from kingdom.court.sentinel.receiver import DELIVERY
+from kingdom.court.sentinel.records import Taken, take_in
+from kingdom.court.streams import EVENTS as ARRIVALS
+from kingdom.court.streams import MESSAGES
+from kingdom.court.streams import RESULTS as RESTED
+from kingdom.workflow.records import change
+
+_KEPT = timedelta(days=30)
+_EVERYTHING = 1_000_000
+
+# What is counted happens inside of one of these; its name is what it counts for.
+Counting = Callable[[str], AbstractContextManager[object]]
+RECEIVED, ROUTED, RESTING, CLOCK = "taken in", "routed and admitted", "at rest", "a look by the clock"
+
+
+def _nothing(_: str) -> AbstractContextManager[object]:
+    return nullcontext()
+
+
+class Course:
+    """Sentinel and King as they are; General and Envoy only end what they are given, and are not counted.
+
+    With `scans` the King looks through all events before each reaction, which must show.
+    """
+
+    def __init__(self, bus: Bus, counting: Counting = _nothing, *, scans: bool = False) -> None:
+        package, zone = load_package(SHIPPED / "gen-pr"), ZoneInfo("UTC")
+        settings = KingSettings(soldiers=8, soldiers_per_repo=8)
+        dispatcher = Dispatcher()
+        king(settings, lambda: [package], zone)(dispatcher)
+        self._bus = bus
+        self._counting = counting
+        self._scans = scans
+        self._execution = Execution(bus, dispatcher, WorkerMetrics(CollectorRegistry()))
+        self._terms = Terms(settings=settings, packages=lambda: [package], zone=zone)
+        self._general = package.name
+        self._staff = Staff(packages=lambda: {package.name: package}, channel="", zone=zone, clock=utc_now)
+
+    async def play(self, number: int) -> None:
+        """Let one event come and go; afterwards nothing of it is open."""
+        with self._counting(RECEIVED):
+            await self._receive(review_asked(number))
+        with self._counting(ROUTED):
+            await self._react(ARRIVALS.name)
+        (given,) = await self._bus.claim(f"court.task.{self._general}", 10, "bench")
+        await self._settle([given], self._end)
+        with self._counting(RESTING):
+            await self._react(RESTED.name)
+        await self._settle(await self._bus.claim(MESSAGES.name, 10, "bench"), _send)
+
+    async def look(self) -> None:
+        """Let the King look by himself."""
+        with self._counting(CLOCK):
+            await tick(self._bus, self._terms)
+
+    async def _receive(self, webhook: Webhook) -> None:
+        async def act(transaction: Transaction) -> Taken:
+            assert await transaction.once(DELIVERY, webhook.delivery, _KEPT)
+            return await take_in(transaction, webhook.happening, None)
+
+        assert await change(self._bus, act) is Taken.RECEIVED
+
+    async def _react(self, stream: str) -> None:
+        """Do what a worker of the King does about the one event of a stream."""
+        asked_at = time.monotonic()
+        deliveries = await self._bus.claim(stream, 10, "bench")
+        assert len(deliveries) == 1, f"{len(deliveries)} events in {stream}"
+        if self._scans:
+            async with self._bus.transaction() as transaction:
+                await transaction.find(Query(kind=EVENTS.name, limit=_EVERYTHING))
+        lease = HeldLease(deliveries[0].token, self._bus.topology.stream(stream).lease, asked_at)
+        await self._execution.run(Unit(lease, deliveries, calls_outside=False))
+
+    async def _settle(self, deliveries: list[Delivery], act: Callable[[Delivery, Transaction], Any]) -> None:
+        async with self._bus.transaction(deliveries) as transaction:
+            for delivery in transaction.held:
+                await act(delivery, transaction)
+                await transaction.settle(delivery, Done())
+
+    async def _end(self, given: Delivery, transaction: Transaction) -> None:
+        await end(self._staff, transaction, given.envelope.aggregate_id, AssignmentStatus.COMPLETED, "looked")
+
+
+async def _send(queued: Delivery, transaction: Transaction) -> None:
+    record, message = await load(transaction, Message, queued.envelope.aggregate_id)
+    await save(transaction, msgspec.structs.replace(message, status=MessageStatus.SENT), record)

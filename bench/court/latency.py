@@ -1,0 +1,152 @@
+"""From a webhook to an agent: how long each step takes in an idle court, one event at a time."""
+
+import json
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import aiohttp
+
+from bench.court.house import CHANNEL, ROLES, STANDINS, House, eventually
+from bench.court.webhooks import Webhook, review_asked
+from bench.files.figures import Figures
+from kingdom.bootstrap import open_bus, operations_of
+from kingdom.bus.log import Cursor
+from kingdom.bus.port import Bus
+from kingdom.bus.record import Query
+from kingdom.clock import utc_now
+from kingdom.court.documents import Assignment, ExternalEvent
+from kingdom.court.records import EVENTS, load
+from kingdom.realm import Realm
+from kingdom.roles import declared
+from kingdom.workflow.records import COMMANDS, each
+
+GENERAL = "gen-bench"
+STARTED = "StartAgent accepted"
+# What is measured, in the order in which it happens.
+STEPS = (
+    "webhook answered",
+    "event.dispatched",
+    "PrepareResources accepted",
+    "WorkTreeCreated",
+    STARTED,
+    "AgentStarted",
+)
+# The bound: half of the agents are on their way after so many milliseconds.
+AT_MOST_MS: Mapping[str, float] = {"postgres": 300, "files": 700}
+# The first event has the repository cloned, which happens once.
+_WARM_UPS = 2
+_LOG_PAGE = 1000
+# As a court is set that nobody hurries: what comes by a webhook must not wait for any of these clocks.
+SETTINGS: Mapping[str, Any] = {
+    "sentinel": {"github": {"poll_seconds": 60}, "jira": {"poll_seconds": 60}},
+    "king": {"every_seconds": 10, "soldiers": 8, "soldiers_per_repo": 8, "reserved_usd": 0.01},
+    "chamberlain": {"every_seconds": 10},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A webhook that was sent, with the moments before it and when it was answered."""
+
+    event_id: str
+    sent_at: datetime
+    answered_at: datetime
+
+
+async def measure_latency(house: House, figures: Figures, *, requests: int, at_most_ms: float | None) -> None:
+    """Ask for one review after another, wait each time until the court is at rest, and note the times of all."""
+    async with aiohttp.ClientSession() as session, opened_store(house) as bus:
+        asked = [await _ask(house, bus, session, number) for number in range(1, _WARM_UPS + requests + 1)]
+        times = await _times(bus, asked[_WARM_UPS:])
+    for step in STEPS:
+        found = times[step]
+        assert len(found) == requests, f"{step} was seen {len(found)} times, not {requests}: {house.log('general')}"
+        bound = at_most_ms if step == STARTED else None
+        figures.note(f"{step}, p50 ms", statistics.median(found), at_most=bound)
+        figures.note(f"{step}, p95 ms", percentile(found, 0.95))
+    figures.facts["latency, ms"] = {step: [round(each, 1) for each in times[step]] for step in STEPS}
+
+
+async def begin(house: House, settings: Mapping[str, Any] = SETTINGS) -> None:
+    """Write settings and the one General, whose agents have next to nothing to do, and start everybody."""
+    house.write_settings(settings)
+    steps = [
+        {"write": "result.json", "text": json.dumps({"status": "success", "summary": "looked"})},
+        {"answer": "looked"},
+    ]
+    query = "Look.\n```script\n" + "\n".join(map(json.dumps, steps)) + "\n```\n"
+    house.write_general(
+        GENERAL,
+        {"subscribes": [{"type": "github.pr.review_requested"}]},
+        {"name": "Look", "gitRefs": ["event-repo"], "works": [{"name": "look", "tasks": [query]}]},
+    )
+    await house.start(*STANDINS)
+    await house.people("slack", "channels", name=CHANNEL)
+    await house.start(*ROLES)
+
+
+@asynccontextmanager
+async def opened_store(house: House) -> AsyncIterator[Bus]:
+    """Open the store of a court, to look."""
+    application = declared(Realm())
+    async with open_bus(house.url, application.topology, application.kinds, connections=2) as bus:
+        yield bus
+
+
+def percentile(found: Sequence[float], share: float) -> float:
+    """Return the lowest figure that such a share of all does not exceed."""
+    ordered = sorted(found)
+    return ordered[math.ceil(len(ordered) * share) - 1]
+
+
+async def _ask(house: House, bus: Bus, session: aiohttp.ClientSession, number: int) -> Asked:
+    webhook = review_asked(number)
+    sent_at = utc_now()
+    status, words = await webhook.send(session, house)
+    answered_at = utc_now()
+    assert (status, words) == (202, "received"), f"the receiver says {status}: {words}"
+    await eventually(lambda: _is_over(bus, webhook), f"{webhook.event_id} ends")
+    return Asked(webhook.event_id, sent_at, answered_at)
+
+
+async def _is_over(bus: Bus, webhook: Webhook) -> bool:
+    """Tell whether an event has ended and nothing is left to do about it."""
+    async with bus.transaction() as transaction:
+        record = await transaction.get(EVENTS.name, webhook.event_id)
+    if record is None or record.state not in EVENTS.final:
+        return False
+    assert record.doc["outcome"] == "completed", record.doc
+    return not any(stream.pending or stream.processing for stream in await operations_of(bus).stats())
+
+
+async def _times(bus: Bus, asked: Sequence[Asked]) -> Mapping[str, list[float]]:
+    """Return for each step the milliseconds after each webhook, as the store tells them."""
+    moments: dict[str, dict[str, datetime]] = defaultdict(dict)
+    await _read_log(bus, moments)
+    async with bus.transaction() as transaction:
+        async for record in each(transaction, Query(kind=COMMANDS.name)):
+            step = f"{record.doc['type']} accepted"
+            moments[record.doc["workflowId"]].setdefault(step, datetime.fromisoformat(record.doc["acceptedAt"]))
+        events = [(await load(transaction, ExternalEvent, request.event_id))[1] for request in asked]
+        tasks = [(await load(transaction, Assignment, event.routes[0].task_id))[1] for event in events]
+    times: dict[str, list[float]] = defaultdict(list)
+    for request, task in zip(asked, tasks, strict=True):
+        found = {STEPS[0]: request.answered_at} | moments[request.event_id] | moments[task.workflow_id]
+        for step, at in found.items():
+            times[step].append((at - request.sent_at).total_seconds() * 1000)
+    return times
+
+
+async def _read_log(bus: Bus, moments: Mapping[str, dict[str, datetime]]) -> None:
+    cursor, operations = Cursor(), operations_of(bus)
+    while page := await operations.read_log(cursor, _LOG_PAGE):
+        for logged in page:
+            if logged.entry.type in STEPS:
+                moments[logged.entry.aggregate_id].setdefault(logged.entry.type, logged.entry.at)
+        cursor = page[-1].cursor

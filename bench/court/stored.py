@@ -1,0 +1,154 @@
+"""Fills a store with events that came and went: copies of one real one, with all that it left behind."""
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import LiteralString, TypeVar
+from uuid import uuid4
+
+import msgspec
+
+from bench.fill import Connection
+from kingdom.bootstrap import movable_of
+from kingdom.bus.moving import AnyItem, DedupKey, Entry, Event, Manifest, StoredRecord, Tally
+from kingdom.bus.port import Bus
+from kingdom.court.king.resting import BILLS
+from kingdom.court.king.waiting import NEWEST
+from kingdom.court.king.waiting import PLACES as WAITING_PLACES
+from kingdom.court.records import ASSIGNMENTS, EVENTS, MESSAGES, RESULTS
+from kingdom.court.sentinel.records import PLACES as HEARD_PLACES
+
+# What is kept for each event; the rest there is once.
+_OF_AN_EVENT = [
+    kind.name for kind in (EVENTS, ASSIGNMENTS, MESSAGES, RESULTS, WAITING_PLACES, NEWEST, BILLS, HEARD_PLACES)
+]
+_T = TypeVar("_T")
+
+# The ids of copies differ where those of real ones do, and lie before those of events to come.
+_COPIES: LiteralString = """
+CREATE TEMP TABLE copy AS
+SELECT g, e.id AS event, t.id AS task, 'evt-github-hook-4711-' || g || '-review-requested-20200101000000' AS new_event,
+       'task-' || day AS new_task, 'msg-' || day AS new_message
+  FROM kingdom.record e, kingdom.record t, generate_series(1000001, 1000000 + %s) g,
+       LATERAL (SELECT (20000000 + g / 1000) || '-' || lpad((g %% 1000)::text, 3, '0') AS day) d
+ WHERE e.kind = 'event' AND t.kind = 'task'
+"""
+_LOOKUP: LiteralString = """
+EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT doc FROM kingdom.record WHERE kind = 'quota' AND id = 'money'
+"""
+_COUNT: LiteralString = "SELECT count(*) FROM kingdom.record WHERE kind = 'event' AND state = 'completed'"
+# Kind by kind, as an index likes it.
+_RECORDS: LiteralString = """
+INSERT INTO kingdom.record (kind, id, version, state, owner, due_at, doc, created_at, updated_at, ended_at)
+SELECT r.kind,
+       CASE r.kind WHEN 'event' THEN new_event
+                   WHEN 'waiting' THEN lpad(g::text, 14, '0') || '-' || new_event
+                   WHEN 'message' THEN new_message || '-' || right(r.id, 3)
+                   WHEN 'newest' THEN 'gen-pr-' || md5(g::text)
+                   WHEN 'place' THEN 'acme/shop#' || g
+                   ELSE replace(r.id, task, new_task) END,
+       r.version, r.state, replace(r.owner, task, new_task), r.due_at,
+       replace(replace(r.doc::text, event, new_event), task, new_task)::jsonb, r.created_at, r.updated_at, r.ended_at
+  FROM copy, (SELECT * FROM kingdom.record WHERE kind = %(kind)s) r
+"""
+_REST: Sequence[LiteralString] = (
+    """
+INSERT INTO kingdom.once_key (scope, key, expires_at)
+SELECT k.scope, CASE k.scope WHEN 'delivery' THEN 'delivery-' || g ELSE replace(k.key, event, new_event) END,
+       k.expires_at
+  FROM copy, (SELECT * FROM kingdom.once_key) k
+""",
+    """
+INSERT INTO kingdom.log (at, type, actor, trace_id, aggregate_type, aggregate_id, data)
+SELECT l.at, l.type, l.actor, l.trace_id, l.aggregate_type,
+       replace(replace(l.aggregate_id, event, new_event), task, new_task),
+       replace(replace(l.data::text, event, new_event), task, new_task)::jsonb
+  FROM copy, (SELECT * FROM kingdom.log) l
+""",
+    """
+INSERT INTO kingdom.outbox_archive (id, event_id, stream, event_type, schema_version, occurred_at, trace_id, owner_id,
+  partition_key, ordered, aggregate_type, aggregate_id, attributes, payload_json, attempt_count, max_attempts,
+  crash_count, lease_token, created_at)
+SELECT -a.id, gen_random_uuid(), a.stream, a.event_type, a.schema_version, a.occurred_at, a.trace_id, a.owner_id,
+  replace(a.partition_key, task, new_task), a.ordered, a.aggregate_type,
+  replace(replace(a.aggregate_id, event, new_event), task, new_task), a.attributes,
+  replace(replace(a.payload_json::text, event, new_event), task, new_task)::jsonb, a.attempt_count, a.max_attempts,
+  a.crash_count, a.lease_token, a.created_at
+  FROM copy, (SELECT * FROM kingdom.outbox_archive) a
+""",
+)
+
+
+def fill_database(connection: Connection, events: int) -> None:
+    """Copy the one event of a database until there are so many, then do what autovacuum does in time."""
+    connection.execute(_COPIES, (events - 1,))
+    for kind in _OF_AN_EVENT:
+        connection.execute(_RECORDS, {"kind": kind})
+    for statement in _REST:
+        connection.execute(statement)
+    connection.execute("DROP TABLE copy")
+    connection.execute("VACUUM ANALYZE")
+    assert connection.execute(_COUNT).fetchone() == (events,)
+
+
+def lookup_buffers(connection: Connection) -> int:
+    """Return how many buffers it takes to find one record by its id: a page more for each level of the index."""
+    told = connection.execute(_LOOKUP).fetchone()
+    plan = told[0][0]["Plan"] if told else {}
+    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+
+
+async def fill_files(model: Bus, store: Bus, events: int) -> None:
+    """Let an empty store of files begin with all of another one, whose one event is there so many times."""
+    async with movable_of(model).snapshot() as snapshot:
+        items = [item async for item in snapshot.items]
+        last = snapshot.manifest.last_position
+    tally = Tally()
+    for item in _all(items, events, last):
+        tally.add(item)
+    highest = last * (events + 1)
+    manifest = Manifest(census=tally.census, last_position=highest, last_token=highest)
+    await movable_of(store).take_in(_slowly(_all(items, events, last)), manifest)
+
+
+async def _slowly(items: Iterator[AnyItem]) -> AsyncIterator[AnyItem]:
+    for item in items:
+        yield item
+
+
+def _all(items: Sequence[AnyItem], events: int, last: int) -> Iterator[AnyItem]:
+    ids = {item.kind: item.id for item in items if isinstance(item, StoredRecord)}
+    names = [ids[EVENTS.name], ids[ASSIGNMENTS.name]]
+    yield from items
+    for number in range(1, events):
+        for item in items:
+            if copy := _copy(item, names, number, last):
+                yield copy
+
+
+def _copy(item: AnyItem, names: Sequence[str], number: int, last: int) -> AnyItem | None:
+    match item:
+        case StoredRecord():
+            if item.kind not in _OF_AN_EVENT:
+                return None
+            return msgspec.structs.replace(_renamed(item, names, number), id=_renamed_id(item.id, names, number))
+        case DedupKey():
+            return msgspec.structs.replace(item, key=_renamed_id(item.key, names, number))
+        case Event():
+            copy = _renamed(item, names, number)
+            envelope = {**copy.envelope, "eventId": str(uuid4())}
+            return msgspec.structs.replace(copy, envelope=envelope, position=item.position + number * last)
+        case Entry():
+            return _renamed(item, names, number)
+    return None
+
+
+def _renamed_id(text: str, names: Sequence[str], number: int) -> str:
+    found = next((name for name in names if name in text), text)
+    return text.replace(found, f"{found}-{number}")
+
+
+def _renamed(thing: _T, names: Sequence[str], number: int) -> _T:
+    """Return the same thing about a copy of the event and its assignment."""
+    text = msgspec.json.encode(thing).decode()
+    for name in names:
+        text = text.replace(name, f"{name}-{number}")
+    return msgspec.json.decode(text, type=type(thing))

@@ -1,0 +1,87 @@
+"""Courts that are broken on purpose, each in a way that the judge must find."""
+
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bench.court.chaos import prepare, settle_quietly
+from bench.court.house import opened
+from bench.court.judge import judge
+from kingdom.bus.effect import Absent, Attempt, Finding
+from kingdom.bus.port import Transaction
+
+_EVENTS = 2
+
+
+def leak_slots() -> None:
+    """Never give a slot back."""
+    from kingdom.court.quota import Quota  # noqa: PLC0415 - only in the process that is broken
+
+    _replace(Quota, "free", lambda quota, _holder: quota)
+
+
+def blind_effects() -> None:
+    """Take a call whose answer was lost for one that did not happen."""
+    from kingdom.court.petitions.github import GithubPetitions  # noqa: PLC0415 - only in the process that is broken
+
+    async def reconcile(_effect: object, _attempt: Attempt) -> Finding:
+        return Absent()
+
+    _replace(GithubPetitions, "reconcile", reconcile)
+
+
+def lose_events() -> None:
+    """Say that an event was taken in, and forget it."""
+    from kingdom.court.sentinel import records  # noqa: PLC0415 - only in the process that is broken
+
+    async def receive(_transaction: Transaction, *_said: object) -> bool:
+        return True
+
+    _replace(records, "receive", receive)
+
+
+class Variant(NamedTuple):
+    """What is broken in which role, what the judge must find, and what trouble makes it show."""
+
+    break_it: Callable[[], None]
+    role: str
+    finding: str
+    faults: tuple[dict[str, Any], ...] = ()
+
+
+_LOST_ANSWER = {"kind": "lose_answer", "method": "POST", "path": "/repos/*/comments"}
+VARIANTS: Mapping[str, Variant] = {
+    "leak_slots": Variant(leak_slots, "king", "is still held by"),
+    "blind_effects": Variant(blind_effects, "general", "has 2 comments", (_LOST_ANSWER,)),
+    "lose_events": Variant(lose_events, "sentinel", "0 events were noticed"),
+}
+
+
+async def caught(name: str) -> bool:
+    """Play a broken court and tell whether the judge finds out what is wrong with it."""
+    variant = VARIANTS[name]
+    with tempfile.TemporaryDirectory(prefix="kingdom-broken-") as directory:
+        async with opened(Path(directory)) as house:
+            prepare(house)
+            house.break_role(variant.role, name)
+            books = await settle_quietly(house, _EVENTS, variant.faults)
+            await house.end()
+            return any(variant.finding in words for words in judge(books, _EVENTS, []))
+
+
+def _replace(owner: object, name: str, method: Any) -> None:
+    setattr(owner, name, method)
+
+
+def main() -> None:
+    """Play `kingdom` with something broken: the name of the variant, then the words of the command line."""
+    VARIANTS[sys.argv.pop(1)].break_it()
+    from kingdom.cli.main import main as play  # noqa: PLC0415 - after it was broken
+
+    play()
+
+
+if __name__ == "__main__":
+    main()

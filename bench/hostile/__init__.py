@@ -1,0 +1,1 @@
+"""Hostile inputs for the receiver of webhooks, by the thousand."""
