@@ -47,6 +47,7 @@ bench:
 	$(BIN)/python -m bench.growth
 	$(BIN)/python -m bench.files
 	$(BIN)/python -m bench.engine
+	$(BIN)/python -m bench.court
 
 soak:
 	$(BIN)/python -m bench.soak
@@ -54,6 +55,8 @@ soak:
 chaos:
 	$(BIN)/python -m bench.chaos --seconds 60 --json -
 	$(BIN)/python -m bench.chaos --backend files --seconds 60 --json -
+	$(BIN)/python -m bench.chaos --system --seconds 90 --json -
+	$(BIN)/python -m bench.hostile --json -
 
 crash-sweep:
 	$(BIN)/python -m bench.crash_sweep --json -

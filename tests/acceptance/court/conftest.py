@@ -1,0 +1,78 @@
+"""One house per backend for all tests here; each story happens in it once, whoever asks for it first."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from bench.postgres import PrivateCluster
+from kingdom.bus import LogEntry
+from tests.acceptance.court import stories, trouble
+from tests.acceptance.court.court import Court
+from tests.acceptance.court.opening import opened_court
+
+
+@pytest.fixture(scope="package", params=["files", "postgres"])
+def url(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Where the house is kept; empty for files, which lie in the house itself."""
+    with _database(request, "court") if request.param == "postgres" else nullcontext("") as url:
+        yield url
+
+
+@pytest.fixture(scope="package")
+def second_url(url: str, request: pytest.FixtureRequest) -> Iterator[str]:
+    """Where another house is kept, in the same kind of store."""
+    with _database(request, "second_court") if url else nullcontext("") as second:
+        yield second
+
+
+@pytest.fixture(scope="package")
+def house_directory(url: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("court-postgres" if url else "court-files")
+
+
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
+async def court(url: str, house_directory: Path) -> AsyncIterator[Court]:
+    async with opened_court(house_directory, url) as court:
+        yield court
+
+
+@contextmanager
+def _database(request: pytest.FixtureRequest, name: str) -> Iterator[str]:
+    cluster: PrivateCluster = request.getfixturevalue("cluster")
+    yield cluster.create_database(name, template=request.getfixturevalue("migrated_template"))
+    cluster.drop_database(name)
+
+
+def _story(happens: Callable[[Court], Awaitable[Any]]) -> Any:
+    async def story(court: Court) -> Any:
+        return await happens(court)
+
+    return pytest_asyncio.fixture(scope="package", loop_scope="session", name=happens.__name__)(story)
+
+
+review_by_hook = _story(stories.review_by_hook)
+review_by_poll = _story(stories.review_by_poll)
+ticket = _story(stories.ticket)
+question = _story(stories.question)
+schedule = _story(stories.schedule)
+failure = _story(stories.failure)
+refusal = _story(stories.refusal)
+oversleeping = _story(stories.oversleeping)
+unrouted = _story(stories.unrouted)
+superseded = _story(stories.superseded)
+orphaned = _story(trouble.orphaned)
+
+
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
+async def killed(court: Court, review_by_hook: tuple[stories.Story, int]) -> int:
+    story, _ = review_by_hook
+    return await trouble.killed(court, story.task)
+
+
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
+async def up_and_down(house_directory: Path, second_url: str) -> list[LogEntry]:
+    return await trouble.up_and_down(house_directory.with_name(f"{house_directory.name}-up"), second_url)

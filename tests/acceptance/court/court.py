@@ -1,0 +1,145 @@
+"""The court from outside: its processes and stand-ins, and what a person could look up in its store."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+
+from bench.court.house import CHANNEL, House, eventually
+from kingdom.bus import Bus, Cursor, LogEntry, Operations, Query
+from kingdom.court.documents import Assignment, ExternalEvent, Message
+from kingdom.court.records import ASSIGNMENTS, EVENTS, MESSAGES
+from kingdom.workflow.records import each
+
+PATIENCE_SECONDS = 90.0
+_PAGE = 1000
+_KINDS = {ExternalEvent: EVENTS, Assignment: ASSIGNMENTS, Message: MESSAGES}
+_D = TypeVar("_D", ExternalEvent, Assignment, Message)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Court:
+    """A house with everybody in it, its store, and a person who is in its channel of Slack."""
+
+    house: House
+    bus: Bus
+    operations: Operations
+    person: str
+
+    async def documents(self, kind: type[_D]) -> list[_D]:
+        """Return all events, assignments or messages, in the order of their ids."""
+        async with self.bus.transaction() as transaction:
+            found = each(transaction, Query(kind=_KINDS[kind].name))
+            return [msgspec.convert(record.doc, kind) async for record in found]
+
+    async def document(self, kind: str, record_id: str) -> dict[str, Any] | None:
+        """Return what is stored under an id."""
+        async with self.bus.transaction() as transaction:
+            record = await transaction.get(kind, record_id)
+        return dict(record.doc) if record else None
+
+    async def events(self, **fields: object) -> list[ExternalEvent]:
+        """Return the events with these values."""
+        return [event for event in await self.documents(ExternalEvent) if _has(event, fields)]
+
+    async def assignments(self, **fields: object) -> list[Assignment]:
+        """Return the assignments with these values."""
+        return [assignment for assignment in await self.documents(Assignment) if _has(assignment, fields)]
+
+    async def event(self, *, until: str, **fields: object) -> ExternalEvent:
+        """Wait for the one event with these values, until it has a status."""
+
+        async def there() -> ExternalEvent | None:
+            found = await self.events(**fields)
+            return found[0] if len(found) == 1 and found[0].status == until else None
+
+        return await wait(there, f"{fields} {until}")
+
+    async def assignment(self, *, until: str, **fields: object) -> Assignment:
+        """Wait for the one assignment with these values, until it has a status."""
+
+        async def there() -> Assignment | None:
+            found = await self.assignments(**fields)
+            return found[0] if len(found) == 1 and found[0].status == until else None
+
+        return await wait(there, f"{fields} {until}")
+
+    async def log(self, *types: str) -> list[LogEntry]:
+        """Return the whole log, or what is in it of these types."""
+        return [entry for entry in await whole_log(self.operations) if not types or entry.type in types]
+
+    async def said(self, event_type: str, **data: object) -> list[dict[str, Any]]:
+        """Return the data of the internal events of a type that say this."""
+        found = [dict(entry.data) for entry in await self.log(event_type)]
+        return [each for each in found if data.items() <= each.items()]
+
+    async def told(self) -> list[dict[str, Any]]:
+        """Return everything in the channel, in the order in which it was said."""
+        state = await self.house.look("slack", "state")
+        channel = next(key for key, each in state["channels"].items() if each["name"] == CHANNEL)
+        messages: list[dict[str, Any]] = state["messages"].get(channel, [])
+        return messages
+
+    async def thread(self, task_id: str) -> list[dict[str, Any]]:
+        """Return the thread of an assignment."""
+        messages = await self.told()
+        roots = [each["ts"] for each in messages if f" as {task_id}." in each["text"] and not _is_reply(each)]
+        return [each for each in messages if each["ts"] in roots or each.get("thread_ts") in roots]
+
+    async def thread_with(self, task_id: str, words: str) -> list[dict[str, Any]]:
+        """Wait until something was said in the thread of an assignment."""
+
+        async def there() -> list[dict[str, Any]]:
+            thread = await self.thread(task_id)
+            return thread if any(words in each["text"] for each in thread) else []
+
+        return await wait(there, f"{words!r} in the thread of {task_id}")
+
+    def paths(self) -> frozenset[str]:
+        """Return every path in the realm."""
+        realm = self.house.realm
+        return frozenset(path.relative_to(realm).as_posix() for path in realm.rglob("*"))
+
+    async def logs_say(self, role: str, words: str) -> None:
+        """Wait until a role wrote something."""
+
+        async def there() -> bool:
+            return words in self.house.log(role)
+
+        await wait(there, f"{role} says {words!r}")
+
+
+async def wait(ready: Callable[[], Awaitable[T | None]], what: str) -> T:
+    """Wait until something is there, and return it."""
+    found: T = await eventually(ready, what, PATIENCE_SECONDS)
+    return found
+
+
+async def whole_log(operations: Operations) -> list[LogEntry]:
+    """Return everything in the log of a store."""
+    entries: list[LogEntry] = []
+    cursor = Cursor()
+    while page := await operations.read_log(cursor, _PAGE):
+        entries += [logged.entry for logged in page]
+        cursor = page[-1].cursor
+    return entries
+
+
+def buttons(message: dict[str, Any]) -> dict[str, str]:
+    """Return the actions behind the buttons of a message, by what stands on them."""
+    elements = [element for block in message.get("blocks", []) for element in block.get("elements", [])]
+    return {each["text"]["text"]: each["action_id"] for each in elements if each["type"] == "button"}
+
+
+def _has(document: object, fields: dict[str, object]) -> bool:
+    return all(_value(document, name) == value for name, value in fields.items())
+
+
+def _value(document: Any, name: str) -> object:
+    return getattr(document, name) if hasattr(document, name) else document.payload.get(name)
+
+
+def _is_reply(message: dict[str, Any]) -> bool:
+    return bool(message.get("thread_ts", message["ts"]) != message["ts"])

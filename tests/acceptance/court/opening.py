@@ -1,0 +1,111 @@
+"""Opening a court: one house with stand-ins, people, Generals and every role as a process of its own."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from bench.court.house import CHANNEL, REPO, ROLES, SECRET, STANDINS, House, opened
+from kingdom.bootstrap import directory_of, open_bus, operations_of
+from kingdom.clock import utc_now
+from kingdom.court.heartbeat import FileSigns
+from kingdom.court.text_logs import NAMES, path_of
+from kingdom.realm import Realm
+from kingdom.roles import declared
+from tests.acceptance.court.court import Court, wait
+from tests.acceptance.court.packages import REPOSITORIES, write_packages
+
+# Nobody is told by a hook what happens here.
+POLLED = "acme/polled"
+OLD_PROMPT = "task-20200101-001.md"
+SILENT_ROLE = "herald"
+# Between these two it is always another day.
+_WEST, _EAST = "Etc/GMT+12", "Pacific/Kiritimati"
+_NEVER = 1000
+# More than all roles write during the stories, so that what is there at the start is put aside, and nothing later.
+_LOG_MAX_MB = 0.2
+_HEALTHY = {"yellow": _NEVER, "orange": _NEVER, "red": _NEVER, "disk_yellow": _NEVER, "disk_orange": _NEVER}
+_CHAMBERLAIN: Mapping[str, Any] = {
+    "every_seconds": 1,
+    "channel": CHANNEL,
+    "report_hour": 0,
+    "health": _HEALTHY,
+    # The first review costs more than this share of the day's money.
+    "budget": {"warning_percent": 0.01},
+    "retention": {"log_max_mb": _LOG_MAX_MB},
+    "heartbeat": {"threshold_seconds": 5},
+}
+
+
+@asynccontextmanager
+async def opened_court(directory: Path, url: str) -> AsyncIterator[Court]:
+    """Open a court in which nothing has happened yet but its Chamberlain's first day."""
+    application = declared(Realm())
+    async with opened(directory, url) as house:
+        write_packages(house)
+        source = str(house.source)
+        await house.kingdom("git", "create", "acme-polled", source, "--checkpoint-remote", source)
+        await _leave_old_things(house)
+        await asyncio.gather(*(house.start(name) for name in STANDINS))
+        person = await _invite_people(house)
+        async with open_bus(house.url, application.topology, application.kinds) as bus:
+            court = Court(house=house, bus=bus, operations=operations_of(bus), person=person)
+            await _have_a_first_day(court)
+            house.write_settings(_settings(house, _EAST, _CHAMBERLAIN))
+            await asyncio.gather(*(house.start(name) for name in ROLES))
+            yield court
+
+
+async def _have_a_first_day(court: Court) -> None:
+    """Let a Chamberlain who finds the machine overloaded begin, in a place where it is still yesterday."""
+    worried = {**_CHAMBERLAIN, "health": {**_HEALTHY, "yellow": 0.001}}
+    court.house.write_settings(_settings(court.house, _WEST, worried))
+    await court.house.start("chamberlain")
+
+    async def has_written_of_it() -> bool:
+        statistics = await court.document("statistics", "stats") or {}
+        return any("system.health_changed" in day["counts"] for day in statistics.get("days", {}).values())
+
+    await wait(has_written_of_it, "the Chamberlain's first day")
+    await court.house.kill("chamberlain")
+
+
+def _settings(house: House, zone: str, chamberlain: Mapping[str, Any]) -> dict[str, Any]:
+    changes: dict[str, Any] = {"time_zone": zone, "heartbeat_seconds": 1, "chamberlain": chamberlain}
+    # However early people are warned, everything goes on.
+    changes["king"] = {"warning_percent": 70}
+    if directory_of(house.url):
+        # Transcripts then lie where the source documents say.
+        changes["soldiers"] = {"directory": str(house.realm)}
+    return changes
+
+
+async def _leave_old_things(house: House) -> None:
+    """Leave what a house has that is older than today."""
+    before = utc_now() - timedelta(days=30)
+    prompt = house.realm / "state" / "prompts" / OLD_PROMPT
+    prompt.parent.mkdir(parents=True, exist_ok=True)
+    prompt.write_text("Do something.\n")
+    for name in NAMES:
+        log = path_of(house.realm, name)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text("2020-01-01T00:00:00.000Z info king: a long day\n" * int(_LOG_MAX_MB * (1 << 20) / 40))
+    os.utime(prompt, (before.timestamp(), before.timestamp()))
+    await FileSigns(house.realm, SILENT_ROLE).give(utc_now() - timedelta(hours=1))
+    if directory_of(house.url):
+        yesterday = (utc_now() - timedelta(days=1)).timestamp()
+        os.utime(house.realm / "logs" / "events.log", (yesterday, yesterday))
+
+
+async def _invite_people(house: House) -> str:
+    """Have a channel with a person in it, and hooks for all repositories but one; returns the person."""
+    person = await house.people("slack", "users", name="dana")
+    await house.people("slack", "channels", name=CHANNEL, members=[person["id"]])
+    await house.people("github", "limits", poll_interval=1)
+    for repository in (REPO, *REPOSITORIES):
+        url = f"http://127.0.0.1:{house.webhook_port}/webhooks/github"
+        await house.people("github", "hook", url=url, secret=SECRET, repository=repository)
+    return str(person["id"])

@@ -1,0 +1,79 @@
+"""The Generals of the court: the shipped ones, and some whose agents ask, fail, sleep or wait."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from bench.court.house import House
+from kingdom.court.package_files import SHIPPED
+from tests.acceptance.runs import script
+
+QUESTIONS, BROKEN, ASLEEP, BUSY, LOST, REFUSED, NOBODYS = REPOSITORIES = tuple(
+    f"acme/{name}" for name in ("questions", "broken", "asleep", "busy", "lost", "refused", "nobodys")
+)
+SCHEDULE = "new-year"
+# What gen-sleeps gives its agents, in seconds.
+TIME_LIMIT = 1
+FAILURE = "the printer is on fire"
+QUESTION = "Which colour shall the bike shed have?"
+_MENTIONED = "github.issue.mentioned"
+
+
+def gate(house: House) -> Path:
+    """Return the file for which the agents of gen-busy wait."""
+    return house.directory / "gate-is-open"
+
+
+def second_gate(house: House) -> Path:
+    """Return the file for which the agents of gen-lost wait."""
+    return house.directory / "second-gate-is-open"
+
+
+def write_packages(house: House) -> None:
+    """Write every General but the one that comes too late."""
+    for name in ("gen-pr", "gen-jira"):
+        shutil.copytree(SHIPPED / name, house.directory / "generals" / name)
+    house.write_general(
+        "gen-asks",
+        _hears(_MENTIONED, QUESTIONS),
+        _works({"ask": QUESTION}, _result("Painted it {reply}."), {"cost": 0.01}, {"answer": "Done."}),
+    )
+    policy = {"retries": 1, "retry_after_seconds": 0}
+    house.write_general("gen-fails", {**_hears(_MENTIONED, BROKEN), "policy": policy}, _works({"fail": FAILURE}))
+    asleep = {**_hears(_MENTIONED, ASLEEP), "policy": {"retries": 0}}
+    house.write_general("gen-sleeps", asleep, _works({"hang": True}, timeout_seconds=TIME_LIMIT))
+    busy = _hears("github.pr.review_requested", BUSY, supersedes="{repo}#{payload.number}")
+    house.write_general(
+        "gen-busy",
+        # Before gen-pr, which hears of every repository.
+        {**busy, "order": 10, "policy": {"concurrency": 1}},
+        _works({"wait_for": str(gate(house))}, _result("Reviewed."), {"answer": "Reviewed."}),
+    )
+    lost = _works({"wait_for": str(second_gate(house))}, _result("Found."), {"answer": "Found."})
+    house.write_general("gen-lost", _hears(_MENTIONED, LOST), lost)
+    asking: dict[str, object] = {"petition": "github.review", "body": {"event": "COMMENT", "body": "It is odd indeed."}}
+    may = {"petitions": [{"kind": "github.review"}]}
+    refused = _works(asking, _result("Reviewed it."), {"answer": "Reviewed it."})
+    house.write_general("gen-refused", {**_hears(_MENTIONED, REFUSED), "policy": may}, refused)
+    firing = {"name": SCHEDULE, "cron": "0 0 1 1 *", "task_type": "fireworks", "payload": {"colour": "red"}}
+    fires = _works(_result("Bang."), {"answer": "Bang."}, words="It is {{ event.created_at }}.")
+    house.write_general("gen-fires", {"schedules": [firing]}, fires)
+
+
+def write_late_package(house: House) -> None:
+    """Write the General that wants what nobody wanted."""
+    house.write_general("gen-late", _hears(_MENTIONED, NOBODYS), _works(_result("Better late."), {"answer": "Done."}))
+
+
+def _hears(event_type: str, repo: str, **more: Any) -> dict[str, Any]:
+    return {"subscribes": [{"type": event_type, "repos": [repo], **more}]}
+
+
+def _works(*steps: dict[str, object], timeout_seconds: int = 60, words: str = "") -> dict[str, Any]:
+    task = {"query": f"{words}\n{script(*steps)}", "timeoutSeconds": timeout_seconds}
+    return {"name": "Follow the script", "works": [{"name": "follow", "tasks": [task]}]}
+
+
+def _result(summary: str) -> dict[str, object]:
+    return {"write": "result.json", "text": json.dumps({"status": "success", "summary": summary})}

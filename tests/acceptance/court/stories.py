@@ -1,0 +1,258 @@
+"""What happens in the court, each from its cause outside to its end outside, and what it was about."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from bench.court.house import REPO
+from kingdom.bus import Record
+from kingdom.clock import utc_now
+from kingdom.court.documents import Assignment, ExternalEvent
+from kingdom.court.king.schedules import SCHEDULES
+from tests.acceptance.court.court import Court, buttons, wait
+from tests.acceptance.court.opening import POLLED
+from tests.acceptance.court.packages import (
+    ASLEEP,
+    BROKEN,
+    BUSY,
+    NOBODYS,
+    QUESTION,
+    QUESTIONS,
+    REFUSED,
+    SCHEDULE,
+    gate,
+    write_late_package,
+)
+
+BOT = "kingdom-bot"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Story:
+    """What happened: the event, its assignment, and its thread in Slack."""
+
+    event: ExternalEvent
+    task: Assignment
+    thread: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked(Story):
+    """A story in which a person was asked: what they saw, what the Envoy awaited, and what went on.
+
+    `paths` are the files in the realm while they were asked.
+    """
+
+    question: dict[str, Any]
+    awaited: dict[str, Any]
+    waiting: Assignment
+    resumed: Assignment
+    paths: frozenset[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unrouted:
+    """An event that nobody wanted: how the command line showed it, and what it became later."""
+
+    listed: list[dict[str, Any]]
+    shown: dict[str, Any]
+    why: dict[str, Any]
+    later: Story
+
+
+@dataclass(frozen=True, kw_only=True)
+class Superseded:
+    """Two requests about the same, of which the second took the place of the first; `paths` while both waited."""
+
+    busy: Story
+    older: ExternalEvent
+    newer: Story
+    paths: frozenset[str]
+
+
+async def review(court: Court, repository: str) -> tuple[Story, int]:
+    """Somebody asks for a review; returns the number of the pull request too."""
+    pull = await court.house.people("github", "pull_request", repository=repository, title="Add a thing", head="thing")
+    await court.house.people("github", "review_request", repository=repository, number=pull["number"])
+    return await ended(court, repo=repository, number=pull["number"]), pull["number"]
+
+
+async def review_by_hook(court: Court) -> tuple[Story, int]:
+    """Somebody asks for a review where GitHub tells us at once."""
+    return await review(court, REPO)
+
+
+async def review_by_poll(court: Court) -> tuple[Story, int]:
+    """Somebody asks for a review where we have to look for it."""
+    return await review(court, POLLED)
+
+
+async def ticket(court: Court) -> Asked:
+    """A ticket is assigned to us; a person approves the plan with a click."""
+    opened = await court.house.people("jira", "tickets", project="QP", summary="Write the manual", assignee="me")
+    task = await court.assignment(until="needs_human", key=opened["key"])
+    question = (await court.thread_with(task.id, "Shall it go on?"))[-1]
+    awaited = await _awaited(court, task.id)
+    paths = court.paths()
+    await court.house.people(
+        "slack",
+        "clicks",
+        channel="dev",
+        ts=question["ts"],
+        user=court.person,
+        action_id=buttons(question)["approve"],
+    )
+    story = await ended(court, key=opened["key"], type="jira.ticket.assigned")
+    return await _asked(court, story, question, awaited, task, paths)
+
+
+async def question(court: Court) -> Asked:
+    """An agent asks, and a person answers in the thread."""
+    await mention(court, QUESTIONS)
+    task = await court.assignment(until="needs_human", repo=QUESTIONS)
+    asked = (await court.thread_with(task.id, QUESTION))[-1]
+    awaited, paths = await _awaited(court, task.id), court.paths()
+    words = {"channel": "dev", "user": court.person, "text": "green", "thread_ts": asked["thread_ts"]}
+    await court.house.people("slack", "messages", **words)
+    story = await ended(court, repo=QUESTIONS)
+    return await _asked(court, story, asked, awaited, task, paths)
+
+
+async def schedule(court: Court) -> Story:
+    """The time of a schedule came while nobody was there."""
+
+    async def known() -> Record | None:
+        async with court.bus.transaction() as transaction:
+            return await transaction.get(SCHEDULES.name, SCHEDULE)
+
+    await wait(known, "the King knows the schedule")
+    missed = datetime(utc_now().year, 1, 1, tzinfo=UTC)
+    async with court.bus.transaction() as transaction:
+        record = await transaction.get(SCHEDULES.name, SCHEDULE)
+        assert record
+        await transaction.put(
+            Record(
+                kind=record.kind,
+                id=record.id,
+                version=record.version,
+                state=record.state,
+                due_at=missed,
+                doc={**record.doc, "next_run_at": missed.isoformat()},
+            )
+        )
+    return await ended(court, source="schedule")
+
+
+async def failure(court: Court) -> Story:
+    """An agent fails again and again."""
+    await mention(court, BROKEN)
+    return await ended(court, status="failed", repo=BROKEN)
+
+
+async def refusal(court: Court) -> Story:
+    """An agent asks for a review of what is no pull request, and says that all went well."""
+    await mention(court, REFUSED)
+    return await ended(court, status="failed", repo=REFUSED)
+
+
+async def oversleeping(court: Court) -> Story:
+    """An agent never ends."""
+    await mention(court, ASLEEP)
+    return await ended(court, status="failed", repo=ASLEEP)
+
+
+async def unrouted(court: Court) -> Unrouted:
+    """Something happens that no General wants, until one is there who does."""
+    await mention(court, NOBODYS)
+    event = await court.event(until="completed", repo=NOBODYS)
+    listed = await court.house.kingdom("event", "list", "--outcome", "unrouted")
+    shown = await court.house.kingdom("event", "show", event.id)
+    why = await court.house.kingdom("why", event.id, "--rules", "generals")
+    write_late_package(court.house)
+    for role in ("king", "general"):
+        await court.logs_say(role, "gen-late")
+    await court.house.kingdom("event", "reroute", event.id)
+    await court.assignment(until="completed", event_id=event.id)
+    return Unrouted(listed=listed, shown=shown, why=why, later=await ended(court, repo=NOBODYS))
+
+
+async def superseded(court: Court) -> Superseded:
+    """A review is asked for twice while the only slot is taken by another one."""
+    busy = await _request(court, "The first")
+    await court.assignment(until="in_progress", repo=BUSY)
+    asked = await _request(court, "The second")
+    older = await _parked(court, asked)
+    paths = court.paths()
+    # GitHub counts in seconds.
+    second = utc_now().replace(microsecond=0)
+
+    async def a_second_later() -> bool:
+        return utc_now().replace(microsecond=0) > second
+
+    await wait(a_second_later, "another second")
+    await court.house.people("github", "review_request", repository=BUSY, number=asked)
+    older = await court.event(until="completed", repo=BUSY, id=older.id)
+    gate(court.house).touch()
+    return Superseded(
+        busy=await ended(court, repo=BUSY, number=busy),
+        older=older,
+        newer=await ended(court, repo=BUSY, number=asked, outcome="completed"),
+        paths=paths,
+    )
+
+
+async def _request(court: Court, title: str) -> int:
+    pull = await court.house.people("github", "pull_request", repository=BUSY, title=title, head=title.lower()[4:])
+    await court.house.people("github", "review_request", repository=BUSY, number=pull["number"])
+    return int(pull["number"])
+
+
+async def _parked(court: Court, number: int) -> ExternalEvent:
+    async def waits() -> ExternalEvent | None:
+        found = await court.events(repo=BUSY, number=number)
+        place = await court.document("waiting", found[0].routes[0].waiting) if found and found[0].routes else None
+        return found[0] if place and place.get("reason") else None
+
+    return await wait(waits, "the second waits for the slot")
+
+
+async def mention(court: Court, repository: str) -> None:
+    """Somebody mentions us in an issue."""
+    issue = {"repository": repository, "title": "Something is odd", "body": f"@{BOT} please look at this."}
+    await court.house.people("github", "issue", issue)
+
+
+async def _awaited(court: Court, task_id: str) -> dict[str, Any]:
+    async def there() -> dict[str, Any] | None:
+        entries = await court.document("envoy", "awaiting-responses") or {}
+        return entries.get(task_id)
+
+    return dict(await wait(there, f"an answer to {task_id} is awaited"))
+
+
+async def _asked(
+    court: Court,
+    story: Story,
+    asked: dict[str, Any],
+    awaited: dict[str, Any],
+    waiting: Assignment,
+    paths: frozenset[str],
+) -> Asked:
+    (resumed,) = await court.assignments(root=waiting.id)
+    return Asked(
+        event=story.event,
+        task=story.task,
+        thread=story.thread,
+        question=asked,
+        awaited=awaited,
+        waiting=waiting,
+        resumed=resumed,
+        paths=paths,
+    )
+
+
+async def ended(court: Court, *, status: str = "completed", **fields: object) -> Story:
+    """Wait until an event has ended and people know."""
+    event = await court.event(until=status, **fields)
+    task = await court.assignment(until=status, id=event.routes[0].task_id)
+    return Story(event=event, task=task, thread=await court.thread_with(task.id, f"{task.id} is {status}"))

@@ -1,0 +1,96 @@
+"""Every internal event of the catalogue was said by a real flow: by a process of the court, in the log of its store."""
+
+import pytest
+
+from kingdom.bus import LogEntry
+from kingdom.chronicle.catalogue import CATALOGUE, read
+from tests.acceptance.court.court import Court, wait
+from tests.acceptance.court.opening import SILENT_ROLE
+from tests.acceptance.court.packages import TIME_LIMIT
+from tests.acceptance.court.stories import Asked, Story
+
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.timeout(900),
+    pytest.mark.slow,
+]
+_NUMBER = 28
+_SIGNAL_KILL = -9
+# Who says each event, as the log names them; "general" stands for every General.
+_ACTORS = {"general": "gen-"}
+
+
+@pytest.fixture
+async def chronicled(
+    court: Court,
+    review_by_hook: tuple[Story, int],
+    question: Asked,
+    failure: Story,
+    oversleeping: Story,
+    unrouted: object,
+    orphaned: Story,
+    killed: int,
+    up_and_down: list[LogEntry],
+) -> list[LogEntry]:
+    """The log of the house after its stories, and that of one that was started and ended as a whole."""
+    assert all((review_by_hook, question, failure, oversleeping, unrouted, orphaned, killed))
+    await wait(lambda: court.said("system.heartbeat_missed", target=SILENT_ROLE), "the silent role is missed")
+    return [*await court.log(), *up_and_down]
+
+
+async def test_the_catalogue_is_whole() -> None:
+    assert len(CATALOGUE) == _NUMBER
+
+
+@pytest.mark.parametrize("event_type", CATALOGUE)
+async def test_it_was_said_by_whom_the_catalogue_names(chronicled: list[LogEntry], event_type: str) -> None:
+    entries = [entry for entry in chronicled if entry.type == event_type]
+    assert entries, f"nobody said {event_type}"
+    actors = tuple(_ACTORS.get(actor, actor) for actor in CATALOGUE[event_type].said_by.split(", "))
+    strangers = {entry.actor for entry in entries if not entry.actor.startswith((*actors, *_others(event_type)))}
+    assert strangers == set()
+    assert [entry.data for entry in entries if read(entry) is None] == []
+
+
+async def test_every_assignment_is_told_of_from_its_creation_to_its_end(
+    court: Court, review_by_hook: tuple[Story, int]
+) -> None:
+    story, _ = review_by_hook
+    ids = {story.event.id, story.task.id}
+    told = [
+        each.type for each in await court.log() if each.type in CATALOGUE and ids & set(map(str, each.data.values()))
+    ]
+    assert [each for each in told if each != "message.sent"] == [
+        "event.detected",
+        "task.created",
+        "event.dispatched",
+        "task.started",
+        "soldier.spawned",
+        "soldier.completed",
+        "task.completed",
+    ]
+    assert told.count("message.sent") == 2
+
+
+async def test_a_soldier_that_takes_too_long_is_told_of(court: Court, oversleeping: Story) -> None:
+    (late,) = await court.said("soldier.timeout", task_id=oversleeping.task.id)
+    (spawned,) = await court.said("soldier.spawned", task_id=oversleeping.task.id)
+    assert (late["soldier_id"], late["timeout_seconds"]) == (spawned["soldier_id"], TIME_LIMIT)
+
+
+async def test_a_role_that_never_came_back_is_missed_once(court: Court, chronicled: list[LogEntry]) -> None:
+    assert chronicled
+    assert len(await court.said("system.heartbeat_missed", target=SILENT_ROLE)) == 1
+
+
+async def test_a_run_outlives_the_host_of_its_session(orphaned: Story) -> None:
+    assert (orphaned.event.outcome, orphaned.task.status) == ("completed", "completed")
+
+
+async def test_what_runs_for_nobody_is_killed(killed: int) -> None:
+    assert killed == _SIGNAL_KILL
+
+
+def _others(event_type: str) -> tuple[str, ...]:
+    # A schedule has nobody outside who could see it.
+    return ("king",) if event_type == "event.detected" else ()

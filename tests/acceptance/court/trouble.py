@@ -1,0 +1,123 @@
+"""What the Chamberlain and `kingdom up` are there for: sessions that nobody looks after, roles that fall silent."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import psutil
+import yaml
+
+from kingdom.bootstrap import migrate, open_bus, operations_of
+from kingdom.bus import LogEntry
+from kingdom.clock import utc_now
+from kingdom.court.chamberlain.sessions import Session, known_sessions, note_session
+from kingdom.court.documents import Assignment
+from kingdom.realm import Realm
+from kingdom.roles import declared
+from tests.acceptance.court.court import Court, wait, whole_log
+from tests.acceptance.court.packages import LOST, second_gate
+from tests.acceptance.court.stories import Story, ended, mention
+
+# Longer than a session may be on the books before anybody wonders.
+_LONG_AGO = timedelta(seconds=70)
+_NOBODYS_SOLDIER = "soldier-1700000000-000001"
+
+
+async def orphaned(court: Court) -> Story:
+    """The host of a session is lost while its agent works; the run goes on all the same."""
+    await mention(court, LOST)
+    task = await court.assignment(until="in_progress", repo=LOST)
+
+    async def on_the_books() -> str | None:
+        async with court.bus.transaction() as transaction:
+            sessions = await known_sessions(transaction)
+        return next((soldier for soldier, session in sessions.items() if session.task_id == task.id), None)
+
+    soldier = await wait(on_the_books, "the session is on the books")
+    await _book(court, soldier, task, host="host-gone")
+    await _until_said(court, "system.session_orphaned", soldier)
+    second_gate(court.house).touch()
+    return await ended(court, repo=LOST)
+
+
+async def killed(court: Court, done: Assignment) -> int:
+    """A process still runs for an assignment that has ended; returns how it ended."""
+    program = "import time; time.sleep(600)"
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", program)
+    try:
+        await _book(court, _NOBODYS_SOLDIER, done, host="host-a", pid=process.pid)
+        await _until_said(court, "soldier.killed", _NOBODYS_SOLDIER)
+        return await process.wait()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def up_and_down(directory: Path, url: str) -> list[LogEntry]:
+    """Run a King under `kingdom up`, let him fall silent, then end it; returns the log of that house."""
+    directory.mkdir()
+    store = url or f"file:{directory / 'realm'}"
+    await migrate(store)
+    chamberlain = {"every_seconds": 1, "heartbeat": {"threshold_seconds": 2}}
+    settings = {"database_url": store, "heartbeat_seconds": 1, "chamberlain": chamberlain}
+    (directory / "kingdom.yaml").write_text(yaml.safe_dump(settings))
+    application = declared(Realm())
+    async with open_bus(store, application.topology, application.kinds) as bus:
+        operations = operations_of(bus)
+
+        async def said(event_type: str) -> list[LogEntry]:
+            return [entry for entry in await whole_log(operations) if entry.type == event_type]
+
+        async with _running_up(directory) as process:
+            await wait(lambda: said("system.startup"), "kingdom up says that all roles were started")
+            os.kill(await _king_of(process.pid), signal.SIGSTOP)
+            await wait(lambda: said("recovery.session_restarted"), "the silent King is started again")
+        await wait(lambda: said("system.shutdown"), "kingdom up says that all roles were stopped")
+        return await whole_log(operations)
+
+
+@asynccontextmanager
+async def _running_up(directory: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    with (directory / "up.log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "kingdom", "up", "--role", "king", "--json-logs"),
+            stdout=log,
+            stderr=log,
+            cwd=directory,
+        )
+    try:
+        yield process
+        process.terminate()
+        assert await asyncio.wait_for(process.wait(), 60) == 0, (directory / "up.log").read_text()[-3000:]
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def _king_of(pid: int) -> int:
+    async def runs() -> int | None:
+        children = psutil.Process(pid).children(recursive=True)
+        return next((child.pid for child in children if "king" in child.cmdline()), None)
+
+    return await wait(runs, "the King runs")
+
+
+async def _book(court: Court, soldier: str, task: Assignment, *, host: str, pid: int | None = None) -> None:
+    session = Session(task_id=task.id, general=task.target_general, host=host, started_at=_a_while_ago(), pid=pid)
+    async with court.bus.transaction() as transaction:
+        await note_session(transaction, soldier, session)
+
+
+def _a_while_ago() -> datetime:
+    return utc_now() - _LONG_AGO
+
+
+async def _until_said(court: Court, event_type: str, soldier: str) -> None:
+    await wait(lambda: court.said(event_type, soldier_id=soldier), f"{event_type} of {soldier}")

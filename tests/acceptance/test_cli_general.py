@@ -1,0 +1,170 @@
+"""Generals from the command line, on a store of files; the scripted agent plays those that come with Kingdom."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kingdom.court.package_files import SHIPPED
+from tests.acceptance.runs import Runs
+from tests.acceptance.terminal import Terminal
+
+
+@pytest.fixture
+def laptop(tmp_path: Path) -> Terminal:
+    return Terminal(tmp_path, f"file:{tmp_path / 'realm'}")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+    directory = tmp_path_factory.mktemp("generals")
+    runs = Runs(Terminal(directory, f"file:{directory / 'realm'}"), directory)
+    runs.terminal.ask("git", "create", "acme-shop", str(directory / "app"))
+    with runs.engine():
+        yield runs
+
+
+def template_for(runs: Runs, name: str, **payload: Any) -> str:
+    """Store what a General would run for an event, and return the id of the template."""
+    words = ("general", "preview", name, "--repo", "acme/shop", "--payload", json.dumps(payload))
+    previewed = runs.terminal.run(*words)
+    assert previewed.code == 0, previewed.err
+    template: str = runs.terminal.ask("template", "create", "-", text=previewed.out)["id"]
+    return template
+
+
+def petitions(workflow: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    return [(each["kind"], each["body"]) for work in workflow["works"] for each in work["petitions"]]
+
+
+def test_a_new_general_is_whole_and_tells_what_to_do_next(laptop: Terminal, tmp_path: Path) -> None:
+    made = laptop.run("general", "new", "docs")
+    assert made.code == 0, made.err
+    place = tmp_path / "realm" / "generals" / "gen-docs"
+    assert f"gen-docs is there, in {place}. Next:" in made.out
+    assert "kingdom general preview gen-docs | kingdom template create -" in made.out
+    assert laptop.run("general", "validate").out == "gen-docs is fine: Answers every greeting.\n"
+    again = laptop.run("general", "new", "gen-docs")
+    assert (again.code, "general gen-docs is INSTALLED" in again.err) == (1, True)
+    unfit = laptop.run("general", "new", "../docs")
+    assert (unfit.code, "cannot be the name of a General" in unfit.err) == (2, True)
+
+
+def test_whoever_has_no_general_is_told_how_to_get_one(laptop: Terminal) -> None:
+    nobody = laptop.run("general", "list")
+    assert "kingdom general install NAME (gen-jira, gen-pr, gen-hello, gen-briefing)" in nobody.out
+    assert laptop.ask("general", "list")["generals"] == []
+
+
+def test_generals_are_listed(laptop: Terminal, tmp_path: Path) -> None:
+    laptop.ask("general", "install", "gen-pr")
+    (listed,) = laptop.ask("general", "list")["generals"]
+    assert listed == {
+        "name": "gen-pr",
+        "description": "Reviews a pull request when a review is requested.",
+        "subscribes": ["github.pr.review_requested"],
+        "schedules": [],
+        "works": ["review"],
+        "directory": str(tmp_path / "realm" / "generals" / "gen-pr"),
+    }
+    assert "github.pr.review_requested" in laptop.run("general", "list").out
+
+
+def test_a_general_is_shown(laptop: Terminal) -> None:
+    laptop.ask("general", "install", "gen-pr")
+    shown = laptop.ask("general", "show", "gen-pr")
+    assert shown["general"]["subscribes"][0]["supersedes"] == "{repo}#{payload.number}"
+    assert "github.review on *, at most 1" in laptop.run("general", "show", "gen-pr").out
+    unknown = laptop.run("general", "show", "gen-tea")
+    assert (unknown.code, "there is gen-pr" in unknown.err) == (1, True)
+
+
+def test_a_broken_general_is_told_of_loudly_and_the_others_stay(laptop: Terminal, tmp_path: Path) -> None:
+    place = tmp_path / "here"
+    for name in ("gen-pr", "gen-briefing"):
+        shutil.copytree(SHIPPED / name, place / name)
+    file = place / "gen-pr" / "general.yaml"
+    file.write_text(file.read_text() + "colour: red\n")
+    checked = laptop.run("general", "validate", "--directory", str(place))
+    assert checked.code == 1
+    assert "gen-briefing is fine" in checked.out
+    assert "colour: there is no such field; there are: name, description" in checked.out
+    listed = laptop.run("general", "list", "--directory", str(place))
+    assert (listed.code, "gen-briefing" in listed.out, "gen-pr is broken and does nothing" in listed.err) == (
+        0,
+        True,
+        True,
+    )
+    alone = laptop.run("general", "validate", str(place / "gen-pr"), "--json")
+    assert (alone.code, [each["name"] for each in alone.document["broken"]]) == (1, ["gen-pr"])
+    assert laptop.run("general", "validate", str(place / "gen-briefing")).code == 0
+    shown = laptop.run("general", "show", "gen-pr", "--directory", str(place))
+    assert (shown.code, "gen-pr is broken" in shown.err) == (2, True)
+
+
+def test_a_general_is_replaced_only_when_told_so(laptop: Terminal, tmp_path: Path) -> None:
+    draft = tmp_path / "drafts"
+    shutil.copytree(SHIPPED / "gen-pr", draft / "gen-pr")
+    laptop.ask("general", "install", str(draft / "gen-pr"))
+    refused = laptop.run("general", "install", str(draft / "gen-pr"))
+    assert (refused.code, "allowed now: --replace" in refused.err) == (1, True)
+    file = draft / "gen-pr" / "general.yaml"
+    file.write_text(file.read_text().replace("order: 50", "order: 60"))
+    replaced = laptop.ask("general", "install", str(draft / "gen-pr"), "--replace")
+    assert replaced["general"]["order"] == 60
+    nothing = laptop.run("general", "install", "gen-tea")
+    assert (nothing.code, "no General that comes with Kingdom" in nothing.err) == (1, True)
+    assert laptop.run("general", "validate", str(tmp_path / "nowhere")).code == 2
+
+
+def test_values_that_nobody_gave_are_told_and_a_repository_is_asked_for(laptop: Terminal) -> None:
+    laptop.ask("general", "install", "gen-pr")
+    nowhere = laptop.run("general", "preview", "gen-pr")
+    assert (nowhere.code, "name one, as --repo acme/shop" in nowhere.err) == (2, True)
+    previewed = laptop.run("general", "preview", "gen-pr", "--repo", "acme/shop", "--payload", '{"number": 7}')
+    assert "# Review pull request acme/shop#7" in previewed.out
+    assert "Empty, since nobody gave it: payload.subject_title" in previewed.err
+    assert "payload.text" in laptop.ask("general", "preview", "gen-pr", "--repo", "acme/shop")["missing"]
+
+
+def test_a_new_general_runs_at_once_with_the_scripted_agent(runs: Runs) -> None:
+    runs.terminal.ask("general", "new", "docs")
+    template = template_for(runs, "gen-docs", text="```script\n{}\n```", **{"from": "anna"})
+    workflow = runs.ask("create", template, "--start", "--wait")
+    assert workflow["status"] == "COMPLETED"
+    assert workflow["works"][0]["result"] == {"status": "success", "summary": "Hello to you too!"}
+
+
+def test_the_review_is_one_petition_for_its_own_pull_request(runs: Runs) -> None:
+    runs.terminal.ask("general", "install", "gen-pr")
+    template = template_for(runs, "gen-pr", number=7, subject_title='Fix "it"')
+    workflow = runs.ask("create", template, "--start", "--wait")
+    ((kind, body),) = petitions(workflow)
+    assert (kind, body["repo"], body["number"], body["event"]) == ("github.review", "acme/shop", 7, "COMMENT")
+    assert workflow["works"][0]["result"]["status"] == "success"
+
+
+def test_a_ticket_is_planned_approved_implemented_and_verified(runs: Runs) -> None:
+    runs.terminal.ask("general", "install", "gen-jira")
+    template = template_for(runs, "gen-jira", key="SHOP-1", summary='Say "hi"\nthere')
+    planned = runs.run("create", template, "--start", "--wait", "--json")
+    assert (planned.code, planned.document["status"]) == (4, "AWAITING")
+    workflow_id = planned.document["id"]
+    assert "One new file" in runs.run("report", workflow_id).out
+    done = runs.run("resume", workflow_id, "--continue", "--wait", "--json")
+    assert (done.code, done.document["status"]) == (0, "COMPLETED")
+    kinds = [kind for kind, _ in petitions(done.document)]
+    assert kinds == ["github.pull_request", "jira.comment"]
+    assert petitions(done.document)[0][1]["title"] == 'Say "hi"\nthere'
+    assert '+Say "hi"' in runs.run("diff", workflow_id).out
+
+
+def test_the_briefing_is_a_message_to_its_channel(runs: Runs) -> None:
+    runs.terminal.ask("general", "install", "gen-briefing")
+    template = template_for(runs, "gen-briefing", channel="engineering")
+    workflow = runs.ask("create", template, "--start", "--wait")
+    ((kind, body),) = petitions(workflow)
+    assert (kind, body["channel"]) == ("slack.message", "engineering")

@@ -1,0 +1,138 @@
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from kingdom.bootstrap import open_bus
+from kingdom.bus.port import Transaction
+from kingdom.bus.record import Record
+from kingdom.clock import utc_now
+from kingdom.court.asks import Ask, save_ask
+from kingdom.court.chamberlain.health import Health, Level
+from kingdom.court.documents import Assignment, AssignmentStatus, Priority
+from kingdom.court.heartbeat import FileSigns
+from kingdom.court.king.admission import absent_owner
+from kingdom.court.king.waiting import HELD, READY, Place, put_place
+from kingdom.court.quota import CURRENT, MONEY, SOLDIERS, Quota, save_quota
+from kingdom.court.records import save
+from kingdom.realm import Realm
+from kingdom.roles import declared
+from kingdom.supervisor.processes import ORDER
+from tests.acceptance.terminal import Terminal
+
+
+@pytest.fixture
+def files(tmp_path: Path, realm: Path) -> Terminal:
+    return Terminal(tmp_path, f"file:{realm}")
+
+
+def change(realm: Path, act: Callable[[Transaction], Awaitable[None]]) -> None:
+    async def run() -> None:
+        application = declared(Realm())
+        async with (
+            open_bus(f"file:{realm}", application.topology, application.kinds) as bus,
+            bus.transaction() as transaction,
+        ):
+            await act(transaction)
+
+    asyncio.run(run())
+
+
+async def set_health(transaction: Transaction, level: Level, age_seconds: int) -> None:
+    health = Health(level=level, reason="cpu_percent: 5", at=utc_now() - timedelta(seconds=age_seconds))
+    await transaction.put(Record(kind="health", id="current", state="current", doc=msgspec.to_builtins(health)))
+
+
+async def set_quota(transaction: Transaction, scope: str, holders: dict[str, Decimal], spent: int = 0) -> None:
+    period = str(utc_now().date()) if scope == MONEY else ""
+    quota = Quota(scope=scope, limit=Decimal(1), holders=holders, spent=Decimal(spent), period=period)
+    await save_quota(transaction, quota, Record(kind="quota", id=scope, state=CURRENT))
+
+
+def place(event_id: str, priority: Priority, general: str = "gen-a", reason: str = "") -> Place:
+    since = utc_now()
+    return Place(event_id=event_id, general=general, rule="r", priority=priority, since=since, reason=reason)
+
+
+async def fill(transaction: Transaction) -> None:
+    """Let there be one of everything that a person may ask for."""
+    now = utc_now()
+    await set_health(transaction, Level.YELLOW, 5)
+    await set_quota(transaction, MONEY, {"task-1": Decimal(5)}, spent=220)
+    await set_quota(transaction, SOLDIERS, {"task-1": Decimal(1)})
+    await set_quota(transaction, "repo:acme/app", {"task-1": Decimal(1)})
+    await put_place(transaction, place("evt-a-1", Priority.LOW), READY)
+    await put_place(transaction, place("evt-a-2", Priority.HIGH), READY)
+    await put_place(transaction, place("evt-a-3", Priority.LOW), HELD)
+    gone = place("evt-a-4", Priority.NORMAL, "gen-gone", "there is no General gen-gone now")
+    await put_place(transaction, gone, absent_owner("gen-gone"))
+    for number, status in enumerate((AssignmentStatus.IN_PROGRESS, AssignmentStatus.NEEDS_HUMAN), start=1):
+        given: dict[str, Any] = {"event_id": "evt-a-0", "target_general": "gen-a", "type": "t", "payload": {}}
+        assignment = Assignment(id=f"task-{number}", priority=Priority.LOW, created_at=now, status=status, **given)
+        await save(transaction, assignment)
+    due = now + timedelta(days=1)
+    ask = Ask(
+        id="task-2", task_id="task-2", general="gen-a", workflow_id="wf", question="May I?", asked_at=now, due_at=due
+    )
+    await save_ask(transaction, ask)
+
+
+def test_status_tells_what_waits_for_what_and_what_needs_a_person(files: Terminal, realm: Path) -> None:
+    change(realm, fill)
+    files.ask("event", "send", "--type", "demo.hello")
+    assert files.run("bus", "pause", "court.result", "--reason", "a look").code == 0
+    asyncio.run(FileSigns(realm, "king").give(utc_now()))
+    asyncio.run(FileSigns(realm, "envoy").give(utc_now() - timedelta(hours=1)))
+    done = files.run("status", "--json")
+    assert done.code == 1
+    standing = done.document
+    assert (standing["health"]["level"], standing["health"]["reason"]) == ("yellow", "cpu_percent: 5")
+    assert standing["money"] == {"spent": 220.0, "set_aside": 5.0, "limit": 300.0, "status": "warning"}
+    taken = {each["scope"]: (each["held"], each["limit"]) for each in standing["slots"]}
+    assert taken == {"soldiers": (1, 3), "repo:acme/app": (1, 1)}
+    assert standing["undecided"] == 1
+    assert standing["waiting"]["by_priority"] == {"high": 1, "normal": 1, "low": 2}
+    assert standing["waiting"]["by_reason"] == {
+        "the next look of the King": 1,
+        "the gate of health: the health is yellow: cpu_percent: 5": 1,
+        "held back for a newer event": 1,
+        "there is no General gen-gone now": 1,
+    }
+    assert standing["assignments"] == {"pending": 0, "in_progress": 1, "needs_human": 1}
+    well = {each["role"]: each["is_well"] for each in standing["roles"]}
+    assert well == {role: role == "king" for role in ORDER}
+    commands = [trouble["command"] for trouble in standing["troubles"]]
+    assert {"kingdom role envoy", "kingdom inbox", "kingdom bus resume court.result"} <= set(commands)
+    assert "kingdom general list" in commands
+    shown = files.run("status")
+    assert shown.code == 1
+    for words in ("yellow", "1 question for a person  → kingdom inbox", "envoy gave no sign of life for 36"):
+        assert words in shown.out
+
+
+def test_an_old_reading_of_the_health_and_spent_money_need_a_person(files: Terminal, realm: Path) -> None:
+    async def act(transaction: Transaction) -> None:
+        await set_health(transaction, Level.GREEN, 600)
+        await set_quota(transaction, MONEY, {}, spent=300)
+
+    change(realm, act)
+    standing = files.run("status", "--json").document
+    assert standing["health"]["level"] == "orange"
+    whats = " ".join(trouble["what"] for trouble in standing["troubles"])
+    assert "which counts as orange" in whats
+    assert "raise king.daily_usd" in whats
+
+
+def test_a_court_that_is_not_there_is_told_as_such(files: Terminal, realm: Path) -> None:
+    assert files.run("status").code == 1
+    assert not realm.exists()
+
+
+def test_status_reads_a_database_too(terminal: Terminal) -> None:
+    done = terminal.run("status", "--json")
+    assert (done.code, done.document["troubles"]) == (1, [{"what": "nothing runs", "command": "kingdom up"}])

@@ -1,0 +1,126 @@
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+from kingdom.realm import EXAMPLE
+from kingdom.supervisor.processes import ORDER
+from tests.acceptance.terminal import Running, Terminal, eventually
+
+
+@pytest.fixture
+def files(tmp_path: Path, realm: Path) -> Terminal:
+    return Terminal(tmp_path, f"file:{realm}")
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> str:
+    file = tmp_path / "kingdom.yaml"
+    healthy = {"yellow": 1000, "orange": 1000, "red": 1000, "disk_yellow": 1000, "disk_orange": 1000}
+    document = {"chamberlain": {"every_seconds": 1, "health": healthy}, "heartbeat_seconds": 1}
+    file.write_text(yaml.safe_dump(document))
+    return str(file)
+
+
+def roles_started(up: Running, times: int, role: str = "") -> list[dict[str, object]]:
+    def look() -> list[dict[str, object]] | bool:
+        assert up.process.poll() is None
+        found = [line for line in up.lines_about("role started") if role in ("", line["role"])]
+        return len(found) >= times and found
+
+    return eventually(look)
+
+
+def none_left(pids: list[int]) -> str | bool:
+    left = [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
+    return not left and "none"
+
+
+def children(up: Running) -> dict[str, int]:
+    found = psutil.Process(up.process.pid).children()
+    return {words[words.index("role") + 1]: each.pid for each in found if "role" in (words := each.cmdline())}
+
+
+@pytest.mark.slow
+def test_all_roles_run_come_back_and_end_together(files: Terminal, settings: str) -> None:
+    with files.start("up", "--config", settings, "--json-logs") as up:
+        roles_started(up, len(ORDER))
+        before = children(up)
+        assert sorted(before) == sorted(ORDER)
+        again = files.run("up", "--config", settings)
+        assert (again.code, f"pid {up.process.pid}" in again.err, "runs already" in again.err) == (2, True, True)
+
+        psutil.Process(before["king"]).send_signal(signal.SIGKILL)
+        roles_started(up, 2, "king")
+        (ended,) = up.lines_about("role ended, starting it again in 1 s")
+        assert (ended["role"], ended["about"], ended["end"]) == ("up", "king", "killed by SIGKILL")
+        after = children(up)
+        assert {role for role in ORDER if before[role] != after[role]} == {"king"}
+
+        def well() -> dict[str, object] | bool:
+            standing: dict[str, object] = files.run("status", "--config", settings, "--json").document
+            return not standing["troubles"] and standing
+
+        assert {role["role"] for role in eventually(well)["roles"]} == set(ORDER)  # type: ignore[attr-defined]
+        assert files.run("status", "--config", settings).code == 0
+
+        up.process.terminate()
+        assert up.ends() == 0
+        assert none_left(list(after.values()))
+    log = [entry for entry in files.run("bus", "tail", "--json").documents if entry["type"].startswith("system.st")]
+    assert [(entry["actor"], list(entry["data"])) for entry in log] == [("system", ["version"])]
+    ends = [entry["data"] for entry in files.run("bus", "tail", "--json").documents if "shutdown" in entry["type"]]
+    assert ends == [{"reason": "a signal"}]
+
+
+def test_roles_die_with_a_keeper_that_is_killed(files: Terminal, settings: str) -> None:
+    with files.start("up", "--config", settings, "--json-logs", "--role", "king", "--role", "soldiers") as up:
+        roles_started(up, 2)
+        everything = [each.pid for each in psutil.Process(up.process.pid).children(recursive=True)]
+        assert len(everything) >= 2
+        up.process.kill()
+        up.ends()
+        assert eventually(lambda: none_left(everything)) == "none"
+
+
+def test_a_second_signal_does_not_wait_for_a_role_that_hangs(files: Terminal, settings: str) -> None:
+    with files.start("up", "--config", settings, "--json-logs", "--role", "envoy") as up:
+        roles_started(up, 1)
+        (envoy,) = children(up).values()
+        psutil.Process(envoy).suspend()
+        up.process.terminate()
+        up.logs("stopping")
+        assert up.process.poll() is None
+        up.process.terminate()
+        assert up.ends() == 128 + signal.SIGTERM
+        assert eventually(lambda: none_left([envoy])) == "none"
+
+
+def test_a_terminal_shows_the_roles_and_how_the_court_stands(files: Terminal, settings: str) -> None:
+    done = files.converse("up", "--config", settings, "--role", "envoy", until="money today", answer="\x03")
+    assert done.code == 0
+    for words in ("envoy", "running", "health", "assignments", "king does not run"):
+        assert words in done.out
+    last = done.out[done.out.rindex("ended last by") :]
+    assert "running" not in last
+    assert "All roles have ended." in last
+
+
+def test_without_a_file_of_settings_one_is_offered(files: Terminal) -> None:
+    done = files.run("up")
+    assert (done.code, done.out) == (2, EXAMPLE)
+    assert "There is no kingdom.yaml here. `kingdom config example > kingdom.yaml`" in done.err
+
+
+def test_what_cannot_be_run_is_refused_before_anything_starts(files: Terminal, settings: str, tmp_path: Path) -> None:
+    stranger = files.run("up", "--config", settings, "--role", "jester")
+    assert (stranger.code, "there is no role jester; there are: chamberlain" in " ".join(stranger.err.split())) == (
+        2,
+        True,
+    )
+    (tmp_path / "wrong.yaml").write_text("king: {crown: 1}\n")
+    wrong = files.run("config", "check", str(tmp_path / "wrong.yaml"))
+    assert (wrong.code, "wrong.yaml:1: king.crown: there is no such field" in wrong.err) == (2, True)
+    assert files.run("config", "check", settings, "--json").document["chamberlain"]["every_seconds"] == 1

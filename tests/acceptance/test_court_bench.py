@@ -1,0 +1,138 @@
+"""The bench of the court runs in its short form and can fail."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from bench.court.burst import Books, judge
+from bench.court.growth import measure_database, measure_files
+from bench.court.latency import STARTED, STEPS, percentile
+from bench.court.webhooks import review_asked
+from bench.files.figures import Figures
+from bench.postgres import PrivateCluster
+from kingdom.court.documents import EventStatus, ExternalEvent, Route
+
+ROOT = Path(__file__).parents[2]
+BURST = {
+    "webhooks of both bursts not answered 202 as they should be",
+    "events of the burst lost, doubled or not routed",
+}
+EVENT = review_asked(7).happening.event
+PLACE = "01-evt"
+
+
+def bench(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "bench.court", "--quick", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=110)
+
+
+def figures_of(done: subprocess.CompletedProcess[str], backend: str) -> dict[str, Any]:
+    told = json.loads(done.stdout.splitlines()[-1])
+    return {figure["name"]: figure for figure in told["backends"][backend]["figures"]}
+
+
+@pytest.mark.slow
+def test_a_court_takes_every_webhook_once_and_tells_how_long_each_step_took() -> None:
+    done = bench("--backend", "postgres", "--only", "latency", "--only", "burst", "--json", "-")
+    assert done.returncode == 0, done.stderr
+    figures = figures_of(done, "postgres")
+    # Other tests run at the same time: only the long form, on a machine of its own, is held to be quick.
+    assert {name for name, figure in figures.items() if "bound" in figure} == BURST
+    medians = [figures[f"{step}, p50 ms"]["value"] for step in STEPS]
+    assert medians == sorted(medians)
+    assert medians[0] > 0
+    assert figures["burst, webhooks a second"]["value"] > 0
+
+
+@pytest.mark.slow
+def test_a_king_who_looks_through_all_events_ends_the_bench_with_a_complaint(tmp_path: Path) -> None:
+    report = tmp_path / "court.json"
+    done = bench("--backend", "files", "--variant", "scan", "--json", report)
+    assert done.returncode == 1, done.stdout
+    assert "bound not kept: files: system calls of an event, growth: " in done.stderr
+    assert not json.loads(report.read_text())["holds"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("spoilt", "complaint"),
+    [
+        (("--variant", "deaf"), f"{STARTED}, p50 ms: "),
+        (("--only", "latency", "--demand", "1000"), f"{STARTED}, p50 ms: "),
+        (("--variant", "lose_events"), "events of the burst lost, doubled or not routed: 20"),
+    ],
+)
+def test_a_court_that_is_slow_or_forgets_ends_the_bench_with_a_complaint(
+    spoilt: tuple[str, ...], complaint: str
+) -> None:
+    done = bench("--backend", "files", *spoilt)
+    assert done.returncode == 1, done.stdout
+    assert f"bound not kept: files: {complaint}" in done.stderr
+
+
+@pytest.mark.parametrize("scans", [False, True])
+async def test_an_event_costs_as_much_in_a_database_whatever_is_stored_unless_somebody_looks_through_all(
+    cluster: PrivateCluster, *, scans: bool
+) -> None:
+    figures = Figures()
+    await measure_database(cluster, figures, stored=(200, 2_000), events=5, scans=scans)
+    wrong = {words.partition(":")[0] for words in figures.complaints()}
+    assert wrong == ({"rows of an event, growth", "buffers of an event, growth"} if scans else set())
+    assert {figure.name for figure in figures.all if figure.bound} == growths("statements", "rows", "buffers")
+
+
+async def test_an_event_costs_as_many_system_calls_whatever_is_stored(tmp_path: Path) -> None:
+    figures = Figures()
+    await measure_files(tmp_path, figures, stored=(10, 200), events=5, scans=False)
+    assert figures.complaints() == []
+    assert {figure.name for figure in figures.all if figure.bound} == growths("system calls")
+    assert all(figure.value > 0 for figure in figures.all)
+
+
+def growths(*counted: str) -> set[str]:
+    return {f"{what} of {of}, growth" for what in counted for of in ("an event", "a look by the clock")}
+
+
+def books(*events: ExternalEvent, noticed: int = 1, waiting: str = PLACE, holders: int = 0) -> Books:
+    return Books(
+        events=events,
+        noticed=Counter({EVENT.id: noticed}),
+        waiting=frozenset({waiting}),
+        holders=holders,
+    )
+
+
+def routed(**route: str) -> ExternalEvent:
+    return msgspec.structs.replace(EVENT, routes=(Route(general="gen-bench", rule="gen-bench#1", **route),))
+
+
+@pytest.mark.parametrize(
+    ("found", "complaint"),
+    [
+        (books(), "is lost"),
+        (books(EVENT), "is pending with 0 routes"),
+        (books(routed(waiting=PLACE), noticed=2), "was noticed 2 times"),
+        (books(routed(waiting=PLACE), waiting="another"), "neither waits nor is assigned"),
+        (books(routed(task_id="task-1"), holders=9), "9 assignments hold one of 8 slots"),
+    ],
+)
+def test_whatever_is_wrong_after_a_burst_is_found(found: Books, complaint: str) -> None:
+    (words,) = judge(found, [EVENT.id], 8)
+    assert complaint in words
+
+
+def test_a_burst_that_is_waiting_or_assigned_is_whole() -> None:
+    assert EVENT.status is EventStatus.PENDING
+    assert not list(judge(books(routed(waiting=PLACE)), [EVENT.id], 8))
+    assert not list(judge(books(routed(task_id="task-1"), holders=8), [EVENT.id], 8))
+
+
+def test_a_percentile_is_one_of_the_figures() -> None:
+    assert percentile([float(number) for number in range(1, 21)], 0.95) == 19
+    assert percentile([3.0], 0.95) == 3

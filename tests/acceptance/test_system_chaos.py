@@ -1,0 +1,125 @@
+"""Chaos over a whole court, in its short form; what the judge must find, it finds."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from bench.chaos.__main__ import main
+from bench.court.judge import Books, judge
+from bench.court.variants import caught
+from kingdom.clock import utc_now
+from kingdom.court.documents import (
+    Assignment,
+    AssignmentStatus,
+    EventStatus,
+    ExternalEvent,
+    Priority,
+    Route,
+)
+
+SHORT = ("--system", "--backend", "files", "--no-variants", "--seed", "7", "--json", "-")
+
+
+def good() -> Books:
+    event = ExternalEvent(
+        id="evt-github-1",
+        type="github.pr.review_requested",
+        source="github",
+        repo="acme/shop",
+        payload={},
+        priority=Priority.NORMAL,
+        created_at=utc_now(),
+        status=EventStatus.COMPLETED,
+        outcome="completed",
+        routes=(Route(general="gen-chaos", rule="gen-chaos#1", task_id="task-1"),),
+    )
+    assignment = Assignment(
+        id="task-1",
+        event_id="evt-github-1",
+        target_general="gen-chaos",
+        type=event.type,
+        payload={},
+        priority=Priority.NORMAL,
+        created_at=utc_now(),
+        status=AssignmentStatus.COMPLETED,
+    )
+    return Books(
+        events=[event],
+        assignments=[assignment],
+        comments={1: 1},
+        posts={"msg-1": 1},
+        messages=["msg-1"],
+        sessions=[],
+        accepted=0,
+        held={},
+        open_runs=[],
+        open_events=[],
+    )
+
+
+FLAWS: dict[str, tuple[Callable[[Books], dict[str, Any]], str]] = {
+    "an event is lost": (lambda _: {"events": [], "assignments": []}, "0 events were noticed"),
+    "an event failed": (
+        lambda books: {"events": [msgspec.structs.replace(books.events[0], outcome="failed")]},
+        "is completed, failed",
+    ),
+    "an event has no assignment": (
+        lambda books: {"events": [msgspec.structs.replace(books.events[0], routes=())]},
+        "has 0 assignments",
+    ),
+    "an assignment is doubled": (lambda books: {"assignments": books.assignments * 2}, "2 assignments in the store"),
+    "a comment is doubled": (lambda _: {"comments": {1: 2}}, "has 2 comments"),
+    "a comment is lost": (lambda _: {"comments": {}}, "has 0 comments"),
+    "a message is doubled": (lambda _: {"posts": {"msg-1": 2}}, "was posted 2 times"),
+    "a message is lost": (lambda _: {"posts": {}}, "was never posted"),
+    "a session is left": (lambda _: {"sessions": ["soldier-1"]}, "still on the books"),
+    "a command is left": (lambda _: {"accepted": 1}, "accepted and not answered"),
+    "a slot is held": (lambda _: {"held": {"soldiers": {"task-1": "1"}}}, "still held"),
+    "a run is open": (lambda _: {"open_runs": ["wf-1"]}, "still open"),
+    "an event is open": (lambda _: {"open_events": ["court.event: 1 pending"]}, "on the bus"),
+}
+
+
+def test_the_judge_has_nothing_to_say_of_a_good_court() -> None:
+    assert judge(good(), 1, []) == []
+
+
+@pytest.mark.parametrize("flaw", FLAWS)
+def test_the_judge_finds(flaw: str) -> None:
+    spoil, words = FLAWS[flaw]
+    books = good()
+    spoilt = Books(**{name: getattr(books, name) for name in Books.__slots__} | spoil(books))
+    assert any(words in finding for finding in judge(spoilt, 1, [])), judge(spoilt, 1, [])
+
+
+def test_the_judge_finds_a_process_that_was_left() -> None:
+    assert any("still runs" in finding for finding in judge(good(), 1, ["7: git gc"]))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_court_that_is_killed_everywhere_does_each_thing_once(capfd: pytest.CaptureFixture[str]) -> None:
+    code = main([*SHORT, "--seconds", "12", "--events", "4", "--drain", "200"])
+    figures = json.loads(capfd.readouterr().out.splitlines()[-1])
+    assert code == 0, figures
+    killed = figures["backends"]["files"]
+    assert (killed["findings"], killed["comments"], killed["assignments"]) == (0, 4, 4)
+    assert killed["killed"] >= 3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_chaos_over_a_broken_court_fails(capfd: pytest.CaptureFixture[str]) -> None:
+    code = main([*SHORT, "--seconds", "2", "--events", "1", "--drain", "10", "--variant", "leak_slots"])
+    figures = json.loads(capfd.readouterr().out.splitlines()[-1])
+    assert (code, figures["ok"]) == (1, False)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("variant", ["blind_effects", "lose_events"])
+async def test_every_broken_court_is_found_out(variant: str) -> None:
+    assert await caught(variant)
