@@ -15,7 +15,7 @@ from kingdom.realm import Realm
 from kingdom.roles import declared
 from kingdom.workflow.records import ACCEPTED, each
 
-_OPEN_RUNS = ("PREPARING", "READY", "RUNNING", "RESUMING")
+_ENDED_RUNS = ("COMPLETED", "CANCELLED")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ async def read_books(house: House) -> Books:
             sessions = await transaction.get("sessions", "sessions")
             accepted = await transaction.find(Query(kind="command", state=ACCEPTED))
             quotas = await _all(transaction, "quota")
-            runs = [record.id for record in await _all(transaction, "workflow") if record.state in _OPEN_RUNS]
+            runs = [record.id for record in await _all(transaction, "workflow") if record.state not in _ENDED_RUNS]
         stats = await operations_of(bus).stats()
     return Books(
         events=events,

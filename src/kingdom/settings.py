@@ -19,6 +19,8 @@ class Settings:
     """What a process must know from outside; nothing of it is known while modules are imported."""
 
     database_url: str
+    # False where nobody named a store, by option or environment.
+    store_is_named: bool = True
     schema: str = DEFAULT_SCHEMA
     through_pgbouncer: bool = False
     listen_url: str | None = None
@@ -50,6 +52,7 @@ class Settings:
         url = database_url or os.environ.get("KINGDOM_DATABASE_URL") or os.environ.get("DATABASE_URL")
         return cls(
             database_url=url or DEFAULT_URL,
+            store_is_named=bool(url),
             schema=schema or os.environ.get("KINGDOM_SCHEMA") or DEFAULT_SCHEMA,
             through_pgbouncer=_flag("KINGDOM_THROUGH_PGBOUNCER"),
             listen_url=os.environ.get("KINGDOM_LISTEN_URL") or None,

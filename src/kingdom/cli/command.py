@@ -44,7 +44,7 @@ class Call:
 
     def in_realm(self, database_url: str) -> "Call":
         """Return the same call in the store that a file of settings names, unless a person has named one."""
-        if not database_url or self.settings.database_url != DEFAULT_URL:
+        if not database_url or self.settings.store_is_named:
             return self
         return replace(self, settings=replace(self.settings, database_url=database_url))
 
@@ -123,7 +123,7 @@ def _settings(**given: str | None) -> Settings:
     """Return the settings; where nobody names a store, it is that of the file of settings of this directory."""
     settings = Settings.read(**given)
     file = Path(_REALM_FILE)
-    if settings.database_url != DEFAULT_URL or not file.exists():
+    if settings.store_is_named or not file.exists():
         return settings
     url: str = import_module("kingdom.realm").store_named_in(file)
     return replace(settings, database_url=url or DEFAULT_URL)

@@ -15,19 +15,17 @@ from kingdom.bus.logs import configure_logs
 from kingdom.bus.port import Bus
 from kingdom.cli import exit_code
 from kingdom.cli.command import Call, command
+from kingdom.cli.court import ConfigFile
 from kingdom.cli.host import CONNECTIONS, Level, soldier_host
 from kingdom.cli.running import refuse_old_store, run_until_stopped
 from kingdom.court.heartbeat import Heart, signs_in_files, signs_in_records
 from kingdom.court.live_packages import LivePackages
 from kingdom.court.text_logs import SYSTEM, TASKS, TextLog, path_of, tee
-from kingdom.realm import FILE, Realm, find_realm_file, read_realm
+from kingdom.realm import Realm, find_realm_file, read_realm
 from kingdom.roles import ROLES, House, declared
 from kingdom.soldiers.host import SoldierHost
 
 app = typer.Typer(add_completion=False)
-ConfigFile = Annotated[
-    Path | None, typer.Option("--config", help=f"The file of settings; else {FILE} of this directory, if there is one.")
-]
 RoleName = Literal["sentinel", "king", "general", "soldiers", "envoy", "chamberlain"]
 # Who writes the log of assignments too.
 _OF_ASSIGNMENTS = frozenset({"king", "general"})

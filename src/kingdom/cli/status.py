@@ -11,7 +11,7 @@ from rich.live import Live
 from kingdom.bootstrap import directory_of, operations_of
 from kingdom.cli import exit_code
 from kingdom.cli.command import Call, command
-from kingdom.cli.role import ConfigFile
+from kingdom.cli.court import ConfigFile
 from kingdom.cli.status_view import status_view
 from kingdom.court.king.terms import Terms
 from kingdom.court.package_files import load_packages

@@ -21,8 +21,8 @@ from kingdom.chronicle.catalogue import chronicle
 from kingdom.chronicle.events import InternalEvent, SystemStarted, SystemStopped
 from kingdom.cli import exit_code
 from kingdom.cli.command import Call, command
+from kingdom.cli.court import ConfigFile
 from kingdom.cli.host import Level
-from kingdom.cli.role import ConfigFile
 from kingdom.cli.running import refuse_old_store, run_until_stopped
 from kingdom.cli.status import lookout_of
 from kingdom.cli.up_lines import Line, Lines, to_standard_error

@@ -140,11 +140,6 @@ def transcript_line(entry: Mapping[str, Any]) -> str:
     return _json(entry)
 
 
-def cost_of(workflow: Workflow) -> float:
-    """Return what the agents of a run have cost."""
-    return sum(work.cost_usd for work in workflow.works)
-
-
 def _row(workflow: Workflow) -> tuple[object, ...]:
     done = sum(work.is_finished for work in workflow.works)
     question = f"asks: {workflow.question.text}" if workflow.question else ""
@@ -154,7 +149,7 @@ def _row(workflow: Workflow) -> tuple[object, ...]:
         _status("DELETED" if workflow.deleted_at else workflow.status),
         workflow.placement.host if workflow.placement else None,
         f"{done}/{len(workflow.works)}",
-        _money(cost_of(workflow)),
+        _money(workflow.cost_usd),
         workflow.created_at,
         _clipped(question or workflow.reason, _WHY_WIDTH) or None,
     )
@@ -162,7 +157,7 @@ def _row(workflow: Workflow) -> tuple[object, ...]:
 
 def _head(workflow: Workflow, host: Host | None, now: datetime) -> Text:
     state = "DELETED" if workflow.deleted_at else workflow.status
-    parts = [_money(cost_of(workflow)), _duration(workflow.started_at, workflow.ended_at, now)]
+    parts = [_money(workflow.cost_usd), _duration(workflow.started_at, workflow.ended_at, now)]
     if workflow.placement:
         known = f" ({host.status})" if host else ""
         parts.insert(0, f"on {workflow.placement.host}{known}")

@@ -18,7 +18,6 @@ from pathlib import Path
 import structlog
 
 from kingdom.clock import utc_now
-from kingdom.court.chamberlain.supervision import Supervisor
 from kingdom.errors import Misconfigured
 from kingdom.soldiers.process import Program, described, start_program
 
@@ -72,7 +71,7 @@ class Child:
                 os.kill(self.program.pid, number)
 
 
-class RoleProcesses(Supervisor):
+class RoleProcesses:
     """Keeps one process for each role until it is stopped; `hear` gets every line that one of them writes."""
 
     def __init__(
@@ -109,11 +108,11 @@ class RoleProcesses(Supervisor):
         self._stopping.set()
 
     def roles(self) -> Collection[str]:
-        """See the port."""
+        """Return the roles that it keeps running."""
         return tuple(self.children)
 
     async def restart(self, role: str) -> int:
-        """See the port."""
+        """End what is left of a role and start it again; returns its process id."""
         child = self.children[role]
         child.wanted = child.wanted or asyncio.get_running_loop().create_future()
         # Who gives no sign of life may not hear a milder one.

@@ -15,8 +15,8 @@ import yaml
 from kingdom.bootstrap import migrate, open_bus, operations_of
 from kingdom.bus import LogEntry
 from kingdom.clock import utc_now
-from kingdom.court.chamberlain.sessions import Session, known_sessions, note_session
 from kingdom.court.documents import Assignment
+from kingdom.court.sessions import Session, known_sessions, note_session
 from kingdom.realm import Realm
 from kingdom.roles import declared
 from tests.acceptance.court.court import Court, wait, whole_log

@@ -37,11 +37,10 @@ class Sight(msgspec.Struct, frozen=True, kw_only=True, order=True):
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that people shall be told; `revive` names a role that may be dead and shall be started again."""
+    """Something that people shall be told."""
 
     key: str
     text: str
-    revive: str = ""
 
 
 class Watch(msgspec.Struct, kw_only=True):
@@ -92,7 +91,7 @@ class Watch(msgspec.Struct, kw_only=True):
     def undispatched(
         self, events: Collection[str], now: datetime, settings: AnomalySettings, king_silent: timedelta | None
     ) -> list[Alert]:
-        """Return the alert for events that wait for too long; a King who gave no sign of life shall be revived."""
+        """Return the alert for events that wait for too long, and whether the King gave a sign of life meanwhile."""
         if not events or not self._may_tell(_UNDISPATCHED, now, settings):
             return []
         oldest = min(events, key=lambda event: (self.waiting[event], event))
@@ -105,7 +104,7 @@ class Watch(msgspec.Struct, kw_only=True):
             text += " The King never gave a sign of life."
         else:
             text += f" The King gave no sign of life for {int(king_silent.total_seconds())} seconds."
-        return [Alert(key=_UNDISPATCHED, text=text, revive="" if king_silent is None else KING)]
+        return [Alert(key=_UNDISPATCHED, text=text)]
 
     def _take(self, sight: Sight, now: datetime, settings: AnomalySettings) -> list[Alert]:
         match sight.type:

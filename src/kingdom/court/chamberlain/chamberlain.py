@@ -25,7 +25,7 @@ from kingdom.court.chamberlain.retention import clean_up
 from kingdom.court.chamberlain.sensor import MachineSensor, Sensor
 from kingdom.court.chamberlain.sessions import look_after_sessions
 from kingdom.court.chamberlain.settings import ChamberlainSettings
-from kingdom.court.chamberlain.supervision import Supervisor, is_known, look_after_roles, revive, silence
+from kingdom.court.chamberlain.supervision import is_known, look_after_roles, silence
 from kingdom.court.documents import Urgency
 from kingdom.court.envoy.records import Thread, entries
 from kingdom.court.records import CURRENT
@@ -48,7 +48,7 @@ class CleanUps(msgspec.Struct, frozen=True, kw_only=True):
 class Chamberlain:
     """Watches over the house until it is stopped; any number of them may do so.
 
-    `directory` is where the house keeps its files, if it has any beside a database; `supervisor` can start roles again.
+    `directory` is where the house keeps its files, if it has any beside a database.
     """
 
     def __init__(
@@ -59,7 +59,6 @@ class Chamberlain:
         *,
         zone: ZoneInfo,
         directory: Path | None = None,
-        supervisor: Supervisor | None = None,
         sensor: Sensor | None = None,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
@@ -68,7 +67,6 @@ class Chamberlain:
         self._settings = settings
         self._zone = zone
         self._directory = directory
-        self._supervisor = supervisor
         self._sensor = sensor or MachineSensor(directory)
         self._clock = clock
         self._stopping = asyncio.Event()
@@ -146,9 +144,7 @@ class Chamberlain:
         if now - self._looked_at > timedelta(seconds=settings.threshold_seconds):
             self._listens_since = now
         self._looked_at = now
-        self._signs = await look_after_roles(
-            self._bus, self._directory, self._supervisor, settings, self._listens_since, now
-        )
+        self._signs = await look_after_roles(self._bus, self._directory, settings, self._listens_since, now)
 
     async def _read_log(self, now: datetime) -> None:
         self._log_is_read = False
@@ -165,8 +161,6 @@ class Chamberlain:
         self._many_timeouts, self._log_is_read = reading.many_timeouts, True
         for alert in reading.alerts:
             _log.warning(alert.text)
-            if alert.revive:
-                await revive(self._bus, self._supervisor, alert.revive, settings, now)
 
     async def _look_after_health(self, now: datetime) -> None:
         self._health = None

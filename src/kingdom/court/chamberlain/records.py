@@ -13,6 +13,7 @@ from kingdom.chronicle.events import InternalEvent
 from kingdom.court.chamberlain.calendar import day_of
 from kingdom.court.documents import MessageType, Urgency
 from kingdom.court.records import CURRENT, tell_people
+from kingdom.court.sessions import SESSIONS
 
 CHAMBERLAIN = "chamberlain"
 # What the log adds up to, with how far it was read.
@@ -21,7 +22,6 @@ STATS = "stats"
 HEALTH = RecordKind(name="health", directories={CURRENT: "state/health"})
 # What the Chamberlain must remember between two rounds: the budget, outages of roles, what is done once a day.
 MEMORY = RecordKind(name=CHAMBERLAIN, directories={CURRENT: "state/chamberlain"})
-SESSIONS = RecordKind(name="sessions", directories={CURRENT: "state"})
 KINDS = (STATISTICS, HEALTH, MEMORY, SESSIONS)
 
 _T = TypeVar("_T", bound=msgspec.Struct)

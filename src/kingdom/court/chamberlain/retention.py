@@ -11,9 +11,9 @@ import msgspec
 from kingdom.bus.operations import Operations, Retention
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import Query, Record, RecordKind
-from kingdom.court.chamberlain.sessions import known_sessions
 from kingdom.court.chamberlain.settings import RetentionSettings
 from kingdom.court.records import ASSIGNMENTS, EVENTS, MESSAGES, RESULTS
+from kingdom.court.sessions import known_sessions
 from kingdom.court.text_logs import NAMES, OLD
 from kingdom.workflow.model.machine import WorkflowStatus
 from kingdom.workflow.model.work import soldier_of

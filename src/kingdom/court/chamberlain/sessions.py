@@ -4,19 +4,17 @@ import asyncio
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
-import msgspec
 import psutil
 import structlog
 
 from kingdom.bus.port import Bus, Transaction
-from kingdom.bus.record import Record
 from kingdom.chronicle.events import InternalEvent, SessionKilled, SessionOrphaned, SessionsCleaned, SoldierKilled
-from kingdom.court.chamberlain.records import SESSIONS, say
-from kingdom.court.records import ASSIGNMENTS, CURRENT
+from kingdom.court.chamberlain.records import say
+from kingdom.court.records import ASSIGNMENTS
+from kingdom.court.sessions import Session, known_sessions, load_sessions, save_sessions
 from kingdom.workflow.hosts import find_host
 from kingdom.workflow.model.host import Host, HostStatus
 from kingdom.workflow.model.work import soldier_of
@@ -30,16 +28,6 @@ GRACE = timedelta(seconds=60)
 _SAME_START_SECONDS = 120.0
 _KILL_SECONDS = 10.0
 _log = structlog.get_logger("kingdom.court")
-
-
-class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One agent session: for which assignment and General it works, on which host, and its process if known."""
-
-    task_id: str
-    general: str
-    host: str
-    started_at: datetime
-    pid: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,25 +73,6 @@ def judge(sessions: Mapping[str, Session], around: Mapping[str, Circumstances], 
     return Verdict(tuple(orphaned), tuple(to_kill), tuple(ended))
 
 
-async def note_session(transaction: Transaction, soldier_id: str, session: Session) -> None:
-    """Put a session on the books, in the transaction in which it began."""
-    record, sessions = await _load(transaction)
-    sessions[soldier_id] = session
-    await _save(transaction, record, sessions)
-
-
-async def drop_session(transaction: Transaction, soldier_id: str) -> None:
-    """Take a session off the books, in the transaction in which it ended."""
-    record, sessions = await _load(transaction)
-    if sessions.pop(soldier_id, None):
-        await _save(transaction, record, sessions)
-
-
-async def known_sessions(transaction: Transaction) -> dict[str, Session]:
-    """Return the sessions on the books by soldier."""
-    return (await _load(transaction))[1]
-
-
 async def look_after_sessions(bus: Bus, now: datetime) -> Verdict:
     """Take sessions off the books that run no more, and end those on this machine that nobody wants any more."""
     async with bus.transaction() as transaction:
@@ -115,14 +84,14 @@ async def look_after_sessions(bus: Bus, now: datetime) -> Verdict:
         return verdict
 
     async def act(transaction: Transaction) -> None:
-        record, known = await _load(transaction)
+        record, known = await load_sessions(transaction)
         # Somebody else may have taken them off, or the same soldier may have begun anew.
         mine = {soldier for soldier, session in sessions.items() if known.get(soldier) == session}
         gone = mine & {*verdict.orphaned, *verdict.to_kill, *verdict.ended}
         for event in _said(verdict, sessions, gone, killed):
             await say(transaction, event, now)
         if gone:
-            await _save(transaction, record, {each: known[each] for each in known.keys() - gone})
+            await save_sessions(transaction, record, {each: known[each] for each in known.keys() - gone})
 
     await change(bus, act)
     return verdict
@@ -195,15 +164,3 @@ def _kill(session: Session) -> bool:
         if alive:
             _log.warning("session does not end", pid=session.pid, processes=[each.pid for each in alive])
     return True
-
-
-async def _load(transaction: Transaction) -> tuple[Record, dict[str, Session]]:
-    record = await transaction.get(SESSIONS.name, SESSIONS.name)
-    if record is None:
-        return Record(kind=SESSIONS.name, id=SESSIONS.name, state=CURRENT), {}
-    return record, msgspec.convert(record.doc, dict[str, Session])
-
-
-async def _save(transaction: Transaction, record: Record, sessions: Mapping[str, Session]) -> None:
-    document: dict[str, Any] = msgspec.to_builtins(dict(sorted(sessions.items())))
-    await transaction.put(replace(record, doc=document))

@@ -75,11 +75,9 @@ class AnomalySettings(_Section, frozen=True, kw_only=True):
 
 
 class HeartbeatSettings(_Section, frozen=True, kw_only=True):
-    """After how long a silent role counts as dead, and how often it is started again."""
+    """After how long a silent role counts as dead."""
 
     threshold_seconds: _Count = 120
-    restart_after_seconds: _Positive = 30
-    restart_after_seconds_max: _Positive = 900
 
 
 class ChamberlainSettings(_Section, frozen=True, kw_only=True):

@@ -5,39 +5,39 @@ from pathlib import Path
 
 import msgspec
 
-from kingdom.bus.outcome import Defer, Outcome
+from kingdom.bus.outcome import Outcome
 from kingdom.bus.port import Transaction
 from kingdom.bus.received import Received
 from kingdom.chronicle.catalogue import chronicle
 from kingdom.chronicle.events import SoldierCompleted, SoldierSpawned, SoldierTimeout, TaskNeedsHuman
 from kingdom.court.asks import Ask, load_ask, save_ask
-from kingdom.court.chamberlain.sessions import Session, drop_session, note_session
 from kingdom.court.documents import Assignment, AssignmentStatus, MessageType, Urgency
 from kingdom.court.general.ending import drop_sessions, end, is_skipped, judged
 from kingdom.court.general.side_files import keep_memory, keep_sessions
-from kingdom.court.general.staff import Staff, open_assignments, root_of, run_of_root
+from kingdom.court.general.staff import Staff, no_package, open_assignments, root_of, run_of_root
 from kingdom.court.general.taking_on import REJECT
 from kingdom.court.package import Policy
 from kingdom.court.petitions.decision import PetitionState
 from kingdom.court.petitions.petition import grant_waiting, has_open_petitions, petition, petitions_of
 from kingdom.court.records import ASSIGNMENTS, load, save, tell_people
+from kingdom.court.sessions import Session, drop_session, note_session
 from kingdom.court.streams import PetitionSettled, assignment_rested, retry_due
 from kingdom.errors import NotFound
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model import answers, events
+from kingdom.workflow.model.machine import WorkflowStatus
 from kingdom.workflow.model.work import Work, soldier_of
 from kingdom.workflow.model.workflow import Workflow
 from kingdom.workflow.records import load_workflow
 
 _APPROVE = "approve"
-_LOOK_AGAIN = timedelta(seconds=10)
 _QUESTION_LENGTH_MAX = 2000
 
 
 async def work_started(staff: Staff, received: Received[events.WorkStarted], transaction: Transaction) -> None:
     """Note which soldier works for the assignment from now on."""
     workflow, root = await _context(transaction, received.payload.workflow_id)
-    work = _work(workflow, received.payload.work_id)
+    work = workflow.find_work(received.payload.work_id)
     soldier = _soldier(workflow, received.payload.work_id)
     host = workflow.placement.host if workflow.placement else ""
     session = Session(
@@ -57,13 +57,14 @@ async def work_started(staff: Staff, received: Received[events.WorkStarted], tra
 async def work_completed(_: Staff, received: Received[events.WorkCompleted], transaction: Transaction) -> None:
     """Note how a soldier ended; one that reports that there is nothing to do ends the run."""
     workflow, root = await _context(transaction, received.payload.workflow_id)
-    work = _work(workflow, received.payload.work_id)
+    work = workflow.find_work(received.payload.work_id)
     status = str((work.result or {}).get("status", "success")) if work else "success"
     soldier = _soldier(workflow, received.payload.work_id)
     await drop_session(transaction, soldier)
     said = SoldierCompleted(task_id=root.id, soldier_id=soldier, status=status)
     await chronicle(transaction, said, root.target_general)
-    if status == "skipped" and workflow.status in ("RUNNING", "AWAITING") and work is not workflow.works[-1]:
+    goes_on = workflow.status in (WorkflowStatus.RUNNING, WorkflowStatus.AWAITING)
+    if status == "skipped" and goes_on and work is not workflow.works[-1]:
         await lifecycle.cancel(transaction, workflow.id, actor=root.target_general, reason="there is nothing to do")
 
 
@@ -73,7 +74,7 @@ async def query_failed(_: Staff, received: Received[answers.QueryFailed], transa
     if not failed.timed_out:
         return
     workflow, root = await _context(transaction, received.envelope.aggregate_id)
-    seconds = _time_limit(_work(workflow, failed.work_id), failed.task_id)
+    seconds = _time_limit(workflow.find_work(failed.work_id), failed.task_id)
     said = SoldierTimeout(task_id=root.id, soldier_id=_soldier(workflow, failed.work_id), timeout_seconds=seconds)
     await chronicle(transaction, said, root.target_general)
 
@@ -86,7 +87,7 @@ async def agent_petitioned(
     workflow, root = await _context(transaction, received.envelope.aggregate_id)
     package = staff.packages().get(root.target_general)
     if package is None:
-        return _no_package(root)
+        return no_package(root)
     await petition(
         transaction,
         root,
@@ -111,7 +112,7 @@ async def run_awaits(staff: Staff, received: Received[events.WorkflowAwaiting], 
     """Ask a person, and give the slot back until they have answered."""
     workflow, root = await _context(transaction, received.payload.workflow_id)
     found = await open_assignments(transaction, root.id)
-    if workflow.status != "AWAITING" or not found:
+    if workflow.status is not WorkflowStatus.AWAITING or not found:
         return
     record, current = found[-1]
     await drop_sessions(transaction, workflow)
@@ -119,8 +120,9 @@ async def run_awaits(staff: Staff, received: Received[events.WorkflowAwaiting], 
     ask = _ask(staff, workflow, root, current)
     known = await load_ask(transaction, root.id)
     await save_ask(transaction, ask, known[0] if known else None)
-    cost = sum(work.cost_usd for work in workflow.works)
-    waiting = msgspec.structs.replace(current, status=AssignmentStatus.NEEDS_HUMAN, reason=ask.question, cost_usd=cost)
+    waiting = msgspec.structs.replace(
+        current, status=AssignmentStatus.NEEDS_HUMAN, reason=ask.question, cost_usd=workflow.cost_usd
+    )
     await save(transaction, waiting, record)
     await transaction.publish(assignment_rested(current.id))
     said = TaskNeedsHuman(task_id=current.id, question=ask.question)
@@ -158,10 +160,10 @@ async def run_failed(
     """Try again after a while as often as the policy allows, then give up."""
     workflow, root = await _context(transaction, received.payload.workflow_id)
     package = staff.packages().get(root.target_general)
-    if workflow.status != "FAILED" or root.status in ASSIGNMENTS.final:
+    if workflow.status is not WorkflowStatus.FAILED or root.status in ASSIGNMENTS.final:
         return None
     if package is None:
-        return _no_package(root)
+        return no_package(root)
     policy = package.general.policy
     if root.retries >= policy.retries:
         await end(staff, transaction, root.id, AssignmentStatus.FAILED, received.payload.reason, workflow)
@@ -176,7 +178,7 @@ async def run_failed(
 
 async def _conclude(staff: Staff, transaction: Transaction, workflow_id: str) -> None:
     workflow, root = await _context(transaction, workflow_id)
-    if workflow.status != "COMPLETED" or root.status in ASSIGNMENTS.final:
+    if workflow.status is not WorkflowStatus.COMPLETED or root.status in ASSIGNMENTS.final:
         return
     await grant_waiting(transaction, root.id, workflow)
     if await has_open_petitions(transaction, root.id):
@@ -194,7 +196,7 @@ async def _conclude(staff: Staff, transaction: Transaction, workflow_id: str) ->
 
 async def _give_slots_back(transaction: Transaction, workflow: Workflow) -> None:
     """Let others work while the world outside takes its time with what was asked for."""
-    cost = sum(work.cost_usd for work in workflow.works)
+    cost = workflow.cost_usd
     for record, assignment in await open_assignments(transaction, root_of(workflow.id)):
         if assignment.cost_usd != cost:
             await save(transaction, msgspec.structs.replace(assignment, cost_usd=cost), record)
@@ -225,14 +227,9 @@ def _policy(staff: Staff, root: Assignment) -> Policy:
     return package.general.policy if package else Policy()
 
 
-def _no_package(root: Assignment) -> Outcome:
-    """Wait: a package that is being mended must not cost its assignments anything."""
-    return Defer.by(_LOOK_AGAIN, f"{root.target_general} has no package here, or a broken one")
-
-
 def _gate_question(workflow: Workflow, root: Assignment) -> str:
     """Return what a person is asked at a gate: what it is about, and what the agent before it reported."""
-    work = _work(workflow, workflow.gate or "")
+    work = workflow.find_work(workflow.gate or "")
     done = work.definition.name if work else "a step"
     summary = str((work.result or {}).get("summary") or "") if work else ""
     about = ", ".join(str(each) for each in (root.payload.get("key"), root.repo, root.type) if each)
@@ -249,10 +246,6 @@ async def _context(transaction: Transaction, workflow_id: str) -> tuple[Workflow
     return workflow, root
 
 
-def _work(workflow: Workflow, work_id: str) -> Work | None:
-    return workflow.find_work(work_id)
-
-
 def _time_limit(work: Work | None, task_id: str) -> int:
     """Return how many seconds a step could take: its own limit, else that of its Work."""
     own = [task.definition.timeout_seconds for task in work.tasks if task.id == task_id] if work else []
@@ -260,5 +253,5 @@ def _time_limit(work: Work | None, task_id: str) -> int:
 
 
 def _soldier(workflow: Workflow, work_id: str) -> str:
-    work = _work(workflow, work_id)
+    work = workflow.find_work(work_id)
     return soldier_of(work.agent.session) if work and work.agent.session else ""

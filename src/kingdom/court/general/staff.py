@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import msgspec
 
+from kingdom.bus.outcome import Defer
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import Query, Record
 from kingdom.court.documents import Assignment
@@ -17,6 +18,8 @@ from kingdom.court.records import ASSIGNMENTS
 # Runs that a General asks for are told of by this name.
 ASKER = "court"
 _RUN = "wf-"
+# After so long it is looked again whether something can begin.
+LOOK_AGAIN = timedelta(seconds=10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,3 +66,8 @@ async def open_assignments(transaction: Transaction, root_id: str) -> list[tuple
     ]
     # Not by id: the thousandth of a day would come before the second.
     return sorted(unfinished, key=lambda each: (each[1].created_at, each[1].root != "", each[1].id))
+
+
+def no_package(assignment: Assignment) -> Defer:
+    """Wait: a package that is being mended must not cost its assignments anything."""
+    return Defer.by(LOOK_AGAIN, f"{assignment.target_general} has no package here, or a broken one")

@@ -1,7 +1,6 @@
 """A General takes an assignment on: a run is made from its template, or goes on with what a person answered."""
 
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 
 import msgspec
@@ -15,7 +14,7 @@ from kingdom.chronicle.events import TaskStarted
 from kingdom.court.documents import Assignment, AssignmentStatus, ExternalEvent
 from kingdom.court.general.ending import end
 from kingdom.court.general.side_files import keep_prompts
-from kingdom.court.general.staff import ASKER, Staff, run_of
+from kingdom.court.general.staff import ASKER, LOOK_AGAIN, Staff, no_package, run_of
 from kingdom.court.memory import load_memory
 from kingdom.court.package import Package
 from kingdom.court.prompt import context_of, git_id_of, needs_repo, render_template
@@ -24,6 +23,7 @@ from kingdom.court.streams import AssignmentGiven, RetryDue
 from kingdom.errors import IllegalTransition, Misconfigured, NotFound, Permanent, Transient
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model.git import Git
+from kingdom.workflow.model.machine import WorkflowStatus
 from kingdom.workflow.model.operations import Auto, Continue
 from kingdom.workflow.model.template import WorkflowTemplate
 from kingdom.workflow.model.workflow import Workflow
@@ -34,7 +34,6 @@ from kingdom.workflow.templates import with_base_branches
 RESUME = "resume"
 # What a person chooses at an approval gate to end the run instead.
 REJECT = "reject"
-_LOOK_AGAIN = timedelta(seconds=10)
 
 
 async def take_on(staff: Staff, received: Received[AssignmentGiven], transaction: Transaction) -> Outcome | None:
@@ -44,7 +43,7 @@ async def take_on(staff: Staff, received: Received[AssignmentGiven], transaction
         return None
     package = staff.packages().get(assignment.target_general)
     if package is None:
-        return Defer.by(_LOOK_AGAIN, f"{assignment.target_general} has no package here, or a broken one")
+        return no_package(assignment)
     now = staff.clock()
     begun = msgspec.structs.replace(
         assignment, status=AssignmentStatus.IN_PROGRESS, started_at=now, workflow_id=run_of(assignment)
@@ -55,7 +54,7 @@ async def take_on(staff: Staff, received: Received[AssignmentGiven], transaction
         else:
             await _begin(staff, transaction, begun, package)
     except Transient as error:
-        return Defer.by(_LOOK_AGAIN, str(error))
+        return Defer.by(LOOK_AGAIN, str(error))
     except (NotFound, Misconfigured, Permanent) as error:
         await save(transaction, begun, record)
         await chronicle(transaction, TaskStarted(task_id=assignment.id), assignment.target_general)
@@ -70,7 +69,7 @@ async def try_again(_: Staff, received: Received[RetryDue], transaction: Transac
     """Let the run of an assignment go on, at first where it stopped and then behind its last checkpoint."""
     _record, root = await load(transaction, Assignment, received.payload.task_id)
     _record, workflow = await load_workflow(transaction, run_of(root))
-    if workflow.status != "FAILED" or root.status in ASSIGNMENTS.final:
+    if workflow.status is not WorkflowStatus.FAILED or root.status in ASSIGNMENTS.final:
         return None
     try:
         if root.retries > 1:
@@ -79,7 +78,7 @@ async def try_again(_: Staff, received: Received[RetryDue], transaction: Transac
             # What a person answered and an agent has done is kept, unless that fails again.
             await _continue(transaction, workflow, "", root.target_general)
     except Transient as error:
-        return Defer.by(_LOOK_AGAIN, str(error))
+        return Defer.by(LOOK_AGAIN, str(error))
     return None
 
 

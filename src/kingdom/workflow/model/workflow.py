@@ -169,6 +169,11 @@ class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
         return next((work for work in self.works if not work.is_finished), None)
 
     @property
+    def cost_usd(self) -> float:
+        """Return what its agents have cost so far."""
+        return sum(work.cost_usd for work in self.works)
+
+    @property
     def is_quiet(self) -> bool:
         """Tell whether its host has nothing to answer that could change it."""
         rolling = self.resumption is not None and self.resumption.in_flight

@@ -19,7 +19,6 @@ from kingdom.court.chamberlain.health import CPU, DISK, MEMORY
 from kingdom.court.chamberlain.records import KINDS as OWN_KINDS
 from kingdom.court.chamberlain.sensor import Sensor
 from kingdom.court.chamberlain.settings import ChamberlainSettings
-from kingdom.court.chamberlain.supervision import Supervisor
 from kingdom.court.documents import Assignment, AssignmentStatus, EventStatus, ExternalEvent, Message, Priority
 from kingdom.court.envoy.records import ENVOYS
 from kingdom.court.heartbeat import HEARTBEATS
@@ -50,21 +49,6 @@ class FakeSensor(Sensor):
         return dict(self.used)
 
 
-class FakeSupervisor(Supervisor):
-    """Starts roles by counting them."""
-
-    def __init__(self, *roles: str) -> None:
-        self.restarted: list[str] = []
-        self._roles = roles
-
-    def roles(self) -> tuple[str, ...]:
-        return self._roles
-
-    async def restart(self, role: str) -> int:
-        self.restarted.append(role)
-        return 4000 + len(self.restarted)
-
-
 class House:
     """A store, a directory and a clock, and as many Chamberlains as a test wants."""
 
@@ -74,7 +58,6 @@ class House:
         self.directory = directory
         self.now = START
         self.sensor = FakeSensor()
-        self.supervisor = FakeSupervisor("king", "gen-pr")
 
     def forward(self, **by: float) -> datetime:
         self.now += timedelta(**by)
@@ -82,7 +65,7 @@ class House:
 
     def chamberlain(self, bus: Bus | None = None, **options: Any) -> Chamberlain:
         settings = options.pop("settings", ChamberlainSettings())
-        defaults = {"sensor": self.sensor, "supervisor": self.supervisor, "directory": self.directory}
+        defaults = {"sensor": self.sensor, "directory": self.directory}
         chosen = {**defaults, "zone": SEOUL, "clock": lambda: self.now, **options}
         return Chamberlain(bus or self.bus, self.operations, settings, **chosen)
 

@@ -15,10 +15,10 @@ import pytest
 
 from kingdom.bus import Bus, Record
 from kingdom.court.chamberlain.retention import clean_up, with_retention
-from kingdom.court.chamberlain.sessions import Session, note_session
 from kingdom.court.chamberlain.settings import RetentionSettings
 from kingdom.court.documents import AssignmentStatus, EventStatus
 from kingdom.court.records import SEEN
+from kingdom.court.sessions import Session, note_session
 from kingdom.court.streams import TOPOLOGY
 from kingdom.workflow.model.machine import AgentStatus
 from tests.contract.backends import BackendUnderTest

@@ -11,14 +11,9 @@ from datetime import UTC, datetime, timedelta
 import psutil
 import pytest
 
-from kingdom.court.chamberlain.sessions import (
-    Session,
-    drop_session,
-    known_sessions,
-    look_after_sessions,
-    note_session,
-)
+from kingdom.court.chamberlain.sessions import look_after_sessions
 from kingdom.court.documents import AssignmentStatus
+from kingdom.court.sessions import Session, drop_session, known_sessions, note_session
 from kingdom.workflow.hosts import register_host, retire_host
 from kingdom.workflow.model.host import Host
 from kingdom.workflow.model.machine import AgentStatus

@@ -4,7 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from kingdom.court.chamberlain.sessions import GRACE, Circumstances, Session, Verdict, judge
+from kingdom.court.chamberlain.sessions import GRACE, Circumstances, Verdict, judge
+from kingdom.court.sessions import Session
 
 NOW = datetime(2026, 2, 7, 10, tzinfo=UTC)
 SOLDIER = "soldier-1-1"
