@@ -45,8 +45,13 @@ def children(up: Running) -> dict[str, int]:
 
 @pytest.mark.slow
 def test_all_roles_run_come_back_and_end_together(files: Terminal, settings: str) -> None:
+    assert files.run("general", "install", "gen-hello").code == 0
     with files.start("up", "--config", settings, "--json-logs") as up:
         roles_started(up, len(ORDER))
+        done = files.run("event", "send", "--type", "demo.hello", "--wait")
+        assert (done.code, "ended: completed" in done.out) == (0, True), done
+        unwanted = files.run("event", "send", "--type", "demo.nothing", "--wait")
+        assert (unwanted.code, "ended: unrouted, no General subscribes to it" in unwanted.out) == (0, True), unwanted
         before = children(up)
         assert sorted(before) == sorted(ORDER)
         again = files.run("up", "--config", settings)

@@ -1,14 +1,15 @@
 """`kingdom event …`: what happened outside, as the court keeps it."""
 
+import asyncio
 from functools import partial
 from typing import Annotated, Any
 
 import msgspec
 import typer
 
-from kingdom.bus.port import Transaction
+from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import Query, Record
-from kingdom.cli import inputs
+from kingdom.cli import exit_code, inputs
 from kingdom.cli.command import Call, command
 from kingdom.cli.court import COURT, ConfigFile, EventId, in_court
 from kingdom.clock import utc_now
@@ -21,6 +22,7 @@ from kingdom.workflow.records import change, each
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="What happened outside, as the court keeps it.")
 _SOURCE = "cli"
+_LOOK_SECONDS = 0.2
 
 
 @command(app, "list")
@@ -83,8 +85,9 @@ async def send(
     payload: Annotated[str, typer.Option(help="What is known of it, a JSON object: the text, @file or -.")] = "",
     priority: Annotated[Priority | None, typer.Option(help="How much it matters; else normal.")] = None,
     event_id: Annotated[str, typer.Option("--id", help="Its id; the same id twice is the same event.")] = "",
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until it has ended; exit 1 if it failed.")] = False,
     config: ConfigFile = None,
-) -> None:
+) -> int | None:
     """Tell the court of an event, as if it had happened outside.
 
     Options fill in or replace what the document says.
@@ -112,9 +115,17 @@ async def send(
     async with call.bus(COURT) as bus:
         if not await change(bus, partial(receive, event=event, actor=call.settings.actor)):
             raise Conflict(f"event {event.id} was seen already: give it another id")
+        if wait:
+            call.output.note(f"{event.id} waits for the King. What becomes of it: kingdom why {event.id}")
+            event = await _ended(bus, event.id)
     if call.output.json:
         call.output.document(event)
-    call.output.say(f"{event.id} waits for the King. What becomes of it: kingdom why {event.id}")
+    if wait:
+        how = event.outcome or event.status
+        call.output.say(f"{event.id} ended: {how}{f', {event.reason}' if event.reason else ''}.")
+    else:
+        call.output.say(f"{event.id} waits for the King. What becomes of it: kingdom why {event.id}")
+    return exit_code.FAILED if event.status is EventStatus.FAILED else None
 
 
 @command(app, "reroute")
@@ -163,6 +174,16 @@ def _read(record: Record) -> ExternalEvent:
 def _row(event: ExternalEvent) -> tuple[object, ...]:
     generals = ", ".join(route.general for route in event.routes) or None
     return (event.id, event.type, event.repo, event.priority, event.status, event.outcome or None, generals)
+
+
+async def _ended(bus: Bus, event_id: str) -> ExternalEvent:
+    """Wait until an event has ended, however long that takes."""
+    while True:
+        async with bus.transaction() as transaction:
+            _, event = await load(transaction, ExternalEvent, event_id)
+        if event.status in EVENTS.final:
+            return event
+        await asyncio.sleep(_LOOK_SECONDS)
 
 
 def _text(value: object) -> str:
