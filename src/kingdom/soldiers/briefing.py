@@ -31,6 +31,7 @@ class Briefing(Generic[C]):
 
     command: C
     accepted: Record
+    general: str
     work: Work | None
     ended: bool
     trees: dict[str, Tree]
@@ -57,6 +58,7 @@ async def brief(
     return Briefing(
         command=command,
         accepted=accepted,
+        general=workflow.general,
         work=work,
         ended=workflow.status in workflow.machine.final or workflow.deleted_at is not None,
         trees=await _trees(transaction, workflow, command, folders),

@@ -96,7 +96,7 @@ async def start_agent(tools: Tools, briefing: Briefing[commands.StartAgent]) -> 
     command, work = briefing.command, briefing.work
     if work is None:
         raise ProgramFailed(f"the run has no work {command.work_id} any more")
-    space = tools.folders.space(command.workflow_id, command.work_space_id)
+    space = tools.folders.space(briefing.general, command.work_space_id)
     trees = briefing.some_trees(*command.work_tree_ids)
     work_space.lay_out(space, tools.folders.run(command.workflow_id), work, trees, briefing.reports)
     tools.say(Statement(workflow_id=command.workflow_id, answers=(answer(command, answers.WorkSpaceCreated),)))
@@ -157,7 +157,7 @@ async def verify_work(tools: Tools, briefing: Briefing[commands.VerifyWork]) -> 
     """Commit what the agent left, then run the checks of the Work in its WorkSpace."""
     command, work = briefing.command, briefing.work
     await tools.trees.commit(briefing.some_trees(*command.work_tree_ids), _message(briefing))
-    space = tools.folders.space(command.workflow_id, (work and work.work_space_id) or "")
+    space = tools.folders.space(briefing.general, (work and work.work_space_id) or "")
     for check in command.commands:
         finished = await run_program(
             ["/bin/sh", "-c", check],
@@ -190,7 +190,7 @@ async def roll_back(tools: Tools, briefing: Briefing[commands.RollBack]) -> Stat
     rescue = f"{command.workflow_id}/{command.attempt}"
     refs = await tools.trees.roll_back(trees, command.commits, command.to_base, rescue)
     for space in command.work_space_ids:
-        work_space.remove(tools.folders.space(command.workflow_id, space))
+        work_space.remove(tools.folders.space(briefing.general, space))
     return _said(briefing, answer(command, answers.RolledBack, rescue_refs=refs))
 
 
@@ -251,7 +251,7 @@ def _launch(tools: Tools, briefing: Briefing[commands.StartAgent]) -> Launch:
     soldier_id = soldier_id or f"soldier-{int(time.time())}-{secrets.randbelow(10**6):06d}"
     return Launch(
         soldier_id=soldier_id,
-        work_space=tools.folders.space(command.workflow_id, command.work_space_id),
+        work_space=tools.folders.space(briefing.general, command.work_space_id),
         model=command.model,
         session=token or None,
         transcript=tools.folders.transcript(soldier_id),

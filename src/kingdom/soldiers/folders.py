@@ -4,13 +4,15 @@ import secrets
 import shutil
 from pathlib import Path
 
+_PEOPLE = "people"
+
 
 class Folders:
     """The paths below the directory of one host.
 
     repositories/{git}.git                 a bare clone per repository
     runs/{workflow}/trees/{tree}           the checkouts of a run
-    runs/{workflow}/spaces/{work space}    where an agent runs: links to checkouts and reports, its instructions
+    workspace/{general}/{work space}       where an agent runs: links to checkouts and reports, its instructions
     runs/{workflow}/reports/               every version of every report
     logs/sessions/{soldier}.json, .err     transcripts
     """
@@ -19,6 +21,7 @@ class Folders:
         self.directory = directory.resolve()
         self.repositories = self.directory / "repositories"
         self.runs = self.directory / "runs"
+        self.spaces = self.directory / "workspace"
         self.sessions = self.directory / "logs" / "sessions"
         self.lock = self.directory / "host.lock"
 
@@ -46,14 +49,16 @@ class Folders:
     def remove_run(self, workflow_id: str) -> None:
         """Remove the folder of a run that has ended and has no checkout any more; its reports are in the store."""
         shutil.rmtree(self.run(workflow_id), ignore_errors=True)
+        for space in self.spaces.glob(f"*/{workflow_id}-w*-space*"):
+            shutil.rmtree(space, ignore_errors=True)
 
     def tree(self, workflow_id: str, tree_id: str) -> Path:
         """Return the folder of a checkout."""
         return self.run(workflow_id) / "trees" / tree_id
 
-    def space(self, workflow_id: str, work_space_id: str) -> Path:
-        """Return the folder of a WorkSpace."""
-        return self.run(workflow_id) / "spaces" / work_space_id
+    def space(self, general: str, work_space_id: str) -> Path:
+        """Return the folder of a WorkSpace of a General, or of a run that a person started."""
+        return self.spaces / (general or _PEOPLE) / work_space_id
 
     def home(self, workflow_id: str) -> Path:
         """Return the home directory of the agents of a run."""

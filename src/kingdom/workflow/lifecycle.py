@@ -49,9 +49,10 @@ async def run(
     actor: str,
     name: str = "",
     asker: str = "",
+    general: str = "",
 ) -> Workflow:
     """Make a run from a template at hand and start it, all in one step; where that fails, nothing was written."""
-    step = operations.create(template, workflow_id, utc_now(), name=name, asker=asker)
+    step = operations.create(template, workflow_id, utc_now(), name=name, asker=asker, general=general)
     await _find_host(transaction, step)
     operations.start(step)
     await _check_resources(transaction, step.workflow)

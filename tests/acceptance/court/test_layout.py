@@ -16,6 +16,7 @@ pytestmark = [
 
 _EVENT, _TASK, _MESSAGE = r"evt-[a-z]+-[\w.:+-]+", r"task-\d{8}-\d{3,}", r"msg-\d{8}-\d{3,}"
 _SOLDIER, _RUN, _NAME = r"soldier-\d+-\d+", rf"wf-{_TASK}", r"[\w%.@-]+"
+_SPACE = rf"workspace/gen-[\w-]+/{_RUN}-w\d+-space\d+"
 
 # Every directory of the source documents whose files come and go within moments.
 DIRECTORIES = ("queue/tasks/pending", "queue/messages/pending")
@@ -48,15 +49,14 @@ DOCUMENTED = (
     r"state/envoy/report-sent\.json",
     r"state/envoy/heartbeat",
     r"state/king/heartbeat",
-    # Records are JSON, so these two have an ending that the document leaves out.
-    r"state/king/task-seq\.json",
-    r"state/king/msg-seq\.json",
+    r"state/king/task-seq",
+    r"state/king/msg-seq",
     r"state/king/schedule-sent\.json",
     rf"state/sentinel/seen/{_EVENT}",
     r"state/sessions\.json",
     # One work space per Work, since soldiers of one General work at the same time.
-    rf"runs/{_RUN}/spaces/{_RUN}-w\d+-space\d+/CLAUDE\.md",
-    rf"runs/{_RUN}/spaces/{_RUN}-w\d+-space\d+/\.kingdom-task\.json",
+    rf"{_SPACE}/CLAUDE\.md",
+    rf"{_SPACE}/\.kingdom-task\.json",
 )
 # What the layout has beyond them: the bus, the records of which the documents do not speak, the soldiers' own.
 OWN = (
@@ -74,7 +74,8 @@ OWN = (
     rf"state/sentinel/(cursors|places|tickets)(/ended)?(/{_NAME}\.json)?",
     r"host\.(lock|id)",
     rf"repositories/{_NAME}\.(lock|git(/.+)?)",
-    rf"runs/{_RUN}(/(trees|spaces|reports|home)(/.+)?)?",
+    rf"{_SPACE}(/.+)?",
+    rf"runs/{_RUN}(/(trees|reports|home)(/.+)?)?",
 )
 
 

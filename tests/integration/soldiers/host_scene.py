@@ -312,7 +312,7 @@ class HostScene:
     def space(self, workflow: Workflow, work: Work, host: str = "host-a") -> Path:
         """Return the WorkSpace of a Work."""
         assert work.work_space_id is not None
-        return self.folders(host).space(workflow.id, work.work_space_id)
+        return self.folders(host).space(workflow.general, work.work_space_id)
 
     def processes(self, words: str = "") -> list[str]:
         """Return the command lines of all that agents run, and of agents themselves, with certain words."""

@@ -14,6 +14,9 @@ from kingdom.errors import Misconfigured
 STATUS_DIRECTORIES: Mapping[str, str] = {"PENDING": "pending", "PROCESSING": "processing", "DEAD": "dead"}
 # Dedup scopes that the source documents give a place of their own.
 _SCOPE_DIRECTORIES: Mapping[str, str] = {"seen": "state/sentinel/seen"}
+# Records whose files they name without an ending.
+_WITHOUT_ENDING = frozenset({"state/king/task-seq", "state/king/msg-seq"})
+_ENDING = ".json"
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _NAME_MAX = 200
 _HASH_MARK = "%h"
@@ -95,8 +98,6 @@ class Layout:
         self.once = f"{root}/bus/once"
         self.logs = f"{root}/logs"
         self.log = f"{root}/logs/events.log"
-        self.sessions = f"{root}/state/sessions.json"
-        self.statistics = f"{root}/logs/analysis/stats.json"
 
     def fixed_directories(self) -> tuple[str, ...]:
         """Return the directories that exist from the first moment on."""
@@ -160,34 +161,20 @@ class Layout:
         """Return the files of a stream's events that have ended, by day."""
         return _plain_files(f"{self.stream(stream)}/done", _DAY)
 
-    def result(self, task_id: str, part: str = "") -> str:
-        """Return the result of a task, or a part beside it: `raw`, `soldier-id` or `session-id`."""
-        suffix = {"": ".json", "raw": "-raw.json", "soldier-id": "-soldier-id", "session-id": "-session-id"}[part]
-        return f"{self.root}/state/results/{file_name(task_id)}{suffix}"
-
-    def prompt(self, task_id: str) -> str:
-        """Return the prompt that a task began with."""
-        return f"{self.root}/state/prompts/{file_name(task_id)}.md"
-
-    def role_state(self, role: str, name: str) -> str:
-        """Return a file in which a role keeps something of its own, such as its heartbeat."""
-        return f"{self.root}/state/{file_name(role)}/{file_name(name)}"
-
-    def role_log(self, name: str) -> str:
-        """Return a log for people: system, tasks or metrics."""
-        return f"{self.logs}/{file_name(name)}.log"
-
-    def session_log(self, soldier_id: str, suffix: str) -> str:
-        """Return what an agent session has said (`json`) or complained about (`err`)."""
-        return f"{self.logs}/sessions/{file_name(soldier_id)}.{file_name(suffix)}"
-
-    def workspace(self, general: str) -> str:
-        """Return the directory below which the sessions of a General work."""
-        return f"{self.root}/workspace/{file_name(general)}"
-
     def record(self, directory: str, record_id: str) -> str:
         """Return the file of a record in the directory of its state."""
-        return f"{self.root}/{directory}/{file_name(record_id)}.json"
+        return f"{self.root}/{directory}/{self.record_name(directory, record_id)}"
+
+    @staticmethod
+    def record_name(directory: str, record_id: str) -> str:
+        """Return how the file of a record is called."""
+        name = file_name(record_id)
+        return name if f"{directory}/{name}" in _WITHOUT_ENDING else f"{name}{_ENDING}"
+
+    @staticmethod
+    def is_record_name(directory: str, name: str) -> bool:
+        """Tell whether a file can be a record by its name."""
+        return name.endswith(_ENDING) or f"{directory}/{name}" in _WITHOUT_ENDING
 
     @staticmethod
     def record_directories(kind: RecordKind) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import msgspec
 from kingdom.backends.files.bodies import EndedEvent, document, maybe, moment, read_document
 from kingdom.backends.files.books import StreamBook
 from kingdom.backends.files.entry import PENDING, Card, Row, Stored
-from kingdom.backends.files.layout import file_name, id_of_name, is_unfinished
+from kingdom.backends.files.layout import id_of_name, is_unfinished
 from kingdom.backends.files.log import read_log
 from kingdom.backends.files.store import Store
 from kingdom.bus.envelope import Envelope
@@ -120,9 +120,10 @@ class Contents:
     def _damaged_records(self) -> Iterator[str]:
         """Yield what lies among the records and is no document: it may have been one of them."""
         for name, kind in self._store.kinds.items():
-            known = {f"{file_name(card.id)}.json" for card in self._store.shelf.cards(name)}
-            for directory in self._store.layout.record_directories(kind):
-                for path in Path(self._store.layout.root, directory).glob("*.json"):
+            layout, cards = self._store.layout, self._store.shelf.cards(name)
+            for directory in layout.record_directories(kind):
+                known = {layout.record_name(directory, card.id) for card in cards}
+                for path in Path(layout.root, directory).glob("*.json"):
                     if path.name not in known and not is_unfinished(path.name) and path.is_file():
                         try:
                             read_document(path.read_bytes())

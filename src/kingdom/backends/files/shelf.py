@@ -12,7 +12,7 @@ import structlog
 from kingdom.backends.files.bodies import read_card, read_document, with_card
 from kingdom.backends.files.disk import read_file
 from kingdom.backends.files.entry import Card, Entry
-from kingdom.backends.files.layout import file_name, id_of_name
+from kingdom.backends.files.layout import id_of_name
 from kingdom.backends.files.tree import Tree
 from kingdom.bus.record import Query, Record, RecordKind
 from kingdom.errors import Transient
@@ -156,14 +156,21 @@ class Shelf:
     def _scan(self, kind: RecordKind) -> Iterator[Card]:
         """Yield the cards of all files that are records of a kind; what else lies there is left alone."""
         for directory in self._layout.record_directories(kind):
-            for name in _names(f"{self._layout.root}/{directory}"):
+            for name in self._names(directory):
                 path = f"{self._layout.root}/{directory}/{name}"
                 try:
                     found = self._read(kind, directory, id_of_name(name.removesuffix(_SUFFIX)), path)
                 except (PermissionError, msgspec.MsgspecError):
                     continue
-                if found and found[0].id and file_name(found[0].id) + _SUFFIX == name:
+                if found and found[0].id and self._layout.record_name(directory, found[0].id) == name:
                     yield found[0]
+
+    def _names(self, directory: str) -> list[str]:
+        try:
+            names = os.listdir(f"{self._layout.root}/{directory}")
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return [name for name in names if self._layout.is_record_name(directory, name)]
 
     def _look(self, kind_name: str, record_id: str) -> tuple[Card, bytes] | None:
         """Return the card of a record and what its file holds; raises Transient where that cannot be read."""
@@ -229,13 +236,6 @@ class Shelf:
             updated_at=changed_at,
             ended_at=changed_at if states[0] in kind.final else None,
         )
-
-
-def _names(directory: str) -> list[str]:
-    try:
-        return [name for name in os.listdir(directory) if name.endswith(_SUFFIX)]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
 
 
 def _take_out(items: list, item: object) -> None:  # type: ignore[type-arg]

@@ -234,11 +234,8 @@ class Tree:
 
     def record_path(self, kind: RecordKind, record_id: str) -> str | None:
         """Return the file of a record, whatever its state, or None."""
-        name = f"{file_name(record_id)}.json"
-        for directory in self.layout.record_directories(kind):
-            if os.path.exists(path := f"{self.layout.root}/{directory}/{name}"):
-                return path
-        return None
+        paths = (self.layout.record(directory, record_id) for directory in self.layout.record_directories(kind))
+        return next(filter(os.path.exists, paths), None)
 
     def body(self, row: Row) -> msgspec.Raw | None:
         """Return what an event carries, from its file; None where that cannot be read."""

@@ -85,8 +85,10 @@ async def try_again(_: Staff, received: Received[RetryDue], transaction: Transac
 async def _begin(staff: Staff, transaction: Transaction, assignment: Assignment, package: Package) -> None:
     template = await _rendered(transaction, assignment, package)
     name = f"{assignment.type} {assignment.id}"
-    actor = assignment.target_general
-    workflow = await lifecycle.run(transaction, template, run_of(assignment), actor=actor, name=name, asker=ASKER)
+    general = assignment.target_general
+    workflow = await lifecycle.run(
+        transaction, template, run_of(assignment), actor=general, name=name, asker=ASKER, general=general
+    )
     if staff.directory:
         keep_prompts(transaction, staff.directory, assignment.root_id, workflow)
 

@@ -37,11 +37,19 @@ class Continue(msgspec.Struct, frozen=True):
 ResumeFrom = Auto | FromCheckpoint | FromBase | Continue
 
 
-def create(template: WorkflowTemplate, workflow_id: str, at: datetime, name: str = "", asker: str = "") -> Step:
+def create(
+    template: WorkflowTemplate,
+    workflow_id: str,
+    at: datetime,
+    *,
+    name: str = "",
+    asker: str = "",
+    general: str = "",
+) -> Step:
     """Return the first step of a new Workflow, copied from a template, under a name of its own if one is given."""
     if template.deleted:
         raise IllegalTransition(f"template {template.id}", "DELETED", "no workflow can be made from it", ())
-    step = Step(Workflow.copied_from(template, workflow_id, at, name, asker), at=at)
+    step = Step(Workflow.copied_from(template, workflow_id, at, name=name, asker=asker, general=general), at=at)
     step.say(WorkflowCreated(workflow_id=workflow_id))
     return step
 

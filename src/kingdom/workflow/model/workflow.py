@@ -85,6 +85,8 @@ class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
     description: str = ""
     # Who asked for it and is told of what happens to it, by a stream of its own.
     asker: str = ""
+    # The General whose soldiers do it; what a person started has none.
+    general: str = ""
     git_refs: tuple[GitRef, ...] = ()
     mcp_server_refs: tuple[McpServerRef, ...] = ()
     policy: Policy = Policy()
@@ -112,13 +114,21 @@ class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
 
     @classmethod
     def copied_from(
-        cls, template: WorkflowTemplate, workflow_id: str, at: datetime, name: str = "", asker: str = ""
+        cls,
+        template: WorkflowTemplate,
+        workflow_id: str,
+        at: datetime,
+        *,
+        name: str = "",
+        asker: str = "",
+        general: str = "",
     ) -> "Workflow":
         """Return a new Workflow that owes the template nothing."""
         workflow = cls(
             id=workflow_id,
             name=name or template.name,
             asker=asker,
+            general=general,
             description=template.description,
             git_refs=template.git_refs,
             mcp_server_refs=template.mcp_server_refs,

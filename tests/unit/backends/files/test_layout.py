@@ -94,43 +94,15 @@ def test_a_name_that_must_be_told_from_its_directory_is_refused_where_it_is_too_
         LAYOUT.stream("x" * 300) if what == "stream" else LAYOUT.once_scope("x" * 300)
 
 
-def test_every_path_of_the_source_documents_has_its_place() -> None:
+def test_records_and_keys_lie_where_the_source_documents_say() -> None:
     found = {
-        LAYOUT.record("queue/events/pending", "evt-github-1"),
-        LAYOUT.result("task-20260207-001"),
-        LAYOUT.result("task-20260207-001", "raw"),
-        LAYOUT.result("task-20260207-001", "soldier-id"),
-        LAYOUT.result("task-20260207-001", "session-id"),
-        LAYOUT.prompt("task-20260207-001"),
-        LAYOUT.role_state("king", "heartbeat"),
-        LAYOUT.role_state("envoy", "thread-mappings.json"),
-        LAYOUT.once_key("seen", "evt-github-1"),
-        LAYOUT.sessions,
-        LAYOUT.log,
-        LAYOUT.statistics,
-        LAYOUT.role_log("system"),
-        LAYOUT.session_log("soldier-1707300000-1", "json"),
-        LAYOUT.session_log("soldier-1707300000-1", "err"),
-        LAYOUT.workspace("gen-pr"),
+        LAYOUT.record("queue/events/pending", "evt-github-1"): "queue/events/pending/evt-github-1.json",
+        LAYOUT.record("state/king", "task-seq"): "state/king/task-seq",
+        LAYOUT.record("state/king", "msg-seq"): "state/king/msg-seq",
+        LAYOUT.once_key("seen", "evt-github-1"): "state/sentinel/seen/evt-github-1",
+        LAYOUT.log: "logs/events.log",
     }
-    assert {path.removeprefix("/realm/") for path in found} == {
-        "queue/events/pending/evt-github-1.json",
-        "state/results/task-20260207-001.json",
-        "state/results/task-20260207-001-raw.json",
-        "state/results/task-20260207-001-soldier-id",
-        "state/results/task-20260207-001-session-id",
-        "state/prompts/task-20260207-001.md",
-        "state/king/heartbeat",
-        "state/envoy/thread-mappings.json",
-        "state/sentinel/seen/evt-github-1",
-        "state/sessions.json",
-        "logs/events.log",
-        "logs/analysis/stats.json",
-        "logs/system.log",
-        "logs/sessions/soldier-1707300000-1.json",
-        "logs/sessions/soldier-1707300000-1.err",
-        "workspace/gen-pr",
-    }
+    assert {path.removeprefix("/realm/") for path in found} == set(found.values())
 
 
 @pytest.mark.parametrize(
