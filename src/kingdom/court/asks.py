@@ -56,8 +56,10 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             return self.due_at
         return min(self.asked_at + (WARNED_AFTER if self.reminded_at else REMINDED_AFTER), self.due_at)
 
-    def refuses(self, person: str, text: str) -> str:
-        """Return why this is no answer to it, or nothing where it is one."""
+    def refuses(self, person: str, text: str, asked_at: str = "") -> str:
+        """Return why this is no answer to it, or nothing where it is one; `asked_at` names the question it is for."""
+        if asked_at and asked_at != self.asked_at.isoformat():
+            return "that question is over"
         if self.status is AskStatus.ANSWERED:
             return f"the question was answered already, by {self.answered_by or 'somebody'}"
         if self.status is AskStatus.EXPIRED:

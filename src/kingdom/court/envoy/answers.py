@@ -21,7 +21,10 @@ OVER = "This question is over."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a person said to a question, and when: the same moment is the same answer."""
+    """What a person said to a question, and when: the same moment is the same answer.
+
+    `asked_at` tells which question of the assignment it is for; nothing means the one that is asked now.
+    """
 
     source: str
     task_id: str
@@ -29,6 +32,7 @@ class Answer:
     person: str
     at: str
     thread_ts: str = ""
+    asked_at: str = ""
 
     @property
     def event_id(self) -> str:
@@ -70,7 +74,7 @@ async def take_answer(transaction: Transaction, answer: Answer, now: datetime) -
     ask = await find_ask(transaction, answer.task_id)
     if ask is None:
         return Taken(is_new=False, refusal=f"{answer.task_id} asks nothing")
-    if refusal := ask.refuses(answer.person, answer.text):
+    if refusal := ask.refuses(answer.person, answer.text, answer.asked_at):
         return Taken(is_new=False, refusal=refusal)
     event = ExternalEvent(
         id=answer.event_id,
@@ -82,6 +86,7 @@ async def take_answer(transaction: Transaction, answer: Answer, now: datetime) -
             "text": answer.text,
             "user": answer.person,
             "thread_ts": answer.thread_ts,
+            "asked_at": ask.asked_at.isoformat(),
         },
         priority=Priority.HIGH,
         created_at=now,

@@ -20,7 +20,6 @@ _DIRECT = "im"
 # Everything else under the name of a message is a change of one, or a machine's.
 _SPOKEN = frozenset({None, "file_share", "thread_broadcast"})
 _NEEDED = ("channel", "user", "ts")
-_OVER = "that question is over"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +73,7 @@ async def hear(transaction: Transaction, said: Said, now: datetime) -> Taken:
 
 
 async def hear_click(transaction: Transaction, click: Clicked, now: datetime) -> Taken:
-    """Take a click for an answer, unless its button stands under an earlier question."""
+    """Take a click for an answer to the question that its button stands under."""
     chosen = click.choice
     answer = Answer(
         source=SLACK,
@@ -83,10 +82,8 @@ async def hear_click(transaction: Transaction, click: Clicked, now: datetime) ->
         person=click.user,
         at=click.ts,
         thread_ts=click.thread_ts,
+        asked_at=chosen.asked_at,
     )
-    awaited = (await entries(transaction, Awaited)).get(chosen.task_id)
-    if awaited and awaited.msg_id != chosen.msg_id:
-        return Taken(is_new=False, refusal=_OVER)
     return await _take(transaction, answer, now)
 
 

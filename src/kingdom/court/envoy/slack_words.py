@@ -51,7 +51,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """What a button says when it is clicked: which question of which assignment, and the answer."""
 
     task_id: str
-    msg_id: str
+    asked_at: str
     choice: str
 
 
@@ -111,11 +111,11 @@ def _sections(text: str) -> list[dict[str, Any]]:
 
 
 def _buttons(message: Message) -> list[dict[str, Any]]:
-    task_id = str(message.context.get("task_id") or "")
+    task_id, asked_at = (str(message.context.get(name) or "") for name in ("task_id", "asked_at"))
     elements: list[dict[str, Any]] = []
     for number, choice in enumerate(message.context.get("choices") or ()):
         text = str(choice)
-        value = msgspec.json.encode(Choice(task_id=task_id, msg_id=message.id, choice=text)).decode()
+        value = msgspec.json.encode(Choice(task_id=task_id, asked_at=asked_at, choice=text)).decode()
         if text.strip() and len(value) <= _VALUE_MAX and len(elements) < _BUTTONS_MAX:
             label = text if len(text) <= _BUTTON_TEXT_MAX else f"{text[: _BUTTON_TEXT_MAX - 1]}…"
             elements.append(

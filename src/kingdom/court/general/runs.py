@@ -134,7 +134,12 @@ async def run_awaits(staff: Staff, received: Received[events.WorkflowAwaiting], 
         channel=staff.channel_of(root.target_general),
         thread=root.id,
         today=staff.today,
-        context={"task_id": root.id, "choices": list(ask.choices), "due_at": ask.due_at.isoformat()},
+        context={
+            "task_id": root.id,
+            "choices": list(ask.choices),
+            "asked_at": ask.asked_at.isoformat(),
+            "due_at": ask.due_at.isoformat(),
+        },
         urgency=Urgency.HIGH,
     )
 

@@ -77,7 +77,7 @@ async def answer_for_nobody(transaction: Transaction, now: datetime, limit: int)
 async def _refusal(transaction: Transaction, ask: Ask, event: ExternalEvent) -> str:
     """Return why an event is no answer to a question, or nothing where it is one."""
     asked = msgspec.structs.replace(ask, people=()) if event.source == CLOCK else ask
-    if refusal := asked.refuses(_word(event, "user"), _word(event, "text")):
+    if refusal := asked.refuses(_word(event, "user"), _word(event, "text"), _word(event, "asked_at")):
         return refusal
     asking = await transaction.get(ASSIGNMENTS.name, ask.task_id)
     state = asking.state if asking else "gone"
@@ -91,7 +91,12 @@ def _said_by_clock(ask: Ask, now: datetime) -> ExternalEvent:
         type=f"{CLOCK}{_SUFFIX}",
         source=CLOCK,
         repo=None,
-        payload={"task_id": ask.task_id, "text": ask.default, "user": CLOCK},
+        payload={
+            "task_id": ask.task_id,
+            "text": ask.default,
+            "user": CLOCK,
+            "asked_at": ask.asked_at.isoformat(),
+        },
         priority=Priority.HIGH,
         created_at=now,
         status=EventStatus.PENDING,

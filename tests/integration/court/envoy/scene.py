@@ -210,7 +210,8 @@ class Scene:
         async with self.bus.transaction() as transaction:
             known = await load_ask(transaction, TASK)
             await save_ask(transaction, ask, known[0] if known else None)
-        context: dict[str, Any] = {"task_id": TASK, "choices": list(choices), "due_at": ask.due_at.isoformat()}
+        times = {"asked_at": ask.asked_at.isoformat(), "due_at": ask.due_at.isoformat()}
+        context: dict[str, Any] = {"task_id": TASK, "choices": list(choices), **times}
         return await self.tell(MessageType.HUMAN_INPUT_REQUEST, question, **context)
 
     async def message_ids(self) -> list[str]:

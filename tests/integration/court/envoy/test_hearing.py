@@ -63,6 +63,7 @@ async def test_a_reply_in_the_thread_of_a_question_is_its_answer(scene: Scene, d
         "text": "use main & go",
         "user": dana,
         "thread_ts": question["thread_ts"],
+        "asked_at": (await scene.the_ask()).asked_at.isoformat(),
     }
     assert await scene.remembered("awaiting-responses") == {}
     assert f"<@{dana}>" in ended["text"]

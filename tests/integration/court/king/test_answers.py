@@ -12,8 +12,8 @@ from tests.unit.court.king.making import make_event, make_package, wants
 PR = make_package("gen-pr", wants("github.pr.*"))
 
 
-def reply(number: int, task_id: str, text: str = "yes", user: str = "anna") -> ExternalEvent:
-    payload = {"task_id": task_id, "text": text, "user": user}
+def reply(number: int, task_id: str, text: str = "yes", user: str = "anna", **more: str) -> ExternalEvent:
+    payload = {"task_id": task_id, "text": text, "user": user, **more}
     return make_event(
         number, "slack.human_response", source="slack", repo=None, payload=payload, priority=Priority.HIGH
     )
@@ -147,3 +147,17 @@ async def test_an_assignment_may_ask_again(backend: BackendUnderTest) -> None:
         *_, third = await scene.assigned()
         assert (third.root, third.payload["text"]) == (task, "go on")
         assert third.created_at - resumed.created_at == timedelta(minutes=5)
+
+
+async def test_an_answer_to_an_earlier_question_is_none_to_the_next(backend: BackendUnderTest) -> None:
+    async with opened(backend, PR) as scene:
+        task = await asking(scene)
+        first = scene.clock().isoformat()
+        await scene.send(reply(2, task, asked_at=first))
+        _, resumed = await scene.assigned()
+        scene.clock.forward(minutes=5)
+        await scene.ask(resumed.id)
+        await scene.send(reply(3, task, "too late", asked_at=first))
+        assert (await scene.event("evt-slack-3")).reason == "that question is over"
+        await scene.send(reply(4, task, "in time", asked_at=scene.clock().isoformat()))
+        assert (await scene.assigned())[-1].payload["text"] == "in time"

@@ -26,7 +26,7 @@ def question(content: str = "Merge it?", **context: Any) -> Message:
         channel="dev",
         urgency=Urgency.HIGH,
         content=content,
-        context={"task_id": "task-20260207-001", **context},
+        context={"task_id": "task-20260207-001", "asked_at": NOON.isoformat(), **context},
         created_at=NOON,
         status=MessageStatus.PENDING,
     )
@@ -42,7 +42,7 @@ def test_a_button_says_which_question_of_which_assignment_it_answers() -> None:
     [first, second] = buttons(question(choices=["approve", "reject"]))
     assert first["action_id"] != second["action_id"]
     assert read_choice(second["value"]) == Choice(
-        task_id="task-20260207-001", msg_id="msg-20260207-001", choice="reject"
+        task_id="task-20260207-001", asked_at="2026-02-07T12:00:00+00:00", choice="reject"
     )
 
 
