@@ -43,6 +43,7 @@ class Timetable(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     time_zone: str
     next_run_at: datetime | None
     last_run_at: datetime | None = None
+    stopped_at: datetime | None = None
 
 
 def times(cron: str, zone: ZoneInfo, after: datetime) -> Iterator[datetime]:
@@ -79,7 +80,7 @@ async def fire_schedules(bus: Bus, now: datetime, terms: Terms) -> list[str]:
         if _has_to_do(known.get(name), package, schedule, now, terms):
             fired += await change(bus, partial(_advance, package=package, schedule=schedule, now=now, terms=terms))
     for name in known.keys() - declared.keys():
-        await change(bus, partial(_stop, name=name))
+        await change(bus, partial(_stop, name=name, now=now))
     return fired
 
 
@@ -89,7 +90,7 @@ async def _advance(
     """Fire the times of one schedule that are due, and store its next one."""
     record = await transaction.get(SCHEDULES.name, schedule.name)
     zone = _zone(schedule, terms)
-    before = _read(record)
+    before = _read(record, now)
     timetable = Timetable(
         name=schedule.name,
         general=package.name,
@@ -140,11 +141,13 @@ async def _fire(transaction: Transaction, package: Package, schedule: Schedule, 
     return event.id if await receive(transaction, event, KING) else ""
 
 
-async def _stop(transaction: Transaction, *, name: str) -> None:
+async def _stop(transaction: Transaction, *, name: str, now: datetime) -> None:
     record = await transaction.get(SCHEDULES.name, name)
     if record and record.state == ACTIVE:
+        timetable = msgspec.structs.replace(msgspec.convert(record.doc, Timetable), stopped_at=now)
+        document = msgspec.to_builtins(timetable)
         await transaction.put(
-            Record(kind=record.kind, id=record.id, version=record.version, state=STOPPED, doc=record.doc)
+            Record(kind=record.kind, id=record.id, version=record.version, state=STOPPED, doc=document)
         )
 
 
@@ -166,7 +169,7 @@ def _declared(terms: Terms) -> dict[str, tuple[Package, Schedule]]:
 
 
 def _has_to_do(record: Record | None, package: Package, schedule: Schedule, now: datetime, terms: Terms) -> bool:
-    known = _read(record)
+    known = _read(record, now)
     if known is None or (known.next_run_at and known.next_run_at <= now):
         return True
     wanted = (package.name, schedule.cron, _zone(schedule, terms).key)
@@ -178,9 +181,14 @@ def _is_same(before: Timetable, after: Timetable) -> bool:
     return (before.cron, before.time_zone) == (after.cron, after.time_zone)
 
 
-def _read(record: Record | None) -> Timetable | None:
-    """Return how far a schedule has come; one that was stopped begins anew."""
-    return msgspec.convert(record.doc, Timetable) if record and record.state == ACTIVE else None
+def _read(record: Record | None, now: datetime) -> Timetable | None:
+    """Return how far a schedule has come; one that was away for a day begins anew.
+
+    For less it may have been the package that could not be read, and its times are not to be missed.
+    """
+    timetable = msgspec.convert(record.doc, Timetable) if record else None
+    stopped_at = timetable.stopped_at if timetable else None
+    return timetable if stopped_at is None or now - stopped_at < _DAY else None
 
 
 def _zone(schedule: Schedule, terms: Terms) -> ZoneInfo:

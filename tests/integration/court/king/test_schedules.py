@@ -78,15 +78,30 @@ async def test_a_schedule_that_is_gone_stops_and_one_that_is_back_begins_anew(ba
     async with opened(backend, package) as scene:
         await scene.tick()
         scene.packages.remove(package)
-        scene.clock.forward(hours=3)
         await scene.tick()
         assert [record.state for record in await scene.find(SCHEDULES.name)] == ["stopped"]
+        scene.clock.forward(hours=24)
         scene.packages.append(package)
         await scene.tick()
         assert await fired(scene) == []
         scene.clock.forward(hours=1)
         await scene.tick()
-        assert await fired(scene) == ["20261115160000"]
+        assert await fired(scene) == ["20261116130000"]
+
+
+async def test_what_a_schedule_missed_while_its_package_could_not_be_read_is_caught_up(
+    backend: BackendUnderTest,
+) -> None:
+    package = make_package("gen-report", schedules=[every("0 * * * *")])
+    async with opened(backend, package) as scene:
+        await scene.tick()
+        scene.packages.remove(package)
+        await scene.tick()
+        scene.clock.forward(hours=3)
+        scene.packages.append(package)
+        await scene.tick()
+        assert await fired(scene) == ["20261115150000"]
+        assert [record.state for record in await scene.find(SCHEDULES.name)] == ["active"]
 
 
 async def test_a_schedule_with_other_times_forgets_its_next_one(backend: BackendUnderTest) -> None:
