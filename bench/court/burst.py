@@ -29,7 +29,7 @@ from kingdom.workflow.records import each
 
 _AT_ONCE = 50
 # Above those of whatever was asked before.
-_FIRST_NUMBER = 100_001
+_FIRST_NUMBER = 1001
 _PATIENCE_SECONDS = 300.0
 _LOG_PAGE = 1000
 

@@ -28,6 +28,8 @@ PATIENCE_SECONDS = 60.0
 _STARTING_SECONDS = 180.0
 _ENDING_SECONDS = 30.0
 _POLL_SECONDS = 0.05
+# More than any measurement asks for.
+_PULLS = 2000
 _ROOT = Path(__file__).parents[2]
 
 
@@ -250,7 +252,7 @@ async def eventually(ready: Callable[[], Awaitable[Any]], what: str, seconds: fl
 
 
 def make_remote(remote: Path) -> None:
-    """Make a repository with one commit that takes pushes."""
+    """Make a repository with one commit that takes pushes, and with pull requests of that commit."""
     work = remote.with_suffix(".work")
     remote.parent.mkdir(parents=True, exist_ok=True)
     identity = ("-c", "user.name=Somebody", "-c", "user.email=somebody@localhost")
@@ -260,6 +262,9 @@ def make_remote(remote: Path) -> None:
         ("clone", "-q", "--bare", str(work), str(remote)),
     ):
         subprocess.run(["git", *words], check=True, capture_output=True)
+    pulls = "".join(f"create refs/pull/{number}/head refs/heads/main\n" for number in range(1, _PULLS + 1))
+    for command, told in ((("update-ref", "--stdin"), pulls), (("pack-refs", "--all"), "")):
+        subprocess.run(["git", "-C", str(remote), *command], input=told, text=True, check=True, capture_output=True)
 
 
 def _laid_over(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -39,6 +39,7 @@ _NAMES = (
 _BRACES = re.compile(r"\\\{\{|\{\{(?P<inside>.*?)\}\}|\{\{")
 _INSIDE = re.compile(r"\s*(?:(?P<form>quote|json)\s+)?(?P<path>[A-Za-z]\w*(?:\.[\w-]+)*)\s*")
 _GIT = re.compile(r"\{\{\s*git\s*\}\}")
+_BRANCH = re.compile(r"(?!.*(?:\.\.|//|/\.|\.lock(?:/|$)))[\w][\w./-]*[\w]", re.ASCII)
 _FENCE = re.compile(r"(?P<fence>`{3,})(?P<kind>\w*)")
 # What makes more of a line than a line of text: headings and fences.
 _MARKUP = re.compile(r"[ \t]*(?:(?:[-*+>]|\d+[.)])[ \t]+)*(?=#|~~~|===|---|```)")
@@ -126,11 +127,11 @@ def render_template(template: WorkflowTemplate, context: Context, git_of: Callab
             work,
             tasks=tuple(msgspec.structs.replace(task, query=render(task.query, context)) for task in work.tasks),
             verify=tuple(_GIT.sub(context.git, check) for check in work.verify),
-            git_refs=_placed(work.git_refs, context.git),
+            git_refs=_placed(work.git_refs, context),
         )
 
     works = tuple(rendered(work) for work in template.works)
-    return msgspec.structs.replace(template, works=works, git_refs=_placed(template.git_refs, context.git))
+    return msgspec.structs.replace(template, works=works, git_refs=_placed(template.git_refs, context))
 
 
 def needs_repo(template: WorkflowTemplate) -> bool:
@@ -261,11 +262,19 @@ def _git(repo: str, template: WorkflowTemplate, git_of: Callable[[str], str]) ->
     return git
 
 
-def _placed(refs: tuple[GitRef, ...], git: str) -> tuple[GitRef, ...]:
+def _placed(refs: tuple[GitRef, ...], context: Context) -> tuple[GitRef, ...]:
     """Return references in which the event's repository has its own id; one that names it already stays as it is."""
     named = {ref.git_id for ref in refs}
     return tuple(
-        msgspec.structs.replace(ref, git_id=git) if ref.git_id == EVENT_REPO else ref
+        GitRef(git_id=context.git, base_branch=_branch(ref.base_branch, context)) if ref.git_id == EVENT_REPO else ref
         for ref in refs
-        if ref.git_id != EVENT_REPO or git not in named
+        if ref.git_id != EVENT_REPO or context.git not in named
     )
+
+
+def _branch(name: str, context: Context) -> str:
+    """Return the name of a branch with its values, which may be of anybody."""
+    rendered = render(name, context)
+    if rendered != name and (missing(name, context) or not _BRANCH.fullmatch(rendered)):
+        raise Permanent(f"{name} becomes {one_line(rendered)!r} for this event, which is no name of a branch")
+    return rendered

@@ -26,6 +26,7 @@ _NAMES_SHOWN = 20
 # What git writes into a lock of its own while it makes a checkout.
 _HALF_MADE = "initializing"
 _NOTHING = "0" * 40
+_REFS = "refs/"
 _CONFIG = f"""\
 [core]
 \trepositoryformatversion = 0
@@ -41,7 +42,8 @@ _CREDENTIALS = re.compile(r"(?<=://)[^/@]*@")
 class Repository:
     """All objects and refs of one Git on this host; it is made at its first fetch.
 
-    Its remote branches lie under refs/remotes/origin, so that refs/heads has only the branches of runs.
+    Its remote branches lie under refs/remotes/origin, so that refs/heads has only the branches of runs. What is no
+    branch, such as refs/pull/7/head, lies under refs/remotes with its own name.
 
     Agents can write to its configuration, which names programs that git runs. So before every call of git it is
     brought back to what Kingdom wrote; what an agent changes between that and the call is still obeyed.
@@ -92,18 +94,19 @@ class Repository:
         place = [f"--git-dir={entry or self.path}", *([f"--work-tree={files}"] if files else [])]
         return await git(*place, *arguments, cwd=files or self.path, home=self.home, limit=limit, index=index)
 
-    async def fetch(self) -> None:
-        """Fetch all branches, and make the repository if there is none; the lock must be held."""
+    async def fetch(self, base: str) -> None:
+        """Fetch all branches and `base`, and make the repository if there is none; the lock must be held."""
         _remove_locks(self.path)
         self._disown_changes()
         await git("init", "--quiet", "--bare", "--template=", str(self.path), cwd=self.path.parent, home=self.home)
         write_whole(self.path / "config", self._config)
         # Not by the name of the remote: the agents read the configuration, and shall find no password there.
-        await self._remotely(self._url, "fetch", "--prune", "--no-write-fetch-head", f"+refs/heads/*:{_FETCHED}/*")
+        wanted = [f"+refs/heads/*:{_FETCHED}/*", *([f"+{base}:{_kept_as(base)}"] if base.startswith(_REFS) else [])]
+        await self._remotely(self._url, "fetch", "--prune", "--no-write-fetch-head", *wanted)
 
     async def fetched(self, branch: str) -> str | None:
         """Return the last fetched commit of a branch of the remote, or None if it has no such branch."""
-        return await self.commit(f"{_FETCHED}/{branch}")
+        return await self.commit(_kept_as(branch))
 
     async def base(self, branch: str) -> str:
         """Return the last fetched commit of a branch that the remote must have."""
@@ -143,7 +146,7 @@ class Repository:
     async def forget(self, branch: str, *, base: str, start: str) -> None:
         """Remove a branch and the ref of its start, unless it has commits that its base has not."""
         commit = await self.commit(f"refs/heads/{branch}")
-        if commit is not None and await self.contains(f"{_FETCHED}/{base}", commit):
+        if commit is not None and await self.contains(_kept_as(base), commit):
             await self.point(f"refs/heads/{branch}", _NOTHING, commit)
             await self.point(start, _NOTHING)
 
@@ -257,3 +260,8 @@ def _remove_locks(repository: Path) -> None:
     with suppress(FileNotFoundError):
         if time.time() - packed.stat().st_mtime > LOCAL_LIMIT.total_seconds():
             packed.unlink()
+
+
+def _kept_as(branch: str) -> str:
+    """Return the ref that holds what was fetched of a branch, or of another ref of the remote."""
+    return f"refs/remotes/{branch.removeprefix(_REFS)}" if branch.startswith(_REFS) else f"{_FETCHED}/{branch}"

@@ -160,7 +160,7 @@ class Trees:
             if checkout.is_there and await repository.commit(tree.start_ref):
                 checkout.repair()
                 return
-            await repository.fetch()
+            await repository.fetch(tree.base_branch)
             base = await repository.base(tree.base_branch)
             begun.append(tree)
             await checkout.make(base)

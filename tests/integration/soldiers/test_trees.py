@@ -37,6 +37,20 @@ async def test_a_file_url_works_as_well(trees: Trees, host: Path, source: Path) 
     assert files_of(tree.path) == files_of(source)
 
 
+async def test_a_tree_can_start_from_what_is_no_branch_such_as_a_pull_request(
+    trees: Trees, host: Path, source: Path
+) -> None:
+    run("commit", "--quiet", "--allow-empty", "-m", "Proposed", cwd=source)
+    run("update-ref", "refs/pull/7/head", "HEAD", cwd=source)
+    run("reset", "--quiet", "--hard", "HEAD~1", cwd=source)
+    tree = a_tree(host, source, base_branch="refs/pull/7/head")
+    await trees.prepare([tree])
+    assert await trees.base_of(tree) == run("rev-parse", "refs/pull/7/head", cwd=source)
+    assert run("log", "-1", "--format=%s", "origin/main..HEAD", cwd=tree.path) == "Proposed"
+    with pytest.raises(TreeFailed, match="refs/pull/8/head"):
+        await trees.prepare([a_tree(host, source, "tree2", base_branch="refs/pull/8/head")])
+
+
 async def test_if_one_tree_cannot_be_made_none_is_there(trees: Trees, host: Path, source: Path, tmp_path: Path) -> None:
     run("branch", "release", cwd=make_source(tmp_path / "lib"))
     first = a_tree(host, source)

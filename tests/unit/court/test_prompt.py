@@ -150,6 +150,15 @@ def test_a_template_gets_its_values_and_the_repository_of_the_event() -> None:
     assert work.tasks[0].query == "In acme-shop: Fix 'it'"
 
 
+def test_the_branch_that_work_starts_from_may_be_named_by_the_event() -> None:
+    refs = [{"gitId": "event-repo", "baseBranch": "refs/pull/{{ payload.number }}/head"}]
+    made = render_template(template(gitRefs=refs), context(number=7), git_id_of)
+    assert [ref.base_branch for ref in made.works[0].git_refs] == ["refs/pull/7/head"]
+    for foreign in ("../heads/main", "7 8", "7:refs/heads/main", "*", "", "7.lock", None):
+        with pytest.raises(Permanent, match="no name of a branch"):
+            render_template(template(gitRefs=refs), context(number=foreign), git_id_of)
+
+
 def test_a_repository_that_is_named_already_is_not_referred_to_twice() -> None:
     refs = [{"gitId": "event-repo", "baseBranch": ""}, {"gitId": "acme-shop", "baseBranch": "dev"}]
     rendered = render_template(template(gitRefs=refs), context(title=""), git_id_of)

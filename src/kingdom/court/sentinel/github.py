@@ -67,6 +67,10 @@ class _User(msgspec.Struct):
     login: str
 
 
+class _Branch(msgspec.Struct):
+    ref: str
+
+
 class _Thing(msgspec.Struct):
     """An issue or a pull request; an issue that is one points to it."""
 
@@ -80,6 +84,7 @@ class _Thing(msgspec.Struct):
     assignees: list[_User] = []
     requested_reviewers: list[Any] = []
     pull_request: dict[str, Any] | None = None
+    base: _Branch | None = None
 
 
 class Said(msgspec.Struct):
@@ -231,8 +236,7 @@ def _happening(
     comment: str = "",
     concerns_us: bool = True,
 ) -> Happening:
-    repo = repository(told.repository.full_name)
-    at = at or moment(thing.updated_at)
+    repo, at = repository(told.repository.full_name), at or moment(thing.updated_at)
     is_pull = told.pull_request is not None or thing.pull_request is not None
     subject = PULL_REQUEST if is_pull else ISSUE
     kind, priority = type_of(subject, reason)
@@ -248,6 +252,7 @@ def _happening(
         "actor": clean(told.sender.login, NAME_MAX),
         "text": clean(text, TEXT_MAX),
         "html_url": clean(html_url or thing.html_url, URL_MAX),
+        "base": clean(thing.base.ref, NAME_MAX) if thing.base else None,
     }
     return Happening(
         event=ExternalEvent(
