@@ -154,6 +154,18 @@ async def test_a_machine_that_slept_does_not_take_its_roles_for_dead(realm: Path
         assert scene.child("king").restarts > 0
 
 
+async def test_a_role_that_was_asked_to_end_is_not_taken_for_silent(realm: Path) -> None:
+    settings = ChamberlainSettings(every_seconds=10, heartbeat=HeartbeatSettings(threshold_seconds=100))
+    scene, hours = Scene(king=STUBBORN), Hours()
+    async with open_bus(f"file:{realm}", declared(Realm()).topology, declared(Realm()).kinds) as bus, playing(scene):
+        await scene.until(lambda: scene.said)
+        silence = Silence(bus, scene.processes, settings, store=realm, clock=lambda: hours.now)
+        scene.processes.stop()
+        await hours.pass_by(silence, 200)
+        assert scene.child("king").state is State.RUNNING
+        assert await _logged(bus, "recovery.session_restarted", "king", "pid") == []
+
+
 async def test_in_a_database_a_role_of_another_machine_does_not_hide_a_silent_one_here(dsn: str) -> None:
     settings = ChamberlainSettings(every_seconds=10, heartbeat=HeartbeatSettings(threshold_seconds=100))
     scene, hours = Scene(king=STUBBORN, envoy=STUBBORN), Hours()

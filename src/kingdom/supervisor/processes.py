@@ -88,6 +88,11 @@ class RoleProcesses:
         self.started = asyncio.Event()
         self._stopping = asyncio.Event()
 
+    @property
+    def stopping(self) -> bool:
+        """Return whether every role was asked to end."""
+        return self._stopping.is_set()
+
     async def run(self) -> None:
         """Start every role in order, keep it running until stopped, and return when none runs any more."""
         try:

@@ -64,6 +64,9 @@ class Silence:
     async def look(self) -> None:
         """Start those again that are silent for too long."""
         signs = await self._signs()
+        if self._processes.stopping:
+            # Who ends takes back its sign before its process is gone.
+            return
         now = self._clock()
         if now - self._looked_at > _GAP:
             self._counts_from = now
