@@ -1,0 +1,105 @@
+"""The Chat Completions API of OpenAI, as opencode and aider speak it; its errors are those of Responses, too."""
+
+import json
+import re
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tests.fakes.model.conversation import Called, Entry, Prompted, Request, Returned, Spoke, texts_of
+from tests.fakes.model.move import Event, Move, Refusal
+
+_FOLDER = re.compile(r"[Ww]orking directory: (?P<folder>/.*)")
+_TITLE = re.compile(r"title generator|generate a title", re.IGNORECASE)
+_KINDS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+}
+
+
+def read(body: Mapping[str, Any], headers: Mapping[str, str]) -> Request:
+    """Return what a request asks for; one for a title is not part of the conversation."""
+    messages = body["messages"]
+    told = [text for message in messages if message["role"] == "system" for text in texts_of(message["content"])]
+    folders = [_FOLDER.search(text) for text in told]
+    aside = not body.get("tools") and any(_TITLE.search(text) for text in told)
+    return Request(
+        model=body["model"],
+        stream=bool(body.get("stream")),
+        session=headers.get("x-session-affinity", ""),
+        entries=[] if aside else [entry for message in messages for entry in _entries(message)],
+        tools={tool["function"]["name"]: tool["function"] for tool in body.get("tools") or ()},
+        house="kingdom_{}",
+        folder=next((match["folder"].strip() for match in folders if match), ""),
+    )
+
+
+def plain(move: Move, request: Request) -> dict[str, Any]:
+    """Return a response in one piece."""
+    message: dict[str, Any] = {"role": "assistant", "content": "\n".join(text.words for text in move.texts) or None}
+    if move.call is not None:
+        message["tool_calls"] = _tool_calls(move)
+    choice = {"index": 0, "message": message, "finish_reason": _finish_reason(move)}
+    return {**_head(request), "object": "chat.completion", "choices": [choice], "usage": _usage(move)}
+
+
+def events(move: Move, request: Request) -> Iterator[Event]:
+    """Yield a response as a stream."""
+    head = {**_head(request), "object": "chat.completion.chunk"}
+
+    def chunk(delta: Mapping[str, Any], pause: float = 0.0, finish: str | None = None) -> Event:
+        return Event(data={**head, "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}, pause=pause)
+
+    yield chunk({"role": "assistant", "content": ""})
+    for number, text in enumerate(move.texts):
+        for words in ["\n"] * bool(number) + text.parts():
+            yield chunk({"content": words}, pause=text.every)
+    if move.hangs:
+        return
+    if move.call is not None:
+        yield chunk({"tool_calls": [{"index": 0, **call} for call in _tool_calls(move)]})
+    yield chunk({}, finish=_finish_reason(move))
+    yield Event(data={**head, "choices": [], "usage": _usage(move)})
+    yield Event(data="[DONE]")
+
+
+def refused(refusal: Refusal) -> dict[str, Any]:
+    """Return the body of an error."""
+    kind = _KINDS.get(refusal.status, "server_error")
+    return {"error": {"message": refusal.message, "type": kind, "param": None, "code": kind}}
+
+
+def _entries(message: Mapping[str, Any]) -> Iterator[Entry]:
+    texts = texts_of(message.get("content"))
+    match message["role"]:
+        case "user":
+            yield from map(Prompted, texts)
+        case "assistant":
+            yield from (Spoke(text) for text in texts if text)
+            yield from (Called(call["id"]) for call in message.get("tool_calls") or ())
+        case "tool":
+            yield Returned(message["tool_call_id"], "\n".join(texts))
+
+
+def _head(request: Request) -> dict[str, Any]:
+    return {"id": f"chatcmpl-{uuid.uuid4().hex[:20]}", "created": int(time.time()), "model": request.model}
+
+
+def _tool_calls(move: Move) -> list[dict[str, Any]]:
+    if move.call is None:
+        return []
+    function = {"name": move.call.tool, "arguments": json.dumps(move.call.arguments)}
+    return [{"id": move.call.id, "type": "function", "function": function}]
+
+
+def _finish_reason(move: Move) -> str:
+    return "stop" if move.call is None else "tool_calls"
+
+
+def _usage(move: Move) -> dict[str, int]:
+    spent, produced = move.usage.get("input_tokens", 0), move.usage.get("output_tokens", 0)
+    return {"prompt_tokens": spent, "completion_tokens": produced, "total_tokens": spent + produced}

@@ -1,0 +1,164 @@
+"""The server that stands in for the vendors' APIs."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from aiohttp import web
+
+from tests.fakes.model import anthropic, chat, gemini, responses
+from tests.fakes.model.conversation import Request
+from tests.fakes.model.model import Model
+from tests.fakes.model.move import Event, Move, Refusal
+
+_BODY_BYTES_MAX = 64 << 20
+_FOREVER_SECONDS = 3600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Api:
+    """How one vendor writes requests, responses and errors."""
+
+    plain: Callable[[Move, Request], dict[str, Any]]
+    events: Callable[[Move, Request], Iterator[Event]]
+    refused: Callable[[Refusal], dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """A request that the stub had, and what it did about it; a request that no API knows has no move."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: Any = None
+    request: Request | None = None
+    move: Move | None = None
+
+
+ANTHROPIC = Api(plain=anthropic.plain, events=anthropic.events, refused=anthropic.refused)
+RESPONSES = Api(plain=responses.plain, events=responses.events, refused=chat.refused)
+CHAT = Api(plain=chat.plain, events=chat.events, refused=chat.refused)
+GEMINI = Api(plain=gemini.plain, events=gemini.events, refused=gemini.refused)
+
+
+class ModelStub:
+    """Serves on a port of 127.0.0.1 between enter and exit, and on a unix socket if told to.
+
+    `requests` has what was asked, in its order. Every response is `delay` seconds late: an agent writes its own
+    transcript a little later than it acts, and one that is killed at once would not know what it has done.
+    """
+
+    def __init__(self, *, port: int = 0, unix: Path | None = None, delay: float = 0.0) -> None:
+        self.requests: list[Served] = []
+        self.url = ""
+        self.unix = unix
+        self._port = port
+        self._delay = delay
+        self._model = Model()
+        self._runner = web.AppRunner(
+            self._application(), handler_cancellation=True, access_log=None, shutdown_timeout=0
+        )
+
+    async def __aenter__(self) -> Self:
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", self._port)
+        await site.start()
+        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        if self.unix is not None:
+            await web.UnixSite(self._runner, str(self.unix)).start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._runner.cleanup()
+
+    @property
+    def asked(self) -> list[Served]:
+        """The requests that were for the model."""
+        return [served for served in self.requests if served.move is not None]
+
+    def _application(self) -> web.Application:
+        application = web.Application(client_max_size=_BODY_BYTES_MAX)
+        application.router.add_post("/v1/messages", self._messages)
+        application.router.add_post("/v1/messages/count_tokens", self._count_tokens)
+        application.router.add_post("/v1/responses", self._responses)
+        application.router.add_post("/v1/chat/completions", self._chat)
+        application.router.add_post("/{version:v1|v1beta}/models/{model}:{verb}", self._gemini)
+        application.router.add_get("/v1/models", self._models)
+        application.router.add_route("*", "/{rest:.*}", self._unknown)
+        return application
+
+    async def _messages(self, asked: web.Request) -> web.StreamResponse:
+        body = await asked.json()
+        return await self._serve(asked, body, anthropic.read(body, asked.headers), ANTHROPIC)
+
+    async def _responses(self, asked: web.Request) -> web.StreamResponse:
+        body = await asked.json()
+        return await self._serve(asked, body, responses.read(body, asked.headers), RESPONSES)
+
+    async def _chat(self, asked: web.Request) -> web.StreamResponse:
+        body = await asked.json()
+        return await self._serve(asked, body, chat.read(body, asked.headers), CHAT)
+
+    async def _gemini(self, asked: web.Request) -> web.StreamResponse:
+        body, stream = await asked.json(), asked.match_info["verb"].startswith("stream")
+        request = gemini.read(body, model=asked.match_info["model"], stream=stream)
+        return await self._serve(asked, body, request, GEMINI)
+
+    async def _models(self, asked: web.Request) -> web.Response:
+        self._note(asked, None)
+        return web.json_response({"object": "list", "has_more": False, "data": [], "models": []})
+
+    async def _count_tokens(self, asked: web.Request) -> web.Response:
+        text = await asked.text()
+        self._note(asked, text)
+        return web.json_response({"input_tokens": len(text) // 4})
+
+    async def _unknown(self, asked: web.Request) -> web.Response:
+        self._note(asked, await asked.text())
+        return web.json_response({"error": {"type": "not_found_error", "message": "no such route"}}, status=404)
+
+    async def _serve(self, asked: web.Request, body: Any, request: Request, api: Api) -> web.StreamResponse:
+        move = self._model.move(request)
+        self._note(asked, body, request, move)
+        await asyncio.sleep(self._delay + move.delay)
+        if move.refusal is not None:
+            refusal = move.refusal
+            return web.json_response(api.refused(refusal), status=refusal.status, headers=refusal.headers)
+        if not request.stream:
+            if move.hangs:
+                await asyncio.sleep(_FOREVER_SECONDS)
+            return web.json_response(api.plain(move, request))
+        return await _streamed(asked, move, api.events(move, request))
+
+    def _note(self, asked: web.Request, body: Any, request: Request | None = None, move: Move | None = None) -> None:
+        served = Served(
+            method=asked.method, path=asked.path_qs, headers=dict(asked.headers), body=body, request=request, move=move
+        )
+        self.requests.append(served)
+
+
+async def _streamed(asked: web.Request, move: Move, events: Iterator[Event]) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"content-type": "text/event-stream", "cache-control": "no-cache"})
+    await response.prepare(asked)
+    # An agent that has heard enough hangs up; that is no error of the stub.
+    with suppress(ConnectionError):
+        for event in events:
+            name = f"event: {event.name}\n" if event.name else ""
+            data = event.data if isinstance(event.data, str) else json.dumps(event.data)
+            await response.write(f"{name}data: {data}\n\n".encode())
+            if move.drops and asked.transport is not None:
+                asked.transport.close()
+                return response
+            await asyncio.sleep(event.pause)
+        if move.hangs:
+            await asyncio.sleep(_FOREVER_SECONDS)
+        await response.write_eof()
+    return response

@@ -1,0 +1,244 @@
+"""Which response the script in a conversation asks for next."""
+
+from typing import Any
+
+import pytest
+
+from tests.fakes.model.conversation import Called, Entry, Prompted, Request, Returned, Spoke
+from tests.fakes.model.model import Model
+from tests.fakes.model.move import Move
+from tests.fakes.model.prices import usage_for
+from tests.fakes.scripts import scripted
+
+CLAUDE = dict.fromkeys(("Bash", "Write"))
+
+
+class Conversation:
+    """An agent that does whatever the model asks for."""
+
+    def __init__(self, *tools: str, **options: Any) -> None:
+        self.model = Model()
+        self.entries: list[Entry] = []
+        self._options = {"tools": dict.fromkeys(tools) or CLAUDE, "folder": "/space", "session": "s1", **options}
+
+    def prompt(self, *steps: dict[str, Any]) -> Move:
+        return self.say(scripted(*steps))
+
+    def say(self, text: str) -> Move:
+        self.entries.append(Prompted(text))
+        return self.next()
+
+    def next(self) -> Move:
+        request = Request(model="free", stream=True, entries=self.entries, **self._options)
+        move = self.model.move(request)
+        if move.refusal is None:
+            self.entries += [Spoke(text.words) for text in move.texts]
+        if move.call is not None:
+            self.entries.append(Called(move.call.id))
+        return move
+
+    def returned(self, move: Move, text: str = "", *, is_error: bool = False) -> Move:
+        assert move.call is not None
+        self.entries.append(Returned(move.call.id, text, is_error=is_error))
+        return self.next()
+
+
+def words(move: Move) -> list[str]:
+    return [text.words for text in move.texts]
+
+
+def tool(move: Move) -> tuple[str, Any]:
+    assert move.call is not None
+    return move.call.tool, dict(move.call.arguments)
+
+
+def test_words_before_a_tool_are_one_response_with_it() -> None:
+    agent = Conversation()
+    first = agent.prompt({"say": "a"}, {"say": "b"}, {"write": "x/y", "text": "t"}, {"say": "c"}, {"answer": "d"})
+    assert words(first) == ["a", "b"]
+    assert tool(first) == ("Write", {"file_path": "/space/x/y", "content": "t"})
+    last = agent.returned(first)
+    assert (words(last), last.call) == (["c", "d"], None)
+
+
+@pytest.mark.parametrize(
+    ("offered", "called", "argument"),
+    [
+        ("Bash", "Bash", {"command": "ls", "description": "ls"}),
+        ("bash", "bash", {"command": "ls", "description": "ls"}),
+        ("run_shell_command", "run_shell_command", {"command": "ls", "description": "ls"}),
+        ("shell_command", "shell_command", {"command": "ls"}),
+        ("shell", "shell", {"command": ["bash", "-lc", "ls"]}),
+    ],
+)
+def test_a_command_goes_to_the_shell_that_is_offered(offered: str, called: str, argument: dict[str, Any]) -> None:
+    assert tool(Conversation(offered).prompt({"run": "ls"})) == (called, argument)
+
+
+@pytest.mark.parametrize(
+    ("step", "called", "arguments"),
+    [
+        ({"petition": "github.comment", "body": {"a": 1}}, "petition", {"kind": "github.comment", "body": {"a": 1}}),
+        ({"ask": "Which?", "choices": ["x"]}, "ask_human", {"question": "Which?", "choices": ["x"]}),
+        ({"result": {"status": "success"}}, "report_result", {"status": "success"}),
+        ({"remember": "it rains"}, "remember", {"text": "it rains"}),
+        ({"call": "house_petition", "args": {"b": 2}}, "petition", {"b": 2}),
+    ],
+)
+def test_what_is_for_the_house_goes_to_its_tools(step: dict[str, Any], called: str, arguments: dict[str, Any]) -> None:
+    assert tool(Conversation(house="house_{}").prompt(step)) == (f"house_{called}", arguments)
+
+
+def test_where_nothing_writes_files_the_shell_does() -> None:
+    move = Conversation("bash").prompt({"write": "a b/c", "text": "it's"})
+    assert tool(move)[1]["command"] == """mkdir -p 'a b' && printf %s 'it'"'"'s' > 'a b/c'"""
+
+
+def test_a_file_that_may_not_be_written_is_written_by_the_shell() -> None:
+    agent = Conversation()
+    refused = agent.returned(agent.prompt({"write": "a"}, {"answer": "b"}), "has not been read yet", is_error=True)
+    assert tool(refused)[0] == "Bash"
+    assert words(agent.returned(refused)) == ["b"]
+
+
+def test_a_command_that_fails_fails_the_turn_and_is_run_again_later() -> None:
+    agent = Conversation()
+    failed = agent.returned(agent.prompt({"run": "false"}), "exit code 1", is_error=True)
+    assert failed.refusal is not None
+    assert (failed.refusal.status, failed.refusal.message) == (400, "'false' failed: exit code 1")
+    assert tool(agent.say("go on"))[1]["command"] == "false"
+
+
+def test_a_command_that_may_fail_is_done_when_it_has_failed() -> None:
+    agent = Conversation()
+    assert words(agent.returned(agent.prompt({"run": "false", "may_fail": True}), "1", is_error=True)) == ["done"]
+
+
+def test_a_tool_that_was_stopped_is_called_again_without_a_word() -> None:
+    agent = Conversation()
+    waiting = agent.prompt({"say": "I wait."}, {"wait_for": "go"}, {"answer": "gone"})
+    agent.entries.append(
+        Returned(waiting.call.id if waiting.call else "", "[Request interrupted by user for tool use]")
+    )
+    again = agent.say("go on")
+    assert (words(again), tool(again)) == ([], tool(waiting))
+    assert words(agent.returned(again)) == ["gone"]
+
+
+def test_a_tool_of_which_nothing_is_left_is_called_again() -> None:
+    agent = Conversation()
+    first = agent.prompt({"append": "log", "text": "a"}, {"wait_for": "go"})
+    agent.returned(first)
+    agent.entries.pop()
+    agent.entries.append(Spoke("No response requested."))
+    assert "go" in tool(agent.say("go on"))[1]["command"]
+
+
+def test_a_question_waits_for_a_reply_and_is_put_again_without_one() -> None:
+    agent = Conversation()
+    asked = agent.prompt({"ask": "Which?"}, {"answer": "so {reply}"})
+    assert words(agent.returned(asked)) == ["I wait for the reply."]
+    again = agent.say("go on")
+    assert tool(again) == tool(asked)
+    agent.returned(again)
+    assert words(agent.say("y")) == ["so y"]
+
+
+def test_a_reply_is_remembered_when_the_script_goes_on_later() -> None:
+    agent = Conversation()
+    agent.returned(agent.prompt({"ask": "Which?"}, {"wait_for": "go"}, {"answer": "so {reply}"}))
+    agent.say("y")
+    assert words(agent.returned(agent.say("go on"))) == ["so y"]
+
+
+@pytest.mark.parametrize("prompt", ["The reply: y", "Once more.\n\nA person has replied: y", "y\n"])
+def test_the_reply_is_what_the_newest_prompt_says(prompt: str) -> None:
+    agent = Conversation()
+    agent.returned(agent.prompt({"ask": "Which?"}, {"answer": "so {reply}"}))
+    assert words(agent.say(prompt)) == ["so y"]
+
+
+def test_a_script_may_come_together_with_a_reply() -> None:
+    prompt = f"{scripted({'answer': 'so {reply}'})}\n\nA person has replied: y"
+    assert words(Conversation().say(prompt)) == ["so y"]
+
+
+def test_a_prompt_that_goes_on_does_not_begin_its_script_anew() -> None:
+    agent = Conversation()
+    steps = ({"append": "log", "text": "a"}, {"run": "ls"})
+    agent.returned(agent.prompt(*steps))
+    assert tool(agent.say(scripted(*steps, text="Go on with this.")))[1]["command"] == "ls"
+    assert words(agent.say(scripted({"answer": "other"}, text="Go on with that."))) == ["other"]
+    assert "log" in tool(agent.prompt(*steps))[1]["command"]
+
+
+def test_after_its_end_a_script_reports_once() -> None:
+    agent = Conversation()
+    agent.prompt({"answer": "yes"}, {"report": "a fine day"})
+    assert words(agent.say("Report.")) == ["a fine day"]
+    assert words(agent.say("And now?\nSpeak.")) == ["I was asked: And now?"]
+
+
+def test_what_is_for_the_first_time_only_happens_once_in_a_session() -> None:
+    agent = Conversation()
+    steps = ({"fail": "once", "first_time_only": True}, {"answer": "well"})
+    refused = agent.prompt(*steps).refusal
+    assert refused is not None
+    assert refused.message == "once"
+    assert words(agent.prompt(*steps)) == ["well"]
+    other = Conversation(session="s2")
+    other.model = agent.model
+    assert other.prompt(*steps).refusal is not None
+
+
+def test_an_error_comes_so_often_and_with_its_headers() -> None:
+    agent = Conversation()
+    error = {"model_error": 429, "times": 2, "retry_after": 7, "headers": {"x-reset": 5}, "message": "slowly"}
+    moves = [agent.prompt(error), agent.next(), agent.next()]
+    refusals = [move.refusal for move in moves]
+    assert [refusal and refusal.status for refusal in refusals] == [429, 429, None]
+    assert refusals[0] is not None
+    assert dict(refusals[0].headers) == {"retry-after": "7", "x-reset": "5"}
+    assert refusals[0].message == "slowly"
+
+
+@pytest.mark.parametrize("end", [{"fail": "no"}, {"hang": True}, {"model_error": 500}])
+def test_money_is_spent_before_the_end_that_would_cost_nothing(end: dict[str, Any]) -> None:
+    agent = Conversation()
+    spending = agent.prompt({"cost": 0.5}, end)
+    assert tool(spending)[1]["command"] == "true"
+    assert spending.usage == usage_for(0.5, "free")
+    ended = agent.returned(spending)
+    assert ended.hangs or ended.refusal is not None
+
+
+def test_an_error_for_the_first_time_only_still_comes_after_what_was_spent() -> None:
+    agent = Conversation()
+    spending = agent.prompt({"cost": 0.5}, {"fail": "no", "first_time_only": True})
+    assert agent.returned(spending).refusal is not None
+    assert words(agent.say("go on")) == ["done"]
+
+
+def test_silence_comes_after_what_was_to_be_said() -> None:
+    move = Conversation().prompt({"say": "hello"}, {"hang": True})
+    assert (words(move), move.hangs, move.call) == (["hello"], True, None)
+
+
+def test_a_wrong_script_is_an_error_that_names_the_line() -> None:
+    refusal = Conversation().prompt({"dance": 1}).refusal
+    assert refusal is not None
+    assert '{"dance": 1}' in refusal.message
+
+
+def test_a_script_whose_quotes_were_escaped_is_read_all_the_same() -> None:
+    prompt = scripted({"say": "a"}, {"answer": "b"}).replace('"', '\\"')
+    assert words(Conversation().say(prompt)) == ["a", "b"]
+
+
+@pytest.mark.parametrize("cost", [0.0, 0.0001, 0.25, 0.48, 0.481, 1.0, 12.3456])
+@pytest.mark.parametrize(("model", "usd"), [("claude-sonnet-4-5-20250929", 3.0), ("free", 4.0)])
+def test_usage_costs_what_it_shall_and_does_not_fill_the_conversation(cost: float, model: str, usd: float) -> None:
+    usage = usage_for(cost, model)
+    searches = usage.get("server_tool_use", {}).get("web_search_requests", 0)
+    assert usage["input_tokens"] * usd / 1_000_000 + searches / 100 == pytest.approx(cost, abs=1e-5)
+    assert 0 <= usage["input_tokens"] <= 120_000
