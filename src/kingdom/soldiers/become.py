@@ -20,6 +20,8 @@ def main() -> None:
         sys.exit("the process that started this has died")
     if not locale:
         os.unsetenv("LC_CTYPE")
+    # Python ignores it, and programs would inherit that.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
         os.execvp(argv[0], argv)  # noqa: S606 - the program is what this is for
     except OSError as error:

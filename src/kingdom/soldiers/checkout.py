@@ -14,7 +14,9 @@ from typing import TypeVar
 from kingdom.errors import ProgramFailed
 from kingdom.soldiers.git import LOCAL_TRIES, finish, retried
 from kingdom.soldiers.nested import gathered, repositories_in, stage
-from kingdom.soldiers.repository import Repository
+from kingdom.soldiers.removal import remove_tree
+from kingdom.soldiers.repository import Repository, read_own
+from kingdom.soldiers.whole import write_whole
 
 T = TypeVar("T")
 
@@ -67,9 +69,10 @@ class Checkout:
         entry = self._known_entry()
         for lock in [*entry.glob("*.lock"), self._repository.path / f"{self._branch}.lock"]:
             lock.unlink(missing_ok=True)
-        link = self._path / ".git"
-        if not link.exists() and not link.is_symlink():
-            link.write_text(f"gitdir: {entry}\n")
+        link, words = self._path / ".git", f"gitdir: {entry}\n"
+        # A folder in its place may hold commits; whatever else it is leads astray.
+        if (link.is_symlink() or not link.is_dir()) and read_own(link) != words:
+            write_whole(link, words)
 
     async def commit(self, message: str) -> str:
         """Commit everything but ignored files, where anything has changed, and return the commit that is there then."""
@@ -130,11 +133,14 @@ class Checkout:
 
         A `.git` that an agent put in the place of ours makes the checkout itself such a repository.
         """
-        if (self._path / ".git").is_dir():
-            return await gathered(self._repository, self._path)
+        own = self._path / ".git"
+        if own.is_dir() and not own.is_symlink():
+            return await gathered(self._repository, self._path, self._path)
         untracked, linked = await repositories_in(self._git, self._path)
         return [
-            commit for name in (*untracked, *linked) for commit in await gathered(self._repository, self._path / name)
+            commit
+            for name in (*untracked, *linked)
+            for commit in await gathered(self._repository, self._path / name, self._path)
         ]
 
     async def remove(self) -> None:
@@ -184,7 +190,7 @@ class Checkout:
 
     def _on(self) -> str:
         """Return the ref that is checked out, or nothing where HEAD is a mere commit."""
-        words = (self._known_entry() / "HEAD").read_text().strip()
+        words = (read_own(self._known_entry() / "HEAD") or "").strip()
         return words.removeprefix("ref: ") if words.startswith("ref: ") else ""
 
     async def _tree(self, commit: str | None) -> str | None:
@@ -212,9 +218,8 @@ class Checkout:
         worktrees = self._repository.path / "worktrees"
         # Git names it after the folder, and gives it a number only where that name is taken.
         for record in chain([worktrees / self._path.name / "gitdir"], worktrees.glob("*/gitdir")):
-            with suppress(FileNotFoundError):
-                if record.read_text().strip() == own:
-                    return record.parent
+            if (read_own(record) or "").strip() == own:
+                return record.parent
         return None
 
     def _make_room(self) -> None:
@@ -232,7 +237,7 @@ class Checkout:
 
 def _delete(directory: Path) -> None:
     try:
-        shutil.rmtree(directory)
+        remove_tree(directory)
     except FileNotFoundError:
         return
     except OSError as error:

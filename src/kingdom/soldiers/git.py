@@ -13,7 +13,7 @@ from tempfile import TemporaryFile
 from typing import Any, TypeVar
 
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers.process import has_members
+from kingdom.soldiers.process_table import has_members
 
 T = TypeVar("T")
 
@@ -29,6 +29,13 @@ _POLL_SECONDS = 0.005
 _GRACE_SECONDS = 2.0
 _SHOWN = 2000
 _NAME, _EMAIL = "Kingdom", "kingdom@localhost"
+# Who commits; agents have no configuration of git that would tell.
+IDENTITY = {
+    "GIT_AUTHOR_NAME": _NAME,
+    "GIT_AUTHOR_EMAIL": _EMAIL,
+    "GIT_COMMITTER_NAME": _NAME,
+    "GIT_COMMITTER_EMAIL": _EMAIL,
+}
 _SETTINGS = (
     "core.hooksPath=/dev/null",
     "core.fsmonitor=false",
@@ -37,6 +44,10 @@ _SETTINGS = (
     "maintenance.auto=false",
     "diff.noprefix=false",
     "diff.mnemonicPrefix=false",
+    "protocol.ext.allow=never",
+    "submodule.recurse=false",
+    "fetch.recurseSubmodules=false",
+    "push.recurseSubmodules=no",
 )
 
 
@@ -161,10 +172,10 @@ def _environment(home: Path, index: Path | None) -> dict[str, str]:
         "HOME": str(home),
         "LC_ALL": "C",
         "GIT_TERMINAL_PROMPT": "0",
-        "GIT_AUTHOR_NAME": _NAME,
-        "GIT_AUTHOR_EMAIL": _EMAIL,
-        "GIT_COMMITTER_NAME": _NAME,
-        "GIT_COMMITTER_EMAIL": _EMAIL,
+        # Objects are what their names say, and those that are missing are not looked for elsewhere.
+        "GIT_NO_REPLACE_OBJECTS": "1",
+        "GIT_NO_LAZY_FETCH": "1",
+        **IDENTITY,
     }
     return environment if index is None else {**environment, "GIT_INDEX_FILE": str(index)}
 

@@ -1,5 +1,6 @@
 """Repositories inside of a checkout: no commit of the checkout can hold them, so they get commits of their own."""
 
+import shlex
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -8,10 +9,12 @@ from tempfile import TemporaryDirectory
 from kingdom.errors import ProgramFailed
 from kingdom.soldiers.git import REMOTE_LIMIT, GitFailed
 from kingdom.soldiers.repository import Repository
+from kingdom.soldiers.sandbox.bubblewrap import only_reading
 
 Git = Callable[..., Awaitable[str]]
 
 _LINK = "160000 "
+_DEPTH_MAX = 100
 _OWN_WORK = ("refs/heads/", "refs/stash")
 
 
@@ -20,7 +23,8 @@ async def repositories_in(git: Git, path: Path) -> tuple[list[str], list[str]]:
     others = (await git("ls-files", "-z", "--others", "--exclude-standard")).split("\0")
     staged = (await git("ls-files", "-z", "--stage")).split("\0")
     links = [line.partition("\t")[2] for line in staged if line.startswith(_LINK)]
-    return [name for name in others if name.endswith("/")], [name for name in links if (path / name / ".git").exists()]
+    linked = [name for name in links if _lies_in(path, name) and (path / name / ".git").exists()]
+    return [name for name in others if name.endswith("/")], linked
 
 
 async def stage(git: Git, path: Path) -> str:
@@ -33,13 +37,16 @@ async def stage(git: Git, path: Path) -> str:
     return (await git("write-tree")).strip()
 
 
-async def gathered(repository: Repository, path: Path) -> list[str]:
+async def gathered(repository: Repository, path: Path, checkout: Path) -> list[str]:
     """Return commits in `repository` that hold another repository: its files upon its branches, and those inside of it.
 
-    No program that its configuration names is run. Raises ProgramFailed where not all that its commits need is there.
+    No program that its configuration names is run, and of what lies outside of the `checkout` nothing is read, wherever
+    the other repository leads. Raises ProgramFailed where not all that its commits need is there.
     """
+    if len(path.relative_to(checkout).parts) > _DEPTH_MAX:
+        raise ProgramFailed(f"repositories lie in one another too deep at {path}: look whether they are wanted")
     try:
-        tips = await _fetched(repository, path)
+        tips = await _fetched(repository, path, checkout)
         with TemporaryDirectory() as directory:
             git = partial(repository.git, files=path, index=Path(directory, "index"))
             names, _ = await repositories_in(git, path)
@@ -51,17 +58,24 @@ async def gathered(repository: Repository, path: Path) -> list[str]:
         ) from error
     parents = [part for tip in tips for part in ("-p", tip)]
     commit = (await repository.git("commit-tree", tree, *parents, "-m", f"What lay in {path}")).strip()
-    return [commit, *[each for name in names for each in await gathered(repository, path / name)]]
+    return [commit, *[each for name in names for each in await gathered(repository, path / name, checkout)]]
 
 
-async def _fetched(repository: Repository, path: Path) -> list[str]:
+def _lies_in(path: Path, name: str) -> bool:
+    """Tell whether a folder lies where its name says, and is not reached through a link."""
+    return (path / name).resolve() == path.resolve() / name
+
+
+async def _fetched(repository: Repository, path: Path, checkout: Path) -> list[str]:
     """Get all that the branches of another repository hold, and return the commits that they are at."""
-    told = [line.split("\t") for line in (await repository.git("ls-remote", "--", str(path))).splitlines()]
+    # An agent chose where this repository takes its objects from: the one that reads them sees nothing else.
+    reader = f"--upload-pack={shlex.join([*only_reading(checkout), 'git', 'upload-pack'])}"
+    told = [line.split("\t") for line in (await repository.git("ls-remote", reader, "--", str(path))).splitlines()]
     wanted = {name: commit for commit, name in told if name == "HEAD" or name.startswith(_OWN_WORK)}
     if not wanted:
         return []
     tips = list(dict.fromkeys(wanted.values()))
-    options = ("--quiet", "--no-tags", "--no-write-fetch-head")
+    options = ("--quiet", "--no-tags", "--no-write-fetch-head", reader)
     await repository.git("fetch", *options, "--", str(path), *wanted, limit=REMOTE_LIMIT)
     # A shallow repository gives commits without those that they stand upon, and git does not complain.
     await repository.git("rev-list", "--objects", "--quiet", *tips, "--not", "--all", limit=REMOTE_LIMIT)

@@ -3,7 +3,8 @@
 With bubblewrap a program runs in a pid namespace of its own: when the program ends or is killed, the kernel removes
 everything in the namespace, also what has a session of its own or runs as a daemon, and when this process dies the
 namespace dies with it. Without bubblewrap the program leads a process group: what left the group survives, and when
-this process dies only the program itself is killed, not what it started.
+this process dies only the program itself is killed, not what it started. A sandbox tells what of the machine there is
+in the namespace; without one it is everything.
 
 The kernel ties that death to the thread which started the program: start programs from the main thread.
 """
@@ -14,29 +15,35 @@ import shutil
 import signal
 import sys
 from asyncio.subprocess import PIPE, STDOUT, Process, SubprocessStreamProtocol
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
-import msgspec
+import structlog
 
 from kingdom.errors import Misconfigured, ProgramFailed
+from kingdom.soldiers.pid_namespace import init_pid, pidfd, readable
+from kingdom.soldiers.process_table import children, has_members, state
+from kingdom.soldiers.redaction import WELL_KNOWN, Redaction, write_redacted
+from kingdom.soldiers.sandbox import bridge
+from kingdom.soldiers.sandbox.bubblewrap import GATE, enclosing
+from kingdom.soldiers.sandbox.confinement import Confinement, hold, make_groups
+from kingdom.soldiers.sandbox.sandbox import PORT, Limits, Profile, Sandbox
 
 _CHUNK = 1 << 16
 _TAIL = 1 << 16
 _SHOWN = 2000
+_LINE_MAX = 256 << 20
 # How long output may still come after the end of a program whose pipe somebody else holds open.
 _LAST_OUTPUT_SECONDS = 1.0
 _POLL_SECONDS = 0.002
 
 _BECOME = (sys.executable, "-I", "-S", str(Path(__file__).with_name("become.py")))
-_OPTIONS = ("--dev-bind", "/", "/", "--unshare-pid", "--proc", "/proc", "--die-with-parent")
-
-
-class _NamespaceInfo(msgspec.Struct, rename="kebab"):
-    child_pid: int
+_BRIDGE = (sys.executable, "-I", "-S", bridge.__file__)
+_log = structlog.get_logger("kingdom.soldiers")
+_OPEN = Sandbox(profile=Profile.OFF)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +57,14 @@ class Finished:
 class Program:
     """A program that was started; made by `start_program`."""
 
-    def __init__(self, started: "_Started", *, contained: bool = False, init: int | None = None) -> None:
+    def __init__(
+        self,
+        started: "_Started",
+        *,
+        contained: bool = False,
+        init: int | None = None,
+        confinement: Confinement | None = None,
+    ) -> None:
         self.pid = started.process.pid
         self._process = started.process
         self._pipes = started.pipes
@@ -59,7 +73,9 @@ class Program:
         self._errors_before = started.errors_before
         self._contained = contained
         self._init = init
+        self._confinement = confinement
         self._early = b""
+        self._keeping = started.keep_errors()
         self._watching = asyncio.create_task(self._watch(), name=f"program {self.pid}")
 
     @property
@@ -78,14 +94,22 @@ class Program:
             self._process.stdin.close()
 
     async def lines(self) -> AsyncIterator[bytes]:
-        """Yield the standard output line by line, however long the lines are, also a last one without an end."""
+        """Yield the standard output line by line, also a last one without an end.
+
+        A line that is longer than any that makes sense ends the program: it would take all memory of this process.
+        """
         parts: list[bytes] = []
+        size = 0
         async for chunk in self.chunks():
             first, *others = chunk.split(b"\n")
             parts.append(first)
+            size += len(first)
             for other in others:
                 yield b"".join(parts)
-                parts = [other]
+                parts, size = [other], len(other)
+            if size > _LINE_MAX:
+                await self.kill()
+                return
         if rest := b"".join(parts):
             yield rest
 
@@ -122,16 +146,20 @@ class Program:
                     os.killpg(self.pid, signal.SIGKILL)
         return await self.wait()
 
-    async def admit(self, init_pid: int) -> None:
-        """Let a contained program begin, once nothing of it can outlive this process."""
+    async def admit(self, init_pid: int, limits: Limits) -> None:
+        """Let a contained program begin, once nothing of it can outlive this process and it is held to its limits."""
         first = b"" if self._process.stdout is None else await self._process.stdout.read(1)
         if first != b"\n":
             # This is not the program but bubblewrap, complaining.
             self._early = first
             return
         # The init arranges to die with bubblewrap right after its fork, and then it sleeps until all have ended.
-        while _state(init_pid) not in {b"S", b""}:  # noqa: ASYNC110 - the kernel tells of no change
+        while state(init_pid) not in {b"S", b""}:  # noqa: ASYNC110 - the kernel tells of no change
             await asyncio.sleep(_POLL_SECONDS)
+        for pid in children(init_pid):
+            hold(pid, limits)
+            if self._confinement is not None:
+                self._confinement.take(pid)
         self.write(b"\n")
 
     async def _watch(self) -> int:
@@ -141,14 +169,21 @@ class Program:
                 with suppress(ProcessLookupError):
                     signal.pidfd_send_signal(self._init, signal.SIGKILL)
                 # The init of a pid namespace ends only after everything else in it has ended.
-                await _readable(self._init)
+                await readable(self._init)
             finally:
                 os.close(self._init)
                 self._init = None
+        if self._confinement is not None:
+            await self._confinement.remove()
         if not self._contained:
             await _end_group(self.pid)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._pipes.output_ended.wait(), _LAST_OUTPUT_SECONDS)
+        if self._keeping is not None:
+            # Somebody else may hold the pipe open.
+            await asyncio.wait({self._keeping}, timeout=_LAST_OUTPUT_SECONDS)
+            self._keeping.cancel()
+        if not self._contained:
             self._transport.close()
         return self._process.returncode or 0
 
@@ -172,6 +207,17 @@ class _Pipes(SubprocessStreamProtocol):
 
 
 @dataclass(frozen=True, slots=True)
+class _Call:
+    """A program as it shall be started."""
+
+    argv: list[str]
+    cwd: Path
+    environment: Mapping[str, str]
+    errors: Path | None
+    redaction: Redaction
+
+
+@dataclass(frozen=True, slots=True)
 class _Started:
     """What a program consists of for this process; its errors begin in their file after so many bytes."""
 
@@ -180,6 +226,14 @@ class _Started:
     transport: asyncio.SubprocessTransport
     errors: Path | None
     errors_before: int
+    redaction: Redaction
+
+    def keep_errors(self) -> asyncio.Task[None] | None:
+        """Begin to write down what the program complains about, if a file is to take it."""
+        stderr = self.process.stderr
+        if self.errors is None or stderr is None:
+            return None
+        return asyncio.create_task(_keep(stderr, self.errors, self.redaction), name=f"errors {self.process.pid}")
 
 
 async def start_program(
@@ -189,14 +243,18 @@ async def start_program(
     environment: Mapping[str, str],
     errors: Path | None,
     contained: bool | None = None,
+    sandbox: Sandbox | None = None,
+    redaction: Redaction = WELL_KNOWN,
 ) -> Program:
     """Start a program with exactly this environment and PWD.
 
-    Its standard error is appended to the file `errors`, or goes into its output. With `contained` it runs in a
-    namespace of its own, which by default it does where bubblewrap is installed.
+    Its standard error is appended to the file `errors` without secrets, or goes into its output. With `contained` it
+    runs in a namespace of its own, which by default it does where bubblewrap is installed; with a `sandbox` that is
+    not off it always does, and sees nothing but what the sandbox has.
     """
     # Half a start cannot be undone: who gives up waits for the whole, which takes no longer than a moment.
-    starting = asyncio.create_task(_start(argv, cwd, environment, errors, contained=contained))
+    call = _Call([*argv], cwd, environment, errors, redaction)
+    starting = asyncio.create_task(_start(call, contained=contained, sandbox=sandbox))
     try:
         return await asyncio.shield(starting)
     except asyncio.CancelledError:
@@ -204,17 +262,20 @@ async def start_program(
         raise
 
 
-async def _start(
-    argv: Sequence[str], cwd: Path, environment: Mapping[str, str], errors: Path | None, *, contained: bool | None
-) -> Program:
-    locale = "LC_CTYPE" if "LC_CTYPE" in environment else ""
-    bubblewrap = None if contained is False else shutil.which("bwrap")
-    if contained and bubblewrap is None:
+async def _start(call: _Call, *, contained: bool | None, sandbox: Sandbox | None) -> Program:
+    sandbox = sandbox or _OPEN
+    closed = sandbox.profile is not Profile.OFF
+    bubblewrap = None if contained is False and not closed else shutil.which("bwrap")
+    if (contained or closed) and bubblewrap is None:
         raise Misconfigured("programs shall be contained, but bwrap is not on PATH: install bubblewrap")
-    if bubblewrap is not None:
-        return await _start_contained([bubblewrap, *_OPTIONS], [*_BECOME, "", locale, *argv], cwd, environment, errors)
-    wrapped = [*_BECOME, str(os.getpid()), locale, *argv]
-    return Program(await _spawn(wrapped, cwd, environment, errors))
+    way_out = [*_BRIDGE, str(PORT), GATE] if sandbox.profile is Profile.STRICT and sandbox.socket else []
+    parent = "" if bubblewrap else str(os.getpid())
+    locale = "LC_CTYPE" if "LC_CTYPE" in call.environment else ""
+    call = replace(call, argv=[*_BECOME, parent, locale, *way_out, *call.argv])
+    if bubblewrap is None:
+        return Program(await _spawn(call))
+    with enclosing(sandbox, call.environment) as (options, kept):
+        return await _start_contained([bubblewrap, *options], call, kept, sandbox.limits)
 
 
 async def _kill_once_started(starting: asyncio.Task[Program]) -> None:
@@ -229,9 +290,12 @@ async def run_program(
     environment: Mapping[str, str],
     timeout: timedelta,  # noqa: ASYNC109 - what runs too long must be killed, not only left alone
     contained: bool | None = None,
+    sandbox: Sandbox | None = None,
 ) -> Finished:
     """Run a program to its end and return how it ended; raises ProgramFailed if that takes too long."""
-    program = await start_program(argv, cwd=cwd, environment=environment, errors=None, contained=contained)
+    program = await start_program(
+        argv, cwd=cwd, environment=environment, errors=None, contained=contained, sandbox=sandbox
+    )
     tail = bytearray()
 
     async def read() -> None:
@@ -269,83 +333,64 @@ def described(code: int) -> str:
     return f"killed by {name}" if code < 0 else f"exit code {code}, as after {name}"
 
 
-async def _start_contained(
-    bubblewrap: Sequence[str], argv: Sequence[str], cwd: Path, environment: Mapping[str, str], errors: Path | None
-) -> Program:
+async def _start_contained(bubblewrap: Sequence[str], call: _Call, kept: Sequence[int], limits: Limits) -> Program:
+    confinement, others = make_groups(limits)
     reading, writing = os.pipe()
     try:
-        command = [*bubblewrap, "--info-fd", str(writing), "--chdir", str(cwd), "--", *argv]
+        command = [*bubblewrap, "--info-fd", str(writing), "--chdir", str(call.cwd), "--", *call.argv]
         try:
-            started = await _spawn(command, cwd, environment, errors, writing)
+            started = await _spawn(replace(call, argv=command), writing, *kept)
+        except ProgramFailed:
+            await confinement.remove()
+            raise
         finally:
             os.close(writing)
-        init = _pidfd(pid) if (pid := await _init_pid(reading)) else None
+        init = pidfd(pid) if (pid := await init_pid(reading)) else None
     finally:
         os.close(reading)
-    program = Program(started, contained=True, init=init)
-    await program.admit(pid)
+    program = Program(started, contained=True, init=init, confinement=confinement)
+    try:
+        await program.admit(pid, others)
+    except ProgramFailed:
+        await program.kill()
+        raise
     return program
 
 
-async def _spawn(
-    argv: Sequence[str], cwd: Path, environment: Mapping[str, str], errors: Path | None, *kept: int
-) -> _Started:
+async def _spawn(call: _Call, *kept: int) -> _Started:
     loop = asyncio.get_running_loop()
     try:
-        with _appending(errors) as (stderr, before):
-            transport, pipes = await loop.subprocess_exec(
-                _Pipes,
-                *argv,
-                cwd=cwd,
-                env={**environment, "PWD": str(cwd)},
-                stdin=PIPE,
-                stdout=PIPE,
-                stderr=stderr,
-                start_new_session=True,
-                pass_fds=kept,
-            )
+        before = _size(call.errors) if call.errors else 0
+        transport, pipes = await loop.subprocess_exec(
+            _Pipes,
+            *call.argv,
+            cwd=call.cwd,
+            env={**call.environment, "PWD": str(call.cwd)},
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=PIPE if call.errors else STDOUT,
+            start_new_session=True,
+            pass_fds=kept,
+        )
     except (OSError, ValueError) as error:
-        raise ProgramFailed(f"{argv[0]} could not be started in {cwd}: {error}") from error
-    return _Started(Process(transport, pipes, loop), pipes, transport, errors, before)
+        raise ProgramFailed(f"{call.argv[0]} could not be started in {call.cwd}: {error}") from error
+    return _Started(Process(transport, pipes, loop), pipes, transport, call.errors, before, call.redaction)
 
 
-@contextmanager
-def _appending(errors: Path | None) -> Iterator[tuple[int, int]]:
-    """Open the file that takes the standard error; tell also how long it is already."""
-    if errors is None:
-        yield STDOUT, 0
-        return
+def _size(errors: Path) -> int:
+    """Return how long the file of errors is already; one that cannot be written to is found out now."""
     with errors.open("ab") as file:
-        yield file.fileno(), file.tell()
+        return file.tell()
 
 
-async def _init_pid(info: int) -> int:
-    """Return the pid of the namespace's init, or 0 where bubblewrap has failed."""
-    told = b""
-    while not told.rstrip().endswith(b"}"):
-        await _readable(info)
-        if not (more := os.read(info, _CHUNK)):
-            return 0
-        told += more
-    return msgspec.json.decode(told, type=_NamespaceInfo).child_pid
-
-
-def _pidfd(pid: int) -> int | None:
-    """Return a descriptor that becomes readable at the end of a process, or None if it has ended already."""
+async def _keep(stderr: asyncio.StreamReader, errors: Path, redaction: Redaction) -> None:
     try:
-        return os.pidfd_open(pid)
-    except ProcessLookupError:
-        return None
-
-
-async def _readable(descriptor: int) -> None:
-    loop = asyncio.get_running_loop()
-    ready = asyncio.Event()
-    loop.add_reader(descriptor, ready.set)
-    try:
-        await ready.wait()
-    finally:
-        loop.remove_reader(descriptor)
+        await write_redacted(stderr, errors, redaction)
+    except OSError as error:
+        _log.warning("what a program complains about cannot be kept", file=str(errors), error=str(error))
+        # It must not wait for us.
+        while await stderr.read(_CHUNK):
+            continue
 
 
 async def _end_group(group: int) -> None:
@@ -353,21 +398,3 @@ async def _end_group(group: int) -> None:
         with suppress(ProcessLookupError):
             os.killpg(group, signal.SIGKILL)
         await asyncio.sleep(_POLL_SECONDS)
-
-
-def has_members(group: int) -> bool:
-    """Return whether a process group has members that are more than zombies."""
-    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
-    return any(_field(pid, 2) == b"%d" % group and _state(pid) not in {b"Z", b"X", b""} for pid in pids)
-
-
-def _state(pid: int) -> bytes:
-    return _field(pid, 0)
-
-
-def _field(pid: int, number: int) -> bytes:
-    """Return a field that the kernel keeps on a process, counted from its state, or nothing if it has ended."""
-    try:
-        return Path("/proc", str(pid), "stat").read_bytes().rpartition(b")")[2].split()[number]
-    except OSError:
-        return b""

@@ -5,6 +5,7 @@ import fcntl
 import os
 import re
 import shutil
+import stat
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -26,6 +27,9 @@ _NAMES_SHOWN = 20
 # What git writes into a lock of its own while it makes a checkout.
 _HALF_MADE = "initializing"
 _NOTHING = "0" * 40
+_SMALL_BYTES = 1 << 20
+# What counts for all checkouts without being in the configuration: whose files are which, and objects of others.
+_PLANTED = {"info": ("attributes", "exclude", "grafts"), "objects/info": ("alternates", "http-alternates")}
 _REFS = "refs/"
 _CONFIG = f"""\
 [core]
@@ -45,8 +49,8 @@ class Repository:
     Its remote branches lie under refs/remotes/origin, so that refs/heads has only the branches of runs. What is no
     branch, such as refs/pull/7/head, lies under refs/remotes with its own name.
 
-    Agents can write to its configuration, which names programs that git runs. So before every call of git it is
-    brought back to what Kingdom wrote; what an agent changes between that and the call is still obeyed.
+    An agent without a sandbox can write to its configuration, which names programs that git runs. So before every call
+    of git it is brought back to what Kingdom wrote; what such an agent changes between that and the call is obeyed.
     """
 
     def __init__(self, path: Path, *, url: str, home: Path, pause: timedelta = REMOTE_PAUSE) -> None:
@@ -78,7 +82,7 @@ class Repository:
     def remove_half_made(self) -> None:
         """Remove the data of checkouts whose making was killed: next to them git neither fetches nor makes another."""
         for mark in self.path.glob("worktrees/*/locked"):
-            if mark.read_text().strip() == _HALF_MADE:
+            if (read_own(mark) or "").strip() == _HALF_MADE:
                 shutil.rmtree(mark.parent)
 
     async def git(
@@ -193,14 +197,15 @@ class Repository:
         if entry is not None:
             wanted[entry / "commondir"] = "../..\n"
         for file, text in wanted.items():
-            if _read(file) != text:
+            if read_own(file) != text:
                 write_whole(file, text)
                 _log.warning("somebody else changed the configuration of git: it was brought back", file=str(file))
-        info = self.path / "info"
-        planted = info if info.is_symlink() else info / "attributes"
-        if planted.is_symlink() or planted.is_file():
-            planted.unlink()
-            _log.warning("somebody else gave git attributes for all checkouts: they were removed", file=str(planted))
+        for folder, names in _PLANTED.items():
+            place = self.path / folder
+            for planted in [place] if place.is_symlink() else [place / name for name in names]:
+                if planted.is_symlink() or planted.is_file():
+                    planted.unlink()
+                    _log.warning("somebody else told git what counts for all checkouts: removed", file=str(planted))
 
     async def _content(self, commit: str) -> str:
         """Return what makes two commits equal, whenever they were made."""
@@ -225,12 +230,20 @@ class Repository:
             ) from error
 
 
-def _read(file: Path) -> str | None:
-    """Return the text of a file of its own, or None."""
+def read_own(file: Path) -> str | None:
+    """Return the text of a small file, or None where something else lies: a link, or a pipe that never ends."""
     try:
-        return None if file.is_symlink() else file.read_text()
+        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        return os.read(descriptor, _SMALL_BYTES).decode()
     except (OSError, UnicodeDecodeError):
         return None
+    finally:
+        os.close(descriptor)
 
 
 def without_password(url: str) -> str:

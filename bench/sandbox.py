@@ -1,0 +1,145 @@
+"""What a sandbox costs: Claude Code answers one prompt with and without it, by turns, and its start is compared.
+
+`python -m bench.sandbox [--pairs N] [--bound RATIO] [--handicap SECONDS]`; the model is a server of this process. The
+last line has the figures as JSON, and the exit code is 1 where the bound is not kept.
+"""
+
+import argparse
+import asyncio
+import json
+import statistics
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import claude_agent_sdk
+from aiohttp import web
+
+from kingdom.soldiers.process import start_program
+from kingdom.soldiers.sandbox.gate import Gate
+from kingdom.soldiers.sandbox.sandbox import AGENT_LIMITS, Profile, Sandbox
+from kingdom.soldiers.sandbox.vendors import Upstream, Vendor
+
+BOUND = 1.3
+_CLAUDE = Path(claude_agent_sdk.__file__).parent / "_bundled" / "claude"
+_KEY = "sk-of-the-house"
+_ENVIRONMENT = {
+    "PATH": "/usr/local/bin:/usr/bin:/bin",
+    "LANG": "C.UTF-8",
+    "ANTHROPIC_API_KEY": "none",
+    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+    "CLAUDE_CODE_MAX_RETRIES": "0",
+    "DISABLE_AUTOUPDATER": "1",
+}
+_MESSAGE = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude-bench", "content": []}
+_USAGE = {"input_tokens": 1, "output_tokens": 1}
+_EVENTS: tuple[dict[str, Any], ...] = (
+    {"type": "message_start", "message": {**_MESSAGE, "stop_reason": None, "usage": _USAGE}},
+    {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+    {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "done"}},
+    {"type": "content_block_stop", "index": 0},
+    {"type": "message_delta", "delta": {"stop_reason": "end_turn", "stop_sequence": None}, "usage": _USAGE},
+    {"type": "message_stop"},
+)
+
+
+async def measure(pairs: int, handicap: float) -> dict[str, Any]:
+    """Return the seconds that Claude Code takes for a prompt, by turns with and without a sandbox."""
+    taken: dict[str, list[float]] = {"without": [], "with": []}
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        async with (
+            _model() as url,
+            Gate(folder / "gate", [Upstream(vendor=Vendor.ANTHROPIC, url=url, key=_KEY)]) as gate,
+        ):
+            strict = Sandbox(
+                profile=Profile.STRICT, writable=(folder / "with",), socket=gate.socket, limits=AGENT_LIMITS
+            )
+            ways = {"without": Sandbox(profile=Profile.OFF, url=url), "with": strict}
+            for way in ways:
+                (folder / way).mkdir()
+            # One more at first: what is read from the disk then is in memory later.
+            for pair in range(pairs + 1):
+                for way in sorted(ways, reverse=bool(pair % 2)):
+                    seconds = await _start(ways[way], folder / way, handicap if way == "with" else 0.0)
+                    if pair:
+                        taken[way].append(seconds)
+    fastest = {way: min(seconds) for way, seconds in taken.items()}
+    return {
+        "pairs": pairs,
+        "fastest seconds": {way: round(seconds, 3) for way, seconds in fastest.items()},
+        "median seconds": {way: round(statistics.median(seconds), 3) for way, seconds in taken.items()},
+        # The fastest of each: the rest of the machine makes a start slower, but never faster.
+        "ratio": round(fastest["with"] / fastest["without"], 3),
+    }
+
+
+async def _start(sandbox: Sandbox, folder: Path, handicap: float) -> float:
+    begun = time.perf_counter()
+    await asyncio.sleep(handicap)
+    program = await start_program(
+        [str(_CLAUDE), "-p", "Say done.", "--output-format=json"],
+        cwd=folder,
+        environment={**_ENVIRONMENT, "HOME": str(folder), "ANTHROPIC_BASE_URL": sandbox.url},
+        errors=folder / "errors",
+        contained=sandbox.profile is not Profile.OFF,
+        sandbox=sandbox,
+    )
+    program.close_input()
+    lines = [line async for line in program.lines()]
+    code = await program.wait()
+    seconds = time.perf_counter() - begun
+    assert code == 0, (lines, program.last_words())
+    assert json.loads(lines[-1])["result"] == "done", lines
+    return seconds
+
+
+@asynccontextmanager
+async def _model() -> AsyncIterator[str]:
+    application = web.Application(client_max_size=64 << 20)
+    application.router.add_post("/v1/messages", _answer)
+    application.router.add_get("/", _here)
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=0)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+async def _here(_: web.Request) -> web.Response:
+    return web.Response()
+
+
+async def _answer(request: web.Request) -> web.StreamResponse:
+    await request.read()
+    response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+    await response.prepare(request)
+    for event in _EVENTS:
+        await response.write(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode())
+    await response.write_eof()
+    return response
+
+
+def main() -> int:
+    """Return 0 if the bound is kept."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=9)
+    parser.add_argument("--bound", type=float, default=BOUND)
+    parser.add_argument("--handicap", type=float, default=0.0, help="seconds by which the sandbox is made slower")
+    options = parser.parse_args()
+    figures = asyncio.run(measure(options.pairs, options.handicap))
+    holds = figures["ratio"] <= options.bound
+    if not holds:
+        sys.stderr.write(f"bound not kept: start with a sandbox: {figures['ratio']} > {options.bound}\n")
+    print(json.dumps({**figures, "bound": options.bound, "holds": holds}))
+    return int(not holds)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

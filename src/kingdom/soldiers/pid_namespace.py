@@ -1,0 +1,42 @@
+"""The first process of a pid namespace: who it is, and when it ends."""
+
+import asyncio
+import os
+
+import msgspec
+
+_CHUNK = 1 << 16
+
+
+class _NamespaceInfo(msgspec.Struct, rename="kebab"):
+    child_pid: int
+
+
+async def init_pid(info: int) -> int:
+    """Return the pid of the namespace's init, or 0 where bubblewrap has failed."""
+    told = b""
+    while not told.rstrip().endswith(b"}"):
+        await readable(info)
+        if not (more := os.read(info, _CHUNK)):
+            return 0
+        told += more
+    return msgspec.json.decode(told, type=_NamespaceInfo).child_pid
+
+
+def pidfd(pid: int) -> int | None:
+    """Return a descriptor that becomes readable at the end of a process, or None if it has ended already."""
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
+
+
+async def readable(descriptor: int) -> None:
+    """Wait until something can be read from a descriptor, or nothing more ever comes."""
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_reader(descriptor, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(descriptor)

@@ -1,0 +1,236 @@
+"""Removing secrets from what agents say and write, before it is written down.
+
+Two kinds are known: the values that this realm keeps secret, and whatever has the form of a well-known token. Every
+pattern begins with a literal text that is looked for first, and none reads any part of a text more than a few times.
+"""
+
+import asyncio
+import base64
+import codecs
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import quote
+
+import msgspec
+
+REDACTED = "[redacted]"
+# What is shorter is an ordinary word somewhere, and no secret for long.
+_SECRET_MIN = 8
+# A line that is longer is passed on in parts; a part that may be the beginning of a secret waits for the next.
+_LINE_MAX = 1 << 16
+_HELD_MAX = 1 << 15
+_CHUNK = 1 << 16
+_DEPTH_MAX = 100
+_FILE_MAX = 64 << 20
+_CUT = b"\n[what follows was too much and is left out]\n"
+_SECRET_NAME = re.compile(r"(?:^|_)(?:API_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """How a kind of token looks: a text that every one contains, and an expression whose group is the secret."""
+
+    anchor: str
+    expression: re.Pattern[str]
+
+
+def _form(anchor: str, expression: str) -> _Form:
+    return _Form(anchor, re.compile(expression, re.ASCII))
+
+
+_FORMS = (
+    _form("sk-ant-", r"(sk-ant-[\w-]{16,4000}+)"),
+    _form("sk-", r"(sk-(?:(?:proj|svcacct|admin|or-v1|lf)-[\w-]{16,4000}+|[A-Za-z0-9]{32,4000}+))"),
+    *(_form(f"gh{kind}_", rf"(gh{kind}_[A-Za-z0-9]{{20,4000}}+)") for kind in "pousr"),
+    _form("github_pat_", r"(github_pat_\w{20,4000}+)"),
+    _form("glpat-", r"(glpat-[\w-]{16,4000}+)"),
+    _form("xox", r"(xox[abceoprs]-[\w.-]{10,4000}+)"),
+    _form("xapp-", r"(xapp-[\w-]{10,4000}+)"),
+    _form("hooks.slack.com/", r"hooks\.slack\.com/(?:services|workflows|triggers)/([\w/-]{10,4000}+)"),
+    _form("AKIA", r"(AKIA[A-Z0-9]{16})"),
+    _form("ASIA", r"(ASIA[A-Z0-9]{16})"),
+    _form("secret_access_key", r"secret_access_key[\"']?\s{0,4}[:=]\s{0,4}[\"']?([A-Za-z0-9/+]{40})"),
+    _form("SECRET_ACCESS_KEY", r"SECRET_ACCESS_KEY[\"']?\s{0,4}[:=]\s{0,4}[\"']?([A-Za-z0-9/+]{40})"),
+    _form("AIza", r"(AIza[\w-]{35})"),
+    _form("ya29.", r"(ya29\.[\w-]{20,4000}+)"),
+    _form("GOCSPX-", r"(GOCSPX-[\w-]{20,4000}+)"),
+    _form("_live_", r"([sr]k_live_[A-Za-z0-9]{16,4000}+)"),
+    _form("npm_", r"(npm_[A-Za-z0-9]{30,4000}+)"),
+    _form("pypi-", r"(pypi-[\w-]{40,4000}+)"),
+    _form("hf_", r"(hf_[A-Za-z0-9]{30,4000}+)"),
+    _form("ATATT", r"(ATATT[\w=-]{20,4000}+)"),
+    _form("SG.", r"(SG\.[\w-]{16,64}+\.[\w-]{16,128}+)"),
+    # The second branch takes what only begins like one, so that no part of it is looked at as a beginning again.
+    _form("eyJ", r"(eyJ[\w-]{8,8000}+\.[\w-]{8,16000}+\.[\w-]{8,4000}+)|eyJ[\w-]{8,8000}+"),
+    _form(
+        "PRIVATE KEY",
+        r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
+        r"(?:[^-]|-(?!----)){0,16000}+(?:-----END [A-Z ]{0,60}-----)?)",
+    ),
+    _form("://", r"://[^\s/?#:@\"'<>`]{0,200}+:([^\s/?#@\"'<>`]{1,4000}+)@"),
+    _form(
+        "uthorization",
+        r"uthorization[\"']?\s{0,4}[:=]\s{0,4}[\"']?(?:[Bb]earer|[Bb]asic|[Tt]oken)\s{1,4}([\w.~+/=-]{8,4000}+)",
+    ),
+    _form("-api-key", r"-api-key[\"']?\s{0,4}[:=]\s{0,4}[\"']?([\w.~+/=-]{8,4000}+)"),
+    _form("-Api-Key", r"-Api-Key[\"']?\s{0,4}[:=]\s{0,4}[\"']?([\w.~+/=-]{8,4000}+)"),
+)
+
+
+class Redaction:
+    """Removes these secrets, in any spelling that programs give them, and every token of a well-known form."""
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        self._known = {spelling for secret in secrets for spelling in _spellings(secret)}
+
+    def knowing(self, secrets: Iterable[str]) -> "Redaction":
+        """Return one that removes these secrets too."""
+        more = Redaction(secrets)
+        more._known |= self._known
+        return more
+
+    def text(self, text: str) -> str:
+        """Return a text without secrets."""
+        parts: list[str] = []
+        end = 0
+        for start, stop in self.spans(text):
+            parts += (text[end:start], REDACTED)
+            end = stop
+        return "".join((*parts, text[end:])) if parts else text
+
+    def value(self, value: Any, depth: int = _DEPTH_MAX) -> Any:
+        """Return a value of JSON without secrets in any text of it, and without what is nested senselessly deep."""
+        match value:
+            case str():
+                return self.text(value)
+            case Mapping() | list() | tuple() if not depth:
+                return REDACTED
+            case Mapping():
+                return {self.value(name): self.value(each, depth - 1) for name, each in value.items()}
+            case list() | tuple():
+                return [self.value(each, depth - 1) for each in value]
+        return value
+
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """Return where the secrets of a text stand, in order, none touching another."""
+        merged: list[tuple[int, int]] = []
+        for start, stop in sorted(self._found(text)):
+            if merged and start <= merged[-1][1]:
+                merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
+            else:
+                merged.append((start, stop))
+        return merged
+
+    def _found(self, text: str) -> Iterator[tuple[int, int]]:
+        for secret in self._known:
+            start = text.find(secret)
+            while start >= 0:
+                yield start, start + len(secret)
+                start = text.find(secret, start + len(secret))
+        for form in _FORMS:
+            if form.anchor in text:
+                for match in form.expression.finditer(text):
+                    if match.start(1) >= 0:
+                        yield match.span(1)
+
+
+# For whoever knows no secret of the realm, such as a program inside of a sandbox.
+WELL_KNOWN = Redaction()
+
+
+class RedactedStream:
+    """Passes a text on without its secrets, also those that come in pieces: whole lines, the rest once it is known."""
+
+    def __init__(self, redaction: Redaction) -> None:
+        self._redaction = redaction
+        self._held = ""
+
+    def feed(self, text: str) -> str:
+        """Take the next piece; return what can be passed on."""
+        self._held += text
+        end = max(self._held.rfind("\n"), self._held.rfind("\r")) + 1
+        if len(self._held) - end > _LINE_MAX:
+            end = len(self._held) - _HELD_MAX
+        if not end:
+            return ""
+        for start, stop in self._redaction.spans(self._held):
+            # It may go on in the next piece.
+            if start < end <= stop:
+                end = start
+        ready, self._held = self._held[:end], self._held[end:]
+        return self._redaction.text(ready)
+
+    def finish(self) -> str:
+        """Return what was held back, for no more comes."""
+        rest, self._held = self._held, ""
+        return self._redaction.text(rest)
+
+
+class RedactedFile:
+    """A file to which the output of a program is appended, without secrets; a flood is cut off."""
+
+    def __init__(self, path: Path, redaction: Redaction) -> None:
+        self._file = path.open("ab", buffering=0)
+        self._room = _FILE_MAX - self._file.tell()
+        self._stream = RedactedStream(redaction)
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def __enter__(self) -> Self:
+        """Return the file."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Write what was held back, and close the file."""
+        with self._file:
+            self._append(self._stream.feed(self._decoder.decode(b"", final=True)) + self._stream.finish())
+
+    def write(self, data: bytes) -> None:
+        """Take the next piece of the output."""
+        self._append(self._stream.feed(self._decoder.decode(data)))
+
+    def _append(self, text: str) -> None:
+        if self._room < 0 or not text:
+            return
+        data = text.encode()
+        self._file.write(data if len(data) <= self._room else data[: self._room] + _CUT)
+        self._room -= len(data)
+
+
+async def write_redacted(source: asyncio.StreamReader, path: Path, redaction: Redaction) -> None:
+    """Append what a program writes to a file, until its end."""
+    with RedactedFile(path, redaction) as file:
+        while chunk := await source.read(_CHUNK):
+            file.write(chunk)
+
+
+def secrets_in(environment: Mapping[str, str]) -> set[str]:
+    """Return the values of those variables that are named as secrets are."""
+    return {value for name, value in environment.items() if _SECRET_NAME.search(name)}
+
+
+def _spellings(secret: str) -> Iterator[str]:
+    """Yield a secret as it is, line by line, and as JSON, URLs and base64 spell it."""
+    for line in (secret, *secret.splitlines()):
+        plain = line.strip()
+        if len(plain) < _SECRET_MIN:
+            continue
+        yield plain
+        yield msgspec.json.encode(plain).decode()[1:-1]
+        yield quote(plain, safe="")
+        yield from _in_base64(plain.encode())
+
+
+def _in_base64(secret: bytes) -> Iterator[str]:
+    """Yield what base64 makes of a secret wherever in a longer text it stands."""
+    for before in range(3):
+        encoded = base64.b64encode(bytes(before) + secret).decode().rstrip("=")
+        # The first and the last characters also tell of the neighbours.
+        first = -(-before * 8 // 6)
+        last = len(encoded) - ((before + len(secret)) % 3 != 0)
+        kept = encoded[first:last]
+        if len(kept) >= _SECRET_MIN:
+            yield kept
+            yield kept.translate({ord("+"): "-", ord("/"): "_"})

@@ -1,0 +1,1 @@
+"""What a program that Kingdom starts may see, reach and use up."""

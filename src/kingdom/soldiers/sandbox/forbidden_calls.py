@@ -1,0 +1,82 @@
+"""The calls of the kernel that a program in a sandbox is refused, as the filter that the kernel applies.
+
+The keyrings of a user are not divided by namespaces; a file that its owner makes set-user-id is so for everybody who
+finds it; the others are large parts of the kernel of which no agent has use.
+"""
+
+import os
+import struct
+from errno import ENOSYS, EPERM
+
+_SET_ID = 0o6000
+# Of O_CREAT and O_TMPFILE: without these an open has no mode, and anything may stand in its place.
+_MAKES_A_FILE = 0o20000100
+_X32 = 0x40000000
+
+# The architecture as the filter sees it, the calls that are refused, one that takes its mode out of sight, and those
+# whose mode is looked at: by number, the places of mode and flags.
+_MACHINES: dict[str, tuple[int, tuple[int, ...], int, tuple[tuple[int, int, int | None], ...]]] = {
+    "x86_64": (
+        0xC000003E,
+        # add_key, request_key, keyctl, perf_event_open, bpf, userfaultfd
+        (248, 249, 250, 298, 321, 323),
+        437,
+        # open, creat, chmod, fchmod, mknod, openat, mknodat, fchmodat, fchmodat2
+        (
+            *((2, 2, 1), (85, 1, None), (90, 1, None), (91, 1, None), (133, 1, None)),
+            *((257, 3, 2), (259, 2, None), (268, 2, None), (452, 2, None)),
+        ),
+    ),
+    "aarch64": (
+        0xC00000B7,
+        (217, 218, 219, 241, 280, 282),
+        437,
+        # mknodat, fchmod, fchmodat, openat, fchmodat2
+        ((33, 2, None), (52, 1, None), (53, 2, None), (56, 3, 2), (452, 2, None)),
+    ),
+}
+
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_ALLOW, _FAIL = 0x7FFF0000, 0x00050000
+_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
+
+
+def forbidden_calls() -> bytes | None:
+    """Return the filter for this machine, or None where its numbers are not known."""
+    known = _MACHINES.get(os.uname().machine)
+    if known is None:
+        return None
+    architecture, refused, unknown, with_mode = known
+    steps = [
+        _step(_LOAD, _ARCHITECTURE),
+        # Another architecture has other numbers: a program for it could make any call.
+        _step(_EQUAL, architecture, 1, 0),
+        _step(_RETURN, _FAIL | EPERM),
+        _step(_LOAD, _NUMBER),
+        _step(_AT_LEAST, _X32, 0, 1),
+        _step(_RETURN, _FAIL | EPERM),
+        # Who is told that there is no such call takes the older one.
+        *(_step(_EQUAL, unknown, 0, 1), _step(_RETURN, _FAIL | ENOSYS)),
+    ]
+    for number in refused:
+        steps += [_step(_EQUAL, number, 0, 1), _step(_RETURN, _FAIL | EPERM)]
+    for number, mode, flags in with_mode:
+        looking = [
+            *(
+                ()
+                if flags is None
+                else (_argument(flags), _step(_ANY_BIT, _MAKES_A_FILE, 1, 0), _step(_RETURN, _ALLOW))
+            ),
+            *(_argument(mode), _step(_ANY_BIT, _SET_ID, 0, 1), _step(_RETURN, _FAIL | EPERM)),
+            _step(_RETURN, _ALLOW),
+        ]
+        steps += [_step(_EQUAL, number, 0, len(looking)), *looking]
+    return b"".join([*steps, _step(_RETURN, _ALLOW)])
+
+
+def _argument(place: int) -> bytes:
+    return _step(_LOAD, _ARGUMENTS + 8 * place)
+
+
+def _step(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
+    return struct.pack("=HBBI", code, if_true, if_false, value)

@@ -1,0 +1,161 @@
+"""The one way out of a sandbox: what leads to the model of a vendor is let through with the key, the rest is refused.
+
+The key is added here, outside of the sandbox; what an agent sends as its own is dropped. What the model streams is
+handed on as it comes.
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+from aiohttp import web
+
+from kingdom.soldiers.sandbox.forwarding import Forwarding
+from kingdom.soldiers.sandbox.vendors import Upstream
+
+# Takes what was posted to /voice and returns the answer, both as JSON.
+VoiceHandler = Callable[[bytes], Awaitable[bytes]]
+
+_VOICE = "/voice"
+_SAID_BYTES_MAX = 1 << 20
+_CONNECTIONS_MAX = 128
+_BACKLOG = 16
+_LOOPBACK = "127.0.0.1"
+_SHUTDOWN_SECONDS = 0.1
+# Whatever nonsense an agent sends, the log of the house is not its to fill.
+_QUIET = logging.getLogger("kingdom.soldiers.gate.http")
+_QUIET.disabled = True
+_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=900)
+
+
+class Gate:
+    """The gate of one soldier, on a unix socket; open it, and close it when the agent has ended.
+
+    With `on_loopback` it listens also on a free port of this machine, for an agent without a network of its own; who
+    does not know the secret part of its `url` is refused there.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        upstreams: Sequence[Upstream],
+        *,
+        voice: VoiceHandler | None = None,
+        on_loopback: bool = False,
+    ) -> None:
+        self.socket = path
+        self.url = ""
+        self._upstreams = tuple(upstreams)
+        self._voice = voice
+        self._on_loopback = on_loopback
+        self._secret = f"/{secrets.token_urlsafe(32)}"
+        self._servers: list[asyncio.Server] = []
+        self._runners: list[web.AppRunner] = []
+        self._forwarding: Forwarding | None = None
+
+    @property
+    def refused(self) -> int:
+        """Return how many requests were refused so far."""
+        return self._forwarding.refused if self._forwarding else 0
+
+    async def open(self) -> None:
+        """Listen from now on."""
+        client = aiohttp.ClientSession(timeout=_TIMEOUT, auto_decompress=False)
+        self._forwarding = Forwarding(client, self._upstreams)
+        loop = asyncio.get_running_loop()
+        try:
+            self._servers.append(
+                await loop.create_unix_server(
+                    await self._protocol(prefix=""), sock=_listener(self.socket), backlog=_BACKLOG
+                )
+            )
+            if self._on_loopback:
+                protocol = await self._protocol(prefix=self._secret)
+                self._servers.append(await loop.create_server(protocol, _LOOPBACK, 0, backlog=_BACKLOG))
+                port = self._servers[-1].sockets[0].getsockname()[1]
+                self.url = f"http://{_LOOPBACK}:{port}{self._secret}"
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """End all conversations and remove the socket; a second time nothing happens."""
+        for server in self._servers:
+            server.close()
+        for runner in self._runners:
+            await runner.cleanup()
+        self._servers.clear()
+        self._runners.clear()
+        if self._forwarding is not None:
+            await self._forwarding.client.close()
+        with suppress(OSError):
+            self.socket.unlink()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _protocol(self, *, prefix: str) -> Callable[[], asyncio.BaseProtocol]:
+        """Return what speaks with whoever connects; one agent cannot use up the connections that all need."""
+        application = web.Application()
+        application.router.add_route("*", "/{path:.*}", partial(self._answer, prefix))
+        runner = web.AppRunner(
+            application,
+            access_log=None,
+            logger=_QUIET,
+            handler_cancellation=True,
+            shutdown_timeout=_SHUTDOWN_SECONDS,
+        )
+        await runner.setup()
+        self._runners.append(runner)
+        server: Any = runner.server
+        return lambda: server() if len(server.connections) < _CONNECTIONS_MAX else _Closing()
+
+    async def _answer(self, prefix: str, request: web.Request) -> web.StreamResponse:
+        path = request.rel_url.raw_path
+        if self._forwarding is None or not secrets.compare_digest(path[: len(prefix)].encode(), prefix.encode()):
+            raise web.HTTPForbidden
+        path = path[len(prefix) :]
+        if request.method == "POST" and path == _VOICE and self._voice is not None:
+            said = await self._forwarding.read(request, _SAID_BYTES_MAX)
+            return web.Response(body=await self._voice(said), content_type="application/json")
+        return await self._forwarding.answer(request, path)
+
+
+class _Closing(asyncio.Protocol):
+    """Speaks with nobody."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
+
+
+def _listener(path: Path) -> socket.socket:
+    """Return a socket at a path that only this user can connect to, however long the path is."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileNotFoundError):
+        path.unlink()
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        listener.bind(f"/proc/self/fd/{folder}/{path.name}")
+        path.chmod(0o600)
+    except BaseException:
+        listener.close()
+        raise
+    finally:
+        os.close(folder)
+    return listener

@@ -1,0 +1,89 @@
+"""Where programs lie that are not part of the system, and what must be seen of the disk so that they run."""
+
+import os
+import pwd
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+# What a person installs to build with; never the folders in which the same tools keep passwords.
+TOOLCHAINS = (
+    *(".asdf/installs", ".bun/bin", ".cargo/bin", ".cargo/registry", ".deno/bin", ".local/bin", ".local/pipx"),
+    *(".local/share/mise", ".local/share/pnpm", ".local/share/uv", ".nvm/versions", ".pyenv", ".rustup"),
+    *(".sdkman/candidates", ".volta", "go/bin", "go/pkg"),
+)
+_PROGRAMS = (
+    *(".local/bin", ".cargo/bin", "go/bin", ".pyenv/shims", ".local/share/mise/shims", ".local/share/pnpm"),
+    *(".nvm/versions/node/*/bin", ".volta/bin", ".bun/bin", ".deno/bin", ".sdkman/candidates/*/current/bin"),
+)
+_SYSTEM = ("/usr", "/bin", "/sbin")
+_LINKS_MAX = 40
+
+
+def user_home() -> Path:
+    """Return the home of the one who runs us, whatever HOME says."""
+    return Path(pwd.getpwuid(os.getuid()).pw_dir)
+
+
+def toolchain_environment(home: Path) -> dict[str, str]:
+    """Return what tells tools which a person has installed where they lie: the HOME of agents is another."""
+    return {"RUSTUP_HOME": str(home / ".rustup")} if (home / ".rustup").is_dir() else {}
+
+
+def toolchain_programs(home: Path) -> list[Path]:
+    """Return the folders of programs that a person has in a home; of several versions the newest first."""
+    return [
+        path
+        for pattern in _PROGRAMS
+        for path in sorted(home.glob(pattern), key=lambda found: [*map(int, re.findall(r"\d+", str(found)))])[::-1]
+        if path.is_dir()
+    ]
+
+
+def places_of(program: Path) -> tuple[Path, ...]:
+    """Return what must be seen for a program to run: its folder, or all that it was installed with.
+
+    That is its virtual environment, with the Python of it, or whatever npm has put beside it.
+    """
+    folders = [step.parent for step in _steps(program)]
+    return _beside_system(place for folder in folders for place in [*_installation(folder)] or [folder])
+
+
+def places_in(folder: Path) -> tuple[Path, ...]:
+    """Return what must be seen for the programs of a folder to run, those too that it has only links to."""
+    if not folder.is_dir():
+        return ()
+    links = [path for path in folder.iterdir() if path.is_symlink() and path.exists()]
+    folders = [folder, *(step.parent for link in links for step in _steps(link))]
+    return _beside_system([folder, *(place for each in folders for place in _installation(each))])
+
+
+def _steps(path: Path) -> list[Path]:
+    """Return a path, those that its links lead over, and where it really lies."""
+    steps = [path.absolute()]
+    while steps[-1].is_symlink() and len(steps) < _LINKS_MAX:
+        steps.append(Path(os.path.normpath(steps[-1].parent / steps[-1].readlink())))
+    return [*steps, path.resolve()]
+
+
+def _installation(folder: Path) -> Iterator[Path]:
+    """Yield what the programs of a folder were installed with, if that can be told."""
+    modules = [part for part in (folder, *folder.parents) if part.name == "node_modules"]
+    if modules:
+        yield modules[-1]
+    elif (folder.parent / "pyvenv.cfg").exists():
+        yield folder.parent
+        for interpreter in _steps(folder / "python")[1:]:
+            # Python knows its own place by this file; anything else there is not for agents.
+            if any(interpreter.parents[1].glob("lib/python3*/os.py")):
+                yield interpreter.parents[1]
+            elif interpreter.parent.name == "bin":
+                yield interpreter.parent
+
+
+def _beside_system(places: Iterator[Path] | list[Path]) -> tuple[Path, ...]:
+    return tuple(sorted(place for place in {*places} if place.is_dir() and not _is_system(place)))
+
+
+def _is_system(place: Path) -> bool:
+    return place == Path("/") or any(place.is_relative_to(part) for part in _SYSTEM)

@@ -1,0 +1,314 @@
+"""What a program in a sandbox sees, and that it dies like any other."""
+
+import asyncio
+import logging
+import os
+import resource
+import shutil
+import signal
+import sys
+from datetime import timedelta
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from structlog.testing import capture_logs
+
+from kingdom.bus.logs import configure_logs
+from kingdom.errors import Misconfigured, ProgramFailed
+from kingdom.soldiers.git import IDENTITY
+from kingdom.soldiers.process import Finished, described, run_program, start_program
+from kingdom.soldiers.sandbox.confinement import hold, make_groups
+from kingdom.soldiers.sandbox.gate import Gate
+from kingdom.soldiers.sandbox.sandbox import Limits, Profile, Sandbox
+from kingdom.soldiers.sandbox.soldier import soldier_sandbox
+from kingdom.soldiers.trees import Tree, Trees
+from tests.integration.running import PATIENCE_SECONDS
+from tests.integration.soldiers.processes import MARK, marked, until_runs
+from tests.integration.soldiers.sources import a_tree, bare
+
+pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+PATIENCE = timedelta(seconds=PATIENCE_SECONDS)
+ENVIRONMENT = {"PATH": "/usr/bin:/bin"}
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    (tmp_path / "work").mkdir()
+    return tmp_path / "work"
+
+
+async def shell(command: str, work: Path, sandbox: Sandbox | None = None, **environment: str) -> Finished:
+    sandbox = sandbox or Sandbox(profile=Profile.STRICT, writable=(work,))
+    environment = {**ENVIRONMENT, "HOME": str(work), **environment}
+    argv = ["/bin/sh", "-c", command]
+    return await run_program(argv, cwd=work, environment=environment, timeout=PATIENCE, sandbox=sandbox)
+
+
+async def test_a_program_writes_where_it_may_and_nowhere_else(work: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("hidden")
+    for place in ("/", "/usr", "/etc", "/dev", "/proc"):
+        assert (await shell(f"echo x > {place}/planted", work)).code != 0
+    await shell(f"echo x > {tmp_path}/planted; echo x > /run/planted", work)
+    assert not [place for place in ("/", "/run", tmp_path) if Path(place, "planted").exists()]
+    assert (await shell(f"cat {tmp_path}/secret", work)).code == 1
+    assert (await shell("echo mine > file; cat file", work)).output == "mine\n"
+    assert (work / "file").read_text() == "mine\n"
+
+
+async def test_a_program_is_nobody_in_particular_and_sees_only_itself(work: Path) -> None:
+    finished = await shell("id -u; whoami; uname -n; ls -d /proc/[0-9]* | wc -l; grep CapEff /proc/self/status", work)
+    uid, name, machine, processes, capabilities = finished.output.splitlines()
+    assert (uid, name, machine, capabilities) == ("1000", "agent", "soldier", "CapEff:\t0000000000000000")
+    assert int(processes) < 6
+
+
+@pytest.mark.parametrize("profile", [Profile.STRICT, Profile.DEV])
+async def test_a_program_finds_the_machine_that_it_is_on_by_name(work: Path, profile: Profile) -> None:
+    sandbox = Sandbox(profile=profile, writable=(work,))
+    find = "import socket; print(socket.gethostbyname(socket.gethostname()), socket.gethostbyname('localhost'))"
+    finished = await shell(f'/usr/bin/env python3 -c "{find}"', work, sandbox)
+    assert finished.output == "127.0.0.1 127.0.0.1\n"
+
+
+async def test_the_hosts_that_the_machine_knows_are_known_in_dev(work: Path) -> None:
+    dev = Sandbox(profile=Profile.DEV, writable=(work,))
+    assert (await shell("cat /etc/hosts", work, dev)).output.startswith(Path("/etc/hosts").read_text())
+
+
+async def test_languages_find_their_settings(work: Path) -> None:
+    names = ("java-*", "maven", "php", "fonts", "gitconfig", "npmrc")
+    there = [str(path) for name in names for path in Path("/etc").glob(name)]
+    if not there:
+        pytest.skip("this machine has none of these")
+    finished = await shell(f"ls -d {' '.join(there)}; touch {there[0]}", work)
+    assert finished.output.splitlines()[: len(there)] == sorted(there)
+    assert finished.code != 0
+
+
+async def test_java_runs(work: Path) -> None:
+    if shutil.which("java", path=ENVIRONMENT["PATH"]) is None:
+        pytest.skip("java is not installed")
+    (work / "Who.java").write_text(
+        "class Who { public static void main(String[] a) throws Exception {"
+        " java.security.SecureRandom.getInstanceStrong();"
+        " System.out.println(java.net.InetAddress.getLocalHost()); } }"
+    )
+    finished = await shell("java -XX:TieredStopAtLevel=1 Who.java", work)
+    assert finished.output == "soldier/127.0.0.1\n"
+
+
+async def test_a_program_has_exactly_its_environment(work: Path) -> None:
+    finished = await shell("tr '\\0' '\\n' < /proc/1/environ; env", work, GIVEN="yes")
+    given = {"GIVEN=yes", "PATH=/usr/bin:/bin", f"HOME={work}", f"PWD={work}"}
+    assert set(finished.output.splitlines()) == given
+
+
+async def test_a_program_reaches_no_address(work: Path) -> None:
+    async def nothing(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    server = await asyncio.start_server(nothing, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        connect = f"import socket; socket.create_connection(('127.0.0.1', {port}), 5)"
+        assert "refused" in (await shell(f'/usr/bin/env python3 -c "{connect}"', work)).output
+        dev = Sandbox(profile=Profile.DEV, writable=(work,))
+        assert (await shell(f'/usr/bin/env python3 -c "{connect}"', work, dev)).code == 0
+
+
+async def test_the_inner_path_counts(work: Path) -> None:
+    for name in ("kept", "kept/open"):
+        (work / name).mkdir()
+    sandbox = Sandbox(profile=Profile.STRICT, writable=(work, work / "kept" / "open"), readable=(work / "kept",))
+    finished = await shell("touch kept/a; touch kept/open/a && touch a && mv kept gone", work, sandbox)
+    assert finished.code != 0
+    assert sorted(path.name for path in work.rglob("*")) == ["a", "a", "kept", "open"]
+
+
+async def test_a_link_that_an_agent_left_is_not_followed_out(work: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret").mkdir()
+    (work / "reports").symlink_to(tmp_path / "secret")
+    sandbox = Sandbox(profile=Profile.STRICT, writable=(work,), readable=(work / "reports",))
+    with pytest.raises(ProgramFailed, match="is a link"):
+        await shell("true", work, sandbox)
+
+
+async def test_the_way_out_leads_to_the_gate_and_the_exit_code_is_that_of_the_program(
+    work: Path, tmp_path: Path
+) -> None:
+    async def voice(said: bytes) -> bytes:
+        return b'{"heard": ' + said + b"}"
+
+    async with Gate(tmp_path / "gate", [], voice=voice) as gate:
+        sandbox = Sandbox(profile=Profile.STRICT, writable=(work,), socket=gate.socket)
+        say = f"import urllib.request as r; print(r.urlopen('{sandbox.url}/voice', b'[1]').read().decode())"
+        finished = await shell(f'/usr/bin/env python3 -c "{say}"; exit 7', work, sandbox)
+    assert finished == Finished(7, '{"heard": [1]}\n')
+
+
+async def test_a_killed_program_leaves_no_process(work: Path, tmp_path: Path) -> None:
+    mark = uuid4().hex
+    async with Gate(tmp_path / "gate", []) as gate:
+        sandbox = Sandbox(profile=Profile.STRICT, writable=(work,), socket=gate.socket)
+        program = await start_program(
+            ["/bin/sh", "-c", "trap '' TERM INT; setsid sh -c 'setsid sleep 921 & exit 0'; sleep 922"],
+            cwd=work,
+            environment={**ENVIRONMENT, MARK: mark},
+            errors=tmp_path / "errors",
+            sandbox=sandbox,
+        )
+        await until_runs(mark, "sleep 921")
+        await until_runs(mark, "sleep 922")
+        assert "SIGKILL" in described(await program.kill())
+    assert marked(mark) == []
+
+
+async def test_daemons_end_with_a_program_that_ends_by_itself(work: Path) -> None:
+    mark = uuid4().hex
+    assert (await shell("setsid sleep 923 & exit 0", work, KINGDOM_TEST_MARK=mark)).code == 0
+    assert marked(mark) == []
+
+
+async def test_a_program_dies_with_the_one_who_started_it(work: Path) -> None:
+    mark = uuid4().hex
+    child = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "tests.integration.soldiers.sandboxed_child",
+        str(work),
+        mark,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert child.stdout is not None
+        assert await asyncio.wait_for(child.stdout.readline(), PATIENCE_SECONDS) == b"ready\n"
+        await until_runs(mark, "sleep 924")
+    finally:
+        child.send_signal(signal.SIGKILL)
+        await child.wait()
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while marked(mark):  # noqa: ASYNC110 - the kernel tells of no change
+            await asyncio.sleep(0.01)
+
+
+async def test_a_program_is_held_to_its_limits(work: Path) -> None:
+    limits = Limits(memory_bytes=300 << 20, processes=40, file_bytes=1 << 20)
+    sandbox = Sandbox(profile=Profile.STRICT, writable=(work,), limits=limits)
+    assert "too large" in (await shell("head -c 2000000 /dev/zero > big", work, sandbox)).output
+    assert (work / "big").stat().st_size <= 1 << 20
+    if await _can_be_grouped(limits):
+        assert (await shell('/usr/bin/env python3 -c "bytearray(600 << 20)"', work, sandbox)).code != 0
+    forks = "for n in $(seq 200); do sleep 925 & done; ls -d /proc/[0-9]* | wc -l"
+    if os.getuid() or await _can_be_grouped(limits):
+        assert "fork" in (await shell(forks, work, sandbox)).output
+
+
+def test_a_limit_that_no_control_group_holds_is_held_by_an_rlimit_but_not_that_of_memory() -> None:
+    child = os.fork()
+    if not child:
+        signal.pause()
+        os._exit(0)
+    try:
+        hold(child, Limits(memory_bytes=1 << 30, processes=40, file_bytes=1 << 20, cpu_seconds=60))
+        kinds = (resource.RLIMIT_NPROC, resource.RLIMIT_FSIZE, resource.RLIMIT_CPU)
+        assert [resource.prlimit(child, kind)[1] for kind in kinds] == [40, 1 << 20, 60]
+        # Sanitizers reserve terabytes that they never touch.
+        for kind in (resource.RLIMIT_DATA, resource.RLIMIT_AS):
+            assert resource.prlimit(child, kind) == resource.getrlimit(kind)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+async def test_no_control_group_is_left(work: Path) -> None:
+    limits = Limits(memory_bytes=300 << 20, processes=40)
+    sandbox = Sandbox(profile=Profile.STRICT, writable=(work,), limits=limits)
+    assert (await shell("true", work, sandbox)).code == 0
+    assert not list(Path("/sys/fs/cgroup").glob(f"**/kingdom-{os.getpid()}-*"))
+
+
+async def _can_be_grouped(limits: Limits) -> bool:
+    groups, others = make_groups(limits)
+    await groups.remove()
+    return others == Limits(file_bytes=limits.file_bytes)
+
+
+async def test_an_agent_reads_the_repository_but_only_the_house_commits(
+    trees: Trees, host: Path, source: Path, work: Path
+) -> None:
+    tree = a_tree(host, source)
+    await trees.prepare([tree])
+    sandbox = _of(tree, host, work)
+    finished = await shell(f"cd {tree.path} && git log --oneline && echo x > new && git status --short", work, sandbox)
+    assert finished.code == 0
+    assert "?? new" in finished.output
+    for attempt in (
+        "git add new",
+        "git config core.fsmonitor /bin/true",
+        "rm .git",
+        "mv .git away",
+        "echo > .git",
+    ):
+        assert (await shell(f"cd {tree.path} && {attempt}", work, sandbox)).code != 0
+    commit = (await trees.commit([tree], "by the house"))[tree.id]
+    assert commit != await trees.base_of(tree)
+
+
+async def test_an_agent_that_may_commit_does_so_only_on_the_branches_of_its_run(
+    trees: Trees, host: Path, source: Path, work: Path
+) -> None:
+    tree = a_tree(host, source)
+    await trees.prepare([tree])
+    sandbox = _of(tree, host, work, branch=tree.branch)
+    commit = f"cd {tree.path} && echo x > new && git add new && git commit -qm mine"
+    finished = await shell(commit, work, sandbox, **IDENTITY)
+    assert finished.code == 0, finished.output
+    for attempt in (
+        "git branch elsewhere",
+        "git config a.b c",
+        "git update-ref refs/remotes/origin/main HEAD",
+    ):
+        assert (await shell(f"cd {tree.path} && {attempt}", work, sandbox)).code != 0
+    assert await trees.commit([tree], "nothing new") != {tree.id: await trees.base_of(tree)}
+
+
+async def test_an_agent_is_not_started_where_another_has_replaced_the_pointer(
+    trees: Trees, host: Path, source: Path, work: Path
+) -> None:
+    tree = a_tree(host, source)
+    await trees.prepare([tree])
+    (tree.path / ".git").unlink()
+    (tree.path / ".git").symlink_to(source / ".git")
+    with pytest.raises(ProgramFailed, match="an agent may have replaced it"):
+        _of(tree, host, work)
+    # Whatever the house does with the checkout puts it right.
+    await trees.commit([tree], "work")
+    assert (await shell("true", work, _of(tree, host, work))).code == 0
+
+
+def test_the_absence_of_a_sandbox_is_loud(work: Path) -> None:
+    configure_logs(json=True, level=logging.WARNING)
+    try:
+        with capture_logs() as logs:
+            soldier_sandbox(Profile.OFF, space=work, home=work, checkouts={}, reports=work)
+    finally:
+        configure_logs(json=True, level=logging.ERROR)
+    assert "WITHOUT A SANDBOX" in logs[0]["event"]
+
+
+async def test_a_sandbox_needs_bubblewrap(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(work))
+    with pytest.raises(Misconfigured, match="install bubblewrap"):
+        await shell("true", work)
+
+
+def _of(tree: Tree, host: Path, work: Path, branch: str | None = None) -> Sandbox:
+    return soldier_sandbox(
+        Profile.STRICT,
+        space=work,
+        home=work,
+        checkouts={tree.path: bare(host, tree)},
+        reports=host / "reports",
+        branch=branch,
+    )

@@ -1,0 +1,47 @@
+"""The real Claude Code in a sandbox: it works, and never sees the key that pays for it."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kingdom.soldiers.sandbox.gate import Gate
+from kingdom.soldiers.sandbox.sandbox import AGENT_LIMITS, Profile, Sandbox
+from kingdom.soldiers.sandbox.vendors import Upstream, Vendor
+from tests.fakes.model.stub import ModelStub
+from tests.fakes.scripts import scripted
+from tests.integration.soldiers.claude_code import ask_claude
+
+pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+
+KEY = "sk-the-real-one"
+# Whatever a process has: its environment, its arguments, its open files, its memory as far as the kernel shows it.
+LOOK_EVERYWHERE = (
+    "for process in /proc/[0-9]*; do cat $process/environ $process/cmdline; ls -l $process/fd; done > seen 2>/dev/null;"
+    " env >> seen; find / -xdev -type f -size -200k -newermt '-1 day' -not -path '/proc/*' -not -path '/usr/*'"
+    " -exec cat {} + >> seen 2>/dev/null; true"
+)
+
+
+@pytest.mark.parametrize("profile", [Profile.STRICT, Profile.DEV])
+async def test_claude_works_through_the_gate_and_never_sees_the_key(tmp_path: Path, profile: Profile) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    prompt = scripted({"write": "hello.txt", "text": "hello"}, {"run": LOOK_EVERYWHERE}, {"answer": "done"})
+    async with (
+        ModelStub() as stub,
+        Gate(
+            tmp_path / "gate",
+            [Upstream(vendor=Vendor.ANTHROPIC, url=stub.url, key=KEY)],
+            on_loopback=profile is Profile.DEV,
+        ) as gate,
+    ):
+        sandbox = Sandbox(profile=profile, writable=(work,), socket=gate.socket, limits=AGENT_LIMITS)
+        result = await ask_claude(prompt, work, sandbox, url=gate.url)
+        assert gate.refused == 0
+    assert (result["is_error"], result["result"]) == (False, "done")
+    assert (work / "hello.txt").read_text().strip() == "hello"
+    assert {request.headers.get("x-api-key") for request in stub.asked} == {KEY}
+    seen = (work / "seen").read_bytes()
+    assert b"ANTHROPIC_BASE_URL=http://127.0.0.1:" in seen
+    assert KEY.encode() not in seen

@@ -1,0 +1,185 @@
+"""What a hostile agent attempts from its sandbox, and what stops it."""
+
+from dataclasses import dataclass
+
+_MOUNTS = "mount namespace: the path is not there"
+_READ_ONLY = "mount namespace: the path is read-only"
+_MOUNT_POINT = "mount namespace: what is mounted cannot be moved or removed"
+_NET = "network namespace: there is nothing but its own loopback"
+_PID = "pid namespace: the process is not there"
+_KERNEL = "no capability, no new privileges, no user namespace"
+_CALLS = "filter of system calls"
+_GATE = "gate: not on the list of what a model is asked"
+_LIMITS = "limits: control group or rlimit"
+# Stopped only where a control group can be made.
+MEMORY = "use_up_the_memory"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One trick; `only_sandbox` if nothing else stops it, so that it succeeds without, wherever it may be tried there.
+
+    `quick` are those that stand for the others in everyday tests.
+    """
+
+    trick: str
+    stopped_by: str
+    only_sandbox: bool = False
+    quick: bool = False
+
+    @property
+    def name(self) -> str:
+        """Return what is attempted, in words."""
+        return self.trick.replace("_", " ")
+
+
+def _by(stopped_by: str, *tricks: str, only_sandbox: bool = False, quick: str = "") -> list[Attempt]:
+    return [
+        Attempt(trick=trick, stopped_by=stopped_by, only_sandbox=only_sandbox, quick=trick == quick) for trick in tricks
+    ]
+
+
+ATTEMPTS = [
+    *_by(
+        _MOUNTS,
+        "read_a_file_of_the_house",
+        "list_the_folder_of_the_house",
+        "read_the_checkout_of_another_run",
+        "write_into_the_checkout_of_another_run",
+        "write_into_the_folder_of_the_house",
+        "follow_a_link_out",
+        "give_a_file_a_second_name",
+        "reach_a_service_by_its_file",
+        only_sandbox=True,
+        quick="read_a_file_of_the_house",
+    ),
+    *_by(_MOUNTS, "read_the_memory_of_the_machine", "go_through_the_root_of_another_process"),
+    *_by("nothing but three pipes is handed on", "use_a_file_that_was_left_open"),
+    *_by(
+        _READ_ONLY,
+        "change_a_report",
+        "configure_a_program_for_git",
+        "write_the_configuration_by_hand",
+        "plant_a_hook",
+        "forge_what_was_fetched",
+        "forge_a_checkpoint",
+        "move_the_branch_of_another_run",
+        "destroy_the_objects",
+        "borrow_the_objects_of_others",
+        only_sandbox=True,
+        quick="configure_a_program_for_git",
+    ),
+    *_by(_READ_ONLY, "write_into_the_system", "change_the_program_that_runs_the_agent", quick="write_into_the_system"),
+    *_by(
+        _MOUNT_POINT,
+        "point_the_checkout_elsewhere",
+        "put_a_folder_in_the_place_of_the_pointer",
+        "move_the_checkout_away",
+        only_sandbox=True,
+        quick="point_the_checkout_elsewhere",
+    ),
+    *_by(
+        _READ_ONLY,
+        "have_the_kernel_run_a_program",
+        "restart_the_machine",
+        "change_the_settings_of_the_machine",
+        quick="have_the_kernel_run_a_program",
+    ),
+    *_by(_KERNEL, "make_the_system_writable", "mount_over_the_passwords", "make_a_device", "rename_the_machine"),
+    *_by(
+        _KERNEL,
+        "become_root",
+        "become_root_in_a_world_of_its_own",
+        "lift_its_limits",
+        "listen_to_the_wire",
+        quick="become_root_in_a_world_of_its_own",
+    ),
+    *_by(
+        _CALLS,
+        "make_a_program_that_runs_as_its_owner",
+        "make_such_a_program_at_once",
+        only_sandbox=True,
+        quick="make_a_program_that_runs_as_its_owner",
+    ),
+    *_by(_CALLS, "read_the_keyring_of_the_user", "load_a_program_into_the_kernel", "count_what_the_machine_does"),
+    *_by(
+        _PID,
+        "see_a_process_of_the_house",
+        "count_the_processes_of_the_machine",
+        "read_the_environment_of_all_processes",
+        "read_the_arguments_of_all_processes",
+        "read_the_memory_of_all_processes",
+        "signal_a_process_of_the_house",
+        "attach_to_a_process_of_the_house",
+        "kill_everything",
+        "kill_the_first_process",
+        "live_on_after_the_end",
+        quick="read_the_environment_of_all_processes",
+    ),
+    *_by("ipc namespace: the memory is not there", "read_the_memory_that_is_shared", only_sandbox=True),
+    *_by(
+        _LIMITS,
+        "fork_without_end",
+        "write_a_huge_file",
+        only_sandbox=True,
+        quick="write_a_huge_file",
+    ),
+    *_by("limits: control group", MEMORY, only_sandbox=True),
+    *_by(_LIMITS, "fill_the_memory_of_the_machine_with_files"),
+    *_by(
+        _NET,
+        "reach_a_service_of_the_machine",
+        "reach_a_service_by_an_abstract_name",
+        only_sandbox=True,
+        quick="reach_a_service_of_the_machine",
+    ),
+    *_by(_NET, "ask_the_cloud_for_credentials", "reach_the_internet", "carry_a_secret_out_in_a_name"),
+    *_by(_MOUNTS, "reach_the_gate_of_another_soldier", only_sandbox=True),
+    *_by(
+        _GATE,
+        "have_the_gate_ask_another_path",
+        "have_the_gate_ask_another_host",
+        "have_the_gate_open_a_tunnel",
+        "climb_out_of_the_path",
+        "hide_the_path_in_its_spelling",
+        quick="have_the_gate_ask_another_path",
+    ),
+    *_by("gate: the request is not well-formed", "smuggle_a_second_request", "put_a_line_into_a_header"),
+    *_by(
+        "gate: the key is taken out of what the vendor says",
+        "have_the_vendor_quote_the_key",
+        quick="have_the_vendor_quote_the_key",
+    ),
+    *_by(
+        "gate: the vendor is not sent to addresses",
+        "have_the_vendor_fetch_an_address",
+        "have_the_vendor_call_a_server",
+        quick="have_the_vendor_fetch_an_address",
+    ),
+    *_by("gate: only known headers and parameters go on", "choose_another_account"),
+    *_by("gate: so many connections and no more", "use_up_the_connections_of_the_house"),
+]
+# Without a sandbox these would do harm to the machine of the tests, or leave it.
+NEVER_OUTSIDE = frozenset(
+    {
+        "write_into_the_system",
+        "change_the_program_that_runs_the_agent",
+        "make_the_system_writable",
+        "mount_over_the_passwords",
+        "make_a_device",
+        "read_the_memory_of_the_machine",
+        "rename_the_machine",
+        "have_the_kernel_run_a_program",
+        "restart_the_machine",
+        "change_the_settings_of_the_machine",
+        "kill_everything",
+        "kill_the_first_process",
+        "ask_the_cloud_for_credentials",
+        "reach_the_internet",
+        "carry_a_secret_out_in_a_name",
+        "fill_the_memory_of_the_machine_with_files",
+        "load_a_program_into_the_kernel",
+        "count_what_the_machine_does",
+        "listen_to_the_wire",
+    }
+)

@@ -1,0 +1,68 @@
+"""A hostile agent, a hostile repository and hostile words: everything that they attempt fails."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kingdom.court.petitions.commits import is_own_branch
+from kingdom.soldiers.sandbox.confinement import make_groups
+from kingdom.soldiers.sandbox.sandbox import Limits, Profile
+from tests.redteam.attempts import ATTEMPTS, MEMORY
+from tests.redteam.hostile_agent import TRICKS
+from tests.redteam.suite import all_of_it, as_table, from_the_sandbox, from_words, write_json
+from tests.redteam.words import granted, petition
+
+pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+AT_LEAST = 40
+
+
+@pytest.mark.agents
+@pytest.mark.timeout(600)
+async def test_whatever_is_attempted_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    outcomes = await all_of_it(Profile.STRICT)
+    with capsys.disabled():
+        print("\n" + as_table(outcomes))  # noqa: T201 - the table is for people
+    write_json(outcomes, tmp_path / "redteam.json")
+    listed = json.loads((tmp_path / "redteam.json").read_text())
+    assert len(listed) >= AT_LEAST
+    assert all(each["stopped_by"] for each in listed)
+    groups, left = make_groups(Limits(memory_bytes=1 << 30))
+    await groups.remove()
+    unlimited = {MEMORY.replace("_", " ")} if left.memory_bytes else set()
+    assert {each.attempt for each in outcomes if each.succeeded} <= unlimited
+
+
+@pytest.mark.agents
+@pytest.mark.timeout(600)
+async def test_without_a_sandbox_what_only_it_stops_succeeds() -> None:
+    tried = [both async for both in from_the_sandbox(ATTEMPTS, Profile.OFF)]
+    stopped = [attempt.trick for attempt, outcome in tried if attempt.only_sandbox and not outcome.succeeded]
+    assert stopped == []
+    assert sum(outcome.succeeded for _, outcome in tried) >= 20
+
+
+async def test_a_dozen_attempts_fail() -> None:
+    quick = [attempt for attempt in ATTEMPTS if attempt.quick]
+    outcomes = [outcome async for _, outcome in from_the_sandbox(quick, Profile.STRICT)]
+    assert len(outcomes) >= 12
+    assert [each for each in outcomes if each.succeeded] == []
+
+
+async def test_the_attempts_can_succeed() -> None:
+    one = [attempt for attempt in ATTEMPTS if attempt.quick and attempt.only_sandbox][:2]
+    assert [outcome.succeeded async for _, outcome in from_the_sandbox(one, Profile.OFF)] == [True, True]
+
+
+def test_hostile_words_win_nothing() -> None:
+    assert [each for each in from_words() if each.succeeded] == []
+
+
+def test_words_that_are_in_order_are_heeded() -> None:
+    assert granted(petition("github.comment", body="Well done.")) == "granted"
+    assert is_own_branch("kingdom/wf-1/tree1", "wf-1")
+
+
+def test_every_trick_is_attempted_once() -> None:
+    assert sorted(attempt.trick for attempt in ATTEMPTS) == sorted(TRICKS)
