@@ -4,6 +4,7 @@ Whoever is in a transaction already hands that in, and it all happens there; wit
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import structlog
@@ -11,7 +12,7 @@ import structlog
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import Query
 from kingdom.clock import utc_now
-from kingdom.errors import Transient
+from kingdom.errors import IllegalTransition, Transient
 from kingdom.ids import new_id
 from kingdom.workflow.displacement import host_for, settle_with_lost_host
 from kingdom.workflow.model import modify as modifying
@@ -83,11 +84,13 @@ async def pause(where: Bus | Transaction, workflow_id: str, *, actor: str) -> Wo
     return await _take(where, workflow_id, actor, operations.pause)
 
 
-async def resume(where: Bus | Transaction, workflow_id: str, how: operations.ResumeFrom, *, actor: str) -> Workflow:
-    """Run again: after a checkpoint, from base, or in the same session."""
+async def resume(
+    where: Bus | Transaction, workflow_id: str, how: operations.ResumeFrom, *, actor: str, grants: bool = False
+) -> Workflow:
+    """Run again: after a checkpoint, from base, or in the same session; one who `grants` lets it cost as much again."""
 
     def act(step: Step) -> None:
-        operations.resume(step, how)
+        operations.resume(step, how, grants=grants)
 
     return await _take(where, workflow_id, actor, act, begins="resume", takes_resources=True)
 
@@ -128,6 +131,33 @@ async def show(bus: Bus, workflow_id: str) -> Workflow:
     """Return a run as it stands."""
     async with bus.transaction() as transaction:
         return (await load_workflow(transaction, workflow_id))[1]
+
+
+async def continue_due(bus: Bus) -> list[str]:
+    """Go on with runs that were parked until now, in the session that each has; returns their ids."""
+    query = Query(kind=WORKFLOWS.name, state=WorkflowStatus.AWAITING, due_by=utc_now())
+    async with bus.transaction() as transaction:
+        due = [record.id for record in await transaction.find(query)]
+    continued: list[str] = []
+    for workflow_id in due:
+        try:
+            await change(bus, partial(_continue_parked, workflow_id))
+        except Exception as error:  # noqa: BLE001 - one run must not keep the others from going on
+            _log.warning("could not go on with a parked run, trying again", workflow=workflow_id, error=str(error))
+        else:
+            continued.append(workflow_id)
+    return continued
+
+
+async def _continue_parked(workflow_id: str, transaction: Transaction) -> None:
+    _, workflow = await load_workflow(transaction, workflow_id)
+    if workflow.status is not WorkflowStatus.AWAITING or workflow.parked_until is None:
+        return
+    try:
+        await resume(transaction, workflow_id, operations.Continue(), actor=ENGINE)
+    except IllegalTransition:
+        # Its session is lost with its host.
+        await resume(transaction, workflow_id, operations.Auto(), actor=ENGINE)
 
 
 async def release_due(bus: Bus) -> list[str]:

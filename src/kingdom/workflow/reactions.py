@@ -46,6 +46,7 @@ from kingdom.workflow.records import (
     save_step,
 )
 from kingdom.workflow.streams import REGISTRY, TOPOLOGY, WORKFLOW
+from kingdom.workflow.verdicts import Verdict, load_verdict, save_verdict
 
 # Each takes a step of one run.
 ANSWERS: Mapping[type[answers.HostAnswer], Callable[[Step, Any], None]] = {
@@ -58,6 +59,7 @@ ANSWERS: Mapping[type[answers.HostAnswer], Callable[[Step, Any], None]] = {
     answers.AgentStopped: progress.agent_stopped,
     answers.AgentError: progress.agent_error,
     answers.AgentAsked: progress.agent_asked,
+    answers.AgentSpent: progress.agent_spent,
     answers.AgentPetitioned: progress.agent_petitioned,
     answers.QueryResponded: progress.query_responded,
     answers.QueryFailed: progress.query_failed,
@@ -132,7 +134,7 @@ REACTIONS: Mapping[type[DomainEvent], Callable[[Received[Any], Transaction], Awa
 
 
 async def take_step(received: Received[answers.HostAnswer], transaction: Transaction) -> None:
-    """Let what a host says take its run a step further; what does not count is logged and changes nothing."""
+    """Let what a host says take its run a step further; of what does not count only the cost does, and it is logged."""
     answer, envelope = received.payload, received.envelope
     try:
         record, workflow = await load_workflow(transaction, envelope.aggregate_id)
@@ -140,9 +142,15 @@ async def take_step(received: Received[answers.HostAnswer], transaction: Transac
         await transaction.append(log_entry(envelope, answer.host, ignored=str(error)))
         return
     step = Step(workflow, at=envelope.occurred_at)
+    known_cost = workflow.cost_usd
     ANSWERS[type(answer)](step, answer)
+    if isinstance(answer, answers.AgentPetitioned):
+        await _refuse_undecided(transaction, answer, step)
     if step.ignored:
         await transaction.append(log_entry(envelope, answer.host, ignored=step.ignored))
+        if workflow.cost_usd != known_cost:
+            step.say(events.WorkflowCostCorrected(workflow_id=workflow.id, cost_usd=workflow.cost_usd))
+            await save_step(transaction, step, record, ENGINE)
         return
     await transaction.append(log_entry(envelope, answer.host))
     await save_step(transaction, step, record, ENGINE, heard=answer)
@@ -157,6 +165,13 @@ def engine() -> Application:
         stream = WORKFLOW if event is events.WorkflowDisplaced else REGISTRY
         dispatcher.reaction(EVENT_TYPES[event], stream=stream.name)(reaction)
     return Application(TOPOLOGY, dispatcher, KINDS)
+
+
+async def _refuse_undecided(transaction: Transaction, petition: answers.AgentPetitioned, step: Step) -> None:
+    """Let an agent know of a petition that nobody will decide on; what was decided before stays so."""
+    reason = step.ignored or ("" if step.workflow.asker else "nobody decides on petitions of a run started by hand")
+    if reason and await load_verdict(transaction, petition.petition_id) is None:
+        await save_verdict(transaction, petition.petition_id, Verdict(granted=False, reason=reason))
 
 
 async def _cascade(

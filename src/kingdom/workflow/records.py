@@ -86,7 +86,15 @@ COMMANDS = RecordKind(
     final=frozenset({ANSWERED}),
     retention=timedelta(days=1),
 )
-KINDS = (WORKFLOWS, TEMPLATES, GITS, MCP_SERVERS, HOSTS, DOCUMENTS, COMMANDS)
+# What was decided on each petition, by the id that its host gave it; kept for as long as an agent may ask.
+UNDECIDED, DECIDED = "UNDECIDED", "DECIDED"
+VERDICTS = RecordKind(
+    name="verdict",
+    directories=_states("verdicts", UNDECIDED, DECIDED),
+    final=frozenset({DECIDED}),
+    retention=timedelta(days=1),
+)
+KINDS = (WORKFLOWS, TEMPLATES, GITS, MCP_SERVERS, HOSTS, DOCUMENTS, COMMANDS, VERDICTS)
 
 # Of these whoever asked for a run is told.
 TOLD: frozenset[type[DomainEvent]] = frozenset(
@@ -99,6 +107,7 @@ TOLD: frozenset[type[DomainEvent]] = frozenset(
         events.WorkflowCompleted,
         events.WorkflowFailed,
         events.WorkflowCancelled,
+        events.WorkflowCostCorrected,
     }
 )
 
@@ -135,7 +144,7 @@ async def save_step(
             state=DELETED if workflow.deleted_at else workflow.status,
             # An ended run has nothing to do for its host, whose runs shall stay few.
             owner=workflow.placement.host if workflow.placement and not _is_over(workflow) else None,
-            due_at=_release_due(step),
+            due_at=_due(step),
             doc=workflow.document(),
         )
     )
@@ -255,6 +264,12 @@ def _state(thing: WorkflowTemplate | Git | McpServer) -> str:
 
 def _is_over(workflow: Workflow) -> bool:
     return workflow.status in WORKFLOW.final or workflow.deleted_at is not None
+
+
+def _due(step: Step) -> datetime | None:
+    """Return when the engine has something to do for a run by the clock."""
+    workflow = step.workflow
+    return workflow.parked_until if workflow.status is WorkflowStatus.AWAITING else _release_due(step)
 
 
 def _release_due(step: Step) -> datetime | None:

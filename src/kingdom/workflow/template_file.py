@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from kingdom.errors import Misconfigured
-from kingdom.workflow.model.template import WorkflowTemplate
+from kingdom.workflow.model.template import OverBudget, WorkflowTemplate
 from kingdom.workflow.registry import ID_PATTERN
 from kingdom.workflow.templates import slug
 from kingdom.yaml_file import read_yaml, write_yaml
@@ -57,6 +57,7 @@ class WorkEntry(Entry, frozen=True, kw_only=True):
 
     name: _Words
     tasks: Annotated[tuple[TaskEntry | _Words, ...], Meta(min_length=1)]
+    instructions: str = ""
     model: str = ""
     git_refs: tuple[GitRefEntry | _Id, ...] = ()
     mcp_server_refs: tuple[McpServerRefEntry | _Id, ...] = ()
@@ -66,9 +67,14 @@ class WorkEntry(Entry, frozen=True, kw_only=True):
 
 
 class PolicyEntry(Entry, frozen=True, kw_only=True):
-    """What may be done without asking: how many failures of one work are met with another attempt."""
+    """What may be done without asking: how many failures of one work are met with another attempt, and the money.
+
+    A run that has cost `budgetUsd` asks a person for as much again, or with `overBudget: stop` it fails.
+    """
 
     retries: Annotated[int, Meta(ge=0)] = 0
+    budget_usd: Annotated[float, Meta(gt=0)] | None = None
+    over_budget: OverBudget = OverBudget.ASK
 
 
 class TemplateFile(Entry, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""What the engine does by the clock: silent hosts are lost, stranded runs moved, old checkouts released."""
+"""What the engine does by the clock: hosts are lost, runs moved or continued that wait for it, checkouts released."""
 
 import asyncio
 from datetime import timedelta
@@ -9,12 +9,13 @@ from kingdom.bus.port import Bus
 from kingdom.errors import KingdomError
 from kingdom.workflow.displacement import displace_stranded_runs
 from kingdom.workflow.hosts import lose_hosts
-from kingdom.workflow.lifecycle import release_due
+from kingdom.workflow.lifecycle import continue_due, release_due
 from kingdom.workflow.lookout import Lookout
 from kingdom.workflow.records import change
 
 # Runs that were placed on a host in the very moment it was lost are found so.
 _STRANDED_EVERY = 30
+_PARKED_EVERY = 5
 _log = structlog.get_logger("kingdom.workflow")
 
 
@@ -23,6 +24,7 @@ async def watch(bus: Bus, every: timedelta = timedelta(seconds=1)) -> None:
     # Apart from each other, so that much to do for runs is no gap in the looks at hosts.
     async with asyncio.TaskGroup() as group:
         group.create_task(_watch_hosts(bus, every.total_seconds()))
+        group.create_task(_continue_parked_runs(bus, every.total_seconds() * _PARKED_EVERY))
         group.create_task(_look_after_runs(bus, every.total_seconds() * _STRANDED_EVERY))
 
 
@@ -35,6 +37,15 @@ async def _watch_hosts(bus: Bus, seconds: float) -> None:
         except Exception as error:  # noqa: BLE001 - whatever it was, somebody has to go on looking
             _complain("could not look after hosts", error)
         await asyncio.sleep(lookout.pause(seconds))
+
+
+async def _continue_parked_runs(bus: Bus, seconds: float) -> None:
+    while True:
+        try:
+            await continue_due(bus)
+        except Exception as error:  # noqa: BLE001 - whatever it was, somebody has to go on looking
+            _complain("could not look for parked runs", error)
+        await asyncio.sleep(seconds)
 
 
 async def _look_after_runs(bus: Bus, seconds: float) -> None:

@@ -242,4 +242,4 @@ def test_every_answer_is_taken_by_the_stream_of_runs() -> None:
         assert TOPOLOGY.route(Envelope(type=kind.__name__)) == ("workflow",)
     assert set(ANSWERS) == {
         kind for kind in vars(answers).values() if isinstance(kind, type) and issubclass(kind, answers.HostAnswer)
-    } - {answers.HostAnswer, answers.PaidAnswer}
+    } - {answers.HostAnswer, answers.PaidAnswer, answers.FailedTurn}

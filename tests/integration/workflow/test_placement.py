@@ -23,7 +23,7 @@ from kingdom.workflow.records import HOSTS
 from tests.contract.backends import BackendUnderTest
 from tests.integration.workflow.scene import ANNA, LEASE, Scene, opened
 from tests.unit.workflow.model.host import succeed
-from tests.unit.workflow.model.scene import APP, LIB, task, template, work
+from tests.unit.workflow.model.scene import APP, LIB, task, template, without_costs, work
 
 OVER = timedelta(0)
 SAFE = GitRef(git_id="git-safe", base_branch="main")
@@ -142,14 +142,18 @@ async def test_a_run_that_has_not_begun_to_run_can_move_without_a_remote(scene: 
     assert (await scene.finish(run)).status is WorkflowStatus.COMPLETED
 
 
-async def test_answers_of_an_earlier_epoch_are_logged_as_ignored_and_change_nothing(scene: Scene) -> None:
+async def test_answers_of_an_earlier_epoch_are_logged_as_ignored_and_only_their_cost_counts(scene: Scene) -> None:
     await scene.start_host("host-a")
     run = await in_second_work(scene, APP)
     old = scene.pick(run, commands.SendQuery)
     await scene.start_host("host-a")
     before = await scene.show(run)
     await scene.say(run, *succeed(old))
-    assert await scene.show(run) == before
+    after = await scene.show(run)
+    assert without_costs(after) == without_costs(before)
+    assert after.cost_usd == before.cost_usd + 0.25
+    corrected = (await scene.logged(run, events.WorkflowCostCorrected))[-1]
+    assert corrected.data["costUsd"] == after.cost_usd
     entry = (await scene.logged(run, answers.QueryResponded))[-1]
     assert entry.actor == "host-a"
     assert entry.data["ignored"] == "host-a, epoch 1 lost the run, which is placed on host-a, epoch 2"

@@ -8,7 +8,14 @@ import pytest
 from kingdom.errors import Misconfigured
 from kingdom.workflow import template_file
 from kingdom.workflow.model.refs import GitRef, McpServerRef
-from kingdom.workflow.model.template import Policy, Section, TaskDefinition, WorkDefinition, WorkflowTemplate
+from kingdom.workflow.model.template import (
+    OverBudget,
+    Policy,
+    Section,
+    TaskDefinition,
+    WorkDefinition,
+    WorkflowTemplate,
+)
 from kingdom.workflow.template_file import read_template, template_schema, write_template
 
 SHORT = """\
@@ -32,7 +39,7 @@ works:
     tasks: [Repair it.]
     verify: [make check]
     pauseAfter: true
-policy: {retries: 2}
+policy: {retries: 2, budgetUsd: 2.5, overBudget: stop}
 """
 WHOLE = WorkflowTemplate(
     id="fix-the-bug",
@@ -63,7 +70,7 @@ WHOLE = WorkflowTemplate(
             pause_after=True,
         ),
     ),
-    policy=Policy(retries=2),
+    policy=Policy(retries=2, budget_usd=2.5, over_budget=OverBudget.STOP),
 )
 SMALLEST = "name: Small\nworks: [{name: only, tasks: [Do it.]}]\n"
 
@@ -125,6 +132,8 @@ def test_the_id_is_the_given_one_else_the_callers_else_made_from_the_name() -> N
         (SHORT.replace("[Repair it.]", "[]"), "t.yaml:18: works[1].tasks: Expected `array` of length >= 1"),
         (SHORT.replace("[Repair it.]", "[7]"), "t.yaml:18: works[1].tasks[0]: Expected `str | object`, got `int`"),
         (SHORT.replace("retries: 2", "retries: -1"), "t.yaml:21: policy.retries: Expected `int` >= 0"),
+        (SHORT.replace("budgetUsd: 2.5", "budgetUsd: 0"), "t.yaml:21: policy.budgetUsd: Expected `float` > 0"),
+        (SHORT.replace("overBudget: stop", "overBudget: go"), "t.yaml:21: policy.overBudget: Invalid enum value 'go'"),
         (SHORT.replace("gitRefs: [app]", "gitRefs: [App]"), "t.yaml:17: works[1].gitRefs[0]: Expected `str` matching"),
         (SHORT.replace("gitId: lib", "gitId: app"), "t.yaml: app is referred to twice in one list"),
         (f"deleted: true\n{SMALLEST}", "t.yaml:1: deleted: there is no such field"),

@@ -82,9 +82,9 @@ async def _admit_answers(transaction: Transaction, done: Admission, now: datetim
     """Let those go on whom a person answered: no gate and no slot holds them, only money."""
     for record in await transaction.find(Query(kind=PLACES.name, owner=ANSWER, limit=_PAGE)):
         place = read_place(record)
-        money = needs(place.general, place.repo, terms)[-1]
+        money = needs(place.general, place.repo, terms, place.usd)[-1]
         if await _full(transaction, money, now, terms):
-            break
+            continue
         if assignment := await assign(transaction, record, now, terms):
             done.assignments.append(assignment)
 

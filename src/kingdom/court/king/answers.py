@@ -52,6 +52,7 @@ async def take_answer(transaction: Transaction, record: Record, event: ExternalE
         since=min(event.created_at, now),
         repo=root.doc.get("repo") if root else None,
         answers=root_id,
+        usd=ask.usd,
         reason="goes on as soon as there is money",
     )
     place_id = await put_place(transaction, place, ANSWER)

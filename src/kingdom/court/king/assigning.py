@@ -43,12 +43,13 @@ class Need(NamedTuple):
     amount: Decimal = ONE
 
 
-def needs(general: str, repo: str | None, terms: Terms) -> list[Need]:
-    """Return what an assignment takes, what is shared by all first."""
+def needs(general: str, repo: str | None, terms: Terms, usd: float | None = None) -> list[Need]:
+    """Return what an assignment takes, what is shared by all first and money last: `usd`, or what its General says."""
     package = terms.package(general)
     policy = package.general.policy if package else Policy()
     settings = terms.settings
-    reserved = settings.reserved_usd if policy.budget_usd is None else policy.budget_usd
+    budgets = (usd, policy.budget_usd, settings.reserved_usd)
+    reserved = next(each for each in budgets if each is not None)
     own = [Need(general_scope(general))] if policy.concurrency else []
     of_repo = [Need(repo_scope(repo))] if repo else []
     return [Need(SOLDIERS), *own, *of_repo, Need(MONEY, Decimal(str(min(reserved, settings.daily_usd))))]
@@ -144,6 +145,7 @@ async def _resume(
         now,
         terms,
         beyond=True,
+        usd=place.usd,
     )
     answered = _with_task(event, event.routes[0].waiting, assignment.id)
     await end_event(transaction, record, answered, ANSWERED, f"{root.id} goes on as {assignment.id}")
@@ -152,10 +154,18 @@ async def _resume(
 
 
 async def _give(
-    transaction: Transaction, assignment: Assignment, now: datetime, terms: Terms, *, beyond: bool = False
+    transaction: Transaction,
+    assignment: Assignment,
+    now: datetime,
+    terms: Terms,
+    *,
+    beyond: bool = False,
+    usd: float | None = None,
 ) -> Assignment:
     """Take what an assignment needs, store it and tell its General; `beyond` passes limits, but never that of money."""
-    for need in needs(assignment.target_general, assignment.repo, terms):
+    wanted = needs(assignment.target_general, assignment.repo, terms, usd)
+    assignment = msgspec.structs.replace(assignment, budget_usd=float(wanted[-1].amount))
+    for need in wanted:
         record, quota = await quota_now(transaction, need.scope, now, terms)
         taken = quota.hold(assignment.id, need.amount, beyond=beyond and need.scope != MONEY)
         await save_quota(transaction, taken, record)

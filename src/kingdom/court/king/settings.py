@@ -19,7 +19,7 @@ class KingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     daily_usd: _Positive = 300
     warning_percent: Annotated[float, Meta(gt=0, le=100)] = 70
     critical_percent: Annotated[float, Meta(gt=0, le=100)] = 90
-    # What is set aside for an assignment whose General has no budget of its own.
+    # What is set aside for an assignment whose General has no budget of its own, and what its run may cost.
     reserved_usd: Annotated[float, Meta(ge=0)] = 5
     # An older reading of the health says nothing of the machine now.
     health_stale_seconds: _Positive = 120

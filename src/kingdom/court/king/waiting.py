@@ -54,6 +54,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     key: str = ""
     reason: str = ""
     answers: str = ""
+    # What it takes of the day's money, where that is not what its General's assignments take.
+    usd: float | None = None
 
     @property
     def rank(self) -> int:

@@ -1,5 +1,6 @@
 """Every domain event that a soldier host says, each with the placement and the attempt that it answers for."""
 
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
@@ -18,6 +19,17 @@ class PaidAnswer(HostAnswer, frozen=True, kw_only=True):
     """An answer of an agent, and what it cost."""
 
     cost_usd: float = 0.0
+
+
+class FailedTurn(PaidAnswer, frozen=True, kw_only=True):
+    """A turn without what was asked for.
+
+    Where it was `over_budget`, or the vendor lets the agent do nothing until `throttled_until`, its session can go on.
+    """
+
+    error: str
+    over_budget: bool = False
+    throttled_until: datetime | None = None
 
 
 class AgentStarted(HostAnswer, frozen=True, kw_only=True):
@@ -49,13 +61,13 @@ class QueryResponded(PaidAnswer, frozen=True, kw_only=True):
     response: str
 
 
-class QueryFailed(PaidAnswer, frozen=True, kw_only=True):
-    """A prompt was not answered and will not be; `timed_out` where it took too long."""
+class QueryFailed(FailedTurn, frozen=True, kw_only=True):
+    """A prompt was not answered; `timed_out` where it took too long, `looping` where the agent went in circles."""
 
     work_id: str
     task_id: str
-    error: str
     timed_out: bool = False
+    looping: bool = False
 
 
 class AgentAsked(PaidAnswer, frozen=True, kw_only=True):
@@ -65,6 +77,14 @@ class AgentAsked(PaidAnswer, frozen=True, kw_only=True):
     task_id: str
     question: str
     choices: tuple[str, ...] = ()
+
+
+class AgentSpent(PaidAnswer, frozen=True, kw_only=True):
+    """A turn was cut off, and this is what it had cost; what became of it is told by others, if at all."""
+
+    work_id: str
+    task_id: str
+    report_id: str = ""
 
 
 class AgentPetitioned(HostAnswer, frozen=True, kw_only=True):
@@ -103,12 +123,11 @@ class ReportGenerated(PaidAnswer, frozen=True, kw_only=True):
     file_path: str
 
 
-class ReportFailed(PaidAnswer, frozen=True, kw_only=True):
+class ReportFailed(FailedTurn, frozen=True, kw_only=True):
     """A report could not be written."""
 
     report_id: str
     task_id: str
-    error: str
 
 
 class WorkVerified(HostAnswer, frozen=True, kw_only=True):

@@ -21,6 +21,7 @@ AgentAnswer = answers.WorkSpaceCreated | answers.AgentStarted | answers.AgentSto
 TreeAnswer = answers.WorkTreeCreated | answers.WorkTreeFailed | answers.WorkTreeReleased | answers.WorkTreeReleaseFailed
 QueryAnswer = answers.QueryResponded | answers.QueryFailed | answers.QueryReconciled | answers.AgentAsked
 ReportAnswer = answers.ReportGenerated | answers.ReportFailed
+TurnAnswer = QueryAnswer | ReportAnswer | answers.AgentSpent
 
 
 class Attempted(Protocol):
@@ -45,25 +46,29 @@ def awaited_agent(step: Step, answer: AgentAnswer, *statuses: AgentStatus) -> Wo
 
 def awaited_query(step: Step, answer: QueryAnswer, *statuses: QueryStatus) -> tuple[Work, Task] | None:
     """Return the Work and the Task of a query in one of the states that the answer is for, and count its cost."""
-    found = _find_task(step, answer.task_id)
+    found = paid(step, answer)
     query = found[1].query if found else None
-    return _paid(answer, None if _is_late(step, answer, f"query of {answer.task_id}", query, *statuses) else found)
+    return None if _is_late(step, answer, f"query of {answer.task_id}", query, *statuses) else found
 
 
 def awaited_petition(step: Step, answer: answers.AgentPetitioned) -> Work | None:
-    """Return the Work whose agent is at the prompt that a petition came from."""
+    """Return the Work whose agent is at the prompt, or at the report, that a petition came from."""
     found = _find_task(step, answer.task_id)
-    query = found[1].query if found else None
-    late = _is_late(step, answer, f"query of {answer.task_id}", query, QueryStatus.SENT, QueryStatus.UNKNOWN)
+    task = found[1] if found else None
+    if task and task.report.status is ReportStatus.GENERATING:
+        late = _is_late(step, answer, f"report of {answer.task_id}", task.report, ReportStatus.GENERATING)
+    else:
+        query = task.query if task else None
+        late = _is_late(step, answer, f"query of {answer.task_id}", query, QueryStatus.SENT, QueryStatus.UNKNOWN)
     return found[0] if found and not late else None
 
 
 def awaited_report(step: Step, answer: ReportAnswer) -> tuple[Work, Task] | None:
     """Return the Work and the Task of a report that is being written, and count its cost."""
-    found = _find_task(step, answer.task_id)
+    found = paid(step, answer)
     report = found[1].report if found else None
     late = _is_late(step, answer, f"report of {answer.task_id}", report, ReportStatus.GENERATING)
-    return _paid(answer, None if late else found)
+    return None if late else found
 
 
 def awaited_verification(step: Step, answer: answers.WorkVerified | answers.VerifyFailed) -> Work | None:
@@ -102,7 +107,10 @@ def _find_task(step: Step, task_id: str) -> tuple[Work, Task] | None:
     return None
 
 
-def _paid(answer: answers.PaidAnswer, found: tuple[Work, Task] | None) -> tuple[Work, Task] | None:
+def paid(step: Step, answer: TurnAnswer) -> tuple[Work, Task] | None:
+    """Count what a turn has cost, which is a fact also where the answer comes too late; return whose turn it was."""
+    found = _find_task(step, answer.task_id)
     if found:
-        found[0].cost_usd += answer.cost_usd
+        about = getattr(answer, "report_id", "") or answer.task_id
+        found[0].count_cost(f"{about}#{answer.attempt}", answer.cost_usd)
     return found

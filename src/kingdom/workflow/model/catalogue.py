@@ -52,7 +52,12 @@ CATALOGUE: Mapping[str, tuple[Entry, ...]] = {
         Entry(events.WorkflowStarted, "start", "the next Work starts: StartAgent"),
         Entry(events.WorkflowStopRequested, "pause, await a person, cancel, a failure", "StopAgent or InterruptAgent"),
         Entry(events.WorkflowPaused, "pause, once nothing runs"),
-        Entry(events.WorkflowAwaiting, "await a person, or a gate after a Work", "somebody is asked"),
+        Entry(
+            events.WorkflowAwaiting,
+            "await a person, a gate after a Work, a spent budget, an agent in circles, a usage limit",
+            "somebody is asked; with `until` nobody is, and it is continued then",
+        ),
+        Entry(events.WorkflowCostCorrected, "an answer that came too late, and had a cost"),
         Entry(events.WorkflowResumed, "resume, once trees are ready and rolled back", "the next Work goes on"),
         Entry(events.WorkflowCompleted, "the last checkpoint", "usage is released; ReleaseWorkTree where pending"),
         Entry(
@@ -80,6 +85,7 @@ CATALOGUE: Mapping[str, tuple[Entry, ...]] = {
         Entry(answers.AgentStarted, HOST, "WorkStatusChanged, WorkStarted"),
         Entry(answers.AgentStopped, HOST, "what was wanted becomes true; unasked it is a failure"),
         Entry(answers.AgentAsked, HOST, "WorkflowAwaiting, once nothing runs; the reply continues the query"),
+        Entry(answers.AgentSpent, HOST, "the cost of the Work grows"),
         Entry(answers.AgentPetitioned, HOST, "the Work keeps it for those who decide on it"),
         Entry(answers.AgentError, HOST, "a failure: WorkStatusChanged, WorkFailed, WorkflowFailed, or another attempt"),
     ),
@@ -89,7 +95,11 @@ CATALOGUE: Mapping[str, tuple[Entry, ...]] = {
         Entry(events.TaskFailed, "QueryFailed or ReportFailed", "WorkFailed"),
         Entry(events.QuerySent, "SendQuery"),
         Entry(answers.QueryResponded, HOST, "with an outline: GenerateReport; without: TaskCompleted"),
-        Entry(answers.QueryFailed, HOST, "a failure, or another attempt"),
+        Entry(
+            answers.QueryFailed,
+            HOST,
+            "a failure, or another attempt; over budget, throttled or looping: WorkflowAwaiting, and it goes on later",
+        ),
         Entry(
             answers.QueryReconciled,
             HOST,
@@ -100,7 +110,7 @@ CATALOGUE: Mapping[str, tuple[Entry, ...]] = {
     "Report": (
         Entry(events.ReportGenerationStarted, "QueryResponded"),
         Entry(answers.ReportGenerated, HOST, "TaskCompleted"),
-        Entry(answers.ReportFailed, HOST, "a failure, or another attempt"),
+        Entry(answers.ReportFailed, HOST, "a failure, or another attempt; over budget or throttled: WorkflowAwaiting"),
     ),
     "Verification and checkpoint": (
         Entry(answers.WorkVerified, HOST, "WorkStatusChanged, WorkCompleted"),

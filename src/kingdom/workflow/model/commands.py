@@ -58,7 +58,8 @@ class SendQuery(Command, frozen=True, kw_only=True):
     """Give a prompt to the agent, with the `reply` of a person if the agent had asked one.
 
     With `continues` the session goes on with what an earlier attempt began. With `reconcile` nothing is sent: the
-    transcript is asked what became of this very attempt, and QueryReconciled tells it.
+    transcript is asked what became of this very attempt, and QueryReconciled tells it. A turn ends that has cost
+    `budget_usd`.
     """
 
     work_id: str
@@ -70,6 +71,7 @@ class SendQuery(Command, frozen=True, kw_only=True):
     reply: str = ""
     continues: bool = False
     reconcile: bool = False
+    budget_usd: float | None = None
 
 
 class GenerateReport(Command, frozen=True, kw_only=True):
@@ -80,6 +82,7 @@ class GenerateReport(Command, frozen=True, kw_only=True):
     task_id: str
     report_id: str
     report_outline: tuple[Section, ...]
+    budget_usd: float | None = None
 
 
 class VerifyWork(Command, frozen=True, kw_only=True):
@@ -150,10 +153,13 @@ COMMANDS: Mapping[type[Command], Contract] = {
             answers.QueryFailed,
             answers.QueryReconciled,
             answers.AgentAsked,
+            answers.AgentSpent,
             answers.AgentPetitioned,
         )
     ),
-    GenerateReport: Contract((answers.ReportGenerated, answers.ReportFailed)),
+    GenerateReport: Contract(
+        (answers.ReportGenerated, answers.ReportFailed, answers.AgentSpent, answers.AgentPetitioned)
+    ),
     VerifyWork: Contract((answers.WorkVerified, answers.VerifyFailed)),
     TakeCheckpoint: Contract((answers.AgentStopped, answers.CheckpointCreated, answers.CheckpointFailed)),
     StopAgent: Contract((answers.AgentStopped,), control=True),

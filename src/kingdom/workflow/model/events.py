@@ -4,6 +4,8 @@ An event about a run is carried in an envelope whose aggregate id is the Workflo
 the source document does. What soldier hosts say stands in `answers.py`, the whole catalogue in `catalogue.py`.
 """
 
+from datetime import datetime
+
 import msgspec
 
 from kingdom.workflow.model.machine import WorkflowStatus, WorkStatus
@@ -127,10 +129,17 @@ class WorkflowPaused(WorkflowEvent, frozen=True, kw_only=True):
 
 
 class WorkflowAwaiting(WorkflowEvent, frozen=True, kw_only=True):
-    """A Workflow rests until a person has decided."""
+    """A Workflow rests until a person has decided; with `until` it goes on by itself at that time."""
 
     work_id: str | None
     reason: str
+    until: datetime | None = None
+
+
+class WorkflowCostCorrected(WorkflowEvent, frozen=True, kw_only=True):
+    """A turn that was over before had cost more than was known: this is what the run has cost in all."""
+
+    cost_usd: float
 
 
 class WorkflowResumed(WorkflowEvent, frozen=True, kw_only=True):

@@ -68,7 +68,8 @@ def reset(step: Step, work: Work) -> None:
 def _reset_task(step: Step, task: Task) -> None:
     if task.query.status is not QueryStatus.PENDING:
         step.move(task.query, QueryStatus.PENDING, task.id)
-    task.query.begun = False
+    task.query.begun = task.query.looped = False
+    task.parkings = 0
     task.query.response = task.query.reply = ""
     if task.report.status not in {ReportStatus.NOT_REQUIRED, ReportStatus.PENDING}:
         step.move(task.report, ReportStatus.PENDING, task.id)

@@ -123,6 +123,7 @@ def _change_works(step: Step, changes: tuple[WorkChange, ...]) -> None:
     after = [work.id for work in works]
     added = tuple(work_id for work_id in after if work_id not in before)
     removed = tuple(work_id for work_id in order if work_id not in after)
+    workflow.removed_cost_usd += sum(before[work_id].cost_usd for work_id in removed)
     if added or removed or changed or after != order:
         step.say(
             WorkflowWorksUpdated(

@@ -11,7 +11,7 @@ from kingdom.workflow.model.machine import QueryStatus, WorkflowStatus, WorkTree
 from kingdom.workflow.model.proceed import begin, proceed, release_unwanted_trees, want
 from kingdom.workflow.model.step import Step
 from kingdom.workflow.model.template import WorkflowTemplate
-from kingdom.workflow.model.workflow import Resumption, Wish, Workflow
+from kingdom.workflow.model.workflow import GO_ON, STOP, About, Resumption, Wish, Workflow, usd
 
 
 class Auto(msgspec.Struct, frozen=True):
@@ -84,12 +84,25 @@ def cancel(step: Step, reason: str = "somebody cancelled it") -> None:
     _stop(step, "cancel", Wish.CANCEL, reason)
 
 
-def resume(step: Step, how: ResumeFrom) -> None:
-    """Run again: after a checkpoint, from base, or in the same session."""
+def resume(step: Step, how: ResumeFrom, *, grants: bool = False) -> None:
+    """Run again: after a checkpoint, from base, or in the same session; one who `grants` lets it cost as much again.
+
+    A reply that answers the engine, and not the agent, does what it says.
+    """
     workflow = step.workflow
     workflow.allow("resume")
+    reply = how.reply if isinstance(how, Continue) else ""
+    if workflow.question and workflow.question.is_ended_by(reply):
+        cancel(step, "a person stopped it")
+        return
+    if _answers_for_money(workflow, reply):
+        how, reply, grants = Continue(), "", True
+    if not grants:
+        _refuse_without_money(workflow)
     resumption = _resumption(workflow, how)
-    workflow.reason = ""
+    if grants and workflow.budget_usd is not None:
+        workflow.budget_usd = max(workflow.budget_usd, workflow.cost_usd) + workflow.grant_usd
+    workflow.reason, workflow.parked_until = "", None
     workflow.fruitless_losses = 0
     for tree in workflow.work_trees:
         if tree.status is WorkTreeStatus.FAILED:
@@ -98,13 +111,9 @@ def resume(step: Step, how: ResumeFrom) -> None:
         step.become(WorkflowStatus.PREPARING)
         proceed(step)
         return
-    for work in workflow.works:
-        work.approved = work.approved or work.id == workflow.gate
-        work.failures = 0
-        if not resumption.rolls_back:
-            forgive(step, work)
-    if isinstance(how, Continue) and how.reply:
-        _pass_on(workflow, how.reply)
+    _forgive_all(step, resumption)
+    if reply:
+        _pass_on(workflow, reply)
     workflow.resumption, workflow.gate, workflow.question = resumption, None, None
     step.become(WorkflowStatus.RESUMING)
     proceed(step)
@@ -170,6 +179,31 @@ def recovery(workflow: Workflow) -> Resumption:
     """Return the way back to the last valid checkpoint, or to base."""
     valid = workflow.valid_checkpoints()
     return Resumption(rolls_back=True, checkpoint_id=valid[-1].id if valid else None)
+
+
+def _forgive_all(step: Step, resumption: Resumption) -> None:
+    """Begin to count failures anew: a person has looked at them."""
+    workflow = step.workflow
+    for work in workflow.works:
+        work.approved = work.approved or work.id == workflow.gate
+        work.failures = 0
+        if not resumption.rolls_back:
+            forgive(step, work)
+
+
+def _answers_for_money(workflow: Workflow, reply: str) -> bool:
+    """Tell whether a person lets the run go on that asked for more money."""
+    question = workflow.question
+    return question is not None and question.about is About.BUDGET and reply.strip().lower() == GO_ON
+
+
+def _refuse_without_money(workflow: Workflow) -> None:
+    question = workflow.question
+    asks = workflow.status is WorkflowStatus.AWAITING and question is not None and question.about is About.BUDGET
+    if asks and workflow.is_over_budget:
+        state = f"{workflow.status} and over its budget of {usd(workflow.budget_usd or 0)}"
+        ways = (f"answer {GO_ON!r}, which grants another {usd(workflow.grant_usd)}", f"answer {STOP!r}", "cancel")
+        raise IllegalTransition(f"workflow {workflow.id}", state, "cannot resume it", ways)
 
 
 def _pass_on(workflow: Workflow, reply: str) -> None:

@@ -39,8 +39,9 @@ from kingdom.workflow.model.machine import (
     WorkTreeStatus,
 )
 from kingdom.workflow.model.step import Step
+from kingdom.workflow.model.template import OverBudget
 from kingdom.workflow.model.work import StopKind, Task, Work
-from kingdom.workflow.model.workflow import Resumption, Wanted, Wish
+from kingdom.workflow.model.workflow import GO_ON, STOP, About, Question, Resumption, Wanted, Wish, usd
 from kingdom.workflow.model.worktree import WorkTree
 
 
@@ -81,6 +82,16 @@ def want(step: Step, wish: Wish, reason: str) -> None:
     workflow.wanted = Wanted(wish=wish, reason=reason)
     if not workflow.is_quiet:
         step.say(WorkflowStopRequested(workflow_id=workflow.id, wanted=wish, reason=reason))
+
+
+def ask_for_money(step: Step, task: Task) -> None:
+    """Let the run wait for more money, or fail for want of it, as its policy says."""
+    workflow = step.workflow
+    spent = f"{workflow.name} has cost {usd(workflow.cost_usd)} of its budget of {usd(workflow.budget_usd or 0)}"
+    text = f"{spent}. Shall it go on with another {usd(workflow.grant_usd)}?"
+    workflow.question = Question(task_id=task.id, text=text, choices=(GO_ON, STOP), about=About.BUDGET)
+    stops = workflow.policy.over_budget is OverBudget.STOP
+    want(step, Wish.FAIL if stops else Wish.AWAIT, spent if stops else text)
 
 
 def release_unwanted_trees(step: Step) -> None:
@@ -132,8 +143,9 @@ def _pause(step: Step, _: str) -> None:
 
 def _await(step: Step, reason: str) -> None:
     _rest(step, WorkflowStatus.AWAITING)
-    work = step.workflow.current_work
-    step.say(WorkflowAwaiting(workflow_id=step.workflow.id, work_id=work.id if work else None, reason=reason))
+    workflow, work = step.workflow, step.workflow.current_work
+    work_id, until = work.id if work else None, workflow.parked_until
+    step.say(WorkflowAwaiting(workflow_id=workflow.id, work_id=work_id, reason=reason, until=until))
 
 
 def _rest(step: Step, status: WorkflowStatus) -> None:
@@ -158,7 +170,7 @@ def _cancel(step: Step, _: str) -> None:
             _cancel_work(step, work)
     step.derive()
     step.become(WorkflowStatus.CANCELLED)
-    workflow.ended_at, workflow.question = step.at, None
+    workflow.ended_at, workflow.question, workflow.parked_until = step.at, None, None
     step.say(WorkflowCancelled(workflow_id=workflow.id))
     release_unwanted_trees(step)
 
@@ -242,8 +254,18 @@ def _run(step: Step) -> None:
         _take_checkpoint(step, work)
     elif work.agent.status is AgentStatus.RUNNING:
         _advance(step, work)
-    elif not work.agent.alive and all_trees_are_ready:
+    elif not work.agent.alive and all_trees_are_ready and not _runs_short(step, work):
         _start_agent(step, work)
+
+
+def _runs_short(step: Step, work: Work) -> bool:
+    """Stop before a turn that could not be paid."""
+    workflow, task = step.workflow, work.current_task
+    short = task is not None and task.needs_turn and workflow.is_over_budget
+    if task and short:
+        ask_for_money(step, task)
+        proceed(step)
+    return short
 
 
 def _waits_at_gate(step: Step, following: Work | None) -> bool:
@@ -291,6 +313,8 @@ def _advance(step: Step, work: Work) -> None:
     task = work.current_task
     if task is None:
         _verify(step, work)
+    elif _runs_short(step, work):
+        return
     elif task.query.status is QueryStatus.PENDING:
         _send_query(step, work, task)
     elif task.query.status is QueryStatus.UNKNOWN:
@@ -326,6 +350,7 @@ def _command_query(step: Step, work: Work, task: Task, *, continues: bool, recon
         reply=task.query.reply,
         continues=continues,
         reconcile=reconcile,
+        budget_usd=step.workflow.left_usd,
     )
 
 
@@ -340,6 +365,7 @@ def _generate_report(step: Step, work: Work, task: Task) -> None:
         task_id=task.id,
         report_id=task.report.id,
         report_outline=task.definition.report_outline,
+        budget_usd=step.workflow.left_usd,
     )
     step.say(ReportGenerationStarted(report_id=task.report.id, task_id=task.id))
 

@@ -12,9 +12,11 @@ from kingdom.workflow.model.awaited import (
     awaited_roll_back,
     awaited_tree,
     awaited_verification,
+    paid,
 )
 from kingdom.workflow.model.checkpoint import Checkpoint, digest
 from kingdom.workflow.model.events import TaskCompleted, TaskFailed, WorkCompleted, WorkFailed, WorkRetried, WorkStarted
+from kingdom.workflow.model.holdup import is_held_up
 from kingdom.workflow.model.interrupt import agent_ended, forgive, reset
 from kingdom.workflow.model.machine import (
     AgentStatus,
@@ -138,13 +140,16 @@ def query_responded(step: Step, answer: answers.QueryResponded) -> None:
 
 
 def query_failed(step: Step, answer: answers.QueryFailed) -> None:
-    """Fail the Task, unless the agent was stopping anyway: then nobody knows."""
+    """Fail the Task, unless its agent can go on later, or was stopping anyway: then nobody knows."""
     found = awaited_query(step, answer, QueryStatus.SENT)
     if found is None:
         return
     work, task = found
     if work.agent.stopping:
         step.move(task.query, QueryStatus.UNKNOWN, task.id)
+    elif is_held_up(step, task, answer):
+        step.move(task.query, QueryStatus.PENDING, task.id)
+        task.query.begun = True
     else:
         step.move(task.query, QueryStatus.FAILED, task.id)
         task.query.error = answer.error
@@ -159,11 +164,21 @@ def agent_asked(step: Step, answer: answers.AgentAsked) -> None:
         _, task = found
         step.move(task.query, QueryStatus.PENDING, task.id)
         task.query.begun = True
+        task.parkings = 0
         text = answer.question[:_QUESTION_LENGTH_MAX]
         choices = tuple(choice[:_CHOICE_LENGTH_MAX] for choice in answer.choices[:_CHOICES_MAX])
         step.workflow.question = Question(task_id=task.id, text=text, choices=choices)
         want(step, Wish.AWAIT, text)
         proceed(step)
+
+
+def agent_spent(step: Step, answer: answers.AgentSpent) -> None:
+    """Count what a turn has cost that was cut off."""
+    found = paid(step, answer)
+    part = (found[1].report if answer.report_id else found[1].query) if found else None
+    status = step.workflow.status
+    going_on = status not in step.workflow.machine.final
+    step.is_late(answer, f"turn of {answer.task_id}", part.attempt if part else None, status, awaited=going_on)
 
 
 def agent_petitioned(step: Step, answer: answers.AgentPetitioned) -> None:
@@ -182,11 +197,11 @@ def agent_petitioned(step: Step, answer: answers.AgentPetitioned) -> None:
 
 def query_reconciled(step: Step, answer: answers.QueryReconciled) -> None:
     """Go on from what the transcript tells: send, take the answer, continue, or fail."""
-    if step.workflow.status is not WorkflowStatus.RUNNING and answer.finding is not answers.Finding.ANSWERED:
-        step.ignore(f"the run is {step.workflow.status}; a resume looks the query up again")
-        return
     found = awaited_query(step, answer, QueryStatus.SENT, QueryStatus.UNKNOWN)
     if found is None:
+        return
+    if step.workflow.status is not WorkflowStatus.RUNNING and answer.finding is not answers.Finding.ANSWERED:
+        step.ignore(f"the run is {step.workflow.status}; a resume looks the query up again")
         return
     work, task = found
     task.query.reconciling = False
@@ -218,12 +233,12 @@ def report_generated(step: Step, answer: answers.ReportGenerated) -> None:
 
 
 def report_failed(step: Step, answer: answers.ReportFailed) -> None:
-    """Fail the Task, unless the agent was stopping anyway: then it is written later."""
+    """Fail the Task, unless its agent can go on later, or was stopping anyway: then it is written later."""
     found = awaited_report(step, answer)
     if found is None:
         return
     work, task = found
-    if work.agent.stopping:
+    if work.agent.stopping or is_held_up(step, task, answer):
         step.move(task.report, ReportStatus.PENDING, task.id)
     else:
         step.move(task.report, ReportStatus.FAILED, task.id)
@@ -317,6 +332,7 @@ def _responded(step: Step, work: Work, task: Task, response: str) -> None:
 
 
 def _task_answered(step: Step, work: Work, task: Task) -> None:
+    task.parkings = 0
     if task.status is TaskStatus.COMPLETED:
         step.workflow.fruitless_losses = 0
         step.say(TaskCompleted(work_id=work.id, task_id=task.id))

@@ -1,5 +1,7 @@
 """What a run is made from: definitions that never change once written, and the template that holds them."""
 
+from enum import StrEnum
+
 import msgspec
 
 from kingdom.errors import IllegalTransition, Misconfigured
@@ -26,10 +28,12 @@ class WorkDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One agent session: its steps in order, its model, its resources, its checks.
 
     `verify` are commands that must succeed before the Work counts; `pause_after` asks a person before the next one.
+    `instructions` is what the agent shall know beside its prompts.
     """
 
     name: str
     tasks: tuple[TaskDefinition, ...]
+    instructions: str = ""
     model: str = ""
     git_refs: tuple[GitRef, ...] = ()
     mcp_server_refs: tuple[McpServerRef, ...] = ()
@@ -43,10 +47,19 @@ class WorkDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         refuse_twins(self.git_refs, self.mcp_server_refs)
 
 
+class OverBudget(StrEnum):
+    """What becomes of a run that has cost what it may: a person is asked for more, or it fails."""
+
+    ASK = "ask"
+    STOP = "stop"
+
+
 class Policy(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What may be done without asking: how many failures of one Work are met with another attempt."""
+    """What may be done without asking: how many failures of one Work are met with another attempt, and the money."""
 
     retries: int = 0
+    budget_usd: float | None = None
+    over_budget: OverBudget = OverBudget.ASK
 
 
 class WorkflowTemplate(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

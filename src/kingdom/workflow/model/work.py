@@ -47,6 +47,8 @@ class Query(Part, kw_only=True):
     reply: str = ""
     # The host was asked what became of this attempt.
     reconciling: bool = False
+    # A person was asked about it because the agent went in circles.
+    looped: bool = False
 
 
 class Report(Part, kw_only=True):
@@ -67,6 +69,8 @@ class Task(msgspec.Struct, kw_only=True, rename="camel"):
     definition: TaskDefinition
     query: Query
     report: Report
+    # How often it was parked since its agent last answered, or a person was last asked about that.
+    parkings: int = 0
 
     @classmethod
     def of(cls, task_id: str, definition: TaskDefinition) -> "Task":
@@ -87,6 +91,12 @@ class Task(msgspec.Struct, kw_only=True, rename="camel"):
         reported = self.report.status in {ReportStatus.NOT_REQUIRED, ReportStatus.COMPLETED}
         responded = self.query.status is QueryStatus.RESPONDED
         return TaskStatus.COMPLETED if responded and reported else TaskStatus.RUNNING
+
+    @property
+    def needs_turn(self) -> bool:
+        """Tell whether the next thing to do for it is a turn of the agent."""
+        reports = self.query.status is QueryStatus.RESPONDED and self.report.status is ReportStatus.PENDING
+        return self.query.status is QueryStatus.PENDING or reports
 
 
 class StopKind(StrEnum):
@@ -167,6 +177,8 @@ class Work(msgspec.Struct, kw_only=True, rename="camel"):
     failures: int = 0
     approved: bool = False
     cost_usd: float = 0.0
+    # What each turn has cost as far as anybody told, so that nothing is counted twice.
+    turn_costs: dict[str, float] = {}
     started_at: datetime | None = None
     ended_at: datetime | None = None
 
@@ -182,6 +194,13 @@ class Work(msgspec.Struct, kw_only=True, rename="camel"):
         """Append a Task under an id that was never used before."""
         self.tasks_made += 1
         self.tasks.append(Task.of(f"{self.id}-t{self.tasks_made}", definition))
+
+    def count_cost(self, turn: str, cost_usd: float) -> None:
+        """Count what a turn has cost in all, however often and in whatever order that is told."""
+        more = cost_usd - self.turn_costs.get(turn, 0.0)
+        if more > 0:
+            self.turn_costs[turn] = cost_usd
+            self.cost_usd += more
 
     @property
     def derived_status(self) -> WorkStatus:

@@ -27,6 +27,8 @@ from kingdom.workflow.model.work import Work
 from kingdom.workflow.model.worktree import WorkTree
 
 _SLUG_LENGTH_MAX = 40
+# Sums of floats differ by less than this from what they stand for.
+_USD_DIGITS = 6
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -57,12 +59,29 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     reason: str
 
 
+class About(StrEnum):
+    """What a question is about: what the agent wants to know, more money, or an agent that goes in circles."""
+
+    AGENT = "AGENT"
+    BUDGET = "BUDGET"
+    LOOP = "LOOP"
+
+
+# What a person chooses where the engine asks, not the agent.
+GO_ON, STOP = "go on", "stop"
+
+
 class Question(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What an agent asked a person; the run waits for the reply."""
+    """What a person is asked; the run waits for the reply."""
 
     task_id: str
     text: str
     choices: tuple[str, ...] = ()
+    about: About = About.AGENT
+
+    def is_ended_by(self, reply: str) -> bool:
+        """Tell whether a reply gives the run up instead of going to its agent."""
+        return self.about is not About.AGENT and reply.strip().lower() == STOP
 
 
 class Resumption(msgspec.Struct, kw_only=True, rename="camel"):
@@ -99,6 +118,12 @@ class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
     gate: str | None = None
     question: Question | None = None
     resumption: Resumption | None = None
+    # When it goes on by itself: its vendor lets it do nothing before.
+    parked_until: datetime | None = None
+    # What its agents may cost in all; it grows with what people grant.
+    budget_usd: float | None = None
+    # What Works have cost that were taken out since.
+    removed_cost_usd: float = 0.0
     # The host with its trees and sessions is lost: only a checkpoint, or the base, can be gone on from.
     uprooted: bool = False
     # How often its host went down under its agent since a Task was last completed or a person last looked.
@@ -133,6 +158,7 @@ class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
             git_refs=template.git_refs,
             mcp_server_refs=template.mcp_server_refs,
             policy=template.policy,
+            budget_usd=template.policy.budget_usd,
             works=[],
             created_at=at,
         )
@@ -181,7 +207,24 @@ class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
     @property
     def cost_usd(self) -> float:
         """Return what its agents have cost so far."""
-        return sum(work.cost_usd for work in self.works)
+        return self.removed_cost_usd + sum(work.cost_usd for work in self.works)
+
+    @property
+    def left_usd(self) -> float | None:
+        """Return what its agents may still cost, or None where nothing limits that."""
+        if self.budget_usd is None:
+            return None
+        return max(round(self.budget_usd - self.cost_usd, _USD_DIGITS), 0.0)
+
+    @property
+    def is_over_budget(self) -> bool:
+        """Tell whether its agents have cost what they may."""
+        return self.left_usd == 0
+
+    @property
+    def grant_usd(self) -> float:
+        """Return what a person grants who lets it go on: as much again as it had at first."""
+        return self.policy.budget_usd or 0.0
 
     @property
     def is_quiet(self) -> bool:
@@ -272,6 +315,11 @@ class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
         twin = any(tree.ref.git_id == ref.git_id for tree in self.work_trees)
         branch = f"kingdom/{self.id}/{_slug(self.name)}" + (f"-{number}" if twin else "")
         self.work_trees.append(WorkTree(id=f"{self.id}-tree{number}", ref=ref, branch=branch))
+
+
+def usd(amount: float) -> str:
+    """Return an amount for people; cents, unless it is less."""
+    return f"${amount:.2f}" if amount >= 1 or round(amount, 2) == amount else f"${amount:.4g}"
 
 
 def _busy(work: Work) -> bool:

@@ -1,6 +1,7 @@
 """What a host says to a command: that it was done, or that it could not be."""
 
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Any, TypeVar
 
 import msgspec
@@ -40,7 +41,29 @@ def ask(command: commands.SendQuery, question: str = "which one?", *choices: str
     return said(command, answers.AgentAsked, question=question, choices=choices, cost_usd=0.25)
 
 
-def petition(command: commands.SendQuery, petition_id: str = "petition-1") -> answers.AgentPetitioned:
+def spent(command: commands.SendQuery | commands.GenerateReport, cost_usd: float) -> answers.AgentSpent:
+    """Return what a host says of a turn that was cut off."""
+    return said(command, answers.AgentSpent, cost_usd=cost_usd)
+
+
+def throttled(command: commands.SendQuery | commands.GenerateReport, until: datetime) -> answers.HostAnswer:
+    """Return what a host says whose vendor lets the agent do nothing until a time."""
+    return said(command, _FAILURE[type(command)], error="usage limit", throttled_until=until, cost_usd=0.25)
+
+
+def broke(command: commands.SendQuery | commands.GenerateReport, cost_usd: float) -> answers.HostAnswer:
+    """Return what a host says of a turn that ended because it had cost what it may."""
+    return said(command, _FAILURE[type(command)], error="spent", over_budget=True, cost_usd=cost_usd)
+
+
+def looping(command: commands.SendQuery) -> answers.QueryFailed:
+    """Return what a host says whose agent goes in circles."""
+    return said(command, answers.QueryFailed, error="the agent ran `ls` 8 times in a row", looping=True, cost_usd=0.25)
+
+
+def petition(
+    command: commands.SendQuery | commands.GenerateReport, petition_id: str = "petition-1"
+) -> answers.AgentPetitioned:
     """Return what a host says whose agent requests an output."""
     body = {"pull_request": 7, "text": "done"}
     return said(command, answers.AgentPetitioned, petition_id=petition_id, kind="github.comment", body=body)

@@ -1,4 +1,4 @@
-"""An answer counts once, for the current attempt and the current placement; anything else changes nothing."""
+"""An answer counts once, for the current attempt and the current placement; of anything else only the cost counts."""
 
 from typing import ClassVar
 
@@ -13,8 +13,8 @@ from kingdom.workflow.model.operations import Auto, Continue, FromBase, cancel, 
 from kingdom.workflow.model.placement import place
 from kingdom.workflow.model.workflow import Placement
 from kingdom.workflow.reactions import ANSWERS
-from tests.unit.workflow.model.host import agent_of, ask, fail, petition, reconciled, succeed
-from tests.unit.workflow.model.scene import Run, started, task, template, work
+from tests.unit.workflow.model.host import agent_of, ask, fail, petition, reconciled, spent, succeed
+from tests.unit.workflow.model.scene import Run, started, task, template, without_costs, work
 
 
 class DoubtedRun(Run):
@@ -34,9 +34,9 @@ class DoubtedRun(Run):
         return names
 
     def _changes_nothing(self, answer: answers.HostAnswer) -> None:
-        before, pile = self.workflow.document(), list(self.open)
+        before, pile = without_costs(self.workflow), list(self.open)
         assert super().hear(answer) == []
-        assert (self.workflow.document(), self.open) == (before, pile)
+        assert (without_costs(self.workflow), self.open) == (before, pile)
 
 
 def test_late_doubled_and_foreign_answers_of_every_kind_change_nothing() -> None:
@@ -60,7 +60,7 @@ def test_late_doubled_and_foreign_answers_of_every_kind_change_nothing() -> None
     run.succeed(commands.StartAgent)
     assert run.succeed(commands.SendQuery) == ["ReportGenerationStarted"]
     sent = run.until(commands.SendQuery)
-    run.hear(petition(sent), ask(run.take(commands.SendQuery)))
+    run.hear(petition(sent), spent(sent, 0.5), ask(run.take(commands.SendQuery)))
     run.succeed(commands.StopAgent)
     run.do(resume, Continue("the first"))
     run.finish()

@@ -14,7 +14,7 @@ from kingdom.workflow.model.operations import cancel, pause
 from kingdom.workflow.model.refs import GitRef
 from tests.unit.workflow.model.scene import Run, started
 
-BASES = {"DomainEvent", "WorkflowEvent", "WorkEvent", "HostAnswer", "PaidAnswer"}
+BASES = {"DomainEvent", "WorkflowEvent", "WorkEvent", "HostAnswer", "PaidAnswer", "FailedTurn"}
 PLACEMENT = {"host", "epoch", "attempt"}
 
 # The source's table of events, word by word.
@@ -56,12 +56,13 @@ WorkSpaceCreated workSpaceId workId
 """
 ROWS = [tuple(line.split()) for line in SOURCE.split("\n") if line]
 # What payloads of the source carry beyond it: what continues a session and finds its process, what returns to a
-# commit, whether it was time that ran out; and what it cost.
+# commit, whether it was time or money that ran out, or the agent can go on later; and what it cost.
 EXTRA = {
     "AgentStarted": {"session", "pid"},
     "CheckpointCreated": {"commits"},
-    "QueryFailed": {"timedOut"},
+    "QueryFailed": {"timedOut", "overBudget", "throttledUntil", "looping"},
     "QuerySent": {"attempt"},
+    "ReportFailed": {"overBudget", "throttledUntil"},
 }
 
 

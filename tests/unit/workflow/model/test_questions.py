@@ -9,7 +9,7 @@ from kingdom.workflow.model.operations import Auto, Continue, FromBase, cancel, 
 from kingdom.workflow.model.placement import place
 from kingdom.workflow.model.workflow import Placement, Question
 from tests.unit.workflow.model.host import ask, fail, petition, said, succeed
-from tests.unit.workflow.model.scene import Run, started
+from tests.unit.workflow.model.scene import Run, started, task, template, work
 
 
 def queried() -> tuple[Run, commands.SendQuery]:
@@ -190,6 +190,20 @@ def test_a_petition_after_the_answer_to_its_query_is_ignored() -> None:
     run.hear(petition(sent))
     assert run.ignored == "query of wf-1-w1-t1 is RESPONDED and awaits no such answer"
     assert run.work(0).petitions == []
+
+
+def test_a_petition_made_while_the_report_is_written_is_kept() -> None:
+    run = started(template(work("build", task(report=True))))
+    run.succeed(commands.StartAgent)
+    run.succeed(commands.SendQuery)
+    writing = run.take(commands.GenerateReport)
+    run.hear(petition(writing))
+    assert [kept.id for kept in run.work(0).petitions] == ["petition-1"]
+    assert type(petition(writing)) in commands.COMMANDS[commands.GenerateReport].answers
+    run.hear(*succeed(writing))
+    run.hear(petition(writing, "too-late"))
+    assert run.ignored == "query of wf-1-w1-t1 is RESPONDED and awaits no such answer"
+    assert len(run.work(0).petitions) == 1
 
 
 def test_a_petition_of_a_lost_placement_is_ignored() -> None:

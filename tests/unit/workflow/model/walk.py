@@ -24,9 +24,21 @@ from kingdom.workflow.model.operations import (
 )
 from kingdom.workflow.model.placement import place
 from kingdom.workflow.model.step import Moving, Step
-from kingdom.workflow.model.workflow import Placement
-from tests.unit.workflow.model.host import agent_of, ask, fail, petition, reconciled, succeed
-from tests.unit.workflow.model.scene import APP, DOCS, LIB, Run, task, template, work
+from kingdom.workflow.model.template import OverBudget, Policy
+from kingdom.workflow.model.workflow import GO_ON, Placement
+from tests.unit.workflow.model.host import (
+    agent_of,
+    ask,
+    broke,
+    fail,
+    looping,
+    petition,
+    reconciled,
+    spent,
+    succeed,
+    throttled,
+)
+from tests.unit.workflow.model.scene import APP, DOCS, LIB, NOON, Run, task, template, work
 
 Choice = Callable[[Sequence[Any]], Any]
 ENDS = WORKFLOW.final
@@ -65,11 +77,16 @@ class Walk:
             work("two", task(), task(report=True), pause_after=gate, git_refs=(LIB,)),
             work("three", task()),
         )
-        self.run = WatchedRun(template(*works, git_refs=choose([(APP,), ()])), retries=choose([0, 0, 1]))
+        policy = Policy(
+            retries=choose([0, 0, 1]),
+            budget_usd=choose([None, None, 0.6]),
+            over_budget=choose(list(OverBudget)),
+        )
+        self.run = WatchedRun(template(*works, git_refs=choose([(APP,), ()])), policy=policy)
         self.old: list[answers.HostAnswer] = []
 
     def go(self) -> None:
-        doings = [self.answer] * 12 + [self.fail, self.repeat, self.operate, self.end_agent]
+        doings = [self.answer] * 12 + [self.fail, self.hold_up, self.repeat, self.operate, self.end_agent]
         self.choose(doings)()
 
     def answer(self) -> None:
@@ -80,7 +97,14 @@ class Walk:
             elif command.reconcile:
                 self._hear([reconciled(command, self.choose(list(answers.Finding)))])
             else:
-                self._hear(self.choose([*[succeed(command)] * 6, [ask(command)], [petition(command), ask(command)]]))
+                asked = [[ask(command)], [petition(command), ask(command)]]
+                held_up = [
+                    [throttled(command, NOON)],
+                    [broke(command, 0.5)],
+                    [looping(command)],
+                    [spent(command, 0.2), fail(command)],
+                ]
+                self._hear(self.choose([*[succeed(command)] * 12, *asked, *asked, *held_up]))
         elif self.run.workflow.status not in ENDS:
             self.operate()
 
@@ -89,6 +113,13 @@ class Walk:
             command = self._pick()
             done_before = succeed(command)[:-1] if isinstance(command, commands.PrepareResources) else []
             self._hear([*done_before, fail(command)])
+
+    def hold_up(self) -> None:
+        """Let a report wait for money or for the vendor."""
+        command = self.run.open[0] if self.run.open else None
+        if isinstance(command, commands.GenerateReport):
+            self.run.open.remove(command)
+            self._hear([self.choose([throttled(command, NOON), broke(command, 0.5)])])
 
     def repeat(self) -> None:
         """Say something old again: it may be late, doubled or from a lost placement."""
@@ -149,7 +180,7 @@ class Walk:
 
     def _resume(self) -> None:
         chosen = [FromCheckpoint(checkpoint.id) for checkpoint in self.run.workflow.checkpoints]
-        self.run.do(resume, self.choose([Auto(), FromBase(), Continue(), Continue("yes"), *chosen]))
+        self.run.do(resume, self.choose([Auto(), FromBase(), Continue(), Continue("yes"), Continue(GO_ON), *chosen]))
 
     def _place(self) -> None:
         before = self.run.workflow.placement
@@ -174,6 +205,10 @@ def walk(choose: Choice, steps: int) -> Walk:
     return walked
 
 
+def resume_with_money(step: Step) -> None:
+    resume(step, Auto(), grants=True)
+
+
 def lead_to(run: Run, end: WorkflowStatus) -> None:
     """Answer everything and ask for whatever is allowed until the run has ended this way."""
     for _ in range(20):
@@ -185,5 +220,5 @@ def lead_to(run: Run, end: WorkflowStatus) -> None:
         elif run.workflow.status in {WorkflowStatus.CREATED, WorkflowStatus.READY}:
             run.do(start)
         else:
-            run.do(resume, Auto())
+            run.do(resume_with_money)
     assert run.workflow.status is end

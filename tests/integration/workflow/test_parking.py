@@ -1,0 +1,74 @@
+"""A run at the limit of its vendor waits in the store and goes on when its time has come, whoever looks."""
+
+from datetime import timedelta
+
+from kingdom.clock import utc_now
+from kingdom.workflow import lifecycle
+from kingdom.workflow.hosts import lose_hosts, renew_host
+from kingdom.workflow.lookout import Lookout
+from kingdom.workflow.model import commands, events
+from kingdom.workflow.model.machine import WorkflowStatus
+from kingdom.workflow.records import WORKFLOWS
+from tests.contract.backends import BackendUnderTest
+from tests.integration.workflow.scene import ANNA, Scene, opened
+from tests.unit.workflow.model.host import throttled
+from tests.unit.workflow.model.scene import task, template, work
+
+ONE_TASK = template(work("build", task()))
+
+
+async def parked(scene: Scene, wait: timedelta) -> str:
+    """Return a run that waits for its vendor."""
+    run = await scene.create_run(ONE_TASK)
+    await lifecycle.start(scene.bus, run, actor=ANNA)
+    await scene.settle()
+    await scene.until(run, commands.SendQuery)
+    await scene.say(run, throttled(scene.pick(run, commands.SendQuery), utc_now() + wait))
+    await scene.succeed(run, commands.StopAgent)
+    assert (await scene.show(run)).status is WorkflowStatus.AWAITING
+    return run
+
+
+async def test_a_parked_run_goes_on_in_its_session_when_its_time_has_come(scene: Scene) -> None:
+    await scene.start_host("host-a")
+    run = await parked(scene, timedelta(seconds=-1))
+    assert await lifecycle.continue_due(scene.bus) == [run]
+    await scene.settle()
+    started = await scene.until(run, commands.StartAgent)
+    assert started.session == "session-1"
+    sent = await scene.until(run, commands.SendQuery)
+    assert sent.continues
+    assert (await scene.finish(run)).status is WorkflowStatus.COMPLETED
+    resumed = await scene.logged(run, events.WorkflowResumed)
+    assert [entry.actor for entry in resumed] == ["engine"]
+
+
+async def test_before_its_time_a_parked_run_is_left_alone(scene: Scene) -> None:
+    await scene.start_host("host-a")
+    run = await parked(scene, timedelta(hours=1))
+    assert await lifecycle.continue_due(scene.bus) == []
+    async with scene.bus.transaction() as transaction:
+        record = await transaction.get(WORKFLOWS.name, run)
+    assert record is not None
+    assert record.due_at == (await scene.show(run)).parked_until
+
+
+async def test_a_parked_run_without_any_host_is_tried_again(scene: Scene) -> None:
+    host = await scene.start_host("host-a")
+    run = await parked(scene, timedelta(seconds=-1))
+    assert await renew_host(scene.bus, host, 0, timedelta(0))
+    assert [lost.id for lost in await lose_hosts(scene.bus, Lookout())] == [host.id]
+    await scene.settle()
+    assert await lifecycle.continue_due(scene.bus) == []
+    await scene.start_host("host-a")
+    assert await lifecycle.continue_due(scene.bus) == [run]
+
+
+async def test_whoever_opens_the_store_later_finds_who_was_parked(backend: BackendUnderTest) -> None:
+    async with opened(backend) as scene:
+        await scene.make_known("git-app", "git-lib")
+        await scene.start_host("host-a")
+        run = await parked(scene, timedelta(seconds=-1))
+    async with opened(backend) as scene:
+        assert await lifecycle.continue_due(scene.bus) == [run]
+        assert await lifecycle.continue_due(scene.bus) == []

@@ -1,0 +1,211 @@
+"""A run may cost so much: then it asks for more or fails, and a grant lets the same session go on."""
+
+import pytest
+
+from kingdom.errors import IllegalTransition
+from kingdom.workflow.model import answers, commands
+from kingdom.workflow.model.machine import QueryStatus, ReportStatus, WorkflowStatus
+from kingdom.workflow.model.modify import Modification, WorkChange, modify
+from kingdom.workflow.model.operations import Auto, Continue, FromBase, cancel, pause, resume
+from kingdom.workflow.model.placement import place
+from kingdom.workflow.model.template import OverBudget, Policy
+from kingdom.workflow.model.workflow import About, Placement
+from tests.unit.workflow.model.host import ask, broke, fail, reconciled, said, spent, succeed
+from tests.unit.workflow.model.scene import Run, started, task, template, work
+from tests.unit.workflow.model.walk import resume_with_money
+
+THREE_TURNS = template(work("build", task("first"), task("second", report=True)))
+
+
+def running(budget_usd: float | None, over_budget: OverBudget = OverBudget.ASK) -> Run:
+    """Return a run with a budget whose first query is with its agent."""
+    run = started(THREE_TURNS, policy=Policy(budget_usd=budget_usd, over_budget=over_budget))
+    run.succeed(commands.StartAgent)
+    return run
+
+
+def broken_off(budget_usd: float = 1.0, cost_usd: float = 1.25) -> Run:
+    """Return a run that waits for more money since its first turn had cost too much."""
+    run = running(budget_usd)
+    run.hear(broke(run.take(commands.SendQuery), cost_usd))
+    run.succeed(commands.StopAgent)
+    return run
+
+
+def test_every_turn_may_cost_what_is_left() -> None:
+    run = running(1.0)
+    assert run.take(commands.SendQuery).budget_usd == 1.0
+    run = running(1.0)
+    run.succeed(commands.SendQuery)
+    assert run.open[0].budget_usd == 0.75  # type: ignore[attr-defined]
+    run.succeed(commands.SendQuery)
+    assert run.take(commands.GenerateReport).budget_usd == 0.5
+
+
+def test_without_a_budget_nothing_limits_a_turn() -> None:
+    run = running(None)
+    assert run.take(commands.SendQuery).budget_usd is None
+    assert not run.workflow.is_over_budget
+
+
+def test_a_turn_that_costs_too_much_lets_the_run_ask_for_as_much_again() -> None:
+    run = broken_off()
+    question = run.workflow.question
+    assert run.status() is WorkflowStatus.AWAITING
+    assert question is not None
+    assert (question.about, question.choices) == (About.BUDGET, ("go on", "stop"))
+    assert question.text == "Fix the bug has cost $1.25 of its budget of $1.00. Shall it go on with another $1.00?"
+    assert (run.task(0, 0).query.status, run.work(0).failures) == (QueryStatus.PENDING, 0)
+
+
+def test_going_on_grants_as_much_again_and_continues_the_same_session() -> None:
+    run = broken_off()
+    run.do(resume, Continue("Go on "))
+    assert (run.workflow.budget_usd, run.workflow.left_usd) == (2.25, 1.0)
+    assert run.until(commands.StartAgent).session == "session-1"
+    sent = run.until(commands.SendQuery)
+    assert (sent.attempt, sent.continues, sent.reply, sent.budget_usd) == (2, True, "", 1.0)
+    assert run.finish().status is WorkflowStatus.COMPLETED
+
+
+def test_a_run_that_lost_its_session_goes_on_behind_its_checkpoint_with_the_money_granted() -> None:
+    run = broken_off()
+    run.do(place, Placement(host="host-b", epoch=2))
+    with pytest.raises(IllegalTransition, match="its session is lost"):
+        run.do(resume, Continue("go on"))
+    assert run.workflow.budget_usd == 1.0
+    run.do(resume_with_money)
+    assert run.workflow.budget_usd == 2.25
+    assert run.until(commands.SendQuery).budget_usd == 1.0
+
+
+def test_stopping_instead_cancels_the_run() -> None:
+    run = broken_off()
+    run.do(resume, Continue("stop"))
+    assert (run.status(), run.workflow.reason) == (WorkflowStatus.CANCELLED, "a person stopped it")
+
+
+@pytest.mark.parametrize("how", [Auto(), FromBase(), Continue(), Continue("well")])
+def test_a_run_that_asks_for_money_is_not_resumed_without_it(how: Auto | FromBase | Continue) -> None:
+    run = broken_off()
+    with pytest.raises(IllegalTransition, match=r"over its budget of \$1.00.*'go on', which grants another \$1.00"):
+        run.do(resume, how)
+
+
+def test_a_run_fails_instead_where_its_policy_says_so_and_can_still_be_granted_more() -> None:
+    run = running(1.0, OverBudget.STOP)
+    run.hear(broke(run.take(commands.SendQuery), 1.0))
+    run.succeed(commands.StopAgent)
+    assert (run.status(), run.workflow.reason) == (
+        WorkflowStatus.FAILED,
+        "Fix the bug has cost $1.00 of its budget of $1.00",
+    )
+    run.do(resume, Continue())
+    assert run.status() is WorkflowStatus.FAILED
+    run.do(resume, Continue("go on"))
+    assert run.finish().status is WorkflowStatus.COMPLETED
+
+
+def test_an_answer_that_took_the_last_money_counts_and_the_next_turn_is_asked_for() -> None:
+    run = running(1.0)
+    run.hear(said(run.take(commands.SendQuery), answers.QueryResponded, response="r", cost_usd=1.5))
+    run.succeed(commands.StopAgent)
+    assert run.status() is WorkflowStatus.AWAITING
+    assert run.task(0, 0).query.status is QueryStatus.RESPONDED
+    run.do(resume, Continue("go on"))
+    assert run.until(commands.SendQuery).task_id == "wf-1-w1-t2"
+
+
+def test_checks_and_checkpoints_need_no_money() -> None:
+    run = started(template(work("build", task())), policy=Policy(budget_usd=1.0))
+    run.succeed(commands.StartAgent)
+    run.hear(said(run.take(commands.SendQuery), answers.QueryResponded, response="r", cost_usd=9.0))
+    assert run.finish().status is WorkflowStatus.COMPLETED
+
+
+def test_no_agent_is_started_for_a_turn_that_could_not_be_paid() -> None:
+    run = running(1.0)
+    run.hear(said(run.take(commands.SendQuery), answers.AgentAsked, question="left?", cost_usd=2.0))
+    run.succeed(commands.StopAgent)
+    assert run.workflow.reason == "left?"
+    said_then = run.do(resume, Continue("left"))
+    assert run.status() is WorkflowStatus.AWAITING
+    assert (said_then[-1], run.open) == ("WorkflowAwaiting", [])
+    run.do(resume, Continue("go on"))
+    assert run.until(commands.SendQuery).reply == "left"
+
+
+def test_a_report_that_costs_too_much_is_written_once_there_is_more() -> None:
+    run = running(1.0)
+    run.until(commands.GenerateReport)
+    run.hear(broke(run.take(commands.GenerateReport), 0.5))
+    run.succeed(commands.StopAgent)
+    assert (run.status(), run.task(0, 1).report.status) == (WorkflowStatus.AWAITING, ReportStatus.PENDING)
+    run.do(resume, Continue("go on"))
+    assert run.until(commands.GenerateReport).budget_usd == 1.0
+    assert run.finish().status is WorkflowStatus.COMPLETED
+
+
+def test_a_turn_that_breaks_off_while_the_run_is_to_stop_is_looked_up_later() -> None:
+    run = running(1.0)
+    sent = run.take(commands.SendQuery)
+    run.do(pause)
+    run.hear(broke(sent, 1.0))
+    run.succeed(commands.StopAgent)
+    assert (run.status(), run.workflow.question) == (WorkflowStatus.PAUSED, None)
+    assert run.task(0, 0).query.status is QueryStatus.UNKNOWN
+
+
+def test_sums_of_cents_are_exact_enough() -> None:
+    run = running(0.3)
+    run.hear(said(run.take(commands.SendQuery), answers.QueryResponded, response="r", cost_usd=0.1))
+    run.hear(said(run.take(commands.SendQuery), answers.QueryResponded, response="r", cost_usd=0.2))
+    run.succeed(commands.StopAgent)
+    assert run.status() is WorkflowStatus.AWAITING
+
+
+def test_a_turn_is_counted_once_however_often_and_by_whom_its_cost_is_told() -> None:
+    run = running(None)
+    sent = run.take(commands.SendQuery)
+    run.do(pause)
+    run.hear(spent(sent, 0.5), spent(sent, 0.5), said(sent, answers.QueryFailed, error="stopped", cost_usd=0.75))
+    run.succeed(commands.StopAgent)
+    run.do(resume, Continue())
+    run.succeed(commands.StartAgent)
+    looked_up = run.take(commands.SendQuery)
+    run.hear(said(looked_up, answers.QueryReconciled, finding=answers.Finding.UNFINISHED, cost_usd=0.75))
+    assert (run.workflow.cost_usd, run.until(commands.SendQuery).attempt) == (0.75, 2)
+
+
+def test_a_turn_that_is_cut_off_by_a_cancel_is_counted() -> None:
+    run = running(None)
+    sent = run.take(commands.SendQuery)
+    run.do(cancel)
+    run.hear(spent(sent, 0.5))
+    run.succeed(commands.InterruptAgent)
+    assert (run.status(), run.workflow.cost_usd) == (WorkflowStatus.CANCELLED, 0.5)
+
+
+def test_what_is_told_too_late_changes_nothing_but_the_cost() -> None:
+    run = running(None)
+    sent = run.take(commands.SendQuery)
+    run.do(cancel)
+    run.succeed(commands.InterruptAgent)
+    run.hear(spent(sent, 0.5))
+    assert run.ignored == "turn of wf-1-w1-t1 is CANCELLED and awaits no such answer"
+    run.hear(*succeed(sent), fail(sent), ask(sent), reconciled(sent, answers.Finding.UNFINISHED))
+    assert run.workflow.cost_usd == 0.5
+
+
+def test_what_a_work_cost_that_is_taken_out_stays_with_the_run() -> None:
+    run = started(template(work("one", task()), work("two", task("first"), task("second"))))
+    run.until(commands.SendQuery, 1)
+    run.succeed(commands.SendQuery)
+    run.take(commands.SendQuery)
+    run.do(pause)
+    run.succeed(commands.StopAgent)
+    run.do(resume, FromBase())
+    run.succeed(commands.RollBack)
+    first = run.work(0)
+    run.do(modify, Modification(works=(WorkChange(id=first.id, definition=first.definition),)))
+    assert (len(run.workflow.works), run.workflow.cost_usd) == (1, 0.5)
