@@ -1,4 +1,4 @@
-"""Questions to people: at most one is open per root assignment, and the first valid answer is the one that counts."""
+"""Questions to people: one at a time for each root assignment and each petition, and the first valid answer counts."""
 
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -13,6 +13,10 @@ REMINDED_AFTER = timedelta(hours=24)
 # And after so long, once more and louder.
 WARNED_AFTER = timedelta(days=7)
 _KEPT = timedelta(days=7)
+# The choices where a person only has to agree or not.
+APPROVE, REJECT = "approve", "reject"
+# What a question names as its run that no run waits for, so that none is given up when nobody answers.
+NO_RUN = "none"
 
 
 class AskStatus(StrEnum):
@@ -26,6 +30,7 @@ class AskStatus(StrEnum):
 class Ask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One question; its id is the root assignment, `task_id` the assignment in which it came up.
 
+    Where a `petition` needs approval, the question is named for it, so that no answer is ever taken for another one.
     `people` are those who may answer, nobody named means everybody; `default` is the answer if nobody does in time.
     """
 
@@ -36,16 +41,24 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     question: str
     asked_at: datetime
     due_at: datetime
+    petition: str = ""
     status: AskStatus = msgspec.field(default_factory=lambda: AskStatus.OPEN)
     choices: tuple[str, ...] = ()
     # Nothing but one of the choices is an answer, as at a gate.
     exact: bool = False
     people: tuple[str, ...] = ()
+    # What going on with an answer takes of the day's money, where that is known.
+    usd: float | None = None
     default: str = ""
     reminded_at: datetime | None = None
     warned_at: datetime | None = None
     answered_by: str = ""
     answer: str = ""
+
+    @property
+    def thread(self) -> str:
+        """Return the assignment in whose thread people are asked."""
+        return self.task_id if self.petition else self.id
 
     @property
     def next_due_at(self) -> datetime | None:
@@ -91,9 +104,9 @@ ASKS = RecordKind(
 )
 
 
-async def load_ask(transaction: Transaction, root_id: str) -> tuple[Record, Ask] | None:
-    """Return the latest question of a root assignment, if it ever asked."""
-    record = await transaction.get(ASKS.name, root_id)
+async def load_ask(transaction: Transaction, ask_id: str) -> tuple[Record, Ask] | None:
+    """Return the latest question of a root assignment or a petition, if it ever asked."""
+    record = await transaction.get(ASKS.name, ask_id)
     return (record, msgspec.convert(record.doc, Ask)) if record else None
 
 

@@ -143,6 +143,8 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     workflow_id: str = ""
     retries: int = 0
     reason: str = ""
+    # What was set aside of the day's money when it was given.
+    budget_usd: float = 0.0
     # What its run had cost when it last rested.
     cost_usd: float = 0.0
     started_at: datetime | None = None

@@ -10,7 +10,7 @@ from cronsim import CronSim, CronSimError
 from msgspec import Meta
 
 from kingdom.court.documents import Priority
-from kingdom.workflow.model.template import WorkflowTemplate
+from kingdom.workflow.model.template import OverBudget, WorkflowTemplate
 
 _Words = Annotated[str, Meta(min_length=1)]
 NAME_PATTERN = "^gen-[a-z0-9]+(-[a-z0-9]+)*$"
@@ -78,11 +78,19 @@ class Schedule(Entry, frozen=True, kw_only=True):
 
 
 class PetitionRule(Entry, frozen=True, kw_only=True):
-    """A kind of output that agents of a General may ask for, on which targets, and how often in one assignment."""
+    """A kind of output that agents of a General may ask for, on which targets, and how often in one assignment.
+
+    With `approval` a person is asked first.
+    """
 
     kind: _Words
     targets: tuple[str, ...] = ("*",)
     at_most: _Count = 1
+    # Of the whole body as JSON.
+    body_bytes_max: _Count = 65_536
+    # What could not be done so long after it was asked for is not done any more.
+    expires_hours: Annotated[float, Meta(gt=0, le=8760)] = 168
+    approval: bool = False
 
 
 class Policy(Entry, frozen=True, kw_only=True):
@@ -90,7 +98,9 @@ class Policy(Entry, frozen=True, kw_only=True):
 
     retries: Annotated[int, Meta(ge=0)] = 2
     retry_after_seconds: Annotated[int, Meta(ge=0)] = 60
+    # What is set aside for an assignment and what its run may cost; then a person is asked for as much again.
     budget_usd: Annotated[float, Meta(gt=0)] | None = None
+    over_budget: OverBudget = OverBudget.ASK
     concurrency: _Count | None = None
     petitions: tuple[PetitionRule, ...] = ()
     # After so long without an answer a question is answered by default, or fails its assignment.

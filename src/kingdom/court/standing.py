@@ -31,7 +31,9 @@ from kingdom.court.quota import MONEY, QUOTAS, SOLDIERS, Quota, read_quota
 from kingdom.court.records import ASSIGNMENTS, CURRENT
 from kingdom.court.streams import EVENTS as EVENT_STREAM
 from kingdom.workflow.model.host import Host, HostStatus
-from kingdom.workflow.records import HOSTS
+from kingdom.workflow.model.machine import WorkflowStatus
+from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.records import HOSTS, WORKFLOWS
 
 COUNT_MAX = 1000
 UNKNOWN = "unknown"
@@ -91,6 +93,14 @@ class HostNow(msgspec.Struct, frozen=True, kw_only=True):
     busy: int
 
 
+class ParkedNow(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that waits for the limit of its vendor to end, and goes on by itself then."""
+
+    workflow: str
+    until: datetime
+    reason: str
+
+
 class Trouble(msgspec.Struct, frozen=True, kw_only=True):
     """Something that does not go on without a person, and the command to begin with."""
 
@@ -113,6 +123,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     dead_letters: dict[str, int]
     paused: dict[str, str]
     hosts: tuple[HostNow, ...]
+    parked: tuple[ParkedNow, ...] = ()
     troubles: tuple[Trouble, ...] = ()
 
 
@@ -150,6 +161,7 @@ async def look(bus: Bus, operations: Operations, lookout: Lookout) -> Standing:
             dead_letters={row.stream: row.dead for row in streams if row.dead},
             paused={row.stream: row.paused for row in streams if row.paused},
             hosts=tuple(map(_host, await transaction.find(Query(kind=HOSTS.name, limit=COUNT_MAX)))),
+            parked=await _parked(transaction, now),
         )
     return msgspec.structs.replace(standing, troubles=tuple(_troubles(standing, lookout)))
 
@@ -232,6 +244,18 @@ def _is_absent(record: Record, place: Place) -> bool:
 
 async def _count(transaction: Transaction, kind: str, state: str) -> int:
     return len(await transaction.find(Query(kind=kind, state=state, limit=COUNT_MAX)))
+
+
+async def _parked(transaction: Transaction, now: datetime) -> tuple[ParkedNow, ...]:
+    """Return the runs that go on by themselves at some time, the first of them first."""
+    query = Query(kind=WORKFLOWS.name, state=WorkflowStatus.AWAITING, due_by=now + timedelta(days=365), limit=COUNT_MAX)
+    found = [Workflow.read(record.doc) for record in await transaction.find(query)]
+    parked = [
+        ParkedNow(workflow=workflow.id, until=workflow.parked_until, reason=workflow.reason)
+        for workflow in found
+        if workflow.parked_until
+    ]
+    return tuple(sorted(parked, key=lambda each: each.until))
 
 
 def _host(record: Record) -> HostNow:

@@ -58,10 +58,19 @@ class PetitionGranted(_Notice, frozen=True, kw_only=True):
     # What must happen at most once.
     key: str
     created_at: datetime
+    # After this it is not performed any more.
+    expires_at: datetime | None = None
 
 
 class PetitionSettled(_Notice, frozen=True, kw_only=True):
     """A petition was performed, or it failed for good."""
+
+    petition_id: str
+    root: str
+
+
+class PetitionsDue(_Notice, frozen=True, kw_only=True):
+    """What a petition waits for may be there: an answer of a person, or its turn."""
 
     petition_id: str
     root: str
@@ -100,6 +109,7 @@ PETITION_GRANTED = {
     "jira": EventType(name="JiraPetitionGranted", payload=PetitionGranted),
 }
 PETITION_SETTLED = EventType(name="PetitionSettled", payload=PetitionSettled)
+PETITIONS_DUE = EventType(name="PetitionsDue", payload=PetitionsDue)
 
 STREAMS = (*workflow_streams.STREAMS, EVENTS, RESULTS, TASKS, MESSAGES, PETITIONS, SETTLED)
 TOPOLOGY = Topology(STREAMS)
@@ -165,6 +175,17 @@ def petition_settled(petition_id: str, root: str) -> Envelope:
     """Return the word to a General that a petition needs nothing more."""
     return PETITION_SETTLED.envelope(
         PetitionSettled(petition_id=petition_id, root=root),
+        stream=SETTLED.name,
+        partition_key=root,
+        aggregate_type="Petition",
+        aggregate_id=petition_id,
+    )
+
+
+def petitions_due(petition_id: str, root: str) -> Envelope:
+    """Return the word to a General to look at the petitions of an assignment again."""
+    return PETITIONS_DUE.envelope(
+        PetitionsDue(petition_id=petition_id, root=root),
         stream=SETTLED.name,
         partition_key=root,
         aggregate_type="Petition",

@@ -9,10 +9,11 @@ from kingdom.bus.port import Transaction
 from kingdom.bus.record import Query
 from kingdom.chronicle.catalogue import chronicle
 from kingdom.chronicle.events import HumanResponded
-from kingdom.court.asks import ASKS, Ask, AskStatus, load_ask
+from kingdom.court.asks import ASKS, Ask, AskStatus, load_ask, save_ask
 from kingdom.court.documents import Assignment, EventStatus, ExternalEvent, Priority
 from kingdom.court.envoy.records import ENVOY, Awaited
-from kingdom.court.records import ASSIGNMENTS, EVENTS, receive
+from kingdom.court.records import ASSIGNMENTS, EVENTS, receive, save
+from kingdom.court.streams import petitions_due
 from kingdom.workflow.records import each
 
 TEXT_MAX = 20_000
@@ -51,7 +52,7 @@ class Taken:
 
 
 async def find_ask(transaction: Transaction, task_id: str) -> Ask | None:
-    """Return the latest question of an assignment or of the root that it belongs to."""
+    """Return the latest question of an assignment or of the root that it belongs to, or that of a petition."""
     found = await transaction.get(ASSIGNMENTS.name, task_id)
     root_id = msgspec.convert(found.doc, Assignment).root_id if found else task_id
     ask = await load_ask(transaction, root_id)
@@ -67,6 +68,7 @@ async def open_asks(transaction: Transaction) -> list[Ask]:
 async def take_answer(transaction: Transaction, answer: Answer, now: datetime) -> Taken:
     """Hand an answer to the King unless it cannot count; of several at once he takes the first.
 
+    One about a petition counts at once: nothing is resumed by it, so the General is told and not the King.
     Where people see the question is left as it is, until the Envoy shows there how it ended.
     """
     if await transaction.get(EVENTS.name, answer.event_id):
@@ -92,10 +94,23 @@ async def take_answer(transaction: Transaction, answer: Answer, now: datetime) -
         created_at=now,
         status=EventStatus.PENDING,
     )
-    if not await receive(transaction, event, ENVOY):
+    if ask.petition:
+        await _decide(transaction, event, ask, answer)
+    elif not await receive(transaction, event, ENVOY):
         return Taken(is_new=False)
-    await chronicle(transaction, HumanResponded(task_id=ask.id, thread_ts=answer.thread_ts), ENVOY)
+    await chronicle(transaction, HumanResponded(task_id=ask.thread, thread_ts=answer.thread_ts), ENVOY)
     return Taken(is_new=True)
+
+
+async def _decide(transaction: Transaction, event: ExternalEvent, ask: Ask, answer: Answer) -> None:
+    """Write down what a person says to a petition, and tell its General."""
+    record = await transaction.get(ASKS.name, ask.id)
+    await save_ask(transaction, ask.answered(answer.person, answer.text), record)
+    decided = msgspec.structs.replace(
+        event, status=EventStatus.COMPLETED, outcome="answered", reason=f"it is about the petition {ask.petition}"
+    )
+    await save(transaction, decided)
+    await transaction.publish(petitions_due(ask.petition, ask.task_id))
 
 
 def how_it_ended(ask: Ask) -> str:

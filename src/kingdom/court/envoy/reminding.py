@@ -39,9 +39,9 @@ async def remind(transaction: Transaction, now: datetime, channel: str, zone: Zo
             MessageType.THREAD_UPDATE,
             _words(ask, now, late=late),
             channel=await _channel(transaction, ask, channel),
-            thread=ask.id,
+            thread=ask.thread,
             today=now.astimezone(zone).date(),
-            context={"task_id": ask.id, "reminder": True},
+            context={"task_id": ask.thread, "reminder": True},
             urgency=Urgency.URGENT if late else Urgency.HIGH,
         )
         reminded += 1
@@ -97,6 +97,7 @@ async def _channel(transaction: Transaction, ask: Ask, otherwise: str) -> str:
 def _words(ask: Ask, now: datetime, *, late: bool) -> str:
     days = (now - ask.asked_at).days
     since = f"{days} days" if days > 1 else "a day"
-    after = f"then the answer is {ask.default!r}" if ask.default else "then the work fails"
+    otherwise = "then it is refused" if ask.petition else "then the work fails"
+    after = f"then the answer is {ask.default!r}" if ask.default else otherwise
     begin = "Nobody has answered for" if late else "A question has waited for"
     return f"{begin} {since}: {ask.question}\nThere is time until {ask.due_at.isoformat()}; {after}."

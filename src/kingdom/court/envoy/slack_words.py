@@ -48,11 +48,16 @@ _HOPELESS = {
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """What a button says when it is clicked: which question of which assignment, and the answer."""
+    """What a button says when it is clicked: which question of which assignment or petition, and the answer."""
 
     task_id: str
     asked_at: str
     choice: str
+
+
+def ask_of(message: Message) -> str:
+    """Return the question that a message asks: that of its assignment, unless it names another."""
+    return str(message.context.get("ask_id") or message.context.get("task_id") or "")
 
 
 def escaped(text: str) -> str:
@@ -111,7 +116,7 @@ def _sections(text: str) -> list[dict[str, Any]]:
 
 
 def _buttons(message: Message) -> list[dict[str, Any]]:
-    task_id, asked_at = (str(message.context.get(name) or "") for name in ("task_id", "asked_at"))
+    task_id, asked_at = ask_of(message), str(message.context.get("asked_at") or "")
     elements: list[dict[str, Any]] = []
     for number, choice in enumerate(message.context.get("choices") or ()):
         text = str(choice)
@@ -131,6 +136,9 @@ def _buttons(message: Message) -> list[dict[str, Any]]:
 
 def _how_to_answer(message: Message) -> str:
     ways = "Click, or reply in this thread." if message.context.get("choices") else "Reply in this thread."
+    if message.context.get("ask_id"):
+        # A reply in the thread is for the question of the assignment.
+        ways = "Click."
     due_at = str(message.context.get("due_at") or "")
     return f"{ways} Time until {escaped(due_at)}." if due_at else ways
 

@@ -25,6 +25,7 @@ from kingdom.court.envoy.answers import OVER, how_it_ended
 from kingdom.court.envoy.asides import Asides
 from kingdom.court.envoy.place import Mark, Place, Post
 from kingdom.court.envoy.records import ENVOY, Awaited, Thread, entries, forget, keep, note_report
+from kingdom.court.envoy.slack_words import ask_of
 from kingdom.court.records import ASSIGNMENTS, EVENTS, load, save
 from kingdom.court.streams import MessageQueued
 from kingdom.errors import NotFound
@@ -98,7 +99,7 @@ class Tell(Effect[MessageQueued]):
             thread = Thread(channel=channel, thread_ts=ts, created_at=message.created_at, asked=asked)
             await keep(transaction, task_id, thread)
         if message.type is MessageType.HUMAN_INPUT_REQUEST:
-            await self._await_answer(transaction, message, task_id, channel, ts)
+            await self._await_answer(transaction, message, channel, ts)
             await self._mark(transaction, task_id, Mark.NEEDS_PERSON)
         if ending := ending_of(message):
             await self._end(transaction, task_id)
@@ -113,10 +114,8 @@ class Tell(Effect[MessageQueued]):
         if found and found[1].status is AskStatus.OPEN:
             await save_ask(transaction, found[1].expired(), found[0])
 
-    async def _await_answer(
-        self, transaction: Transaction, message: Message, task_id: str, channel: str, ts: str
-    ) -> None:
-        thread = (await entries(transaction, Thread)).get(task_id)
+    async def _await_answer(self, transaction: Transaction, message: Message, channel: str, ts: str) -> None:
+        thread = (await entries(transaction, Thread)).get(task_of(message))
         question = Awaited(
             msg_id=message.id,
             channel=channel,
@@ -125,9 +124,10 @@ class Tell(Effect[MessageQueued]):
             question=message.content,
             created_at=message.created_at,
         )
-        found = await load_ask(transaction, task_id)
+        ask_id = ask_of(message)
+        found = await load_ask(transaction, ask_id)
         if found and found[1].status is AskStatus.OPEN:
-            await keep(transaction, task_id, question)
+            await keep(transaction, ask_id, question)
         else:
             # Somebody was faster than the message.
             self._end_later(transaction, question, how_it_ended(found[1]) if found else OVER)

@@ -11,7 +11,7 @@ from kingdom.chronicle.events import TaskCompleted, TaskFailed
 from kingdom.court.asks import AskStatus, load_ask, save_ask
 from kingdom.court.documents import Assignment, AssignmentStatus
 from kingdom.court.general.staff import Staff, open_assignments
-from kingdom.court.petitions.petition import withdraw_waiting
+from kingdom.court.petitions.settling import withdraw_waiting
 from kingdom.court.records import ASSIGNMENTS, ENDED, RESULTS, load, save
 from kingdom.court.sessions import drop_session
 from kingdom.court.streams import assignment_rested
@@ -52,7 +52,7 @@ async def end(
         await save_ask(transaction, known[1].expired(), known[0])
     await withdraw_waiting(transaction, root_id, f"the assignment ended before: {reason}")
     duration = round((now - (root.started_at or now)).total_seconds())
-    cost = workflow.cost_usd if workflow else 0.0
+    cost = workflow.cost_usd if workflow else max(assignment.cost_usd for _, assignment in found)
     result = _result(root_id, status, reason, workflow)
     result["metrics"] = {"duration_seconds": duration, "cost_usd": round(cost, 6)}
     await _keep_results(transaction, root_id, result, _reported(workflow))
@@ -88,6 +88,8 @@ def judged(workflow: Workflow) -> tuple[AssignmentStatus, str]:
     summary = str(result.get("summary", ""))
     if result.get("status") == "skipped":
         return AssignmentStatus.SKIPPED, str(result.get("reason") or summary)
+    if result.get("status") == "failed":
+        return AssignmentStatus.FAILED, str(result.get("error") or summary)
     return AssignmentStatus.COMPLETED, summary
 
 

@@ -9,9 +9,9 @@ from kingdom.bus.outcome import Outcome
 from kingdom.bus.payload import EventType
 from kingdom.bus.port import Transaction
 from kingdom.bus.received import Received
-from kingdom.court.general import runs, taking_on
+from kingdom.court.general import money, runs, taking_on
 from kingdom.court.general.staff import ASKER, Staff
-from kingdom.court.streams import ASSIGNMENT_GIVEN, PETITION_SETTLED, RETRY_DUE, SETTLED
+from kingdom.court.streams import ASSIGNMENT_GIVEN, PETITION_SETTLED, PETITIONS_DUE, RETRY_DUE, SETTLED
 from kingdom.workflow.model import answers, events
 from kingdom.workflow.model.catalogue import EVENT_TYPES
 from kingdom.workflow.streams import told_stream
@@ -25,6 +25,7 @@ TOLD: Mapping[type[events.DomainEvent], Handler] = {
     answers.QueryFailed: runs.query_failed,
     answers.AgentPetitioned: runs.agent_petitioned,
     events.WorkflowAwaiting: runs.run_awaits,
+    events.WorkflowCostCorrected: money.cost_corrected,
     events.WorkflowCompleted: runs.run_completed,
     events.WorkflowCancelled: runs.run_cancelled,
     events.WorkflowFailed: runs.run_failed,
@@ -34,6 +35,7 @@ GIVEN: tuple[tuple[EventType[Any], Handler], ...] = (
     (ASSIGNMENT_GIVEN, taking_on.take_on),
     (RETRY_DUE, taking_on.try_again),
     (PETITION_SETTLED, runs.petition_settled),
+    (PETITIONS_DUE, runs.petition_settled),
 )
 
 

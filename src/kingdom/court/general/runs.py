@@ -10,27 +10,28 @@ from kingdom.bus.port import Transaction
 from kingdom.bus.received import Received
 from kingdom.chronicle.catalogue import chronicle
 from kingdom.chronicle.events import SoldierCompleted, SoldierSpawned, SoldierTimeout, TaskNeedsHuman
-from kingdom.court.asks import Ask, load_ask, save_ask
+from kingdom.court.asks import APPROVE, REJECT, Ask, load_ask, save_ask
 from kingdom.court.documents import Assignment, AssignmentStatus, MessageType, Urgency
 from kingdom.court.general.ending import drop_sessions, end, is_skipped, judged
+from kingdom.court.general.money import book_late, tell_parked
 from kingdom.court.general.side_files import keep_memory, keep_sessions
 from kingdom.court.general.staff import Staff, no_package, open_assignments, root_of, run_of_root
-from kingdom.court.general.taking_on import REJECT
 from kingdom.court.package import Policy
 from kingdom.court.petitions.decision import PetitionState
-from kingdom.court.petitions.petition import grant_waiting, has_open_petitions, petition, petitions_of
+from kingdom.court.petitions.granting import grant_waiting
+from kingdom.court.petitions.petition import petition
+from kingdom.court.petitions.records import has_open_petitions, petitions_of
 from kingdom.court.records import ASSIGNMENTS, load, save, tell_people
 from kingdom.court.sessions import Session, drop_session, note_session
-from kingdom.court.streams import PetitionSettled, assignment_rested, retry_due
+from kingdom.court.streams import PetitionsDue, PetitionSettled, assignment_rested, retry_due
 from kingdom.errors import NotFound
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model import answers, events
 from kingdom.workflow.model.machine import WorkflowStatus
 from kingdom.workflow.model.work import Work, soldier_of
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.workflow import About, Workflow
 from kingdom.workflow.records import load_workflow
 
-_APPROVE = "approve"
 _QUESTION_LENGTH_MAX = 2000
 
 
@@ -48,7 +49,7 @@ async def work_started(staff: Staff, received: Received[events.WorkStarted], tra
         pid=work.agent.pid if work else None,
     )
     await note_session(transaction, soldier, session)
-    await grant_waiting(transaction, root.id, workflow)
+    await grant_waiting(transaction, root.id, workflow, staff.today)
     await chronicle(transaction, SoldierSpawned(task_id=root.id, soldier_id=soldier), root.target_general)
     if staff.directory:
         keep_sessions(transaction, staff.directory, root.id, workflow)
@@ -103,8 +104,10 @@ async def agent_petitioned(
     return None
 
 
-async def petition_settled(staff: Staff, received: Received[PetitionSettled], transaction: Transaction) -> None:
-    """End an assignment that waited for nothing but its petitions."""
+async def petition_settled(
+    staff: Staff, received: Received[PetitionSettled | PetitionsDue], transaction: Transaction
+) -> None:
+    """Go on with the petitions that waited, and end an assignment that waited for nothing else."""
     await _conclude(staff, transaction, run_of_root(received.payload.root))
 
 
@@ -114,9 +117,12 @@ async def run_awaits(staff: Staff, received: Received[events.WorkflowAwaiting], 
     found = await open_assignments(transaction, root.id)
     if workflow.status is not WorkflowStatus.AWAITING or not found:
         return
+    if workflow.parked_until:
+        await tell_parked(staff, transaction, workflow, root)
+        return
     record, current = found[-1]
     await drop_sessions(transaction, workflow)
-    await grant_waiting(transaction, root.id, workflow)
+    await grant_waiting(transaction, root.id, workflow, staff.today)
     ask = _ask(staff, workflow, root, current)
     known = await load_ask(transaction, root.id)
     await save_ask(transaction, ask, known[0] if known else None)
@@ -156,6 +162,7 @@ async def run_cancelled(staff: Staff, received: Received[events.WorkflowCancelle
         status, reason = judged(workflow)
     else:
         status, reason = AssignmentStatus.FAILED, f"killed: {workflow.reason or 'somebody cancelled the run'}"
+    await book_late(transaction, root, workflow.cost_usd)
     await end(staff, transaction, root.id, status, reason, workflow)
 
 
@@ -165,12 +172,13 @@ async def run_failed(
     """Try again after a while as often as the policy allows, then give up."""
     workflow, root = await _context(transaction, received.payload.workflow_id)
     package = staff.packages().get(root.target_general)
+    await book_late(transaction, root, workflow.cost_usd)
     if workflow.status is not WorkflowStatus.FAILED or root.status in ASSIGNMENTS.final:
         return None
     if package is None:
         return no_package(root)
     policy = package.general.policy
-    if root.retries >= policy.retries:
+    if root.retries >= policy.retries or workflow.is_over_budget:
         await end(staff, transaction, root.id, AssignmentStatus.FAILED, received.payload.reason, workflow)
         return None
     record, _ = await load(transaction, Assignment, root.id)
@@ -183,9 +191,12 @@ async def run_failed(
 
 async def _conclude(staff: Staff, transaction: Transaction, workflow_id: str) -> None:
     workflow, root = await _context(transaction, workflow_id)
-    if workflow.status is not WorkflowStatus.COMPLETED or root.status in ASSIGNMENTS.final:
+    if root.status in ASSIGNMENTS.final:
+        await book_late(transaction, root, workflow.cost_usd)
         return
-    await grant_waiting(transaction, root.id, workflow)
+    await grant_waiting(transaction, root.id, workflow, staff.today)
+    if workflow.status is not WorkflowStatus.COMPLETED:
+        return
     if await has_open_petitions(transaction, root.id):
         await _give_slots_back(transaction, workflow)
         return
@@ -211,19 +222,24 @@ async def _give_slots_back(transaction: Transaction, workflow: Workflow) -> None
 def _ask(staff: Staff, workflow: Workflow, root: Assignment, current: Assignment) -> Ask:
     policy, now = _policy(staff, root), staff.clock()
     question = workflow.question
-    return Ask(
+    for_money = question is not None and question.about is About.BUDGET
+    ask = Ask(
         id=root.id,
         task_id=current.id,
         general=root.target_general,
         workflow_id=workflow.id,
         question=question.text if question else _gate_question(workflow, root),
-        choices=question.choices if question else (_APPROVE, REJECT),
-        exact=question is None,
+        choices=question.choices if question else (APPROVE, REJECT),
+        exact=question is None or for_money,
         people=policy.ask_people,
         asked_at=now,
         due_at=now + timedelta(hours=policy.ask_deadline_hours),
+        usd=workflow.grant_usd if for_money else workflow.left_usd,
         default=policy.ask_default,
     )
+    # A default that is no answer to this question would leave it open for ever.
+    is_no_answer = ask.exact and ask.chosen(ask.default) is None
+    return msgspec.structs.replace(ask, default="") if is_no_answer else ask
 
 
 def _policy(staff: Staff, root: Assignment) -> Policy:

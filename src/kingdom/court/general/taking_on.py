@@ -16,7 +16,7 @@ from kingdom.court.general.ending import end
 from kingdom.court.general.side_files import keep_prompts
 from kingdom.court.general.staff import ASKER, LOOK_AGAIN, Staff, no_package, run_of
 from kingdom.court.memory import load_memory
-from kingdom.court.package import Package
+from kingdom.court.package import Package, Policy
 from kingdom.court.prompt import context_of, git_id_of, needs_repo, render_template
 from kingdom.court.records import ASSIGNMENTS, EVENTS, load, save
 from kingdom.court.streams import AssignmentGiven, RetryDue
@@ -25,8 +25,8 @@ from kingdom.workflow import lifecycle
 from kingdom.workflow.model.git import Git
 from kingdom.workflow.model.machine import WorkflowStatus
 from kingdom.workflow.model.operations import Auto, Continue
-from kingdom.workflow.model.template import WorkflowTemplate
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.template import OverBudget, WorkflowTemplate
+from kingdom.workflow.model.workflow import About, Workflow
 from kingdom.workflow.records import ACTIVE, GITS, each, load_workflow
 from kingdom.workflow.records import load as load_thing
 from kingdom.workflow.templates import with_base_branches
@@ -83,7 +83,8 @@ async def try_again(_: Staff, received: Received[RetryDue], transaction: Transac
 
 
 async def _begin(staff: Staff, transaction: Transaction, assignment: Assignment, package: Package) -> None:
-    template = await _rendered(transaction, assignment, package)
+    rendered = await _rendered(transaction, assignment, package)
+    template = with_budget(rendered, assignment, package.general.policy)
     name = f"{assignment.type} {assignment.id}"
     general = assignment.target_general
     workflow = await lifecycle.run(
@@ -101,18 +102,33 @@ async def _go_on(transaction: Transaction, assignment: Assignment) -> None:
     if workflow.gate and text.strip().lower() == REJECT:
         await lifecycle.cancel(transaction, workflow.id, actor=actor, reason="a person rejected it")
         return
+    asks_for_money = workflow.question is not None and workflow.question.about is About.BUDGET
     try:
-        await _continue(transaction, workflow, "" if workflow.gate else text, actor)
+        await _continue(transaction, workflow, "" if workflow.gate else text, actor, grants=asks_for_money)
     except IllegalTransition as error:
         raise Permanent(f"the answer came too late: {error}") from error
 
 
-async def _continue(transaction: Transaction, workflow: Workflow, reply: str, actor: str) -> None:
+async def _continue(
+    transaction: Transaction, workflow: Workflow, reply: str, actor: str, *, grants: bool = False
+) -> None:
     """Go on in the session that there is; where it is lost with its host, behind the last checkpoint."""
     try:
-        await lifecycle.resume(transaction, workflow.id, Continue(reply=reply), actor=actor)
+        await lifecycle.resume(transaction, workflow.id, Continue(reply=reply), actor=actor, grants=grants)
     except IllegalTransition:
-        await lifecycle.resume(transaction, workflow.id, Auto(), actor=actor)
+        await lifecycle.resume(transaction, workflow.id, Auto(), actor=actor, grants=grants)
+
+
+def with_budget(template: WorkflowTemplate, assignment: Assignment, policy: Policy) -> WorkflowTemplate:
+    """Return a template whose run may cost no more than was set aside for it, nor than it says itself."""
+    budgets = [each for each in (template.policy.budget_usd, assignment.budget_usd) if each]
+    stops = OverBudget.STOP in (template.policy.over_budget, policy.over_budget)
+    limited = msgspec.structs.replace(
+        template.policy,
+        budget_usd=min(budgets, default=None),
+        over_budget=OverBudget.STOP if stops else OverBudget.ASK,
+    )
+    return msgspec.structs.replace(template, policy=limited)
 
 
 async def _rendered(transaction: Transaction, assignment: Assignment, package: Package) -> WorkflowTemplate:

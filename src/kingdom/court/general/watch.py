@@ -8,7 +8,7 @@ import structlog
 
 from kingdom.bus.port import Bus
 from kingdom.clock import utc_now
-from kingdom.court.petitions.petition import give_up_overdue
+from kingdom.court.petitions.settling import give_up_overdue
 from kingdom.errors import KingdomError
 from kingdom.workflow.records import change
 

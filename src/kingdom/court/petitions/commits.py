@@ -23,6 +23,11 @@ class Branch:
     base: str
 
 
+def is_own_branch(name: str, workflow_id: str) -> bool:
+    """Tell whether a branch is one of those that are made for a run and nobody else."""
+    return name.startswith(f"kingdom/{workflow_id}/")
+
+
 async def branch_of(
     transaction: Transaction, workflow: Workflow, repo: str, asked_as: Collection[str]
 ) -> Branch | None:

@@ -11,10 +11,15 @@ from typing import Any
 import msgspec
 
 from kingdom.bus.record import RecordKind
-from kingdom.court.package import Policy
+from kingdom.court.package import PetitionRule, Policy
 from kingdom.court.petitions.bodies import KINDS
+from kingdom.workflow.verdicts import Verdict
 
-_KEPT = timedelta(days=7)
+# What left the house is known for as long as the run is that asked for it.
+_KEPT = timedelta(days=90)
+# Longer than the bus goes on trying; then the assignment shall not wait any more.
+_GIVEN_UP_AFTER = timedelta(hours=3)
+TOO_LATE = "it could not be done in the time that the policy gives it"
 # Enough that no two petitions are ever taken for one.
 _ID_DIGITS = 32
 _WILD = "*?["
@@ -39,8 +44,9 @@ COUNTED = OPEN | {PetitionState.PERFORMED}
 class Petition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One output of an assignment; however often its agents ask for the same, it is one petition.
 
-    `asked_as` are the ids under which agents asked for it; `foreign` if it leaves what its assignment is about;
-    `unclear` where it was given up and may have been done all the same.
+    `number` is its place in the order of its assignment; `asked_as` are the ids under which agents asked for it;
+    `foreign` if it leaves what its assignment is about; `unclear` where it was given up and may have been done all the
+    same. A person is asked until `approve_by`, and `decided_by` is who said yes or, where it is `rejected`, no.
     """
 
     id: str
@@ -51,7 +57,14 @@ class Petition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     body: dict[str, Any]
     target: str
     created_at: datetime
+    number: int = 0
+    expires_at: datetime | None = None
+    approve_by: datetime | None = None
+    decided_by: str = ""
+    decided_at: datetime | None = None
+    rejected: bool = False
     granted_at: datetime | None = None
+    ended_at: datetime | None = None
     state: PetitionState = PetitionState.REQUESTED
     foreign: bool = False
     unclear: bool = False
@@ -69,6 +82,30 @@ class Petition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Tell whether it has had an effect outside, or may have one."""
         return self.unclear or self.state in COUNTED
 
+    @property
+    def awaits_person(self) -> bool:
+        """Tell whether a person has to approve it first."""
+        return self.state is PetitionState.REQUESTED and self.approve_by is not None and not self.decided_by
+
+    @property
+    def due_at(self) -> datetime | None:
+        """Return when it is too late for what it waits for."""
+        if self.state is PetitionState.GRANTED and self.granted_at:
+            return self.granted_at + _GIVEN_UP_AFTER
+        if self.state is PetitionState.REQUESTED:
+            return self.approve_by if self.awaits_person else self.expires_at
+        return None
+
+    @property
+    def verdict(self) -> Verdict:
+        """Return what its agents are told."""
+        if self.state in (PetitionState.REFUSED, PetitionState.FAILED):
+            return Verdict(granted=False, reason=self.reason)
+        if self.awaits_person:
+            return Verdict(granted=None, reason="a person is asked to approve it first")
+        waits = self.state is PetitionState.REQUESTED
+        return Verdict(granted=True, reason="it is done in its turn, after this work if need be" if waits else "")
+
 
 PETITIONS = RecordKind(
     name="petition",
@@ -80,7 +117,10 @@ PETITIONS = RecordKind(
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """It shall be performed."""
+    """It shall be performed, unless it could not be in time, and with `approval` only if a person agrees."""
+
+    approval: bool = False
+    expires_after: timedelta = timedelta(hours=168)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +148,33 @@ def decide(petition: Petition, policy: Policy, earlier: Collection[Petition]) ->
         globs = ", ".join(glob for rule in rules for glob in rule.targets)
         outside = "; what the assignment is not about must be named there by more than *" if petition.foreign else ""
         return Refused(f"{petition.target or 'this'} is no target that {petition.general} may reach ({globs}){outside}")
+    size = len(msgspec.json.encode(petition.body))
+    wide = [rule for rule in fitting if size <= rule.body_bytes_max]
+    if not wide:
+        most = max(rule.body_bytes_max for rule in fitting)
+        return Refused(
+            f"its body has {size} bytes, and the policy of {petition.general} allows {most}: make it shorter"
+        )
     counted = [other for other in earlier if other.id != petition.id and other.counts]
-    for rule in fitting:
+    for rule in wide:
         used = sum(other.kind == rule.kind and _fits_one(other, rule.targets) for other in counted)
         if used < rule.at_most:
-            return Granted()
-    most = max(rule.at_most for rule in fitting)
+            return _granted_by(rule)
+    most = max(rule.at_most for rule in wide)
     return Refused(f"the policy of {petition.general} allows at most {most} of {petition.kind} in one assignment")
+
+
+def left_behind(petitions: Collection[Petition], kept: Collection[str]) -> list[Petition]:
+    """Return what is or may be outside and that nothing of a run stands for any more: what git cannot undo.
+
+    `kept` are the ids of the petitions of all Works that a return to an earlier point leaves as they are.
+    """
+    outside = [each for each in petitions if each.counts and each.state is not PetitionState.REQUESTED]
+    return [each for each in outside if not set(each.asked_as) & set(kept)]
+
+
+def _granted_by(rule: PetitionRule) -> Granted:
+    return Granted(approval=rule.approval, expires_after=timedelta(hours=rule.expires_hours))
 
 
 def _fits_one(petition: Petition, globs: Collection[str]) -> bool:

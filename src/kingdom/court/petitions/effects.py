@@ -10,9 +10,10 @@ from kingdom.bus.effect import Acked, Answer, Attempt, Effect, Honours, Rejected
 from kingdom.bus.outcome import Done, Outcome
 from kingdom.bus.port import Transaction
 from kingdom.bus.received import Received
+from kingdom.clock import utc_now
 from kingdom.court.petitions.api import Api, Unreachable, unreachable
-from kingdom.court.petitions.decision import PetitionState
-from kingdom.court.petitions.petition import settle
+from kingdom.court.petitions.decision import TOO_LATE, PetitionState
+from kingdom.court.petitions.settling import settle
 from kingdom.court.streams import PetitionGranted
 
 SETTLES_AFTER = timedelta(seconds=10)
@@ -36,17 +37,21 @@ class PetitionEffect(Effect[PetitionGranted]):
         return event.payload.key
 
     def request(self, event: Received[PetitionGranted]) -> Mapping[str, Any]:
-        """Return the petition, its mark, and the time before which nothing of it can be there."""
+        """Return the petition, its mark, the time before which nothing of it can be there, and when it is too late."""
         granted = event.payload
         return {
             "kind": granted.kind,
             "body": granted.body,
             "mark": sha256(granted.key.encode()).hexdigest()[:_MARK_DIGITS],
             "since": (granted.created_at - _CLOCKS_APART).isoformat(),
+            "until": granted.expires_at.isoformat() if granted.expires_at else "",
         }
 
     async def call(self, attempt: Attempt) -> Answer:
-        """Perform it; without a connection nothing has happened and it is tried again soon."""
+        """Perform it unless it is too late; without a connection nothing has happened and it is tried again soon."""
+        until = attempt.request.get("until")
+        if until and datetime.fromisoformat(until) <= utc_now():
+            return Rejected(TOO_LATE)
         try:
             return await self.send(attempt)
         except Unreachable as error:

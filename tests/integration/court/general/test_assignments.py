@@ -5,7 +5,7 @@ from pathlib import Path
 from kingdom.court.documents import AssignmentStatus, EventStatus, MessageType
 from kingdom.court.package import PetitionRule
 from kingdom.court.petitions.decision import PetitionState
-from kingdom.court.petitions.petition import settle
+from kingdom.court.petitions.settling import settle
 from tests.contract.backends import BackendUnderTest
 from tests.integration.court.general.scene import CourtScene, opened, reports, work
 from tests.integration.running import eventually

@@ -12,23 +12,41 @@ from typing import Any
 
 import aiohttp
 
-from kingdom.bus import EFFECTS, Bus, Cursor, Dispatcher, LogEntry, Query, Record, RetryPolicy, Topology, Worker
+from kingdom.bus import (
+    EFFECTS,
+    Bus,
+    Cursor,
+    Dispatcher,
+    LogEntry,
+    Query,
+    Received,
+    Record,
+    RetryPolicy,
+    Topology,
+    Transaction,
+    Worker,
+)
 from kingdom.bus.operations import Operations, Situation
 from kingdom.bus.sequence import SEQUENCES
 from kingdom.clock import utc_now
 from kingdom.court import records, streams
+from kingdom.court.asks import ASKS, AskStatus, load_ask
 from kingdom.court.documents import Assignment, AssignmentStatus, Priority
+from kingdom.court.envoy.answers import Answer, Taken, take_answer
 from kingdom.court.package import PetitionRule, Policy
 from kingdom.court.petitions.decision import PETITIONS, Petition, PetitionState
 from kingdom.court.petitions.github import GithubApi, GithubPetitions
+from kingdom.court.petitions.granting import grant_waiting
 from kingdom.court.petitions.jira import JiraApi, JiraPetitions
-from kingdom.court.petitions.petition import petition, petitions_of
+from kingdom.court.petitions.petition import petition
+from kingdom.court.petitions.records import petitions_of
 from kingdom.standins.faults import Fault
 from kingdom.standins.jira import EMAIL
 from kingdom.standins.jira import TOKEN as JIRA_TOKEN
 from kingdom.standins.server import BOOK, FAULTS, Running
 from kingdom.workflow.model.workflow import Workflow
 from kingdom.workflow.records import KINDS as WORKFLOW_KINDS
+from kingdom.workflow.verdicts import Verdict, load_verdict
 from tests.contract.backends import BackendUnderTest
 from tests.contract.scene import PATIENCE_SECONDS, eventually
 from tests.unit.workflow.model.scene import NOON, template
@@ -37,7 +55,7 @@ ROOT = "task-20261115-001"
 REPO = "acme/rocket"
 TICKET = "QP-1"
 LONGEST_CALL = timedelta(seconds=4)
-KINDS = (EFFECTS, SEQUENCES, *WORKFLOW_KINDS, *records.KINDS, PETITIONS)
+KINDS = (EFFECTS, SEQUENCES, *WORKFLOW_KINDS, *records.KINDS, PETITIONS, ASKS)
 # Leases really end in these tests, and nobody wants to wait for a retry.
 _BRISK = replace(
     streams.PETITIONS,
@@ -123,6 +141,28 @@ class Scene:
 
     async def comment(self, text: str = "Well done.", **more: Any) -> Petition:
         return await self.ask("github.comment", {"body": text}, **more)
+
+    async def look_again(self, run: Workflow = RUN) -> None:
+        """Let the General go on with what waits."""
+        async with self.bus.transaction() as transaction:
+            await grant_waiting(transaction, ROOT, run)
+
+    async def answer(self, asked: Petition, text: str, person: str = "anna") -> Taken:
+        """Let a person answer the question about a petition."""
+        given = Answer(source="cli", task_id=asked.id, text=text, person=person, at=f"{next(self._numbers)}.0")
+        async with self.bus.transaction() as transaction:
+            return await take_answer(transaction, given, utc_now())
+
+    async def question(self, asked: Petition) -> AskStatus | None:
+        """Return how the question about a petition stands, if anybody was asked."""
+        async with self.bus.transaction() as transaction:
+            found = await load_ask(transaction, asked.id)
+        return found[1].status if found else None
+
+    async def verdict(self, name: str) -> Verdict | None:
+        """Return what an agent can be told that asked under a name."""
+        async with self.bus.transaction() as transaction:
+            return await load_verdict(transaction, name)
 
     async def petitions(self) -> list[Petition]:
         async with self.bus.transaction() as transaction:
@@ -210,6 +250,24 @@ class Scene:
             await asyncio.wait_for(running, PATIENCE_SECONDS)
             for effect in effects.values():
                 await effect._api.close()
+
+    @asynccontextmanager
+    async def caring(self) -> AsyncIterator[None]:
+        """Let a General go on with what waits, whenever it is told to, for the length of the block."""
+        dispatcher = Dispatcher()
+
+        async def go_on(received: Received[Any], transaction: Transaction) -> None:
+            await grant_waiting(transaction, received.payload.root, RUN)
+
+        for notice in (streams.PETITION_SETTLED, streams.PETITIONS_DUE):
+            dispatcher.reaction(notice)(go_on)
+        worker = Worker(self.bus, dispatcher, [streams.SETTLED.name], poll=timedelta(milliseconds=20))
+        running = asyncio.create_task(worker.run())
+        try:
+            yield
+        finally:
+            worker.stop()
+            await asyncio.wait_for(running, PATIENCE_SECONDS)
 
     async def dies(self, moment: str) -> int:
         """Run a worker in a process of its own that is killed before or after its first call."""

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kingdom.court.petitions.decision import Petition, PetitionState
-from kingdom.court.petitions.petition import grant_waiting
+from kingdom.court.petitions.granting import grant_waiting
 from kingdom.standins.server import BOOK
 from kingdom.workflow.model import commands
 from kingdom.workflow.model.git import Git

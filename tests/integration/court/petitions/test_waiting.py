@@ -6,7 +6,9 @@ import pytest
 
 from kingdom.clock import utc_now
 from kingdom.court.petitions.decision import Petition, PetitionState
-from kingdom.court.petitions.petition import give_up_overdue, grant_waiting, has_open_petitions, withdraw_waiting
+from kingdom.court.petitions.granting import grant_waiting
+from kingdom.court.petitions.records import has_open_petitions
+from kingdom.court.petitions.settling import give_up_overdue, withdraw_waiting
 from kingdom.workflow.model import commands
 from kingdom.workflow.model.git import Git
 from kingdom.workflow.registry import create_git

@@ -1,6 +1,6 @@
 """A policy decides on petitions: by kind, by target, and by how many there are."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 
 from kingdom.court.package import PetitionRule, Policy
 from kingdom.court.petitions.bodies import Origin, read_body
-from kingdom.court.petitions.decision import COUNTED, Granted, Petition, PetitionState, Refused, decide, id_of
+from kingdom.court.petitions.decision import (
+    COUNTED,
+    Granted,
+    Petition,
+    PetitionState,
+    Refused,
+    decide,
+    id_of,
+    left_behind,
+)
 
 ORIGIN = Origin(repo="acme/rocket", number=7, ticket="QP-1", channel="dev")
 AT = datetime(2026, 2, 7, 10, tzinfo=UTC)
@@ -167,3 +176,42 @@ def test_with_one_rule_exactly_as_many_are_granted_as_it_says(rule: PetitionRule
 def test_the_order_of_fields_does_not_make_another_petition() -> None:
     assert id_of(ROOT, "x", {"a": 1, "b": {"c": 2, "d": 3}}) == id_of(ROOT, "x", {"b": {"d": 3, "c": 2}, "a": 1})
     assert len({id_of(ROOT, "x", {}), id_of(ROOT, "y", {}), id_of("task-2", "x", {}), id_of(ROOT, "x", {"a": 1})}) == 4
+
+
+def test_a_body_beyond_what_the_rule_allows_is_refused_with_its_size() -> None:
+    size = len(msgspec.json.encode(comment("Hm.").body))
+    for most, allowed in ((size, True), (size - 1, False)):
+        rules = (PetitionRule(kind="github.comment", body_bytes_max=most),)
+        decided = decide(comment("Hm."), Policy(petitions=rules), [])
+        assert isinstance(decided, Granted) is allowed
+        assert allowed or f"has {size} bytes, and the policy of gen-pr allows {most}" in reason(decided)
+
+
+def test_bytes_are_counted_and_not_letters() -> None:
+    rules = (PetitionRule(kind="github.comment", body_bytes_max=200),)
+    assert decide(comment("a" * 100), Policy(petitions=rules), []) == Granted()
+    assert "bytes" in reason(decide(comment("\N{SNOWMAN}" * 100), Policy(petitions=rules), []))
+
+
+def test_of_several_rules_the_first_that_is_not_used_up_tells_the_terms() -> None:
+    rules = (
+        PetitionRule(kind="github.comment", expires_hours=2),
+        PetitionRule(kind="github.comment", at_most=2, approval=True),
+    )
+    first = comment("First.", state=PetitionState.PERFORMED)
+    assert decide(comment("First."), Policy(petitions=rules), []) == Granted(expires_after=timedelta(hours=2))
+    assert decide(comment("Second."), Policy(petitions=rules), [first]) == Granted(approval=True)
+
+
+def test_what_is_outside_and_no_work_stands_for_is_left_behind() -> None:
+    def asked(state: PetitionState, *names: str, unclear: bool = False) -> Petition:
+        return msgspec.structs.replace(comment(state=state), asked_as=names, unclear=unclear)
+
+    performed = asked(PetitionState.PERFORMED, "p1")
+    unclear = asked(PetitionState.FAILED, "p1", unclear=True)
+    under_way = asked(PetitionState.GRANTED, "p1")
+    inside = [asked(state, "p1") for state in (PetitionState.REFUSED, PetitionState.FAILED, PetitionState.REQUESTED)]
+    kept = asked(PetitionState.PERFORMED, "p1", "p2")
+    everything = [performed, unclear, under_way, *inside, kept]
+    assert left_behind(everything, ["p2"]) == [performed, unclear, under_way]
+    assert left_behind(everything, ["p1", "p2"]) == []

@@ -1,0 +1,93 @@
+"""A person agrees to a petition first: asked like any question, under the id of the petition itself."""
+
+from datetime import date, timedelta
+
+import msgspec
+
+from kingdom.bus.port import Transaction
+from kingdom.bus.record import Record
+from kingdom.clock import utc_now
+from kingdom.court.asks import APPROVE, NO_RUN, REJECT, Ask, AskStatus, load_ask, save_ask
+from kingdom.court.documents import MessageType, Urgency
+from kingdom.court.package import Policy
+from kingdom.court.petitions.decision import Petition
+from kingdom.court.petitions.records import refuse, save
+from kingdom.court.records import tell_people
+
+# A question stands in a thread; the whole body is shown by `kingdom petitions show`.
+_WORDS_MAX = 1500
+_TEXTS = ("title", "event", "to", "body", "text")
+
+
+async def ask_person(
+    transaction: Transaction, asked: Petition, policy: Policy, *, channel: str, today: date
+) -> Petition:
+    """Ask for approval of a petition that is stored next; returns it with the time that people have."""
+    at = asked.created_at
+    deadline = at + timedelta(hours=policy.ask_deadline_hours)
+    due_at = min(deadline, asked.expires_at or deadline)
+    ask = Ask(
+        id=asked.id,
+        task_id=asked.root,
+        general=asked.general,
+        workflow_id=NO_RUN,
+        petition=asked.id,
+        question=_question(asked),
+        choices=(APPROVE, REJECT),
+        exact=True,
+        people=policy.ask_people,
+        asked_at=at,
+        due_at=due_at,
+    )
+    known = await load_ask(transaction, ask.id)
+    await save_ask(transaction, ask, known[0] if known else None)
+    await tell_people(
+        transaction,
+        MessageType.HUMAN_INPUT_REQUEST,
+        ask.question,
+        channel=channel,
+        thread=asked.root,
+        today=today,
+        context={
+            "task_id": asked.root,
+            "ask_id": ask.id,
+            "choices": list(ask.choices),
+            "asked_at": ask.asked_at.isoformat(),
+            "due_at": ask.due_at.isoformat(),
+        },
+        urgency=Urgency.HIGH,
+    )
+    return msgspec.structs.replace(asked, approve_by=due_at)
+
+
+async def heed_answer(transaction: Transaction, asked: Petition, record: Record) -> bool:
+    """Do what a person answered about a petition, or what follows when time is up; False while that is open."""
+    known = await load_ask(transaction, asked.id)
+    if known and known[1].status is AskStatus.OPEN:
+        return False
+    if known is None or known[1].status is AskStatus.EXPIRED:
+        await refuse(transaction, asked, record, "nobody approved it in time")
+        return True
+    ask = known[1]
+    person = ask.answered_by or "somebody"
+    decided = msgspec.structs.replace(asked, decided_by=person, decided_at=utc_now())
+    if ask.chosen(ask.answer) == APPROVE:
+        await save(transaction, decided, record)
+    else:
+        rejected = msgspec.structs.replace(decided, rejected=True)
+        await refuse(transaction, rejected, record, f"{person} rejected it")
+    return True
+
+
+async def ask_no_more(transaction: Transaction, petition_id: str) -> None:
+    """Let nobody answer any more where a petition has ended before."""
+    known = await load_ask(transaction, petition_id)
+    if known and known[1].status is AskStatus.OPEN:
+        await save_ask(transaction, known[1].expired(), known[0])
+
+
+def _question(asked: Petition) -> str:
+    """Return what a person is asked: by whom, what, where, and the words themselves."""
+    said = "\n".join(str(asked.body[name]) for name in _TEXTS if asked.body.get(name))
+    words = said if len(said) <= _WORDS_MAX else f"{said[:_WORDS_MAX]}…"
+    return f"May {asked.general} do this ({asked.kind} on {asked.target})?\n{words}"

@@ -1,0 +1,128 @@
+"""Who of those that are allowed may go now: the petitions of one assignment leave the house in their order."""
+
+from datetime import date
+
+import msgspec
+
+from kingdom.bus.port import Transaction
+from kingdom.bus.record import Record
+from kingdom.clock import utc_now
+from kingdom.court.documents import MessageType
+from kingdom.court.petitions.approval import ask_no_more, heed_answer
+from kingdom.court.petitions.bodies import GithubPullRequest, SlackMessage, stored_body
+from kingdom.court.petitions.commits import Branch, branch_of, is_own_branch
+from kingdom.court.petitions.decision import TOO_LATE, Petition, PetitionState
+from kingdom.court.petitions.records import records_of, refuse, save
+from kingdom.court.records import tell_people
+from kingdom.court.streams import PetitionGranted, petition_granted
+from kingdom.workflow.model.machine import WORKFLOW
+from kingdom.workflow.model.workflow import Workflow
+
+_PULL_REQUEST = "github.pull_request"
+_SLACK_MESSAGE = "slack.message"
+
+
+async def grant_waiting(transaction: Transaction, root_id: str, workflow: Workflow, today: date | None = None) -> None:
+    """Go on with what waits, in order, up to the first that has to wait longer; a run that has ended leaves none."""
+    for record, asked in await records_of(transaction, root_id):
+        if asked.awaits_person:
+            await heed_answer(transaction, asked, record)
+    ahead: list[Petition] = []
+    for record, asked in await records_of(transaction, root_id):
+        waits = asked.state is PetitionState.REQUESTED
+        ahead.append(await grant(transaction, asked, record, workflow, ahead, today) if waits else asked)
+
+
+async def grant(
+    transaction: Transaction,
+    asked: Petition,
+    record: Record | None,
+    workflow: Workflow,
+    ahead: list[Petition],
+    today: date | None = None,
+) -> Petition:
+    """Have a petition performed if its turn has come behind those ahead of it, and store how far it is."""
+    if asked.expires_at and asked.expires_at <= utc_now():
+        await ask_no_more(transaction, asked.id)
+        return await refuse(transaction, asked, record, TOO_LATE)
+    if asked.awaits_person or any(other.state is PetitionState.REQUESTED for other in ahead):
+        return await save(transaction, asked, record)
+    if asked.kind == _SLACK_MESSAGE:
+        # The Envoy would not wait for what is on its way to another system.
+        waits = any(other.state is PetitionState.GRANTED for other in ahead)
+        return await (save(transaction, asked, record) if waits else _say(transaction, asked, record, today))
+    if asked.kind == _PULL_REQUEST:
+        return await _grant_pull_request(transaction, asked, record, workflow)
+    return await _hand_on(transaction, asked, record)
+
+
+async def why_no_pull_request(transaction: Transaction, asked: Petition, workflow: Workflow) -> str:
+    """Return why a run can never make the pull request that it asks for, or nothing."""
+    if asked.kind != _PULL_REQUEST:
+        return ""
+    return _why_not(asked, await _branch(transaction, asked, workflow), workflow)
+
+
+async def _grant_pull_request(
+    transaction: Transaction, asked: Petition, record: Record | None, workflow: Workflow
+) -> Petition:
+    """Grant a pull request of what the run has done, or let it wait until that is committed."""
+    branch = await _branch(transaction, asked, workflow)
+    reason = _why_not(asked, branch, workflow)
+    if branch is None or reason:
+        return await refuse(transaction, asked, record, reason)
+    if branch.commit:
+        base = stored_body(GithubPullRequest, asked.body).base or branch.base
+        ours = {"head": branch.name, "head_sha": branch.commit, "base": base}
+        return await _hand_on(transaction, msgspec.structs.replace(asked, body={**asked.body, **ours}), record)
+    if workflow.status in WORKFLOW.final:
+        return await refuse(transaction, asked, record, "the run ended without a checkpoint to make it of")
+    return await save(transaction, asked, record)
+
+
+async def _branch(transaction: Transaction, asked: Petition, workflow: Workflow) -> Branch | None:
+    repo = stored_body(GithubPullRequest, asked.body).repo
+    return await branch_of(transaction, workflow, repo, asked.asked_as)
+
+
+def _why_not(asked: Petition, branch: Branch | None, workflow: Workflow) -> str:
+    if branch is None:
+        return f"the run has no checkout of {asked.target}"
+    if not is_own_branch(branch.name, workflow.id):
+        return f"{branch.name} is no branch under the own name of the run, and no other is ever pushed"
+    return ""
+
+
+async def _hand_on(transaction: Transaction, asked: Petition, record: Record | None) -> Petition:
+    """Have a petition performed outside."""
+    granted = msgspec.structs.replace(asked, state=PetitionState.GRANTED, granted_at=utc_now())
+    await save(transaction, granted, record)
+    snapshot = PetitionGranted(
+        petition_id=granted.id,
+        task_id=granted.root,
+        kind=granted.kind,
+        body=granted.body,
+        key=granted.key,
+        created_at=granted.created_at,
+        expires_at=granted.expires_at,
+    )
+    await transaction.publish(petition_granted(snapshot))
+    return granted
+
+
+async def _say(transaction: Transaction, asked: Petition, record: Record | None, today: date | None) -> Petition:
+    """Leave a message to the Envoy, who sees to it that people get it once."""
+    body, now = stored_body(SlackMessage, asked.body), utc_now()
+    message = await tell_people(
+        transaction,
+        MessageType.NOTIFICATION,
+        body.text,
+        channel=body.channel,
+        thread=asked.root,
+        today=today or now.date(),
+        context={"task_id": asked.root, "general": asked.general, "petition_id": asked.id},
+    )
+    said = msgspec.structs.replace(
+        asked, state=PetitionState.PERFORMED, ended_at=now, response={"message_id": message.id}
+    )
+    return await save(transaction, said, record)

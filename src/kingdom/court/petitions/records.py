@@ -1,0 +1,72 @@
+"""Where petitions are kept: in their order, with every step in the log and the verdict where its agents are told."""
+
+import msgspec
+
+from kingdom.bus.log import LogEntry
+from kingdom.bus.port import Transaction
+from kingdom.bus.record import Query, Record
+from kingdom.clock import utc_now
+from kingdom.court.petitions.decision import OPEN, PETITIONS, Petition, PetitionState
+from kingdom.workflow.records import each
+from kingdom.workflow.verdicts import save_verdict
+
+
+async def records_of(transaction: Transaction, root_id: str) -> list[tuple[Record, Petition]]:
+    """Return all petitions of an assignment with their records, in the order in which they were asked for."""
+    found = [(record, read(record)) async for record in each(transaction, Query(kind=PETITIONS.name, owner=root_id))]
+    return sorted(found, key=lambda known: (known[1].number, known[1].created_at))
+
+
+async def petitions_of(transaction: Transaction, root_id: str) -> list[Petition]:
+    """Return all petitions of an assignment in the order in which they were asked for."""
+    return [petition for _, petition in await records_of(transaction, root_id)]
+
+
+async def has_open_petitions(transaction: Transaction, root_id: str) -> bool:
+    """Tell whether something is still to be done for an assignment."""
+    return any(petition.state in OPEN for petition in await petitions_of(transaction, root_id))
+
+
+async def refuse(transaction: Transaction, asked: Petition, record: Record | None, reason: str) -> Petition:
+    """Write down that a petition is not performed, and why."""
+    refused = msgspec.structs.replace(asked, state=PetitionState.REFUSED, reason=reason, ended_at=utc_now())
+    return await save(transaction, refused, record)
+
+
+async def save(transaction: Transaction, petition: Petition, record: Record | None) -> Petition:
+    """Store a petition with its verdict unless it is stored so, and log it where it has come further."""
+    if record and read(record) == petition:
+        return petition
+    await transaction.put(
+        Record(
+            kind=PETITIONS.name,
+            id=petition.id,
+            version=record.version if record else 0,
+            state=petition.state,
+            owner=petition.root,
+            due_at=petition.due_at,
+            doc=msgspec.to_builtins(petition),
+        )
+    )
+    for name in petition.asked_as:
+        await save_verdict(transaction, name, petition.verdict)
+    if record is None or record.state != petition.state:
+        await transaction.append(_entry(petition))
+    return petition
+
+
+def read(record: Record) -> Petition:
+    """Return the petition that a record holds."""
+    return msgspec.convert(record.doc, Petition)
+
+
+def _entry(petition: Petition) -> LogEntry:
+    data = {"petition_id": petition.id, "task_id": petition.root, "kind": petition.kind, "target": petition.target}
+    more = {"reason": petition.reason, "decided_by": petition.decided_by}
+    return LogEntry(
+        type=f"petition.{petition.state}",
+        actor=petition.general,
+        data=data | {name: value for name, value in more.items() if value},
+        aggregate_type="task",
+        aggregate_id=petition.root,
+    )

@@ -1,0 +1,184 @@
+"""The petitions of one assignment leave the house in their order, and their agents know what was decided."""
+
+from datetime import timedelta
+
+import pytest
+
+from kingdom.clock import utc_now
+from kingdom.court.package import PetitionRule, Policy
+from kingdom.court.petitions.decision import Petition, PetitionState
+from kingdom.court.petitions.settling import give_up_overdue
+from kingdom.court.records import MESSAGES
+from kingdom.workflow.model import commands
+from kingdom.workflow.model.git import Git
+from kingdom.workflow.registry import create_git
+from kingdom.workflow.verdicts import Verdict
+from tests.integration.court.petitions.scene import ALLOWED, REPO, ROOT, Scene
+from tests.unit.workflow.model.host import petition as spoken
+from tests.unit.workflow.model.scene import APP, Run, started, template, work
+
+REQUESTED, GRANTED = PetitionState.REQUESTED, PetitionState.GRANTED
+PERFORMED, FAILED, REFUSED = PetitionState.PERFORMED, PetitionState.FAILED, PetitionState.REFUSED
+COMMIT = "c0ffee" + "0" * 34
+
+
+def hours(hours: float, *kinds: str) -> Policy:
+    return Policy(petitions=tuple(PetitionRule(kind=kind, at_most=3, expires_hours=hours) for kind in kinds))
+
+
+@pytest.fixture
+async def run(scene: Scene) -> Run:
+    """A run whose first agent is at work."""
+    await create_git(scene.bus, Git(id="git-app", name="app", url=f"git@github.com:{REPO}.git"), actor="anna")
+    run = started(template(work("build"), work("check"), git_refs=(APP,)))
+    run.hear(spoken(run.until(commands.SendQuery), "p1"))
+    return run
+
+
+async def pull_request(scene: Scene, run: Run, policy: Policy = ALLOWED) -> Petition:
+    body = {"title": "Repair the fin", "body": "It flies."}
+    return await scene.ask("github.pull_request", body, run=run.workflow, name="p1", policy=policy)
+
+
+def takes_its_checkpoint(run: Run) -> None:
+    run.until(commands.StartAgent, work_index=1)
+    run.workflow.checkpoints[0].commits[run.workflow.work_trees[0].id] = COMMIT
+
+
+async def test_a_comment_does_not_overtake_the_pull_request_that_it_tells_of(scene: Scene, run: Run) -> None:
+    async with scene.performing():
+        first = await pull_request(scene, run)
+        second = await scene.comment("I have opened a pull request.", run=run.workflow)
+        assert (first.state, second.state) == (REQUESTED, REQUESTED)
+        await scene.look_again(run.workflow)
+        assert (await scene.now(second)).state is REQUESTED
+        takes_its_checkpoint(run)
+        await scene.look_again(run.workflow)
+        opened, told = await scene.until(first, PERFORMED), await scene.until(second, PERFORMED)
+    assert opened.ended_at is not None
+    assert told.ended_at is not None
+    assert opened.ended_at < told.ended_at
+    assert [each.id for each in await scene.petitions()] == [first.id, second.id]
+
+
+async def test_a_pull_request_may_be_approved_before_there_is_a_checkpoint_to_make_it_of(
+    scene: Scene, run: Run
+) -> None:
+    careful = Policy(petitions=(PetitionRule(kind="github.pull_request", approval=True),))
+    asked = await pull_request(scene, run, careful)
+    await scene.answer(asked, "approve", "dana")
+    await scene.look_again(run.workflow)
+    approved = await scene.now(asked)
+    assert (approved.state, approved.decided_by) == (REQUESTED, "dana")
+    takes_its_checkpoint(run)
+    await scene.look_again(run.workflow)
+    granted = await scene.now(asked)
+    assert (granted.state, granted.body["head_sha"]) == (GRANTED, COMMIT)
+
+
+async def test_a_message_waits_for_what_is_on_its_way_elsewhere(scene: Scene) -> None:
+    first = await scene.comment("First.")
+    second = await scene.ask("slack.message", {"text": "Second."})
+    third = await scene.comment("Third.")
+    assert (first.state, second.state, third.state) == (GRANTED, REQUESTED, REQUESTED)
+    assert await scene.records(MESSAGES.name) == []
+    async with scene.performing():
+        await scene.until(first, PERFORMED)
+        assert len(await scene.waiting()) == 0
+        await scene.look_again()
+        assert (await scene.now(second)).state is PERFORMED
+        await scene.until(third, PERFORMED)
+    assert len(await scene.records(MESSAGES.name)) == 1
+
+
+async def test_what_was_refused_or_failed_holds_nothing_back(scene: Scene) -> None:
+    refused = await scene.ask("github.merge", {})
+    failed = await scene.ask("jira.transition", {"to": "Flying"})
+    async with scene.performing():
+        await scene.until(failed, FAILED)
+        told = await scene.ask("slack.message", {"text": "It does not fly."})
+    assert (refused.state, told.state) == (REFUSED, PERFORMED)
+
+
+async def test_nobody_overtakes_and_nobody_is_forgotten_while_others_ask_and_are_performed(scene: Scene) -> None:
+    many = Policy(petitions=tuple(PetitionRule(kind=kind, at_most=9) for kind in ("github.comment", "slack.message")))
+    asked: list[Petition] = []
+    async with scene.performing(), scene.caring():
+        for number in range(5):
+            asked.append(await scene.comment(f"Comment {number}.", policy=many))
+            asked.append(await scene.ask("slack.message", {"text": f"Message {number}."}, policy=many))
+        done = [await scene.until(each, PERFORMED) for each in asked]
+    ends = [each.ended_at for each in done if each.ended_at]
+    assert len(ends) == 10
+    assert ends == sorted(ends)
+
+
+async def test_whoever_has_to_wait_is_looked_at_again_in_any_case(scene: Scene) -> None:
+    await scene.comment("First.")
+    assert await scene.settled() == []
+    await scene.ask("slack.message", {"text": "Second."})
+    assert await scene.settled() == [("PetitionsDue", ROOT)]
+
+
+async def test_an_agent_can_be_told_the_verdict_under_every_name_by_which_it_asked(scene: Scene, run: Run) -> None:
+    await scene.comment("Well done.", name="t-a1-p1")
+    await scene.comment("Well done.", name="t-a2-p1")
+    await scene.ask("github.merge", {}, name="t-a1-p2")
+    await pull_request(scene, run)
+    assert await scene.verdict("t-a1-p1") == await scene.verdict("t-a2-p1") == Verdict(granted=True)
+    refused = await scene.verdict("t-a1-p2")
+    assert refused is not None
+    assert (refused.granted, "no kind of petition" in refused.reason) == (False, True)
+    waits = await scene.verdict("p1")
+    assert waits is not None
+    assert (waits.granted, bool(waits.reason)) == (True, True)
+    assert await scene.verdict("t-a9-p9") is None
+
+
+async def test_an_agent_is_told_what_was_refused_later(scene: Scene) -> None:
+    await scene.comment("Well done.", name="t-a1-p1", policy=hours(0.5, "github.comment"))
+    async with scene.bus.transaction() as transaction:
+        assert await give_up_overdue(transaction, utc_now() + timedelta(hours=4)) == 1
+    verdict = await scene.verdict("t-a1-p1")
+    assert verdict is not None
+    assert (verdict.granted, "nobody could tell" in verdict.reason) == (False, True)
+
+
+async def test_what_could_not_be_done_in_time_is_not_done_late(scene: Scene, run: Run) -> None:
+    first = await pull_request(scene, run, hours(1, "github.pull_request"))
+    second = await scene.comment("Meanwhile.", run=run.workflow)
+    async with scene.bus.transaction() as transaction:
+        assert await give_up_overdue(transaction, utc_now() + timedelta(minutes=50)) == 0
+    async with scene.bus.transaction() as transaction:
+        assert await give_up_overdue(transaction, utc_now() + timedelta(minutes=70)) == 1
+    takes_its_checkpoint(run)
+    await scene.look_again(run.workflow)
+    late, next_one = await scene.now(first), await scene.now(second)
+    assert (late.state, next_one.state) == (REFUSED, GRANTED)
+    assert late.reason == "it could not be done in the time that the policy gives it"
+    assert ("PetitionSettled", ROOT) in await scene.settled()
+
+
+async def test_github_that_is_back_too_late_gets_nothing_of_what_expired(scene: Scene) -> None:
+    scene.trouble(scene.github, kind="refuse", method="POST", status=429, retry_after=3)
+    async with scene.performing():
+        asked = await scene.comment(policy=hours(2 / 3600, "github.comment"))
+        failed = await scene.until(asked, FAILED)
+        again = await scene.comment()
+        await scene.until(again, PERFORMED)
+    assert failed.reason == "it could not be done in the time that the policy gives it"
+    assert again.id == asked.id
+    assert len(scene.texts()) == 1
+
+
+async def test_a_branch_that_is_not_the_runs_own_is_never_pushed(scene: Scene, run: Run) -> None:
+    run.workflow.work_trees[0].branch = "main"
+    asked = await pull_request(scene, run)
+    assert (asked.state, "no branch under the own name of the run" in asked.reason) == (REFUSED, True)
+    run.workflow.work_trees[0].branch = "kingdom/wf-12/another-run"
+    asked = await pull_request(scene, run)
+    assert asked.state is REFUSED
+    async with scene.performing():
+        takes_its_checkpoint(run)
+        await scene.look_again(run.workflow)
+    assert scene.made(scene.github, "POST git ref") == 0
