@@ -6,7 +6,7 @@ UV := $(shell uv --version >/dev/null 2>&1 && echo uv || echo .uv/bin/uv)
 .DEFAULT_GOAL := check
 # The checks run one after another, the tests last, so that their summary ends the output.
 .NOTPARALLEL:
-.PHONY: setup check format format-check lint types layers docs test test-long bench soak chaos crash-sweep
+.PHONY: setup check format format-check lint types layers docs test test-long test-agents bench soak chaos crash-sweep
 
 setup: $(filter .uv/bin/uv,$(UV))
 	$(UV) sync --all-extras --locked
@@ -43,11 +43,22 @@ test:
 test-long:
 	$(BIN)/pytest -m long
 
+# Agents of other vendors and the red team: npm brings the programs, in the versions that the profiles were written for.
+test-agents: .agents/node_modules
+	$(BIN)/pytest -m agents
+
+.agents/node_modules: packaging/agents/package.json packaging/agents/package-lock.json
+	mkdir -p .agents
+	cp packaging/agents/package*.json .agents/
+	npm --prefix .agents install --no-audit --no-fund
+	touch $@
+
 bench:
 	$(BIN)/python -m bench.growth
 	$(BIN)/python -m bench.files
 	$(BIN)/python -m bench.engine
 	$(BIN)/python -m bench.court
+	$(BIN)/python -m bench.sandbox
 
 soak:
 	$(BIN)/python -m bench.soak
@@ -60,3 +71,4 @@ chaos:
 
 crash-sweep:
 	$(BIN)/python -m bench.crash_sweep --json -
+	$(BIN)/python -m bench.crash_sweep --agent claude --json -

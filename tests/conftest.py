@@ -17,14 +17,17 @@ from tests.contract.backends import BACKENDS, BackendUnderTest
 
 _numbers = itertools.count()
 # All that happens in one house is played by one process: another would have to open the house again.
-_ONE_HOUSE = "tests/acceptance/court/"
+_HOUSES = "tests/acceptance/court/"
 
 
 class _Scheduler(LoadScopeScheduling):  # type: ignore[misc]
     """Gives each test to whoever is free, and those that share a house to one process."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return _ONE_HOUSE if nodeid.startswith(_ONE_HOUSE) else nodeid
+        if not nodeid.startswith(_HOUSES):
+            return nodeid
+        # There is one house per backend, and one more per backend for real agents.
+        return f"{'claude' in nodeid} {'postgres' in nodeid}"
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:

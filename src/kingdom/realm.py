@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, get_args
+from urllib.parse import unquote, urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
@@ -17,6 +18,7 @@ from kingdom.court.king.settings import KingSettings
 from kingdom.court.sentinel.settings import SentinelSettings
 from kingdom.errors import Misconfigured
 from kingdom.settings import read_environment
+from kingdom.soldiers.settings import SoldierSettings
 from kingdom.yaml_file import place_in, read_yaml
 
 FILE = "kingdom.yaml"
@@ -39,27 +41,17 @@ channel: kingdom
 #     app_token: env:SLACK_APP_TOKEN
 """
 # Fields whose text may say where the secret is instead: `env:NAME` or `file:PATH`.
-_SECRETS = frozenset({"token", "secret", "secrets", "bot_token", "app_token"})
+_SECRETS = frozenset({"token", "secret", "secrets", "bot_token", "app_token", "key"})
 # May hold a password; `file:` says there that it is a store of files.
 _URL = "database_url"
 _ENVIRONMENT, _FILE = "env:", "file:"
 # Who tells people something, in the channel of the realm unless its part names another.
 _SPEAKERS = ("king", "envoy", "chamberlain")
 _PASSWORD = re.compile(r"(?P<before>://[^:@/]*:).*(?=@)|(?P<name>\bpassword=)[^&\s]+")
+_WORD = re.compile(r"\bpassword=([^&\s]+)")
 _MASK = "***"
 _THIS_HOST = re.compile(r"^//(localhost)?(?=/)")
 _Path = tuple[str | int, ...]
-
-
-class SoldierSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The soldier host of this machine; an empty name is that of the machine."""
-
-    name: str = ""
-    slots: Annotated[int, Meta(ge=1)] = 3
-    directory: str = ""
-    agent: Literal["scripted"] = "scripted"
-    # Who gives no sign of life for so long is lost, and its runs go on.
-    lease_seconds: Annotated[float, Meta(ge=1)] = 30
 
 
 class Realm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -134,6 +126,12 @@ def without_secrets(realm: Realm) -> dict[str, Any]:
     return document
 
 
+def secrets_of(realm: Realm) -> frozenset[str]:
+    """Return everything that nobody may see."""
+    password = urlsplit(realm.database_url).password or "".join(_WORD.findall(realm.database_url))
+    return frozenset(_secrets_in(msgspec.to_builtins(realm))) | ({unquote(password)} if password else frozenset())
+
+
 def _read(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
@@ -171,9 +169,16 @@ def _completed(said: Mapping[str, Any], channel: str, beside: Path) -> dict[str,
         url = f"{_FILE}{store}"
     document[_URL] = url
     document.setdefault("generals", str(store.absolute() / "generals") if store else "generals")
-    if directory := document.get("soldiers", {}).get("directory"):
-        document["soldiers"] = {**document["soldiers"], "directory": str(beside / directory)}
+    soldiers = document.get("soldiers") or {}
+    named = {name: soldiers[name] for name in ("directory", "files", "agents", "path") if soldiers.get(name)}
+    document["soldiers"] = {**soldiers, **{name: _beside(beside, place) for name, place in named.items()}}
     return document
+
+
+def _beside(folder: Path, place: str | list[str]) -> str | list[str]:
+    if isinstance(place, str):
+        return str(folder / Path(place).expanduser())
+    return [str(folder / Path(each).expanduser()) for each in place]
 
 
 def _store_of_files(url: str, beside: Path) -> Path | None:
@@ -222,6 +227,18 @@ class _Secrets:
         place = place_in(self.text, str(self.file), path)
         name = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).lstrip(".")
         return Misconfigured(f"{place}: {name} shall come from {words}")
+
+
+def _secrets_in(value: Any, name: str = "") -> Iterator[str]:
+    match value:
+        case Mapping():
+            for key, each in value.items():
+                yield from _secrets_in(each, key)
+        case list() | tuple():
+            for each in value:
+                yield from _secrets_in(each, name)
+        case str() if name in _SECRETS and value:
+            yield value
 
 
 def _masked(value: Any, name: str = "") -> Any:

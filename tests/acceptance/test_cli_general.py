@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -127,7 +128,8 @@ def test_values_that_nobody_gave_are_told_and_a_repository_is_asked_for(laptop: 
     previewed = laptop.run("general", "preview", "gen-pr", "--repo", "acme/shop", "--payload", '{"number": 7}')
     assert "# Review pull request acme/shop#7" in previewed.out
     assert "Empty, since nobody gave it: payload.subject_title" in previewed.err
-    assert "payload.text" in laptop.ask("general", "preview", "gen-pr", "--repo", "acme/shop")["missing"]
+    words = ("general", "preview", "gen-pr", "--repo", "acme/shop", "--payload", '{"number": 7}')
+    assert "payload.text" in laptop.ask(*words)["missing"]
 
 
 def test_a_new_general_runs_at_once_with_the_scripted_agent(runs: Runs) -> None:
@@ -140,6 +142,8 @@ def test_a_new_general_runs_at_once_with_the_scripted_agent(runs: Runs) -> None:
 
 def test_the_review_is_one_petition_for_its_own_pull_request(runs: Runs) -> None:
     runs.terminal.ask("general", "install", "gen-pr")
+    pull = ("git", "-C", str(runs.directory / "app"), "update-ref", "refs/pull/7/head", "HEAD")
+    subprocess.run(pull, check=True, capture_output=True)
     template = template_for(runs, "gen-pr", number=7, subject_title='Fix "it"')
     workflow = runs.ask("create", template, "--start", "--wait")
     ((kind, body),) = petitions(workflow)

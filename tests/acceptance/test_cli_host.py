@@ -61,6 +61,30 @@ def test_a_host_that_is_gone_can_be_retired_before_its_lease_is_over(files: Term
     assert (unknown.code, "`kingdom host list`" in unknown.err) == (1, True)
 
 
+@pytest.mark.parametrize("words", [("host", "run"), ("engine", "--host")])
+def test_a_program_of_ones_own_is_named_in_the_file_of_the_realm(files: Terminal, words: tuple[str, ...]) -> None:
+    done = files.run(*words, "--agent", "command")
+    assert (done.code, "soldiers.command into kingdom.yaml" in " ".join(done.err.split())) == (2, True)
+
+
+def test_the_password_of_the_store_is_not_written_down(dsn: str, tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path, f"{dsn} password=swordfish-of-the-store")
+    runs = Runs(terminal, tmp_path)
+    # Put together by the shell: what stands in the template is no secret.
+    tell: dict[str, object] = {
+        "name": "tell",
+        "tasks": [script()],
+        "verify": ["echo it is swordfish-of''-the-store; exit 1"],
+    }
+    runs.template("Tell", tell)
+    with terminal.start("engine", "--host", "--json-logs", "--directory", str(tmp_path / "box")) as engine:
+        engine.logs("host registered")
+        assert runs.run("create", "tell", "--start", "--wait").code == 1
+    shown = runs.run("show", "last", "--json").out
+    assert "it is [redacted]" in shown
+    assert "swordfish-of-the-store" not in shown
+
+
 def test_a_name_that_cannot_be_part_of_a_stream_is_refused(files: Terminal) -> None:
     done = files.run(*RUN_HOST, "box.example.org")
     assert (done.code, "choose one of letters" in done.err) == (2, True)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kingdom.errors import Misconfigured
-from kingdom.realm import EXAMPLE, Realm, read_realm, store_named_in, without_secrets
+from kingdom.realm import EXAMPLE, Realm, read_realm, secrets_of, store_named_in, without_secrets
 
 GITHUB = "sentinel:\n  github:\n    logins: [bot]\n    token: "
 
@@ -47,6 +47,21 @@ def test_a_part_may_name_a_channel_of_its_own_even_the_default(tmp_path: Path) -
     realm = read(tmp_path, "channel: dev\nking: {channel: kingdom}\nchamberlain: {channel: ops, every_seconds: 5}\n")
     assert (realm.king.channel, realm.envoy.channel, realm.chamberlain.channel) == ("kingdom", "dev", "ops")
     assert realm.chamberlain.every_seconds == 5
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["postgresql://anna:sword%20fish@db/realm", "postgresql://db/realm?password=sword%20fish&user=anna"],
+)
+def test_the_password_of_the_store_is_a_secret(url: str) -> None:
+    assert secrets_of(Realm(database_url=url)) == {"sword fish"}
+    assert secrets_of(Realm(database_url="host=db password=swordfish")) == {"swordfish"}
+
+
+def test_folders_of_programs_begin_at_the_file_too(tmp_path: Path) -> None:
+    soldiers = read(tmp_path, "soldiers: {agents: npm, path: [tools/bin, /opt/bin, ~/bin]}\n").soldiers
+    assert soldiers.agents == f"{tmp_path}/npm"
+    assert soldiers.path == (f"{tmp_path}/tools/bin", "/opt/bin", str(Path("~/bin").expanduser()))
 
 
 def test_paths_begin_at_the_file(tmp_path: Path) -> None:

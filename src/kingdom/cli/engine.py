@@ -15,8 +15,9 @@ from kingdom.bus.metrics import BacklogMetrics
 from kingdom.bus.worker import Part, Worker
 from kingdom.cli import exit_code
 from kingdom.cli.command import Call, command
-from kingdom.cli.host import CONNECTIONS, AgentName, Directory, Level, Name, Slots, soldier_host
+from kingdom.cli.host import CONNECTIONS, Agent, Directory, Level, Name, Sandbox, Slots, chosen_settings, soldier_host
 from kingdom.cli.running import refuse_old_store, run_until_stopped
+from kingdom.soldiers.sandbox.sandbox import Profile
 from kingdom.workflow.reactions import engine as declared
 from kingdom.workflow.streams import ENGINE_STREAMS
 from kingdom.workflow.watch import watch
@@ -33,7 +34,8 @@ async def engine(
     name: Name = "",
     slots: Slots = 3,
     directory: Directory = None,
-    agent: AgentName = "scripted",
+    agent: Agent = "scripted",
+    sandbox: Sandbox = Profile.STRICT,
     metrics_port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="Serve Prometheus metrics; 0 takes a free port.")
     ] = None,
@@ -56,7 +58,8 @@ async def engine(
     async with call.bus(application, connections=CONNECTIONS * (2 if host else 1)) as bus:
         parts: list[Part] = [Worker(bus, application.dispatcher, ENGINE_STREAMS, registry=registry)]
         if host:
-            parts.append(soldier_host(bus, call.settings, name=name, slots=slots, directory=directory, agent=agent))
+            chosen = chosen_settings(name=name, slots=slots, agent=agent, sandbox=sandbox)
+            parts.append(soldier_host(bus, call.settings, chosen, directory))
         with ExitStack() as stack:
             if metrics_port is not None:
                 address = stack.enter_context(serving_metrics(registry, host="127.0.0.1", port=metrics_port))

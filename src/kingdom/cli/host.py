@@ -3,7 +3,6 @@
 import logging
 import re
 import socket
-from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Literal
@@ -18,11 +17,13 @@ from kingdom.cli.command import Call, command
 from kingdom.cli.host_record import find_host
 from kingdom.cli.running import refuse_old_store, run_until_stopped
 from kingdom.errors import Misconfigured
-from kingdom.settings import Settings
-from kingdom.soldiers.agent import AgentClient
+from kingdom.realm import Realm, secrets_of
+from kingdom.settings import Settings, read_environment
 from kingdom.soldiers.folders import Folders
-from kingdom.soldiers.host import LEASE, SoldierHost
-from kingdom.soldiers.scripted.client import ScriptedAgents
+from kingdom.soldiers.host import SoldierHost
+from kingdom.soldiers.kinds import KINDS, quarters_of
+from kingdom.soldiers.sandbox.sandbox import Profile
+from kingdom.soldiers.settings import AgentName, SoldierSettings
 from kingdom.workflow.hosts import known_hosts, retire_host
 from kingdom.workflow.model.host import Host, HostStatus
 from kingdom.workflow.reactions import engine
@@ -30,7 +31,6 @@ from kingdom.workflow.reactions import engine
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="The machines that run agents.")
 # What runs beside the handlers needs connections too: the lease, what is said, the upkeep.
 CONNECTIONS = 20
-_AGENTS: Mapping[str, Callable[[], AgentClient]] = {"scripted": ScriptedAgents}
 # Part of the name of a stream, in which a dot would end it.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
 
@@ -41,7 +41,8 @@ Directory = Annotated[
     Path | None,
     typer.Option(help="Where checkouts and transcripts lie; else soldiers/NAME in a store of files, or here."),
 ]
-AgentName = Annotated[Literal["scripted"], typer.Option("--agent", help="Which agent it runs.")]
+Agent = Annotated[AgentName, typer.Option("--agent", help="Which agent it runs.")]
+Sandbox = Annotated[Profile, typer.Option(help="What agents may see: strict, dev (with the network) or off.")]
 
 
 @command(app, "run", json_flags=("--json-logs", "--json"))
@@ -51,7 +52,8 @@ async def run(
     name: Name = "",
     slots: Slots = 3,
     directory: Directory = None,
-    agent: AgentName = "scripted",
+    agent: Agent = "scripted",
+    sandbox: Sandbox = Profile.STRICT,
     log_level: Level = "info",
 ) -> int | None:
     """Run agents for the runs that the engine places here, until SIGTERM or SIGINT.
@@ -67,7 +69,8 @@ async def run(
     configure_logs(json=call.output.json, level=logging.getLevelNamesMapping()[log_level.upper()])
     await refuse_old_store(call.settings)
     async with call.bus(engine(), connections=CONNECTIONS) as bus:
-        host = soldier_host(bus, call.settings, name=name, slots=slots, directory=directory, agent=agent)
+        chosen = chosen_settings(name=name, slots=slots, agent=agent, sandbox=sandbox)
+        host = soldier_host(bus, call.settings, chosen, directory)
         cut_off = await run_until_stopped([host])
     return exit_code.FAILED if cut_off else None
 
@@ -118,24 +121,41 @@ async def retire(
     call.output.say(f"Host {name} is {host.status}.")
 
 
+def chosen_settings(*, name: str, slots: int, agent: AgentName, sandbox: Profile) -> SoldierSettings:
+    """Return the settings of a host that is described by options alone."""
+    if agent == "command":
+        raise Misconfigured(
+            "which program `--agent command` runs cannot be told by options: write soldiers.agent and soldiers.command"
+            " into kingdom.yaml, and start the host by `kingdom role soldiers`"
+        )
+    return SoldierSettings(name=name, slots=slots, agent=agent, sandbox=sandbox)
+
+
 def soldier_host(
     bus: Bus,
     settings: Settings,
-    *,
-    name: str,
-    slots: int,
+    soldiers: SoldierSettings,
     directory: Path | None,
-    agent: str,
-    lease: timedelta = LEASE,
+    secrets: frozenset[str] = frozenset(),
 ) -> SoldierHost:
-    """Return a host as options describe it."""
-    chosen = name or socket.gethostname().partition(".")[0]
+    """Return a host as settings describe it; `secrets` and the password of the store are never written down."""
+    chosen = soldiers.name or socket.gethostname().partition(".")[0]
     if not _NAME.fullmatch(chosen):
         raise Misconfigured(f"{chosen!r} is no name for a host: choose one of letters, digits, - and _ with --name")
     # The directory of a store of files; beside the work for others.
     beside = bootstrap.directory_of(settings.database_url) or Path()
     folders = Folders(directory or beside / "soldiers" / chosen)
-    return SoldierHost(bus, chosen, _AGENTS[agent](), folders, slots=slots, lease=lease)
+    return SoldierHost(
+        bus,
+        chosen,
+        KINDS[soldiers.agent].client(soldiers),
+        folders,
+        slots=soldiers.slots,
+        lease=timedelta(seconds=soldiers.lease_seconds),
+        quarters=quarters_of(
+            soldiers, read_environment, {*secrets, *secrets_of(Realm(database_url=settings.database_url))}
+        ),
+    )
 
 
 def _row(host: Host) -> tuple[object, ...]:

@@ -21,7 +21,7 @@ from kingdom.cli.running import refuse_old_store, run_until_stopped
 from kingdom.court.heartbeat import Heart, signs_in_files, signs_in_records
 from kingdom.court.live_packages import LivePackages
 from kingdom.court.text_logs import SYSTEM, TASKS, TextLog, path_of, tee
-from kingdom.realm import Realm, find_realm_file, read_realm
+from kingdom.realm import Realm, find_realm_file, read_realm, secrets_of
 from kingdom.roles import ROLES, House, declared
 from kingdom.soldiers.host import SoldierHost
 
@@ -83,12 +83,4 @@ def _host(call: Call, realm: Realm, realm_directory: Path, bus: Bus) -> SoldierH
     settings = realm.soldiers
     # So transcripts lie in logs/sessions of the realm, where people and the Chamberlain look for them.
     directory = Path(settings.directory) if settings.directory else realm_directory
-    return soldier_host(
-        bus,
-        call.settings,
-        name=settings.name,
-        slots=settings.slots,
-        directory=directory,
-        agent=settings.agent,
-        lease=timedelta(seconds=settings.lease_seconds),
-    )
+    return soldier_host(bus, call.settings, settings, directory, secrets_of(realm))

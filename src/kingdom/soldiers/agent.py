@@ -3,13 +3,16 @@
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, ClassVar
 
 import msgspec
 
 from kingdom.errors import ProgramFailed
+from kingdom.soldiers.redaction import WELL_KNOWN, Redaction
+from kingdom.soldiers.sandbox.sandbox import Sandbox
+from kingdom.soldiers.voice.voice import Voice
 from kingdom.workflow.model.answers import Finding
 from kingdom.workflow.model.mcp import McpServer
 
@@ -35,6 +38,22 @@ class TurnTooLong(AgentFailed):
     code = "turn_too_long"
 
 
+class UsageLimited(AgentFailed):
+    """Raised when the vendor lets the agent do no more until a time; its session can go on then."""
+
+    code = "usage_limited"
+
+    def __init__(self, reason: str, until: datetime, cost_usd: float = 0.0) -> None:
+        self.until = until
+        super().__init__(reason, cost_usd)
+
+
+class BudgetSpent(AgentFailed):
+    """Raised when a turn has cost what it may; its session can go on once more is granted."""
+
+    code = "budget_spent"
+
+
 class AgentGone(TurnFailed):
     """Raised when an agent has ended, so that it can take no prompt."""
 
@@ -46,7 +65,9 @@ class Launch:
     """Everything that is needed to start an agent, or to go on with its session.
 
     `environment` is the whole environment of the agent: nothing is inherited, only PWD is added. What the agent
-    writes to its standard error is appended to `errors`; the transcript grows by whole JSON lines.
+    writes to its standard error is appended to `errors`; the transcript grows by whole JSON lines. `instructions` is
+    what the agent shall know beside its prompts, `sandbox` what it may see, `voice` what it may say to the house,
+    `redaction` what must not be written down.
     """
 
     soldier_id: str
@@ -57,6 +78,10 @@ class Launch:
     errors: Path
     environment: Mapping[str, str]
     mcp_servers: tuple[McpServer, ...]
+    instructions: str = ""
+    sandbox: Sandbox | None = None
+    voice: Voice | None = None
+    redaction: Redaction = WELL_KNOWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,13 +90,14 @@ class Prompt:
 
     `id` names this attempt; what stands before its `#`, if anything, names what is attempted. With `continues` the
     agent goes on with what an earlier turn of the session left unfinished; so it does with the `reply` of a person
-    to what it had asked.
+    to what it had asked. A turn that has cost `budget_usd` ends.
     """
 
     id: str
     text: str
     continues: bool = False
     reply: str = ""
+    budget_usd: float | None = None
 
 
 class Said(msgspec.Struct, frozen=True, tag=True):

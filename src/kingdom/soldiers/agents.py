@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Collection
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -18,11 +19,15 @@ _log = structlog.get_logger("kingdom.soldiers")
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """An agent that runs for one attempt of a Work; `ending` is set by whoever ends it on purpose."""
+    """An agent that runs for one attempt of a Work; `ending` is set by whoever ends it on purpose.
+
+    What was opened for it, such as its way out, is closed by `leaving` once it is gone.
+    """
 
     agent: Agent
     launch: Launch
     start: StartAgent
+    leaving: AsyncExitStack
     ending: bool = False
     watch: asyncio.Task[None] | None = None
 
@@ -71,7 +76,7 @@ class Agents:
         """Return how many agents run or wait for a slot."""
         return len(self._sessions) + self._waiting
 
-    async def start(self, launch: Launch, command: StartAgent) -> Session:
+    async def start(self, launch: Launch, command: StartAgent, leaving: AsyncExitStack) -> Session:
         """Start an agent as soon as a slot is free, more than once if need be; raises AgentGone if none comes up."""
         self._waiting += 1
         try:
@@ -83,7 +88,7 @@ class Agents:
                 raise
         finally:
             self._waiting -= 1
-        session = self._sessions[command.work_id] = Session(agent, launch, command)
+        session = self._sessions[command.work_id] = Session(agent, launch, command, leaving)
         self._works.setdefault(command.workflow_id, set()).add(command.work_id)
         session.watch = asyncio.create_task(self._watch(session), name=f"kingdom-agent-{command.work_id}")
         return session
@@ -134,6 +139,7 @@ class Agents:
 
     async def _watch(self, session: Session) -> None:
         reason = await session.agent.ended()
+        await _close(session)
         if self._sessions.get(session.work_id) is session:
             del self._sessions[session.work_id]
             self._works[session.workflow_id].discard(session.work_id)
@@ -142,3 +148,10 @@ class Agents:
         self._slots.release()
         if not session.ending:
             self._on_gone(session, reason)
+
+
+async def _close(session: Session) -> None:
+    try:
+        await session.leaving.aclose()
+    except Exception as error:  # noqa: BLE001 - the agent is gone all the same, and its slot is free
+        _log.warning("what an agent had was not closed", work=session.work_id, error=str(error))

@@ -9,13 +9,16 @@ from typing import Any
 
 import structlog
 
+from kingdom.bus.port import Bus
 from kingdom.bus.record import Record
 from kingdom.errors import KingdomError
 from kingdom.soldiers.agent import AgentClient, AgentGone
 from kingdom.soldiers.agents import Agents, Session
+from kingdom.soldiers.answering import Tools, answer, failure
 from kingdom.soldiers.briefing import Briefing
-from kingdom.soldiers.errands import ERRANDS, GRACE, Tools, answer, failure
+from kingdom.soldiers.errands import ERRANDS, GRACE
 from kingdom.soldiers.folders import Folders
+from kingdom.soldiers.quarters import Quarters
 from kingdom.soldiers.reporter import Reporter, Statement
 from kingdom.soldiers.trees import Trees
 from kingdom.workflow.model import answers, commands
@@ -51,6 +54,8 @@ class Duty:
         *,
         slots: int,
         environment: Mapping[str, str],
+        quarters: Quarters,
+        bus: Bus,
     ) -> None:
         self._reporter = reporter
         self._agents = Agents(client, slots, self._agent_gone)
@@ -59,6 +64,8 @@ class Duty:
             trees=Trees(folders.repositories, home=folders.directory),
             agents=self._agents,
             environment=environment,
+            quarters=quarters,
+            bus=bus,
             say=reporter.say,
         )
         self._doing: dict[str, _Doing] = {}

@@ -1,8 +1,10 @@
 """Where a host keeps what it works with: one folder per run, the clones of repositories beside them."""
 
 import secrets
-import shutil
+from contextlib import suppress
 from pathlib import Path
+
+from kingdom.soldiers.removal import remove_tree
 
 _PEOPLE = "people"
 
@@ -29,6 +31,8 @@ class Folders:
         """Make what every host has."""
         for folder in (self.repositories, self.runs, self.sessions):
             folder.mkdir(parents=True, exist_ok=True)
+        # The homes of agents and their ways out are nobody else's business.
+        self.runs.chmod(0o700)
 
     def instance(self) -> str:
         """Return what tells the host of this directory apart from others of its name; made once."""
@@ -48,9 +52,9 @@ class Folders:
 
     def remove_run(self, workflow_id: str) -> None:
         """Remove the folder of a run that has ended and has no checkout any more; its reports are in the store."""
-        shutil.rmtree(self.run(workflow_id), ignore_errors=True)
-        for space in self.spaces.glob(f"*/{workflow_id}-w*-space*"):
-            shutil.rmtree(space, ignore_errors=True)
+        for folder in (self.run(workflow_id), *self.spaces.glob(f"*/{workflow_id}-w*-space*")):
+            with suppress(OSError):
+                remove_tree(folder)
 
     def tree(self, workflow_id: str, tree_id: str) -> Path:
         """Return the folder of a checkout."""

@@ -24,6 +24,7 @@ from kingdom.soldiers.briefing import brief
 from kingdom.soldiers.duty import Duty
 from kingdom.soldiers.folders import Folders
 from kingdom.soldiers.leftovers import end_leftovers
+from kingdom.soldiers.quarters import Quarters
 from kingdom.soldiers.reporter import Reporter
 from kingdom.workflow.hosts import register_host, renew_host, retire_host
 from kingdom.workflow.lookout import boot_time
@@ -62,14 +63,24 @@ class SoldierHost:
         slots: int,
         lease: timedelta = LEASE,
         environment: Mapping[str, str] = ENVIRONMENT,
+        quarters: Quarters | None = None,
     ) -> None:
         self._bus = bus
         self._name = name
         self._folders = folders
         self._slots = slots
         self._lease = lease
-        self._reporter = Reporter(bus)
-        self._duty = Duty(client, folders, self._reporter, slots=slots, environment=environment)
+        quarters = quarters or Quarters()
+        self._reporter = Reporter(bus, quarters.redaction)
+        self._duty = Duty(
+            client,
+            folders,
+            self._reporter,
+            slots=slots,
+            environment=environment,
+            quarters=quarters,
+            bus=bus,
+        )
         self._worker = Worker(bus, self._dispatcher(), [f"soldier.{name}", f"soldier.{name}.control"], name=name)
         self._host: Host | None = None
         self._safe_until = 0.0

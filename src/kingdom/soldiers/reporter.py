@@ -12,6 +12,7 @@ import structlog
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import Record
 from kingdom.errors import Conflict, KingdomError, Transient
+from kingdom.soldiers.redaction import WELL_KNOWN, Redaction
 from kingdom.workflow.model.answers import HostAnswer
 from kingdom.workflow.records import ACCEPTED, ANSWERED, DOCUMENTS, event_envelope
 
@@ -35,10 +36,11 @@ class Statement:
 
 
 class Reporter:
-    """Carries statements to the store; while the store is away they wait."""
+    """Carries statements to the store, without secrets; while the store is away they wait."""
 
-    def __init__(self, bus: Bus) -> None:
+    def __init__(self, bus: Bus, redaction: Redaction = WELL_KNOWN) -> None:
         self._bus = bus
+        self._redaction = redaction
         self._waiting: deque[Statement] = deque()
         self._news = asyncio.Event()
         self._said_all = asyncio.Event()
@@ -123,10 +125,11 @@ class Reporter:
         for record in closes:
             await transaction.put(replace(record, state=ANSWERED))
         for record in documents:
-            await transaction.put(replace(record, doc=_storable(record.doc)))
+            await transaction.put(replace(record, doc=self._redaction.value(_storable(record.doc))))
         for answer in statement.answers:
             envelope = event_envelope(answer, "Workflow", statement.workflow_id)
-            await transaction.publish(msgspec.structs.replace(envelope, payload=_storable(envelope.payload)))
+            payload = self._redaction.value(_storable(envelope.payload))
+            await transaction.publish(msgspec.structs.replace(envelope, payload=payload))
 
 
 def _storable(value: Any) -> Any:

@@ -146,9 +146,12 @@ class Trees:
             return commit
         raise ProgramFailed(f"it is not known from where {tree.id} has started: prepare it first")
 
+    def clone_of(self, tree: Tree) -> Path:
+        """Return the bare clone that a checkout belongs to."""
+        return self._repositories / f"{quote(tree.git_id, safe='')}.git"
+
     def _repository(self, tree: Tree) -> Repository:
-        path = self._repositories / f"{quote(tree.git_id, safe='')}.git"
-        return Repository(path, url=tree.url, home=self._home, pause=self._pause)
+        return Repository(self.clone_of(tree), url=tree.url, home=self._home, pause=self._pause)
 
     def _checkout(self, tree: Tree) -> Checkout:
         return Checkout(self._repository(tree), tree.path, tree.branch)

@@ -1,13 +1,14 @@
 """The WorkSpace: the folder in which the agent of a Work runs, with links to all that it may see."""
 
 import json
-import shutil
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
-from kingdom.soldiers.result import RESULT
+from kingdom.soldiers.removal import remove_tree
 from kingdom.soldiers.trees import Tree
+from kingdom.soldiers.voice.report import RESULT
 from kingdom.soldiers.whole import write_whole
 from kingdom.workflow.model.work import Work
 
@@ -29,9 +30,10 @@ Reports of earlier steps lie in `reports/` and are for reading only:
 - Change files in the repositories only. Whatever you leave there is committed for you when you are done.
 - Do not push, and do not change branches.
 - You hold no credentials. What needs them, such as a comment on a pull request, is requested and done for you.
-- When you are done, write your result to the file that `.kingdom-task.json` names as `result_path`, as a JSON object:
-  `status` is `success`, `failed`, `needs_human` or `skipped`, and `summary` tells it in a sentence. Add `error` when
-  you failed, `question` when you need a person, `reason` when there was nothing to do, `details` for what else counts.
+- When you are done, report your result with the tool `report_result`; where you are not offered it, write the same as a
+  JSON object to the file that `.kingdom-task.json` names as `result_path`. `status` is `success`, `failed`,
+  `needs_human` or `skipped`, and `summary` tells it in a sentence. Add `error` when you failed, `question` when you
+  need a person, `reason` when there was nothing to do, `details` for what else counts.
 """
 
 
@@ -63,7 +65,8 @@ def lay_out(space: Path, run: Path, work: Work, trees: Iterable[Tree], reports: 
 
 def remove(space: Path) -> None:
     """Remove the folder of an undone Work; what its links lead to stays."""
-    shutil.rmtree(space, ignore_errors=True)
+    with suppress(OSError):
+        remove_tree(space)
 
 
 def _named(trees: Iterable[Tree]) -> dict[str, Path]:

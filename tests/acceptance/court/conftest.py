@@ -30,6 +30,13 @@ def second_url(url: str, request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.fixture(scope="package")
+def claude_url(url: str, request: pytest.FixtureRequest) -> Iterator[str]:
+    """Where the house with real soldiers is kept, in the same kind of store."""
+    with _database(request, "claude_court") if url else nullcontext("") as third:
+        yield third
+
+
+@pytest.fixture(scope="package")
 def house_directory(url: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("court-postgres" if url else "court-files")
 

@@ -43,20 +43,35 @@ _CHAMBERLAIN: Mapping[str, Any] = {
 @asynccontextmanager
 async def opened_court(directory: Path, url: str) -> AsyncIterator[Court]:
     """Open a court in which nothing has happened yet but its Chamberlain's first day."""
+    async with _empty_court(directory, url) as court:
+        await _leave_old_things(court.house)
+        await _have_a_first_day(court)
+        court.house.write_settings(_settings(court.house, _EAST, _CHAMBERLAIN))
+        await asyncio.gather(*(court.house.start(name) for name in ROLES))
+        yield court
+
+
+@asynccontextmanager
+async def opened_court_with(directory: Path, url: str, soldiers: Mapping[str, Any]) -> AsyncIterator[Court]:
+    """Open a new court with other soldiers than the scripted ones."""
+    async with _empty_court(directory, url) as court:
+        court.house.write_settings({"soldiers": soldiers})
+        await asyncio.gather(*(court.house.start(name) for name in ROLES))
+        yield court
+
+
+@asynccontextmanager
+async def _empty_court(directory: Path, url: str) -> AsyncIterator[Court]:
+    """Have stand-ins, people and Generals, but nobody who plays a role."""
     application = declared(Realm())
     async with opened(directory, url) as house:
         write_packages(house)
         source = str(house.source)
         await house.kingdom("git", "create", "acme-polled", source, "--checkpoint-remote", source)
-        await _leave_old_things(house)
         await asyncio.gather(*(house.start(name) for name in STANDINS))
         person = await _invite_people(house)
         async with open_bus(house.url, application.topology, application.kinds) as bus:
-            court = Court(house=house, bus=bus, operations=operations_of(bus), person=person)
-            await _have_a_first_day(court)
-            house.write_settings(_settings(house, _EAST, _CHAMBERLAIN))
-            await asyncio.gather(*(house.start(name) for name in ROLES))
-            yield court
+            yield Court(house=house, bus=bus, operations=operations_of(bus), person=person)
 
 
 async def _have_a_first_day(court: Court) -> None:

@@ -11,7 +11,7 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
     pytest.mark.timeout(900),
     pytest.mark.slow,
-    pytest.mark.parametrize("url", ["files"], indirect=True, scope="session"),
+    pytest.mark.parametrize("url", ["files"], indirect=True, scope="package"),
 ]
 
 _EVENT, _TASK, _MESSAGE = r"evt-[a-z]+-[\w.:+-]+", r"task-\d{8}-\d{3,}", r"msg-\d{8}-\d{3,}"
@@ -58,13 +58,14 @@ DOCUMENTED = (
     rf"{_SPACE}/CLAUDE\.md",
     rf"{_SPACE}/\.kingdom-task\.json",
 )
-# What the layout has beyond them: the bus, the records of which the documents do not speak, the soldiers' own.
+# What the layout has beyond them: what comes and goes, the bus, records of which no document speaks, the soldiers' own.
 OWN = (
+    rf"queue/(tasks/pending/{_TASK}|messages/pending/{_MESSAGE})\.json",
     r"bus/(lock|host\.json|kinds\.json)",
     rf"bus/(journal|leases|paused|wake|tmp)(/{_NAME})?",
     rf"bus/once(/{_NAME}(/{_NAME})?)?",
     rf"bus/streams(/{_NAME}(/(pending|processing|dead|done)(/{_NAME})?)?)?",
-    rf"state/(asks|documents|effects|gits|hosts|petitions|workflows)/[a-z-]+(/{_NAME}\.json)?",
+    rf"state/(asks|documents|effects|gits|hosts|petitions|verdicts|workflows)/[a-z-]+(/{_NAME}\.json)?",
     rf"state/soldiers/commands/(accepted|answered)(/{_NAME}\.json)?",
     rf"state/quotas/{_NAME}\.json",
     r"state/(chamberlain|envoy|general|herald|king|sentinel|soldiers)/heartbeat",
@@ -75,7 +76,7 @@ OWN = (
     r"host\.(lock|id)",
     rf"repositories/{_NAME}\.(lock|git(/.+)?)",
     rf"{_SPACE}(/.+)?",
-    rf"runs/{_RUN}(/(trees|reports|home)(/.+)?)?",
+    rf"runs/{_RUN}(/(trees|reports|home|outfit|gates)(/.+)?|/ports)?",
 )
 
 

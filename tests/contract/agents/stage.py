@@ -1,46 +1,76 @@
 """A client with a place of its own, and the agents that a test starts with it."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
-from kingdom.soldiers.agent import Agent, AgentClient, Launch, Prompt, Update
+from kingdom.soldiers.agent import Agent, AgentClient, Launch, Prompt, Spent, Update
+from kingdom.soldiers.process_table import state
+from kingdom.soldiers.sandbox.sandbox import PORT, Sandbox
+from kingdom.soldiers.voice.house import HouseVoice
+from tests.contract.agents.clients import Kind
+from tests.fakes.model.stub import ModelStub
 from tests.fakes.scripts import scripted
 from tests.integration.running import PATIENCE_SECONDS, eventually
+from tests.integration.soldiers.processes import MARK, marked
 
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
 AT_ONCE = timedelta()
 A_WHILE = timedelta(seconds=20)
+# Some agents use a processor for ten seconds before they begin.
+LONG_SECONDS = 4 * PATIENCE_SECONDS
+# So soon after its agents were stopped nothing of them runs.
+_GONE_SECONDS = 1.0
 
 
 class Stage:
     """Starts agents in one work space with one transcript, and ends them all."""
 
-    def __init__(self, client: AgentClient, folder: Path, environment: Mapping[str, str] = ENVIRONMENT) -> None:
+    def __init__(
+        self,
+        client: AgentClient,
+        folder: Path,
+        environment: Mapping[str, str] = ENVIRONMENT,
+        *,
+        kind: Kind | None = None,
+        sandbox: Sandbox | None = None,
+        url: str = "",
+    ) -> None:
         self.client = client
+        self.kind = kind or Kind(make=lambda: client)
         self.work_space = folder / "work space"
-        self.work_space.mkdir()
+        self.work_space.mkdir(exist_ok=True)
         self.transcript = folder / "soldier-1-1.json"
         self.errors = folder / "soldier-1-1.err"
-        self._environment = environment
+        self.environment = environment
+        self.mark = environment.get(MARK, "")
+        self.url = url
+        self.model: ModelStub | None = None
+        self._sandbox = sandbox
         self._agents: list[Agent] = []
 
-    def launch(self, session: str | None = None) -> Launch:
-        return Launch(
+    def launch(self, session: str | None = None, **options: Any) -> Launch:
+        launch = Launch(
             soldier_id="soldier-1-1",
             work_space=self.work_space,
-            model="free",
+            model=self.kind.model,
             session=session,
             transcript=self.transcript,
             errors=self.errors,
-            environment=self._environment,
+            environment=self.environment,
             mcp_servers=(),
+            sandbox=self._sandbox,
+            voice=HouseVoice(self.work_space, _no_verdict) if self.kind.has_model else None,
         )
+        return replace(launch, **options)
 
-    async def start(self, session: str | None = None) -> Agent:
-        agent = await asyncio.wait_for(self.client.start(self.launch(session)), PATIENCE_SECONDS)
+    async def start(self, session: str | None = None, **options: Any) -> Agent:
+        agent = await asyncio.wait_for(self.client.start(self.launch(session, **options)), LONG_SECONDS)
         self._agents.append(agent)
         return agent
 
@@ -49,15 +79,82 @@ class Stage:
             await asyncio.wait_for(agent.stop(AT_ONCE), PATIENCE_SECONDS)
 
 
+@asynccontextmanager
+async def open_stage(kind: Kind, folder: Path, mark: str = "") -> AsyncIterator[Stage]:
+    """Give a stage for a kind of agents, with a model if they ask one; nothing of them is left afterwards."""
+    mark = mark or uuid4().hex
+    async with AsyncExitStack() as stack:
+        model = await stack.enter_async_context(ModelStub(unix=folder / "model")) if kind.has_model else None
+        stage = stage_for(kind, folder, mark, url=model.url if model else "")
+        stage.model = model
+        try:
+            yield stage
+        finally:
+            await stage.close()
+
+    async def gone() -> bool:
+        return not marked(mark)
+
+    await eventually(gone, _GONE_SECONDS)
+
+
+def stage_for(kind: Kind, folder: Path, mark: str, url: str) -> Stage:
+    """Return a stage whose agents carry a mark and ask the model at an address, if they ask one."""
+    environment = {**ENVIRONMENT, MARK: mark}
+    sandbox = None
+    if kind.has_model:
+        home = folder / "home"
+        (home / "tmp").mkdir(parents=True, exist_ok=True)
+        reached = f"http://127.0.0.1:{PORT}" if kind.sandboxed else url
+        found = {name: value.format(model=reached) for name, value in kind.environment.items()}
+        environment |= {"HOME": str(home), "TMPDIR": str(home / "tmp"), **found}
+        sandbox = kind.sandbox(folder / "work space", home, socket=folder / "model")
+    return Stage(kind.make(), folder, environment, kind=kind, sandbox=sandbox, url=url)
+
+
+async def _no_verdict(_: str) -> None:
+    return None
+
+
 async def updates_of(agent: Agent, prompt: Prompt) -> list[Update]:
-    """Return everything that an agent tells about a prompt."""
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        return [update async for update in agent.send(prompt)]
+    """Return everything that an agent tells about a prompt, but for signs of life without news."""
+    told: list[Update] = []
+    spent = Spent(0.0)
+    async with asyncio.timeout(LONG_SECONDS):
+        async for update in agent.send(prompt):
+            if update == spent:
+                continue
+            spent = update if isinstance(update, Spent) else spent
+            told.append(update)
+    return told
 
 
 async def follow(agent: Agent, *steps: dict[str, Any], prompt_id: str = "w1-t1#1", **options: Any) -> list[Update]:
     """Let an agent follow a script, and return what it tells."""
     return await updates_of(agent, Prompt(id=prompt_id, text=scripted(*steps), **options))
+
+
+def only(told: Iterable[Update], *kinds: type[Update]) -> list[Update]:
+    """Return the updates of some kinds."""
+    return [update for update in told if isinstance(update, kinds)]
+
+
+async def until_deaf(stage: Stage) -> None:
+    """Wait until an agent is stopped, if that is how it goes deaf."""
+
+    async def stopped() -> bool:
+        sought = f"{MARK}={stage.mark}".encode()
+        processes = [entry for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+        return any(state(int(entry.name)) == b"T" and sought in _environment_of(entry) for entry in processes)
+
+    if stage.kind.has_model:
+        await eventually(stopped)
+
+
+def _environment_of(process: Path) -> list[bytes]:
+    with suppress(OSError):
+        return (process / "environ").read_bytes().split(b"\0")
+    return []
 
 
 async def until_exists(path: Path) -> None:
@@ -66,4 +163,4 @@ async def until_exists(path: Path) -> None:
     async def there() -> bool:
         return path.exists()
 
-    await eventually(there)
+    await eventually(there, LONG_SECONDS)

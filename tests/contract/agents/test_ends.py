@@ -8,7 +8,8 @@ import pytest
 
 from kingdom.soldiers.agent import AgentGone, Answered, Petitioned, Prompt
 from kingdom.workflow.model.answers import Finding
-from tests.contract.agents.stage import A_WHILE, AT_ONCE, Stage, follow, until_exists, updates_of
+from tests.contract.agents.clients import Told
+from tests.contract.agents.stage import A_WHILE, AT_ONCE, Stage, follow, only, until_deaf, until_exists, updates_of
 from tests.fakes.scripts import scripted
 from tests.integration.running import PATIENCE_SECONDS
 
@@ -39,7 +40,7 @@ async def test_a_busy_agent_is_killed_after_the_grace(stage: Stage, grace: timed
     await asyncio.wait_for(agent.stop(grace), PATIENCE_SECONDS)
     with pytest.raises(AgentGone, match="SIGKILL") as caught:
         await asyncio.wait_for(turn, PATIENCE_SECONDS)
-    assert caught.value.cost_usd == 0.5
+    assert caught.value.cost_usd == 0.5 or stage.kind.cost_told is not Told.AT_ONCE
     assert "SIGKILL" in await agent.ended()
 
 
@@ -73,9 +74,12 @@ async def test_a_stopped_agent_takes_no_prompt(stage: Stage) -> None:
 
 
 async def test_a_deaf_agent_is_killed_after_the_grace(process_stage: Stage) -> None:
+    if not process_stage.kind.goes_deaf:
+        pytest.skip(f"something before an agent of the client {process_stage.client.name} always hears")
     agent = await process_stage.start()
     turn = asyncio.create_task(follow(agent, {"write": "began"}, {"hang": "deaf"}))
     await until_exists(process_stage.work_space / "began")
+    await until_deaf(process_stage)
     await agent.interrupt()
     await asyncio.wait_for(agent.stop(timedelta(milliseconds=50)), PATIENCE_SECONDS)
     with pytest.raises(AgentGone, match="SIGKILL"):
@@ -111,7 +115,7 @@ async def test_petitions_of_a_killed_agent_are_found_in_their_order_and_not_told
     (stage.work_space / "go").touch()
     again = await stage.start(agent.session)
     told = await updates_of(again, Prompt(id="t1#2", text="go on", continues=True))
-    assert told == [Petitioned("github.close", {}), Answered("done", 0.0)]
+    assert only(told, Petitioned, Answered) == [Petitioned("github.close", {}), Answered("done", 0.0)]
     assert (await stage.client.inspect(stage.launch(agent.session), "t1#1")).petitions == tuple(petitions)
     later = await stage.client.inspect(stage.launch(agent.session), "t1#2")
     assert (later.finding, later.petitions) == (Finding.ANSWERED, (Petitioned("github.close", {}),))
@@ -120,6 +124,7 @@ async def test_petitions_of_a_killed_agent_are_found_in_their_order_and_not_told
 async def test_a_petition_is_in_the_transcript_before_it_is_told(stage: Stage) -> None:
     agent = await stage.start()
     updates = agent.send(Prompt(id="t1#1", text=scripted({"petition": "github.comment"}, {"hang": True})))
-    petition = await anext(updates)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        petition = await anext(update async for update in updates if isinstance(update, Petitioned))
     assert (await stage.client.inspect(stage.launch(), "t1#1")).petitions == (petition,)
     await updates.aclose()

@@ -19,6 +19,7 @@ from kingdom.bus import Bus, Cursor, LogEntry, Query, Record, Worker
 from kingdom.soldiers.agent import AgentClient
 from kingdom.soldiers.folders import Folders
 from kingdom.soldiers.host import ENVIRONMENT, SoldierHost
+from kingdom.soldiers.quarters import Quarters
 from kingdom.soldiers.scripted.client import ScriptedAgents
 from kingdom.soldiers.transcript import Entry, read_entries
 from kingdom.workflow import lifecycle
@@ -130,6 +131,7 @@ class HostScene:
         name: str = "host-a",
         *,
         client: AgentClient | None = None,
+        quarters: Quarters | None = None,
         slots: int = 4,
         lease: timedelta = LEASE,
         wrap: Callable[[Bus], Bus] = lambda bus: bus,
@@ -146,6 +148,7 @@ class HostScene:
             slots=slots,
             lease=lease,
             environment={**ENVIRONMENT, MARK: self.mark},
+            quarters=quarters,
         )
         self._running[host] = asyncio.create_task(host.run())
         self._stack.push_async_callback(self.stop_host, host)

@@ -4,6 +4,7 @@ import signal
 
 import pytest
 
+from kingdom.soldiers.errands import GRACE
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model import events
 from kingdom.workflow.model.git import Git
@@ -47,8 +48,8 @@ async def test_a_policy_lets_a_run_go_on_by_itself_after_a_crash(scene: HostScen
 async def test_an_agent_that_does_not_answer_in_time_fails_its_run_and_is_gone(scene: HostScene, ears: str) -> None:
     await scene.start_host()
     workflow = await scene.begin(work("one", task({"hang": ears == "hearing" or "deaf"}, timeout_seconds=1)))
-    # Nobody waits for the end of a turn that is over.
-    failed = await scene.until(workflow, WorkflowStatus.FAILED, seconds=10)
+    # It has a moment to tell what the turn has cost; nobody waits as long as for one that may finish.
+    failed = await scene.until(workflow, WorkflowStatus.FAILED, seconds=GRACE.total_seconds() - 5)
     assert failed.reason == "no answer within 1 s: give the task more time, or a smaller query"
     assert scene.processes() == []
 

@@ -6,6 +6,9 @@ from typing import Any
 import pytest
 
 from kingdom.bus import Dispatcher, Received, Transaction
+from kingdom.soldiers.outfit import Outfit
+from kingdom.soldiers.quarters import Quarters
+from kingdom.soldiers.redaction import REDACTED
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model.events import WorkflowFailed
 from kingdom.workflow.model.machine import WorkflowStatus
@@ -16,6 +19,7 @@ from kingdom.workflow.model.workflow import Workflow
 from kingdom.workflow.records import TOLD
 from tests.integration.running import at_work, eventually
 from tests.integration.soldiers.host_scene import ANNA, APP, HostScene, task, work
+from tests.integration.soldiers.sources import run as run_git
 
 
 def reports(**result: Any) -> dict[str, Any]:
@@ -32,6 +36,21 @@ async def test_what_an_agent_reports_is_kept_with_its_work(scene: HostScene) -> 
         {"status": "success", "summary": "a plan", "details": {"steps": 2}},
         None,
     ]
+
+
+async def test_a_scripted_agent_reports_and_remembers_as_one_with_tools_does(scene: HostScene) -> None:
+    await scene.start_host()
+    learned = {"about": "repo", "text": "Tests need a display."}
+    result = {"status": "success", "summary": "looked"}
+    run = await scene.begin(work("look", task({"remember": learned}, {"result": result})))
+    done = await scene.until(run, WorkflowStatus.COMPLETED)
+    assert done.works[0].result == {**result, "memory_updates": [learned]}
+
+
+async def test_a_scripted_agent_whose_report_is_none_fails_with_the_reason(scene: HostScene) -> None:
+    await scene.start_host()
+    run = await scene.begin(work("look", task({"result": {"status": "failed", "summary": "looked"}})))
+    assert "error must not be empty" in (await scene.until(run, WorkflowStatus.FAILED)).reason
 
 
 async def test_an_agent_that_reports_a_failure_fails_its_run(scene: HostScene) -> None:
@@ -99,3 +118,25 @@ async def _ask_for(scene: HostScene, *works: Any) -> Workflow:
     )
     async with scene.bus.transaction() as transaction:
         return await lifecycle.run(transaction, template, "wf-asked", actor=ANNA, asker=ANNA)
+
+
+@pytest.mark.parametrize("check", ["true", "cat app/.env; false"], ids=["result", "check"])
+async def test_secrets_in_copied_files_reach_neither_the_result_nor_the_output_of_checks(
+    scene: HostScene, check: str
+) -> None:
+    files = scene.folder / "files"
+    (files / APP).mkdir(parents=True)
+    (files / APP / ".env").write_text("DB_PASSWORD=hunter2hunter2\n")
+    source = scene.folder / "sources" / APP
+    (source / ".worktreeinclude").write_text(".env\n")
+    (source / ".gitignore").write_text(".env\n")
+    run_git("add", "--all", cwd=source)
+    run_git("commit", "--quiet", "-m", "outfit", cwd=source)
+    await scene.start_host(quarters=Quarters(outfit=Outfit(files=files)))
+    run = await scene.begin(work("leak", task(reports(status="success", summary="hunter2hunter2")), verify=(check,)))
+    passes = check == "true"
+    done = await scene.until(run, WorkflowStatus.COMPLETED if passes else WorkflowStatus.FAILED)
+    if passes:
+        assert done.works[0].result == {"status": "success", "summary": REDACTED}
+    else:
+        assert done.reason.endswith(f"DB_PASSWORD={REDACTED}\n")

@@ -1,6 +1,7 @@
 """The agents of a host: slots, ends that were wanted and ends that were not."""
 
 import asyncio
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
 
@@ -63,8 +64,8 @@ class Gone:
 
 async def test_an_agent_waits_for_a_slot_and_gets_it_when_another_ends(tmp_path: Path) -> None:
     agents = Agents(InstantAgents(), 1, Gone())
-    first = await agents.start(a_launch(tmp_path, "one"), a_start("w1"))
-    waiting = asyncio.create_task(agents.start(a_launch(tmp_path, "two"), a_start("w2")))
+    first = await agents.start(a_launch(tmp_path, "one"), a_start("w1"), AsyncExitStack())
+    waiting = asyncio.create_task(agents.start(a_launch(tmp_path, "two"), a_start("w2"), AsyncExitStack()))
     await asyncio.sleep(0)
     assert agents.busy == 2
     assert agents.find("w2") is None
@@ -77,14 +78,14 @@ async def test_an_agent_waits_for_a_slot_and_gets_it_when_another_ends(tmp_path:
 async def test_a_start_that_is_given_up_takes_no_slot(tmp_path: Path) -> None:
     client = SlowAgents()
     agents = Agents(client, 1, Gone())
-    given_up = asyncio.create_task(agents.start(a_launch(tmp_path), a_start("w1")))
+    given_up = asyncio.create_task(agents.start(a_launch(tmp_path), a_start("w1"), AsyncExitStack()))
     await client.asked.wait()
     assert agents.busy == 1
     given_up.cancel()
     await asyncio.wait([given_up])
     assert agents.busy == 0
     client.may_start.set()
-    session = await agents.start(a_launch(tmp_path), a_start("w2"))
+    session = await agents.start(a_launch(tmp_path), a_start("w2"), AsyncExitStack())
     await agents.end(session, AT_ONCE)
 
 
@@ -93,20 +94,20 @@ async def test_an_agent_that_cannot_be_stopped_at_first_is_ended_all_the_same_an
 ) -> None:
     gone = Gone()
     agents = Agents(StubbornAgents(), 1, gone)
-    session = await agents.start(a_launch(tmp_path, "one"), a_start("w1"))
+    session = await agents.start(a_launch(tmp_path, "one"), a_start("w1"), AsyncExitStack())
     await agents.end(session, timedelta(seconds=20))
     assert isinstance(session.agent, StubbornAgent)
     # What has failed once gets no time for it again.
     assert session.agent.graces == [timedelta(seconds=20), AT_ONCE]
     assert (agents.find("w1"), agents.busy, gone.told) == (None, 0, [])
-    await agents.end(await agents.start(a_launch(tmp_path, "two"), a_start("w2")), AT_ONCE)
+    await agents.end(await agents.start(a_launch(tmp_path, "two"), a_start("w2"), AsyncExitStack()), AT_ONCE)
 
 
 async def test_only_an_end_that_nobody_wanted_is_told(tmp_path: Path) -> None:
     gone = Gone()
     agents = Agents(InstantAgents(), 2, gone)
-    wanted = await agents.start(a_launch(tmp_path, "one"), a_start("w1"))
-    crashing = await agents.start(a_launch(tmp_path, "two"), a_start("w2"))
+    wanted = await agents.start(a_launch(tmp_path, "one"), a_start("w1"), AsyncExitStack())
+    crashing = await agents.start(a_launch(tmp_path, "two"), a_start("w2"), AsyncExitStack())
     await agents.end(wanted, AT_ONCE)
     with pytest.raises(AgentGone):
         async for _ in crashing.agent.send(Prompt(id="t1#1", text=scripted({"crash": 5}))):
@@ -115,3 +116,13 @@ async def test_only_an_end_that_nobody_wanted_is_told(tmp_path: Path) -> None:
     await crashing.watch
     assert gone.told == [("w2", "exit code 5")]
     assert agents.busy == 0
+
+
+async def test_what_was_opened_for_an_agent_is_closed_once_it_is_gone(tmp_path: Path) -> None:
+    agents = Agents(InstantAgents(), 1, lambda *_: None)
+    leaving, closed = AsyncExitStack(), asyncio.Event()
+    leaving.callback(closed.set)
+    session = await agents.start(a_launch(tmp_path), a_start("w1"), leaving)
+    assert not closed.is_set()
+    await agents.end(session, AT_ONCE)
+    assert closed.is_set()

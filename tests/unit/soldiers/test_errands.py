@@ -1,13 +1,17 @@
 """What is said of commands: under their own placement, and as their contract promises."""
 
+from datetime import datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers.agent import AgentFailed
+from kingdom.soldiers.agent import AgentFailed, BudgetSpent, UsageLimited
+from kingdom.soldiers.answering import answer, failure
 from kingdom.soldiers.briefing import document_of
-from kingdom.soldiers.errands import ERRANDS, answer, failure
+from kingdom.soldiers.errands import ERRANDS
+from kingdom.soldiers.limits import AgentLoops
 from kingdom.soldiers.trees import TreeFailed
 from kingdom.workflow.model import answers, commands
 from tests.unit.soldiers.launching import a_start
@@ -54,6 +58,25 @@ def test_a_failed_checkout_is_named() -> None:
 
 def test_a_failed_turn_is_paid_for() -> None:
     (said,) = failure(SAMPLES[2], AgentFailed("too long", 0.5))
+    assert isinstance(said, answers.QueryFailed)
+    assert said.cost_usd == 0.5
+
+
+def test_why_a_turn_ended_whose_agent_can_go_on_is_told() -> None:
+    until = datetime(2026, 11, 15, 15, tzinfo=ZoneInfo("Asia/Seoul"))
+    (limited,) = failure(SAMPLES[2], UsageLimited("usage limit", until, 0.5))
+    (broke,) = failure(SAMPLES[3], BudgetSpent("spent", 0.5))
+    (looping,) = failure(SAMPLES[2], AgentLoops("ls, ls, ls", 0.5))
+    assert isinstance(limited, answers.QueryFailed)
+    assert isinstance(broke, answers.ReportFailed)
+    assert isinstance(looping, answers.QueryFailed)
+    assert limited.throttled_until == until
+    assert str(limited.throttled_until) == "2026-11-15 06:00:00+00:00"
+    assert (limited.over_budget, broke.over_budget, looping.looping, looping.over_budget) == (False, True, True, False)
+
+
+def test_a_turn_is_paid_for_also_where_its_answer_cannot_be_kept() -> None:
+    (said,) = failure(SAMPLES[2], ProgramFailed("too large"), cost_usd=0.5)
     assert isinstance(said, answers.QueryFailed)
     assert said.cost_usd == 0.5
 

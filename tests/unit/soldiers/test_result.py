@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from kingdom.soldiers.agent import AgentFailed, Answered, Asked
-from kingdom.soldiers.result import RESULT, as_reported, forget_refusal, read_result
+from kingdom.soldiers.result import as_reported, forget_refusal, read_result
+from kingdom.soldiers.voice.report import RESULT
 
 ANSWERED = Answered("done", 0.5)
 

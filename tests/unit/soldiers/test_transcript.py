@@ -1,8 +1,24 @@
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kingdom.soldiers.transcript import append_entry, read_entries, read_page
+from kingdom.soldiers.agent import Answered, Asked, Petitioned, Said, Spent, ToolCalled, Update
+from kingdom.soldiers.redaction import REDACTED, Redaction
+from kingdom.soldiers.transcript import (
+    Entry,
+    append_entry,
+    entry_of,
+    inspected,
+    read_entries,
+    read_page,
+    tail_offset,
+)
+from kingdom.workflow.model.answers import Finding
+
+TURN = "wf-1-w1-t1#1"
 
 
 @pytest.fixture
@@ -14,7 +30,7 @@ def path(tmp_path: Path) -> Path:
 def test_entries_come_back_in_their_order(path: Path, *, durable: bool) -> None:
     for number in range(3):
         append_entry(path, {"n": number, "text": "zwölf\nlines"}, durable=durable)
-    assert read_entries(path) == [{"n": number, "text": "zwölf\nlines"} for number in range(3)]
+    assert timeless(read_entries(path)) == [{"n": number, "text": "zwölf\nlines"} for number in range(3)]
 
 
 def test_a_reader_goes_on_at_its_offset(path: Path) -> None:
@@ -22,21 +38,21 @@ def test_a_reader_goes_on_at_its_offset(path: Path) -> None:
     first = read_page(path)
     append_entry(path, {"n": 2})
     second = read_page(path, first.next_offset)
-    assert (first.entries, second.entries) == ([{"n": 1}], [{"n": 2}])
+    assert (timeless(first.entries), timeless(second.entries)) == ([{"n": 1}], [{"n": 2}])
     assert read_page(path, second.next_offset).entries == []
 
 
 def test_a_page_ends_after_about_as_much_as_was_asked_for(path: Path) -> None:
     for number in range(10):
         append_entry(path, {"n": number, "text": "x" * 100})
-    page = read_page(path, at_most=150)
+    page = read_page(path, at_most=200)
     assert [entry["n"] for entry in page.entries] == [0, 1]
     assert [entry["n"] for entry in read_page(path, page.next_offset).entries] == list(range(2, 10))
 
 
 def test_an_entry_longer_than_a_page_is_read_whole(path: Path) -> None:
     append_entry(path, {"text": "x" * 1000})
-    assert read_page(path, at_most=10).entries == [{"text": "x" * 1000}]
+    assert timeless(read_page(path, at_most=10).entries) == [{"text": "x" * 1000}]
 
 
 def test_a_line_that_is_still_being_written_is_left_for_later(path: Path) -> None:
@@ -55,7 +71,7 @@ def test_a_torn_line_does_not_swallow_the_next(path: Path) -> None:
     with path.open("ab") as file:
         file.write(b'{"n": 2, "te')
     append_entry(path, {"n": 3})
-    assert read_entries(path) == [{"n": 1}, {"n": 3}]
+    assert timeless(read_entries(path)) == [{"n": 1}, {"n": 3}]
 
 
 @pytest.mark.parametrize("line", [b"[1]\n", b"\xff\xfe\n", b'{"text": "\xff"}\n', b"\n", b"nonsense\n"])
@@ -67,3 +83,73 @@ def test_a_line_that_holds_no_entry_is_passed_over(path: Path, line: bytes) -> N
 def test_a_missing_transcript_is_missing(path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         read_entries(path)
+
+
+def test_every_entry_tells_when_it_was_written(path: Path) -> None:
+    before = datetime.now(UTC)
+    append_entry(path, {"type": "noted", "text": "hello"})
+    (entry,) = read_entries(path)
+    assert before - timedelta(seconds=1) <= datetime.fromisoformat(entry["at"]) <= datetime.now(UTC)
+
+
+def test_no_secret_reaches_the_file(path: Path) -> None:
+    token = f"ghp_{'a1B2' * 9}"
+    redaction = Redaction(["open-sesame"])
+    append_entry(path, {"type": "tool", "tool": "Bash", "detail": f"echo {token} open-sesame"}, redaction=redaction)
+    append_entry(path, {"type": "petition", "kind": "github.comment", "body": {"text": [token]}})
+    first, second = read_entries(path)
+    assert first["detail"] == f"echo {REDACTED} {REDACTED}"
+    assert second["body"] == {"text": [REDACTED]}
+    assert token not in path.read_text()
+
+
+@pytest.mark.parametrize("size", [1, 40, 41, 42, 80, 1000])
+def test_the_tail_begins_with_a_whole_line(path: Path, size: int) -> None:
+    path.write_bytes(b"".join(b'{"n": %d, "text": "%s"}\n' % (number, b"x" * 20) for number in range(9)))
+    offset = tail_offset(path, size)
+    read = [entry["n"] for entry in read_page(path, offset).entries]
+    assert read == list(range(9))[9 - len(read) :]
+    assert path.stat().st_size - offset <= size
+    assert offset == 0 or len(read) == size // (path.stat().st_size // 9)
+
+
+@pytest.mark.parametrize(
+    ("update", "entry"),
+    [
+        (Said("hello"), {"type": "said", "text": "hello"}),
+        (ToolCalled("Bash", "make"), {"type": "tool", "tool": "Bash", "detail": "make"}),
+        (Spent(0.5), {"type": "spent", "costUsd": 0.5}),
+        (Petitioned("jira.comment", {"a": 1}), {"type": "petition", "kind": "jira.comment", "body": {"a": 1}}),
+        (Answered("done", 1.0), {"type": "answered", "answer": "done", "costUsd": 1.0}),
+        (Asked("Why?", ("a", "b"), 0.1), {"type": "asked", "question": "Why?", "choices": ("a", "b"), "costUsd": 0.1}),
+    ],
+)
+def test_an_update_has_an_entry(update: Update, entry: dict[str, Any]) -> None:
+    assert entry_of(update, TURN) == {"prompt": TURN, **entry}
+
+
+@pytest.mark.parametrize(
+    ("entries", "finding"),
+    [
+        ([], Finding.ABSENT),
+        ([{"type": "prompt", "prompt": "another#1", "text": "x"}], Finding.ABSENT),
+        ([{"type": "prompt", "prompt": TURN, "text": "x"}], Finding.UNFINISHED),
+        ([{"type": "prompt", "prompt": TURN}, entry_of(Asked("?", (), 0.2), TURN)], Finding.UNFINISHED),
+        ([{"type": "prompt", "prompt": TURN}, {"type": "interrupted", "prompt": TURN}], Finding.UNFINISHED),
+        ([{"type": "prompt", "prompt": TURN}, entry_of(Answered("yes", 0.3), TURN)], Finding.ANSWERED),
+    ],
+)
+def test_what_became_of_a_prompt_is_read_from_its_entries(entries: list[Entry], finding: Finding) -> None:
+    assert inspected(entries, TURN).finding is finding
+
+
+def test_an_inspection_tells_the_answer_its_cost_and_every_petition() -> None:
+    petitions = (Petitioned("jira.comment", {"n": 1}), Petitioned("jira.comment", {"n": 2}))
+    updates: Sequence[Update] = (petitions[0], Spent(0.25), petitions[1], Answered("yes", 0.5))
+    found = inspected([entry_of(update, TURN) for update in updates], TURN)
+    assert (found.text, found.cost_usd, found.petitions) == ("yes", 0.5, petitions)
+
+
+def timeless(entries: list[Entry]) -> list[Entry]:
+    """Return entries without their times."""
+    return [{name: value for name, value in entry.items() if name != "at"} for entry in entries]

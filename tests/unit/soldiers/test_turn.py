@@ -1,12 +1,30 @@
 """One turn of an agent: what is told on the way, how it ends, and what happens when its time is over."""
 
+import asyncio
 import time
-from datetime import timedelta
+from collections.abc import AsyncGenerator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from kingdom.soldiers.agent import AgentFailed, Answered, Asked, Petitioned, Prompt, Said, Update
+from kingdom.soldiers.agent import (
+    Agent,
+    AgentFailed,
+    AgentGone,
+    Answered,
+    Asked,
+    BudgetSpent,
+    Petitioned,
+    Prompt,
+    Said,
+    Spent,
+    TurnTooLong,
+    Update,
+    UsageLimited,
+)
+from kingdom.soldiers.limits import LOOP_LENGTH, AgentLoops
+from kingdom.soldiers.transcript import read_entries
 from kingdom.soldiers.turn import take_turn
 from tests.fakes.instant_agent import InstantAgent, InstantAgents
 from tests.fakes.scripts import scripted
@@ -75,3 +93,126 @@ async def test_an_agent_that_keeps_saying_things_has_no_more_time_than_its_query
     limit = timedelta(seconds=0.2)
     with pytest.raises(AgentFailed, match=r"no answer within 0\.2 s"):
         await take_turn(await an_agent(tmp_path), talking, limit, lambda _: None, idle_limit=LONG)
+
+
+async def test_a_turn_that_took_too_long_tells_what_it_had_cost(tmp_path: Path) -> None:
+    agent = await an_agent(tmp_path)
+    text = scripted({"cost": 0.5}, {"say": "well"}, {"hang": True})
+    with pytest.raises(TurnTooLong) as caught:
+        await take_turn(agent, Prompt(id="t1#1", text=text), LONG, lambda _: None, idle_limit=SHORT)
+    assert caught.value.cost_usd == 0.5
+
+
+class LateBiller(Agent):
+    """An agent that hangs, and tells only at the end of its turn what that has cost."""
+
+    session, pid = "late", None
+
+    def __init__(self, end: Answered | AgentFailed) -> None:
+        self._interrupted = asyncio.Event()
+        self._end = end
+
+    async def send(self, prompt: Prompt) -> AsyncGenerator[Update, None]:
+        yield Said(f"I begin with {prompt.id}")
+        await self._interrupted.wait()
+        yield Said("I was interrupted")
+        if isinstance(self._end, AgentFailed):
+            raise self._end
+        yield self._end
+
+    async def interrupt(self) -> None:
+        self._interrupted.set()
+
+    async def stop(self, grace: timedelta) -> None:
+        """Be gone already."""
+
+    async def ended(self) -> str:
+        return "it never ran"
+
+
+@pytest.mark.parametrize(("limit", "idle_limit"), [(SHORT, LONG), (LONG, SHORT)], ids=["time", "silence"])
+async def test_a_turn_that_took_too_long_is_interrupted_and_heard_to_its_end(
+    limit: timedelta, idle_limit: timedelta
+) -> None:
+    told: list[Update] = []
+    agent = LateBiller(AgentFailed("the turn was interrupted", 0.75))
+    with pytest.raises(TurnTooLong) as caught:
+        await take_turn(agent, Prompt(id="t1#1", text=""), limit, told.append, idle_limit=idle_limit)
+    assert caught.value.cost_usd == 0.75
+    assert told == [Said("I begin with t1#1"), Said("I was interrupted")]
+
+
+async def test_an_answer_that_comes_when_the_time_is_over_is_taken() -> None:
+    answer = Answered("just in time", 0.75)
+    assert await take_turn(LateBiller(answer), Prompt(id="t1#1", text=""), SHORT, lambda _: None) == answer
+
+
+async def test_a_turn_that_has_cost_what_it_may_is_interrupted_and_its_session_goes_on_later(tmp_path: Path) -> None:
+    agent = await an_agent(tmp_path)
+    text = scripted({"cost": 0.5}, {"cost": 0.75}, {"wait_for": "money"}, {"write": "late"}, {"answer": "well"})
+    with pytest.raises(BudgetSpent, match=r"has cost \$1.25, and \$1 were left") as caught:
+        await take_turn(agent, Prompt(id="t1#1", text=text, budget_usd=1.0), LONG, lambda _: None)
+    assert caught.value.cost_usd == 1.25
+    assert not (tmp_path / "late").exists()
+    (tmp_path / "money").touch()
+    ended = await take_turn(agent, Prompt(id="t1#2", text=text, continues=True), LONG, lambda _: None)
+    assert ended == Answered("well", 0.0)
+
+
+async def test_a_turn_may_cost_less_than_its_budget(tmp_path: Path) -> None:
+    text = scripted({"cost": 0.5}, {"answer": "cheap"})
+    ended = await take_turn(
+        await an_agent(tmp_path), Prompt(id="t1#1", text=text, budget_usd=0.6), LONG, lambda _: None
+    )
+    assert ended == Answered("cheap", 0.5)
+
+
+async def test_an_agent_that_ends_tells_what_its_turn_had_cost(tmp_path: Path) -> None:
+    text = scripted({"cost": 0.5}, {"crash": 3})
+    with pytest.raises(AgentGone) as caught:
+        await take_turn(await an_agent(tmp_path), Prompt(id="t1#1", text=text), LONG, lambda _: None)
+    assert caught.value.cost_usd == 0.5
+
+
+async def test_a_limit_of_the_vendor_is_passed_on_and_the_script_goes_on_behind_it(tmp_path: Path) -> None:
+    agent = await an_agent(tmp_path)
+    text = scripted({"cost": 0.5}, {"usage_limit": 3600}, {"answer": "at last"})
+    with pytest.raises(UsageLimited, match="usage limit reached") as caught:
+        await take_turn(agent, Prompt(id="t1#1", text=text), LONG, lambda _: None)
+    assert caught.value.cost_usd == 0.5
+    assert timedelta(minutes=59) < caught.value.until - datetime.now(UTC) <= timedelta(hours=1)
+    ended = await take_turn(agent, Prompt(id="t1#2", text=text, continues=True), LONG, lambda _: None)
+    assert ended == Answered("at last", 0.0)
+
+
+def circling(times: int, *more: dict[str, object]) -> str:
+    """Return a script that does the same again and again, slowly enough to be interrupted each time."""
+    return scripted({"cost": 0.25}, *[{"run": "sleep 0.1"}] * times, *more)
+
+
+async def test_an_agent_in_circles_is_told_so_and_goes_on(tmp_path: Path) -> None:
+    told: list[Update] = []
+    agent = await an_agent(tmp_path)
+    text = circling(LOOP_LENGTH, {"cost": 0.5}, {"answer": "out"})
+    ended = await take_turn(agent, Prompt(id="t1#1", text=text), LONG, told.append)
+    assert ended == Answered("out", 0.75)
+    assert [update for update in told if isinstance(update, Spent)] == [Spent(0.25), Spent(0.75)]
+    prompts = [entry["text"] for entry in read_entries(tmp_path / "soldier-1.json") if "text" in entry]
+    assert prompts[1].startswith(f"You called run {LOOP_LENGTH} times in a row with the same input: sleep 0.1\n")
+
+
+async def test_an_agent_that_goes_on_in_circles_fails_its_turn(tmp_path: Path) -> None:
+    agent = await an_agent(tmp_path)
+    with pytest.raises(AgentLoops, match=f"the agent called run {LOOP_LENGTH} times in a row") as caught:
+        await take_turn(agent, Prompt(id="t1#1", text=circling(3 * LOOP_LENGTH)), LONG, lambda _: None)
+    assert caught.value.cost_usd == 0.25
+
+
+async def test_what_is_spent_over_all_prompts_of_a_turn_is_bounded(tmp_path: Path) -> None:
+    agent = await an_agent(tmp_path)
+    text = circling(LOOP_LENGTH, {"cost": 0.5}, {"wait_for": "never"})
+    with pytest.raises(BudgetSpent) as caught:
+        await take_turn(agent, Prompt(id="t1#1", text=text, budget_usd=0.7), LONG, lambda _: None)
+    assert caught.value.cost_usd == 0.75
+    found = await InstantAgents().inspect(a_launch(tmp_path), "t1#1")
+    assert found.cost_usd == 0.75

@@ -19,6 +19,7 @@ from kingdom.soldiers.agent import (
     Spent,
     TurnFailed,
     Update,
+    UsageLimited,
 )
 from kingdom.soldiers.process import Program, described, start_program
 from kingdom.soldiers.scripted import wire
@@ -52,7 +53,9 @@ class ScriptedAgents(AgentClient):
             cwd=launch.work_space,
             environment=launch.environment,
             errors=launch.errors,
+            redaction=launch.redaction,
             contained=self._contained,
+            sandbox=launch.sandbox,
         )
         agent = ScriptedAgent(program)
         try:
@@ -143,6 +146,8 @@ class ScriptedAgent(Agent):
             # An earlier turn to which nobody listens any more may still have had something to say.
             if message.prompt_id != prompt_id:
                 continue
+            if isinstance(message, wire.Failed) and message.until:
+                raise UsageLimited(message.reason, message.until, message.cost_usd)
             if isinstance(message, wire.Failed):
                 raise AgentFailed(message.reason, message.cost_usd)
             return message.update

@@ -92,11 +92,14 @@ def recalled(entries: Iterable[Entry]) -> Memory:
 
 def inspected(entries: Iterable[Entry], prompt_id: str) -> Inspection:
     """Return what a transcript tells about one prompt; one that ended with a question is not finished."""
-    finding, text, cost = Finding.ABSENT, "", 0.0
+    finding, text, cost, cost_before = Finding.ABSENT, "", 0.0, 0.0
     petitions: list[Petitioned] = []
     for entry in entries:
         if entry.get("prompt") != prompt_id:
             continue
+        if "text" in entry:
+            # The agent was interrupted and prompted again about the same.
+            cost_before, cost = cost_before + cost, 0.0
         cost = entry.get("costUsd", cost)
         if "answer" in entry:
             finding, text = Finding.ANSWERED, entry["answer"]
@@ -105,7 +108,7 @@ def inspected(entries: Iterable[Entry], prompt_id: str) -> Inspection:
         does = entry.get("does", {})
         if "step" in entry and "petition" in does:
             petitions.append(Petitioned(does["petition"], does.get("body", {})))
-    return Inspection(finding=finding, text=text, cost_usd=cost, petitions=tuple(petitions))
+    return Inspection(finding=finding, text=text, cost_usd=cost_before + cost, petitions=tuple(petitions))
 
 
 def _attempted(prompt_id: str) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from kingdom.soldiers.agent import AgentFailed, AgentGone, Prompt
+from kingdom.soldiers.agent import AgentFailed, AgentGone, Prompt, UsageLimited
 from kingdom.soldiers.scripted import wire
 from kingdom.soldiers.scripted.session import Session, open_session
 from kingdom.soldiers.scripted.turn import Body, Turn
@@ -53,7 +53,8 @@ class ScriptedProgram:
                 async for update in updates:
                     _say(wire.Happened(prompt.id, update))
         except AgentFailed as failure:
-            _say(wire.Failed(prompt.id, failure.reason, turn.cost_usd))
+            until = failure.until if isinstance(failure, UsageLimited) else None
+            _say(wire.Failed(prompt.id, failure.reason, turn.cost_usd, until))
         except asyncio.CancelledError:
             _say(wire.Failed(prompt.id, _INTERRUPTED, turn.cost_usd))
 

@@ -22,7 +22,7 @@ _FENCE = re.compile(
 )
 _SHOWN = 120
 # Where the reply of a person may stand: it is foreign text and has no say in paths and commands.
-_TEXTS = frozenset({"text", "say", "stream", "answer", "ask", "body", "report", "fail"})
+_TEXTS = frozenset({"text", "say", "stream", "answer", "ask", "body", "result", "remember", "report", "fail"})
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -90,6 +90,18 @@ class Petition(Step, frozen=True):
     body: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
+class Result(Step, frozen=True):
+    """Report how the work ended, with the arguments of the tool `report_result`."""
+
+    result: dict[str, Any]
+
+
+class Remember(Step, frozen=True):
+    """Keep a sentence for those who come later, with the arguments of the tool `remember`."""
+
+    remember: dict[str, Any]
+
+
 class Report(Step, frozen=True):
     """Choose the text that answers the next prompt without a script."""
 
@@ -114,6 +126,12 @@ class Fail(Step, frozen=True):
     fail: str
 
 
+class UsageLimit(Step, frozen=True):
+    """Fail the turn as an agent does whose vendor lets it do nothing for so many seconds; then the script goes on."""
+
+    usage_limit: float
+
+
 class Hang(Step, frozen=True):
     """Do nothing for ever; a `deaf` agent also hears nothing and only a kill ends it."""
 
@@ -135,10 +153,13 @@ KINDS: dict[str, type[Step]] = {
     "answer": Answer,
     "ask": Ask,
     "petition": Petition,
+    "result": Result,
+    "remember": Remember,
     "report": Report,
     "cost": Cost,
     "wait_for": WaitFor,
     "fail": Fail,
+    "usage_limit": UsageLimit,
     "hang": Hang,
     "crash": Crash,
 }

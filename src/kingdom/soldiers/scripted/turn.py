@@ -9,10 +9,14 @@ from asyncio.subprocess import DEVNULL
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from kingdom.clock import utc_now
+from kingdom.errors import MalformedEvent
 from kingdom.soldiers.agent import (
     AgentFailed,
     Answered,
@@ -23,10 +27,13 @@ from kingdom.soldiers.agent import (
     Spent,
     ToolCalled,
     Update,
+    UsageLimited,
 )
 from kingdom.soldiers.scripted import script
 from kingdom.soldiers.scripted.memory import DEFAULT_ANSWER, Unfinished
 from kingdom.soldiers.scripted.session import Session
+from kingdom.soldiers.voice.calls import Remember, ReportResult, read_call
+from kingdom.soldiers.voice.report import add_memory, write_report
 
 _POLL_SECONDS = 0.01
 _OUTPUT_TAIL = 4000
@@ -67,7 +74,8 @@ class Turn:
                 self._note(answer=last.text)
         except AgentFailed as failure:
             self._note(failed=failure.reason)
-            raise AgentFailed(failure.reason, self.cost_usd) from failure
+            failure.cost_usd = self.cost_usd
+            raise
         except (asyncio.CancelledError, GeneratorExit):
             self._note(failed="interrupted")
             raise
@@ -96,9 +104,11 @@ class Turn:
                 self._note(begun=number, does=msgspec.to_builtins(written))
             step = written.with_reply(memory.reply)
             self._output = ""
-            if isinstance(step, script.Ask | script.Petition):
+            if isinstance(step, script.Ask | script.Petition | script.UsageLimit):
                 # Noted first: what somebody else may act upon is told once at most, and found in the transcript.
                 self._note(step=number, does=msgspec.to_builtins(step))
+                if isinstance(step, script.UsageLimit):
+                    raise UsageLimited("usage limit reached", utc_now() + timedelta(seconds=step.usage_limit))
                 if isinstance(step, script.Ask):
                     yield Asked(step.ask, step.choices, self.cost_usd)
                     return
@@ -130,6 +140,12 @@ class Turn:
             case script.Run(run=command, may_fail=may_fail):
                 yield ToolCalled("run", command)
                 await self._run(command, may_fail=may_fail)
+            case script.Result(result=arguments):
+                yield ToolCalled("report_result", str(arguments.get("summary", "")))
+                self._report_or_remember("report_result", arguments)
+            case script.Remember(remember=arguments):
+                yield ToolCalled("remember", str(arguments.get("text", "")))
+                self._report_or_remember("remember", arguments)
             case _:
                 await self._wait_or_end(step)
 
@@ -181,6 +197,16 @@ class Turn:
                 file.write(text)
         except OSError as error:
             raise AgentFailed(f"{path} could not be written: {error}") from error
+
+    def _report_or_remember(self, tool: str, arguments: Mapping[str, Any]) -> None:
+        try:
+            match read_call(tool, arguments):
+                case ReportResult() as report:
+                    write_report(self._body.work_space, report)
+                case Remember() as memory:
+                    add_memory(self._body.work_space, memory)
+        except (MalformedEvent, OSError) as error:
+            raise AgentFailed(str(error)) from error
 
     def _exists(self, path: str) -> bool:
         return (self._body.work_space / path).exists()

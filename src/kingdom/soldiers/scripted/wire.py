@@ -1,5 +1,7 @@
 """The lines that a scripted agent and its client exchange: one tagged JSON object each."""
 
+from datetime import datetime
+
 import msgspec
 
 from kingdom.soldiers.agent import Prompt, Update
@@ -40,11 +42,12 @@ class Happened(msgspec.Struct, frozen=True, tag=True):
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
-    """From the agent: a turn failed."""
+    """From the agent: a turn failed; `until` where its vendor lets it do nothing before."""
 
     prompt_id: str
     reason: str
     cost_usd: float
+    until: datetime | None = None
 
 
 encode = msgspec.json.encode

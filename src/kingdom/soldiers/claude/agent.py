@@ -1,0 +1,320 @@
+"""Claude Code as an agent that runs: what the SDK hears of it becomes updates, and an end that can be trusted."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from claude_agent_sdk import (
+    AssistantMessage,
+    ClaudeAgentOptions,
+    ClaudeSDKClient,
+    ClaudeSDKError,
+    CLIConnectionError,
+    HookMatcher,
+    Message,
+    RateLimitEvent,
+    ResultMessage,
+    SystemMessage,
+    UserMessage,
+)
+
+from kingdom.soldiers.agent import (
+    Agent,
+    AgentFailed,
+    AgentGone,
+    Answered,
+    Asked,
+    Launch,
+    Prompt,
+    Update,
+)
+from kingdom.soldiers.claude.command import mcp_servers
+from kingdom.soldiers.claude.house import ASKS, house_server
+from kingdom.soldiers.claude.memory import SYNTHETIC, OwnRecord, Past, own_transcript
+from kingdom.soldiers.claude.messages import INTERRUPTED, end_of, outputs_in, updates_in
+from kingdom.soldiers.claude.transport import ProgramTransport
+from kingdom.soldiers.claude.turn import Turn
+from kingdom.soldiers.notebook import Notebook
+from kingdom.soldiers.process import Program, described
+from kingdom.soldiers.voice.voice import SERVER, Question
+
+# An interrupt that comes before the agent has begun with the prompt is not heeded, so it is repeated.
+_INSISTING_SECONDS = 0.2
+_INSISTING_LIMIT = timedelta(seconds=30)
+_MCP_SECONDS = 30.0
+# Claude Code writes down what it does within a tenth of a second.
+_RECORD_SECONDS = 1.0
+_POLL_SECONDS = 0.01
+
+
+class ClaudeAgent(Agent):
+    """An agent whose process runs; `comes_up` makes it take prompts."""
+
+    def __init__(self, program: Program, launch: Launch, notebook: Notebook[Past]) -> None:
+        self.session = notebook.past.session
+        self.pid = program.pid
+        self._program = program
+        self._launch = launch
+        self._notebook = notebook
+        self._transport = ProgramTransport(program)
+        self._client = ClaudeSDKClient(self._options(), self._transport)
+        self._record = OwnRecord(launch.environment, self.session)
+        self._session_usd = 0.0
+        # The turn that somebody listens to, and the one that the agent is at: after an interrupt they may differ.
+        self._listened: Turn | None = None
+        self._turn: Turn | None = None
+        self._stopping = False
+        self._listening: asyncio.Task[None] | None = None
+
+    async def comes_up(self) -> None:
+        """Wait until the agent takes prompts; raises AgentGone if it does not."""
+        try:
+            await self._client.connect()
+        except Exception as error:
+            await self._program.kill()
+            raise AgentGone(f"Claude Code did not come up: {await self.ended()}") from error
+        self._transport.introduced = True
+        await self._connect_servers()
+        await self._count_cost()
+        self._notebook.write(
+            {"type": "session", "session": self.session, "model": self._launch.model, "agent": "claude"}, durable=True
+        )
+        self._listening = asyncio.create_task(self._listen(), name=f"claude {self.pid}")
+
+    async def send(self, prompt: Prompt) -> AsyncGenerator[Update, None]:
+        """Yield the updates of the turn as they come."""
+        if self._listened is not None:
+            busy = self._listened.prompt.id
+            raise AgentFailed(f"prompt {prompt.id} is refused: the agent is busy with {busy}; wait for its end")
+        turn = self._listened = Turn(prompt, self._notebook)
+        try:
+            if self._turn is not None:
+                # Nobody listens to it any more, but it must be over: the agent would take both prompts for one.
+                await self._turn.over.wait()
+            if self._stopping:
+                raise AgentGone(await self.ended())
+            self._turn = turn
+            await self._begin_or_leave(turn)
+            while self._listened is turn:
+                update = await turn.next()
+                if isinstance(update, Answered | Asked):
+                    self._listened = None
+                yield update
+        finally:
+            if self._listened is turn:
+                self._listened = None
+            if self._turn is turn and not turn.over.is_set():
+                self._interrupt(turn)
+
+    async def interrupt(self) -> None:
+        """Tell the agent to end its turn."""
+        if self._listened is not None:
+            self._interrupt(self._listened)
+
+    async def stop(self, grace: timedelta) -> None:
+        """Wait for the end of the turn, end the input of the agent, wait for its end, then kill it."""
+        self._stopping = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(grace.total_seconds()):
+                if self._turn is not None:
+                    await self._turn.over.wait()
+                self._program.close_input()
+                await self._program.wait()
+        await self._program.kill()
+        if self._listening is None:
+            await self._client.disconnect()
+            return
+        insisting = self._turn.insisting if self._turn else None
+        await asyncio.wait([self._listening, *([insisting] if insisting else [])])
+
+    async def ended(self) -> str:
+        """Wait for the end of the process and return its exit code with its last words."""
+        how = described(await self._program.wait())
+        words = await asyncio.to_thread(self._program.last_words)
+        return f"{how}; its last words: {words}" if words else how
+
+    def _options(self) -> ClaudeAgentOptions:
+        voice = self._launch.voice
+        return ClaudeAgentOptions(
+            mcp_servers={} if voice is None else {SERVER: house_server(voice)},
+            hooks={
+                "PreToolUse": [HookMatcher(hooks=[self._before_tool])],
+                "PostToolUse": [HookMatcher(matcher=ASKS, hooks=[self._after_question])],
+            },
+            # Prompts carry foreign text: no command and no path in it is to be followed.
+            verbatim_prompts=True,
+        )
+
+    async def _connect_servers(self) -> None:
+        servers = mcp_servers(self._launch)
+        if not servers:
+            return
+        answer = await self._transport.request("mcp_set_servers", within=_MCP_SECONDS, servers=servers)
+        errors = {"all of them": "no answer"} if answer is None else answer.get("errors") or {}
+        if errors:
+            await self._program.kill()
+            wrong = "; ".join(f"{name}: {error}" for name, error in errors.items())
+            raise AgentGone(
+                f"Claude Code could not use its MCP servers: {wrong}; see whether they run, or leave them out"
+            )
+
+    async def _begin_or_leave(self, turn: Turn) -> None:
+        try:
+            await self._begin(turn)
+        except BaseException as error:
+            # The agent has not heard of it.
+            turn.over.set()
+            if isinstance(error, OSError):
+                raise AgentFailed(f"the prompt could not be written down, so it was not sent: {error}") from error
+            raise
+
+    async def _begin(self, turn: Turn) -> None:
+        """Note the prompt, then send it; one that waits for a reply which has not come is answered at once."""
+        prompt, past, launch = turn.prompt, self._notebook.past, self._launch
+        turn.before_usd = self._session_usd
+        question = past.question_again(prompt)
+        if question is not None and past.unfinished is not None:
+            text, prompt_uuid = past.unfinished.sent, past.unfinished.uuid
+        else:
+            own = own_transcript(launch.environment, self.session)
+            text, prompt_uuid = await asyncio.to_thread(past.text_for, prompt, own), str(uuid.uuid4())
+        turn.note(
+            "prompt",
+            durable=True,
+            text=prompt.text,
+            reply=prompt.reply,
+            continues=prompt.continues,
+            uuid=prompt_uuid,
+            **({} if text == prompt.text else {"sent": text}),
+        )
+        if turn.interrupted:
+            turn.end(AgentFailed(INTERRUPTED))
+        elif question is not None:
+            turn.end(Asked(question.text, question.choices, 0.0))
+        else:
+            if launch.voice is not None:
+                launch.voice.begin(prompt.id, turn.petition)
+            await self._client.query(_message(text, prompt_uuid))
+
+    def _interrupt(self, turn: Turn) -> None:
+        turn.interrupted = True
+        if turn.insisting is None:
+            turn.insisting = asyncio.create_task(self._insist(turn), name=f"interrupt of claude {self.pid}")
+
+    async def _insist(self, turn: Turn) -> None:
+        """Interrupt a turn until it is over; an agent that does not care is killed."""
+        try:
+            async with asyncio.timeout(_INSISTING_LIMIT.total_seconds()):
+                while not turn.over.is_set():
+                    if self._turn is turn:
+                        await self._transport.request("interrupt")
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(turn.over.wait(), _INSISTING_SECONDS)
+        except TimeoutError:
+            await self._program.kill()
+
+    async def _before_tool(self, used: Any, call: str | None, _context: Any) -> Any:
+        """Count the cost before each tool; none is used in a turn that is to end."""
+        turn = self._turn
+        if turn is None or turn.over.is_set():
+            return _refusal("nothing is asked of you at the moment")
+        await self._count_cost(turn)
+        # Those whom the agent has sent for keep records of their own.
+        if call and not used.get("agent_id"):
+            await self._until_recorded(call)
+        if turn.budget_spent:
+            return _refusal("the budget is spent")
+        return _refusal(INTERRUPTED) if turn.interrupted else {}
+
+    async def _until_recorded(self, call: str) -> None:
+        """Wait until a killed agent would know of all that it has done before this call of a tool."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_RECORD_SECONDS):
+                while not self._record.tells_of(call):  # noqa: ASYNC110 - the file is written by somebody else
+                    await asyncio.sleep(_POLL_SECONDS)
+
+    async def _after_question(self, _input: Any, _tool: str | None, _context: Any) -> Any:
+        return {"continue_": False, "stopReason": "a person was asked"}
+
+    async def _count_cost(self, turn: Turn | None = None) -> None:
+        usage = await self._transport.request("get_usage", skip_behaviors=True)
+        match usage:
+            case {"session": {"total_cost_usd": int() | float() as total}}:
+                self._session_usd = total
+        if turn is not None:
+            turn.spend(self._session_usd)
+
+    async def _listen(self) -> None:
+        """Hear what the agent says until it is gone; nothing must wait for somebody to listen."""
+        trouble = ""
+        try:
+            await self._hear_all()
+        except OSError as error:
+            trouble = f"; it was ended because its transcript could not be written: {error}"
+        finally:
+            self._stopping = True
+            await self._program.kill()
+            why = f"{await self.ended()}{trouble}"
+            with suppress(OSError):
+                self._notebook.write({"type": "ended", "reason": why}, durable=False)
+            if self._turn is not None and not self._turn.over.is_set():
+                self._hush()
+                self._turn.end(AgentGone(why, self._turn.cost_usd))
+            await self._client.disconnect()
+
+    async def _hear_all(self) -> None:
+        while True:
+            try:
+                async for message in self._client.receive_messages():
+                    self._hear(message)
+            except CLIConnectionError:
+                return
+            except ClaudeSDKError:
+                # The SDK does not know this kind of message yet: so it is none that counts here.
+                continue
+            return
+
+    def _hear(self, message: Message) -> None:
+        turn = self._turn
+        match message:
+            case ResultMessage():
+                self._session_usd = message.total_cost_usd or self._session_usd
+                # What the agent does of its own accord has an origin, and is no answer to a prompt.
+                if turn is not None and not turn.over.is_set() and message.origin is None:
+                    turn.spend(self._session_usd)
+                    turn.end(end_of(turn, message, self._hush()), message.usage)
+            case _ if turn is None or turn.over.is_set():
+                return
+            case RateLimitEvent(rate_limit_info=limit) if limit.status == "rejected" and limit.resets_at:
+                turn.limited_until = datetime.fromtimestamp(limit.resets_at, UTC)
+            case AssistantMessage(error=None, model=model) if model != SYNTHETIC:
+                for update, fields in updates_in(message, self._launch.work_space):
+                    turn.tell(update, **fields)
+            case UserMessage(content=list(blocks)):
+                for output in outputs_in(blocks):
+                    turn.note("output", **output)
+            case SystemMessage(subtype="api_retry", data=data):
+                turn.note("noted", text=f"the model is asked again: {data.get('error')}")
+                turn.give_sign_of_life()
+
+    def _hush(self) -> Question | None:
+        """Listen to the voice of the agent no more; return what it asked."""
+        return self._launch.voice.end() if self._launch.voice else None
+
+
+def _refusal(reason: str) -> dict[str, Any]:
+    """Return what keeps a tool from being used, and the turn from going on."""
+    denied = {"hookEventName": "PreToolUse", "permissionDecision": "deny", "permissionDecisionReason": reason}
+    return {"continue_": False, "stopReason": reason, "hookSpecificOutput": denied}
+
+
+async def _message(text: str, prompt_uuid: str) -> AsyncIterator[dict[str, Any]]:
+    yield {
+        "type": "user",
+        "message": {"role": "user", "content": text},
+        "parent_tool_use_id": None,
+        "uuid": prompt_uuid,
+    }

@@ -1,0 +1,73 @@
+"""What the messages of Claude Code mean: updates of a turn, and how it ended."""
+
+import json
+import zlib
+from collections.abc import Iterable, Iterator
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+from claude_agent_sdk import AssistantMessage, ContentBlock, ResultMessage, TextBlock, ToolResultBlock, ToolUseBlock
+
+from kingdom.clock import utc_now
+from kingdom.soldiers.agent import AgentFailed, Answered, Asked, BudgetSpent, Said, ToolCalled, Update, UsageLimited
+from kingdom.soldiers.claude.turn import End, Turn
+from kingdom.soldiers.claude.usage_limit import limited_until
+from kingdom.soldiers.voice.voice import Question
+
+INTERRUPTED = "the turn was interrupted"
+# Why a turn ended that a hook did not let go on.
+_STOPPED = "hook_stopped"
+_DETAIL_MAX = 200
+_OUTPUT_MAX = 4000
+
+
+def updates_in(message: AssistantMessage, work_space: Path) -> Iterator[tuple[Update, dict[str, Any]]]:
+    """Yield what a message tells, and what else the transcript shall have of it."""
+    for block in message.content:
+        match block:
+            case TextBlock(text=text) if text:
+                yield Said(text), {}
+            case ToolUseBlock(id=call, name=tool, input=used_with):
+                yield ToolCalled(tool, _detail(used_with, work_space)), {"call": call}
+
+
+def outputs_in(blocks: Iterable[ContentBlock]) -> Iterator[dict[str, Any]]:
+    """Yield what tools have answered, as the transcript shall have it."""
+    for block in blocks:
+        if isinstance(block, ToolResultBlock):
+            parts = block.content if isinstance(block.content, list) else [{"text": block.content or ""}]
+            text = "\n".join(str(part.get("text", "")) for part in parts)
+            yield {"call": block.tool_use_id, "text": text[:_OUTPUT_MAX], "isError": bool(block.is_error)}
+
+
+def end_of(turn: Turn, result: ResultMessage, question: Question | None) -> End:
+    """Return how a turn ended, by its result line and what was asked in it: no text of the agent has a say in it."""
+    text, cost = result.result or "", turn.cost_usd
+    failed = result.is_error or result.subtype != "success" or result.terminal_reason == _STOPPED
+    if failed and turn.interrupted:
+        return AgentFailed(INTERRUPTED, cost)
+    if question is not None:
+        return Asked(question.text, question.choices, cost)
+    if result.terminal_reason == _STOPPED and turn.budget_spent:
+        allowed = turn.prompt.budget_usd
+        return BudgetSpent(
+            f"the turn has cost ${cost:g} and may cost ${allowed:g}: allow more, then go on with it", cost
+        )
+    if not failed:
+        return Answered(text, cost)
+    why = "; ".join(result.errors or ()) or text or result.terminal_reason or result.subtype
+    known = turn.limited_until if result.api_error_status == HTTPStatus.TOO_MANY_REQUESTS else None
+    until = known or limited_until(why, utc_now())
+    return AgentFailed(why, cost) if until is None else UsageLimited(why, until, cost)
+
+
+def _detail(used_with: dict[str, Any], work_space: Path) -> str:
+    """Return in short what a tool is used with, such as a path; what is more than that has a number of its own."""
+    whole = json.dumps(used_with, ensure_ascii=False, sort_keys=True)
+    named = [used_with[name] for name in ("command", "file_path", "notebook_path", "path") if name in used_with]
+    shown = named[0].removeprefix(f"{work_space}/") if named and isinstance(named[0], str) else whole
+    rest = {name: value for name, value in used_with.items() if value not in named and name != "description"}
+    if len(shown) <= _DETAIL_MAX and (shown == whole or not rest):
+        return shown
+    return f"{shown[:_DETAIL_MAX]} #{zlib.crc32(whole.encode()):08x}"

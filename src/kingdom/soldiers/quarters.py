@@ -1,0 +1,129 @@
+"""How the agents of a host live: what each may see and reach, what it may say, and what it finds in its checkouts."""
+
+import os
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from kingdom.bus.port import Bus
+from kingdom.soldiers.folders import Folders
+from kingdom.soldiers.git import IDENTITY
+from kingdom.soldiers.outfit import PORT_VARIABLE, Outfit, copied_secrets, fit_out, port_base
+from kingdom.soldiers.redaction import WELL_KNOWN, Redaction
+from kingdom.soldiers.sandbox.gate import Gate
+from kingdom.soldiers.sandbox.programs import places_in, toolchain_environment, toolchain_programs, user_home
+from kingdom.soldiers.sandbox.sandbox import Profile, Sandbox
+from kingdom.soldiers.sandbox.soldier import soldier_sandbox
+from kingdom.soldiers.sandbox.vendors import Upstream
+from kingdom.soldiers.trees import Tree, Trees
+from kingdom.soldiers.voice.house import HouseVoice
+from kingdom.soldiers.voice.relay import answer
+from kingdom.soldiers.voice.verdict import await_verdict
+from kingdom.soldiers.voice.voice import Voice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quarters:
+    """What a host gives to its agents; without a `profile` they are contained and see what the host sees.
+
+    `path` are folders of programs, which they find before those of the system.
+    """
+
+    profile: Profile | None = None
+    path: tuple[Path, ...] = ()
+    upstreams: tuple[Upstream, ...] = ()
+    speaks: bool = False
+    may_commit: bool = False
+    outfit: Outfit = field(default_factory=Outfit)
+    redaction: Redaction = WELL_KNOWN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lodging:
+    """Where the agent of one Work lives: its WorkSpace and HOME, the checkouts it works on, and its environment."""
+
+    quarters: Quarters
+    folders: Folders
+    trees: Trees
+    workflow_id: str
+    space: Path
+    checkouts: tuple[Tree, ...]
+    environment: Mapping[str, str]
+
+    @property
+    def redaction(self) -> Redaction:
+        """Return what removes the secrets of the house, and those in files that the checkouts were given."""
+        outfit, folder = self.quarters.outfit, self._outfit_folder
+        given = [copied_secrets(tree, outfit, folder=folder) for tree in self.checkouts]
+        return self.quarters.redaction.knowing({secret for secrets in given for secret in secrets})
+
+    def environment_inside(self) -> dict[str, str]:
+        """Return the environment of agents and checks, with a HOME, a place for temporary files, ports and tools."""
+        home = self.folders.home(self.workflow_id)
+        temporary = home / "tmp"
+        temporary.mkdir(parents=True, exist_ok=True)
+        ports = {PORT_VARIABLE: str(port_base(self.folders, self.workflow_id))}
+        places = {**self._tools(), "HOME": str(home), "TMPDIR": str(temporary)}
+        return {**self.environment, **IDENTITY, **ports, **places}
+
+    def sandbox(self, gate: Gate | None = None) -> Sandbox | None:
+        """Return what agents and checks may see; `gate` is the one way out."""
+        if self.quarters.profile is None:
+            return None
+        branch = self.checkouts[0].branch if self.checkouts and self.quarters.may_commit else None
+        return soldier_sandbox(
+            self.quarters.profile,
+            space=self.space,
+            home=self.folders.home(self.workflow_id),
+            checkouts={tree.path: self.trees.clone_of(tree) for tree in self.checkouts},
+            reports=self.folders.run(self.workflow_id) / "reports",
+            tools=[place for folder in self.quarters.path for place in places_in(folder)],
+            gate=gate,
+            branch=branch,
+        )
+
+    async def fit_out(self) -> None:
+        """Give fresh checkouts what git does not have of them."""
+        for tree in self.checkouts:
+            await fit_out(
+                tree,
+                self.quarters.outfit,
+                folder=self._outfit_folder,
+                environment=self.environment_inside(),
+                sandbox=self.sandbox(),
+                redaction=self.redaction,
+            )
+
+    def voice(self, bus: Bus) -> Voice | None:
+        """Return what an agent that can be offered tools speaks to the house by."""
+        if not self.quarters.speaks:
+            return None
+        return HouseVoice(self.space, partial(await_verdict, bus), redaction=self.redaction)
+
+    def _tools(self) -> dict[str, str]:
+        """Return where programs are found, those too that a person has installed, if the profile shows them."""
+        shown = {}
+        folders = [*self.quarters.path]
+        if self.quarters.profile in {Profile.DEV, Profile.OFF}:
+            shown = toolchain_environment(user_home())
+            folders += toolchain_programs(user_home())
+        path = [*map(str, folders), self.environment.get("PATH", os.defpath)]
+        return {**shown, "PATH": os.pathsep.join(path)}
+
+    @property
+    def _outfit_folder(self) -> Path:
+        return self.folders.run(self.workflow_id) / "outfit"
+
+    async def open_gate(self, soldier_id: str, voice: Voice | None, stack: AsyncExitStack) -> Gate | None:
+        """Open the way out of an agent, until the stack is closed."""
+        if self.quarters.profile is None:
+            return None
+        gate = Gate(
+            self.folders.run(self.workflow_id) / "gates" / soldier_id,
+            self.quarters.upstreams,
+            voice=partial(answer, voice) if voice else None,
+            on_loopback=self.quarters.profile is not Profile.STRICT,
+        )
+        return await stack.enter_async_context(gate)

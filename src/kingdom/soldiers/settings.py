@@ -1,0 +1,49 @@
+"""How soldiers of a realm are run."""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from kingdom.soldiers.sandbox.sandbox import Profile
+from kingdom.soldiers.sandbox.vendors import Vendor
+
+AgentName = Literal["scripted", "claude", "codex", "gemini", "opencode", "aider", "command"]
+
+
+class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where agents find their model, and the key to it, which they never see.
+
+    Without them it is the vendor's own address, and the variable in which the vendor's programs look for the key.
+    """
+
+    # Whose protocol it speaks, where the agent is `command`; the others know.
+    vendor: Vendor | None = None
+    url: str = ""
+    key: str = ""
+
+
+class SoldierSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The soldier host of this machine; an empty name is that of the machine."""
+
+    name: str = ""
+    slots: Annotated[int, Meta(ge=1)] = 3
+    directory: str = ""
+    agent: AgentName = "scripted"
+    # The program that takes a prompt on its standard input and ends, where the agent is `command`.
+    command: tuple[str, ...] = ()
+    # Folders of programs that agents find before those of the system, and may read.
+    path: tuple[str, ...] = ()
+    # Where npm has installed codex, gemini or opencode by `npm install --prefix`.
+    agents: str = ""
+    model: ModelSettings = ModelSettings()
+    # What agents may see: strict, dev (with the network and the tools of this machine), or off (everything).
+    sandbox: Profile = Profile.STRICT
+    # Whether agents may commit, on the branch of their run; otherwise it is done for them.
+    may_commit: bool = False
+    # Where files lie that git ignores and checkouts need: those that .worktreeinclude names, per Git.
+    files: str = ""
+    # What is run once in each fresh checkout, per Git, in the place of its .kingdom/setup.sh.
+    setup: dict[str, str] = {}
+    # Who gives no sign of life for so long is lost, and its runs go on.
+    lease_seconds: Annotated[float, Meta(ge=1)] = 30

@@ -1,0 +1,195 @@
+"""The file `.worktreeinclude` of a repository: which files that git ignores a fresh checkout gets from elsewhere.
+
+Each line is a pattern as in `.gitignore`: without a slash it is looked for at any depth, with one from the top; `**`
+stands for any number of folders, and what is below a folder that matches is taken too. `!` takes back what an earlier
+line took.
+"""
+
+import asyncio
+import os
+import shutil
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from errno import ELOOP
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+
+from kingdom.errors import ProgramFailed
+from kingdom.soldiers.git import GitFailed, finish, git
+
+NAME = ".worktreeinclude"
+_TEXT_MAX = 64 << 10
+_LOOKED_AT_MAX = 200_000
+_FILES_MAX = 10_000
+_BATCH = 200
+_ANY_FOLDERS = "**"
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """What one line asks for; a `taken` of False takes back."""
+
+    parts: tuple[str, ...]
+    taken: bool
+
+    def matches(self, path: PurePosixPath) -> bool:
+        """Tell whether it means a path or a folder above it."""
+        reached = self._passed({0})
+        for part in path.parts:
+            reached = self._passed({next_ for at in reached for next_ in self._after(at, part)})
+            if len(self.parts) in reached:
+                return True
+        return False
+
+    def _after(self, at: int, part: str) -> Iterator[int]:
+        if self.parts[at] == _ANY_FOLDERS:
+            yield at
+        elif fnmatchcase(part, self.parts[at]):
+            yield at + 1
+
+    def _passed(self, reached: set[int]) -> set[int]:
+        """Return also what is reached by letting `**` stand for no folder."""
+        for at in sorted(reached):
+            end = at
+            while end < len(self.parts) and self.parts[end] == _ANY_FOLDERS:
+                end += 1
+                reached.add(end)
+        return reached
+
+
+def read_patterns(checkout: Path) -> list[Pattern]:
+    """Return what a checkout asks for; nothing where it has no such file, or a link in its place."""
+    try:
+        with os.fdopen(os.open(checkout / NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return []
+            return list(parse_patterns(file.read(_TEXT_MAX)))
+    except (OSError, UnicodeDecodeError):
+        return []
+
+
+def parse_patterns(text: str) -> Iterator[Pattern]:
+    """Yield the patterns of a text."""
+    for line in text.splitlines():
+        words = line.strip()
+        if not words or words.startswith("#"):
+            continue
+        taken = not words.startswith("!")
+        named = words.removeprefix("!")
+        parts = tuple(part for part in named.split("/") if part)
+        if parts:
+            anywhere = "/" not in named.rstrip("/")
+            yield Pattern((_ANY_FOLDERS, *parts) if anywhere else parts, taken)
+
+
+async def copy_included(source: Path, checkout: Path, *, home: Path) -> list[str]:
+    """Copy what a checkout asks for from a folder, unless it is there already, and return the names.
+
+    Only files that git ignores are copied, for others would be committed. No link is followed, neither in the folder
+    nor in the checkout.
+    """
+    patterns = read_patterns(checkout)
+    wanted = await asyncio.to_thread(_wanted, source, checkout, patterns) if patterns else []
+    ignored = await _ignored(wanted, checkout, home)
+    try:
+        return await finish(asyncio.to_thread(_copy_all, source, checkout, ignored))
+    except OSError as error:
+        raise ProgramFailed(f"files for {checkout} could not be copied from {source}: {error}") from error
+
+
+def _wanted(source: Path, checkout: Path, patterns: Sequence[Pattern]) -> list[str]:
+    return [name for name in _chosen(source, patterns) if _has_room_for(checkout, PurePosixPath(name))]
+
+
+def _has_room_for(checkout: Path, path: PurePosixPath) -> bool:
+    """Tell whether nothing stands where a file would be, and only folders above it."""
+    above = [checkout / folder for folder in path.parents]
+    return not any(os.path.lexists(folder) and (folder.is_symlink() or not folder.is_dir()) for folder in above) and (
+        not os.path.lexists(checkout / path)
+    )
+
+
+def _copy_all(source: Path, checkout: Path, names: Sequence[str]) -> list[str]:
+    return [name for name in names if _copy(source, checkout, PurePosixPath(name))]
+
+
+def _chosen(source: Path, patterns: Sequence[Pattern]) -> Iterator[str]:
+    looked_at = found = 0
+    for folder, folders, names in os.walk(source, followlinks=False):
+        folders[:] = sorted(name for name in folders if name != ".git")
+        looked_at += len(names)
+        for name in sorted(names):
+            path = PurePosixPath(Path(folder, name).relative_to(source).as_posix())
+            last = next((each for each in reversed(patterns) if each.matches(path)), None)
+            if last and last.taken:
+                found += 1
+                yield str(path)
+        if looked_at > _LOOKED_AT_MAX or found > _FILES_MAX:
+            raise ProgramFailed(f"{source} has too many files to copy from: name fewer in {NAME}, or tidy it up")
+
+
+async def _ignored(names: Sequence[str], checkout: Path, home: Path) -> list[str]:
+    """Return those names that git ignores in a checkout; one that git would write in quotes counts as none."""
+    found: set[str] = set()
+    for start in range(0, len(names), _BATCH):
+        batch = names[start : start + _BATCH]
+        try:
+            said = await git("-c", "core.quotePath=false", "check-ignore", "--", *batch, cwd=checkout, home=home)
+        except GitFailed as failure:
+            if failure.exit_code != 1:
+                raise
+        else:
+            found.update(said.splitlines())
+    return [name for name in names if name in found]
+
+
+def _copy(source: Path, checkout: Path, path: PurePosixPath) -> bool:
+    """Copy a regular file; return whether it was one and was not there yet."""
+    with _opened(source, path.parts[:-1], make=False) as here, _opened(checkout, path.parts[:-1], make=True) as there:
+        if here is None or there is None:
+            return False
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            with os.fdopen(os.open(path.name, flags, dir_fd=here), "rb") as original:
+                mode = os.fstat(original.fileno()).st_mode
+                if not stat.S_ISREG(mode):
+                    return False
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+                with os.fdopen(os.open(path.name, flags, stat.S_IMODE(mode), dir_fd=there), "wb") as copy:
+                    shutil.copyfileobj(original, copy)
+        except OSError as error:
+            if _is_in_the_way(error):
+                return False
+            raise
+    return True
+
+
+@contextmanager
+def _opened(top: Path, folders: Iterable[str], *, make: bool) -> Iterator[int | None]:
+    """Open a folder below another one step by step, so that no link is followed; None where there is none."""
+    current = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for name in folders:
+            if make:
+                with suppress(FileExistsError):
+                    os.mkdir(name, dir_fd=current)
+            try:
+                below = os.open(name, _FOLDER, dir_fd=current)
+            except OSError as error:
+                if not _is_in_the_way(error):
+                    raise
+                yield None
+                return
+            os.close(current)
+            current = below
+        yield current
+    finally:
+        os.close(current)
+
+
+def _is_in_the_way(error: OSError) -> bool:
+    """Tell whether something else stands where a file or a folder was looked for: nothing, a link, another kind."""
+    return isinstance(error, FileExistsError | FileNotFoundError | NotADirectoryError) or error.errno == ELOOP

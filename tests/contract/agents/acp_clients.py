@@ -1,0 +1,32 @@
+"""The agents that speak ACP, as `packaging/agents` installs them into `.agents`."""
+
+from pathlib import Path
+
+import pytest
+
+from kingdom.soldiers.acp.client import AcpAgents
+from kingdom.soldiers.acp.profile import Price
+from kingdom.soldiers.acp.profiles import CODEX, OPENCODE, PROFILES
+from kingdom.soldiers.model_url import MODEL_URL
+
+AGENTS = Path(__file__).parents[3] / ".agents"
+MODEL = "dear-1"
+ENVIRONMENT = {MODEL_URL: "{model}"}
+LIMIT = "You've hit your usage limit. Upgrade to Pro, or try again at {date:%b %d, %Y} 12:00 AM."
+# As the stub of the model counts.
+PRICES = {"dear": Price(read=1000.0, cached=1000.0, written=1000.0)}
+
+
+def marks(name: str) -> list[pytest.MarkDecorator]:
+    program = AGENTS / "node_modules" / ".bin" / PROFILES[name].program
+    missing = pytest.mark.skipif(not program.exists(), reason=f"{name} is not installed: make .agents/node_modules")
+    # A start takes seconds of a processor.
+    return [pytest.mark.agents, pytest.mark.timeout(600), missing]
+
+
+def codex() -> AcpAgents:
+    return AcpAgents(CODEX, directory=AGENTS, prices=PRICES)
+
+
+def opencode() -> AcpAgents:
+    return AcpAgents(OPENCODE, directory=AGENTS, prices=PRICES)

@@ -1,0 +1,137 @@
+"""The clients that the contract is kept by, and what their agents cannot help doing in their own way."""
+
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from kingdom.soldiers.agent import AgentClient
+from kingdom.soldiers.claude.client import ClaudeAgents
+from kingdom.soldiers.sandbox.sandbox import AGENT_LIMITS, Profile, Sandbox
+from kingdom.soldiers.scripted.client import ScriptedAgents
+from tests.contract.agents import acp_clients
+from tests.fakes.instant_agent import InstantAgents
+
+# Python and these tests, for an MCP server that agents start.
+_SHOWN = tuple(Path(path) for path in (sys.prefix, sys.base_prefix, Path(__file__).parents[2]))
+_ERRORS = {status: f"the script asks for error {status}" for status in (400, 401, 429, 500, 529)}
+
+
+class Told(Enum):
+    """When an agent tells what a response of the model has cost."""
+
+    AT_ONCE = auto()
+    AFTER_ITS_TOOLS = auto()
+    AFTER_THE_TURN = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A client under the contract.
+
+    `environment` are the variables by which agents with a model find it, `impatient` those that let them give up on it
+    soon. `write_tool` is the name of what writes files, `mcp_tool` makes one of a server and its tool. `crash` is what
+    is told of an agent that crashed with code 3, if it could choose, and `limit` what its vendor says at a limit.
+    `errors` are those of the model that it gives up on soon, and what it says about them. What happens comes `in_order`
+    unless a petition may overtake what was said before it. `written` is the first word of what tells of writing a.txt.
+    """
+
+    make: Callable[[], AgentClient]
+    model: str = "free"
+    environment: Mapping[str, str] = field(default_factory=dict)
+    impatient: Mapping[str, str] = field(default_factory=dict)
+    has_model: bool = False
+    sandboxed: bool = False
+    write_tool: str = "write"
+    mcp_tool: str = ""
+    written: str = "a.txt"
+    crash: str = "exit code 3"
+    limit: str = ""
+    errors: Mapping[int, str] = field(default_factory=lambda: _ERRORS)
+    cost_told: Told = Told.AT_ONCE
+    in_order: bool = True
+    goes_deaf: bool = True
+    checks_mcp_servers: bool = True
+
+    def sandbox(self, *writable: Path, socket: Path) -> Sandbox | None:
+        if not self.sandboxed:
+            return None
+        return Sandbox(profile=Profile.STRICT, writable=writable, readable=_SHOWN, socket=socket, limits=AGENT_LIMITS)
+
+
+CLAUDE = Kind(
+    make=ClaudeAgents,
+    model="claude-opus-5-5",
+    environment={
+        "ANTHROPIC_BASE_URL": "{model}",
+        "ANTHROPIC_API_KEY": "none",
+        "CLAUDE_CODE_MAX_RETRIES": "1",
+        # It would take the first error 400 for a complaint about these, and ask again without them.
+        "CLAUDE_CODE_DISABLE_EXPERIMENTAL_BETAS": "1",
+    },
+    impatient={"API_TIMEOUT_MS": "1500"},
+    has_model=True,
+    sandboxed=True,
+    write_tool="Write",
+    mcp_tool="mcp__{server}__{tool}",
+    crash="SIGKILL",
+    limit="You have reached your specified API usage limits. You will regain access on {date} at 00:00 UTC.",
+)
+CODEX = Kind(
+    make=acp_clients.codex,
+    model=acp_clients.MODEL,
+    environment=acp_clients.ENVIRONMENT,
+    has_model=True,
+    write_tool="exec_command",
+    mcp_tool="mcp__{server}/{tool}",
+    written="mkdir",
+    crash="SIGKILL",
+    limit=acp_clients.LIMIT,
+    errors={
+        400: "the script asks for error 400",
+        401: "Authentication required",
+        429: "429 Too Many Requests",
+        500: "high demand",
+        529: "529",
+    },
+    cost_told=Told.AFTER_ITS_TOOLS,
+    # Its adapter hears although the agent does not.
+    goes_deaf=False,
+    checks_mcp_servers=False,
+)
+OPENCODE = Kind(
+    make=acp_clients.opencode,
+    model=acp_clients.MODEL,
+    environment=acp_clients.ENVIRONMENT,
+    has_model=True,
+    mcp_tool="{server}_{tool}",
+    crash="SIGKILL",
+    limit=acp_clients.LIMIT,
+    # On the others it insists for more than a minute.
+    errors={status: _ERRORS[status] for status in (400, 401)},
+    cost_told=Told.AFTER_THE_TURN,
+    in_order=False,
+    checks_mcp_servers=False,
+)
+KINDS = {
+    "scripted": Kind(make=ScriptedAgents),
+    "scripted, not contained": Kind(make=lambda: ScriptedAgents(contained=False)),
+    "instant": Kind(make=InstantAgents),
+    "claude": CLAUDE,
+    "codex": CODEX,
+    "opencode": OPENCODE,
+}
+MARKS = {
+    "claude": [
+        pytest.mark.skipif(find_spec("claude_agent_sdk") is None, reason="claude-agent-sdk is not installed"),
+        pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed"),
+    ],
+    "codex": acp_clients.marks("codex"),
+    "opencode": acp_clients.marks("opencode"),
+}
+EVERY_KIND = [pytest.param(name, id=name, marks=MARKS.get(name, ())) for name in KINDS]

@@ -1,0 +1,115 @@
+"""Agents that are processes: killed with all they started, or with the host that started them, and gone on with."""
+
+import asyncio
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kingdom.soldiers.agent import Agent, AgentFailed, AgentGone, Answered, Prompt
+from kingdom.workflow.model.answers import Finding
+from tests.contract.agents.stage import A_WHILE, AT_ONCE, Stage, follow, updates_of
+from tests.integration.processes import child
+from tests.integration.running import PATIENCE_SECONDS
+from tests.integration.soldiers.processes import marked, until_none, until_runs
+
+needs_bubblewrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+# A tool that has a session of its own, and a daemon.
+TOOL = "setsid sleep 912 & sleep 913"
+
+
+@pytest.fixture
+def contained_stage(process_stage: Stage, request: pytest.FixtureRequest) -> Stage:
+    """A stage on which everything that an agent has started ends with it."""
+    if "not contained" in request.node.name:
+        pytest.skip("without a namespace of its own an agent leaves behind what it has made independent")
+    return process_stage
+
+
+async def in_a_tool(agent: Agent, stage: Stage) -> asyncio.Task[list[Any]]:
+    """Let an agent do a step and then hang in a tool."""
+    steps = ({"append": "log", "text": "a"}, {"run": TOOL, "first_time_only": True}, {"append": "log", "text": "b"})
+    turn = asyncio.create_task(follow(agent, *steps, prompt_id="t1#1"))
+    await until_runs(stage.mark, "sleep 912")
+    await until_runs(stage.mark, "sleep 913")
+    assert (stage.work_space / "log").read_text() == "a"
+    return turn
+
+
+async def go_on(stage: Stage, session: str) -> None:
+    """Let a new agent finish what another was killed over; what was done is not done again."""
+    assert (await stage.client.inspect(stage.launch(session), "t1#1")).finding is Finding.UNFINISHED
+    again = await stage.start(session)
+    assert again.session == session
+    told = await updates_of(again, Prompt(id="t1#2", text="go on", continues=True))
+    assert told[-1] == Answered("done", 0.0)
+    assert (stage.work_space / "log").read_text() == "ab"
+    assert (await stage.client.inspect(stage.launch(session), "t1#2")).finding is Finding.ANSWERED
+    assert (await follow(again, {"answer": "next"}, prompt_id="t2#1"))[-1] == Answered("next", 0.0)
+
+
+@needs_bubblewrap
+async def test_an_agent_that_is_stopped_in_a_tool_leaves_no_process(contained_stage: Stage) -> None:
+    agent = await contained_stage.start()
+    turn = await in_a_tool(agent, contained_stage)
+    await agent.stop(AT_ONCE)
+    assert marked(contained_stage.mark) == []
+    with pytest.raises(AgentGone, match="SIGKILL"):
+        await turn
+
+
+@needs_bubblewrap
+async def test_a_daemon_that_a_tool_has_left_ends_with_its_agent(contained_stage: Stage) -> None:
+    agent = await contained_stage.start()
+    await follow(agent, {"run": "setsid sleep 912 >/dev/null 2>&1 </dev/null &"})
+    await agent.stop(A_WHILE)
+    assert marked(contained_stage.mark) == []
+
+
+@needs_bubblewrap
+async def test_an_agent_killed_in_a_tool_leaves_no_process_and_its_session_goes_on(contained_stage: Stage) -> None:
+    agent = await contained_stage.start()
+    turn = await in_a_tool(agent, contained_stage)
+    assert agent.pid is not None
+    os.kill(agent.pid, signal.SIGKILL)
+    assert "SIGKILL" in await asyncio.wait_for(agent.ended(), PATIENCE_SECONDS)
+    assert marked(contained_stage.mark) == []
+    with pytest.raises(AgentGone, match="SIGKILL"):
+        await turn
+    await go_on(contained_stage, agent.session)
+
+
+@needs_bubblewrap
+async def test_a_session_goes_on_after_its_host_was_killed(
+    contained_stage: Stage, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    kind = request.node.callspec.params["stage"]
+    options = {"kind": kind, "folder": str(tmp_path), "mark": contained_stage.mark, "url": contained_stage.url}
+    async with child("contract.agents.host_child", **options) as host:
+        host.signal(signal.SIGKILL)
+        await host.ends()
+    await until_none(contained_stage.mark)
+    await go_on(contained_stage, host.lines[0])
+
+
+async def test_an_interrupt_in_a_tool_ends_the_tool(process_stage: Stage) -> None:
+    agent = await process_stage.start()
+    turn = asyncio.create_task(follow(agent, {"run": "sleep 914"}, prompt_id="t1#1"))
+    await until_runs(process_stage.mark, "sleep 914")
+    await agent.interrupt()
+    with pytest.raises(AgentFailed, match="interrupted"):
+        await asyncio.wait_for(turn, PATIENCE_SECONDS)
+    assert (await follow(agent, prompt_id="t2#1"))[-1] == Answered("done", 0.0)
+    assert "sleep 914" not in marked(process_stage.mark)
+
+
+async def test_a_start_that_is_given_up_leaves_no_process(process_stage: Stage) -> None:
+    starting = asyncio.create_task(process_stage.client.start(process_stage.launch()))
+    await until_runs(process_stage.mark, "")
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert marked(process_stage.mark) == []

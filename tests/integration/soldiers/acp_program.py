@@ -1,0 +1,117 @@
+"""An agent that speaks ACP and does what its prompt says: one step as a JSON object per line.
+
+{"update": {...}}        tells an update of the session
+{"permission": [...]}    asks for permission with these kinds of options, and says what it got
+{"line": "text"}         writes a line as it is
+{"until_cancelled": 1}   waits until the turn is cancelled, and ends it so
+{"error": {...}}         ends the turn with an error
+{"exit": 3}              ends the program
+{"end": {...}}           ends the turn with this response
+
+Every request goes to `requests.jsonl`. A session called `lost` cannot be resumed; one that is loaded tells of its past.
+"""
+
+import json
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+Message = dict[str, Any]
+
+_cancelled = threading.Event()
+_granted: list[Any] = []
+_answered = threading.Event()
+_writing = threading.Lock()
+
+
+def _write(message: Message | str) -> None:
+    text = message if isinstance(message, str) else json.dumps({"jsonrpc": "2.0", **message})
+    with _writing:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+
+
+def _update(session: str, update: Message) -> None:
+    _write({"method": "session/update", "params": {"sessionId": session, "update": update}})
+
+
+def _say(session: str, text: str) -> None:
+    _update(session, {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}})
+
+
+def _ask(session: str, kinds: list[str]) -> None:
+    options = [{"optionId": f"option-{kind}", "name": kind, "kind": kind} for kind in kinds]
+    call = {"toolCallId": "asked", "title": "Do it", "kind": "execute", "rawInput": {"command": "make"}}
+    params = {"sessionId": session, "options": options, "toolCall": call}
+    _write({"id": "permission", "method": "session/request_permission", "params": params})
+    _answered.wait()
+    _say(session, json.dumps(_granted[-1]["outcome"]))
+
+
+def _take_turn(request: Message) -> None:
+    session = request["params"]["sessionId"]
+    for line in request["params"]["prompt"][0]["text"].splitlines():
+        step = json.loads(line) if line.startswith("{") else {}
+        match step:
+            case {"update": update}:
+                _update(session, update)
+            case {"permission": kinds}:
+                _ask(session, kinds)
+            case {"line": text}:
+                _write(text)
+            case {"until_cancelled": _}:
+                _cancelled.wait()
+                _write({"id": request["id"], "result": {"stopReason": "cancelled", **step.get("with", {})}})
+                return
+            case {"error": error}:
+                _write({"id": request["id"], "error": error})
+                return
+            case {"exit": code}:
+                sys.stderr.write("I cannot go on\n")
+                sys.stderr.flush()
+                os._exit(code)
+            case {"end": response}:
+                _write({"id": request["id"], "result": response})
+                return
+    _say(session, "done")
+    _write({"id": request["id"], "result": {"stopReason": "end_turn"}})
+
+
+def _answer(request: Message) -> None:
+    params = request.get("params", {})
+    match request.get("method"):
+        case "initialize":
+            _write({"id": request["id"], "result": {"protocolVersion": 1, "agentCapabilities": {}}})
+        case "session/new":
+            _write({"id": request["id"], "result": {"sessionId": uuid4().hex}})
+        case "session/resume" if params["sessionId"].endswith("lost"):
+            error = {"code": -32603, "message": "Internal error", "data": {"details": "no such thread"}}
+            _write({"id": request["id"], "error": error})
+        case "session/load":
+            _write({"id": request["id"], "result": {}})
+            _say(params["sessionId"], "what I said before")
+        case "session/prompt":
+            _cancelled.clear()
+            threading.Thread(target=_take_turn, args=(request,), daemon=True).start()
+        case "session/cancel":
+            _cancelled.set()
+        case None:
+            _granted.append(request["result"])
+            _answered.set()
+        case _:
+            _write({"id": request["id"], "result": {}})
+
+
+def main() -> None:
+    """Answer until the input ends."""
+    for line in sys.stdin:
+        with Path("requests.jsonl").open("a", encoding="utf-8") as file:
+            file.write(line)
+        _answer(json.loads(line))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""A folder in which agents that speak ACP are started, and the steps that they are told to take."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from kingdom.soldiers.acp.client import AcpAgents
+from kingdom.soldiers.acp.profile import Price, Profile
+from kingdom.soldiers.agent import Agent, Prompt, Update
+from kingdom.soldiers.sandbox.vendors import Vendor
+from kingdom.soldiers.transcript import read_entries
+from tests.contract.agents.stage import ENVIRONMENT, Stage, updates_of
+from tests.integration.soldiers import acp_program
+
+PLAIN = Profile(
+    name="plain",
+    vendor=Vendor.OPENAI,
+    program=sys.executable,
+    install="plain",
+    model="best",
+    url="http://127.0.0.1:1",
+    arguments=("-I", acp_program.__file__),
+    prices={"best": Price(read=10.0, cached=1.0, written=100.0), "dear": Price(read=20.0, cached=2.0, written=200.0)},
+)
+
+
+class Scene:
+    """A folder in which agents of any profile are started."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.home = folder / "home"
+        self.home.mkdir()
+        self._stages: list[Stage] = []
+
+    def stage(self, profile: Profile) -> Stage:
+        environment = {**ENVIRONMENT, "HOME": str(self.home)}
+        stage = Stage(AcpAgents(profile), self.folder, environment)
+        self._stages.append(stage)
+        return stage
+
+    async def start(self, profile: Profile = PLAIN, session: str | None = None, **options: Any) -> Agent:
+        return await self.stage(profile).start(session, **{"model": "best", **options})
+
+    def requests(self, method: str) -> list[Any]:
+        lines = (self.folder / "work space" / "requests.jsonl").read_text().splitlines()
+        return [found["params"] for found in map(json.loads, lines) if found.get("method") == method]
+
+    def entries(self, *kinds: str) -> list[dict[str, Any]]:
+        return [entry for entry in read_entries(self.folder / "soldier-1-1.json") if entry["type"] in kinds]
+
+    async def close(self) -> None:
+        for stage in self._stages:
+            await stage.close()
+
+
+def steps(*all_steps: dict[str, Any]) -> str:
+    return "\n".join(map(json.dumps, all_steps))
+
+
+def said(text: str, message: str | None = None) -> dict[str, Any]:
+    name = {"messageId": message} if message else {}
+    return {"update": {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}, **name}}
+
+
+def tool(status: str, **fields: Any) -> dict[str, Any]:
+    kind = "tool_call" if status == "pending" else "tool_call_update"
+    return {"update": {"sessionUpdate": kind, "toolCallId": "call-1", "status": status, **fields}}
+
+
+def used(tokens: int) -> dict[str, Any]:
+    return {"update": {"sessionUpdate": "usage_update", "used": tokens, "size": 1000}}
+
+
+def end(**fields: Any) -> dict[str, Any]:
+    return {"end": {"stopReason": "end_turn", **fields}}
+
+
+async def take(agent: Agent, *all_steps: dict[str, Any], prompt_id: str = "t1#1", **options: Any) -> list[Update]:
+    return await updates_of(agent, Prompt(id=prompt_id, text=steps(*all_steps), **options))

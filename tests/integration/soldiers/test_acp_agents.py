@@ -1,0 +1,205 @@
+"""Real agents of several vendors, in the sandbox and with nothing but the gate to reach their model."""
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from kingdom.soldiers.acp.client import AcpAgents
+from kingdom.soldiers.acp.profile import Profile as AcpProfile
+from kingdom.soldiers.acp.profiles import PROFILES
+from kingdom.soldiers.agent import AgentFailed, AgentGone, Answered, BudgetSpent, Prompt, ToolCalled
+from kingdom.soldiers.sandbox.gate import Gate
+from kingdom.soldiers.sandbox.sandbox import AGENT_LIMITS, Profile, Sandbox
+from kingdom.soldiers.sandbox.vendors import Upstream
+from kingdom.soldiers.transcript import read_entries
+from kingdom.soldiers.voice.house import HouseVoice
+from kingdom.soldiers.voice.relay import answer
+from kingdom.workflow.model.mcp import McpServer, Transport
+from tests.contract.agents.acp_clients import AGENTS, MODEL, PRICES, marks
+from tests.contract.agents.clients import Kind
+from tests.contract.agents.stage import (
+    A_WHILE,
+    AT_ONCE,
+    ENVIRONMENT,
+    Stage,
+    follow,
+    only,
+    until_exists,
+    updates_of,
+)
+from tests.fakes.model.stub import ModelStub
+from tests.fakes.scripts import scripted
+from tests.integration.soldiers import mcp_server
+from tests.integration.soldiers.processes import MARK, until_none
+
+KEY = "the-key-that-no-agent-sees"
+SHELF = {"codex": "mcp__shelf/lend", "gemini": "mcp_shelf_lend", "opencode": "shelf_lend"}
+
+
+class House:
+    """An agent's place with a gate before its model."""
+
+    def __init__(self, profile: AcpProfile, stage: Stage, model: ModelStub, voice: HouseVoice) -> None:
+        self.profile = profile
+        self.stage = stage
+        self.model = model
+        self.voice = voice
+
+
+async def _no_verdict(_: str) -> None:
+    return None
+
+
+@asynccontextmanager
+async def opened(profile: AcpProfile, folder: Path, confinement: Profile) -> AsyncIterator[House]:
+    """Give a house in which an agent is confined so much; nothing of it is left afterwards."""
+    home, space, mark = folder / "home", folder / "work space", uuid4().hex
+    (home / "tmp").mkdir(parents=True)
+    space.mkdir()
+    voice = HouseVoice(space, _no_verdict)
+    on_loopback = confinement is Profile.OFF
+    async with ModelStub() as model:
+        upstream = Upstream(vendor=profile.vendor, url=model.url, key=KEY)
+        handler = partial(answer, voice)
+        async with Gate(folder / "gate", [upstream], voice=handler, on_loopback=on_loopback) as gate:
+            sandbox = Sandbox(profile=confinement, writable=(space, home), socket=gate.socket, limits=AGENT_LIMITS)
+            sandbox = replace(sandbox, url=gate.url) if on_loopback else sandbox
+            environment = {**ENVIRONMENT, MARK: mark, "HOME": str(home), "TMPDIR": str(home / "tmp")}
+            client = AcpAgents(profile, directory=AGENTS, prices=PRICES)
+            kind = Kind(make=lambda: client, model=MODEL)
+            stage = Stage(client, folder, environment, kind=kind, sandbox=sandbox)
+            try:
+                yield House(profile, stage, model, voice)
+            finally:
+                await stage.close()
+    await until_none(mark)
+
+
+EVERY = [pytest.param(profile, id=name, marks=marks(name)) for name, profile in PROFILES.items()]
+
+
+@pytest.fixture(params=EVERY)
+async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[House]:
+    async with opened(request.param, tmp_path, Profile.STRICT) as house:
+        yield house
+
+
+@pytest.mark.parametrize("profile", EVERY)
+async def test_an_agent_without_a_sandbox_speaks_through_the_gate_as_well(profile: AcpProfile, tmp_path: Path) -> None:
+    async with opened(profile, tmp_path, Profile.OFF) as house:
+        agent = await house.stage.start(voice=house.voice)
+        result = {"status": "success", "summary": "it is done"}
+        assert (await follow(agent, {"result": result}, {"answer": "well"}))[-1] == Answered("well", 0.0)
+        assert (house.stage.work_space / "result.json").exists()
+
+
+async def test_an_agent_works_in_the_sandbox_and_never_sees_the_key(house: House) -> None:
+    stage = house.stage
+    agent = await stage.start(voice=house.voice, instructions="Always count the sheep.")
+    told = await follow(
+        agent,
+        {"write": "a.txt", "text": "a"},
+        {"run": "env > env.txt; id -u > uid.txt"},
+        {"result": {"status": "success", "summary": "a is written"}},
+        {"cost": 0.25},
+        {"answer": "all is well"},
+    )
+    assert told[-1] == Answered("all is well", 0.25)
+    assert (stage.work_space / "a.txt").read_text() == "a"
+    assert (stage.work_space / "uid.txt").read_text() == "1000\n"
+    assert json.loads((stage.work_space / "result.json").read_text())["summary"] == "a is written"
+    assert KEY not in (stage.work_space / "env.txt").read_text()
+    asked = house.model.asked
+    assert asked
+    assert all(KEY in " ".join(served.headers.values()) for served in asked)
+    assert any("Always count the sheep." in json.dumps(served.body) for served in asked)
+    await agent.stop(A_WHILE)
+
+
+async def test_an_mcp_server_of_the_work_is_called(house: House) -> None:
+    shelf = McpServer(
+        id="m1",
+        name="shelf",
+        transport=Transport.STDIO,
+        command=(sys.executable, str(house.stage.work_space / "shelf.py"), "stdio"),
+    )
+    source = Path(mcp_server.__file__).read_text(encoding="utf-8")
+    (house.stage.work_space / "shelf.py").write_text(source, encoding="utf-8")
+    agent = await house.stage.start(mcp_servers=(shelf,))
+    told = await follow(agent, {"call": SHELF[house.profile.name], "args": {"title": "Emma"}}, {"answer": "lent"})
+    assert told[-1] == Answered("lent", 0.0)
+    assert len(only(told, ToolCalled)) == 1
+    assert "Emma is lent" in json.dumps(house.model.asked[-1].body)
+
+
+async def test_a_turn_that_spends_its_budget_is_stopped_before_it_goes_on(house: House) -> None:
+    if house.profile.name != "codex":
+        pytest.skip(f"{house.profile.name} tells the cost of a turn only in its end")
+    agent = await house.stage.start()
+    with pytest.raises(BudgetSpent) as caught:
+        await follow(agent, {"cost": 0.5}, {"write": "a.txt"}, {"hang": True}, budget_usd=0.3)
+    assert caught.value.cost_usd == 0.5
+    assert (await follow(agent, {"answer": "more"}, prompt_id="t2#1"))[-1] == Answered("more", 0.0)
+
+
+async def test_a_session_goes_on_with_what_it_was_killed_over(house: House) -> None:
+    stage = house.stage
+    agent = await stage.start()
+    assert (await follow(agent, {"answer": "first"}, prompt_id="t1#1"))[-1] == Answered("first", 0.0)
+    steps = ({"write": "began"}, {"wait_for": "go"}, {"append": "log", "text": "b"}, {"answer": "second"})
+    turn = asyncio.create_task(follow(agent, {"append": "log", "text": "a"}, *steps, prompt_id="t2#1"))
+    await until_exists(stage.work_space / "began")
+    await agent.stop(AT_ONCE)
+    with pytest.raises(AgentGone):
+        await turn
+    (stage.work_space / "go").touch()
+    for attempt in (2, 3):
+        again = await stage.start(agent.session)
+        assert again.session == agent.session
+        told = await updates_of(again, Prompt(id=f"t2#{attempt}", text=scripted({"answer": "second"}), continues=True))
+        assert only(told, Answered) == [Answered("second", 0.0)]
+        await again.stop(AT_ONCE)
+    assert (stage.work_space / "log").read_text() == "ab"
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404])
+async def test_an_error_of_the_model_fails_the_turn_and_the_agent_lives_on(house: House, status: int) -> None:
+    agent = await house.stage.start()
+    with pytest.raises(AgentFailed):
+        await follow(agent, {"model_error": status, "times": 20}, prompt_id="t1#1")
+    assert (await follow(agent, {"answer": "again"}, prompt_id="t2#1"))[-1] == Answered("again", 0.0)
+    entries = read_entries(house.stage.transcript)
+    assert [entry["type"] for entry in entries if entry["type"] in ("failed", "answered")] == ["failed", "answered"]
+
+
+async def test_a_model_that_falls_silent_fails_the_turn(house: House) -> None:
+    if house.profile.name != "codex":
+        pytest.skip(f"{house.profile.name} asks a silent model again for longer than a test can wait")
+    changes = {"stream_idle_timeout_ms = 300000": "stream_idle_timeout_ms = 500", "max_retries = 4": "max_retries = 1"}
+    text = house.profile.files["config.toml"]
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new)
+    files = {**house.profile.files, "config.toml": text}
+    house.stage.client = AcpAgents(replace(house.profile, files=files), directory=AGENTS, prices=PRICES)
+    agent = await house.stage.start()
+    with pytest.raises(AgentFailed, match="idle timeout"):
+        await follow(agent, {"say": "I think"}, {"hang": True}, prompt_id="t1#1")
+    assert (await follow(agent, {"answer": "again"}, prompt_id="t2#1"))[-1] == Answered("again", 0.0)
+
+
+@pytest.mark.parametrize("step", [{"model_error": 500}, {"model_error": 529}, {"drop_stream": True}])
+async def test_an_error_that_passes_is_survived(house: House, step: dict[str, object]) -> None:
+    if house.profile.name == "gemini" and "drop_stream" in step:
+        pytest.skip("gemini does not ask again when a stream breaks off: the turn fails")
+    agent = await house.stage.start()
+    told = await follow(agent, {**step, "times": 1}, {"answer": "survived"})
+    assert told[-1] == Answered("survived", 0.0)

@@ -1,0 +1,25 @@
+"""What is left when an agent that speaks ACP has ended."""
+
+import json
+import re
+from pathlib import Path
+
+from kingdom.soldiers.voice.house import HouseVoice
+from tests.contract.agents.stage import AT_ONCE
+from tests.integration.soldiers.acp_scene import Scene
+
+
+async def test_the_voice_is_closed_even_if_the_end_cannot_be_written_down(tmp_path: Path) -> None:
+    async def no_verdict(_: str) -> None:
+        return None
+
+    scene = Scene(tmp_path)
+    agent = await scene.start(voice=HouseVoice(tmp_path, no_verdict))
+    (opened,) = scene.requests("session/new")
+    (socket,) = map(Path, re.findall(r'unix:([^"]+)', json.dumps(opened)))
+    assert socket.exists()
+    transcript = tmp_path / "soldier-1-1.json"
+    transcript.unlink()
+    transcript.mkdir()
+    await agent.stop(AT_ONCE)
+    assert not socket.parent.exists()

@@ -1,0 +1,338 @@
+"""What becomes of what an agent says in ACP, tried with a program that says what it is told to."""
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kingdom.errors import Misconfigured, ProgramFailed
+from kingdom.soldiers.acp.profile import CostFrom
+from kingdom.soldiers.agent import (
+    AgentFailed,
+    AgentGone,
+    Answered,
+    BudgetSpent,
+    Prompt,
+    Said,
+    Spent,
+    ToolCalled,
+    UsageLimited,
+)
+from kingdom.workflow.model.answers import Finding
+from kingdom.workflow.model.mcp import McpServer, Transport
+from tests.contract.agents.stage import A_WHILE, AT_ONCE, ENVIRONMENT, only, updates_of
+from tests.integration.running import PATIENCE_SECONDS, eventually
+from tests.integration.soldiers.acp_scene import PLAIN, Scene, end, said, steps, take, tool, used
+
+
+@pytest.fixture
+async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
+    scene = Scene(tmp_path)
+    yield scene
+    await scene.close()
+
+
+async def test_a_session_opens_in_the_mode_of_the_profile_with_the_mcp_servers_of_the_launch(scene: Scene) -> None:
+    servers = (
+        McpServer(id="m1", name="shelf", transport=Transport.STDIO, command=("shelf", "-v"), env={"A": "b"}),
+        McpServer(id="m2", name="web", transport=Transport.STREAMABLE_HTTP, url="http://127.0.0.1:1/mcp"),
+        McpServer(id="m3", name="kingdom", transport=Transport.SSE, url="http://127.0.0.1:1/sse"),
+    )
+    agent = await scene.start(replace(PLAIN, mode="quiet"), mcp_servers=servers)
+    assert [request["modeId"] for request in scene.requests("session/set_mode")] == ["quiet"]
+    (opened,) = scene.requests("session/new")
+    assert opened["cwd"] == str(scene.folder / "work space")
+    shelf, web = opened["mcpServers"]
+    assert (shelf["command"], shelf["args"], shelf["env"]) == ("shelf", ["-v"], [{"name": "A", "value": "b"}])
+    assert (web["type"], web["url"]) == ("http", "http://127.0.0.1:1/mcp")
+    assert scene.entries("session")[-1]["session"] == agent.session
+
+
+async def test_the_answer_is_what_was_said_after_the_last_tool(scene: Scene) -> None:
+    agent = await scene.start()
+    told = await take(
+        agent,
+        said("I be", "m1"),
+        said("gin.", "m1"),
+        tool("pending", title="bash"),
+        tool("in_progress", title="make all", rawInput={"command": "make all", "cwd": "/"}),
+        tool("completed", content=[{"type": "content", "content": {"type": "text", "text": "it is made"}}]),
+        said("It is ", "m2"),
+        said("done.", "m2"),
+        end(),
+    )
+    assert [update for update in told if not isinstance(update, Spent)] == [
+        *(Said("I be"), Said("gin."), ToolCalled("bash", "make all"), Said("It is "), Said("done.")),
+        Answered("It is done.", 0.0),
+    ]
+    assert [entry["text"] for entry in scene.entries("said")] == ["I begin.", "It is done."]
+    assert [entry["text"] for entry in scene.entries("output")] == ["it is made"]
+
+
+async def test_what_is_no_message_is_passed_over(scene: Scene) -> None:
+    agent = await scene.start()
+    told = await take(agent, {"line": "npm warn"}, {"line": "[1]"}, {"update": {"sessionUpdate": "unheard_of"}})
+    assert told[-1] == Answered("done", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "outcome"),
+    [
+        (["allow_always", "allow_once", "reject_once"], {"outcome": "selected", "optionId": "option-allow_once"}),
+        (["allow_always"], {"outcome": "cancelled"}),
+    ],
+)
+async def test_permission_is_given_once_and_never_for_ever(
+    scene: Scene, kinds: list[str], outcome: dict[str, str]
+) -> None:
+    agent = await scene.start()
+    told = await take(agent, {"permission": kinds}, end())
+    assert json.loads(told[-1].text if isinstance(told[-1], Answered) else "") == outcome
+    assert only(told, ToolCalled) == ([ToolCalled("execute", "make")] if "allow_once" in kinds else [])
+
+
+async def test_a_failure_that_looks_like_an_answer_is_known_by_its_mark(scene: Scene) -> None:
+    profile = replace(PLAIN, notices=True, failed=("agent", "state", "broken"))
+    agent = await scene.start(profile)
+    broken = {"update": {"sessionUpdate": "session_info_update", "_meta": {"agent": {"state": "broken"}}}}
+    with pytest.raises(AgentFailed, match="the model is away"):
+        await take(agent, said("half of it", "m1"), broken, said("the model is away\n\n"), end())
+    told = await take(agent, said("a warning"), said("fine", "m2"), end(), prompt_id="t2#1")
+    assert only(told, Said, Answered) == [Said("fine"), Answered("fine", 0.0)]
+
+
+async def test_an_error_fails_the_turn_with_its_details(scene: Scene) -> None:
+    agent = await scene.start()
+    error = {"code": -32603, "message": "Internal error", "data": {"details": "the model said no"}}
+    with pytest.raises(AgentFailed, match="Internal error: the model said no"):
+        await take(agent, {"error": error})
+    assert (await take(agent, prompt_id="t2#1"))[-1] == Answered("done", 0.0)
+
+
+async def test_a_turn_that_the_agent_refuses_has_failed(scene: Scene) -> None:
+    agent = await scene.start()
+    with pytest.raises(AgentFailed, match="refusal"):
+        await take(agent, said("no"), {"end": {"stopReason": "refusal"}})
+
+
+async def test_a_limit_of_the_vendor_tells_until_when(scene: Scene) -> None:
+    agent = await scene.start()
+    message = "You've hit your usage limit. Try again in 2 hours."
+    with pytest.raises(UsageLimited) as caught:
+        await take(agent, {"error": {"code": -32603, "message": message}})
+    assert scene.entries("failed")[-1]["until"]
+    assert caught.value.reason == message
+
+
+async def test_the_tokens_of_a_turn_have_their_price(scene: Scene) -> None:
+    agent = await scene.start()
+    usage = {"totalTokens": 0, "inputTokens": 30_000, "cachedReadTokens": 10_000, "outputTokens": 1_000}
+    told = await take(agent, used(10_000), used(20_000), end(usage=usage))
+    assert only(told, Spent) == [Spent(0.1), Spent(0.3), Spent(0.31)]
+    assert told[-1] == Answered("", 0.31)
+    assert scene.entries("answered")[-1]["cacheReadTokens"] == 10_000
+
+
+async def test_a_turn_that_came_to_nothing_costs_nothing_whatever_was_counted(scene: Scene) -> None:
+    agent = await scene.start()
+    assert (await take(agent, used(10_000), used(10_000), end()))[-1] == Answered("", 0.0)
+
+
+async def test_a_model_without_a_price_counts_as_the_dearest(scene: Scene) -> None:
+    agent = await scene.start(model="unheard-of")
+    usage = {"totalTokens": 0, "inputTokens": 1_000_000, "outputTokens": 0}
+    assert (await take(agent, end(usage=usage)))[-1] == Answered("", 20.0)
+
+
+async def test_the_tokens_may_stand_beside_the_protocol(scene: Scene) -> None:
+    agent = await scene.start(replace(PLAIN, cost_from=CostFrom.QUOTA))
+    meta = {"quota": {"token_count": {"input_tokens": 10_000, "output_tokens": 1_000}}}
+    assert (await take(agent, end(_meta=meta)))[-1] == Answered("", 0.2)
+
+
+async def test_what_a_killed_turn_cost_is_in_the_next_where_the_agent_counts_the_session(scene: Scene) -> None:
+    profile = replace(PLAIN, cost_from=CostFrom.SESSION)
+
+    def spent(usd: float) -> dict[str, Any]:
+        cost = {"amount": usd, "currency": "USD"}
+        return {"update": {"sessionUpdate": "usage_update", "used": 1, "size": 2, "cost": cost}}
+
+    agent = await scene.start(profile)
+    assert (await take(agent, spent(0.5), end()))[-1] == Answered("", 0.5)
+    with pytest.raises(AgentGone):
+        await take(agent, {"exit": 3}, prompt_id="t2#1")
+    again = await scene.start(profile, agent.session)
+    assert (await take(again, spent(1.25), end(), prompt_id="t3#1"))[-1] == Answered("", 0.75)
+
+
+async def test_a_turn_that_spends_its_budget_is_cancelled(scene: Scene) -> None:
+    agent = await scene.start()
+    usage = {"totalTokens": 0, "inputTokens": 50_000, "outputTokens": 0}
+    with pytest.raises(BudgetSpent) as caught:
+        await take(agent, used(50_000), {"until_cancelled": 1, "with": {"usage": usage}}, budget_usd=0.4)
+    assert caught.value.cost_usd == 0.5
+    assert (await scene.stage(PLAIN).client.inspect(scene.stage(PLAIN).launch(), "t1#1")).cost_usd == 0.5
+
+
+async def test_an_interrupt_cancels_the_turn(scene: Scene) -> None:
+    agent = await scene.start()
+    turn = asyncio.create_task(take(agent, said("I wait"), {"until_cancelled": 1}))
+
+    async def prompted() -> bool:
+        return bool(scene.requests("session/prompt"))
+
+    await eventually(prompted)
+    await agent.interrupt()
+    with pytest.raises(AgentFailed, match="interrupted"):
+        await asyncio.wait_for(turn, PATIENCE_SECONDS)
+    assert scene.entries("interrupted")
+
+
+async def test_an_agent_that_ends_in_its_turn_is_gone_with_its_last_words(scene: Scene) -> None:
+    agent = await scene.start()
+    with pytest.raises(AgentGone, match="exit code 3; its last words: I cannot go on"):
+        await take(agent, {"exit": 3})
+    assert scene.entries("failed", "ended")
+
+
+async def test_an_agent_that_is_gone_behind_its_adapter_is_gone(scene: Scene) -> None:
+    agent = await scene.start(replace(PLAIN, gone="server exited"))
+    with pytest.raises(AgentGone, match="server exited"):
+        await take(agent, {"error": {"code": -32603, "message": "the server exited with code 1"}})
+    assert "SIGKILL" in await asyncio.wait_for(agent.ended(), PATIENCE_SECONDS)
+
+
+async def test_an_agent_that_ends_with_its_input_ends_by_itself(scene: Scene) -> None:
+    agent = await scene.start()
+    await asyncio.wait_for(agent.stop(A_WHILE), PATIENCE_SECONDS)
+    assert await agent.ended() == "exit code 0"
+
+
+async def test_a_session_that_the_agent_has_lost_cannot_be_continued(scene: Scene) -> None:
+    agent = await scene.start()
+    await take(agent)
+    await agent.stop(AT_ONCE)
+    transcript = scene.folder / "soldier-1-1.json"
+    transcript.write_text(transcript.read_text().replace(agent.session, "lost"))
+    with pytest.raises(AgentGone, match="session lost of plain cannot be continued: Internal error: no such thread"):
+        await scene.start(session="lost")
+
+
+async def test_a_session_that_was_never_prompted_begins_anew(scene: Scene) -> None:
+    agent = await scene.start()
+    await agent.stop(AT_ONCE)
+    again = await scene.start(session=agent.session)
+    assert again.session != agent.session
+    assert (await take(again))[-1] == Answered("done", 0.0)
+
+
+async def test_a_session_that_is_loaded_does_not_tell_its_past_again(scene: Scene) -> None:
+    profile = replace(PLAIN, loads=True)
+    agent = await scene.start(profile)
+    await take(agent)
+    await agent.stop(AT_ONCE)
+    again = await scene.start(profile, agent.session)
+    assert again.session == agent.session
+    assert await take(again, prompt_id="t2#1") == [Said("done"), Answered("done", 0.0)]
+
+
+async def test_who_has_begun_is_told_to_go_on_and_who_may_not_have_heard_is_told_all(scene: Scene) -> None:
+    agent = await scene.start()
+    with pytest.raises(AgentGone):
+        await take(agent, {"exit": 3})
+    silent = await scene.start(session=agent.session)
+    with pytest.raises(AgentGone):
+        await updates_of(silent, Prompt(id="t1#2", text="", continues=True))
+    heard = scene.requests("session/prompt")[-1]["prompt"][0]["text"]
+    assert heard.startswith("Go on with what you were asked")
+    assert steps({"exit": 3}) in heard
+    again = await scene.start(session=agent.session)
+    with pytest.raises(AgentGone):
+        await take(again, tool("in_progress", title="x"), {"exit": 3}, prompt_id="t2#1")
+    last = await scene.start(session=agent.session)
+    assert (await updates_of(last, Prompt(id="t2#2", text="", continues=True)))[-1] == Answered("done", 0.0)
+    assert "exit" not in scene.requests("session/prompt")[-1]["prompt"][0]["text"]
+    found = await scene.stage(PLAIN).client.inspect(scene.stage(PLAIN).launch(), "t2#1")
+    assert found.finding is Finding.UNFINISHED
+
+
+async def test_the_files_of_a_profile_are_written_for_each_start(scene: Scene) -> None:
+    files = {"deep/config": "model=$model url=$url at $read", "GUIDE.md": "$instructions"}
+    profile = replace(PLAIN, files=files, environment={"AGENT_HOME": "$folder"})
+    await scene.start(profile, instructions="Costs $5 and {more}.")
+    folder = scene.home / ".kingdom-agents" / "plain-soldier-1-1"
+    assert (folder / "deep" / "config").read_text() == "model=best url=http://127.0.0.1:1 at 10"
+    assert (folder / "GUIDE.md").read_text() == "Costs $5 and {more}."
+
+
+async def test_a_link_that_an_agent_has_left_is_not_written_through(scene: Scene) -> None:
+    elsewhere = scene.folder / "elsewhere"
+    elsewhere.mkdir()
+    (scene.home / ".kingdom-agents").symlink_to(elsewhere)
+    with pytest.raises(ProgramFailed, match="could not be written"):
+        await scene.start(replace(PLAIN, files={"config": "x"}))
+    assert not list(elsewhere.iterdir())
+
+
+async def test_a_session_is_moved_out_of_the_way_of_its_loading(scene: Scene) -> None:
+    profile = replace(PLAIN, loads=True, aside="chats/session-*-$session.jsonl")
+    agent = await scene.start(profile)
+    await take(agent)
+    await agent.stop(AT_ONCE)
+    chats = scene.home / ".kingdom-agents" / "plain-soldier-1-1" / "chats"
+    chats.mkdir(parents=True)
+    name = agent.session[:8]
+    for minute, text in (("2000-01-01T00-00", "whole so far"), ("2026-01-01T00-01", "begun"), ("2026-01-02T00-01", "")):
+        (chats / f"session-{minute}-{name}.jsonl").write_text(text)
+    await scene.start(profile, agent.session)
+    assert [file.read_text() for file in chats.iterdir()] == ["whole so far"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "words"),
+    [
+        ({"program": "not-there"}, {}, "npm install --prefix DIRECTORY plain"),
+        ({}, {"model": 'x"\nbase_url = "y'}, "no name of a model"),
+        ({}, {"environment": ENVIRONMENT}, "has none"),
+    ],
+)
+async def test_what_is_missing_is_said(
+    scene: Scene, changes: dict[str, Any], options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(Misconfigured, match=words):
+        await scene.start(replace(PLAIN, **changes), **options)
+
+
+async def test_without_the_library_it_is_said_how_to_get_it(tmp_path: Path) -> None:
+    program = f"""
+import asyncio, sys
+sys.modules["acp"] = None
+from tests.integration.soldiers.acp_scene import Scene
+from pathlib import Path
+asyncio.run(Scene(Path({str(tmp_path)!r})).start())
+"""
+    ran = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, stderr=asyncio.subprocess.PIPE, cwd=Path(__file__).parents[3]
+    )
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        _, errors = await ran.communicate()
+    assert "pip install 'kingdom[acp]'" in errors.decode()
+
+
+async def test_an_agent_that_does_not_come_up_is_gone(scene: Scene) -> None:
+    with pytest.raises(AgentGone, match="plain did not come up: exit code"):
+        await scene.start(replace(PLAIN, arguments=("-c", "import sys; sys.exit(4)")))
+
+
+async def test_a_start_that_is_given_up_leaves_nothing(scene: Scene) -> None:
+    silent = replace(PLAIN, arguments=("-c", "import time; time.sleep(600)"))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(timedelta(seconds=1).total_seconds()):
+            await scene.start(silent)
+    assert not (scene.folder / "soldier-1-1.json").exists()

@@ -1,0 +1,201 @@
+"""The agent's tools as a real MCP server: spoken to by the official client and by hand."""
+
+import asyncio
+import json
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client, StdioServerParameters
+
+from kingdom.soldiers.mcp import validate
+from kingdom.soldiers.process import start_program
+from kingdom.soldiers.result import read_result
+from kingdom.soldiers.sandbox.sandbox import Profile, Sandbox
+from kingdom.soldiers.voice.calls import TOOLS
+from kingdom.soldiers.voice.relay import relay_command
+from kingdom.soldiers.voice.voice import SERVER
+from kingdom.workflow.model.mcp import McpServer, Transport
+from kingdom.workflow.verdicts import Verdict
+from tests.integration.running import PATIENCE_SECONDS
+from tests.integration.soldiers.voice_house import House, open_house
+
+NAMES = tuple(tool.name for tool in TOOLS)
+COMMAND_LINE = (sys.executable, "-c", "from kingdom.cli.agent_mcp import app; app()")
+SUCCESS = {"status": "success", "summary": "all good"}
+
+
+@pytest.fixture
+async def house(tmp_path: Path) -> AsyncIterator[House]:
+    async with open_house(tmp_path, tmp_path / "socket", verdict=Verdict(granted=False, reason="not today")) as house:
+        yield house
+
+
+@asynccontextmanager
+async def client_of(*command: str, **environment: str) -> AsyncIterator[Client]:
+    program, *words = command
+    server = StdioServerParameters(command=program, args=words, env=environment)
+    async with asyncio.timeout(PATIENCE_SECONDS), Client(server) as client:
+        yield client
+
+
+async def called(client: Client, tool: str, **arguments: Any) -> tuple[bool, str]:
+    result = await client.call_tool(tool, arguments)
+    return bool(result.is_error), "".join(getattr(part, "text", "") for part in result.content)
+
+
+async def spoken(url: str, *lines: str) -> list[dict[str, Any]]:
+    """Say lines to the server and end its input; return what it answered until its own end."""
+    process = await asyncio.create_subprocess_exec(
+        *relay_command(url), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        said = "".join(f"{line}\n" for line in lines).encode()
+        output, _ = await asyncio.wait_for(process.communicate(said), PATIENCE_SECONDS)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode == 0
+    return [json.loads(line) for line in output.splitlines()]
+
+
+def request(method: str, message_id: int = 1, **parameters: Any) -> str:
+    return json.dumps({"jsonrpc": "2.0", "id": message_id, "method": method, "params": parameters})
+
+
+async def test_the_official_client_is_offered_the_tools_and_their_guide(house: House) -> None:
+    async with client_of(*relay_command(house.url)) as client:
+        tools = (await client.list_tools()).tools
+        assert tuple(tool.name for tool in tools) == NAMES
+        assert [tool.input_schema for tool in tools] == [tool.schema for tool in TOOLS]
+        assert "report_result" in (client.instructions or "")
+
+
+async def test_the_official_client_reports_a_result_over_either_way(house: House, tmp_path: Path) -> None:
+    for number, place in enumerate((house.url, f"unix:{house.socket}")):
+        async with client_of(*relay_command(place)) as client:
+            assert await called(client, "remember", text=f"Sentence {number}.") == (
+                False,
+                "It is kept, and becomes memory with your result.",
+            )
+            is_error, _ = await called(client, "report_result", **SUCCESS)
+            assert not is_error
+    learned = [{"about": "patterns", "text": f"Sentence {number}."} for number in range(2)]
+    assert read_result(tmp_path) == {**SUCCESS, "memory_updates": learned}
+
+
+async def test_the_official_client_hears_verdicts_and_what_it_said_wrongly(house: House) -> None:
+    async with client_of(*relay_command(house.url)) as client:
+        is_error, text = await called(client, "petition", kind="github.comment", body={"body": "hi"})
+        assert is_error
+        assert "not today" in text
+        is_error, text = await called(client, "report_result", status="failed", summary="no")
+        assert is_error
+        assert "error must not be empty" in text
+        await called(client, "ask_human", question="Which one?")
+    assert house.petitions == [("github.comment", {"body": "hi"})]
+    question = house.voice.end()
+    assert question is not None
+    assert question.text == "Which one?"
+
+
+async def test_the_command_line_serves_it_at_the_place_that_the_environment_names(house: House, tmp_path: Path) -> None:
+    async with client_of(*COMMAND_LINE, KINGDOM_VOICE_URL=house.url) as client:
+        await called(client, "report_result", **SUCCESS)
+    assert read_result(tmp_path) == SUCCESS
+
+
+async def test_our_own_trial_of_mcp_servers_finds_its_tools(house: House) -> None:
+    server = McpServer(
+        id=SERVER, name=SERVER, transport=Transport.STDIO, command=relay_command(house.url), url="", env={}
+    )
+    assert await validate(server) == NAMES
+
+
+async def test_a_house_that_cannot_be_reached_is_told_to_the_agent(tmp_path: Path) -> None:
+    async with client_of(*relay_command(f"unix:{tmp_path}/nobody")) as client:
+        is_error, text = await called(client, "report_result", **SUCCESS)
+        assert is_error
+        assert ".kingdom-task.json" in text
+
+
+async def test_calls_at_once_are_all_answered(house: House, tmp_path: Path) -> None:
+    async with client_of(*relay_command(house.url)) as client:
+        await asyncio.gather(*(called(client, "remember", text=f"Sentence {number}.") for number in range(20)))
+        await called(client, "report_result", **SUCCESS)
+    assert len((read_result(tmp_path) or {})["memory_updates"]) == 20
+
+
+async def test_what_is_no_message_is_refused_and_the_server_goes_on(house: House) -> None:
+    answers = await spoken(
+        house.url,
+        "nonsense",
+        "[]",
+        "[" * 100_000,
+        json.dumps({"jsonrpc": "2.0", "method": "notifications/initialized"}),
+        request("resources/list", 2),
+        json.dumps({"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": [1]}),
+        request("tools/call", 4),
+        request("tools/call", 5, name="remember", arguments={"text": "\ud800"}),
+        request("tools/call", 6, name="remember", arguments={"text": "x" * 600_000}),
+        request("ping", 7),
+    )
+    errors = [answer["error"]["code"] for answer in answers if answer["id"] is None]
+    assert errors == [-32700, -32600, -32700]
+    found = {answer["id"]: answer for answer in answers if answer["id"] is not None}
+    assert sorted(found) == [2, 3, 4, 5, 6, 7]
+    assert found[2]["error"]["code"] == -32601
+    assert found[3]["error"]["code"] == -32602
+    assert [found[number]["result"]["isError"] for number in (4, 5, 6)] == [True, True, True]
+    assert found[7]["result"] == {}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "spoken_version"),
+    [("2024-11-05", "2024-11-05"), ("2025-06-18", "2025-06-18"), ("1999-01-01", "2025-11-25")],
+)
+async def test_the_version_that_a_client_wants_is_spoken_where_it_is_known(wanted: str, spoken_version: str) -> None:
+    (answer,) = await spoken("unix:nowhere", request("initialize", protocolVersion=wanted))
+    assert answer["result"]["protocolVersion"] == spoken_version
+
+
+async def test_a_server_whose_agent_is_gone_ends_although_a_call_is_open(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(tmp_path / "silent"))
+        silent.listen()
+        said = request("tools/call", name="remember", arguments={"text": "x"})
+        assert await spoken(f"unix:{tmp_path}/silent", said) == []
+
+
+@pytest.mark.parametrize("place", ["", "unix:", "127.0.0.1:80", "ftp://127.0.0.1:80/voice"])
+async def test_a_place_that_is_none_is_refused_in_a_sentence(place: str) -> None:
+    process = await asyncio.create_subprocess_exec(*relay_command(place), stderr=asyncio.subprocess.PIPE)
+    _, words = await asyncio.wait_for(process.communicate(), PATIENCE_SECONDS)
+    assert process.returncode == 1
+    assert b"is no place of a voice" in words
+    assert b"Traceback" not in words
+
+
+async def test_a_result_is_reported_out_of_a_strict_sandbox(house: House, tmp_path: Path) -> None:
+    sandbox = Sandbox(profile=Profile.STRICT, writable=(tmp_path / "space",), socket=house.socket)
+    sandbox.writable[0].mkdir()
+    program = await start_program(
+        relay_command(f"{sandbox.url}/voice"),
+        cwd=sandbox.writable[0],
+        environment={"PATH": "/usr/bin:/bin"},
+        errors=tmp_path / "errors",
+        sandbox=sandbox,
+    )
+    try:
+        program.write(request("tools/call", name="report_result", arguments=SUCCESS).encode() + b"\n")
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            answer = json.loads(await anext(program.lines()))
+    finally:
+        await program.kill()
+    assert not answer["result"]["isError"], answer
+    assert read_result(tmp_path) == SUCCESS

@@ -1,0 +1,182 @@
+"""Budgets through the whole court: a run that hits its own stops within the turn, and every cent is in the ledger."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from kingdom.bus import Query
+from kingdom.court.documents import Assignment, AssignmentStatus, EventStatus
+from kingdom.court.general.staff import run_of_root
+from kingdom.court.king.resting import BILLS
+from kingdom.court.quota import MONEY, QUOTAS
+from kingdom.court.streams import TOPOLOGY
+from kingdom.soldiers.folders import Folders
+from kingdom.soldiers.host import SoldierHost
+from kingdom.soldiers.kinds import KINDS, quarters_of
+from kingdom.soldiers.settings import AgentName, ModelSettings, SoldierSettings
+from kingdom.soldiers.transcript import read_entries
+from kingdom.workflow import lifecycle
+from kingdom.workflow.model.machine import WorkflowStatus
+from kingdom.workflow.model.template import OverBudget
+from kingdom.workflow.model.workflow import Workflow
+from tests.contract.backends import BackendUnderTest
+from tests.fakes.model.prices import usage_for
+from tests.fakes.model.stub import ModelStub
+from tests.integration.court.general.scene import EVERY_KIND, CourtScene, opened, reports, work
+from tests.integration.running import eventually
+
+# The real program takes its time to start on a busy machine.
+PATIENCE_SECONDS = 90.0
+pytestmark = [
+    pytest.mark.timeout(240),
+    pytest.mark.parametrize("agent", ["scripted", "claude"]),
+]
+SUCCESS = reports(status="success", summary="done")
+# One Work is within the budget, the turn of the other goes beyond it and has more to do.
+CHEAP = work("cheap", SUCCESS, {"cost": 0.25})
+DEAR = work("dear", SUCCESS, {"cost": 0.5}, {"run": "true"}, {"cost": 0.5}, {"wait_for": "may-go"}, {"cost": 0.25})
+# A model is asked again for the response that went beyond: what it was to lead to has not happened.
+COST_IN_ALL = {"scripted": 1.5, "claude": 2.0}
+
+
+@pytest.fixture
+async def model() -> AsyncIterator[ModelStub]:
+    async with ModelStub() as model:
+        yield model
+
+
+@pytest.fixture
+async def court(
+    backend: BackendUnderTest, tmp_path: Path, model: ModelStub, agent: AgentName
+) -> AsyncIterator[CourtScene]:
+    """A court whose host runs one kind of agent, in its sandbox if it has one."""
+    settings = SoldierSettings(agent=agent, model=ModelSettings(url=model.url, key="a-key-of-nobody"))
+    async with opened(backend, tmp_path / "machine", with_host=False) as court, _host(backend, court, settings):
+        yield court
+
+
+@asynccontextmanager
+async def _host(backend: BackendUnderTest, court: CourtScene, settings: SoldierSettings) -> AsyncIterator[None]:
+    async with backend.open(TOPOLOGY, EVERY_KIND) as bus:
+        host = SoldierHost(
+            bus,
+            "host-a",
+            KINDS[settings.agent].client(settings),
+            Folders(court.folder / "host-a"),
+            slots=2,
+            quarters=quarters_of(settings, lambda _: None, set()),
+        )
+        running = asyncio.create_task(host.run())
+        try:
+            yield
+        finally:
+            host.stop()
+            await asyncio.wait_for(running, 30)
+
+
+async def until_event(court: CourtScene, event_id: str, status: EventStatus) -> None:
+    async def there() -> bool:
+        return (await court.event(event_id)).status is status
+
+    await eventually(there, PATIENCE_SECONDS)
+
+
+async def until_asking(court: CourtScene) -> Assignment:
+    async def asks() -> bool:
+        return [each.status for each in await court.assignments()] == [AssignmentStatus.NEEDS_HUMAN]
+
+    await eventually(asks, PATIENCE_SECONDS)
+    return (await court.assignments())[0]
+
+
+async def run_of(court: CourtScene, root_id: str) -> Workflow:
+    return await lifecycle.show(court.bus, run_of_root(root_id))
+
+
+def told_in_transcripts(court: CourtScene) -> float:
+    """Return what the sessions noted to have cost, each turn with its last word."""
+    turns: dict[tuple[str, str], float] = {}
+    for transcript in Folders(court.folder / "host-a").sessions.glob("*.json"):
+        for entry in read_entries(transcript):
+            if "costUsd" in entry:
+                turns[transcript.name, entry["prompt"]] = entry["costUsd"]
+    return sum(turns.values())
+
+
+def charged(model: ModelStub, *costs: float) -> float:
+    """Return what the model has charged, whose responses cost one of these or nothing."""
+    served = [(each.request.model, dict(each.move.usage)) for each in model.asked if each.request and each.move]
+    return sum(next(cost for cost in costs if usage == usage_for(cost, name)) for name, usage in served if usage)
+
+
+async def until_ledger_has(court: CourtScene, usd: float) -> None:
+    """Wait until the bills and the money of the day tell of so much."""
+
+    async def booked() -> bool:
+        async with court.bus.transaction() as transaction:
+            bills = await transaction.find(Query(kind=BILLS.name))
+            money = await transaction.get(QUOTAS.name, MONEY)
+        billed = sum((Decimal(record.doc["usd"]) for record in bills), Decimal(0))
+        of_the_day = Decimal(money.doc.get("spent", 0)) if money else None
+        return billed == of_the_day == Decimal(str(round(usd, 6)))
+
+    await eventually(booked)
+
+
+async def test_a_run_that_hits_its_budget_stops_within_the_turn_and_the_ledger_has_its_cost(
+    court: CourtScene, model: ModelStub, agent: AgentName
+) -> None:
+    court.has(CHEAP, DEAR, budget_usd=1)
+    event_id = await court.happens()
+    asking = await until_asking(court)
+    assert asking.reason.endswith("has cost $1.25 of its budget of $1.00. Shall it go on with another $1.00?")
+    stopped = await run_of(court, asking.id)
+    assert stopped.status is WorkflowStatus.AWAITING
+    assert stopped.cost_usd == pytest.approx(1.25, abs=1e-4)
+    assert stopped.cost_usd == pytest.approx(told_in_transcripts(court), abs=1e-6)
+    assert len(await court.logged("QuerySent")) == 2
+    await until_ledger_has(court, stopped.cost_usd)
+    assert await court.held() == {}
+    asked = len(model.asked)
+
+    space = stopped.works[1].work_space_id
+    assert space
+    (Folders(court.folder / "host-a").space(stopped.general, space) / "may-go").touch()
+    await court.answer(asking.id, "go on")
+    await until_event(court, event_id, EventStatus.COMPLETED)
+    completed = await run_of(court, asking.id)
+    assert completed.works[1].agent.session == stopped.works[1].agent.session
+    assert completed.cost_usd == pytest.approx(COST_IN_ALL[agent], abs=1e-4)
+    assert completed.cost_usd == pytest.approx(told_in_transcripts(court), abs=1e-6)
+    await until_ledger_has(court, completed.cost_usd)
+    if agent == "claude":
+        assert len(model.asked) > asked
+        assert completed.cost_usd == pytest.approx(charged(model, 0.25, 0.5), abs=1e-4)
+
+
+@pytest.mark.parametrize("backend", ["files"], indirect=True)
+async def test_nothing_is_asked_of_the_model_once_the_budget_is_spent(
+    court: CourtScene, model: ModelStub, agent: AgentName
+) -> None:
+    tried = ({"write": "app/tried.txt"}, {"answer": "done"})
+    court.has(
+        work("look", SUCCESS, {"cost": 1.25}, {"wait_for": "never"}, *tried),
+        budget_usd=1,
+        over_budget=OverBudget.STOP,
+    )
+    event_id = await court.happens()
+    await until_event(court, event_id, EventStatus.FAILED)
+    assert (await court.event(event_id)).reason.endswith("has cost $1.25 of its budget of $1.00")
+    stopped = await run_of(court, (await court.assignments())[0].id)
+    assert stopped.cost_usd == pytest.approx(told_in_transcripts(court), abs=1e-6)
+    await until_ledger_has(court, stopped.cost_usd)
+    assert list(court.folder.rglob("tried.txt")) == []
+    if agent == "claude":
+        assert charged(model, 1.25) == 1.25
+        last = model.asked[-1].move
+        assert last
+        assert last.usage

@@ -1,0 +1,75 @@
+"""How Claude Code is started."""
+
+import json
+import os
+from pathlib import Path
+
+from kingdom.soldiers.agent import Launch
+from kingdom.soldiers.claude.command import arguments, environment, mcp_servers
+from kingdom.soldiers.sandbox.sandbox import Profile, Sandbox
+from kingdom.soldiers.voice.house import HouseVoice
+from kingdom.workflow.model.mcp import McpServer, Transport
+
+STDIO = McpServer(id="m1", name="shelf", transport=Transport.STDIO, command=("shelf", "--all"), env={"KEY": "secret"})
+SSE = McpServer(id="m2", name="stream", transport=Transport.SSE, url="http://127.0.0.1:1/sse")
+HTTP = McpServer(id="m3", name="web", transport=Transport.STREAMABLE_HTTP, url="http://127.0.0.1:1/mcp")
+
+
+def launch(**options: object) -> Launch:
+    given: dict[str, object] = {
+        "soldier_id": "soldier-1-1",
+        "work_space": Path("space"),
+        "model": "opus",
+        "session": None,
+        "transcript": Path("t.json"),
+        "errors": Path("t.err"),
+        "environment": {"HOME": "/home/agent"},
+        "mcp_servers": (STDIO, SSE, HTTP),
+        **options,
+    }
+    return Launch(**given)  # type: ignore[arg-type]
+
+
+async def no_verdict(_: str) -> None:
+    return None
+
+
+def test_arguments_name_the_session_the_model_and_the_instructions() -> None:
+    new = arguments(launch(instructions="Be brief."), "s1", resumes=False)
+    assert {"--session-id=s1", "--model=opus", "--append-system-prompt=Be brief."} < set(new)
+    assert "--resume=s1" in arguments(launch(), "s1", resumes=True)
+    assert not any("model" in word for word in arguments(launch(model=""), "s1", resumes=False))
+
+
+def test_secrets_of_mcp_servers_are_not_among_the_arguments() -> None:
+    assert "secret" not in str(arguments(launch(), "s1", resumes=False))
+
+
+def test_mcp_servers_of_every_transport_are_configured_but_none_in_the_name_of_the_house() -> None:
+    impostor = McpServer(id="m4", name="kingdom", transport=Transport.SSE, url="http://127.0.0.1:1/sse")
+    assert mcp_servers(launch(mcp_servers=(STDIO, SSE, HTTP, impostor))) == {
+        "shelf": {"type": "stdio", "command": "shelf", "args": ["--all"], "env": {"KEY": "secret"}},
+        "stream": {"type": "sse", "url": "http://127.0.0.1:1/sse"},
+        "web": {"type": "http", "url": "http://127.0.0.1:1/mcp"},
+    }
+
+
+def test_who_has_a_voice_is_offered_the_server_of_the_house() -> None:
+    spoken = arguments(launch(voice=HouseVoice(Path("space"), no_verdict)), "s1", resumes=False)
+    (configuration,) = [word.partition("=")[2] for word in spoken if word.startswith("--mcp-config=")]
+    assert json.loads(configuration)["mcpServers"]["kingdom"]["type"] == "sdk"
+    assert not any(word.startswith("--mcp-config") for word in arguments(launch(), "s1", resumes=False))
+
+
+def test_the_launch_has_the_last_word_on_the_environment() -> None:
+    chosen = {"HOME": "/home/agent", "DISABLE_TELEMETRY": "0"}
+    found = environment(launch(environment=chosen))
+    assert {name: found[name] for name in chosen} == chosen
+    assert found["CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC"] == "1"
+
+
+def test_only_root_without_a_sandbox_says_that_there_is_one() -> None:
+    strict = Sandbox(profile=Profile.STRICT)
+    assert "IS_SANDBOX" not in environment(launch(sandbox=strict))
+    for open_launch in (launch(), launch(sandbox=Sandbox(profile=Profile.OFF))):
+        assert ("IS_SANDBOX" in environment(open_launch)) == (os.geteuid() == 0)

@@ -1,0 +1,94 @@
+"""Claude Code at work for a host: in the sandbox, through the gate, with its voice, against a model of our own."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from kingdom.soldiers.claude.client import ClaudeAgents
+from kingdom.soldiers.quarters import Quarters
+from kingdom.soldiers.sandbox.sandbox import Profile
+from kingdom.soldiers.sandbox.vendors import Upstream, Vendor
+from kingdom.workflow import lifecycle
+from kingdom.workflow.model.machine import WorkflowStatus
+from kingdom.workflow.model.operations import Continue
+from tests.fakes.model.stub import ModelStub
+from tests.integration.soldiers.host_scene import ANNA, APP, HostScene, task, work
+
+KEY = "sk-ant-api03-a-key-that-no-agent-ever-sees"
+
+
+@pytest.fixture
+async def stub() -> AsyncIterator[ModelStub]:
+    async with ModelStub() as stub:
+        yield stub
+
+
+@pytest.fixture
+def quarters(stub: ModelStub) -> Quarters:
+    upstream = Upstream(vendor=Vendor.ANTHROPIC, url=stub.url, key=KEY)
+    return Quarters(profile=Profile.STRICT, upstreams=(upstream,), speaks=True)
+
+
+async def test_claude_works_in_its_sandbox_and_reports_by_its_voice(
+    scene: HostScene, quarters: Quarters, stub: ModelStub
+) -> None:
+    await scene.start_host(client=ClaudeAgents(), quarters=quarters)
+    done_by = task(
+        {"write": f"{APP}/by-claude.txt", "text": "written\n"},
+        {"run": f"env > {APP}/environment.txt; cat /proc/*/environ >> {APP}/environment.txt 2>&1 || true"},
+        {"result": {"status": "success", "summary": "It is written."}},
+        {"cost": 0.5},
+        {"answer": "done"},
+    )
+    run = await scene.begin(work("write", done_by), git_refs=None)
+    done = await scene.until(run, WorkflowStatus.COMPLETED)
+    assert (done.works[0].result or {})["summary"] == "It is written."
+    assert done.cost_usd == pytest.approx(0.5, rel=0.05)
+    tree = scene.folders().tree(run.id, done.work_trees[0].id)
+    assert (tree / "by-claude.txt").read_text() == "written\n"
+    assert KEY not in (tree / "environment.txt").read_text(errors="replace")
+    assert {served.headers.get("x-api-key") for served in stub.asked} == {KEY}
+
+
+async def test_claude_asks_a_person_and_goes_on_with_the_reply(scene: HostScene, quarters: Quarters) -> None:
+    await scene.start_host(client=ClaudeAgents(), quarters=quarters)
+    asking = task(
+        {"ask": "Left or right?", "choices": ["left", "right"]},
+        {"result": {"status": "success", "summary": "went"}},
+        {"answer": "so {reply}"},
+    )
+    run = await scene.begin(work("go", asking))
+    waiting = await scene.until(run, WorkflowStatus.AWAITING)
+    assert waiting.question
+    assert waiting.question.choices == ("left", "right")
+    await lifecycle.resume(scene.bus, run.id, Continue(reply="left"), actor=ANNA)
+    await scene.until(run, WorkflowStatus.COMPLETED)
+
+
+async def test_claude_that_ends_without_a_result_is_sent_back_once_and_fails_then(
+    scene: HostScene, quarters: Quarters
+) -> None:
+    await scene.start_host(client=ClaudeAgents(), quarters=quarters)
+    run = await scene.begin(work("forget", task({"answer": "all done"})))
+    failed = await scene.until(run, WorkflowStatus.FAILED)
+    assert "without a result" in failed.reason
+
+
+async def test_a_report_that_needs_a_person_waits_for_one_and_nothing_is_done_twice(
+    scene: HostScene, quarters: Quarters
+) -> None:
+    await scene.start_host(client=ClaudeAgents(), quarters=quarters)
+    asking = task(
+        {"run": f"echo once >> {APP}/count.txt"},
+        {"result": {"status": "needs_human", "summary": "stuck", "question": "Left or right?"}},
+        {"answer": "please tell"},
+    )
+    run = await scene.begin(work("go", asking))
+    waiting = await scene.until(run, WorkflowStatus.AWAITING)
+    assert waiting.question
+    assert waiting.question.text == "Left or right?"
+    await lifecycle.resume(scene.bus, run.id, Continue(reply="left"), actor=ANNA)
+    # The model of this test has nothing more to say.
+    ended = await scene.until(run, WorkflowStatus.FAILED)
+    tree = scene.folders().tree(run.id, ended.work_trees[0].id)
+    assert (tree / "count.txt").read_text() == "once\n"

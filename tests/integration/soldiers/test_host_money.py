@@ -1,0 +1,151 @@
+"""What agents cost on a real host: budgets end turns, limits of vendors park runs, and no cost is lost."""
+
+from typing import Any
+
+import pytest
+
+from kingdom.workflow import lifecycle
+from kingdom.workflow.model.machine import WorkflowStatus
+from kingdom.workflow.model.operations import Continue, FromBase
+from kingdom.workflow.model.template import OverBudget, Policy
+from kingdom.workflow.model.workflow import Workflow
+from tests.integration.soldiers.host_scene import ANNA, OUTLINE, HostScene, task, work
+
+ONE_BACKEND = pytest.mark.parametrize("backend", ["files"], indirect=True)
+DEAR: tuple[dict[str, Any], ...] = ({"write": "began"}, {"cost": 0.75}, {"cost": 0.5})
+
+
+def spent_in_transcripts(scene: HostScene, workflow: Workflow) -> float:
+    """Return what the sessions of a run noted to have cost, each turn with its last word."""
+    turns: dict[str, float] = {}
+    for each in workflow.works:
+        for entry in scene.transcript(each):
+            if "costUsd" in entry:
+                turns[entry["prompt"]] = entry["costUsd"]
+    return sum(turns.values())
+
+
+async def test_a_run_that_hits_its_budget_stops_within_the_turn_and_goes_on_with_more(scene: HostScene) -> None:
+    await scene.start_host()
+    stay = scene.stay("dear")
+    steps = (*DEAR, *stay.steps, {"write": "app/done.txt", "text": "{reply}"}, {"cost": 0.25}, {"answer": "done"})
+    workflow = await scene.begin(work("dear", task(*steps)), policy=Policy(budget_usd=1.0))
+    awaiting = await scene.until(workflow, WorkflowStatus.AWAITING)
+    assert awaiting.question is not None
+    assert awaiting.question.text.endswith("Shall it go on with another $1.00?")
+    assert awaiting.cost_usd == spent_in_transcripts(scene, awaiting) == 1.25
+    assert scene.processes() == []
+    assert not (scene.tree(awaiting) / "done.txt").exists()
+
+    stay.let_go()
+    await lifecycle.resume(scene.bus, workflow.id, Continue("go on"), actor=ANNA)
+    completed = await scene.until(workflow, WorkflowStatus.COMPLETED)
+    assert completed.works[0].agent.session == awaiting.works[0].agent.session
+    assert (scene.tree(completed) / "done.txt").exists()
+    assert completed.cost_usd == spent_in_transcripts(scene, completed) == 1.5
+    began = [entry for entry in scene.transcript(completed.works[0]) if entry.get("does") == {"write": "began"}]
+    assert len(began) == 1
+
+
+@ONE_BACKEND
+async def test_a_run_that_hits_its_budget_fails_where_its_policy_says_so(scene: HostScene) -> None:
+    await scene.start_host()
+    policy = Policy(budget_usd=1.0, over_budget=OverBudget.STOP)
+    workflow = await scene.begin(work("dear", task(*DEAR, {"hang": True})), policy=policy)
+    failed = await scene.until(workflow, WorkflowStatus.FAILED)
+    assert failed.reason == f"{workflow.name} has cost $1.25 of its budget of $1.00"
+
+
+async def test_a_run_at_the_limit_of_its_vendor_frees_its_slot_and_goes_on_by_itself(scene: HostScene) -> None:
+    await scene.start_host(slots=1)
+    limited = await scene.begin(work("one", task({"cost": 0.5}, {"usage_limit": 10}, {"answer": "at last"})))
+    parked = await scene.until(limited, WorkflowStatus.AWAITING)
+    assert parked.reason.startswith("usage limit reached; it goes on by itself at 20")
+    assert (parked.question, parked.cost_usd, scene.processes()) == (None, 0.5, [])
+
+    other = await scene.begin(work("two", task({"answer": "in between"})))
+    await scene.until(other, WorkflowStatus.COMPLETED)
+    completed = await scene.until_true(limited, lambda now: now.status is WorkflowStatus.COMPLETED)
+    assert parked.parked_until is not None
+    assert completed.ended_at is not None
+    assert completed.ended_at > parked.parked_until
+    assert completed.works[0].agent.session == parked.works[0].agent.session
+    assert completed.parked_until is None
+
+
+@ONE_BACKEND
+async def test_a_parked_run_goes_on_though_its_host_was_started_anew_meanwhile(scene: HostScene) -> None:
+    host = await scene.start_host()
+    workflow = await scene.begin(work("one", task({"usage_limit": 8}, {"answer": "at last"})))
+    await scene.until(workflow, WorkflowStatus.AWAITING)
+    await scene.stop_host(host)
+    await scene.start_host()
+    completed = await scene.until_true(workflow, lambda now: now.status is WorkflowStatus.COMPLETED)
+    assert completed.works[0].tasks[0].query.attempt == 2
+
+
+@pytest.mark.parametrize(
+    "end",
+    [{"fail": "no"}, {"crash": 3}, {"write": "result.json", "text": '{"status": "failed", "error": "no"}'}],
+    ids=["failed", "crashed", "reported"],
+)
+@ONE_BACKEND
+async def test_a_turn_that_ends_badly_is_paid_for(scene: HostScene, end: dict[str, Any]) -> None:
+    await scene.start_host()
+    workflow = await scene.begin(work("one", task({"cost": 0.5}, end)))
+    failed = await scene.until(workflow, WorkflowStatus.FAILED)
+    assert failed.cost_usd == spent_in_transcripts(scene, failed) == 0.5
+
+
+@ONE_BACKEND
+async def test_a_turn_that_took_too_long_is_paid_for(scene: HostScene) -> None:
+    await scene.start_host()
+    workflow = await scene.begin(work("one", task({"cost": 0.5}, {"hang": True}, timeout_seconds=2)))
+    failed = await scene.until(workflow, WorkflowStatus.FAILED)
+    assert failed.cost_usd == 0.5
+
+
+@ONE_BACKEND
+async def test_reports_are_paid_for(scene: HostScene) -> None:
+    await scene.start_host()
+    workflow = await scene.begin(
+        work("one", task({"cost": 0.5}, {"report": "# All"}, report_outline=OUTLINE), task({"cost": 0.25}))
+    )
+    completed = await scene.until(workflow, WorkflowStatus.COMPLETED)
+    assert completed.cost_usd == spent_in_transcripts(scene, completed) == 0.75
+
+
+async def test_a_turn_that_is_cancelled_is_paid_for(scene: HostScene) -> None:
+    await scene.start_host()
+    stay = scene.stay("here")
+    workflow = await scene.begin(work("one", task({"cost": 0.5}, *stay.steps)))
+    await stay.reached()
+    await lifecycle.cancel(scene.bus, workflow.id, actor=ANNA)
+    cancelled = await scene.until(workflow, WorkflowStatus.CANCELLED)
+    assert cancelled.cost_usd == 0.5
+
+
+@ONE_BACKEND
+async def test_a_turn_that_is_looked_up_after_a_pause_is_paid_for_once(scene: HostScene) -> None:
+    await scene.start_host()
+    stay = scene.stay("here")
+    workflow = await scene.begin(work("one", task({"cost": 0.5}, *stay.steps, {"cost": 0.25}, {"fail": "no"})))
+    await stay.reached()
+    await lifecycle.pause(scene.bus, workflow.id, actor=ANNA)
+    stay.let_go()
+    paused = await scene.until(workflow, WorkflowStatus.PAUSED)
+    assert paused.cost_usd == 0.75
+    await lifecycle.resume(scene.bus, workflow.id, Continue(), actor=ANNA)
+    failed = await scene.until_true(workflow, lambda now: now.status is WorkflowStatus.FAILED)
+    assert failed.cost_usd == spent_in_transcripts(scene, failed) == 0.75
+
+
+@ONE_BACKEND
+async def test_turns_that_a_rollback_undoes_are_paid_for(scene: HostScene) -> None:
+    await scene.start_host()
+    once = {"fail": "no", "first_time_only": True}
+    workflow = await scene.begin(work("one", task({"cost": 0.5}, once)))
+    await scene.until(workflow, WorkflowStatus.FAILED)
+    await lifecycle.resume(scene.bus, workflow.id, FromBase(), actor=ANNA)
+    failed = await scene.until_true(workflow, lambda now: now.roll_backs == 1 and now.status is WorkflowStatus.FAILED)
+    assert failed.cost_usd == 1.0

@@ -1,0 +1,79 @@
+"""What must be seen of the disk for a program to run."""
+
+from pathlib import Path
+
+from kingdom.soldiers.sandbox.programs import places_in, places_of, toolchain_environment, toolchain_programs
+
+
+def a_file(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch(mode=0o755)
+    return path
+
+
+def a_python(prefix: Path) -> Path:
+    a_file(prefix / "lib" / "python3.12" / "os.py")
+    return a_file(prefix / "bin" / "python3.12")
+
+
+def a_venv(folder: Path, python: Path) -> Path:
+    a_file(folder / "pyvenv.cfg")
+    (folder / "bin").mkdir()
+    (folder / "bin" / "python").symlink_to(python)
+    return a_file(folder / "bin" / "tool")
+
+
+def test_of_a_program_its_folder_is_seen(tmp_path: Path) -> None:
+    assert places_of(a_file(tmp_path / "tools" / "tool")) == (tmp_path / "tools",)
+    assert places_of(Path("/bin/sh")) == ()
+
+
+def test_of_a_virtual_environment_all_is_seen_and_the_python_that_it_was_made_of(tmp_path: Path) -> None:
+    python = a_python(tmp_path / "pythons" / "3.12.4")
+    (tmp_path / "pythons" / "3.12").symlink_to("3.12.4")
+    tool = a_venv(tmp_path / "venv", tmp_path / "pythons" / "3.12" / "bin" / python.name)
+    shown = {tmp_path / "venv", tmp_path / "pythons" / "3.12", tmp_path / "pythons" / "3.12.4"}
+    assert set(places_of(tool)) == shown
+    link = tmp_path / "bin" / "tool"
+    link.parent.mkdir()
+    link.symlink_to(tool)
+    assert set(places_of(link)) == {*shown, link.parent}
+    assert set(places_in(link.parent)) == {*shown, link.parent}
+
+
+def test_a_link_to_python_in_a_home_does_not_show_the_home(tmp_path: Path) -> None:
+    a_file(tmp_path / "home" / "lib" / "python3.12" / "site-packages" / "own.py")
+    link = tmp_path / "home" / "bin" / "python3.12"
+    link.parent.mkdir()
+    link.symlink_to(a_python(tmp_path / "python"))
+    tool = a_venv(tmp_path / "venv", link)
+    assert set(places_of(tool)) == {tmp_path / "venv", link.parent, tmp_path / "python"}
+
+
+def test_of_what_npm_has_installed_everything_beside_it_is_seen(tmp_path: Path) -> None:
+    tool = a_file(tmp_path / "lib" / "node_modules" / "agent" / "node_modules" / "part" / "main.js")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "agent").symlink_to("../lib/node_modules/agent/node_modules/part/main.js")
+    assert places_of(tool) == (tmp_path / "lib" / "node_modules",)
+    assert places_in(tmp_path / "bin") == (tmp_path / "bin", tmp_path / "lib" / "node_modules")
+
+
+def test_links_of_a_folder_that_lead_to_other_files_show_nothing_more(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "own").symlink_to(a_file(tmp_path / "home" / "own"))
+    (tmp_path / "bin" / "loop").symlink_to("loop")
+    assert places_in(tmp_path / "bin") == (tmp_path / "bin",)
+    assert places_in(tmp_path / "nowhere") == ()
+
+
+def test_the_tools_of_a_person_are_found_the_newest_first(tmp_path: Path) -> None:
+    assert toolchain_programs(tmp_path) == []
+    assert toolchain_environment(tmp_path) == {}
+    for name in (".cargo/bin", ".local/bin", ".nvm/versions/node/v9.1.0/bin", ".nvm/versions/node/v20.3.1/bin"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / ".rustup").mkdir()
+    names = [str(path.relative_to(tmp_path)) for path in toolchain_programs(tmp_path)]
+    assert names == [
+        *(".local/bin", ".cargo/bin", ".nvm/versions/node/v20.3.1/bin", ".nvm/versions/node/v9.1.0/bin"),
+    ]
+    assert toolchain_environment(tmp_path) == {"RUSTUP_HOME": str(tmp_path / ".rustup")}

@@ -1,0 +1,231 @@
+import asyncio
+import base64
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+import pytest
+
+from kingdom.soldiers.redaction import REDACTED, WELL_KNOWN, RedactedStream, Redaction, secrets_in, write_redacted
+
+# Put together here, so that nobody who looks for tokens finds one in this file.
+BODY = "Zx3Yw9Vu2Ts8Rq7Po1Nm6Lk5Ji4Hg0FeDcBa" * 2
+PEM = f"-----BEGIN RSA {'PRIVATE'} KEY-----\n" + f"{BODY[:64]}\n" * 20 + f"-----END RSA {'PRIVATE'} KEY-----"
+TOKENS = [
+    f"sk-ant-{'api03'}-{BODY}",
+    f"sk-{'proj'}-{BODY}",
+    f"sk-{BODY}",
+    f"ghp_{BODY[:36]}",
+    f"gho_{BODY[:36]}",
+    f"ghs_{BODY[:36]}",
+    f"github_pat_{BODY[:22]}_{BODY[:59]}",
+    f"glpat-{BODY[:20]}",
+    f"xoxb-{'1234567890'}-{'1234567890'}-{BODY[:24]}",
+    f"xapp-{'1'}-A012-{BODY}",
+    f"AKIA{'IOSFODNN7EXAMPLE'}",
+    f"AIza{BODY[:35]}",
+    f"sk_live_{BODY[:24]}",
+    f"npm_{BODY[:36]}",
+    f"ATATT3{BODY}",
+    f"eyJ{BODY[:20]}.eyJ{BODY[:30]}.{BODY[:43]}",
+    PEM,
+]
+SECRET = 'correct "horse" battery/ö'  # noqa: S105 - it opens nothing
+
+
+@pytest.mark.parametrize("token", TOKENS)
+def test_a_token_of_a_well_known_form_is_removed_and_its_neighbours_stay(token: str) -> None:
+    assert WELL_KNOWN.text(f"before {token} after") == f"before {REDACTED} after"
+
+
+@pytest.mark.parametrize("token", TOKENS)
+def test_a_token_is_found_in_a_text_that_is_json_itself(token: str) -> None:
+    nested = msgspec.json.encode({"output": f"line\n{token}\nnext"}).decode()
+    found = WELL_KNOWN.text(nested)
+    assert BODY[:20] not in found
+    assert "IOSFODNN7" not in found
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        (f"postgresql://kingdom:{BODY}@db/kingdom", f"postgresql://kingdom:{REDACTED}@db/kingdom"),
+        (f"https://x:{BODY}@github.com/a/b.git", f"https://x:{REDACTED}@github.com/a/b.git"),
+        (f"Authorization: Bearer {BODY}", f"Authorization: Bearer {REDACTED}"),
+        (f"> authorization: token {BODY}\r\n", f"> authorization: token {REDACTED}\r\n"),
+        (f'"x-api-key": "{BODY}"', f'"x-api-key": "{REDACTED}"'),
+        (f"aws_secret_access_key = {BODY[:40]}", f"aws_secret_access_key = {REDACTED}"),
+    ],
+)
+def test_only_the_secret_part_is_removed(text: str, left: str) -> None:
+    assert WELL_KNOWN.text(text) == left
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a task-force, a risk-free desk-top-publishing-system",
+        "http://localhost:8080/path?mail=a@b.example",
+        "git@github.com:owner/name.git and ssh://git@github.com/owner/name",
+        "sk-test-local, ghp_, npm_config_cache, SG.x, eyJhbGciOiJIUzI1NiJ9 alone",
+        "the public half: -----BEGIN PUBLIC KEY-----",
+        "commit 0123456789abcdef0123456789abcdef01234567",
+    ],
+)
+def test_ordinary_text_stays_as_it_is(text: str) -> None:
+    assert WELL_KNOWN.text(text) == text
+
+
+@pytest.mark.parametrize(
+    "spelled",
+    [
+        lambda secret: secret,
+        lambda secret: msgspec.json.encode(secret).decode(),
+        lambda secret: f"?key={quote(secret, safe='')}&x=1",
+        lambda secret: base64.b64encode(secret.encode()).decode(),
+        lambda secret: base64.b64encode(f"x{secret}yz".encode()).decode(),
+        lambda secret: base64.urlsafe_b64encode(f"xy{secret}z".encode()).decode(),
+    ],
+)
+def test_a_known_secret_is_removed_however_it_is_spelled(spelled: Callable[[str], str]) -> None:
+    written = spelled(SECRET)
+    left = Redaction([SECRET]).text(f"it is {written} .")
+    assert REDACTED in left
+    assert len(left) < len(written)
+    for part in ("horse", "battery", base64.b64encode(SECRET.encode()).decode()[4:12]):
+        assert part not in left
+
+
+def test_each_line_of_a_long_secret_is_a_secret() -> None:
+    redaction = Redaction(["first-half-of-it\nsecond-half-of-it"])
+    assert redaction.text("cut out: second-half-of-it!") == f"cut out: {REDACTED}!"
+
+
+def test_what_is_too_short_to_be_a_secret_is_left_alone() -> None:
+    assert Redaction(["", "on", "kingdom"]).text("kingdom goes on") == "kingdom goes on"
+
+
+def test_secrets_that_overlap_are_removed_together() -> None:
+    assert Redaction(["abcdefgh-1", "efgh-12345"]).text("<abcdefgh-12345>") == f"<{REDACTED}>"
+
+
+def test_more_secrets_may_become_known() -> None:
+    first = Redaction(["first-secret"])
+    both = first.knowing(["second-secret"])
+    assert both.text("first-secret second-secret") == f"{REDACTED} {REDACTED}"
+    assert first.text("second-secret") == "second-secret"
+
+
+def test_every_text_of_a_value_is_redacted_and_nothing_else_changes() -> None:
+    value = {"n": 1, "deep": [{"text": f"a {SECRET}"}, None, True, 2.5], f"{SECRET}": "name"}
+    expected = {"n": 1, "deep": [{"text": f"a {REDACTED}"}, None, True, 2.5], REDACTED: "name"}
+    assert Redaction([SECRET]).value(value) == expected
+
+
+def test_what_is_nested_senselessly_deep_is_left_out() -> None:
+    value: list[Any] = ["deep"]
+    for _ in range(900):
+        value = [value]
+    assert b"deep" not in msgspec.json.encode(WELL_KNOWN.value(value))
+    assert WELL_KNOWN.value([[[["deep"]]]]) == [[[["deep"]]]]
+
+
+@pytest.mark.parametrize("size", [1, 7, 100])
+@pytest.mark.parametrize("token", [*TOKENS, "known-secret-value"])
+def test_a_secret_that_comes_in_pieces_is_removed(token: str, size: int) -> None:
+    redaction = Redaction(["known-secret-value"])
+    text = f"first line\nthen {token} here\r\nand {token}"
+    stream = RedactedStream(redaction)
+    passed = [stream.feed(text[at : at + size]) for at in range(0, len(text), size)]
+    assert "".join([*passed, stream.finish()]) == redaction.text(text)
+    assert BODY[:20] not in "".join(passed)
+
+
+@pytest.mark.parametrize("size", [1000, 4096, 50_000])
+def test_a_secret_in_pieces_is_removed_also_where_no_line_ends(size: int) -> None:
+    token = f"sk-ant-{BODY * 3}"
+    text = ("." * 9_973 + token) * 30
+    stream = RedactedStream(WELL_KNOWN)
+    passed = [stream.feed(text[at : at + size]) for at in range(0, len(text), size)]
+    assert any(passed)
+    assert "".join([*passed, stream.finish()]) == ("." * 9_973 + REDACTED) * 30
+
+
+def test_whole_lines_are_passed_on_at_once() -> None:
+    stream = RedactedStream(WELL_KNOWN)
+    assert stream.feed("one\ntwo\nthr") == "one\ntwo\n"
+    assert stream.feed("ee\n") == "three\n"
+
+
+def test_a_key_is_held_back_until_its_end_is_known() -> None:
+    stream = RedactedStream(WELL_KNOWN)
+    lines = [f"{line}\n" for line in f"here:\n{PEM}\nthere".splitlines()]
+    assert "".join(stream.feed(line) for line in lines) == f"here:\n{REDACTED}\nthere\n"
+
+
+async def test_what_a_program_writes_is_appended_without_secrets(tmp_path: Path) -> None:
+    path = tmp_path / "soldier.err"
+    path.write_text("earlier\n")
+    source = asyncio.StreamReader()
+    writing = asyncio.create_task(write_redacted(source, path, Redaction([SECRET])))
+    for byte in f"warning: ö\nkey {SECRET}\nlast words".encode():
+        source.feed_data(bytes([byte]))
+        await asyncio.sleep(0)
+    source.feed_eof()
+    await writing
+    assert path.read_text() == f"earlier\nwarning: ö\nkey {REDACTED}\nlast words"
+
+
+async def test_bytes_that_are_no_text_do_no_harm(tmp_path: Path) -> None:
+    source = asyncio.StreamReader()
+    source.feed_data(b"\xff\xfe binary \x00\n")
+    source.feed_eof()
+    await write_redacted(source, tmp_path / "soldier.err", WELL_KNOWN)
+    assert b" binary \x00\n" in (tmp_path / "soldier.err").read_bytes()
+
+
+async def test_a_flood_is_cut_off_and_drained(tmp_path: Path) -> None:
+    path = tmp_path / "soldier.err"
+    with path.open("wb") as file:
+        file.truncate((64 << 20) - 100)
+    source = asyncio.StreamReader(limit=1 << 20)
+    source.feed_data(b"x" * 79 + b"\n" + b"y" * 300_000 + b"\n")
+    source.feed_eof()
+    await write_redacted(source, path, WELL_KNOWN)
+    assert path.stat().st_size < (64 << 20) + 100
+    assert path.read_bytes().endswith(b"is left out]\n")
+
+
+def test_variables_that_are_named_as_secrets_are_hold_secrets() -> None:
+    environment = {
+        "GITHUB_TOKEN": "a",
+        "api_key": "b",
+        "DB_PASSWORD": "c",
+        "KEYBOARD": "d",
+        "TOKENS_MAX": "e",
+        "KEY": "f",
+    }
+    assert secrets_in(environment) == {"a", "b", "c", "f"}
+
+
+HOSTILE = (
+    *("eyJ", "eyJaaaaaaaa.", "eyJaaaaaaaa.bbbbbbbb.", "://", "://a:", "sk-ant-", "- ", "SG.aaaaaaaaaaaaaaaaaa."),
+    *("-----BEGIN PRIVATE KEY-----", "authorization:", "ghp_", "xoxb-", "github_pat_", "AKIA", "=", "a"),
+)
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_no_text_takes_long_however_it_was_made(hostile: str) -> None:
+    size = 300_000
+
+    def seconds(length: int) -> float:
+        text = (hostile * (length // len(hostile) + 1))[:length]
+        begun = time.process_time()
+        WELL_KNOWN.text(text)
+        return time.process_time() - begun
+
+    # Twice the text takes about twice the time, where a bad expression takes four times as long.
+    assert seconds(4 * size) < 9 * seconds(size) + 0.2
