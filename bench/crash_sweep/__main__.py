@@ -7,19 +7,29 @@ import secrets
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from bench.crash_sweep import scene
+from bench.crash_sweep.model import model_stub
 from bench.crash_sweep.places import BACKENDS
 from bench.crash_sweep.sweep import Sweep, Swept
 from bench.crash_sweep.variants import VARIANTS
 from kingdom.bus.logs import configure_logs
+from kingdom.soldiers.settings import ModelSettings, SoldierSettings
 
-# The bounds: so many points where all are swept, and so few that no run came to.
-POINTS_MIN = 100
+SCRIPTED: Final = "scripted"
+CLAUDE: Final = "claude"
+# The bounds: so many points where nobody asked for fewer, and so few that no run came to.
+POINTS_MIN = {SCRIPTED: 100, CLAUDE: 20}
 MISSED_SHARE_MAX = 0.05
+# What is swept where nobody asks for anything else: each start of the real program takes a second of a processor.
+_POINTS = {SCRIPTED: "all", CLAUDE: "20"}
+_JOBS = {SCRIPTED: 3, CLAUDE: 2}
+_PATIENCE = {SCRIPTED: 30.0, CLAUDE: 120.0}
+_NO_KEY = "a-key-of-nobody"
 _DETAILS = 20
 
 
@@ -29,24 +39,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     configure_logs(json=True, level=logging.WARNING)
     began = time.monotonic()
     backends = list(BACKENDS) if options.backend == "both" else [options.backend]
-    swept: dict[str, Swept] = {}
-    for backend in backends:
-        # Not within each other: a run is known by its directory, and must not be taken for another's.
-        with tempfile.TemporaryDirectory(prefix="kingdom-crash-sweep-") as name:
-            directory = Path(name).resolve()
-            for repository in scene.REPOSITORIES:
-                scene.make_repository(directory / "sources" / repository)
-            with BACKENDS[backend](directory, directory / "sources") as place:
-                sweep = Sweep(backend, place, directory, jobs=options.jobs, seconds=options.patience)
-                swept[backend] = sweep.run(
-                    options.points, options.seed, variant=options.variant, catch=not options.no_variants
-                )
+    with _soldiers(options.agent) as soldiers:
+        swept = {backend: _sweep(backend, soldiers, options) for backend in backends}
     complaints = [words for backend in backends for words in _complaints(backend, swept[backend], options)]
     for words in complaints:
         print(words, file=sys.stderr)
     figures = json.dumps(
         {
             "ok": not complaints,
+            "agent": options.agent,
             "seed": options.seed,
             "seconds": round(time.monotonic() - began, 1),
             "complaints": len(complaints),
@@ -61,10 +62,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if complaints else 0
 
 
+def _sweep(backend: str, soldiers: SoldierSettings, options: argparse.Namespace) -> Swept:
+    # One failure is forgiven, for the crashes of an agent; after any other crash the judge would find it.
+    made_from = scene.template(works=options.works, retries=1, speaks=options.agent == CLAUDE)
+    # Not within each other: a run is known by its directory, and must not be taken for another's.
+    with tempfile.TemporaryDirectory(prefix="kingdom-crash-sweep-") as name:
+        directory = Path(name).resolve()
+        for repository in scene.REPOSITORIES:
+            scene.make_repository(directory / "sources" / repository)
+        with BACKENDS[backend](directory, directory / "sources", made_from) as place:
+            jobs, seconds = options.jobs or _JOBS[options.agent], options.patience or _PATIENCE[options.agent]
+            sweep = Sweep(backend, place, directory, soldiers=soldiers, jobs=jobs, seconds=seconds)
+            wanted = options.points or _POINTS[options.agent]
+            return sweep.run(
+                None if wanted == "all" else int(wanted),
+                options.seed,
+                variant=options.variant,
+                catch=not options.no_variants,
+            )
+
+
+@contextmanager
+def _soldiers(agent: str) -> Iterator[SoldierSettings]:
+    """Yield how the agents are run; the model of those who ask one outlives every crash."""
+    if agent == SCRIPTED:
+        yield SoldierSettings()
+        return
+    with model_stub() as url:
+        yield SoldierSettings(agent=CLAUDE, model=ModelSettings(url=url, key=_NO_KEY))
+
+
 def _complaints(backend: str, swept: Swept, options: argparse.Namespace) -> list[str]:
     complaints = [f"{backend}: {finding}" for finding in swept.findings]
     complaints += [f"{backend}: variant {name} was not caught" for name, found in swept.caught.items() if not found]
-    if options.points is None and not options.variant and swept.killed < POINTS_MIN:
+    if options.points is None and not options.variant and swept.killed < POINTS_MIN[options.agent]:
         complaints.append(f"{backend}: only {swept.killed} points")
     if swept.missed > max(1, MISSED_SHARE_MAX * swept.tried):
         complaints.append(f"{backend}: {swept.missed} of {swept.tried} points were never reached")
@@ -81,6 +112,8 @@ def _figures(swept: Swept) -> dict[str, Any]:
         "finished": swept.finished,
         "missed": swept.missed,
         "findings": len(swept.findings),
+        "steps_again": swept.steps_again,
+        "cost_usd_reference": round(swept.cost_usd_reference, 4),
         "variants_caught": swept.caught,
         "seconds_reference": swept.seconds_reference,
         "seconds_longest": swept.seconds_longest,
@@ -93,11 +126,18 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--backend", choices=[*BACKENDS, "both"], default="both", help="where the bus is kept")
     parser.add_argument(
-        "--points", type=_number_or_all, default=None, metavar="N", help="how many of them, evenly, or `all` (default)"
+        "--agent",
+        choices=[SCRIPTED, CLAUDE],
+        default=SCRIPTED,
+        help="who does the work; claude is the real program in its sandbox, with a model of our own",
     )
+    parser.add_argument(
+        "--points", type=_number_or_all, metavar="N", help="how many, evenly, or `all` (default; 20 with claude)"
+    )
+    parser.add_argument("--works", type=int, default=3, help="how many Works the run has (default 3)")
     parser.add_argument("--seed", type=int, default=secrets.randbits(32), help="repeat the choice of an earlier sweep")
-    parser.add_argument("--jobs", type=int, default=3, help="how many runs at a time (default 3)")
-    parser.add_argument("--patience", type=float, default=30.0, help="how many seconds a run may take (default 30)")
+    parser.add_argument("--jobs", type=int, help="how many runs at a time (default 3; 2 with claude)")
+    parser.add_argument("--patience", type=float, help="how many seconds a run may take (default 30; 120 with claude)")
     parser.add_argument("--variant", choices=VARIANTS, help="sweep something that is broken on purpose, where it shows")
     parser.add_argument("--no-variants", action="store_true", help="do not show that broken variants are caught")
     parser.add_argument(
@@ -106,8 +146,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _number_or_all(words: str) -> int | None:
-    return None if words == "all" else int(words)
+def _number_or_all(words: str) -> str:
+    return words if words == "all" else str(int(words))
 
 
 if __name__ == "__main__":

@@ -14,12 +14,12 @@ from typing import Any
 import msgspec
 
 from bench.crash_sweep.roles import Outcome, Stage, opened
+from bench.crash_sweep.transcripts import Played, cost_told, played
 from kingdom.bootstrap import operations_of
 from kingdom.bus.log import Cursor
 from kingdom.bus.port import Bus
 from kingdom.bus.record import Query
 from kingdom.soldiers.briefing import document_of
-from kingdom.soldiers.transcript import read_entries
 from kingdom.workflow.model.workflow import Workflow
 from kingdom.workflow.records import ACCEPTED, COMMANDS, DOCUMENTS, load_workflow
 
@@ -42,15 +42,11 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     ignored: str = ""
 
 
-class Played(msgspec.Struct, frozen=True, kw_only=True):
-    """What the transcripts tell about one Task: the numbers of the steps in the order they were done, and answers."""
-
-    steps: list[int]
-    answers: int
-
-
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is left of a run; two good endings differ only in the events of repeated attempts."""
+    """All that is left of a run; two good endings differ only in the events of repeated attempts.
+
+    `cost_usd` is what the run has cost by its record, `cost_told_usd` by the transcripts of its sessions.
+    """
 
     status: str
     reason: str
@@ -59,11 +55,14 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     reports: dict[str, str]
     events: list[Event]
     played: dict[str, Played]
+    cost_usd: float
+    cost_told_usd: float
     rests: list[str]
 
 
 async def read_ending(stage: Stage, outcome: Outcome) -> Ending:
     """Look at everything that a run has left, once its processes have ended."""
+    sessions = stage.host_directory / "logs" / "sessions"
     async with opened(stage.url) as bus:
         async with bus.transaction() as transaction:
             _, workflow = await load_workflow(transaction, outcome.workflow_id)
@@ -75,7 +74,12 @@ async def read_ending(stage: Stage, outcome: Outcome) -> Ending:
             checkpoints=_checkpoints(stage, workflow),
             reports=await _reports(bus, stage, workflow),
             events=await _events(bus, workflow),
-            played=_played(stage, workflow.id),
+            played={
+                _plain(task, workflow.id): each
+                for task, each in played(sessions, stage.host_directory / "runs" / workflow.id / "home").items()
+            },
+            cost_usd=workflow.cost_usd,
+            cost_told_usd=cost_told(sessions),
             rests=[
                 *(f"command {record.doc['type']} is accepted and not answered" for record in accepted),
                 *await _open_events(bus),
@@ -149,19 +153,6 @@ def _event(kind: str, data: Mapping[str, Any], workflow_id: str) -> Event:
         epoch=data.get("epoch", 0),
         ignored=data.get("ignored", ""),
     )
-
-
-def _played(stage: Stage, workflow_id: str) -> dict[str, Played]:
-    played: dict[str, Played] = {}
-    for transcript in sorted((stage.host_directory / "logs" / "sessions").glob("*.json")):
-        for entry in read_entries(transcript):
-            task = _plain(str(entry.get("prompt", "")).partition("#")[0], workflow_id)
-            if not task or task.endswith("-report"):
-                continue
-            before = played.get(task, Played(steps=[], answers=0))
-            steps = [*before.steps, entry["step"]] if "step" in entry else before.steps
-            played[task] = Played(steps=steps, answers=before.answers + ("answer" in entry))
-    return played
 
 
 async def _open_events(bus: Bus) -> list[str]:

@@ -6,9 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from bench.crash_sweep.ending import Ending, Event
+from bench.crash_sweep.scene import RESPONSE_USD
 from bench.crash_sweep.steps import AGENT_KILLED, ENGINE, Point
+from bench.crash_sweep.transcripts import Played
 
 _ANSWERED = "answered"
+_CENT_OF_A_CENT = 1e-4
 # These stand in the log exactly once each, however often something had to be tried.
 _ONCE = frozenset(
     {
@@ -27,6 +30,8 @@ _ONCE = frozenset(
 )
 # An agent that dies with its host says no farewell.
 _MAY_BE_MISSING = frozenset({"AgentStopped"})
+# What a turn that was cut off has cost may be told at any time, and counts however late.
+_OF_COST = frozenset({"AgentSpent", "WorkflowCostCorrected"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +65,14 @@ _Key = tuple[str, str, str]
 
 def judge(reference: Ending, ending: Ending, point: Point | None = None) -> list[str]:
     """Return what is wrong with an ending, given a run in which nobody was killed and the point of the crash."""
-    findings = [*_ended(ending), *ending.rests, *_same(reference, ending), *_once_played(reference, ending)]
+    undisturbed = point is None or point.role == ENGINE
+    findings = [
+        *_ended(ending),
+        *ending.rests,
+        *_same(reference, ending),
+        *_once_played(reference, ending, again_max=0 if undisturbed else 1),
+        *_paid_for(reference, ending, slack_usd=0 if undisturbed else RESPONSE_USD),
+    ]
     if point is None or point.role == ENGINE:
         return [*findings, *_undisturbed(reference, ending)]
     recovery = _OF_AGENT if point.kind == AGENT_KILLED else _OF_HOST
@@ -80,12 +92,24 @@ def _same(reference: Ending, ending: Ending) -> Iterator[str]:
                 yield f"{name}: {key} is {found.get(key)!r} instead of {expected.get(key)!r}"
 
 
-def _once_played(reference: Ending, ending: Ending) -> Iterator[str]:
+def _once_played(reference: Ending, ending: Ending, *, again_max: int) -> Iterator[str]:
     """Yield the Tasks whose script was not done step by step, each step once, to one answer."""
+    nothing = Played(steps=[], answers=0)
     for task in sorted(reference.played.keys() | ending.played.keys()):
-        expected, found = reference.played.get(task), ending.played.get(task)
-        if expected != found:
+        expected, found = reference.played.get(task, nothing), ending.played.get(task, nothing)
+        if (expected.steps, expected.answers) != (found.steps, found.answers):
             yield f"transcripts: of {task} is told {found} instead of {expected}"
+    again = sum(task.again for task in ending.played.values())
+    if again > again_max:
+        yield f"transcripts: {again} steps were done again, and {again_max} may be"
+
+
+def _paid_for(reference: Ending, ending: Ending, *, slack_usd: float) -> Iterator[str]:
+    """Yield where costs do not add up; who is killed may not know of a response, and has to ask for it again."""
+    if abs(ending.cost_usd - ending.cost_told_usd) > _CENT_OF_A_CENT:
+        yield f"the run has cost ${ending.cost_usd:.4f}, and its sessions tell of ${ending.cost_told_usd:.4f}"
+    if abs(ending.cost_usd - reference.cost_usd) > slack_usd + _CENT_OF_A_CENT:
+        yield f"the run has cost ${ending.cost_usd:.4f} instead of ${reference.cost_usd:.4f}"
 
 
 def _undisturbed(reference: Ending, ending: Ending) -> Iterator[str]:
@@ -98,8 +122,9 @@ def _undisturbed(reference: Ending, ending: Ending) -> Iterator[str]:
 
 def _recovered(reference: Ending, ending: Ending, recovery: _Recovery) -> Iterator[str]:
     """Yield where the events differ in more than attempts that had to be repeated."""
-    counting = [event for event in ending.events if not event.ignored]
-    for event in ending.events:
+    events = [event for event in ending.events if event.type not in _OF_COST]
+    counting = [event for event in events if not event.ignored]
+    for event in events:
         if event.ignored and not any(reason in event.ignored for reason in recovery.late):
             yield f"an answer was ignored: {event}"
     expected = [_key(event) for event in reference.events if event.type not in _MAY_BE_MISSING]

@@ -11,6 +11,7 @@ from bench.crash_sweep import scene
 from bench.crash_sweep.roles import opened
 from bench.postgres import PrivateCluster
 from kingdom.bootstrap import migrate
+from kingdom.workflow.model.template import WorkflowTemplate
 
 _FURNISHED = "furnished"
 
@@ -51,27 +52,26 @@ class _Databases(Place):
 
 
 @contextmanager
-def _files(directory: Path, sources: Path) -> Iterator[Place]:
+def _files(directory: Path, sources: Path, made_from: WorkflowTemplate) -> Iterator[Place]:
     furnished = directory / _FURNISHED
-    asyncio.run(_furnish(f"file:{furnished}", sources))
+    asyncio.run(_furnish(f"file:{furnished}", sources, made_from))
     yield _Files(furnished)
 
 
 @contextmanager
-def _postgres(_directory: Path, sources: Path) -> Iterator[Place]:
+def _postgres(_directory: Path, sources: Path, made_from: WorkflowTemplate) -> Iterator[Place]:
     with PrivateCluster() as cluster:
-        asyncio.run(_furnish(cluster.create_database(_FURNISHED), sources))
+        asyncio.run(_furnish(cluster.create_database(_FURNISHED), sources, made_from))
         yield _Databases(cluster)
 
 
-BACKENDS: Mapping[str, Callable[[Path, Path], AbstractContextManager[Place]]] = {
+BACKENDS: Mapping[str, Callable[[Path, Path, WorkflowTemplate], AbstractContextManager[Place]]] = {
     "files": _files,
     "postgres": _postgres,
 }
 
 
-async def _furnish(url: str, sources: Path) -> None:
+async def _furnish(url: str, sources: Path, made_from: WorkflowTemplate) -> None:
     await migrate(url)
     async with opened(url) as bus:
-        # One failure is forgiven, for the crashes of an agent; after any other crash the judge would find it.
-        await scene.furnish(bus, sources, scene.template(retries=1))
+        await scene.furnish(bus, sources, made_from)

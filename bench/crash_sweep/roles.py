@@ -8,7 +8,7 @@ import sys
 import traceback
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,9 @@ from kingdom.bus.worker import Worker
 from kingdom.errors import Unavailable
 from kingdom.soldiers.folders import Folders
 from kingdom.soldiers.host import SoldierHost
-from kingdom.soldiers.scripted.client import ScriptedAgents
+from kingdom.soldiers.kinds import KINDS as AGENTS
+from kingdom.soldiers.kinds import quarters_of
+from kingdom.soldiers.settings import SoldierSettings
 from kingdom.workflow import lifecycle, streams
 from kingdom.workflow.model.machine import WorkflowStatus
 from kingdom.workflow.reactions import engine
@@ -49,11 +51,15 @@ TOPOLOGY = Topology(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """Where one run is played: its store, its directory, how long it may take, and what is broken on purpose."""
+    """Where one run is played: its store, its directory, how long it may take, and what is broken on purpose.
+
+    `soldiers` tells which agents play it.
+    """
 
     url: str
     directory: Path
     seconds: float
+    soldiers: SoldierSettings = field(default_factory=SoldierSettings)
     variant: str | None = None
 
     @property
@@ -160,9 +166,17 @@ async def _engine(stage: Stage, taken: Steps) -> None:
 
 
 async def _host(stage: Stage, taken: Steps) -> None:
+    settings = stage.soldiers
+    client = SweptAgents(AGENTS[settings.agent].client(settings), taken)
     async with opened(stage.url) as bus:
-        client = SweptAgents(ScriptedAgents(), taken)
-        host = SoldierHost(SweptBus(bus, taken), HOST_NAME, client, Folders(stage.host_directory), slots=_SLOTS)
+        host = SoldierHost(
+            SweptBus(bus, taken),
+            HOST_NAME,
+            client,
+            Folders(stage.host_directory),
+            slots=_SLOTS,
+            quarters=quarters_of(settings, lambda _: None, set()),
+        )
         _end_by(host.stop)
         await host.run()
 

@@ -1,4 +1,4 @@
-"""The reference run: 3 Works of 2 Tasks with reports, over 2 repositories, in real git, with the scripted agent."""
+"""The reference run: 3 Works of 2 Tasks with reports, over 2 repositories, in real git."""
 
 import json
 import subprocess
@@ -15,11 +15,16 @@ from kingdom.workflow.records import announce, save
 
 ACTOR = "bench"
 REPOSITORIES = ("app", "lib")
+# What one response of an agent costs at most.
+RESPONSE_USD = 0.01
 _IDENTITY = ("-c", "user.name=Somebody", "-c", "user.email=somebody@localhost")
 
 
-def script(*steps: Mapping[str, object]) -> str:
-    """Return a prompt for the scripted agent."""
+_Step = Mapping[str, object]
+
+
+def script(*steps: _Step) -> str:
+    """Return a prompt for the scripted agent, or for one whose model follows scripts."""
     lines = "\n".join(json.dumps(step) for step in steps)
     return f"Follow the script.\n```script\n{lines}\n```\n"
 
@@ -35,9 +40,17 @@ def make_repository(directory: Path) -> Path:
 
 
 def template(
-    repositories: tuple[str, ...] = REPOSITORIES, works: int = 3, tasks: int = 2, retries: int = 0
+    repositories: tuple[str, ...] = REPOSITORIES,
+    works: int = 3,
+    tasks: int = 2,
+    retries: int = 0,
+    *,
+    speaks: bool = False,
 ) -> WorkflowTemplate:
-    """Return what the reference run is made from: every Task writes into every repository and leaves a report."""
+    """Return what the reference run is made from: every Task writes into every repository and leaves a report.
+
+    An agent that `speaks` reports the result of each Work by its voice, and has costs at both ends of a turn.
+    """
     return WorkflowTemplate(
         id="reference",
         name="Reference",
@@ -46,7 +59,12 @@ def template(
         works=tuple(
             WorkDefinition(
                 name=f"work {work}",
-                tasks=tuple(_task(work, task, repositories) for task in range(1, tasks + 1)),
+                tasks=tuple(
+                    _spoken_task(work, task, repositories, is_last=task == tasks)
+                    if speaks
+                    else _task(work, task, repositories)
+                    for task in range(1, tasks + 1)
+                ),
                 verify=tuple(f"test -f {name}/work{work}/task{tasks}.txt" for name in repositories),
             )
             for work in range(1, works + 1)
@@ -73,16 +91,34 @@ async def start_run(bus: Bus, template_id: str = "reference") -> Workflow:
 
 
 def _task(work: int, task: int, repositories: tuple[str, ...]) -> TaskDefinition:
+    report = {"report": _report(work, task, repositories)}
+    return TaskDefinition(
+        query=script(*_steps(work, task, repositories), report, {"cost": RESPONSE_USD}, {"answer": "written"}),
+        report_outline=(Section(title="Report", description="What was written."),),
+    )
+
+
+def _spoken_task(work: int, task: int, repositories: tuple[str, ...], *, is_last: bool) -> TaskDefinition:
+    say, *others = _steps(work, task, repositories)
+    cost = {"cost": RESPONSE_USD}
+    result = [{"result": {"status": "success", "summary": f"Work {work} is done."}}] if is_last else []
+    return TaskDefinition(
+        query=script(say, cost, *others, *result, cost, {"answer": "written"}),
+        # Another attempt at the report must come to the same.
+        report_outline=(Section(title="Report", description=script({"answer": _report(work, task, repositories)})),),
+    )
+
+
+def _steps(work: int, task: int, repositories: tuple[str, ...]) -> list[_Step]:
     files = [
         {"write": f"{name}/work{work}/task{task}.txt", "text": f"{name} by task {task} of work {work}\n"}
         for name in repositories
     ]
-    say = {"say": f"task {task} of work {work}"}
-    report = {"report": f"# Report\n\nTask {task} of work {work} wrote {len(files)} files.\n"}
-    return TaskDefinition(
-        query=script(say, *files, {"run": "git -C app status --short"}, report, {"cost": 0.01}, {"answer": "written"}),
-        report_outline=(Section(title="Report", description="What was written."),),
-    )
+    return [{"say": f"task {task} of work {work}"}, *files, {"run": "git -C app status --short"}]
+
+
+def _report(work: int, task: int, repositories: tuple[str, ...]) -> str:
+    return f"# Report\n\nTask {task} of work {work} wrote {len(repositories)} files.\n"
 
 
 def _git(directory: Path, *arguments: str) -> None:

@@ -19,16 +19,20 @@ from bench.crash_sweep.roles import Stage
 from bench.crash_sweep.steps import Point
 from bench.crash_sweep.trial import Trial, begin_trial, read_trial
 from bench.crash_sweep.variants import VARIANTS
+from kingdom.soldiers.settings import SoldierSettings
 
 _TRIES = 3
 _TELL_EVERY_SECONDS = 10.0
 # A broken variant may stand still for good: that is found sooner than in a run that shall go on.
-_VARIANT_SECONDS = 10.0
+_VARIANT_SECONDS = {"scripted": 10.0, "claude": 60.0}
 
 
 @dataclass(slots=True)
 class Swept:
-    """What a sweep has found: the points there are by role and kind, and what came of those that were tried."""
+    """What a sweep has found: the points there are by role and kind, and what came of those that were tried.
+
+    `steps_again` counts what agents had done before a crash and did again after it.
+    """
 
     points: dict[str, dict[str, int]] = field(default_factory=dict)
     tried: int = 0
@@ -38,6 +42,8 @@ class Swept:
     killed_by_kind: Counter[str] = field(default_factory=Counter)
     findings: list[str] = field(default_factory=list)
     caught: dict[str, bool] = field(default_factory=dict)
+    cost_usd_reference: float = 0.0
+    steps_again: int = 0
     seconds_reference: float = 0.0
     seconds_longest: float = 0.0
 
@@ -52,10 +58,13 @@ class _Wanted(NamedTuple):
 class Sweep:
     """Plays runs on fresh stores of one backend, some at a time."""
 
-    def __init__(self, backend: str, place: Place, directory: Path, *, jobs: int, seconds: float) -> None:
+    def __init__(
+        self, backend: str, place: Place, directory: Path, *, soldiers: SoldierSettings, jobs: int, seconds: float
+    ) -> None:
         self._backend = backend
         self._place = place
         self._directory = directory
+        self._soldiers = soldiers
         self._jobs = jobs
         self._seconds = seconds
         self._numbers = itertools.count(1)
@@ -77,11 +86,12 @@ class Sweep:
         return swept
 
     def _reference(self, swept: Swept, *, times: int) -> Ending | None:
-        """Play the run without a crash; all times must be alike, and the first tells how many steps there are."""
+        """Play the run without a crash; all times must be alike, and steps count that each of them took."""
         trials = [trial for _, _, trial in self._trials([_Wanted()] * times)]
         reference = trials[0].ending
-        swept.points = {role: counts for role, counts in trials[0].counts.items() if counts}
+        swept.points = _in_all([trial.counts for trial in trials])
         swept.seconds_reference = trials[0].seconds
+        swept.cost_usd_reference = reference.cost_usd if reference else 0.0
         for trial in trials:
             found = findings_of(reference, trial) if reference else ["it has no end", *trial.complaints]
             swept.findings += [f"reference: {words}" for words in found]
@@ -117,6 +127,7 @@ class Sweep:
             swept.killed += 1
             swept.killed_by_kind[str(trial.point).partition(" #")[0]] += 1
             swept.finished += not findings
+            swept.steps_again += sum(task.again for task in trial.ending.played.values()) if trial.ending else 0
 
     def _catch(self, reference: Ending) -> dict[str, bool]:
         """Tell of each broken variant whether it was found at every point at which it must show."""
@@ -152,8 +163,14 @@ class Sweep:
     def _stage(self, variant: str | None) -> Stage:
         directory = self._directory / f"run-{next(self._numbers):05}"
         directory.mkdir()
-        seconds = min(self._seconds, _VARIANT_SECONDS) if variant else self._seconds
-        return Stage(url=self._place.make(directory), directory=directory, seconds=seconds, variant=variant)
+        seconds = min(self._seconds, _VARIANT_SECONDS[self._soldiers.agent]) if variant else self._seconds
+        return Stage(
+            url=self._place.make(directory),
+            directory=directory,
+            seconds=seconds,
+            soldiers=self._soldiers,
+            variant=variant,
+        )
 
 
 def findings_of(reference: Ending, trial: Trial) -> list[str]:
@@ -161,6 +178,16 @@ def findings_of(reference: Ending, trial: Trial) -> list[str]:
     if trial.ending is None:
         return trial.complaints or ["the run has no end"]
     return [*trial.complaints, *judge(reference, trial.ending, trial.point)]
+
+
+def _in_all(counted: Sequence[dict[str, dict[str, int]]]) -> dict[str, dict[str, int]]:
+    """Return how many steps of each kind there are in all of some runs."""
+    first = counted[0]
+    return {
+        role: {kind: min(each.get(role, {}).get(kind, 0) for each in counted) for kind in kinds}
+        for role, kinds in first.items()
+        if kinds
+    }
 
 
 def choose(counts: dict[str, dict[str, int]], wanted: int | None, seed: int) -> list[Point]:

@@ -5,7 +5,7 @@ import os
 import signal
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -85,12 +85,12 @@ class _SweptAgent(Agent):
 
     async def send(self, prompt: Prompt) -> AsyncGenerator[Update, None]:
         self._steps.reach(steps.AGENT_BEFORE, "send")
-        turn = self._agent.send(prompt)
-        async for update in turn:
-            self._steps.reach(steps.AGENT_UPDATE, type(update).__name__)
-            if self.pid:
-                self._steps.reach_and_kill(steps.AGENT_KILLED, type(update).__name__, self.pid)
-            yield update
+        async with aclosing(self._agent.send(prompt)) as turn:
+            async for update in turn:
+                self._steps.reach(steps.AGENT_UPDATE, type(update).__name__)
+                if self.pid:
+                    self._steps.reach_and_kill(steps.AGENT_KILLED, type(update).__name__, self.pid)
+                yield update
 
     async def interrupt(self) -> None:
         await self._agent.interrupt()

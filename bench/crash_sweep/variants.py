@@ -1,6 +1,7 @@
 """Ways to get recovery wrong: each breaks the engine or the host in its own process, and the sweep must find it."""
 
 from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -12,9 +13,12 @@ from kingdom.bus.delivery import Delivery
 from kingdom.bus.execution import Execution, Unit
 from kingdom.bus.outcome import Done, Outcome
 from kingdom.soldiers import errands
-from kingdom.soldiers.agent import Inspection, Launch
+from kingdom.soldiers.agent import AgentClient, Inspection, Launch
+from kingdom.soldiers.answering import Tools
 from kingdom.soldiers.briefing import Briefing
+from kingdom.soldiers.claude.client import ClaudeAgents
 from kingdom.soldiers.host import SoldierHost
+from kingdom.soldiers.quarters import Lodging
 from kingdom.soldiers.scripted.client import ScriptedAgents
 from kingdom.workflow.model.answers import Finding
 from kingdom.workflow.model.commands import StartAgent
@@ -61,9 +65,9 @@ def forget_session() -> None:
     """Begin a new session where an agent should go on with the one that it had."""
     launch = errands._launch
 
-    def anew(tools: errands.Tools, briefing: Briefing[StartAgent]) -> Launch:
+    async def anew(tools: Tools, briefing: Briefing[StartAgent], lodging: Lodging, stack: AsyncExitStack) -> Launch:
         command = msgspec.structs.replace(briefing.command, session=None)
-        return launch(tools, replace(briefing, command=command))
+        return await launch(tools, replace(briefing, command=command), lodging, stack)
 
     put_in_place(errands, "_launch", anew)
 
@@ -71,10 +75,11 @@ def forget_session() -> None:
 def prompt_again() -> None:
     """Take a prompt that nobody saw end for one that never arrived."""
 
-    async def inspect(_client: ScriptedAgents, _launch: Launch, _prompt_id: str) -> Inspection:
+    async def inspect(_client: AgentClient, _launch: Launch, _prompt_id: str) -> Inspection:
         return Inspection(finding=Finding.ABSENT)
 
-    put_in_place(ScriptedAgents, "inspect", inspect)
+    for client in (ScriptedAgents, ClaudeAgents):
+        put_in_place(client, "inspect", inspect)
 
 
 VARIANTS: Mapping[str, Variant] = {

@@ -11,17 +11,20 @@ import msgspec
 import pytest
 
 from bench.crash_sweep import steps
-from bench.crash_sweep.__main__ import POINTS_MIN
-from bench.crash_sweep.ending import Ending, Event, Played, locks_of, processes_of
+from bench.crash_sweep.__main__ import CLAUDE, POINTS_MIN, SCRIPTED
+from bench.crash_sweep.ending import Ending, Event, locks_of, processes_of
 from bench.crash_sweep.judge import judge
 from bench.crash_sweep.places import BACKENDS
 from bench.crash_sweep.roles import Stage
 from bench.crash_sweep.steps import ENGINE, HOST, Point
 from bench.crash_sweep.sweep import choose
+from bench.crash_sweep.transcripts import Played, cost_told, played
 from bench.crash_sweep.variants import VARIANTS
+from kingdom.soldiers.transcript import append_entry
 
 ROOT = Path(__file__).parents[2]
 POINTS = 8
+CLAUDE_POINTS = 3
 # A busy machine starts processes slowly; nothing here is measured.
 pytestmark = pytest.mark.timeout(300)
 
@@ -41,6 +44,7 @@ LOOKED_UP = Event(type="QueryReconciled", subject="w1-t1", detail="UNFINISHED", 
 SENT_AGAIN = Event(type="QuerySent", subject="w1-t1", attempt=2)
 ANSWERED_LATER = Event(type="QueryResponded", subject="w1-t1", attempt=2, epoch=2)
 TOO_LATE = Event(type="QueryResponded", subject="w1-t1", attempt=1, epoch=1, ignored="host-a, epoch 1 lost the run")
+LATE_BILL = Event(type="AgentSpent", subject="w1-t1", attempt=1, epoch=2, ignored="attempt 1 is over")
 GONE = Event(type="AgentError", subject="w1", attempt=1, epoch=1)
 RETRIED = Event(type="WorkRetried", subject="w1")
 
@@ -52,10 +56,13 @@ REFERENCE = Ending(
     reports={"w1-t1": "# Report\n"},
     events=[PLACED, SENT, ANSWERED, REPORTED, DONE, STOPPED, ENDED],
     played={"w1-t1": Played(steps=[1, 2, 3], answers=1)},
+    cost_usd=0.02,
+    cost_told_usd=0.02,
     rests=[],
 )
 RECOVERED_EVENTS = [PLACED, SENT, LOST, PLACED_AGAIN, LOOKED_UP, SENT_AGAIN, ANSWERED_LATER, REPORTED, DONE, ENDED]
 RECOVERED = msgspec.structs.replace(REFERENCE, events=RECOVERED_EVENTS)
+DONE_AGAIN = msgspec.structs.replace(RECOVERED, played={"w1-t1": Played(steps=[1, 2, 3], answers=1, again=1)})
 FORGIVEN_EVENTS = [PLACED, SENT, GONE, RETRIED, LOOKED_UP, SENT_AGAIN, ANSWERED_LATER, REPORTED, DONE, STOPPED, ENDED]
 
 
@@ -94,14 +101,25 @@ def test_a_run_goes_on_after_crashes_at_steps_of_many_kinds(backend: str) -> Non
     assert figures["details"] == []
     assert found["killed"] + found["missed"] == POINTS
     assert found["finished"] == found["killed"] > 0
-    assert found["points_total"] >= POINTS_MIN
+    assert found["points_total"] >= POINTS_MIN[SCRIPTED]
+    assert code == 0
+
+
+@pytest.mark.slow
+def test_a_run_of_claude_goes_on_after_crashes() -> None:
+    words = ("--agent", CLAUDE, "--backend", "files", "--works", "1")
+    code, figures = sweep(*words, "--points", str(CLAUDE_POINTS), "--no-variants")
+    found = figures["backends"]["files"]
+    assert (figures["agent"], figures["details"]) == (CLAUDE, [])
+    assert found["finished"] == found["killed"] > 0
+    assert found["cost_usd_reference"] == 0.04
     assert code == 0
 
 
 def test_every_broken_variant_is_caught() -> None:
     code, figures = sweep("--backend", "files", "--points", "0", "--patience", "8")
     assert figures["backends"]["files"]["variants_caught"] == dict.fromkeys(VARIANTS, True)
-    assert code == 0
+    assert (code, figures["details"]) == (0, [])
 
 
 def test_a_sweep_of_something_broken_fails() -> None:
@@ -120,6 +138,14 @@ def test_a_run_goes_on_after_a_crash_at_any_step() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_a_run_of_claude_goes_on_after_a_crash_at_many_steps() -> None:
+    command = [sys.executable, "-m", "bench.crash_sweep", "--agent", CLAUDE, "--json", "-"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize(
     ("ending", "point"),
     [
@@ -129,6 +155,13 @@ def test_a_run_goes_on_after_a_crash_at_any_step() -> None:
         pytest.param(RECOVERED, AT_HOST, id="killed host, query repeated"),
         pytest.param(with_events(*RECOVERED_EVENTS, TOO_LATE), AT_HOST, id="an answer of the killed host"),
         pytest.param(with_events(*FORGIVEN_EVENTS), AT_AGENT, id="killed agent, query repeated"),
+        pytest.param(with_more(LATE_BILL), AT_HOST, id="killed host, a cost told later"),
+        pytest.param(DONE_AGAIN, AT_HOST, id="killed host, its last step done again"),
+        pytest.param(
+            msgspec.structs.replace(RECOVERED, cost_usd=0.03, cost_told_usd=0.03),
+            AT_HOST,
+            id="killed host, one response asked for again",
+        ),
     ],
 )
 def test_what_a_crash_may_change_is_not_found_fault_with(ending: Ending, point: Point | None) -> None:
@@ -150,6 +183,14 @@ def test_what_a_crash_may_change_is_not_found_fault_with(ending: Ending, point: 
         pytest.param(
             msgspec.structs.replace(RECOVERED, played={"w1-t1": Played(steps=[1, 2, 3], answers=2)}),
             id="two answers",
+        ),
+        pytest.param(
+            msgspec.structs.replace(RECOVERED, played={"w1-t1": Played(steps=[1, 2, 3], answers=1, again=2)}),
+            id="two steps done again",
+        ),
+        pytest.param(msgspec.structs.replace(RECOVERED, cost_told_usd=0.03), id="a cost that nobody booked"),
+        pytest.param(
+            msgspec.structs.replace(RECOVERED, cost_usd=0.04, cost_told_usd=0.04), id="more than one response repeated"
         ),
         pytest.param(without(DONE), id="a missing event"),
         pytest.param(without(ANSWERED_LATER), id="a query without an answer"),
@@ -175,6 +216,62 @@ def test_what_a_crash_may_not_change_is_found(ending: Ending) -> None:
 
 def test_a_killed_engine_may_leave_no_trace_in_the_events() -> None:
     assert judge(REFERENCE, RECOVERED, AT_ENGINE) != []
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        pytest.param(
+            msgspec.structs.replace(REFERENCE, played={"w1-t1": Played(steps=[1, 2, 3], answers=1, again=1)}),
+            id="a step done again",
+        ),
+        pytest.param(msgspec.structs.replace(REFERENCE, cost_usd=0.03, cost_told_usd=0.03), id="another cost"),
+    ],
+)
+def test_a_killed_engine_may_leave_no_trace_in_transcripts(ending: Ending) -> None:
+    assert judge(REFERENCE, ending, AT_ENGINE) != []
+
+
+def did(attempt: int, step: int, *, fails: bool = False) -> dict[str, Any]:
+    return {"type": "output", "prompt": f"w1-t1#{attempt}", "call": f"toolu_step{step}a0f", "isError": fails}
+
+
+def answered(attempt: int) -> dict[str, Any]:
+    return {"type": "answered", "prompt": f"w1-t1#{attempt}", "answer": "done", "costUsd": 0.01}
+
+
+@pytest.mark.parametrize(
+    ("entries", "expected"),
+    [
+        pytest.param([did(1, 3), did(1, 4), answered(1)], Played(steps=[3, 4], answers=1), id="in one attempt"),
+        pytest.param(
+            [did(1, 3), did(2, 3), did(2, 4), answered(2)],
+            Played(steps=[3, 4], answers=1, again=1),
+            id="gone on with the last step",
+        ),
+        pytest.param(
+            [did(1, 3), did(1, 4), did(2, 3), did(2, 4)],
+            Played(steps=[3, 4, 3, 4], answers=0),
+            id="begun anew",
+        ),
+        pytest.param([did(1, 3), did(1, 3)], Played(steps=[3, 3], answers=0), id="twice in one attempt"),
+        pytest.param([did(1, 3, fails=True), did(1, 3)], Played(steps=[3], answers=0), id="refused at first"),
+        pytest.param([answered(1), answered(2)], Played(steps=[], answers=2), id="answered twice"),
+    ],
+)
+def test_transcripts_tell_which_steps_were_done_and_how_often_a_query_was_answered(
+    tmp_path: Path, entries: list[dict[str, Any]], expected: Played
+) -> None:
+    for entry in entries:
+        append_entry(tmp_path / "soldier-1.json", entry)
+    assert played(tmp_path, tmp_path / "home") == {"w1-t1": expected}
+
+
+def test_each_turn_has_cost_what_it_told_last(tmp_path: Path) -> None:
+    for attempt, cost in ((1, 0.01), (1, 0.02), (2, 0.01)):
+        entry = {"type": "spent", "prompt": f"w1-t1#{attempt}", "costUsd": cost}
+        append_entry(tmp_path / "soldier-1.json", entry)
+    assert cost_told(tmp_path) == pytest.approx(0.03)
 
 
 def test_a_killed_agent_may_not_cost_the_placement_of_its_run() -> None:
