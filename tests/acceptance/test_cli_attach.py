@@ -1,0 +1,126 @@
+import os
+import pty
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.acceptance.runs import Runs, script, write
+from tests.acceptance.terminal import Terminal, eventually
+
+LEAVE = "\x02d"
+needs_tmux = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+    directory = tmp_path_factory.mktemp("runs")
+    runs = Runs(Terminal(directory, f"file:{directory / 'realm'}"), directory)
+    with runs.engine():
+        yield runs
+
+
+@pytest.fixture(scope="module")
+def at_work(runs: Runs) -> Iterator[str]:
+    """A run whose agent has written a file and waits."""
+    waits = script({"say": "I wait for you"}, write("seen.txt", "x"), {"wait_for": "app/go"}, {"answer": "I went"})
+    runs.template("Wait", {"name": "wait", "tasks": [waits]})
+    workflow_id: str = runs.ask("create", "wait", "--start")["id"]
+    runs.reaches(workflow_id, "RUNNING")
+    yield workflow_id
+    (runs.tree(workflow_id) / "go").touch()
+    runs.reaches(workflow_id, "COMPLETED")
+
+
+@needs_tmux
+@pytest.mark.parametrize("until", ["I wait for you", "trees/tree1/seen.txt"])
+def test_a_run_is_watched_in_a_terminal_of_its_own_and_left_alone(runs: Runs, at_work: str, until: str) -> None:
+    seen = runs.terminal.converse("attach", at_work, until=until, answer=LEAVE)
+    assert seen.code == 0
+    assert "you only look" in seen.out
+    assert until in seen.out
+    assert list((runs.host_directory / "attached").iterdir()) == []
+    assert runs.ask("show", at_work)["workflow"]["status"] == "RUNNING"
+
+
+@needs_tmux
+def test_a_person_may_have_a_shell_in_the_checkout(runs: Runs, at_work: str) -> None:
+    command = "pwd > made-by-hand; tmux detach\r"
+    seen = runs.terminal.converse("attach", at_work, "--shell", until="a shell in the checkout", answer=command)
+    assert seen.code == 0
+    made = runs.tree(at_work) / "made-by-hand"
+    assert made.read_text().strip() == str(made.parent)
+
+
+@needs_tmux
+@pytest.mark.parametrize(("words", "readonly"), [((), 1), (("--shell",), 0)])
+def test_who_only_looks_cannot_type_and_a_killed_terminal_leaves_nothing_behind(
+    runs: Runs, at_work: str, words: tuple[str, ...], readonly: int
+) -> None:
+    ours, theirs = pty.openpty()
+    store = f"file:{runs.directory / 'realm'}"
+    watcher = subprocess.Popen(
+        [sys.executable, "-m", "kingdom", "attach", at_work, *words, "--database-url", store],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**os.environ, "TERM": "xterm"},
+    )
+    try:
+        server, client, told_readonly = eventually(lambda: client_of(runs.host_directory / "attached"))
+    finally:
+        watcher.kill()
+        watcher.wait()
+    assert told_readonly == readonly
+    os.kill(client, signal.SIGKILL)
+    eventually(lambda: not runs_still(server) and "gone")
+    os.close(theirs)
+    os.close(ours)
+
+
+def client_of(attached: Path) -> tuple[int, ...] | bool:
+    """Return the pid of a tmux server, that of the client that is attached to it, and whether that may only look."""
+    for socket in attached.glob("*.sock"):
+        words = ["tmux", "-S", str(socket), "list-clients", "-F", "#{pid} #{client_pid} #{client_readonly}"]
+        if told := subprocess.run(words, capture_output=True, text=True, check=False).stdout.split():
+            return tuple(map(int, told))
+    return False
+
+
+def runs_still(pid: int) -> bool:
+    """Tell whether a process is more than a zombie that nobody has asked about."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_without_a_terminal_the_transcript_is_followed(runs: Runs) -> None:
+    runs.template("Short", {"name": "short", "tasks": [script({"say": "hello"})]})
+    workflow_id = runs.ask("create", "short", "--start", "--wait")["id"]
+    shown = runs.terminal.run("attach", workflow_id)
+    assert "so this is `kingdom logs -f`" in shown.err
+    assert "said      hello" in shown.out
+
+
+def test_without_tmux_the_transcript_is_followed(runs: Runs, tmp_path: Path) -> None:
+    runs.template("Brief", {"name": "brief", "tasks": [script({"say": "hello"})]})
+    workflow_id = runs.ask("create", "brief", "--start", "--wait")["id"]
+    (tmp_path / "env").symlink_to(str(shutil.which("env")))
+    shown = runs.terminal.run("attach", workflow_id, environment={"PATH": str(tmp_path)})
+    assert "tmux is not installed, so this is `kingdom logs -f`" in shown.err
+    assert "said      hello" in shown.out
+
+
+def test_the_files_of_a_run_that_is_over_are_shown_once(runs: Runs) -> None:
+    runs.template("Files", {"name": "files", "tasks": [script(write("made.txt", "12345"))]})
+    workflow_id = runs.ask("create", "files", "--start", "--wait")["id"]
+    shown = runs.terminal.run("attach", workflow_id, "--files").out
+    assert f"{workflow_id} is COMPLETED" in shown
+    assert "6 B" in next(line for line in shown.splitlines() if "trees/tree1/made.txt" in line)
+    assert "spaces/w1-space1/.kingdom-task.json" in shown
