@@ -1,0 +1,31 @@
+-- Everything that the checks of a database judge by, in one look; what a session has set for itself does not count.
+SELECT
+    current_setting('server_version_num')::int AS version,
+    current_setting('server_version') AS version_words,
+    quote_ident(current_user) AS role,
+    quote_ident(current_database()) AS database,
+    pg_encoding_to_char(encoding) AS encoding,
+    pg_is_in_recovery() AS is_standby,
+    (SELECT rolconnlimit FROM pg_roles WHERE rolname = current_user) AS role_limit,
+    datconnlimit AS database_limit,
+    clock_timestamp() AS now,
+    (
+        SELECT jsonb_object_agg(name, reset_val)
+        FROM pg_settings
+        WHERE name = ANY (%(settings)s)
+    ) AS settings,
+    (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend') AS connected,
+    (
+        SELECT jsonb_build_object(
+            'pid', pid,
+            'role', usename,
+            'state', state,
+            'seconds', extract(epoch FROM clock_timestamp() - xact_start)
+        )
+        FROM pg_stat_activity
+        WHERE backend_type = 'client backend' AND pid <> pg_backend_pid() AND xact_start IS NOT NULL
+        ORDER BY xact_start
+        LIMIT 1
+    ) AS oldest
+FROM pg_database
+WHERE datname = current_database()

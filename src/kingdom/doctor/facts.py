@@ -1,0 +1,57 @@
+"""What a database tells about itself."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+
+import msgspec
+
+SETTINGS = (
+    "autovacuum",
+    "default_transaction_read_only",
+    "fsync",
+    "full_page_writes",
+    "idle_in_transaction_session_timeout",
+    "idle_session_timeout",
+    "lock_timeout",
+    "max_connections",
+    "reserved_connections",
+    "statement_timeout",
+    "superuser_reserved_connections",
+    "synchronous_commit",
+    "transaction_timeout",
+)
+
+
+class Oldest(msgspec.Struct, frozen=True, kw_only=True):
+    """The transaction of somebody else that is open for the longest time."""
+
+    pid: int
+    role: str | None
+    state: str | None
+    seconds: float
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """Its version, settings and limits; `ahead` is by how much its clock is ahead of ours, give or take half `took`.
+
+    Only settings that the server knows are there; those of sessions and roles count, as for the roles of the court.
+    """
+
+    where: str
+    version: int
+    version_words: str
+    role: str
+    database: str
+    encoding: str
+    is_standby: bool
+    role_limit: int
+    database_limit: int
+    settings: Mapping[str, str]
+    connected: int
+    oldest: Oldest | None
+    ahead: timedelta
+    took: timedelta
+
+    def number(self, setting: str) -> int:
+        """Return a setting that is a number, 0 where the server does not know it."""
+        return int(self.settings.get(setting, "0"))

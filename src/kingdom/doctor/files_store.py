@@ -1,0 +1,235 @@
+"""A store of files: its directory, its file system, its space, and who holds it."""
+
+import errno
+import fcntl
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from kingdom.doctor.check import Status, Verdict, fail, in_thread, ok, skipped, warn
+from kingdom.doctor.patient import Patient
+
+_PROBE = ".kingdom-doctor-"
+_SYNCS = 5
+_SLOW_SYNC_SECONDS = 0.1
+_LOCK = "bus/lock"
+_LEASES = "bus/leases"
+# Whoever writes holds the store for milliseconds.
+_LOCK_PATIENCE_SECONDS = 2.0
+_LOCK_NAP_SECONDS = 0.05
+_NO_DATABASE = "the store is a database"
+_FREE_INODES_LEAST = 10_000
+
+
+class _Lease(msgspec.Struct, rename="camel"):
+    """Who works on something; `process` is its id, when it began, and its namespace."""
+
+    stream: str
+    process: str = ""
+
+
+async def directory(patient: Patient) -> Verdict:
+    """Look whether the directory of the realm, and that of soldiers if it is another, can be written or made."""
+    soldiers = patient.realm.soldiers.directory
+    places = [patient.directory, *([Path(soldiers)] if soldiers else [])]
+    return await patient.once("directory", lambda: in_thread(lambda: _directories(places)))
+
+
+async def file_system(patient: Patient) -> Verdict:
+    """Look whether files can be synced, renamed and locked where the store is."""
+    store = patient.store
+    if store is None:
+        return skipped(_NO_DATABASE)
+    if (await directory(patient)).status is Status.FAIL:
+        return skipped("the directory cannot be written")
+    return await in_thread(lambda: _file_system(_existing(store)))
+
+
+async def disk(patient: Patient) -> Verdict:
+    """Look how full the disk is, by the thresholds of the Chamberlain."""
+    health = patient.realm.chamberlain.health
+    place = _existing(patient.directory)
+    usage = await in_thread(lambda: shutil.disk_usage(place))
+    inodes = os.statvfs(place)
+    percent = 100 * usage.used / (usage.used + usage.free) if usage.total else 0.0
+    words = f"{percent:.0f} % used, {usage.free / (1 << 30):.1f} GiB free"
+    fix = f"free some space: du -xh --max-depth 2 {place.absolute()} | sort -h | tail"
+    if percent >= health.disk_orange:
+        return fail(f"{words}: nothing new begins", fix)
+    if inodes.f_files and inodes.f_favail < _FREE_INODES_LEAST:
+        return warn(f"only {inodes.f_favail} files more can be made", fix)
+    return warn(words, fix) if percent >= health.disk_yellow else ok(words)
+
+
+async def lock(patient: Patient) -> Verdict:
+    """Look who holds the store, if anybody does for longer than a write takes."""
+    store = patient.store
+    if store is None:
+        return skipped(_NO_DATABASE)
+    return await patient.once("lock", lambda: in_thread(lambda: _lock(store / _LOCK)))
+
+
+async def leases(patient: Patient) -> Verdict:
+    """Look for work in the hands of processes that have ended."""
+    store = patient.store
+    if store is None:
+        return skipped(_NO_DATABASE)
+    return await in_thread(lambda: _leases(store / _LEASES))
+
+
+def _directories(places: list[Path]) -> Verdict:
+    verdicts = [_directory(place) for place in places]
+    return next((verdict for verdict in verdicts if verdict.status is Status.FAIL), verdicts[0])
+
+
+def _directory(place: Path) -> Verdict:
+    shown, there = place.absolute(), _existing(place)
+    if not there.is_dir():
+        return fail(f"{there.absolute()} is no directory", f"mv {there.absolute()} {there.absolute()}.old")
+    try:
+        with _probe(there):
+            pass
+    except OSError as error:
+        owner = f"sudo chown -R $USER {there.absolute()}" if error.errno in (errno.EACCES, errno.EPERM) else ""
+        fix = owner or f"make {there.absolute()} writable, or name another directory as database_url"
+        return fail(f"{there.absolute()} cannot be written: {error.strerror}", fix)
+    return ok(f"{shown} can be written" if place.exists() else f"{shown} is not there yet, and can be made")
+
+
+def _existing(place: Path) -> Path:
+    """Return a path, or what there is above it."""
+    place = place.absolute()
+    return next((each for each in (place, *place.parents) if each.exists()), Path("/"))
+
+
+@contextmanager
+def _probe(place: Path) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix=_PROBE, dir=place) as room:
+        yield Path(room)
+
+
+def _file_system(place: Path) -> Verdict:
+    another = "choose a directory on a local disk as database_url, or use PostgreSQL"
+    with _probe(place) as room:
+        try:
+            seconds = statistics.median(_sync(room / "synced") for _ in range(_SYNCS))
+            (room / "new").write_text("new")
+            (room / "new").replace(room / "synced")
+            if (room / "synced").read_text() != "new" or (room / "new").exists():
+                return fail("a rename does not put one file in the place of another", another)
+            if not _locks(room / "lock"):
+                return fail("two processes could lock the same file", another)
+        except OSError as error:
+            return fail(f"it cannot do what a store needs: {error.strerror}", another)
+    words = f"syncs in {seconds * 1000:.1f} ms, renames and locks"
+    if seconds > _SLOW_SYNC_SECONDS:
+        return warn(f"{words}; each transaction waits for a sync", "choose a faster disk, or let others use it less")
+    return ok(words)
+
+
+def _sync(file: Path) -> float:
+    began = time.monotonic()
+    with file.open("ab") as written:
+        written.write(b"x" * 512)
+        written.flush()
+        os.fdatasync(written.fileno())
+    folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+    return time.monotonic() - began
+
+
+def _locks(file: Path) -> bool:
+    """Tell whether a lock of one keeps another out."""
+    with file.open("w") as first, file.open("w") as second:
+        fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def _lock(file: Path) -> Verdict:
+    deadline = time.monotonic() + _LOCK_PATIENCE_SECONDS
+    try:
+        with file.open("rb") as ours:
+            while not _is_free(ours.fileno()):
+                if time.monotonic() > deadline:
+                    return _held(holders_of(os.fstat(ours.fileno()).st_ino))
+                time.sleep(_LOCK_NAP_SECONDS)
+    except FileNotFoundError:
+        return ok("nobody has used the store yet")
+    return ok("nobody holds the store for long")
+
+
+def _is_free(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    return True
+
+
+def _held(holders: list[psutil.Process]) -> Verdict:
+    seconds = f"the store is locked for more than {_LOCK_PATIENCE_SECONDS:g} s"
+    for holder in holders:
+        with suppress(psutil.Error):
+            words = f"{seconds} by process {holder.pid} ({' '.join(holder.cmdline()[:6])})"
+            if holder.status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
+                fix = f"kill -CONT {holder.pid}, or kill -KILL {holder.pid}: what it has begun is replayed"
+                return fail(f"{words}, which is stopped", fix)
+            return fail(words, f"see what it does, and end it: kill {holder.pid}")
+    return fail(f"{seconds}, and nobody can be seen to hold it", "end whatever runs on this realm in a container")
+
+
+def holders_of(inode: int) -> list[psutil.Process]:
+    """Return the processes that hold a lock on the file of this number."""
+    found = []
+    with suppress(OSError):
+        for line in Path("/proc/locks").read_text().splitlines():
+            words = line.split()
+            # A waiting one has an arrow in its second field.
+            if words[1] == "FLOCK" and words[5].rpartition(":")[2] == str(inode):
+                with suppress(psutil.Error, ValueError):
+                    found.append(psutil.Process(int(words[4])))
+    return found
+
+
+def _leases(place: Path) -> Verdict:
+    dead = []
+    for file in sorted(place.glob("*.json")):
+        # It may end while we look, and what cannot be read the store itself tells of.
+        with suppress(OSError, msgspec.DecodeError):
+            lease = msgspec.json.decode(file.read_bytes(), type=_Lease)
+            if lease.process and has_ended(lease.process):
+                dead.append(f"{lease.stream} by process {lease.process.partition(':')[0]}")
+    if not dead:
+        return ok("nothing is in the hands of a process that has ended")
+    words = f"{len(dead)} of them, such as {dead[0]}"
+    return warn(f"work is in the hands of processes that have ended: {words}", "kingdom up, which gives it to others")
+
+
+def has_ended(process: str) -> bool:
+    """Tell whether a process is gone for sure, by its id, when it began and its namespace."""
+    with suppress(OSError, ValueError, IndexError):
+        pid, started, namespace = process.split(":", 2)
+        if str(Path("/proc/self/ns/pid").readlink()) != namespace:
+            return False
+        file = Path(f"/proc/{int(pid)}/stat")
+        if not file.exists():
+            return True
+        words = file.read_text().rpartition(")")[2].split()
+        return words[0] in ("Z", "X") or words[19] != started
+    return False

@@ -1,0 +1,136 @@
+"""The machine: Python, git, bubblewrap, open files, inotify, the clock."""
+
+import ctypes
+import errno
+import os
+import resource
+import shutil
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from kingdom.doctor.check import Verdict, fail, in_thread, ok, skipped, warn
+from kingdom.doctor.patient import Patient
+from kingdom.doctor.programs import as_numbers, how_it_ended, how_to_install, said_by, version_in
+from kingdom.errors import KingdomError
+from kingdom.soldiers.process import run_program
+
+PYTHON_OLDEST = (3, 11)
+# The first one whose `fetch` knows --no-write-fetch-head.
+GIT_OLDEST = (2, 29)
+_OPEN_FILES_LEAST = 1024
+_INSTANCES_LEAST, _WATCHES_LEAST = 64, 4096
+_NO_NAMESPACES = {
+    "kernel/apparmor_restrict_unprivileged_userns": ("1", "sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0"),
+    "kernel/unprivileged_userns_clone": ("0", "sudo sysctl kernel.unprivileged_userns_clone=1"),
+    "user/max_user_namespaces": ("0", "sudo sysctl user.max_user_namespaces=10000"),
+}
+_SYSTEM = Path("/proc/sys")
+_TRY_BUBBLEWRAP = "bwrap --dev-bind / / --unshare-pid --proc /proc true"
+# Nobody's clock was right before this version was written.
+_NOT_BEFORE = datetime(2025, 1, 1, tzinfo=UTC)
+
+
+async def python(_: Patient) -> Verdict:
+    """Look at the Python that runs this."""
+    return judge_python(tuple(sys.version_info[:3]))
+
+
+def judge_python(version: tuple[int, ...]) -> Verdict:
+    """Return whether a version of Python will do."""
+    words, oldest = ".".join(map(str, version)), ".".join(map(str, PYTHON_OLDEST))
+    if version >= PYTHON_OLDEST:
+        return ok(words)
+    return fail(f"{words}, and {oldest} is needed", f"uv venv --python {oldest} && uv pip install kingdom")
+
+
+async def git(_: Patient) -> Verdict:
+    """Look for a git that knows what we ask of it."""
+    if shutil.which("git") is None:
+        return fail("it is not on PATH: no agent gets a checkout", how_to_install("git"))
+    code, words = await said_by("git", "--version")
+    version, oldest = version_in(words), ".".join(map(str, GIT_OLDEST))
+    if code or not version:
+        return fail(how_it_ended("git --version", code, words), how_to_install("git"))
+    if as_numbers(version) < GIT_OLDEST:
+        return fail(f"{version}, and {oldest} is needed", how_to_install("git"))
+    return ok(version)
+
+
+async def bubblewrap(_: Patient) -> Verdict:
+    """Look whether agents can be contained, by containing a program as a soldier would."""
+    if shutil.which("bwrap") is None:
+        found = "it is not on PATH: what an agent leaves running may outlive it"
+        return warn(found, how_to_install("bubblewrap"))
+    words = (await said_by("bwrap", "--version"))[1]
+    try:
+        done = await run_program(
+            ["true"], cwd=Path("/"), environment={"PATH": os.defpath}, timeout=timedelta(seconds=10), contained=True
+        )
+        reason = "" if done.code == 0 else f"exit code {done.code}: {done.output.strip()}"
+    except KingdomError as error:
+        reason = str(error)
+    if not reason:
+        return ok(f"{version_in(words)}, and it contains programs")
+    return fail(f"it cannot contain a program, so no agent can be started: {reason}", _namespaces_fix())
+
+
+async def open_files(_: Patient) -> Verdict:
+    """Look how many files a process may have open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= _OPEN_FILES_LEAST:
+        return ok(f"a process may have {'any number' if soft == resource.RLIM_INFINITY else soft} open")
+    more = hard if hard != resource.RLIM_INFINITY and hard >= _OPEN_FILES_LEAST else 4 * _OPEN_FILES_LEAST
+    return warn(f"a process may have only {soft} open", f"ulimit -n {more}")
+
+
+async def inotify(_: Patient) -> Verdict:
+    """Look whether one more process can be woken by changes of files."""
+    if not sys.platform.startswith("linux"):
+        return skipped("this system has none")
+    number = await in_thread(_watch_something)
+    instances, watches = (_limit(f"max_user_{name}") for name in ("instances", "watches"))
+    if number:
+        found = f"no process can watch files: {os.strerror(number)} ({instances} instances, {watches} watches a user)"
+        return fail(found, "sudo sysctl fs.inotify.max_user_instances=1024 fs.inotify.max_user_watches=524288")
+    found = f"{instances} instances and {watches} watches a user"
+    if instances < _INSTANCES_LEAST or watches < _WATCHES_LEAST:
+        return warn(
+            f"only {found}", "sudo sysctl fs.inotify.max_user_instances=1024 fs.inotify.max_user_watches=524288"
+        )
+    return ok(found)
+
+
+async def clock(patient: Patient) -> Verdict:
+    """Look what time it is here, and by which zone the court goes."""
+    now = patient.clock()
+    offset = now.astimezone().strftime("%z")
+    words = f"{now.isoformat(sep=' ', timespec='seconds')}; here it is UTC{offset[:3]}:{offset[3:]}"
+    if now < _NOT_BEFORE:
+        return fail(f"{words}: this clock was never set", "sudo timedatectl set-ntp true")
+    return ok(f"{words}, the court goes by {patient.realm.time_zone}")
+
+
+def _namespaces_fix() -> str:
+    for name, (closed, command) in _NO_NAMESPACES.items():
+        file = _SYSTEM / name
+        if file.exists() and file.read_text().strip() == closed:
+            return command
+    return f"see what `{_TRY_BUBBLEWRAP}` says, and allow user namespaces, or take bwrap off PATH"
+
+
+def _limit(name: str) -> int:
+    return int((_SYSTEM / "fs/inotify" / name).read_text())
+
+
+def _watch_something() -> int:
+    """Watch a directory for a moment; returns the number of the error, 0 if there was none."""
+    library = ctypes.CDLL(None, use_errno=True)
+    descriptor = library.inotify_init1(os.O_CLOEXEC)
+    if descriptor < 0:
+        return ctypes.get_errno()
+    try:
+        watched = library.inotify_add_watch(descriptor, b"/", 0x100)
+        return ctypes.get_errno() or errno.ENOSPC if watched < 0 else 0
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,59 @@
+"""Asking a program for its version, and telling how one is installed."""
+
+import asyncio
+import os
+import re
+import shutil
+import signal
+from asyncio.subprocess import DEVNULL, PIPE, STDOUT
+from contextlib import suppress
+
+_VERSION = re.compile(r"\d+(?:\.\d+)+\S*")
+_INSTALLERS = {
+    "apt-get": "sudo apt-get install",
+    "dnf": "sudo dnf install",
+    "pacman": "sudo pacman -S",
+    "apk": "sudo apk add",
+    "zypper": "sudo zypper install",
+    "brew": "brew install",
+}
+_OUTPUT_MAX, _WORDS_MAX = 5000, 200
+
+
+async def said_by(*command: str) -> tuple[int, str]:
+    """Run a program to its end; returns its exit code and what it wrote. Who stops waiting ends it and its children."""
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, start_new_session=True
+    )
+    try:
+        output, _ = await process.communicate()
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+    return process.returncode or 0, output.decode(errors="replace").strip()[:_OUTPUT_MAX]
+
+
+def version_in(words: str) -> str:
+    """Return the first thing that looks like a version."""
+    found = _VERSION.search(words)
+    return found[0] if found else ""
+
+
+def how_it_ended(command: str, code: int, words: str) -> str:
+    """Return what a person is told of a program that did not do what it should."""
+    return f"{command} ended with {code}: {words[:_WORDS_MAX]}"
+
+
+def as_numbers(version: str) -> tuple[int, ...]:
+    """Return the leading numbers of a version, to be compared."""
+    numbers = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(map(int, numbers[0].split("."))) if numbers else ()
+
+
+def how_to_install(package: str) -> str:
+    """Return the command that installs a package on this machine, as far as its installer is known."""
+    for program, command in _INSTALLERS.items():
+        if shutil.which(program):
+            return f"{command} {package}"
+    return f"install {package} with the installer of your system"

@@ -1,0 +1,251 @@
+import asyncio
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import yaml
+
+from bench.postgres import PrivateCluster
+from kingdom.court.package_files import load_packages
+from kingdom.realm import read_realm
+from tests.acceptance.terminal import Done, Terminal
+from tests.integration.standins.github import TOKEN, standing_in
+
+PATIENCE_SECONDS = 120
+# A busy machine is not what is tested here.
+CALM = """
+chamberlain:
+  every_seconds: 1
+  health: {yellow: 1000, orange: 1000, red: 1000, disk_yellow: 1000, disk_orange: 1000}
+"""
+
+
+def plain(**environment: str) -> dict[str, str]:
+    """Return an environment that says nothing of a store, in which `kingdom` is on PATH."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("KINGDOM_", "PG"))}
+    for name in ("DATABASE_URL", "GITHUB_TOKEN"):
+        kept.pop(name, None)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"
+    return {**kept, "PATH": path, "TZ": "Europe/Berlin", **environment}
+
+
+def kingdom(directory: Path, *words: str, **environment: str) -> Done:
+    done = subprocess.run(
+        [sys.executable, "-m", "kingdom", *words],
+        cwd=directory,
+        env=plain(**environment),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_SECONDS,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+def snapshot(directory: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
+
+
+def next_steps(done: Done) -> list[str]:
+    """Return what a person is told to type."""
+    _, found, steps = done.out.partition("Next:\n")
+    assert found, done.out
+    return [line.strip() for line in steps.splitlines() if line.strip()]
+
+
+async def follow(directory: Path, steps: list[str], environment: Mapping[str, str], text: str = "") -> str:
+    """Type every step into a shell, as it is; what needs a terminal of its own runs beside the others."""
+    lines = ["set -e", "up=", "trap '[ -z \"$up\" ] || { kill -TERM $up; wait $up; }' EXIT"]
+    for step in steps:
+        if step.startswith("kingdom up"):
+            lines += [f"{step.partition('#')[0]} 2> up.log & up=$!"]
+        elif step.startswith("kingdom status"):
+            # A role that has just begun gives its first sign of life in a moment.
+            lines += [f"for each in $(seq 60); do {step.partition('#')[0]} && break; sleep 1; done", "[ $each -lt 60 ]"]
+        else:
+            lines += [step]
+    process = await asyncio.create_subprocess_exec(
+        *("bash", "-c", "\n".join(lines)),
+        cwd=directory,
+        env=environment,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            said, _ = await process.communicate(text.encode())
+    finally:
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+    assert process.returncode == 0, said.decode()
+    return said.decode()
+
+
+def test_a_realm_of_files_passes_its_own_check(tmp_path: Path) -> None:
+    done = kingdom(tmp_path, "init", "home", "--yes")
+    assert (done.code, done.err) == (0, "")
+    home = tmp_path / "home"
+    assert sorted(path.name for path in home.iterdir()) == [".gitignore", "kingdom.yaml", "realm"]
+    checked = kingdom(home, "config", "check")
+    assert (checked.code, yaml.safe_load(checked.out)["time_zone"]) == (0, "Europe/Berlin")
+    assert [package.name for package in load_packages(home / "realm" / "generals").packages] == ["gen-hello"]
+    assert kingdom(home, "general", "validate").code == 0
+    text = (home / "kingdom.yaml").read_text()
+    assert text.count("\n# ") > 10
+
+
+def test_git_keeps_the_generals_and_nothing_else_of_a_realm(tmp_path: Path) -> None:
+    assert kingdom(tmp_path, "init", "--yes").code == 0
+    (tmp_path / "realm" / "bus").mkdir()
+    (tmp_path / "realm" / "bus" / "lock").touch()
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "token").touch()
+    subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
+    listing = ["git", "ls-files", "--others", "--exclude-standard"]
+    seen = subprocess.run(listing, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert {".gitignore", "kingdom.yaml", "realm/generals/gen-hello/general.yaml"} <= set(seen)
+    assert not [name for name in seen if "lock" in name or "token" in name]
+
+
+def test_nothing_that_is_there_is_changed(tmp_path: Path) -> None:
+    (tmp_path / ".gitignore").write_text("*.pyc\n")
+    (tmp_path / "kingdom.yaml").write_text("# mine\ndatabase_url: file:elsewhere\n")
+    done = kingdom(tmp_path, "init", "--yes")
+    assert done.code == 0
+    assert (tmp_path / ".gitignore").read_text() == "*.pyc\n"
+    assert (tmp_path / "kingdom.yaml").read_text() == "# mine\ndatabase_url: file:elsewhere\n"
+    assert "kept  kingdom.yaml" in done.out
+    assert "Add these lines to .gitignore" in done.out
+    assert "/elsewhere/*" in done.out
+    assert (tmp_path / "elsewhere" / "generals" / "gen-hello" / "general.yaml").exists()
+    before = snapshot(tmp_path)
+    again = kingdom(tmp_path, "init")
+    assert (again.code, "Everything was there already, and nothing was changed." in again.out) == (0, True)
+    assert snapshot(tmp_path) == before
+
+
+def test_settings_that_cannot_be_read_are_left_alone_and_told(tmp_path: Path) -> None:
+    (tmp_path / "kingdom.yaml").write_text("sentinel: [\n")
+    before = snapshot(tmp_path)
+    done = kingdom(tmp_path, "init", "--yes")
+    assert (done.code, "was left as it is, but cannot be read" in done.err) == (2, True)
+    assert snapshot(tmp_path) == before
+
+
+def test_a_file_in_the_place_of_the_directory_is_told(tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("")
+    done = kingdom(tmp_path, "init", "home", "--yes")
+    assert (done.code, "home is a file" in done.err) == (2, True)
+
+
+def test_an_interrupted_one_is_finished_by_the_next(tmp_path: Path) -> None:
+    assert kingdom(tmp_path, "init", "--yes").code == 0
+    (tmp_path / "kingdom.yaml").unlink()
+    done = kingdom(tmp_path, "init", "--json").document
+    assert (done["made"], sorted(map(os.path.basename, done["kept"]))) == (
+        ["kingdom.yaml"],
+        [".gitignore", "gen-hello"],
+    )
+
+
+def test_a_database_is_taken_from_the_environment_and_its_password_written_nowhere(tmp_path: Path) -> None:
+    url = "postgresql://kingdom:very-secret@127.0.0.1:9/kingdom"
+    done = kingdom(tmp_path, "init", "--json", DATABASE_URL=url).document
+    assert list(done) == ["directory", "made", "kept", "store", "general", "next"]
+    assert (done["store"], done["general"]) == ("env:DATABASE_URL", "gen-hello")
+    assert done["next"][0] == "kingdom bus migrate"
+    assert (tmp_path / "generals" / "gen-hello").is_dir()
+    assert not [path for path, content in snapshot(tmp_path).items() if b"very-secret" in content]
+    assert kingdom(tmp_path, "config", "check", DATABASE_URL=url).code == 0
+    refused = kingdom(tmp_path / "generals", "init", "--yes", "--database-url", url)
+    assert (refused.code, "a password does not belong into a file" in refused.err) == (2, True)
+
+
+def test_a_choice_that_the_environment_would_overrule_is_said(tmp_path: Path) -> None:
+    done = kingdom(tmp_path, "init", "--yes", "--database-url", "file:realm", DATABASE_URL="postgresql://db/shop")
+    assert next_steps(done)[0].startswith("unset KINGDOM_DATABASE_URL DATABASE_URL")
+
+
+@pytest.mark.parametrize("words", [("--github", "a b"), ("--github", "bot", "--repo", "shop"), ("--repo", "acme/shop")])
+def test_names_that_github_does_not_know_are_refused(tmp_path: Path, words: tuple[str, ...]) -> None:
+    done = kingdom(tmp_path, "init", "home", "--yes", *words)
+    assert (done.code, (tmp_path / "home").exists()) == (2, False)
+
+
+def test_three_questions_are_asked_on_a_terminal_and_all_have_answers(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    terminal = Terminal(tmp_path, "")
+    screen = terminal.converse("init", str(home), until="kept?", answer="\n\n")
+    assert (screen.code, screen.out.count("?")) == (0, 2)
+    assert read_realm(home / "kingdom.yaml")[0].sentinel.github is None
+
+    other = tmp_path / "other"
+    screen = terminal.converse("init", str(other), until="kept?", answer="file:store\nour-bot\nacme/shop\n")
+    assert (screen.code, screen.out.count("?")) == (0, 3)
+    said = yaml.safe_load((other / "kingdom.yaml").read_text())
+    assert (said["database_url"], said["sentinel"]["github"]["logins"]) == ("file:store", ["our-bot"])
+    assert said["sentinel"]["github"]["repos"] == ["acme/shop"]
+    assert (other / "store" / "generals" / "gen-pr").is_dir()
+
+    asked_nothing = terminal.converse("init", str(tmp_path / "third"), "--yes", until="Next", answer="")
+    assert (asked_nothing.code, "?" in asked_nothing.out) == (0, False)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+async def test_the_next_steps_of_a_realm_of_files_work_as_they_are_printed(tmp_path: Path) -> None:
+    done = await asyncio.to_thread(kingdom, tmp_path, "init", "my realm", "--yes")
+    settings = tmp_path / "my realm" / "kingdom.yaml"
+    settings.write_text(settings.read_text() + CALM)
+    said = await follow(tmp_path, next_steps(done), plain())
+    assert "ended: completed" in said
+    assert "All is well." in said or "could be better" in said
+    assert "Nothing needs a person." in said
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+async def test_the_next_steps_of_a_realm_in_a_database_work_as_they_are_printed(tmp_path: Path) -> None:
+    with PrivateCluster(fsync=True) as cluster:
+        environment = {"DATABASE_URL": cluster.create_database("init")}
+        done = await asyncio.to_thread(kingdom, tmp_path, "init", "home", "--yes", **environment)
+        settings = tmp_path / "home" / "kingdom.yaml"
+        settings.write_text(settings.read_text() + CALM)
+        said = await follow(tmp_path, next_steps(done), plain(**environment))
+        cluster.drop_database("init")
+    assert "Applied 0001_create_bus" in said
+    assert "ended: completed" in said
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+async def test_the_next_steps_of_a_realm_that_watches_github_work_as_they_are_printed(tmp_path: Path) -> None:
+    source = tmp_path / "github.com" / "acme" / "shop.git"
+    home = tmp_path / "shop"
+    begin = [
+        f"git init --quiet --bare --initial-branch main {shlex.quote(str(source))}",
+        f"git clone --quiet {shlex.quote(str(source))} shop 2> /dev/null",
+        "git -C shop -c user.name=me -c user.email=me@localhost commit --quiet --allow-empty -m Begin",
+        "git -C shop push --quiet origin HEAD:main",
+    ]
+    await follow(tmp_path, begin, plain())
+    async with standing_in(tmp_path / "github.json") as site:
+        words = ("init", "--yes", "--github", "kingdom-bot", "--repo", "acme/shop", "--github-api", site.url)
+        done = await asyncio.to_thread(kingdom, home, *words)
+        steps = next_steps(done)
+        assert f"kingdom git create acme-shop {source}" in steps
+        settings = home / "kingdom.yaml"
+        settings.write_text(settings.read_text() + CALM)
+        said = await follow(home, steps, plain(), text=f"{TOKEN}\n")
+    assert "kingdom-bot, scopes notifications, repo" in said
+    assert "Nothing needs a person." in said

@@ -1,0 +1,55 @@
+"""A realm to be examined: its file of settings, and what chosen checks find in it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kingdom.clock import utc_now
+from kingdom.doctor.admission import admit
+from kingdom.doctor.check import Finding, examine
+from kingdom.doctor.checks import every_check
+
+
+def write_settings(directory: Path, **document: Any) -> Path:
+    file = directory / "kingdom.yaml"
+    file.write_text(yaml.safe_dump({"database_url": "file:realm", **document}))
+    return file
+
+
+def write_program(directory: Path, name: str, script: str) -> Path:
+    """Put a program on a PATH."""
+    directory.mkdir(parents=True, exist_ok=True)
+    file = directory / name
+    file.write_text(f"#!/bin/sh\n{script}\n")
+    file.chmod(0o755)
+    return file
+
+
+async def look(
+    *names: str,
+    config: Path | None = None,
+    url: str | None = None,
+    clock: Callable[[], datetime] = utc_now,
+    limit: timedelta = timedelta(seconds=30),
+    reading_limit: timedelta = timedelta(seconds=30),
+    offline: bool = False,
+    **changes: Any,
+) -> dict[str, Finding]:
+    """Return what checks of these names find, all of them if none is named."""
+    patient = await admit(config, database_url=url, schema=None, limit=reading_limit)
+    checks = [replace(check, limit=limit) for check in every_check() if not names or check.name in names]
+    findings = await examine(checks, replace(patient, clock=clock, **changes), offline=offline)
+    assert not names or [finding.name for finding in findings] == [c.name for c in checks if c.name in names]
+    return {finding.name: finding for finding in findings}
+
+
+async def look_at(name: str, **about: Any) -> Finding:
+    """Return what one check finds; whatever needs a person comes with a fix of one line."""
+    finding = (await look(name, **about))[name]
+    assert bool(finding.fix) == (finding.status in ("warn", "fail")), finding
+    assert "\n" not in finding.found + finding.fix
+    return finding

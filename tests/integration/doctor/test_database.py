@@ -1,0 +1,157 @@
+import itertools
+from collections.abc import Iterator
+from datetime import timedelta
+
+import msgspec
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from bench.postgres import PrivateCluster
+from bench.servers import LOOPBACK, free_port
+from kingdom.bootstrap import migrate
+from kingdom.clock import utc_now
+from kingdom.doctor.database import ask
+from kingdom.doctor.database_checks import CONNECTIONS_BUSY, judge_transactions, judge_version
+from kingdom.settings import Settings
+from tests.integration.doctor.scene import look, look_at
+
+CHECKS = (
+    "database-version",
+    "database-durability",
+    "database-connections",
+    "database-timeouts",
+    "database-transactions",
+    "database-clock",
+)
+FEW = 30
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def careful() -> Iterator[PrivateCluster]:
+    """A server that keeps what it is given, for few at a time."""
+    with PrivateCluster(fsync=True, shared_buffers="32MB", settings={"max_connections": str(FEW)}) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def database(careful: PrivateCluster) -> Iterator[str]:
+    """A database in which nothing is yet."""
+    name = f"doctor_{next(_numbers)}"
+    yield careful.create_database(name)
+    careful.drop_database(name)
+
+
+def alter(url: str, statement: str) -> None:
+    """Change something about a database, for all sessions that begin later."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        name = sql.Identifier(connection.info.dbname)
+        connection.execute(sql.SQL("ALTER DATABASE {} {}").format(name, sql.SQL(statement)))
+
+
+async def test_a_database_that_was_migrated_is_well(database: str) -> None:
+    await migrate(database)
+    found = await look("store", "migrations", "roles", *CHECKS, url=database)
+    fine = {name for name, finding in found.items() if finding.status == "ok"}
+    assert {"store", "migrations", *CHECKS} - fine <= {"database-connections"}
+    assert found["roles"].found == "nothing runs on this realm"
+    assert found["database-version"].found.startswith("PostgreSQL ")
+
+
+async def test_a_database_that_lacks_migrations_is_told(database: str) -> None:
+    found = await look("store", "migrations", "roles", url=database)
+    assert (found["store"].status, found["migrations"].status, found["roles"].status) == ("ok", "fail", "skipped")
+    assert "0001_create_bus" in found["migrations"].found
+    assert found["migrations"].fix == "kingdom bus migrate"
+
+
+async def test_a_database_that_does_not_answer_is_told_once() -> None:
+    url = f"postgresql://nobody:very-secret@{LOOPBACK}:{free_port()}/kingdom"
+    found = await look("environment", "directory", "lock", "store", "migrations", "roles", *CHECKS, url=url)
+    assert [name for name, finding in found.items() if finding.status == "fail"] == ["store"]
+    assert "the database does not answer" in found["store"].found
+    assert {found[name].status for name in ("migrations", *CHECKS)} == {"skipped"}
+    assert "very-secret" not in repr(found)
+
+
+async def test_a_database_that_takes_back_what_was_committed_is_told(database: str) -> None:
+    alter(database, "SET synchronous_commit = off")
+    finding = await look_at("database-durability", url=database)
+    assert (finding.status, "synchronous_commit is off" in finding.found) == ("fail", True)
+    assert finding.fix.endswith("SET synchronous_commit = on")
+
+
+async def test_a_server_that_does_not_sync_is_told(cluster: PrivateCluster, dsn: str) -> None:
+    if cluster.directory is None:
+        pytest.skip("the server of DATABASE_URL is not ours to be made careless")
+    finding = await look_at("database-durability", url=dsn)
+    assert (finding.status, "fsync and full_page_writes off" in finding.found) == ("fail", True)
+
+
+async def test_a_database_that_can_only_be_read_is_told(database: str) -> None:
+    alter(database, "SET default_transaction_read_only = on")
+    finding = await look_at("database-durability", url=database)
+    assert (finding.status, "nothing can be written" in finding.found) == ("fail", True)
+
+
+async def test_too_few_connections_are_told(careful: PrivateCluster, database: str) -> None:
+    if careful.directory is None:
+        pytest.skip("the server of DATABASE_URL is not ours to be made small")
+    finding = await look_at("database-connections", url=database)
+    assert (finding.status, "max_connections allows 27" in finding.found) == ("warn", True)
+    assert "max_connections" in finding.fix
+
+
+async def test_a_limit_of_the_database_is_told(database: str) -> None:
+    alter(database, "CONNECTION LIMIT 5")
+    finding = await look_at("database-connections", url=database)
+    assert (finding.status, "the limit of this database allows 5" in finding.found) == ("fail", True)
+    assert finding.fix.endswith("CONNECTION LIMIT -1")
+    assert CONNECTIONS_BUSY > FEW
+
+
+@pytest.mark.parametrize(
+    "name", ["statement_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout", "lock_timeout"]
+)
+async def test_a_limit_of_time_that_cuts_off_what_is_well_is_told(database: str, name: str) -> None:
+    alter(database, f"SET {name} = 7")
+    finding = await look_at("database-timeouts", url=database)
+    assert (finding.status, f"{name} is 7 ms" in finding.found) == ("warn", True)
+    assert finding.fix.endswith(f"SET {name} = 0")
+
+
+async def test_somebody_who_holds_a_transaction_open_is_told(database: str) -> None:
+    with psycopg.connect(database) as connection:
+        connection.execute("SELECT 1")
+        facts = await ask(Settings(database_url=database), utc_now)
+        assert facts.oldest is not None
+        assert (facts.oldest.pid, facts.oldest.state) == (connection.info.backend_pid, "idle in transaction")
+        assert judge_transactions(facts).status == "ok"
+        later = msgspec.structs.replace(facts, oldest=msgspec.structs.replace(facts.oldest, seconds=3600.0))
+        verdict = judge_transactions(later)
+        assert (verdict.status, verdict.fix) == ("warn", f"SELECT pg_terminate_backend({connection.info.backend_pid})")
+
+
+async def test_a_clock_that_differs_from_that_of_the_database_is_told(database: str) -> None:
+    for apart, status in ((timedelta(minutes=5), "fail"), (timedelta(minutes=-5), "fail")):
+        finding = await look_at("database-clock", url=database, clock=lambda apart=apart: utc_now() + apart)
+        side = "behind" if apart > timedelta() else "ahead of"
+        assert (finding.status, f"s {side} ours" in finding.found) == (status, True)
+
+
+async def test_an_old_server_is_told(database: str) -> None:
+    facts = await ask(Settings(database_url=database), utc_now)
+    verdict = judge_version(msgspec.structs.replace(facts, version=140_012, version_words="14.12"))
+    assert (verdict.status, "15 or newer is needed" in verdict.found) == ("fail", True)
+
+
+async def test_a_database_in_which_not_every_text_fits_is_told(careful: PrivateCluster) -> None:
+    with psycopg.connect(careful.dsn, autocommit=True) as connection:
+        connection.execute("CREATE DATABASE doctor_ascii TEMPLATE template0 ENCODING 'SQL_ASCII' LOCALE 'C'")
+    try:
+        finding = await look_at("database-version", url=make_conninfo(careful.dsn, dbname="doctor_ascii"))
+    finally:
+        careful.drop_database("doctor_ascii")
+    assert (finding.status, "its encoding is SQL_ASCII" in finding.found) == ("fail", True)

@@ -1,0 +1,93 @@
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import psutil
+import pytest
+
+from kingdom.doctor.machine import judge_python
+from tests.integration.doctor.scene import look_at, write_program
+from tests.integration.running import eventually
+
+
+@contextmanager
+def limited(what: int, number: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(what)
+    resource.setrlimit(what, (number, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(what, (soft, hard))
+
+
+async def test_a_machine_with_everything_is_well() -> None:
+    for name in ("python", "git", "open-files", "clock"):
+        assert (await look_at(name)).status == "ok"
+
+
+def test_an_old_python_is_refused() -> None:
+    verdict = judge_python((3, 10, 12))
+    assert (verdict.status, "3.11 is needed" in verdict.found, "--python 3.11" in verdict.fix) == ("fail", True, True)
+
+
+async def test_a_path_without_git_and_bubblewrap_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    git, bubblewrap = await look_at("git"), await look_at("bubblewrap")
+    assert (git.status, bubblewrap.status) == ("fail", "warn")
+    assert "not on PATH" in git.found
+    assert ("git" in git.fix, "bubblewrap" in bubblewrap.fix) == (True, True)
+
+
+async def test_a_git_that_is_too_old_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_program(tmp_path, "git", "echo git version 2.20.1")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    finding = await look_at("git")
+    assert (finding.status, finding.found) == ("fail", "2.20.1, and 2.29 is needed")
+
+
+async def test_a_git_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_program(tmp_path, "git", "echo 'cannot open shared object file' >&2; exit 127")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    finding = await look_at("git")
+    assert (finding.status, "127: cannot open shared object file" in finding.found) == ("fail", True)
+
+
+async def test_a_git_that_hangs_is_given_up_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pid_file = tmp_path / "pid"
+    write_program(tmp_path, "git", f"echo $$ > {pid_file}; sleep 600")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    finding = await look_at("git", limit=timedelta(seconds=2))
+    assert (finding.status, finding.found) == ("fail", "this look took longer than 2 s")
+
+    async def is_gone() -> bool:
+        return not pid_file.exists() or not psutil.pid_exists(int(pid_file.read_text()))
+
+    await eventually(is_gone)
+
+
+async def test_a_bubblewrap_that_may_not_make_namespaces_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_program(
+        tmp_path,
+        "bwrap",
+        '[ "$1" = --version ] && exec echo bubblewrap 0.8.0\n'
+        "echo 'bwrap: No permissions to create new namespace' >&2; exit 1",
+    )
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    finding = await look_at("bubblewrap")
+    assert (finding.status, "no agent can be started" in finding.found) == ("fail", True)
+
+
+async def test_few_open_files_are_told() -> None:
+    with limited(resource.RLIMIT_NOFILE, 512):
+        finding = await look_at("open-files")
+    assert (finding.status, finding.found) == ("warn", "a process may have only 512 open")
+    assert finding.fix.startswith("ulimit -n ")
+
+
+async def test_a_clock_that_was_never_set_is_told() -> None:
+    finding = await look_at("clock", clock=lambda: datetime(1970, 1, 1, 0, 5, tzinfo=UTC))
+    assert (finding.status, "never set" in finding.found) == ("fail", True)

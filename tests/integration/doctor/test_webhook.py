@@ -1,0 +1,101 @@
+import os
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+from bench.servers import LOOPBACK, free_port
+from kingdom.bootstrap import open_bus
+from kingdom.clock import utc_now
+from kingdom.court.heartbeat import FileSigns
+from kingdom.court.sentinel.receiver import Receiver
+from kingdom.realm import Realm, read_realm
+from kingdom.roles import declared
+from tests.integration.doctor.scene import look, look_at, write_settings
+
+
+def with_webhook(directory: Path, port: int, **more: Any) -> Path:
+    webhook = {"secrets": ["hush"], "port": port, **more}
+    github = {"token": "t", "logins": ["bot"], "api_url": "http://127.0.0.1:9", "webhook": webhook}
+    return write_settings(directory, sentinel={"github": github})
+
+
+@contextmanager
+def occupied() -> Iterator[int]:
+    with socket.create_server((LOOPBACK, 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+@asynccontextmanager
+async def sentinel_listening(file: Path) -> AsyncIterator[None]:
+    """Receive webhooks as the Sentinel of these settings does."""
+    realm, _ = read_realm(file)
+    application = declared(Realm())
+    assert realm.sentinel.github is not None
+    async with open_bus(realm.database_url, application.topology, application.kinds) as bus:
+        receiver = Receiver(bus, realm.sentinel.github)
+        await receiver.start()
+        try:
+            yield
+        finally:
+            await receiver.stop()
+
+
+async def test_a_free_port_is_well(tmp_path: Path) -> None:
+    found = await look("webhook-port", "webhook", config=with_webhook(tmp_path, free_port()))
+    assert (found["webhook-port"].status, found["webhook"].status) == ("ok", "skipped")
+    assert found["webhook"].found == "the Sentinel does not run"
+
+
+async def test_an_occupied_port_is_told_with_who_has_it(tmp_path: Path) -> None:
+    with occupied() as port:
+        found = await look("webhook-port", "webhook", config=with_webhook(tmp_path, port))
+    assert (found["webhook-port"].status, found["webhook"].status) == ("fail", "skipped")
+    assert f"{LOOPBACK}:{port} is taken by process {os.getpid()} " in found["webhook-port"].found
+    assert "set sentinel.github.webhook.port to another" in found["webhook-port"].fix
+
+
+async def test_an_address_that_this_machine_does_not_have_is_told(tmp_path: Path) -> None:
+    # Nobody has an address of this block: it is kept for examples.
+    finding = await look_at("webhook-port", config=with_webhook(tmp_path, free_port(), host="192.0.2.1"))
+    assert (finding.status, "no address 192.0.2.1" in finding.found) == ("fail", True)
+
+
+async def test_a_sentinel_that_listens_takes_a_signed_ping(tmp_path: Path) -> None:
+    file = with_webhook(tmp_path, free_port())
+    async with sentinel_listening(file):
+        found = await look("webhook-port", "webhook", config=file)
+    assert [finding.status for finding in found.values()] == ["ok", "ok"]
+    assert found["webhook"].found == "the Sentinel takes a signed ping"
+
+
+async def test_a_sentinel_with_other_secrets_is_told(tmp_path: Path) -> None:
+    port = free_port()
+    async with sentinel_listening(with_webhook(tmp_path, port)):
+        finding = await look_at("webhook", config=with_webhook(tmp_path, port, secrets=["changed"]))
+    assert (finding.status, "other secrets" in finding.found) == ("fail", True)
+
+
+async def test_a_sentinel_that_runs_and_does_not_listen_is_told(tmp_path: Path) -> None:
+    file = with_webhook(tmp_path, free_port())
+    async with sentinel_listening(file):
+        pass
+    await FileSigns(tmp_path / "realm", "sentinel").give(utc_now())
+    finding = await look_at("webhook", config=file)
+    assert (finding.status, "does not listen" in finding.found) == ("fail", True)
+
+
+async def test_a_place_for_messages_where_nobody_listens_is_told(tmp_path: Path) -> None:
+    def told_at(port: int) -> Path:
+        return write_settings(tmp_path, envoy={"webhook": {"url": f"http://{LOOPBACK}:{port}/hook", "secret": "s"}})
+
+    finding = await look_at("envoy-webhook", config=told_at(free_port()))
+    assert (finding.status, "nobody listens" in finding.found) == ("fail", True)
+    with occupied() as port:
+        assert (await look_at("envoy-webhook", config=told_at(port))).status == "ok"
+
+
+async def test_webhooks_without_a_secret_are_told(tmp_path: Path) -> None:
+    found = await look("webhook-port", "webhook", config=with_webhook(tmp_path, free_port(), secrets=[]))
+    assert (found["webhook-port"].status, found["webhook"].status) == ("fail", "skipped")
