@@ -1,0 +1,158 @@
+"""Everything in the store that a timeline is made of, each found by its id or an index."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+
+from kingdom.bus.ledger import EFFECTS, Ledger
+from kingdom.bus.log import Cursor, LoggedEntry
+from kingdom.bus.operations import Operations
+from kingdom.bus.port import Bus, Transaction
+from kingdom.bus.record import Query, Record
+from kingdom.court.documents import Assignment, ExternalEvent, Route
+from kingdom.court.general.staff import ASKER, root_of, run_of_root
+from kingdom.court.king.waiting import PLACES, Place, read_place
+from kingdom.court.petitions.decision import Petition
+from kingdom.court.petitions.records import petitions_of
+from kingdom.court.records import ASSIGNMENTS, EVENTS, RESULTS
+from kingdom.errors import NotFound
+from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.records import WORKFLOWS, each
+
+_PAGE = 500
+# Of their deaths everything is told that happens meanwhile.
+ROLES = ("chamberlain", "envoy", "soldiers", "general", "king", "sentinel")
+_DISPATCHED = "event.dispatched"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrandMaterial:
+    """What belongs to one assignment with its resumptions and its run; `id` is the assignment, or else the run."""
+
+    id: str
+    route: Route | None = None
+    place: Place | None = None
+    assignments: Sequence[Assignment] = ()
+    workflow: Workflow | None = None
+    petitions: Sequence[Petition] = ()
+    ledgers: Mapping[str, Ledger] = field(default_factory=dict)
+    result: Mapping[str, Any] | None = None
+    entries: Sequence[LoggedEntry] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Material:
+    """What was asked about, the event it began with, and what became of it; `around` is what happened to the roles."""
+
+    about: str
+    event_id: str = ""
+    event: ExternalEvent | None = None
+    entries: Sequence[LoggedEntry] = ()
+    strands: Sequence[StrandMaterial] = ()
+    around: Sequence[LoggedEntry] = ()
+
+
+async def gather(bus: Bus, operations: Operations, about: str) -> Material:
+    """Return everything about an event, an assignment or a run, given by its whole id."""
+    async with bus.transaction() as transaction:
+        event_id, only = await _beginning(transaction, about)
+    told = await read_all(operations, event_id, Cursor()) if event_id else []
+    async with bus.transaction() as transaction:
+        record = await transaction.get(EVENTS.name, event_id) if event_id else None
+        event = msgspec.convert(record.doc, ExternalEvent) if record else None
+        found = [await _strand(transaction, each) for each in _routes(event, told, only)]
+    # Whatever follows from an event is logged behind it; without one the whole log is looked through.
+    start = told[0].cursor if told else Cursor()
+    strands = [await _with_entries(operations, strand, start) for strand in found]
+    known = [strand for strand in strands if strand.entries or strand.assignments or strand.workflow or strand.place]
+    if event is None and not told and not known:
+        raise NotFound(
+            f"nothing is known of {about!r}: `kingdom event list`, `kingdom status` and `kingdom workflow list` show"
+            " what there is"
+        )
+    starts = [logged.cursor for strand in strands for logged in strand.entries[:1]]
+    first = start if told else min(starts, default=Cursor())
+    around = [logged for role in ROLES for logged in await read_all(operations, role, first)]
+    return Material(about=about, event_id=event_id, event=event, entries=told, strands=known, around=around)
+
+
+async def read_all(operations: Operations, about: str, after: Cursor) -> list[LoggedEntry]:
+    """Return every entry about one thing behind a cursor."""
+    entries: list[LoggedEntry] = []
+    while page := await operations.read_log(after, _PAGE, about):
+        entries += page
+        after = page[-1].cursor
+        if len(page) < _PAGE:
+            break
+    return entries
+
+
+async def _beginning(transaction: Transaction, about: str) -> tuple[str, str]:
+    """Return the event that something began with, and the one assignment or run that is asked about, if any."""
+    if about.startswith("evt-"):
+        return about, ""
+    record = await transaction.get(WORKFLOWS.name, about)
+    run = Workflow.read(record.doc) if record else None
+    if run and run.asker != ASKER:
+        return "", about
+    asked = await transaction.get(ASSIGNMENTS.name, root_of(about))
+    if asked is None:
+        return "", root_of(about)
+    assignment = msgspec.convert(asked.doc, Assignment)
+    return assignment.cause or assignment.event_id, assignment.root_id
+
+
+def _routes(event: ExternalEvent | None, told: Sequence[LoggedEntry], only: str) -> list[tuple[str, Route | None]]:
+    """Return the assignments, each with the route that led to it; where the event is gone, the log remembers them."""
+    routes: dict[str, Route | None] = {
+        str(logged.entry.data["task_id"]): None for logged in told if logged.entry.type == _DISPATCHED
+    }
+    for route in event.routes if event else ():
+        if route.task_id or route.waiting:
+            routes[route.task_id or route.waiting] = route
+    if only:
+        routes = {only: routes.get(only)}
+    return list(routes.items())
+
+
+async def _strand(transaction: Transaction, given: tuple[str, Route | None]) -> StrandMaterial:
+    strand_id, route = given
+    if route and route.waiting:
+        record = await transaction.get(PLACES.name, route.waiting)
+        return StrandMaterial(id=strand_id, route=route, place=read_place(record) if record else None)
+    assignments = [
+        msgspec.convert(record.doc, Assignment)
+        async for record in each(transaction, Query(kind=ASSIGNMENTS.name, owner=strand_id))
+    ]
+    run = await _first(transaction, WORKFLOWS.name, run_of_root(strand_id), strand_id)
+    petitions = await petitions_of(transaction, strand_id)
+    ledgers = {each.id: await transaction.get(EFFECTS.name, each.key) for each in petitions}
+    result = await transaction.get(RESULTS.name, strand_id)
+    return StrandMaterial(
+        id=strand_id,
+        route=route,
+        # Not by id: the thousandth of a day would come before the second.
+        assignments=sorted(assignments, key=lambda each: (each.created_at, each.root != "", each.id)),
+        workflow=Workflow.read(run.doc) if run else None,
+        petitions=sorted(petitions, key=lambda each: each.created_at),
+        ledgers={key: Ledger.read(record) for key, record in ledgers.items() if record},
+        result=result.doc if result else None,
+    )
+
+
+async def _first(transaction: Transaction, kind: str, *ids: str) -> Record | None:
+    for record_id in ids:
+        if record := await transaction.get(kind, record_id):
+            return record
+    return None
+
+
+async def _with_entries(operations: Operations, strand: StrandMaterial, start: Cursor) -> StrandMaterial:
+    if strand.route and strand.route.waiting:
+        return strand
+    run = strand.workflow.id if strand.workflow else run_of_root(strand.id)
+    names = dict.fromkeys([strand.id, *(each.id for each in strand.assignments), run])
+    entries = [logged for name in names for logged in await read_all(operations, name, start)]
+    return replace(strand, entries=sorted(entries, key=lambda logged: logged.cursor))

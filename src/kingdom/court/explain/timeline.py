@@ -1,0 +1,172 @@
+"""The timeline: what a person is told, and the JSON that a program reads."""
+
+from datetime import datetime
+from enum import StrEnum
+
+import msgspec
+
+
+class Kind(StrEnum):
+    """What a moment is about."""
+
+    EVENT = "event"
+    DECISION = "decision"
+    RUN = "run"
+    WORK = "work"
+    QUERY = "query"
+    QUESTION = "question"
+    ANSWER = "answer"
+    PETITION = "petition"
+    EFFECT = "effect"
+    CHECKPOINT = "checkpoint"
+    RETRY = "retry"
+    FAILURE = "failure"
+    CRASH = "crash"
+    RECOVERY = "recovery"
+    LATE = "late"
+    RESULT = "result"
+
+
+class Moment(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that happened: who did what and why; `strand` names the strand it belongs to, none if all do."""
+
+    at: datetime
+    kind: Kind
+    who: str
+    what: str
+    why: str = ""
+    strand: str = ""
+    work_id: str = ""
+    seconds: float | None = None
+    cost_usd: float | None = None
+
+
+class QueryOutcome(StrEnum):
+    """How a prompt ended; `open` where nobody has seen its end yet."""
+
+    OPEN = "open"
+    ANSWERED = "answered"
+    ASKED = "asked"
+    FAILED = "failed"
+    LOST = "lost"
+
+
+class QuerySpan(msgspec.Struct, frozen=True, kw_only=True):
+    """One prompt on its way; a `lost` one was cut off, and `reconciled` tells what its transcript said of it."""
+
+    task_id: str
+    attempt: int
+    sent_at: datetime
+    ended_at: datetime | None = None
+    outcome: QueryOutcome = QueryOutcome.OPEN
+    reconciled: str = ""
+    error: str = ""
+    cost_usd: float = 0.0
+
+    @property
+    def seconds(self) -> float | None:
+        """Return how long it took, where its end is known."""
+        return seconds_between(self.sent_at, self.ended_at)
+
+
+class WorkSpan(msgspec.Struct, frozen=True, kw_only=True):
+    """One Work: from its first agent to its last end; `busy_seconds` is what its prompts took of that."""
+
+    id: str
+    name: str
+    status: str
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    seconds: float | None = None
+    busy_seconds: float = 0.0
+    cost_usd: float = 0.0
+    queries: tuple[QuerySpan, ...] = ()
+
+
+class QuestionSpan(msgspec.Struct, frozen=True, kw_only=True):
+    """A question to people, and the answer if there was one."""
+
+    question: str
+    asked_at: datetime
+    answered_at: datetime | None = None
+    answer: str = ""
+    answered_by: str = ""
+    seconds: float | None = None
+
+
+class EffectAttempt(msgspec.Struct, frozen=True, kw_only=True):
+    """One call to the world outside, as the ledger has it."""
+
+    number: int
+    state: str
+    sent_at: datetime | None = None
+    note: str = ""
+
+
+class Output(msgspec.Struct, frozen=True, kw_only=True):
+    """A petition, and the calls that were made for it."""
+
+    id: str
+    kind: str
+    target: str
+    state: str
+    reason: str = ""
+    attempts: tuple[EffectAttempt, ...] = ()
+
+
+class Strand(msgspec.Struct, frozen=True, kw_only=True):
+    """What one General, or a person with a run, made of it; `id` is the assignment, or else the run."""
+
+    id: str
+    general: str = ""
+    rule: str = ""
+    priority: str = ""
+    resumed_as: tuple[str, ...] = ()
+    workflow_id: str = ""
+    status: str
+    reason: str = ""
+    summary: str = ""
+    waited_seconds: float | None = None
+    begun_at: datetime | None = None
+    ended_at: datetime | None = None
+    cost_usd: float = 0.0
+    works: tuple[WorkSpan, ...] = ()
+    questions: tuple[QuestionSpan, ...] = ()
+    outputs: tuple[Output, ...] = ()
+
+
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
+    """The event outside with which it began."""
+
+    id: str
+    type: str
+    source: str
+    repo: str | None = None
+    subject: str = ""
+    priority: str = ""
+    created_at: datetime | None = None
+    status: str = ""
+    outcome: str = ""
+    reason: str = ""
+
+
+class Timeline(msgspec.Struct, frozen=True, kw_only=True):
+    """All of it, the moments in order; `missing` tells what the store does not have, or not any more."""
+
+    about: str
+    event: Origin | None
+    status: str
+    begun_at: datetime | None
+    ended_at: datetime | None
+    seconds: float | None
+    cost_usd: float
+    crashes: int
+    retries: int
+    strands: tuple[Strand, ...]
+    moments: tuple[Moment, ...]
+    missing: tuple[str, ...] = ()
+
+
+def seconds_between(begun: datetime | None, ended: datetime | None) -> float | None:
+    """Return how long something took; clocks of two machines may differ, but nothing takes less than no time."""
+    return max((ended - begun).total_seconds(), 0.0) if begun and ended else None

@@ -1,0 +1,132 @@
+"""A real run with a question, a killed agent, a retry and petitions, told from the store alone."""
+
+import msgspec
+import pytest
+
+from kingdom.chronicle.catalogue import chronicle
+from kingdom.chronicle.events import SessionRestarted
+from kingdom.cli.explain_page import page
+from kingdom.clock import utc_now
+from kingdom.court.documents import AssignmentStatus, EventStatus
+from kingdom.court.explain.material import gather
+from kingdom.court.explain.tell import tell
+from kingdom.court.explain.timeline import Kind, QueryOutcome, Timeline
+from kingdom.court.package import PetitionRule
+from kingdom.errors import NotFound
+from tests.integration.court.general.scene import CourtScene, reports, work
+
+SUCCESS = reports(status="success", summary="all is well")
+HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>"
+MESSAGE = {"petition": "slack.message", "body": {"text": "hello"}}
+COMMENT = {"petition": "github.comment", "body": {"body": "hello"}}
+
+
+async def told(court: CourtScene, about: str) -> Timeline:
+    return tell(await gather(court.bus, court.operations, about))
+
+
+async def story(court: CourtScene) -> tuple[str, str]:
+    """Let everything happen that a timeline knows; returns the event and its assignment."""
+    court.has(
+        work(
+            "look", MESSAGE, COMMENT, {"ask": "Left or right?", "choices": ["left", "right"]}, {"cost": 0.25}, SUCCESS
+        ),
+        work("mend", {"crash": 3, "first_time_only": True}, {"cost": 0.5}, SUCCESS),
+        retries=1,
+        petitions=(PetitionRule(kind="slack.message"),),
+    )
+    event_id = await court.happens(title=HOSTILE)
+    waiting = await court.until_assignment(AssignmentStatus.NEEDS_HUMAN)
+    async with court.bus.transaction() as transaction:
+        await chronicle(transaction, SessionRestarted(target="king", pid=1), "chamberlain")
+    await court.answer(waiting.id, "left")
+    await court.until_event(event_id, EventStatus.COMPLETED)
+    return event_id, waiting.id
+
+
+async def test_one_timeline_tells_everything_from_the_event_to_the_result(court: CourtScene) -> None:
+    event_id, task_id = await story(court)
+    timeline = await told(court, task_id)
+    kinds = [moment.kind for moment in timeline.moments]
+    assert kinds[0] is Kind.EVENT
+    assert kinds[-1] is Kind.RESULT
+    order = [Kind.DECISION, Kind.PETITION, Kind.QUESTION, Kind.ANSWER, Kind.CHECKPOINT, Kind.CRASH, Kind.RETRY]
+    firsts = [kinds.index(kind) for kind in order if kind is not Kind.CRASH]
+    assert firsts == sorted(firsts)
+    words = {moment.kind: moment for moment in timeline.moments}
+    assert words[Kind.DECISION].why == "its rule gen-test#1 fits, priority normal"
+    assert words[Kind.QUESTION].why == "Left or right?"
+    assert "left" in words[Kind.ANSWER].why
+    assert "acme-app" in words[Kind.CHECKPOINT].why
+    crashes = [moment.what for moment in timeline.moments if moment.kind is Kind.CRASH]
+    # A host that is slow to say that it lives may count as over meanwhile.
+    assert {"started king again", "the agent of mend ended by itself"} <= set(crashes)
+    assert (timeline.crashes, timeline.retries, timeline.status) == (len(crashes), 1, "completed")
+    assert timeline.event
+    assert (timeline.event.id, timeline.event.subject) == (event_id, HOSTILE)
+
+
+async def test_what_took_time_and_money_adds_up(court: CourtScene) -> None:
+    _, task_id = await story(court)
+    timeline = await told(court, task_id)
+    (strand,) = timeline.strands
+    look, mend = strand.works
+    assert [query.outcome for query in look.queries] == [QueryOutcome.ASKED, QueryOutcome.ANSWERED]
+    assert mend.queries[0].outcome is QueryOutcome.LOST
+    assert mend.queries[0].reconciled == "UNFINISHED"
+    assert mend.queries[-1].outcome is QueryOutcome.ANSWERED
+    assert (look.cost_usd, mend.cost_usd, timeline.cost_usd) == (0.25, 0.5, 0.75)
+    assert sum(moment.cost_usd or 0 for moment in timeline.moments if moment.kind is Kind.QUERY) == 0.75
+    (question,) = strand.questions
+    assert (question.question, question.answer) == ("Left or right?", "left")
+    assert question.seconds is not None
+    assert {output.kind: output.state for output in strand.outputs} == {
+        "slack.message": "performed",
+        "github.comment": "refused",
+    }
+    assert (strand.summary, strand.status, strand.rule) == ("all is well", "completed", "gen-test#1")
+    assert timeline.missing == ()
+
+
+async def test_event_assignment_resumption_and_run_lead_to_the_same_timeline(court: CourtScene) -> None:
+    event_id, task_id = await story(court)
+    whole = await told(court, event_id)
+    resumed = whole.strands[0].resumed_as[0]
+    for about in (task_id, resumed, f"wf-{task_id}"):
+        other = await told(court, about)
+        assert msgspec.structs.replace(other, about=event_id) == whole
+
+
+async def test_a_hostile_title_is_text_on_the_page(court: CourtScene) -> None:
+    _, task_id = await story(court)
+    text = page(await told(court, task_id), utc_now())
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+    assert "<script" not in text
+    assert "<img" not in text
+
+
+async def test_an_event_that_nobody_wants_is_told_with_the_reason(court: CourtScene) -> None:
+    event_id = await court.happens()
+    await court.until_event(event_id, EventStatus.COMPLETED)
+    timeline = await told(court, event_id)
+    assert [moment.kind for moment in timeline.moments] == [Kind.EVENT, Kind.DECISION]
+    assert timeline.moments[-1].why == "no General subscribes to it"
+    assert (timeline.status, timeline.strands) == ("unrouted", ())
+    assert timeline.seconds is not None
+
+
+async def test_a_run_that_fails_is_told_with_its_reasons(court: CourtScene) -> None:
+    court.has(work("look", SUCCESS), work("fail", {"fail": "out of luck"}))
+    await court.until_event(await court.happens(), EventStatus.FAILED)
+    (task,) = await court.assignments()
+    timeline = await told(court, task.id)
+    failures = [moment.why for moment in timeline.moments if moment.kind is Kind.FAILURE]
+    assert "out of luck" in failures
+    assert timeline.moments[-1].kind in (Kind.RESULT, Kind.RUN)
+    assert timeline.status == "failed"
+
+
+@pytest.mark.parametrize("about", ["evt-github-unknown", "task-20200101-999", "wf-nothing"])
+async def test_what_nobody_knows_says_what_to_do(court: CourtScene, about: str) -> None:
+    with pytest.raises(NotFound, match="kingdom event list"):
+        await told(court, about)
