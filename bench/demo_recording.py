@@ -1,0 +1,130 @@
+"""Plays `kingdom demo` and draws the terminal as an SVG that moves: `python -m bench.demo_recording FILE`."""
+
+import asyncio
+import io
+import logging
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
+
+from kingdom.bus.logs import configure_logs
+from kingdom.cli.demo_view import end_view, question_view, screen_view
+from kingdom.court.asks import Ask
+from kingdom.demo.house import opened_house
+from kingdom.demo.narration import Line
+from kingdom.demo.stage import Stage
+from kingdom.demo.story import Story
+from kingdom.demo.watching import Standing
+from kingdom.settings import Settings
+
+_WIDTH, _HEIGHT = 112, 30
+_FRAME_SECONDS = 5
+_ANSWER, _ANSWER_SECONDS = "No, keep the cents.", 45.0
+# No font is fetched from anywhere: pages are read offline too.
+_FRAME = """\
+<svg class="frame" width="{width}" height="{height}" viewBox="0 0 {width} {height}">
+<style>
+.{unique_id}-matrix {{ font-family: monospace; font-size: {char_height}px; line-height: {line_height}px; }}
+.{unique_id}-title {{ font-size: 18px; font-weight: bold; font-family: sans-serif; }}
+{styles}
+</style>
+<defs>
+<clipPath id="{unique_id}-clip-terminal"><rect width="{terminal_width}" height="{terminal_height}" /></clipPath>
+{lines}
+</defs>
+{chrome}
+<g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
+{backgrounds}
+<g class="{unique_id}-matrix">{matrix}</g>
+</g>
+</svg>"""
+
+
+class Recorder(Stage):
+    """Keeps one picture of the screen for the end of each part, and one of the question."""
+
+    def __init__(self) -> None:
+        self.views: list[RenderableType] = []
+        self._part = ("", "")
+        self._lines: list[Line] = []
+        self._standing = Standing()
+
+    def begin(self, number: int, total: int, title: str, words: str) -> None:
+        """See the port."""
+        if self._lines:
+            self.keep()
+        self._part = (f"{number}/{total}  {title}", words)
+
+    def tell(self, line: Line) -> None:
+        """See the port."""
+        self._lines.append(line)
+
+    def show(self, standing: Standing) -> None:
+        """See the port."""
+        self._standing = standing
+
+    async def ask(self, ask: Ask, default: str) -> str | None:
+        """See the port."""
+        question = question_view(ask, default, _ANSWER_SECONDS)
+        self.views.append(Group(question, Text(f"Your answer: {_ANSWER}")))
+        return _ANSWER
+
+    def keep(self) -> None:
+        """Keep a picture of the screen."""
+        title, words = self._part
+        self.views.append(screen_view(title, words, list(self._lines), self._standing, height=_HEIGHT))
+
+
+async def record() -> list[RenderableType]:
+    """Play the demo, and return what a person would have seen."""
+    configure_logs(json=True, level=logging.ERROR)
+    recorder = Recorder()
+    with tempfile.TemporaryDirectory(prefix="kingdom-demo-") as directory:
+        async with opened_house(Path(directory), Settings.read()) as house:
+            report = await Story(house, recorder, person="anna").play()
+        assert report.ok, report.findings
+    recorder.keep()
+    return [*recorder.views, end_view(report, None)]
+
+
+def moving(views: Sequence[RenderableType]) -> str:
+    """Return an SVG that shows one view after the other, again and again; where nothing moves it shows the last."""
+    frames = [_drawn(view, f"frame{number}") for number, view in enumerate(views)]
+    whole = len(frames) * _FRAME_SECONDS
+    # All of them run already when the picture is opened, each at its own place in the round.
+    delays = [
+        f".frame:nth-of-type({number + 1}) {{ animation-delay: {number * _FRAME_SECONDS - whole}s; }}"
+        for number in range(len(frames))
+    ]
+    head = frames[0].partition("\n")[0].partition('class="frame" ')[2]
+    shown = 100 / len(frames)
+    return f"""\
+<svg xmlns="http://www.w3.org/2000/svg" {head}
+<style>
+.frame {{ visibility: hidden; animation: show {whole}s step-end infinite; }}
+.frame:last-of-type {{ visibility: visible; }}
+@keyframes show {{ 0% {{ visibility: visible; }} {shown:.4f}% {{ visibility: hidden; }} }}
+@media (prefers-reduced-motion: reduce) {{ .frame {{ animation: none; }} }}
+{chr(10).join(delays)}
+</style>
+{chr(10).join(frames)}
+</svg>
+"""
+
+
+def _drawn(view: RenderableType, name: str) -> str:
+    console = Console(
+        record=True, width=_WIDTH, height=_HEIGHT, file=io.StringIO(), force_terminal=True, color_system="truecolor"
+    )
+    console.print(view)
+    # Every frame is as high as the terminal.
+    console.print("\n" * max(_HEIGHT - len(console.render_lines(view)), 0), end="")
+    return console.export_svg(title="kingdom demo", code_format=_FRAME, unique_id=name)
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(moving(asyncio.run(record())), encoding="utf-8")
