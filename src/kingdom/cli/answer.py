@@ -15,12 +15,19 @@ from kingdom.workflow.records import change
 
 app = typer.Typer(add_completion=False)
 _SOURCE = "cli"
+# So much of the id of a petition is asked for at least.
+_TAIL_MIN = 6
 
 
 @command(app, "answer")
 async def answer(
     call: Call,
-    task: Annotated[str, typer.Argument(metavar="TASK", help="Which assignment asks, as `kingdom inbox` shows it.")],
+    task: Annotated[
+        str,
+        typer.Argument(
+            metavar="TASK", help="Who asks, as `kingdom inbox` shows it; of a petition its last letters do."
+        ),
+    ],
     text: Annotated[str, typer.Argument(metavar="TEXT", help="The answer: one of the choices, or words.")],
     *,
     person: Annotated[str, typer.Option("--as", help="Who answers; else you, by the name of your account.")] = "",
@@ -51,9 +58,13 @@ async def answer(
 
 
 async def _ask(transaction: Transaction, task: str) -> Ask:
-    """Return the question of an assignment, or say which ones there are."""
+    """Return the question of an assignment or a petition, or say which ones there are."""
     ask = await find_ask(transaction, task)
     if ask is None:
-        waiting = ", ".join(each.id for each in await open_asks(transaction))
+        open_ones = await open_asks(transaction)
+        meant = [each for each in open_ones if each.petition and len(task) >= _TAIL_MIN and each.id.endswith(task)]
+        if len(meant) == 1:
+            return meant[0]
+        waiting = ", ".join(each.id for each in open_ones)
         raise NotFound(f"{task} asks nothing; an answer is waited for by: {waiting or 'nobody'}")
     return ask

@@ -13,7 +13,7 @@ from kingdom.bootstrap import directory_of
 from kingdom.cli import exit_code, inputs
 from kingdom.cli.command import Call, command
 from kingdom.court.memory import load_memory
-from kingdom.court.package import NAME_PATTERN, Package
+from kingdom.court.package import NAME_PATTERN, Package, PetitionRule
 from kingdom.court.package_files import (
     GENERAL_FILE,
     SHIPPED,
@@ -82,10 +82,7 @@ async def show(call: Call, name: _Name, *, directory: _Directory = "") -> None:
         "schedules": "\n".join(f"{each.name}: {each.cron} {each.time_zone}" for each in general.schedules) or None,
         "default repo": general.default_repo,
         "works": "\n".join(_work_names(package)),
-        "may ask for": "\n".join(
-            f"{rule.kind} on {', '.join(rule.targets)}, at most {rule.at_most}" for rule in policy.petitions
-        )
-        or "nothing",
+        "may ask for": "\n".join(map(_petition_rule, policy.petitions)) or "nothing",
         "retries": f"{policy.retries}, {policy.retry_after_seconds} s apart",
         "budget": f"${policy.budget_usd:g}" if policy.budget_usd else None,
         "at once": policy.concurrency,
@@ -305,6 +302,11 @@ def _row(package: Package) -> tuple[str, str, str, str, str]:
     heard = "\n".join(each.type for each in general.subscribes) or "-"
     schedules = "\n".join(each.name for each in general.schedules) or "-"
     return general.name, heard, schedules, ", ".join(_work_names(package)), general.description
+
+
+def _petition_rule(rule: PetitionRule) -> str:
+    agreed = ", if a person agrees" if rule.approval else ""
+    return f"{rule.kind} on {', '.join(rule.targets)}, at most {rule.at_most}{agreed}"
 
 
 def _work_names(package: Package) -> list[str]:

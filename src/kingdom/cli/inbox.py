@@ -22,13 +22,18 @@ async def inbox(call: Call) -> None:
 
     Example: kingdom inbox
 
-    JSON: an array of {task_id, general, question, choices: [text], people: [name], asked_at, due_at, default}.
+    One that asks to approve a petition goes by the id of that petition.
+
+    JSON: an array of {task_id, general, question, choices: [text], people: [name], asked_at, due_at, default}, with a
+    petition_id where a petition is to be approved.
     """
     async with call.bus(ANSWERS, create=False) as bus, bus.transaction() as transaction:
         asks = await open_asks(transaction)
     if call.output.json:
         names = ("general", "question", "choices", "people", "asked_at", "due_at", "default")
-        call.output.document([{"task_id": ask.id, **{name: getattr(ask, name) for name in names}} for ask in asks])
+        shown = [{"task_id": ask.id, **{name: getattr(ask, name) for name in names}} for ask in asks]
+        about = [{"petition_id": ask.petition} if ask.petition else {} for ask in asks]
+        call.output.document([one | more for one, more in zip(shown, about, strict=True)])
     elif asks:
         columns = ("task", "question", "choices", "since", "until")
         rows = [(ask.id, ask.question, ", ".join(ask.choices) or None, ask.asked_at, ask.due_at) for ask in asks]

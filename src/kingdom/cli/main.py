@@ -13,19 +13,27 @@ from kingdom.errors import KingdomError, Misconfigured, Unavailable
 
 # Each noun is a module beside this one, loaded only when it is used, so that help comes at once.
 _NOUNS = {
+    "demo": "See it work in two minutes, in a throwaway directory: a review, a question, kills, recovery.",
+    "init": "Make a realm to start from: settings, a General, and what to do next.",
+    "doctor": "Look for everything that can be wrong here, and tell how to put it right.",
     "up": "Run every role of the court on this machine, until stopped.",
     "status": "Show how the court stands, and what needs a person.",
+    "logs": "What the agents of a run were asked, said and did.",
+    "attach": "Watch a run in a terminal of its own: its agent, and the files it changes.",
     "workflow": "Runs: create, start, watch, pause, resume, look at what they left.",
     "general": "The Generals: who does what when, as YAML files.",
     "inbox": "The questions that wait for a person.",
     "answer": "Answer a question of an assignment.",
+    "petitions": "What agents asked for and what left the house: list, show.",
     "event": "What happened outside: list, show, send, route anew.",
     "why": "Explain where an event is and what holds it there.",
+    "explain": "Tell what became of something, from the event outside to the result.",
     "simulate": "Show what other rules would have decided about past events.",
     "template": "Templates: what runs are made from, as YAML files.",
     "git": "The repositories that runs may use.",
     "mcp": "The MCP servers that agents may call.",
     "host": "The machines that run agents.",
+    "agent-mcp": "Offer an agent its tools over MCP; agents start it themselves.",
     "engine": "Take every run its next step, until stopped; with --host run agents too.",
     "role": "Play one role of the court in this process, until stopped.",
     "config": "The file of settings: check it, or print one to start from.",
@@ -41,7 +49,7 @@ class _Nouns(TyperGroup):
         """Return the command to run, its module imported now."""
         name, command, rest = super().resolve_command(ctx, args)
         if name in _NOUNS:
-            command = typer.main.get_command(import_module(f"kingdom.cli.{name}").app)
+            command = typer.main.get_command(import_module(f"kingdom.cli.{name.replace('-', '_')}").app)
         return name, command, rest
 
 

@@ -41,8 +41,8 @@ async def status(
     JSON: {at, health: {level, reason, age_seconds}, roles: [{role, silent_seconds, is_well}], money: {spent, set_aside,
     limit, status}, slots: [{scope, held, limit}], undecided, waiting: {count, by_priority, by_reason, absent},
     assignments: {pending, in_progress, needs_human}, open_asks, dead_letters: {stream: count}, paused: {stream:
-    reason}, hosts: [{name, status, slots, busy}], troubles: [{what, command}]}; counts stop at 1000; with --watch one
-    per line.
+    reason}, hosts: [{name, status, slots, busy}], parked: [{workflow, until, reason}], troubles: [{what, command}]};
+    counts stop at 1000; with --watch one per line.
     """
     realm, beside = read_realm(config or find_realm_file())
     call = call.in_realm(realm.database_url)

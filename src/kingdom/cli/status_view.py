@@ -53,6 +53,8 @@ def facts(standing: Standing) -> Iterator[Text]:
         yield _fact("", "", f"  {counted(count)} wait for {reason}" if count > 1 else f"  1 waits for {reason}")
     going_on = [f"{counted(count)} {_STAGES.get(stage, stage)}" for stage, count in standing.assignments.items()]
     yield _fact("assignments", "", ", ".join([*going_on, many(standing.open_asks, "open question")]))
+    for parked in standing.parked:
+        yield _fact("parked", "", f"{parked.workflow}: {parked.reason}")
 
 
 def troubles(standing: Standing) -> Iterator[Text]:

@@ -1,6 +1,7 @@
 """`kingdom workflow …`: runs, from their making to their end."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -9,9 +10,11 @@ from kingdom.bootstrap import operations_of
 from kingdom.bus.port import Bus
 from kingdom.cli import workflow_definition, workflow_left, workflow_look
 from kingdom.cli.command import Call, command
+from kingdom.cli.petitions import tell_left_behind
 from kingdom.cli.workflow_follow import follow
 from kingdom.cli.workflow_id import RunId, find_checkpoint, find_workflow
 from kingdom.cli.workflow_view import next_commands, standing
+from kingdom.court.petitions.decision import PETITIONS
 from kingdom.errors import KingdomError, Misconfigured
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model.machine import WorkflowStatus
@@ -112,8 +115,8 @@ async def resume(
 ) -> int | None:
     """Let a run go on: a paused one in its session, a failed one after its last valid checkpoint.
 
-    What a way back undoes is kept in the repository under refs/kingdom/rescue. A run with an open question wants a
-    --reply, or one of the other ways.
+    What a way back undoes is kept in the repository under refs/kingdom/rescue; what left the house meanwhile is told,
+    as git cannot undo it. A run with an open question wants a --reply, or one of the other ways.
 
     Example: kingdom workflow resume last --reply "yes, both"
 
@@ -134,7 +137,9 @@ async def resume(
         elif continue_ or reply is not None or workflow.status is WorkflowStatus.PAUSED:
             how = Continue(reply or "")
         _check_reply(workflow, how)
-        return await lifecycle.resume(bus, workflow.id, how, actor=call.settings.actor)
+        resumed = await lifecycle.resume(bus, workflow.id, how, actor=call.settings.actor)
+        await tell_left_behind(call, bus, resumed)
+        return resumed
 
     return await _act(call, act, wait=wait)
 
@@ -215,7 +220,8 @@ async def _act(
 ) -> int | None:
     """Do something to a run, follow it if asked to, and tell where it stands then; what was wanted is no failure."""
     code = 0
-    async with call.bus(engine(), create=False) as bus:
+    known = engine()
+    async with call.bus(replace(known, kinds=(*known.kinds, PETITIONS)), create=False) as bus:
         since = await operations_of(bus).log_end()
         workflow = await act(bus)
         if wait:
