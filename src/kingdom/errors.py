@@ -10,7 +10,9 @@
     │   └── IllegalTransition a thing is in a state from which this is not allowed
     ├── LeaseLost            another worker owns the delivery now: nothing was changed
     ├── ProgramFailed        a program outside (git, an agent, a check) failed or took too long
+    ├── Unreadable           what is stored does not fit this version
     ├── NotFound             no such event, stream or record
+    │   └── Ambiguous        a shortened id can mean several things
     └── Misconfigured        a declaration or a setting is wrong
 
 What happened, why, and what to do next belong into the message.
@@ -98,10 +100,22 @@ class ProgramFailed(KingdomError):
     code = "program_failed"
 
 
+class Unreadable(KingdomError):
+    """Raised when a stored document is not what this version expects: another one wrote it, or somebody spoilt it."""
+
+    code = "unreadable"
+
+
 class NotFound(KingdomError):
     """Raised when what was asked for does not exist."""
 
     code = "not_found"
+
+
+class Ambiguous(NotFound):
+    """Raised when what was asked for can be more than one thing."""
+
+    code = "ambiguous"
 
 
 class Misconfigured(KingdomError):

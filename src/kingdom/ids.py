@@ -2,6 +2,7 @@
 
 import secrets
 import time
+from datetime import datetime
 from uuid import UUID
 
 _VERSION_7 = 0x7 << 76
@@ -20,10 +21,18 @@ def new_event_id() -> UUID:
 
 def new_id(prefix: str) -> str:
     """Return a short id, such as `wf-01k9x3v7m2q4t6`: sorted by the millisecond of its making, for people to type."""
-    number = (time.time_ns() // 1_000_000) << 25 | secrets.randbits(25)
-    return f"{prefix}-" + "".join(_ALPHABET[number >> shift & 31] for shift in range(65, -1, -5))
+    return _spelt(prefix, (time.time_ns() // 1_000_000) << 25 | secrets.randbits(25))
+
+
+def first_id(prefix: str, at: datetime) -> str:
+    """Return the smallest short id that can be made at a moment; everything made before it sorts before it."""
+    return _spelt(prefix, int(at.timestamp() * 1000) << 25)
 
 
 def new_trace_id() -> str:
     """Return a W3C trace id: 32 lower-case hexadecimal digits, never all zero."""
     return f"{secrets.randbits(127) + 1:032x}"
+
+
+def _spelt(prefix: str, number: int) -> str:
+    return f"{prefix}-" + "".join(_ALPHABET[number >> shift & 31] for shift in range(65, -1, -5))

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import yaml
+from yaml.constructor import ConstructorError
 
 from kingdom.errors import Misconfigured
 
@@ -13,6 +14,23 @@ _LINE_WIDTH = 100
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(?P<field>.*)`", re.DOTALL)
 _PLACE = re.compile(r" - at (?:`key` in )?`\$(?P<path>[^`]*)`$")
 _STEP = re.compile(r"\.(?P<field>\w+)|\[(?P<index>\d+)\]")
+_MISSING_FIELD = re.compile(r"Object missing required field `(?P<field>.*)`", re.DOTALL)
+_NO_CHOICE = re.compile(r"Invalid enum value (?P<value>.*)", re.DOTALL)
+_EXPECTED = re.compile(r"Expected `(?P<kinds>[^`]+)`(?:, got `(?P<got>[^`]+)`)?(?P<limit>.*)", re.DOTALL)
+_LIMIT = re.compile(r" (?P<length>of length )?(?P<sign>[<>]=?) (?P<bound>\S+)")
+_PATTERN = re.compile(r" matching regex (?P<pattern>.*)", re.DOTALL)
+_KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a block of fields",
+    "datetime": "a moment",
+    "date": "a date",
+}
+_GOT = {**_KINDS, "float": "a decimal number"}
+_SIGNS = {">=": "at least", ">": "more than", "<=": "at most", "<": "less than"}
 _T = TypeVar("_T", bound=msgspec.Struct)
 
 
@@ -26,8 +44,6 @@ def read_yaml(text: str, source: str, kind: type[_T], under: Mapping[str, type[m
         return msgspec.convert(document, kind)
     except msgspec.ValidationError as error:
         raise Misconfigured(_explained(str(error), root, source, {**under, "": kind})) from error
-    except RecursionError as error:
-        raise Misconfigured(f"{source}: an alias contains itself: write it out") from error
 
 
 def place_in(text: str, source: str, path: Sequence[str | int]) -> str:
@@ -52,21 +68,55 @@ def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _text)
 
 
+def in_plain_words(said: str) -> str:
+    """Return what the reader of types has to say about a value, for somebody who wrote the file."""
+    if missing := _MISSING_FIELD.fullmatch(said):
+        return f"the field {missing['field']} is missing"
+    if choice := _NO_CHOICE.fullmatch(said):
+        return f"{choice['value']} is none of the values that it can have"
+    expected = _EXPECTED.fullmatch(said)
+    if expected is None:
+        return said
+    kinds = [_KINDS.get(kind, kind) for kind in expected["kinds"].split(" | ") if kind != "null"]
+    words = f"must be {' or '.join(kinds)}"
+    if limit := _LIMIT.fullmatch(expected["limit"]):
+        length = "with a length of" if limit["length"] else "of"
+        return f"{words} {length} {_SIGNS[limit['sign']]} {limit['bound'].removesuffix('.0')}"
+    if pattern := _PATTERN.fullmatch(expected["limit"]):
+        return f"{words} that fits the pattern {pattern['pattern']}"
+    got = expected["got"]
+    if got == "null":
+        return f"{words}, and nothing stands there"
+    return f"{words}, not {_GOT.get(got, got)}" if got else words
+
+
+class _Loader(yaml.SafeLoader):
+    """Tells where a value stands that is none, such as a day that no month has."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 - as PyYAML has it
+        if node in self.recursive_objects:
+            raise ConstructorError(None, None, "an alias contains itself: write it out", node.start_mark)
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, ArithmeticError, LookupError, AttributeError) as error:
+            raise ConstructorError(None, None, str(error), node.start_mark) from error
+
+
 def _parsed(text: str, source: str) -> tuple[yaml.Node | None, object]:
     """Return the only YAML document of a text, as nodes that know their lines and as values."""
     try:
-        loader = yaml.SafeLoader(text)
+        loader = _Loader(text)
         root = loader.get_single_node()
         if root is None:
             return None, None
         _refuse_bad_keys(root, source)
-        return root, loader.construct_document(root)
+        return root, loader.construct_object(root, deep=True)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark else source
         words = ", ".join(part for part in (error.context, error.problem) if part)
         raise Misconfigured(f"{place}: this cannot be read as YAML: {words}") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         raise Misconfigured(f"{source}: this cannot be read as YAML: {error}") from error
 
 
@@ -108,6 +158,8 @@ def _explained(words: str, root: yaml.Node | None, source: str, under: Mapping[s
         path += f".{unknown['field']}"
         known = ", ".join(field.encode_name for field in msgspec.structs.fields(entry))
         said = f"there is no such field; there are: {known}"
+    else:
+        said = in_plain_words(said)
     shown = path.lstrip(".") or "the file"
     return f"{source}:{_line(root, steps)}: {shown}: {said}"
 

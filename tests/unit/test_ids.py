@@ -1,8 +1,10 @@
 import re
 import time
+from datetime import timedelta
 from uuid import RFC_4122
 
-from kingdom.ids import new_event_id, new_trace_id
+from kingdom.clock import utc_now
+from kingdom.ids import first_id, new_event_id, new_id, new_trace_id
 
 
 def test_an_event_id_is_a_uuid_of_version_7() -> None:
@@ -45,3 +47,10 @@ def test_a_trace_id_is_what_w3c_asks_for() -> None:
     for trace_id in ids:
         assert re.fullmatch(r"[0-9a-f]{32}", trace_id)
         assert set(trace_id) != {"0"}
+
+
+def test_a_short_id_stands_behind_the_first_one_of_every_earlier_moment_and_before_that_of_a_later_one() -> None:
+    before = utc_now()
+    made = new_id("wf")
+    assert first_id("wf", before) <= made < first_id("wf", before + timedelta(minutes=1))
+    assert first_id("wf", before - timedelta(days=3)) < first_id("wf", before)

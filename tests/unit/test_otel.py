@@ -10,6 +10,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from kingdom.backends.postgres import PostgresBus
 from kingdom.bus import Dispatcher, Envelope, Received, Stream, Topology, Transaction, Worker
 from kingdom.errors import Permanent
+from tests.patience import PATIENCE_SECONDS
 
 TOPOLOGY = Topology(
     [
@@ -35,7 +36,7 @@ async def handle(dsn: str, envelope: Envelope, dispatcher: Dispatcher, finished:
             await bus.publish(envelope)
         worker = Worker(bus, dispatcher, ["orders", "mail"])
         running = asyncio.create_task(worker.run())
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await finished.wait()
         worker.stop()
         await running

@@ -25,6 +25,7 @@ _GZIP_SUFFIX = ".gz"
 # Beyond this a file gets slower to write and hardly smaller.
 _GZIP_LEVEL = 6
 _AGAIN = "export it again"
+_ELSEWHERE = "name a file in a directory that exists, that you may write to and that has room"
 T = TypeVar("T")
 
 _encode = msgspec.json.Encoder().encode
@@ -61,9 +62,13 @@ _decode_end = msgspec.json.Decoder(_End).decode
 @contextmanager
 def new_archive(path: Path, source: str, manifest: Manifest, now: datetime) -> Iterator[Callable[[AnyItem], None]]:
     """Write an archive: the block gets the function that adds an item; the file has its name only once it is whole."""
-    if path.exists():
-        raise _exists(path)
-    with _naming(path), tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as part:
+    with _naming(path, _ELSEWHERE):
+        if path.exists():
+            raise _exists(path)
+    with (
+        _naming(path, _ELSEWHERE),
+        tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as part,
+    ):
         try:
             with _packed(part, path) as file:
                 digest, tally = hashlib.sha256(), Tally()
@@ -147,7 +152,10 @@ def _compare(path: Path, announced: Census, counted: Census) -> None:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[IO[bytes]]:
-    with _naming(path), gzip.open(path) if path.suffix == _GZIP_SUFFIX else path.open("rb") as file:
+    with (
+        _naming(path, "see that you may read it"),
+        gzip.open(path) if path.suffix == _GZIP_SUFFIX else path.open("rb") as file,
+    ):
         yield cast("IO[bytes]", file)
 
 
@@ -194,7 +202,7 @@ def _exists(path: Path) -> Permanent:
 
 
 @contextmanager
-def _naming(path: Path) -> Iterator[None]:
+def _naming(path: Path, then: str) -> Iterator[None]:
     """Turn what the file system and the compression say into sentences about this file."""
     try:
         yield
@@ -203,4 +211,4 @@ def _naming(path: Path) -> Iterator[None]:
     except (zlib.error, gzip.BadGzipFile) as error:
         raise Permanent(f"{path} is damaged: {error}; {_AGAIN}") from error
     except OSError as error:
-        raise Permanent(f"{path} cannot be used: {error.strerror or error}") from error
+        raise Permanent(f"{path} cannot be used: {error.strerror or error}; {then}") from error

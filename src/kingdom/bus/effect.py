@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from enum import Enum
 from typing import Any, Generic, TypeVar
@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 from kingdom.bus.outcome import Dead, Done, Outcome
 from kingdom.bus.port import Transaction
 from kingdom.bus.received import Received
+from kingdom.bus.record import storable
 
 T = TypeVar("T")
 
@@ -110,6 +111,12 @@ class Unclear:
 
 
 Finding = Happened | Absent | Unclear
+Said = TypeVar("Said", Answer, Finding, Acked | Rejected)
+
+
+def in_storable_words(said: Said) -> Said:
+    """Return what a target said as every store can keep it: who cannot keep an answer loses it."""
+    return replace(said, **{each.name: storable(getattr(said, each.name)) for each in fields(said)})
 
 
 class Effect(ABC, Generic[T]):

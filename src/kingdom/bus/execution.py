@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -16,12 +16,14 @@ from kingdom.bus.effect import Effect
 from kingdom.bus.envelope import current_cause
 from kingdom.bus.gate import Gates
 from kingdom.bus.keeper import HeldLease
-from kingdom.bus.metrics import WorkerMetrics
 from kingdom.bus.outcome import Dead, Defer, Done, Outcome, Release, Retry, Settlement
 from kingdom.bus.perform import must_hold, perform
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.telemetry import handler_span
 from kingdom.errors import Conflict, DeadlineExceeded, LeaseLost, Permanent, Transient, Unavailable
+
+if TYPE_CHECKING:
+    from kingdom.bus.metrics import WorkerMetrics
 
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 2.0
@@ -63,7 +65,7 @@ class Unit:
 class Execution:
     """Handles units of deliveries until each one is settled, released or lost."""
 
-    def __init__(self, bus: Bus, dispatcher: Dispatcher, metrics: WorkerMetrics) -> None:
+    def __init__(self, bus: Bus, dispatcher: Dispatcher, metrics: "WorkerMetrics") -> None:
         self._bus = bus
         self._dispatcher = dispatcher
         self._metrics = metrics

@@ -14,8 +14,7 @@ class Gate:
         self._target = target
         self._clock = clock
         self._tokens = float(target.burst)
-        self._refilled_at = clock()
-        self._refused = 0
+        self._refilled_at = self._last_place = clock()
         self._failures = 0
         self._open_until = 0.0
 
@@ -31,10 +30,9 @@ class Gate:
         self._refilled_at = now
         if self._tokens < 1:
             # Each one refused gets a later place, so that they do not all come back at once.
-            self._refused += 1
-            return timedelta(seconds=(self._refused - self._tokens) / rate), f"rate limit of {self._target.name}"
+            self._last_place = max(self._last_place, now - self._tokens / rate) + 1 / rate
+            return timedelta(seconds=self._last_place - now), f"rate limit of {self._target.name}"
         self._tokens -= 1
-        self._refused = max(self._refused - 1, 0)
         return None
 
     def learn(self, answer: Answer) -> None:

@@ -12,7 +12,9 @@ from kingdom.bus.port import Bus
 from kingdom.errors import KingdomError
 
 # A lease counts as lost when this share of it is left and no renewal came through.
-_MARGIN_SHARE = 0.1
+MARGIN_SHARE = 0.1
+# A renewal that failed is tried again after this time, or after half the margin where that is less.
+_PAUSE_SECONDS = 0.5
 # After its deadline a handler was cancelled; one that still runs this much later blocks, so its lease is let go.
 _DEADLINE_GRACE_SECONDS = 1.0
 _log = structlog.get_logger(__name__)
@@ -25,17 +27,19 @@ class HeldLease:
     token: int
     length: timedelta
     renewed_at: float
+    asked_at: float = 0.0
     deadlines: dict[int, float] = field(default_factory=dict)
 
     @property
     def lost_at(self) -> float:
         """Return the moment from which the lease cannot be relied on."""
-        return self.renewed_at + self.length.total_seconds() * (1 - _MARGIN_SHARE)
+        return self.renewed_at + self.length.total_seconds() * (1 - MARGIN_SHARE)
 
     @property
     def due_at(self) -> float:
-        """Return the moment of the next renewal: at half the lease."""
-        return self.renewed_at + self.length.total_seconds() / 2
+        """Return the moment of the next renewal: at half the lease, and a little after one that failed."""
+        seconds = self.length.total_seconds()
+        return max(self.renewed_at + seconds / 2, self.asked_at + min(_PAUSE_SECONDS, seconds * MARGIN_SHARE / 2))
 
     def overdue(self, now: float) -> bool:
         """Tell whether a handler is far beyond its hard deadline."""
@@ -43,7 +47,10 @@ class HeldLease:
 
 
 class LeaseKeeper:
-    """Renews every lease at half its length; reports lost leases and cancelled events."""
+    """Renews every lease at half its length; reports cancelled events, and leases that the store or we gave up.
+
+    A lease whose time is over is noticed by the worker: the thread may hang in a renewal.
+    """
 
     def __init__(
         self,
@@ -59,6 +66,7 @@ class LeaseKeeper:
         self._lock = threading.Lock()
         self._changed = threading.Event()
         self._stopped = False
+        self._failing = False
         self._thread = threading.Thread(target=self._run, name="kingdom-lease-keeper", daemon=True)
 
     def start(self) -> None:
@@ -108,17 +116,20 @@ class LeaseKeeper:
             self._on_lost(frozenset(lost))
 
     def _renew(self, due: list[HeldLease]) -> set[int]:
-        """Renew; returns the tokens that are lost, by the store's word or because it could not be asked in time."""
-        asked_at = time.monotonic()
+        """Renew; returns the tokens that are lost by the store's word."""
+        for lease in due:
+            lease.asked_at = time.monotonic()
         try:
             renewal = self._bus.renew({lease.token: lease.length for lease in due})
         except KingdomError as error:
-            _log.warning("leases not renewed", leases=len(due), error=str(error))
-            now = time.monotonic()
-            return {lease.token for lease in due if now >= lease.lost_at}
+            if not self._failing:
+                _log.warning("leases not renewed, trying again", leases=len(due), error=str(error))
+            self._failing = True
+            return set()
+        self._failing = False
         for lease in due:
             if lease.token in renewal.alive:
-                lease.renewed_at = asked_at
+                lease.renewed_at = lease.asked_at
         if renewal.cancelled:
             self._on_cancelled(renewal.cancelled)
         return {lease.token for lease in due} - renewal.alive

@@ -19,9 +19,11 @@ from kingdom.bus.effect import (
     Throttled,
     Unknown,
 )
-from kingdom.bus.record import Record, RecordKind
+from kingdom.bus.record import Record, RecordKind, read_document
 from kingdom.ids import new_event_id
 
+# Of an effect whose target is away for days: the first attempt, and this many of the newest.
+_NEWEST_KEPT = 20
 State = Literal["PREPARED", "SENT", "ACKED", "REJECTED", "THROTTLED", "UNKNOWN"]
 
 EFFECTS = RecordKind(
@@ -58,7 +60,7 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """The stored history of one effect, and what may be done next."""
+    """The stored history of one effect, and what may be done next; a gap in the numbers is what was not kept."""
 
     record: Record
     document: _Document
@@ -73,7 +75,7 @@ class Ledger:
     @classmethod
     def read(cls, record: Record) -> "Ledger":
         """Read the ledger from its record."""
-        return cls(record, msgspec.convert(record.doc, _Document))
+        return cls(record, read_document(record.doc, _Document))
 
     @property
     def latest(self) -> Entry:
@@ -163,7 +165,8 @@ class Ledger:
             fence=self.latest.fence,
             inherited=keep,
         )
-        return self._with(attempts=(*self.document.attempts, entry))
+        first, *later = *self.document.attempts, entry
+        return self._with(attempts=(first, *later[-_NEWEST_KEPT:]))
 
     def _latest(self, **changes: Any) -> "Ledger":
         entry = msgspec.structs.replace(self.latest, **changes)

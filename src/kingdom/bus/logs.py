@@ -3,6 +3,7 @@
 import logging
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 import structlog
 
@@ -37,11 +38,19 @@ def configure_logs(*, json: bool, level: int = logging.INFO, also: Sequence[stru
     _adopt_standard_loggers(every, final, level)
 
 
+class _Adopted(logging.StreamHandler):  # type: ignore[type-arg]
+    """Takes lines of the standard library's loggers; a step that keeps one to itself must not end the one who spoke."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(structlog.DropEvent):
+            super().emit(record)
+
+
 def _adopt_standard_loggers(
     every: list[structlog.typing.Processor], final: list[structlog.typing.Processor], level: int
 ) -> None:
     formatter = structlog.stdlib.ProcessorFormatter
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _Adopted(sys.stderr)
     handler.set_name(_HANDLER)
     handler.setFormatter(formatter(foreign_pre_chain=every, processors=[formatter.remove_processors_meta, *final]))
     root = logging.getLogger()

@@ -2,14 +2,13 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from datetime import timedelta
 
 import structlog
 from prometheus_client import CollectorRegistry, start_http_server
 
-from kingdom.bus.metrics import BacklogMetrics
 from kingdom.bus.operations import Operations, Retention
 from kingdom.errors import KingdomError, Misconfigured
 
@@ -18,39 +17,44 @@ RETAIN_EVERY = timedelta(minutes=10)
 _log = structlog.get_logger("kingdom.bus")
 
 
-async def maintain(
-    operations: Operations,
-    backlog: BacklogMetrics,
-    streams: Collection[str],
-    *,
-    retention: Retention,
-    refresh_every: timedelta = REFRESH_EVERY,
-    retain_every: timedelta = RETAIN_EVERY,
-) -> None:
-    """Refresh the backlog's metrics and apply the retention, each in its own rhythm, until cancelled."""
-
-    async def refresh() -> None:
-        await backlog.refresh(operations, streams)
+async def maintain(operations: Operations, retention: Retention, *, every: timedelta = RETAIN_EVERY) -> None:
+    """Apply the retention again and again, until cancelled."""
 
     async def retain() -> None:
         report = await operations.retain(retention)
         _log.debug("retention applied", made=report.partitions_made, dropped=report.partitions_dropped)
 
-    async with asyncio.TaskGroup() as group:
-        group.create_task(_repeat("metrics", refresh, refresh_every), name="kingdom-metrics")
-        group.create_task(_repeat("retention", retain, retain_every), name="kingdom-retention")
+    await _repeat("retention", retain, every)
 
 
-@contextmanager
-def serving_metrics(registry: CollectorRegistry, *, host: str, port: int) -> Iterator[str]:
-    """Serve the metrics of this process over HTTP from a thread; yields the address. Port 0 takes a free one."""
+@asynccontextmanager
+async def serving_metrics(
+    registry: CollectorRegistry,
+    *refreshes: Callable[[], Awaitable[None]],
+    host: str,
+    port: int | None,
+    every: timedelta = REFRESH_EVERY,
+) -> AsyncIterator[str]:
+    """Serve the metrics of this process over HTTP from a thread, and refresh them; yields the address.
+
+    Port 0 takes a free one; without a port nothing is served and nothing refreshed.
+    """
+    if port is None:
+        yield ""
+        return
     try:
         server, thread = start_http_server(port, addr=host, registry=registry)
     except OSError as error:
         raise Misconfigured(f"metrics cannot be served on {host}:{port} ({error}): choose another port") from error
+    address = f"http://{host}:{server.server_port}/metrics"
+    _log.info("metrics served", address=address)
+    refreshing = [asyncio.create_task(_repeat("metrics", refresh, every)) for refresh in refreshes]
     try:
-        yield f"http://{host}:{server.server_port}/metrics"
+        yield address
     finally:
+        for task in refreshing:
+            task.cancel()
+        await asyncio.gather(*refreshing, return_exceptions=True)
         server.shutdown()
         server.server_close()
         thread.join()

@@ -12,7 +12,7 @@ from kingdom.bus.outcome import Outcome
 class WorkerMetrics:
     """What one worker process has done."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self._processed = Counter(
             "kingdom_outbox_processed",
             "Settled deliveries by result",
@@ -65,10 +65,27 @@ class WorkerMetrics:
         self._no_handler.labels(delivery.stream, delivery.envelope.type).inc()
 
 
-class BacklogMetrics:
+class Gauges:
+    """Gauges that show how things stand: what is gone at the next look is removed."""
+
+    def __init__(self) -> None:
+        self._shown: dict[Gauge, frozenset[str]] = {}
+
+    def _show(self, gauge: Gauge, values: Mapping[str, float]) -> None:
+        """Set what is there and remove what is gone; a scrape between two steps must not find an empty gauge."""
+        for gone in self._shown.get(gauge, frozenset()) - values.keys():
+            gauge.remove(gone)
+        for label, value in values.items():
+            gauge.labels(label).set(value)
+        self._shown[gauge] = frozenset(values)
+
+
+class BacklogMetrics(Gauges):
     """The state of the store, refreshed by whoever serves the metrics."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        super().__init__()
+
         def gauge(name: str, text: str, label: str = "stream") -> Gauge:
             return Gauge(f"kingdom_outbox_{name}", text, [label], registry=registry)
 
@@ -78,7 +95,6 @@ class BacklogMetrics:
         self._oldest = gauge("oldest_pending_seconds", "Age of the oldest event that is due")
         self._paused = gauge("paused", "1 while the stream is paused")
         self._pin = gauge("xmin_pinned_seconds", "Age of what keeps old row versions alive", "holder")
-        self._shown: dict[Gauge, frozenset[str]] = {}
 
     async def refresh(self, operations: Operations, streams: Collection[str] = ()) -> None:
         """Read the store once; a stream that is named has its zeros shown, others only what they have."""
@@ -96,11 +112,3 @@ class BacklogMetrics:
         self._show(self._oldest, {row.stream: row.oldest_pending_seconds for row in rows})
         self._show(self._paused, {row.stream: row.paused is not None for row in rows})
         self._show(self._pin, {pin.what: pin.age_seconds for pin in pins})
-
-    def _show(self, gauge: Gauge, values: Mapping[str, float]) -> None:
-        """Set what is there and remove what is gone; a scrape between two steps must not find an empty gauge."""
-        for gone in self._shown.get(gauge, frozenset()) - values.keys():
-            gauge.remove(gone)
-        for label, value in values.items():
-            gauge.labels(label).set(value)
-        self._shown[gauge] = frozenset(values)

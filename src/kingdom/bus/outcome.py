@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from kingdom.clock import utc_now
-
 
 @dataclass(frozen=True, slots=True)
 class Done:
@@ -22,15 +20,19 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Defer:
-    """It cannot be handled yet; deliver it again at `until`. Counts no attempt; `why` shows the reason."""
+    """It cannot be handled yet; deliver it again at `until`, or after a wait by the clock of the store.
 
-    until: datetime
+    Counts no attempt; `why` shows the reason.
+    """
+
+    until: datetime | None
     reason: str
+    after: timedelta = timedelta()
 
     @classmethod
     def by(cls, wait: timedelta, reason: str) -> "Defer":
-        """Defer by a wait from now."""
-        return cls(utc_now() + wait, reason)
+        """Defer by a wait from the moment it is settled."""
+        return cls(None, reason, wait)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from kingdom.bus.effect import (
     Throttled,
     Unclear,
     Unknown,
+    in_storable_words,
 )
 from kingdom.bus.gate import Gates
 from kingdom.bus.ledger import EFFECTS, Ledger
@@ -38,7 +39,7 @@ _log = structlog.get_logger("kingdom.bus")
 async def perform(bus: Bus, effect: Effect[Any], delivery: Delivery, event: Received[Any], gates: Gates) -> Outcome:
     """Bring an effect one step further and settle its delivery; returns what was settled."""
     key = effect.key(event)
-    ledger = await _load(bus, effect, event, key)
+    ledger = loaded = await _load(bus, effect, event, key)
     if ledger.finished:
         return await _settle(bus, delivery, Done())
     if known := ledger.unconcluded:
@@ -53,9 +54,9 @@ async def perform(bus: Bus, effect: Effect[Any], delivery: Delivery, event: Rece
     gate = gates.of(effect.target)
     if closed := gate.try_enter():
         wait, reason = closed
-        return await _settle(bus, delivery, Defer.by(wait, reason), ledger)
+        return await _settle(bus, delivery, Defer.by(wait, reason), None if ledger is loaded else ledger)
     ledger = await _record(bus, delivery, ledger.sent(delivery.token, utc_now()))
-    answer = await _call(effect, ledger.attempt(delivery.token))
+    answer = in_storable_words(await _call(effect, ledger.attempt(delivery.token)))
     gate.learn(answer)
     while True:
         try:
@@ -70,7 +71,7 @@ async def _find_out(
     bus: Bus, effect: Effect[Any], delivery: Delivery, event: Received[Any], ledger: Ledger
 ) -> Ledger | Outcome:
     """Find out what became of a call that nobody saw end; returns what was settled, or a ledger to send again from."""
-    finding = await _reconcile(effect, ledger.attempt(delivery.token))
+    finding = in_storable_words(await _reconcile(effect, ledger.attempt(delivery.token)))
     if isinstance(finding, Happened):
         return await _conclude(bus, effect, delivery, event, ledger.found(finding), Acked(finding.response))
     if isinstance(finding, Absent):
@@ -89,7 +90,7 @@ async def close_effect(transaction: Transaction, key: str, answer: Acked | Rejec
     ledger = Ledger.read(record)
     if record.state in EFFECTS.final:
         return False
-    await transaction.put(ledger.answered(answer, Honours.NOTHING).conclude().record)
+    await transaction.put(ledger.answered(in_storable_words(answer), Honours.NOTHING).conclude().record)
     return True
 
 
@@ -115,7 +116,7 @@ async def _record(bus: Bus, delivery: Delivery, ledger: Ledger) -> Ledger:
 
 async def _settle(bus: Bus, delivery: Delivery, outcome: Outcome, ledger: Ledger | None = None) -> Outcome:
     async with bus.transaction(hold=[delivery]) as transaction:
-        if ledger is not None and ledger.record.doc:
+        if ledger is not None:
             await transaction.put(ledger.record)
         await transaction.settle(delivery, outcome)
     return outcome

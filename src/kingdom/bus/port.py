@@ -14,7 +14,7 @@ from kingdom.bus.delivery import Delivery
 from kingdom.bus.envelope import STORE_KEY, Envelope
 from kingdom.bus.log import LogEntry
 from kingdom.bus.outcome import Dead, Defer, Done, Release, Retry, Settlement
-from kingdom.bus.record import Query, Record, RecordKind
+from kingdom.bus.record import Query, Record, RecordKind, storable
 from kingdom.bus.stream import Stream, Topology
 from kingdom.bus.telemetry import stamped
 from kingdom.errors import Conflict, Misconfigured
@@ -211,9 +211,8 @@ class Transaction(ABC):
     @abstractmethod
     async def _read(self, kind: str, record_id: str) -> Record | None: ...
 
-    async def _read_many(self, keys: Sequence[tuple[str, str]]) -> list[Record]:
-        found = [await self._read(kind, record_id) for kind, record_id in keys]
-        return [record for record in found if record]
+    @abstractmethod
+    async def _read_many(self, keys: Sequence[tuple[str, str]]) -> list[Record]: ...
 
     @abstractmethod
     async def _search(self, query: Query) -> list[Record]: ...
@@ -227,19 +226,19 @@ def _decide(stream: Stream, delivery: Delivery, outcome: Settlement) -> Settleme
     match outcome:
         case Retry(after, code, message) if delivery.attempt < delivery.max_attempts:
             wait = stream.retry.delay(delivery.attempt) if after is None else after
-            return Retry(wait, _storable(code), _storable(message))
+            return Retry(wait, _text(code), _text(message))
         case Retry(_, code, message):
-            return Dead(_storable(message) or "every attempt failed", _storable(code))
+            return Dead(_text(message) or "every attempt failed", _text(code))
         case Dead(message, code):
-            return Dead(_storable(message), _storable(code))
-        case Defer(until, reason):
-            return Defer(until, _storable(reason))
+            return Dead(_text(message), _text(code))
+        case Defer():
+            return replace(outcome, reason=_text(outcome.reason))
     return outcome
 
 
-def _storable(text: str) -> str:
+def _text(text: str) -> str:
     """Return an error's text as every store can keep it; an error about an error would hide the first one."""
-    return text[:_TEXT_MAX].encode("utf-8", "replace").decode().replace("\x00", "\N{REPLACEMENT CHARACTER}")
+    return str(storable(text[:_TEXT_MAX]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,18 @@
 """Records: durable objects with a version and a state."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from kingdom.bus.envelope import Envelope
-from kingdom.errors import Misconfigured
+from kingdom.errors import Misconfigured, Unreadable
+
+_T = TypeVar("_T")
+# Takes note of the id of what cannot be read, and why.
+LeaveOut = Callable[[str, Unreadable], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +26,43 @@ class Record:
     owner: str | None = None
     due_at: datetime | None = None
     doc: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_document(document: Mapping[str, Any], kind: type[_T]) -> _T:
+    """Return what a stored document describes; raises Unreadable."""
+    try:
+        return msgspec.convert(document, kind)
+    except msgspec.ValidationError as error:
+        what = document.get("id") or f"a stored {kind.__name__.strip('_')}"
+        raise Unreadable(
+            f"{what} cannot be read by this version: {error}; use the version that wrote it, or mend what somebody has"
+            " changed"
+        ) from error
+
+
+def hide(_record_id: str, _error: Unreadable) -> None:
+    """Leave a record out without a word."""
+
+
+def readable(records: Iterable[Record], kind: type[_T], leave_out: LeaveOut = hide) -> Iterator[_T]:
+    """Yield what records hold; one that cannot be read is left out, and does not hide the others."""
+    for record in records:
+        try:
+            yield read_document(record.doc, kind)
+        except Unreadable as error:
+            leave_out(record.id, error)
+
+
+def storable(value: Any) -> Any:
+    """Return what somebody outside wrote, a text or a document, as every store can keep it."""
+    match value:
+        case str():
+            return value.encode("utf-8", "replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")
+        case Mapping():
+            return {storable(name): storable(part) for name, part in value.items()}
+        case list() | tuple():
+            return [storable(part) for part in value]
+    return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

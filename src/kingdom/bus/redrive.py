@@ -4,6 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
+from uuid import UUID
 
 from kingdom.bus.operations import DeadFilter, DeadLetter, Operations
 
@@ -16,28 +17,31 @@ _LOOKS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedrivePlan:
-    """How to redrive: how many a second, at most how many, and how many renewed deaths stop it."""
+    """How to redrive: how many a second, and how many renewed deaths stop it."""
 
     per_second: float = 50.0
-    limit: int | None = None
     stop_after_failures: int | None = 1
 
 
 @dataclass(frozen=True, slots=True)
 class RedriveStep:
-    """Progress: the letter just redriven, None where the run stopped early, and how many died again so far."""
+    """Progress: the letter just redriven, None where too many died again, and how many that are so far."""
 
     letter: DeadLetter | None
     redriven: int
     died_again: int
 
 
-async def matching(operations: Operations, which: DeadFilter, limit: int | None = None) -> AsyncIterator[DeadLetter]:
-    """Walk along all matching dead letters, page by page."""
+async def matching(
+    operations: Operations, which: DeadFilter, limit: int | None = None, last: int | None = None
+) -> AsyncIterator[DeadLetter]:
+    """Walk along all matching dead letters, page by page, up to a position if one is given."""
     seen = 0
     while limit is None or seen < limit:
         page = await operations.dead_letters(which, min(_PAGE, limit - seen) if limit else _PAGE)
         for letter in page:
+            if last is not None and letter.position > last:
+                return
             yield letter
         if not page:
             return
@@ -46,35 +50,34 @@ async def matching(operations: Operations, which: DeadFilter, limit: int | None 
 
 
 async def redrive_all(
-    operations: Operations, which: DeadFilter, plan: RedrivePlan, *, actor: str
+    operations: Operations, letters: AsyncIterator[DeadLetter], plan: RedrivePlan, *, actor: str
 ) -> AsyncIterator[RedriveStep]:
-    """Redrive matching dead letters one after another; ends early when too many of them died again."""
-    letters = [letter async for letter in matching(operations, which, plan.limit)]
-    watched: deque[DeadLetter] = deque()
+    """Redrive dead letters one after another; ends early when too many of them died again."""
+    watched: deque[tuple[UUID, str]] = deque()
     redriven = died_again = 0
     pause = _FIRST_PAUSE_SECONDS if plan.stop_after_failures else 0.0
-    for letter in letters:
+    async for letter in letters:
+        if await operations.redrive([letter.position], actor=actor):
+            redriven += 1
+            watched.append((letter.event_id, letter.stream))
+            yield RedriveStep(letter, redriven, died_again)
+        await asyncio.sleep(max(pause, 1 / plan.per_second))
+        pause /= 2
         if plan.stop_after_failures:
             died_again += await _died_again(operations, watched)
             if died_again >= plan.stop_after_failures:
                 yield RedriveStep(None, redriven, died_again)
                 return
-        if await operations.redrive([letter.position], actor=actor):
-            redriven += 1
-            watched.append(letter)
-            yield RedriveStep(letter, redriven, died_again)
-        await asyncio.sleep(max(pause, 1 / plan.per_second))
-        pause /= 2
 
 
-async def _died_again(operations: Operations, watched: deque[DeadLetter]) -> int:
+async def _died_again(operations: Operations, watched: deque[tuple[UUID, str]]) -> int:
     """Look at some of the redriven letters, each in its turn, until it has ended; returns how many ended dead."""
     died = 0
     for _ in range(min(_LOOKS, len(watched))):
-        letter = watched.popleft()
-        situations = await operations.situations(letter.event_id)
-        status = next((each.status for each in situations if each.stream == letter.stream), "DISCARDED")
+        event_id, stream = watched.popleft()
+        situations = await operations.situations(event_id)
+        status = next((each.status for each in situations if each.stream == stream), "DISCARDED")
         died += status == "DEAD"
         if status in ("PENDING", "PROCESSING"):
-            watched.append(letter)
+            watched.append((event_id, stream))
     return died

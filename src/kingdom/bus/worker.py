@@ -8,24 +8,27 @@ import socket
 import time
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
-from typing import Protocol
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
-from prometheus_client import CollectorRegistry
 
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.dispatcher import Dispatcher
 from kingdom.bus.execution import Execution, Unit
-from kingdom.bus.keeper import HeldLease, LeaseKeeper
-from kingdom.bus.metrics import WorkerMetrics
+from kingdom.bus.keeper import MARGIN_SHARE, HeldLease, LeaseKeeper
 from kingdom.bus.port import Bus
 from kingdom.errors import KingdomError, Misconfigured
+
+if TYPE_CHECKING:
+    from kingdom.bus.metrics import WorkerMetrics
 
 # Reactions that share a transaction; more gains little and makes a rerun dearer.
 GROUP_SIZE = 32
 # A claim takes what this process can handle in about this time, so that others get the rest.
 _WORTH_SECONDS = 1.0
 _UNAVAILABLE_PAUSE_SECONDS = 1.0
+_GUARD_SECONDS_MIN = 0.01
 _log = structlog.get_logger("kingdom.bus")
 
 
@@ -53,7 +56,7 @@ class Worker:
         batch: int = 100,
         poll: timedelta = timedelta(milliseconds=250),
         grace: timedelta = timedelta(seconds=30),
-        registry: CollectorRegistry | None = None,
+        metrics: "WorkerMetrics | None" = None,
     ) -> None:
         if not streams:
             raise Misconfigured("a worker needs at least one stream")
@@ -63,8 +66,10 @@ class Worker:
         self._concurrency = concurrency
         self._batch = batch
         self._poll_seconds = poll.total_seconds()
+        self._shortest_lease = min(bus.topology.stream(stream).lease for stream in streams).total_seconds()
         self._grace = grace
-        self._metrics = WorkerMetrics(registry or CollectorRegistry())
+        # Loaded only now: whoever publishes or looks at the bus counts nothing.
+        self._metrics: WorkerMetrics = metrics or import_module("kingdom.bus.metrics").WorkerMetrics()
         self._execution = Execution(bus, dispatcher, self._metrics)
         self._slots = asyncio.Semaphore(concurrency)
         self._units: dict[Unit, None] = {}
@@ -84,13 +89,17 @@ class Worker:
         )
         self._keeper.start()
         reaper = asyncio.create_task(self._reap_forever(), name="kingdom-reaper")
+        guard = asyncio.create_task(self._guard_leases(), name="kingdom-lease-guard")
         try:
             await self._fetch_forever()
         finally:
             reaper.cancel()
             await asyncio.gather(reaper, return_exceptions=True)
             await self._drain()
-            self._keeper.stop()
+            guard.cancel()
+            await asyncio.gather(guard, return_exceptions=True)
+            # It may be in the middle of a renewal.
+            await asyncio.to_thread(self._keeper.stop)
 
     def stop(self, *, at_once: bool = False) -> None:
         """Ask the worker to end gracefully, or to cut its handlers off; for a signal handler of the loop."""
@@ -211,19 +220,30 @@ class Worker:
         for unit in list(self._units):
             unit.cut()
 
-    async def _reap_forever(self) -> None:
-        shortest = min(self._bus.topology.stream(stream).lease for stream in self._streams)
+    async def _guard_leases(self) -> None:
+        """Give up leases whose time is over, also while their renewal hangs; several looks fit into the margin."""
         while True:
+            await asyncio.sleep(max(self._shortest_lease * MARGIN_SHARE / 4, _GUARD_SECONDS_MIN))
+            now = time.monotonic()
+            if expired := frozenset(unit.lease.token for unit in self._units if unit.lease.lost_at <= now):
+                for token in expired:
+                    if self._keeper:
+                        self._keeper.drop(token)
+                self._lose(expired)
+
+    async def _reap_forever(self) -> None:
+        # Not for ever: a cancellation can get lost in the wait for a connection.
+        while not self._stopping.is_set():
             try:
                 if count := await self._bus.reap():
                     _log.warning("deliveries of lost leases given back", deliveries=count)
             except KingdomError as error:
                 _log.warning("reaping failed, trying again", error=str(error))
-            await asyncio.sleep(shortest.total_seconds() / 3 * _jitter())
+            await self._pause(self._shortest_lease / 3)
 
     def _lose(self, tokens: frozenset[int]) -> None:
         for unit in list(self._units):
-            if unit.lease.token in tokens:
+            if unit.lease.token in tokens and not unit.lost:
                 unit.lost = True
                 for delivery in unit.open.values():
                     self._metrics.lost(delivery)

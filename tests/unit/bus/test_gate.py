@@ -47,6 +47,16 @@ def test_those_who_are_refused_get_places_one_after_another() -> None:
     assert limited.try_enter() == (timedelta(seconds=0.5), "rate limit of shop")
 
 
+def test_places_that_nobody_came_back_for_are_forgotten_when_their_time_is_over() -> None:
+    clock = Clock()
+    limited = gate(clock, calls_per_second=2.0)
+    assert [limited.try_enter() is None for _ in range(500)].count(True) == 1
+    # Another process has done what was refused here.
+    clock.now += 3600
+    assert limited.try_enter() is None
+    assert limited.try_enter() == (timedelta(seconds=0.5), "rate limit of shop")
+
+
 def test_an_idle_time_saves_up_no_more_than_the_burst() -> None:
     clock = Clock()
     limited = gate(clock, calls_per_second=100.0, burst=2)

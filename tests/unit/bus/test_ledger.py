@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import json
 
 from kingdom.bus import EFFECTS, Accepted, Acked, Happened, Honours, Rejected, Target, Throttled, Unknown
 from kingdom.bus.ledger import Entry, Ledger
@@ -171,6 +172,14 @@ def test_the_kind_declares_every_state_and_what_is_final() -> None:
     assert set(EFFECTS.directories) == {"PREPARED", "SENT", "ACKED", "REJECTED", "THROTTLED", "UNKNOWN"}
     assert EFFECTS.final == {"ACKED", "REJECTED"}
     assert EFFECTS.retention is not None
+
+
+def test_of_a_target_that_is_away_for_long_the_first_and_the_newest_attempts_are_kept() -> None:
+    ledger = opened()
+    for fence in range(1, 1441):
+        ledger = ledger.sent(fence, NOON).answered(LATER, Honours.IDENTIFIER)
+    assert [number for number, _ in entries(ledger)] == [1, *range(1422, 1442)]
+    assert len(json.encode(ledger.record.doc)) < 5000
 
 
 steps = st.lists(

@@ -54,6 +54,9 @@ class DictTransaction(Transaction):
     async def _read(self, kind: str, record_id: str) -> Record | None:
         return self.stored.get((kind, record_id))
 
+    async def _read_many(self, keys: Sequence[tuple[str, str]]) -> list[Record]:
+        return [self.stored[key] for key in keys if key in self.stored]
+
     async def _search(self, query: Query) -> list[Record]:
         found = [record for record in self.stored.values() if query.matches(record)]
         by_due = query.due_by is not None

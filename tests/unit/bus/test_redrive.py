@@ -92,8 +92,8 @@ def letter(position: int) -> DeadLetter:
     )
 
 
-async def run(operations: DeadLetters, plan: RedrivePlan, which: DeadFilter | None = None) -> list[RedriveStep]:
-    return [step async for step in redrive_all(operations, which or DeadFilter(), plan, actor="ann")]
+async def run(operations: DeadLetters, plan: RedrivePlan) -> list[RedriveStep]:
+    return [step async for step in redrive_all(operations, matching(operations, DeadFilter()), plan, actor="ann")]
 
 
 @pytest.fixture
@@ -130,17 +130,14 @@ async def test_every_letter_is_redriven_once_and_in_order() -> None:
     assert [(step.redriven, step.died_again) for step in steps] == [(number, 0) for number in range(1, 31)]
 
 
-@pytest.mark.usefixtures("no_waiting")
-async def test_a_limit_stops_the_run_there() -> None:
-    operations = DeadLetters(30)
-    assert len(await run(operations, RedrivePlan(limit=7))) == 7
-    assert operations.redriven == list(range(1, 8))
+async def test_matching_ends_at_the_last_position() -> None:
+    assert [each.position async for each in matching(DeadLetters(250), DeadFilter(), last=120)] == [*range(1, 121)]
 
 
 @pytest.mark.usefixtures("no_waiting")
-@pytest.mark.parametrize(("failures", "redriven"), [(1, 3), (2, 5)])
-async def test_letters_that_die_again_stop_the_run(failures: int, redriven: int) -> None:
-    operations = DeadLetters(30, cursed=frozenset({3, 5, 9}))
+@pytest.mark.parametrize(("count", "failures", "redriven"), [(30, 1, 3), (30, 2, 5), (3, 1, 3)])
+async def test_letters_that_die_again_stop_the_run_even_the_last_one(count: int, failures: int, redriven: int) -> None:
+    operations = DeadLetters(count, cursed=frozenset({3, 5, 9}))
     steps = await run(operations, RedrivePlan(stop_after_failures=failures))
     assert len(operations.redriven) == redriven
     assert (steps[-1].letter, steps[-1].redriven, steps[-1].died_again) == (None, redriven, failures)
@@ -156,7 +153,7 @@ async def test_a_run_that_does_not_mind_deaths_goes_to_the_end() -> None:
 async def test_a_letter_that_somebody_else_took_is_no_step() -> None:
     operations = DeadLetters(5)
     steps = []
-    async for step in redrive_all(operations, DeadFilter(), RedrivePlan(), actor="ann"):
+    async for step in redrive_all(operations, matching(operations, DeadFilter()), RedrivePlan(), actor="ann"):
         steps.append(step)
         operations.letters.pop(3, None)
     assert operations.redriven == [1, 2, 4, 5]

@@ -192,8 +192,8 @@ class Books:
         return book
 
     def knows(self, name: str) -> bool:
-        """Tell whether a stream has been opened, so that asking for it reads no file."""
-        return name in self._streams
+        """Tell whether a stream has been opened and all of it could be read, so that asking for it reads no file."""
+        return name in self._streams and not self._streams[name].unreadable
 
     def owns(self, stream: str, position: int, token: int) -> bool:
         """Tell whether an event is in flight under this token."""

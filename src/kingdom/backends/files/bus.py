@@ -96,10 +96,9 @@ class FilesBus(Bus):
     async def claim(self, stream: str, limit: int, worker: str) -> list[Delivery]:
         """Claim due events; see the port."""
         declared = self.topology.stream(stream)
-        # A claim syncs nothing: where nobody is in the way, going to the thread and back takes longer than the claim.
-        if self.store.books.knows(stream):
-            with suppress(Busy):
-                return self._claim(declared, limit, worker, wait=False)
+        # Where nobody is in the way a claim syncs nothing: going to the thread and back takes longer than the claim.
+        with suppress(Busy):
+            return self._claim(declared, limit, worker, wait=False)
         return await self.in_thread(lambda: self._claim(declared, limit, worker, wait=True))
 
     def renew(self, leases: Mapping[int, timedelta]) -> Renewal:
@@ -150,19 +149,26 @@ class FilesBus(Bus):
 
     def _claim(self, stream: Stream, limit: int, worker: str, *, wait: bool) -> list[Delivery]:
         with self.store.exclusive(wait=wait) as draft:
+            if not wait and not self.store.books.knows(stream.name):
+                raise Busy
             self.store.look_again(stream.name)
             try:
-                rows, envelopes = self._readable(draft, stream, limit)
+                rows, envelopes = self._readable(draft, stream, limit, wait=wait)
                 claimed = draft.claim(stream.name, rows, worker, stream.lease) if rows else []
             finally:
                 draft.put_back(stream)
             if claimed or draft.before:
                 # A claim that a loss of power takes back has never been, so it need not be waited for.
-                self.store.commit(draft, durable=False)
+                self.store.commit(draft, durable=False, wait=wait)
         return _deliveries(claimed, envelopes)
 
-    def _readable(self, draft: Draft, stream: Stream, limit: int) -> tuple[list[Row], dict[int, Envelope]]:
-        """Return what can be claimed, with envelopes; a file that is damaged or gone never stops the others."""
+    def _readable(
+        self, draft: Draft, stream: Stream, limit: int, *, wait: bool
+    ) -> tuple[list[Row], dict[int, Envelope]]:
+        """Return what can be claimed, with envelopes; a file that is damaged or gone never stops the others.
+
+        What becomes of such a file is for who may `wait`: the log that tells of it is synced.
+        """
         rows: list[Row] = []
         envelopes: dict[int, Envelope] = {}
         spoilt: set[str] = set()
@@ -170,16 +176,21 @@ class FilesBus(Bus):
         for row, content in [(row, self.store.tree.content(row)) for row in draft.claimable(stream, limit)]:
             if row.key is not None and row.key in spoilt:
                 continue
+            damage = ""
             try:
-                if content is None:
-                    self._missing(draft, row)
-                    spoilt.add(row.key or "")
+                if content is not None:
+                    envelopes[row.position], self.store.bodies[row.position] = read_body(row, content)
+                    rows.append(row)
                     continue
-                envelopes[row.position], self.store.bodies[row.position] = read_body(row, content)
-                rows.append(row)
             except MalformedEvent as error:
-                self._damaged(draft, row, str(error))
-                spoilt.add(row.key or "")
+                damage = str(error)
+            if not wait:
+                raise Busy
+            spoilt.add(row.key or "")
+            if damage:
+                self._damaged(draft, row, damage)
+            else:
+                self._missing(draft, row)
         return rows, envelopes
 
     def _missing(self, draft: Draft, row: Row) -> None:

@@ -1,7 +1,6 @@
 """Every change to the disk goes through here, one method an operation, so that a test can stop or lose any of them."""
 
 import ctypes
-import errno
 import os
 from contextlib import suppress
 
@@ -65,16 +64,6 @@ class Disk:
                     raise
                 self.make_directory(parent)
                 self.make_directory(path)
-
-    def remove_directory(self, path: str) -> bool:
-        """Remove a directory; False if it is in use or was not there."""
-        try:
-            os.rmdir(path)
-        except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):
-                raise
-            return False
-        return True
 
     def sync_file(self, descriptor: int) -> None:
         """Return when everything written to an open file will survive a loss of power."""

@@ -110,9 +110,10 @@ class Draft:
                 self._note(row, quiet=not row.cancel_requested)
             case Retry(after, code, message):
                 self._again(row, self.now + (after or timedelta()).total_seconds(), code, message)
-            case Defer(until, reason):
+            case Defer(until, reason, after):
                 row.attempt -= 1
-                self._again(row, until.timestamp(), "deferred", reason)
+                due = until.timestamp() if until else self.now + after.total_seconds()
+                self._again(row, due, "deferred", reason)
             case Dead(message, code):
                 self._die(row, code, message, blocks=row.key is not None and each.stream.on_dead == "block")
         return row

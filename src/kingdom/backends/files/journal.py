@@ -5,6 +5,7 @@ since the beginning of time, is its number; lease tokens and positions are made 
 """
 
 import os
+import re
 import zlib
 from collections.abc import Iterator
 
@@ -16,6 +17,7 @@ from kingdom.backends.files.entry import Entry
 from kingdom.errors import Unavailable
 
 _SUFFIX = ".jsonl"
+_SEGMENT = re.compile(r"[0-9]{16,}\.jsonl")
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Entry)
 _log = structlog.get_logger(__name__)
@@ -42,8 +44,9 @@ class Journal:
 
     def segments(self) -> list[int]:
         """Return where each segment starts, oldest first."""
-        names = os.listdir(self._directory)
-        return sorted(int(name.removesuffix(_SUFFIX)) for name in names if name.endswith(_SUFFIX) and name[0] != "t")
+        # Beside them lie torn ends, and whatever a person or an editor has left there.
+        names = filter(_SEGMENT.fullmatch, os.listdir(self._directory))
+        return sorted(int(name.removesuffix(_SUFFIX)) for name in names)
 
     def open(self, start: int) -> None:
         """Turn to the segment that starts here; it is made where it is missing."""

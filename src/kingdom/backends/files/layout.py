@@ -133,9 +133,9 @@ class Layout:
         return f"{self.root}/{known}" if known else f"{self.once}/{_whole_name(scope, 'dedup scope')}"
 
     @staticmethod
-    def keeps_empty_keys(scope: str) -> bool:
-        """Tell whether the keys of a scope are empty files, of which only the time of change tells anything."""
-        return scope in _SCOPE_DIRECTORIES
+    def is_empty_key(scope: str, path: str) -> bool:
+        """Tell whether a key is an empty file, of which only the name and the time of change tell anything."""
+        return scope in _SCOPE_DIRECTORIES and id_of_name(os.path.basename(path)) is not None
 
     def once_key(self, scope: str, key: str) -> str:
         """Return the file that stands for one taken dedup key."""

@@ -18,20 +18,16 @@ class _Numbered(msgspec.Struct):
 _number = careful(msgspec.json.Decoder(_Numbered))
 
 
-def lines_from(path: str, number: int) -> Iterator[bytes]:
-    """Yield the whole lines with at least this number; numbers never fall from line to line."""
-    try:
-        file = open(path, "rb")  # noqa: SIM115 - closed below, and only a missing file is no error
-    except FileNotFoundError:
-        return
-    with file:
-        file.seek(_first_with(file, number))
-        for line in file:
-            if not line.endswith(b"\n"):
-                return
-            # The search ends at a line; a few before it may be smaller. What a person has spoilt is passed over.
-            if (found := _number_or_none(line)) is not None and found >= number:
-                yield line
+def lines_from(file: BinaryIO, number: int, named: bytes = b"") -> Iterator[bytes]:
+    """Yield the whole lines with at least this number that have something in them; numbers never fall."""
+    file.seek(_first_with(file, number))
+    for line in file:
+        if not line.endswith(b"\n"):
+            # Somebody is still writing it: what follows would be taken for a line of its own.
+            return
+        # Looking for a name is much cheaper than reading the line. What a person has spoilt is passed over.
+        if named in line and (found := _number_or_none(line)) is not None and found >= number:
+            yield line
 
 
 def first_number(path: str) -> int | None:
@@ -64,7 +60,7 @@ def last_line(path: str) -> bytes | None:
 def whole_size_below(path: str, number: int, *, thorough: bool) -> int:
     """Return the size of a file up to its last whole line numbered below; `thorough` trusts no line unread."""
     try:
-        file = open(path, "rb")  # noqa: SIM115 - as above
+        file = open(path, "rb")  # noqa: SIM115 - closed below, and only a missing file is no error
     except FileNotFoundError:
         return 0
     with file:

@@ -1,9 +1,11 @@
 """The log: `logs/events.log` and the files it was split into, one sequence read by cursor."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
-from typing import Any
+from itertools import chain
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -56,15 +58,20 @@ def log_part(layout: Layout, entries: Sequence[LogEntry], *, first: int, place: 
     return LogPart(first, lines, _name_to_keep(layout, now))
 
 
-def read_log(layout: Layout, after: Cursor, limit: int, about: str | None = None) -> list[LoggedEntry]:
-    """Return entries behind the cursor, only those about one aggregate if its id is given."""
+def read_log(
+    layout: Layout, after: Cursor, limit: int, about: str | None = None, *, let_go: Callable[[], None] | None = None
+) -> list[LoggedEntry]:
+    """Return entries behind the cursor, only those about one aggregate if its id is given.
+
+    Reading may take long, and files that are open only grow: before it the store is `let_go`.
+    """
     found: list[LoggedEntry] = []
     named = _encode(about) if about is not None else b""
-    for path in _files_from(layout, after.epoch):
-        for line in lines_from(path, after.epoch):
-            # Looking for the name is much cheaper than reading the line.
-            if named not in line:
-                continue
+    with ExitStack() as opened:
+        files = _open_from(layout, after.epoch, opened)
+        if let_go:
+            let_go()
+        for line in chain.from_iterable(lines_from(file, after.epoch, named) for file in files):
             try:
                 read = _read(line)
             except msgspec.MsgspecError:
@@ -78,13 +85,18 @@ def read_log(layout: Layout, after: Cursor, limit: int, about: str | None = None
     return found
 
 
-def _files_from(layout: Layout, number: int) -> list[str]:
-    """Return the files that can hold entries from this number on, oldest first."""
+def _open_from(layout: Layout, number: int, opened: ExitStack) -> list[BinaryIO]:
+    """Open the files that can hold entries from this number on; returns them oldest first."""
     starts = ((first_number(path), path) for path in (*layout.kept_logs(), layout.log))
     files = sorted((start, path) for start, path in starts if start is not None)
     # A file is passed over where the next one begins before the number we look for.
     skip = sum(1 for start, _ in files[1:] if start < number)
-    return [path for _, path in files[skip:]]
+    found: list[BinaryIO] = []
+    for _, path in files[skip:]:
+        # It may be too old to be kept any longer.
+        with suppress(FileNotFoundError):
+            found.append(opened.enter_context(open(path, "rb")))  # noqa: SIM115 - the stack closes it
+    return found
 
 
 def _name_to_keep(layout: Layout, now: float) -> str | None:

@@ -10,7 +10,7 @@ import msgspec
 from kingdom.backends.files.bodies import EndedEvent, document, maybe, moment, read_document
 from kingdom.backends.files.books import StreamBook
 from kingdom.backends.files.entry import PENDING, Card, Row, Stored
-from kingdom.backends.files.layout import id_of_name, is_unfinished
+from kingdom.backends.files.layout import is_unfinished
 from kingdom.backends.files.log import read_log
 from kingdom.backends.files.store import Store
 from kingdom.bus.envelope import Envelope
@@ -49,7 +49,7 @@ class Contents:
                 if line.blocked_by is not None:
                     yield Block(stream=book.name, key=key, blocked_by=line.blocked_by)
         yield from self._records()
-        yield from self._keys()
+        yield from self._keys(unreadable)
         for pause in self._store.books.pauses.values():
             yield Pause(stream=pause.stream, reason=pause.reason, actor=pause.actor, since=moment(pause.since))
         yield from self._log()
@@ -130,15 +130,15 @@ class Contents:
                         except msgspec.MsgspecError as error:
                             yield f"{path} ({error})"
 
-    def _keys(self) -> Iterator[DedupKey]:
+    def _keys(self, unreadable: list[str]) -> Iterator[DedupKey]:
         for scope, directory in self._store.layout.once_scopes().items():
             with os.scandir(directory) as found:
-                for entry in found:
-                    key = id_of_name(entry.name)
-                    if key is None:
-                        with open(entry.path, encoding="utf-8", errors="surrogatepass") as file:
-                            key = file.read()
-                    yield DedupKey(scope=scope, key=key, expires_at=moment(entry.stat().st_mtime))
+                for path in (entry.path for entry in found if entry.is_file(follow_symlinks=False)):
+                    key, expires = self._store.tree.read_key(scope, path)
+                    if key:
+                        yield DedupKey(scope=scope, key=key, expires_at=moment(expires))
+                    else:
+                        unreadable.append(f"{path} (neither its name nor its content tells the key)")
 
     def _log(self) -> Iterator[Entry]:
         cursor = Cursor()

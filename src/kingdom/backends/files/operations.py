@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any, Literal
 from uuid import UUID
 
@@ -12,6 +12,7 @@ from kingdom.backends.files.bodies import EndedEvent, body_of, maybe, moment
 from kingdom.backends.files.bus import FilesBus
 from kingdom.backends.files.draft import Draft
 from kingdom.backends.files.entry import DEAD, PENDING, PROCESSING, Pause, Row
+from kingdom.backends.files.faults import translated
 from kingdom.backends.files.log import read_log
 from kingdom.backends.files.retention import retain
 from kingdom.bus.envelope import Envelope
@@ -63,17 +64,20 @@ class FilesOperations(Operations):
 
     async def situations(self, event_id: UUID) -> list[Situation]:
         """See the port."""
-        return await self._bus.in_thread(lambda: self._situations(str(event_id)))
+        return await asyncio.to_thread(self._situations, str(event_id))
 
     def _situations(self, event_id: str) -> list[Situation]:
-        with self._store.exclusive() as draft:
-            found = []
-            for name in self._store.stream_names():
-                book = self._store.books.stream(name)
-                if (position := book.by_event.get(event_id)) is not None:
-                    found.append(self._situation(book.rows[position], draft.now))
-                found += [_ended(name, line, draft.now) for line in self._store.tree.ended_events(name, event_id)]
-            return sorted(found, key=lambda situation: situation.stream)
+        with translated():
+            with self._store.exclusive() as draft:
+                names = self._store.stream_names()
+                books = map(self._store.books.stream, names)
+                rows = [book.rows[book.by_event[event_id]] for book in books if event_id in book.by_event]
+                found = [self._situation(row, draft.now) for row in rows]
+            # Nobody waits for the long files of what has ended: they only grow, and what came since does not count.
+            for name in names:
+                lines = self._store.tree.ended_events(name, event_id)
+                found += [_ended(name, line, draft.now) for line in lines if line.n < draft.place]
+        return sorted(found, key=lambda situation: situation.stream)
 
     def _situation(self, row: Row, now: float) -> Situation:
         books = self._store.books
@@ -225,10 +229,12 @@ class FilesOperations(Operations):
         """See the port."""
 
         def read() -> list[LoggedEntry]:
-            with self._store.shared():
-                return read_log(self._store.layout, after, limit, about)
+            with translated(), ExitStack() as held:
+                held.enter_context(self._store.shared())
+                return read_log(self._store.layout, after, limit, about, let_go=held.close)
 
-        return await self._bus.in_thread(read)
+        # In a thread of its own, as below: who looks for one thing reads months of it.
+        return await asyncio.to_thread(read)
 
     async def log_end(self) -> Cursor:
         """See the port."""

@@ -32,6 +32,8 @@ from kingdom.bus.record import RecordKind
 from kingdom.errors import MalformedEvent, Misconfigured, NotFound, Unavailable
 
 SEGMENT_BYTES = 16 << 20
+# So much of the journal is read in passing.
+_NEAR_BYTES = 64 << 10
 _pause = msgspec.json.Decoder(Pause).decode
 _log = structlog.get_logger(__name__)
 
@@ -62,10 +64,7 @@ class Store:
     def open(self, *, create: bool = True) -> None:
         """Make what is missing, refuse what cannot work, and finish what a crash has left undone."""
         if not create and not os.path.isdir(self.layout.bus):
-            raise NotFound(
-                f"there is no store at {self.layout.root}: an engine, `git create` or `bus publish` makes one there;"
-                " --database-url or KINGDOM_DATABASE_URL names another"
-            )
+            raise NotFound(f"there is no store at {self.layout.root}")
         with translated():
             for directory in (self.layout.root, *self.layout.fixed_directories()):
                 self.disk.make_directory(directory)
@@ -95,10 +94,13 @@ class Store:
     def exclusive(self, *, wait: bool = True) -> Iterator[Draft]:
         """Hold the store alone, with books that are true now; the draft is where the next entry would stand.
 
-        Raises Busy where it must not `wait`, and somebody holds the store.
+        Raises Busy where it must not `wait`, and somebody holds the store or has left more to do than to read a little.
         """
         with translated(), self._entered(wait=wait), self._opened().held(wait=wait):
-            self._catch_up()
+            if not self._is_current():
+                if not wait and not self._is_near():
+                    raise Busy
+                self._catch_up()
             draft = self.draft()
             try:
                 yield draft
@@ -114,7 +116,7 @@ class Store:
         with translated(), self._mutex:
             lock = self._opened()
             with lock.held(shared=True):
-                if self.journal.written() == lock.applied == self.journal.end:
+                if self._is_current():
                     yield
                     return
             with lock.held():
@@ -139,8 +141,11 @@ class Store:
                 return [d for d in deliveries if self.books.owns(d.stream, d.position, d.token)]
         return None
 
-    def commit(self, draft: Draft, *, durable: bool = True) -> None:
-        """Write an entry and show it in the files; from the journal on it cannot be taken back."""
+    def commit(self, draft: Draft, *, durable: bool = True, wait: bool = True) -> None:
+        """Write an entry and show it in the files; from the journal on it cannot be taken back.
+
+        Who must not `wait` leaves a full segment of the journal to the next one who may.
+        """
         entry, lock = self._complete(draft), self._opened()
         files = self.tree.render(entry)
         # A line that a loss of power takes back would come a second time, under the same number.
@@ -160,7 +165,7 @@ class Store:
             self._forget()
             return
         lock.applied = self.journal.end
-        if self.journal.size > SEGMENT_BYTES:
+        if wait and self.journal.size > SEGMENT_BYTES:
             self._begin_checkpoint(lock)
 
     def body(self, row: Row) -> msgspec.Raw:
@@ -258,6 +263,17 @@ class Store:
         self.journal.open(lock.segment)
         self._forget()
         self._catch_up()
+
+    def _is_current(self) -> bool:
+        """Tell whether this process knows all that was written, and all of that is in the files."""
+        journal = self.journal
+        return self._opened().places == (journal.start, journal.end) and journal.written() == journal.end
+
+    def _is_near(self) -> bool:
+        """Tell whether there is only a little to read of what others have finished, with no file to be synced."""
+        segment, applied = self._opened().places
+        journal = self.journal
+        return segment == journal.start and journal.written() == applied <= journal.end + _NEAR_BYTES
 
     def _catch_up(self) -> None:
         """Finish what a dead holder has begun, and read what others have written."""

@@ -24,7 +24,7 @@ from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.throwaway import StoredEvent, ThrowawayStore
 
 # Who is under test has killed a stopped holder of the lock by then, though all but that one may only be starting.
-_PATIENCE_SECONDS = 5 * STOPPED_SECONDS
+_PATIENCE_SECONDS = 15 * STOPPED_SECONDS
 _LOOK_EVERY_SECONDS = 0.05
 
 

@@ -97,11 +97,14 @@ class FilesTransaction(Transaction):
         return Stored(new, doc, kind.directories[new.state], kind.directories[card.state] if card else None)
 
     async def _read(self, kind: str, record_id: str) -> Record | None:
-        def read() -> Record | None:
-            with self._store.shared():
-                return self._store.shelf.get(kind, record_id)
+        return next(iter(await self._read_many([(kind, record_id)])), None)
 
-        found: Record | None = await self._in_thread(read)
+    async def _read_many(self, keys: Sequence[tuple[str, str]]) -> list[Record]:
+        def read() -> list[Record]:
+            with self._store.shared():
+                return [record for key in keys if (record := self._store.shelf.get(*key))]
+
+        found: list[Record] = await self._in_thread(read)
         return found
 
     async def _search(self, query: Query) -> list[Record]:

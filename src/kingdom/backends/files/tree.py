@@ -3,6 +3,7 @@
 import errno
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -155,7 +156,7 @@ class Tree:
         for scope, key, expires in keys:
             self.ready(self.layout.once_scope(scope))
             path = self.layout.once_key(scope, key)
-            if self.layout.keeps_empty_keys(scope):
+            if self.layout.is_empty_key(scope, path):
                 self.disk.stamp(path, expires - SEEN_SECONDS, b"")
             else:
                 self.disk.stamp(path, expires, _encode(_Key(expires, key)))
@@ -200,7 +201,7 @@ class Tree:
 
     def read_key(self, scope: str, path: str) -> tuple[str, float]:
         """Return a dedup key and when it expires; not by the time of change alone, which a copy does not keep."""
-        if not self.layout.keeps_empty_keys(scope):
+        if not self.layout.is_empty_key(scope, path):
             try:
                 known = _key(read_file(path))
             except msgspec.MsgspecError:
@@ -224,7 +225,8 @@ class Tree:
         """Yield what is kept of a stream's events that have ended; who looks for one passes over foreign lines."""
         wanted = event_id.encode() if event_id else b""
         for path in self.layout.done_days(stream):
-            with open(path, "rb") as file:
+            # It may be too old to be kept any longer.
+            with suppress(FileNotFoundError), open(path, "rb") as file:
                 for line in file:
                     if not line.endswith(b"\n") or wanted not in line:
                         continue

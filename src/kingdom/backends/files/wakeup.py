@@ -31,6 +31,7 @@ class Wakeups:
         self._hints = Hints()
         self._dropped = dropped
         self._drop_boxes = tuple(drop_boxes)
+        self._rung_at: dict[str, int] = {}
         self._watcher: asyncio.Task[None] | None = None
         self._ended = asyncio.Event()
 
@@ -75,14 +76,25 @@ class Wakeups:
                     debounce=DEBOUNCE_MS,
                     stop_event=self._ended,
                     recursive=False,
+                    yield_on_timeout=True,
                 )
                 self._hints.give_all()
                 async for batch in changes:
-                    paths = {path for _, path in batch}
-                    rung = {id_of_name(path[len(bells) :]) for path in paths if path.startswith(bells)}
-                    self._hints.give({stream for stream in rung if stream})
-                    if dropped := {path for path in paths if not path.startswith(bells)}:
+                    # It forgets a change that comes while it hands over others or ends its wait: the bells know.
+                    self._hints.give(self._rung())
+                    if dropped := {path for _, path in batch if not path.startswith(bells)}:
                         self._dropped(dropped)
             except Exception as error:  # noqa: BLE001 - a file name that is no text ends the watcher, and not the work
                 _log.warning("wake-ups interrupted, polling goes on", error=str(error))
                 await asyncio.sleep(_RETRY_SECONDS)
+
+    def _rung(self) -> set[str]:
+        """Return the streams whose bells have rung since the last look."""
+        seen: dict[str, int] = {}
+        with os.scandir(self._layout.wake) as bells:
+            for bell in bells:
+                with contextlib.suppress(FileNotFoundError):
+                    seen[bell.name] = bell.stat().st_mtime_ns
+        rung = {id_of_name(name) for name, at in seen.items() if self._rung_at.get(name) != at}
+        self._rung_at = seen
+        return {stream for stream in rung if stream}

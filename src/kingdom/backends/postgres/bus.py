@@ -1,5 +1,6 @@
 """The Bus on PostgreSQL."""
 
+import asyncio
 import threading
 import time
 from collections import defaultdict
@@ -19,7 +20,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from kingdom.backends.postgres.faults import translated
 from kingdom.backends.postgres.pace import Pace
-from kingdom.backends.postgres.queries import DEFAULT_SCHEMA, in_schema, load_queries
+from kingdom.backends.postgres.queries import DEFAULT_SCHEMA, load_queries
 from kingdom.backends.postgres.rows import read_deliveries
 from kingdom.backends.postgres.transaction import Connection, PostgresTransaction
 from kingdom.backends.postgres.wakeup import Wakeups
@@ -71,7 +72,7 @@ class PostgresBus(Bus):
         listen_dsn: str | None = None,
     ) -> None:
         super().__init__(topology, kinds)
-        self.dsn = make_conninfo(**{**_PATIENCE, **conninfo_to_dict(dsn)})
+        self.dsn = _patient(dsn)
         self.schema = schema
         self.queries = load_queries(schema)
         self.pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
@@ -91,13 +92,11 @@ class PostgresBus(Bus):
         self.idle_limit = idle_limit
         self._idle_limit_ms = round(idle_limit.total_seconds() * 1000)
         # Behind PgBouncer a session setting would leak into other clients' transactions.
-        limit: LiteralString = in_schema(
-            f"SET LOCAL idle_in_transaction_session_timeout = {self._idle_limit_ms:d}", schema
-        )
+        limit = f"SET LOCAL idle_in_transaction_session_timeout = {self._idle_limit_ms:d}"
         self._opening: tuple[LiteralString, ...] = ("BEGIN", limit) if through_pgbouncer else ("BEGIN",)
         self._through_pgbouncer = through_pgbouncer
         listen = listen_dsn if through_pgbouncer else dsn
-        self._wakeups = Wakeups(f"kingdom_{schema}", self._notify, listen)
+        self._wakeups = Wakeups(f"kingdom_{schema}", self._notify, listen and _patient(listen))
         self._paces: dict[str, Pace] = defaultdict(Pace)
         self._unsettled: dict[int, set[int]] = {}
         self._closed_leases: list[int] = []
@@ -124,10 +123,7 @@ class PostgresBus(Bus):
             with suppress(KingdomError), translated():
                 await self._execute("close_leases", {"closed": self._take_closed()})
         await self.pool.close()
-        with self._renewal_lock:
-            if self._renewal:
-                self._renewal.close()
-                self._renewal = None
+        await asyncio.to_thread(self._close_renewal)
 
     @asynccontextmanager
     async def transaction(self, hold: Sequence[Delivery] = ()) -> AsyncIterator[PostgresTransaction]:
@@ -233,6 +229,8 @@ class PostgresBus(Bus):
                 if not row["leases"]:
                     break
             self._reap_from = (await self._execute("lowest_lease", {"low": self._reap_from}))[0]["token"]
+        # A lease that ended without us leaves nobody to settle what is left of it.
+        self._unsettled = {token: left for token, left in self._unsettled.items() if token >= self._reap_from}
         return total
 
     async def wait(self, streams: Collection[str], at_most: timedelta) -> None:
@@ -254,6 +252,12 @@ class PostgresBus(Bus):
             for setting in () if self._through_pgbouncer else (*_SETTINGS, _RENEWAL_PATIENCE):
                 self._renewal.execute(setting)
         return self._renewal
+
+    def _close_renewal(self) -> None:
+        with self._renewal_lock:
+            if self._renewal:
+                self._renewal.close()
+                self._renewal = None
 
     async def _execute(self, name: str, parameters: Mapping[str, Any]) -> list[DictRow]:
         async with self.pool.connection() as connection:
@@ -288,3 +292,7 @@ class PostgresBus(Bus):
     def _take_closed(self) -> list[int]:
         closed, self._closed_leases = self._closed_leases, []
         return closed
+
+
+def _patient(dsn: str) -> str:
+    return make_conninfo(**{**_PATIENCE, **conninfo_to_dict(dsn)})

@@ -42,7 +42,9 @@ def _meaning(error: psycopg.Error) -> KingdomError | None:
     state = error.sqlstate or ""
     primary = error.diag.message_primary or str(error)
     unreachable = not state and isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
-    if isinstance(error, _CONFLICTS):
+    # The table of a day was made while a row of that day was on its way to the rest.
+    misplaced = isinstance(error, errors.CheckViolation) and "partition constraint" in primary
+    if misplaced or isinstance(error, _CONFLICTS):
         return Conflict(f"another transaction was faster: {error}")
     if unreachable or state in _LOST_STATES or state[:2] in _LOST_CLASSES:
         return Unavailable(f"the database does not answer: {error}")

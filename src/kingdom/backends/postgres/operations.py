@@ -83,33 +83,11 @@ class PostgresOperations(Operations):
 
     async def redrive(self, positions: Sequence[int], *, actor: str) -> list[UUID]:
         """See the port."""
-        redriven = []
-        for row in await self._read("dead_by_positions", {"positions": list(positions)}):
-            data = {"event_id": str(row["event_id"]), "stream": row["stream"]}
-            # Somebody else was faster: nothing happened, so nothing is told.
-            with suppress(NotFound):
-                async with self._change("dead_letter.redriven", actor, data) as connection:
-                    await self._redrive(connection, row, actor)
-                redriven.append(row["event_id"])
-                self._bus.nudge([row["stream"]])
-        return redriven
+        return await self._each_dead(positions, "dead_letter.redriven", actor, {}, "revive")
 
     async def discard(self, positions: Sequence[int], *, reason: str, actor: str) -> list[UUID]:
         """See the port."""
-        discarded = []
-        for row in await self._read("dead_by_positions", {"positions": list(positions)}):
-            data = {"event_id": str(row["event_id"]), "stream": row["stream"], "reason": reason}
-            with suppress(NotFound):
-                async with self._change("dead_letter.discarded", actor, data) as connection:
-                    line = {"stream": row["stream"], "key": row["partition_key"]}
-                    key = (await self._run(connection, "lock_line", **line))[0] if row["ordered"] else None
-                    if not await self._run(connection, "discard", id=row["id"], reason=reason, actor=actor):
-                        raise NotFound(f"event {row['event_id']} is no dead letter any more")
-                    if key and (key["blocked_by"] == row["id"] or key["turn"] == 0):
-                        await self._open_line(connection, line)
-                discarded.append(row["event_id"])
-                self._bus.nudge([row["stream"]])
-        return discarded
+        return await self._each_dead(positions, "dead_letter.discarded", actor, {"reason": reason}, "discard")
 
     async def cancel(self, event_id: UUID, stream: str, *, actor: str) -> Literal["cancelled", "requested"]:
         """See the port."""
@@ -157,20 +135,35 @@ class PostgresOperations(Operations):
         """See the port."""
         return [Pin(**row) for row in await self._read("pins", {"seconds": _PIN_SECONDS})]
 
-    async def _redrive(self, connection: Connection, row: DictRow, actor: str) -> None:
+    async def _each_dead(
+        self, positions: Sequence[int], what: str, actor: str, details: Mapping[str, Any], query: str
+    ) -> list[UUID]:
+        """Do the same to every one of these that is still DEAD, each in a transaction of its own."""
+        changed = []
+        for row in await self._read("dead_by_positions", {"positions": list(positions)}):
+            data = {"event_id": str(row["event_id"]), "stream": row["stream"], **details}
+            line = {"stream": row["stream"], "key": row["partition_key"]}
+            # Somebody else was faster: nothing happened, so nothing is told.
+            with suppress(NotFound):
+                async with self._change(what, actor, data) as connection:
+                    key = (await self._run(connection, "lock_line", **line))[0] if row["ordered"] else None
+                    if not await self._run(connection, query, id=row["id"], actor=actor, **details):
+                        raise NotFound(f"event {row['event_id']} is no dead letter any more")
+                    if key and (key["blocked_by"] == row["id"] or key["turn"] == 0):
+                        await self._open_line(connection, line)
+                    elif key and key["blocked_by"] is None and query == "revive":
+                        await self._rewind(connection, line, row["id"])
+                changed.append(row["event_id"])
+                self._bus.nudge([row["stream"]])
+        return changed
+
+    async def _rewind(self, connection: Connection, line: Mapping[str, Any], position: int) -> None:
         """Give an event its old place back: as head where nothing runs, else right after what is in flight."""
-        line = {"stream": row["stream"], "key": row["partition_key"]}
-        key = (await self._run(connection, "lock_line", **line))[0] if row["ordered"] else None
-        if not await self._run(connection, "revive", id=row["id"], actor=actor):
-            raise NotFound(f"event {row['event_id']} is no dead letter any more")
-        if key and (key["blocked_by"] == row["id"] or key["turn"] == 0):
-            await self._open_line(connection, line)
-        elif key and key["blocked_by"] is None:
-            front = await self._run(connection, "line_front", **line)
-            if front[0]["id"] == row["id"] and await self._run(connection, "demote_head", **line):
-                await self._run(connection, "promote", id=row["id"])
-            # A run that is in flight, or claimed just now, may pass its place: whoever settles it looks back.
-            await self._run(connection, "rewind", id=row["id"], **line)
+        front = await self._run(connection, "line_front", **line)
+        if front[0]["id"] == position and await self._run(connection, "demote_head", **line):
+            await self._run(connection, "promote", id=position)
+        # A run that is in flight, or claimed just now, may pass its place: whoever settles it looks back.
+        await self._run(connection, "rewind", id=position, **line)
 
     async def _open_line(self, connection: Connection, line: Mapping[str, Any]) -> None:
         """Let the first open event of a key that nobody is working on become its head."""

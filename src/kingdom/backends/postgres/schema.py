@@ -4,12 +4,16 @@ import hashlib
 from dataclasses import dataclass
 from importlib.resources import files
 
+import structlog
 from psycopg import AsyncConnection, sql
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import dict_row
 
 from kingdom.backends.postgres.faults import translated
-from kingdom.backends.postgres.queries import DEFAULT_SCHEMA, in_schema
+from kingdom.backends.postgres.queries import DEFAULT_SCHEMA, in_schema, load_queries
 from kingdom.errors import Misconfigured
+
+_log = structlog.get_logger(__name__)
 
 # Any constant will do, as long as it never changes: "kingdom" in ASCII.
 _LOCK = 0x6B696E67646F6D
@@ -50,14 +54,20 @@ async def pending_migrations(dsn: str, schema: str = DEFAULT_SCHEMA) -> list[Mig
 
 
 async def migrate(dsn: str, schema: str = DEFAULT_SCHEMA) -> list[Migration]:
-    """Bring a schema up to this version; returns what was applied. Safe to run from many places at once."""
+    """Bring a schema up to this version; returns what was applied. Safe to run from many places at once.
+
+    Entries of the log that a dump brought from a server that had counted further are shown to readers again.
+    """
     with translated():
         async with await _connect(dsn) as connection:
-            return [migration for migration in all_migrations() if await _apply(connection, schema, migration)]
+            applied = [migration for migration in all_migrations() if await _apply(connection, schema, migration)]
+            await _adopt_log(connection, schema)
+            return applied
 
 
 async def _connect(dsn: str) -> AsyncConnection:
-    return await AsyncConnection.connect(dsn, autocommit=True, connect_timeout=_CONNECT_SECONDS, prepare_threshold=None)
+    patience = conninfo_to_dict(dsn).get("connect_timeout", _CONNECT_SECONDS)
+    return await AsyncConnection.connect(dsn, autocommit=True, connect_timeout=patience, prepare_threshold=None)
 
 
 async def _apply(connection: AsyncConnection, schema: str, migration: Migration) -> bool:
@@ -85,6 +95,14 @@ async def _apply(connection: AsyncConnection, schema: str, migration: Migration)
                 (migration.number, migration.name, migration.checksum),
             )
     return checksum is None
+
+
+async def _adopt_log(connection: AsyncConnection, schema: str) -> None:
+    async with connection.transaction():
+        await connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+        cursor = await connection.execute(load_queries(schema)["adopt_log"])
+    if cursor.rowcount:
+        _log.warning("the log of another server is shown again", entries=cursor.rowcount)
 
 
 async def _applied(connection: AsyncConnection, schema: str) -> dict[int, str]:

@@ -200,15 +200,9 @@ class PostgresTransaction(Transaction):
             case Retry(after, code, message):
                 name = "again"
                 parameters |= {"undo": 0, "until": None, "after": after, "code": code, "message": message}
-            case Defer(until, reason):
+            case Defer(until, reason, after):
                 name = "again"
-                parameters |= {
-                    "undo": 1,
-                    "until": until,
-                    "after": None,
-                    "code": "deferred",
-                    "message": reason,
-                }
+                parameters |= {"undo": 1, "until": until, "after": after, "code": "deferred", "message": reason}
             case Dead(message, code):
                 name = "dead_ordered" if settled.line else "dead"
                 parameters |= {"code": code, "message": message}

@@ -71,6 +71,6 @@ class Wakeups:
                     self._hints.give_all()
                     async for notice in connection.notifies():
                         self._hints.give([notice.payload])
-            except (psycopg.Error, OSError) as error:
+            except Exception as error:  # noqa: BLE001 - whatever it was, polling alone is no way to go on for good
                 _log.warning("wake-ups interrupted, polling goes on", error=str(error))
                 await asyncio.sleep(_RECONNECT_SECONDS)

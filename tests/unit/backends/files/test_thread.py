@@ -10,6 +10,7 @@ import pytest
 
 from kingdom.backends.files.thread import DiskThread
 from kingdom.errors import Unavailable
+from tests.patience import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -37,11 +38,11 @@ async def test_a_cancelled_caller_waits_until_its_call_has_ended(thread: DiskThr
 
     def call() -> None:
         begun.set()
-        assert let_go.wait(10)
+        assert let_go.wait(PATIENCE_SECONDS)
         ended.set()
 
     caller = asyncio.create_task(thread.run(call))
-    await asyncio.to_thread(begun.wait, 10)
+    assert await asyncio.to_thread(begun.wait, PATIENCE_SECONDS)
     caller.cancel()
     await asyncio.sleep(0)
     assert not caller.done()
@@ -65,5 +66,5 @@ def test_a_process_that_never_stops_its_thread_still_ends() -> None:
         "import asyncio; from kingdom.backends.files.thread import DiskThread;"
         "print(asyncio.run(DiskThread('left').run(lambda: 7)))"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=300)
     assert done.stdout == "7\n"

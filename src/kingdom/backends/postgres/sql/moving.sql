@@ -90,6 +90,11 @@ COPY kingdom.outbox_pause (stream, reason, actor, since) FROM STDIN;
 -- Sequence and transaction are this store's own: a cursor of the old one means nothing here.
 COPY kingdom.log (type, actor, data, at, trace_id, aggregate_type, aggregate_id, logged_at) FROM STDIN;
 
+-- name: adopt_log
+-- An entry that is seen before its transaction has begun came with a dump, from a server that had counted further. No
+-- reader has passed the number of this transaction, and the sequence keeps the order.
+UPDATE kingdom.log SET xid = pg_current_xact_id() WHERE xid >= pg_snapshot_xmax(pg_current_snapshot());
+
 -- name: rebuild_lines
 -- One row per key with open events. A head that is not the first was passed by a redriven event, which comes next.
 INSERT INTO kingdom.outbox_key (stream, partition_key, rewind)

@@ -61,7 +61,7 @@ SELECT kind, id, version, state, owner, due_at, doc FROM kingdom.record
  WHERE kind = %(kind)s AND due_at IS NOT NULL AND due_at <= %(due_by)s
    AND CASE WHEN %(state)s::text IS NOT NULL THEN state = %(state)s ELSE true END
    AND CASE WHEN %(owner)s::text IS NOT NULL THEN owner = %(owner)s ELSE true END
-   AND id > %(after)s ORDER BY due_at, id LIMIT %(limit)s::int;
+ ORDER BY due_at, id LIMIT %(limit)s::int;
 
 -- name: once
 INSERT INTO kingdom.once_key AS o (scope, key, expires_at) VALUES (%(scope)s, %(key)s, now() + %(keep)s::interval)

@@ -1,0 +1,32 @@
+"""Looking at an embedded server without starting it."""
+
+from dataclasses import dataclass
+
+from kingdom.backends.embedded.place import Place, account_of
+from kingdom.backends.embedded.programs import programs_for, refuse_unreachable
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLook:
+    """Which version a place has or would get, which process serves it, and whether somebody keeps it running."""
+
+    version: str
+    account: str
+    is_made: bool
+    pid: int | None
+    has_keeper: bool
+
+
+def look_at_server(place: Place) -> ServerLook:
+    """Look at the server of a place; raises Misconfigured where there cannot be one."""
+    place.refuse_if_not_ours()
+    programs, found = programs_for(place), account_of(place)
+    if found:
+        refuse_unreachable(place, found)
+    return ServerLook(
+        version=programs.version,
+        account=found.pw_name if found else "",
+        is_made=place.is_made,
+        pid=place.server_pid(),
+        has_keeper=place.has_keeper(),
+    )
