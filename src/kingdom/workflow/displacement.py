@@ -1,11 +1,10 @@
 """Where runs go when their host is lost or begins anew."""
 
-import msgspec
 import structlog
 
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import Query, Record
-from kingdom.errors import NotFound
+from kingdom.errors import NotFound, Unreadable
 from kingdom.workflow.hosts import find_host, known_hosts
 from kingdom.workflow.model.events import HostRunsLeft, WorkflowDisplaced
 from kingdom.workflow.model.git import Git
@@ -108,7 +107,7 @@ def _read(record: Record) -> Workflow | None:
     """Return a run; one that cannot be read must not keep the others from going on."""
     try:
         return Workflow.read(record.doc)
-    except msgspec.ValidationError as error:
+    except Unreadable as error:
         _log.warning("a run cannot be read and is left where it is", workflow=record.id, error=str(error))
         return None
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 import msgspec
 
 from kingdom.bus.port import Bus, Transaction
-from kingdom.bus.record import Query, Record
+from kingdom.bus.record import Query, Record, read_document
 from kingdom.errors import Misconfigured
 from kingdom.workflow.lookout import Lookout, Sign, boot_time
 from kingdom.workflow.model.host import Host, HostStatus, Renewal
@@ -107,13 +107,13 @@ async def lose_hosts(bus: Bus, lookout: Lookout) -> list[Host]:
 
 async def known_hosts(transaction: Transaction) -> list[Host]:
     """Return every host that is remembered."""
-    return [msgspec.convert(record.doc, Host) async for record in each(transaction, Query(kind=HOSTS.name))]
+    return [read_document(record.doc, Host) async for record in each(transaction, Query(kind=HOSTS.name))]
 
 
 async def find_host(transaction: Transaction, host_id: str) -> tuple[Record | None, Host | None]:
     """Return a host as it is stored, if it is known."""
     record = await transaction.get(HOSTS.name, host_id)
-    return record, msgspec.convert(record.doc, Host) if record else None
+    return record, read_document(record.doc, Host) if record else None
 
 
 def _is_taken(host: Host, instance: str) -> bool:
@@ -121,7 +121,7 @@ def _is_taken(host: Host, instance: str) -> bool:
 
 
 def _sign(record: Record) -> Sign:
-    return Sign(record.version, msgspec.convert(record.doc, Host).lease_seconds)
+    return Sign(record.version, read_document(record.doc, Host).lease_seconds)
 
 
 async def _outwait(bus: Bus, other: Record) -> int:
@@ -148,7 +148,7 @@ async def _put(transaction: Transaction, host: Host, record: Record | None) -> N
 
 
 async def _lose(transaction: Transaction, record: Record, *, leaves_runs: bool = True) -> Host:
-    host, said = msgspec.convert(record.doc, Host).lose()
+    host, said = read_document(record.doc, Host).lose()
     await _put(transaction, host, record)
     if leaves_runs:
         await announce(transaction, [said], aggregate="Host", key=host.id, actor=ENGINE)

@@ -3,7 +3,8 @@
 Whoever is in a transaction already hands that in, and it all happens there; with a bus it is one of its own.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -138,15 +139,12 @@ async def continue_due(bus: Bus) -> list[str]:
     query = Query(kind=WORKFLOWS.name, state=WorkflowStatus.AWAITING, due_by=utc_now())
     async with bus.transaction() as transaction:
         due = [record.id for record in await transaction.find(query)]
-    continued: list[str] = []
-    for workflow_id in due:
-        try:
-            await change(bus, partial(_continue_parked, workflow_id))
-        except Exception as error:  # noqa: BLE001 - one run must not keep the others from going on
-            _log.warning("could not go on with a parked run, trying again", workflow=workflow_id, error=str(error))
-        else:
-            continued.append(workflow_id)
-    return continued
+
+    async def go_on(workflow_id: str) -> None:
+        await change(bus, partial(_continue_parked, workflow_id))
+
+    trouble = "could not go on with a parked run, trying again"
+    return await _done_with(bus, due, go_on, trouble, others_wait=len(due) == query.limit)
 
 
 async def _continue_parked(workflow_id: str, transaction: Transaction) -> None:
@@ -163,19 +161,41 @@ async def _continue_parked(workflow_id: str, transaction: Transaction) -> None:
 async def release_due(bus: Bus) -> list[str]:
     """Release the checkouts of runs that ended long enough ago; returns their ids."""
     due: list[str] = []
-    released: list[str] = []
+    others_wait = False
     async with bus.transaction() as transaction:
         for state in sorted({*WORKFLOW.final, DELETED}):
             query = Query(kind=WORKFLOWS.name, state=state, due_by=utc_now())
-            due += [record.id for record in await transaction.find(query)]
+            found = [record.id for record in await transaction.find(query)]
+            due += found
+            others_wait = others_wait or len(found) == query.limit
+
+    async def release_left(workflow_id: str) -> None:
+        await _take(bus, workflow_id, ENGINE, operations.release_left)
+
+    return await _done_with(bus, due, release_left, "could not release the checkouts of a run", others_wait=others_wait)
+
+
+async def _done_with(
+    bus: Bus, due: list[str], act: Callable[[str], Awaitable[None]], trouble: str, *, others_wait: bool
+) -> list[str]:
+    """Act on each run that is due; returns those with which it worked, the rest makes way where others wait."""
+    done: list[str] = []
     for workflow_id in due:
         try:
-            await _take(bus, workflow_id, ENGINE, operations.release_left)
-        except Exception as error:  # noqa: BLE001 - one run must not keep the others from being released
-            _log.warning("could not release the checkouts of a run", workflow=workflow_id, error=str(error))
+            await act(workflow_id)
+        except Exception as error:  # noqa: BLE001 - one run must not keep the others from their turn
+            _log.warning(trouble, workflow=workflow_id, error=str(error))
         else:
-            released.append(workflow_id)
-    return released
+            done.append(workflow_id)
+    for workflow_id in set(due).difference(done) if others_wait else ():
+        await change(bus, partial(_to_the_end_of_the_line, workflow_id))
+    return done
+
+
+async def _to_the_end_of_the_line(workflow_id: str, transaction: Transaction) -> None:
+    record = await transaction.get(WORKFLOWS.name, workflow_id)
+    if record and record.due_at:
+        await transaction.put(replace(record, due_at=max(record.due_at, utc_now())))
 
 
 async def _take(
@@ -218,7 +238,7 @@ async def _find_host(transaction: Transaction, step: Step) -> None:
 
 def _why_no_host(workflow: Workflow) -> str:
     if workflow.placement is None:
-        return "no soldier host is up to run it: start one with `kingdom host run`"
+        return "no soldier host is up to run it: start one with `kingdom host run`, or everything with `kingdom up`"
     lost = workflow.placement.host
     return (
         f"workflow {workflow.id} belongs to host {lost}, which is lost, and no other can go on with it: start it again"

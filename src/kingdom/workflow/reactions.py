@@ -45,7 +45,7 @@ from kingdom.workflow.records import (
     save,
     save_step,
 )
-from kingdom.workflow.streams import REGISTRY, TOPOLOGY, WORKFLOW
+from kingdom.workflow.streams import REGISTRY, TOPOLOGY, WORKFLOW_STREAM
 from kingdom.workflow.verdicts import Verdict, load_verdict, save_verdict
 
 # Each takes a step of one run.
@@ -160,9 +160,9 @@ def engine() -> Application:
     """Return the engine as a worker runs it."""
     dispatcher = Dispatcher()
     for answer in ANSWERS:
-        dispatcher.reaction(EVENT_TYPES[answer], stream=WORKFLOW.name, reads=WORKFLOWS.name)(take_step)
+        dispatcher.reaction(EVENT_TYPES[answer], stream=WORKFLOW_STREAM.name, reads=WORKFLOWS.name)(take_step)
     for event, reaction in REACTIONS.items():
-        stream = WORKFLOW if event is events.WorkflowDisplaced else REGISTRY
+        stream = WORKFLOW_STREAM if event is events.WorkflowDisplaced else REGISTRY
         dispatcher.reaction(EVENT_TYPES[event], stream=stream.name)(reaction)
     return Application(TOPOLOGY, dispatcher, KINDS)
 

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
@@ -11,7 +12,7 @@ import msgspec
 from kingdom.bus.envelope import Envelope
 from kingdom.bus.log import LogEntry
 from kingdom.bus.port import Bus, Transaction
-from kingdom.bus.record import Query, Record, RecordKind
+from kingdom.bus.record import Query, Record, RecordKind, read_document
 from kingdom.errors import Conflict, NotFound
 from kingdom.workflow.model import events
 from kingdom.workflow.model.answers import AgentPetitioned, HostAnswer, QueryFailed
@@ -104,6 +105,7 @@ TOLD: frozenset[type[DomainEvent]] = frozenset(
         events.WorkStarted,
         events.WorkCompleted,
         events.WorkflowAwaiting,
+        events.WorkflowResumed,
         events.WorkflowCompleted,
         events.WorkflowFailed,
         events.WorkflowCancelled,
@@ -118,7 +120,7 @@ _HINTS = {
     WORKFLOWS.name: "`kingdom workflow list` shows those there are",
     TEMPLATES.name: "`kingdom template list` shows those there are",
     GITS.name: "`kingdom git create` makes it known",
-    MCP_SERVERS.name: "`kingdom mcp register` makes it known",
+    MCP_SERVERS.name: "`kingdom mcp create` makes it known",
 }
 
 
@@ -202,7 +204,7 @@ def log_entry(envelope: Envelope, actor: str, **more: Any) -> LogEntry:
 async def load(transaction: Transaction, kind: type[Thing], thing_id: str) -> tuple[Record, Thing]:
     """Return a template, Git or McpServer as it is stored, also one that was deleted."""
     record = await _existing(transaction, _KIND_OF[kind].name, thing_id)
-    return record, msgspec.convert(record.doc, kind)
+    return record, read_document(record.doc, kind)
 
 
 async def save(transaction: Transaction, thing: Thing, record: Record | None) -> None:
@@ -219,12 +221,10 @@ async def save(transaction: Transaction, thing: Thing, record: Record | None) ->
 
 
 async def each(transaction: Transaction, query: Query) -> AsyncIterator[Record]:
-    """Yield every record that a query matches, page by page."""
-    after = query.after
+    """Yield every record that a query matches, page by page, by id."""
+    after = query.after or ""
     while True:
-        page = await transaction.find(
-            Query(kind=query.kind, state=query.state, owner=query.owner, after=after, limit=_PAGE)
-        )
+        page = await transaction.find(replace(query, after=after, limit=_PAGE))
         for record in page:
             yield record
         if len(page) < _PAGE:

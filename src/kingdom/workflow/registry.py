@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from kingdom.bus.port import Bus, Transaction
-from kingdom.bus.record import Query, Record, RecordKind
+from kingdom.bus.record import LeaveOut, Query, Record, RecordKind, hide, readable
 from kingdom.errors import IllegalTransition, Misconfigured
 from kingdom.workflow.model.events import DomainEvent
 from kingdom.workflow.model.git import Git
@@ -59,9 +59,9 @@ async def delete_git(bus: Bus, git_id: str, *, actor: str) -> Git:
     return await _delete(bus, deletion, git_id, actor)
 
 
-async def list_gits(bus: Bus) -> list[Git]:
+async def list_gits(bus: Bus, leave_out: LeaveOut = hide) -> list[Git]:
     """Return every repository that is known."""
-    return await list_things(bus, GITS, Git)
+    return await list_things(bus, GITS, Git, leave_out)
 
 
 async def show_git(bus: Bus, git_id: str) -> tuple[Git, Users]:
@@ -91,9 +91,9 @@ async def unregister_mcp_server(bus: Bus, server_id: str, *, actor: str) -> McpS
     return await _delete(bus, deletion, server_id, actor)
 
 
-async def list_mcp_servers(bus: Bus) -> list[McpServer]:
+async def list_mcp_servers(bus: Bus, leave_out: LeaveOut = hide) -> list[McpServer]:
     """Return every MCP server that is known."""
-    return await list_things(bus, MCP_SERVERS, McpServer)
+    return await list_things(bus, MCP_SERVERS, McpServer, leave_out)
 
 
 async def show_mcp_server(bus: Bus, server_id: str) -> tuple[McpServer, Users]:
@@ -127,11 +127,11 @@ async def free_place(
     return record
 
 
-async def list_things(bus: Bus, kind: RecordKind, of: type[Thing]) -> list[Thing]:
-    """Return all of one kind that are not deleted."""
+async def list_things(bus: Bus, kind: RecordKind, of: type[Thing], leave_out: LeaveOut) -> list[Thing]:
+    """Return all of one kind that are not deleted and can be read."""
     async with bus.transaction() as transaction:
         found = [record async for record in each(transaction, Query(kind=kind.name))]
-    return [msgspec.convert(record.doc, of) for record in found if record.state != DELETED]
+    return list(readable((record for record in found if record.state != DELETED), of, leave_out))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

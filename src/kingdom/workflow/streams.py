@@ -9,7 +9,7 @@ from kingdom.workflow.model.catalogue import EVENT_TYPES
 
 _RETRY = RetryPolicy(cap=timedelta(seconds=60))
 # All that is said of a run, in its order: the key is the run's id.
-WORKFLOW = Stream(
+WORKFLOW_STREAM = Stream(
     name="workflow",
     ordered=True,
     retry=_RETRY,
@@ -35,10 +35,10 @@ REGISTRY = Stream(
     ),
 )
 # What a host shall do, in the order of each run; a command that no code understands shall not hold up a stop.
-COMMANDS = Stream(name="soldier.{host}", ordered=True, retry=_RETRY)
+COMMAND_STREAM = Stream(name="soldier.{host}", ordered=True, retry=_RETRY)
 CONTROL = Stream(name="soldier.{host}.control", ordered=True, retry=_RETRY)
 # What whoever asked for a run is told of it, in the order of each run.
-TOLD = Stream(name="run.{asker}", ordered=True, retry=_RETRY)
+TOLD_STREAM = Stream(name="run.{asker}", ordered=True, retry=_RETRY)
 
 
 def told_stream(asker: str) -> str:
@@ -46,6 +46,6 @@ def told_stream(asker: str) -> str:
     return f"run.{asker}"
 
 
-ENGINE_STREAMS = (WORKFLOW.name, REGISTRY.name)
-STREAMS = (WORKFLOW, REGISTRY, COMMANDS, CONTROL, TOLD)
+ENGINE_STREAMS = (WORKFLOW_STREAM.name, REGISTRY.name)
+STREAMS = (WORKFLOW_STREAM, REGISTRY, COMMAND_STREAM, CONTROL, TOLD_STREAM)
 TOPOLOGY = Topology(STREAMS)

@@ -125,11 +125,6 @@ def write_template(template: WorkflowTemplate) -> str:
     return write_yaml(file)
 
 
-def template_schema() -> dict[str, Any]:
-    """Return the JSON schema of the file, for editors and other programs."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(TemplateFile)}
-
-
 def written_out(document: dict[str, Any]) -> dict[str, Any]:
     """Return what a file says without shorthand."""
     written = dict(document)

@@ -7,6 +7,7 @@ from typing import TypeVar
 import msgspec
 
 from kingdom.bus.port import Bus, Transaction
+from kingdom.bus.record import LeaveOut, hide
 from kingdom.errors import NotFound
 from kingdom.workflow.model.git import Git
 from kingdom.workflow.model.mcp import McpServer
@@ -16,7 +17,7 @@ from kingdom.workflow.records import ACTIVE, GITS, MCP_SERVERS, TEMPLATES, annou
 from kingdom.workflow.registry import free_place, list_things
 
 Known = TypeVar("Known", Git, McpServer)
-_HINTS = {Git: (GITS, "kingdom git create"), McpServer: (MCP_SERVERS, "kingdom mcp register")}
+_HINTS = {Git: (GITS, "kingdom git create"), McpServer: (MCP_SERVERS, "kingdom mcp create")}
 _AGGREGATE = "WorkflowTemplate"
 _ID_LENGTH_MAX = 60
 
@@ -68,9 +69,9 @@ async def delete_template(bus: Bus, template_id: str, *, actor: str) -> Workflow
     return await change(bus, act)
 
 
-async def list_templates(bus: Bus) -> list[WorkflowTemplate]:
+async def list_templates(bus: Bus, leave_out: LeaveOut = hide) -> list[WorkflowTemplate]:
     """Return every template that can be used."""
-    return await list_things(bus, TEMPLATES, WorkflowTemplate)
+    return await list_things(bus, TEMPLATES, WorkflowTemplate, leave_out)
 
 
 async def show_template(bus: Bus, template_id: str) -> WorkflowTemplate:

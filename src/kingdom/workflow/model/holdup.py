@@ -1,5 +1,6 @@
 """Turns that end though their agent could go on: later, with more money, or with the word of a person."""
 
+from kingdom.sentence import sentence
 from kingdom.workflow.model.answers import FailedTurn, QueryFailed
 from kingdom.workflow.model.proceed import ask_for_money, want
 from kingdom.workflow.model.step import Step
@@ -39,6 +40,7 @@ def _park(step: Step, task: Task, answer: FailedTurn) -> None:
 
 
 def _ask_a_person(step: Step, task: Task, error: str) -> None:
-    text = f"{error[:_ERROR_LENGTH_MAX]}. Shall it {GO_ON}, or {STOP}? Anything else is handed to the agent as advice."
+    cause = sentence(error[:_ERROR_LENGTH_MAX])
+    text = f"{cause} Shall it {GO_ON}, or {STOP}? Anything else is handed to the agent as advice."
     step.workflow.question = Question(task_id=task.id, text=text, choices=(GO_ON, STOP), about=About.LOOP)
     want(step, Wish.AWAIT, text)

@@ -222,7 +222,6 @@ OPERATIONS: Mapping[str, frozenset[WorkflowStatus]] = {
     "prepare": frozenset({WorkflowStatus.CREATED}),
     "start": frozenset({WorkflowStatus.CREATED, WorkflowStatus.READY}),
     "pause": frozenset({WorkflowStatus.RUNNING}),
-    "await a person": frozenset({WorkflowStatus.RUNNING}),
     "resume": frozenset({WorkflowStatus.PAUSED, WorkflowStatus.AWAITING, WorkflowStatus.FAILED}),
     "cancel": _NOT_FINAL,
     "modify": _NOT_FINAL - {WorkflowStatus.PREPARING, WorkflowStatus.RESUMING},
@@ -231,10 +230,9 @@ OPERATIONS: Mapping[str, frozenset[WorkflowStatus]] = {
         {WorkflowStatus.CREATED, WorkflowStatus.COMPLETED, WorkflowStatus.FAILED, WorkflowStatus.CANCELLED}
     ),
 }
-# What only the engine asks.
-_INTERNAL = frozenset({"place", "await a person"})
 
 
 def allowed_operations(status: WorkflowStatus) -> list[str]:
     """Return what a person may ask of a Workflow in this state."""
-    return [operation for operation, states in OPERATIONS.items() if status in states and operation not in _INTERNAL]
+    # Only the engine places.
+    return [operation for operation, states in OPERATIONS.items() if status in states and operation != "place"]

@@ -74,11 +74,6 @@ def pause(step: Step) -> None:
     _stop(step, "pause", Wish.PAUSE, "somebody paused it")
 
 
-def await_person(step: Step, reason: str) -> None:
-    """Let the run rest until a person has decided."""
-    _stop(step, "await a person", Wish.AWAIT, reason)
-
-
 def cancel(step: Step, reason: str = "somebody cancelled it") -> None:
     """Give the run up as soon as its host confirms that nothing runs; asking twice changes nothing."""
     _stop(step, "cancel", Wish.CANCEL, reason)

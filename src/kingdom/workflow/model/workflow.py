@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from kingdom.bus.record import read_document
 from kingdom.errors import IllegalTransition, NotFound
 from kingdom.workflow.model.checkpoint import Checkpoint
 from kingdom.workflow.model.events import WorkflowTemplateCreated
@@ -169,8 +170,8 @@ class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
 
     @classmethod
     def read(cls, document: Mapping[str, Any]) -> "Workflow":
-        """Return the Workflow that a stored document describes."""
-        return msgspec.convert(document, cls)
+        """Return the Workflow that a stored document describes; raises Unreadable."""
+        return read_document(document, cls)
 
     def document(self) -> dict[str, Any]:
         """Return the JSON document to store."""

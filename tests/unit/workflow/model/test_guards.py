@@ -12,7 +12,6 @@ from kingdom.workflow.model.modify import Modification, modify
 from kingdom.workflow.model.operations import (
     Auto,
     Continue,
-    await_person,
     cancel,
     delete,
     pause,
@@ -23,6 +22,7 @@ from kingdom.workflow.model.operations import (
 )
 from kingdom.workflow.model.placement import place
 from kingdom.workflow.model.workflow import Placement
+from tests.unit.workflow.model.host import ask
 from tests.unit.workflow.model.scene import Run, started
 
 
@@ -53,7 +53,7 @@ def paused() -> Run:
 
 def awaiting() -> Run:
     run = running()
-    run.do(await_person, "which one?")
+    run.hear(ask(run.take(commands.SendQuery)))
     run.succeed(commands.StopAgent)
     return run
 
@@ -99,7 +99,6 @@ ASK: Mapping[str, tuple[Any, ...]] = {
     "prepare": (prepare,),
     "start": (start,),
     "pause": (pause,),
-    "await a person": (await_person, "which one?"),
     "resume": (resume, Continue()),
     "cancel": (cancel,),
     "modify": (modify, Modification(mcp_server_refs=())),
@@ -111,7 +110,6 @@ ALLOWED = {
     "prepare": "CREATED",
     "start": "CREATED READY",
     "pause": "RUNNING",
-    "await a person": "RUNNING",
     "resume": "PAUSED AWAITING FAILED",
     "cancel": "CREATED PREPARING READY RUNNING PAUSED AWAITING RESUMING FAILED",
     "place": "CREATED PREPARING READY RUNNING PAUSED AWAITING RESUMING FAILED",
@@ -137,7 +135,7 @@ def test_an_operation_is_allowed_exactly_in_its_states(operation: str, status: W
     with pytest.raises(IllegalTransition, match=f"workflow wf-1 is {status}: cannot {operation} it") as refusal:
         run.do(*ASK[operation])
     assert run.workflow.document() == before
-    asked_by_people = ALLOWED.keys() - {"place", "await a person"}
+    asked_by_people = ALLOWED.keys() - {"place"}
     assert refusal.value.allowed == tuple(sorted(name for name in asked_by_people if status in ALLOWED[name].split()))
 
 

@@ -17,13 +17,12 @@ from kingdom.workflow.model.operations import (
     Continue,
     FromBase,
     FromCheckpoint,
-    await_person,
     cancel,
     pause,
     resume,
     start,
 )
-from tests.unit.workflow.model.host import agent_of, fail, reconciled, succeed
+from tests.unit.workflow.model.host import agent_of, ask, fail, reconciled, succeed
 from tests.unit.workflow.model.scene import Run, started, task, template, work
 
 
@@ -266,16 +265,20 @@ def test_a_gate_that_was_passed_asks_again_after_its_work_was_done_again() -> No
 
 def test_the_reply_to_a_question_goes_along_with_the_continued_query_until_that_is_rolled_back() -> None:
     run = querying()
-    run.do(await_person, "blue or green?")
+    run.hear(ask(run.take(commands.SendQuery), "blue or green?"))
     run.succeed(commands.StopAgent)
-    run.take(commands.SendQuery)
     assert (run.workflow.status, run.workflow.reason) == (WorkflowStatus.AWAITING, "blue or green?")
     run.do(resume, Continue(reply="green"))
     run.succeed(commands.StartAgent)
-    asked = run.take(commands.SendQuery)
-    run.hear(reconciled(asked, answers.Finding.UNFINISHED))
     sent = run.take(commands.SendQuery)
     assert (sent.continues, sent.reply) == (True, "green")
+    run.do(pause)
+    run.succeed(commands.StopAgent)
+    run.do(resume, Continue())
+    run.succeed(commands.StartAgent)
+    run.hear(reconciled(run.take(commands.SendQuery), answers.Finding.UNFINISHED))
+    again = run.take(commands.SendQuery)
+    assert (again.continues, again.reply) == (True, "green")
     run.do(pause)
     run.succeed(commands.StopAgent)
     run.do(resume, FromBase())

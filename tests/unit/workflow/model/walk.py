@@ -14,7 +14,6 @@ from kingdom.workflow.model.operations import (
     Continue,
     FromBase,
     FromCheckpoint,
-    await_person,
     cancel,
     pause,
     prepare,
@@ -137,7 +136,7 @@ class Walk:
 
     def operate(self) -> None:
         often = [self._start, self._resume, self._resume, self._modify]
-        seldom = [self._start, self._prepare, self._pause, self._await, self._resume, self._cancel, self._modify]
+        seldom = [self._start, self._prepare, self._pause, self._resume, self._cancel, self._modify]
         operation = self.choose([*often, *seldom, self._place, self._release])
         before = self.run.workflow.document()
         try:
@@ -166,9 +165,6 @@ class Walk:
 
     def _pause(self) -> None:
         self.run.do(pause)
-
-    def _await(self) -> None:
-        self.run.do(await_person, "which one?")
 
     def _cancel(self) -> None:
         # Seldom, since it ends the walk.
