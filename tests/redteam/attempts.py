@@ -53,7 +53,12 @@ ATTEMPTS = [
         only_sandbox=True,
         quick="read_a_file_of_the_house",
     ),
-    *_by(_MOUNTS, "read_the_memory_of_the_machine", "go_through_the_root_of_another_process"),
+    *_by(
+        _MOUNTS,
+        "read_the_memory_of_the_machine",
+        "go_through_the_root_of_another_process",
+        "read_the_passwords_of_registries",
+    ),
     *_by("nothing but three pipes is handed on", "use_a_file_that_was_left_open"),
     *_by(
         _READ_ONLY,
@@ -91,7 +96,6 @@ ATTEMPTS = [
         "become_root",
         "become_root_in_a_world_of_its_own",
         "lift_its_limits",
-        "listen_to_the_wire",
         quick="become_root_in_a_world_of_its_own",
     ),
     *_by(
@@ -101,7 +105,15 @@ ATTEMPTS = [
         only_sandbox=True,
         quick="make_a_program_that_runs_as_its_owner",
     ),
-    *_by(_CALLS, "read_the_keyring_of_the_user", "load_a_program_into_the_kernel", "count_what_the_machine_does"),
+    *_by(
+        _CALLS,
+        "read_the_keyring_of_the_user",
+        "load_a_program_into_the_kernel",
+        "count_what_the_machine_does",
+        "make_calls_that_no_filter_sees",
+        "listen_to_the_wire",
+        "speak_to_virtual_machines",
+    ),
     *_by(
         _PID,
         "see_a_process_of_the_house",

@@ -133,6 +133,11 @@ def make_such_a_program_at_once(target: dict[str, str]) -> str:
     return oct(mode)
 
 
+def read_the_passwords_of_registries(target: dict[str, str]) -> str:
+    del target
+    return next(each for each in (Path("/etc/npmrc"), Path("/etc/maven/settings.xml")) if each.exists()).read_text()
+
+
 def change_a_report(target: dict[str, str]) -> str:
     report = Path(target["reports"], "report.md")
     report.write_text("All is well.\n")

@@ -11,7 +11,10 @@ from pathlib import Path
 _LIBRARY = ctypes.CDLL(None, use_errno=True)
 _NEW_USER, _NEW_NET = 0x10000000, 0x40000000
 _ATTACH, _GET_KEYRING, _USER_KEYRING = 16, 0, -4
-_CALLS = {"x86_64": {"keyctl": 250, "bpf": 321, "perf": 298}, "aarch64": {"keyctl": 219, "bpf": 280, "perf": 241}}
+_CALLS = {
+    "x86_64": {"keyctl": 250, "bpf": 321, "perf": 298, "ring": 425},
+    "aarch64": {"keyctl": 219, "bpf": 280, "perf": 241, "ring": 425},
+}
 
 
 def see_a_process_of_the_house(target: dict[str, str]) -> str:
@@ -151,6 +154,11 @@ def count_what_the_machine_does(target: dict[str, str]) -> str:
     attributes = ctypes.create_string_buffer(128)
     ctypes.memmove(attributes, (ctypes.c_uint32 * 2)(1, 128), 8)
     return f"counter {_call('perf', attributes, -1, 0, -1, 0)}"
+
+
+def make_calls_that_no_filter_sees(target: dict[str, str]) -> str:
+    del target
+    return f"ring {_call('ring', 4, ctypes.create_string_buffer(120))}"
 
 
 def have_the_kernel_run_a_program(target: dict[str, str]) -> str:

@@ -1,11 +1,11 @@
 """What an agent is to Kingdom: something that is started, given prompts one after the other, and ended."""
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
@@ -15,6 +15,9 @@ from kingdom.soldiers.sandbox.sandbox import Sandbox
 from kingdom.soldiers.voice.voice import Voice
 from kingdom.workflow.model.answers import Finding
 from kingdom.workflow.model.mcp import McpServer
+
+# Why a turn failed that somebody ended.
+INTERRUPTED = "the turn was interrupted"
 
 
 class TurnFailed(ProgramFailed):
@@ -188,12 +191,32 @@ class Agent(ABC):
         """Wait until the agent is gone and return why; this never raises."""
 
 
+A = TypeVar("A", bound=Agent)
+
+
+async def once_up(agent: A, comes_up: Awaitable[None]) -> A:
+    """Return an agent once it has come up; one that does not is stopped."""
+    try:
+        await comes_up
+    except BaseException:
+        await agent.stop(timedelta())
+        raise
+    return agent
+
+
 class AgentClient(ABC):
     """A way to run one kind of agent."""
 
     name: ClassVar[str]
     # Whether agents are processes of their own: they can be killed, and their tools with them.
     has_process: ClassVar[bool]
+
+    def program(self, path: str) -> Path | None:  # noqa: ARG002 - for those who look for one
+        """Return the program that is started, found on a PATH or else; None where it is a part of Kingdom.
+
+        Raises Misconfigured where there is none.
+        """
+        return None
 
     @abstractmethod
     async def start(self, launch: Launch) -> Agent:

@@ -53,6 +53,7 @@ async def brief(
     servers: tuple[McpServer, ...] = ()
     if isinstance(command, commands.StartAgent):
         reports = {path: await _report(transaction, path) for path in command.reports}
+    if isinstance(command, commands.StartAgent | commands.VerifyWork):
         refs = workflow.mcp_server_refs_of(work.definition) if work else ()
         servers = tuple([await _server(transaction, ref, workflow.id) for ref in refs])
     return Briefing(

@@ -16,7 +16,7 @@ from kingdom.soldiers.git import LOCAL_TRIES, finish, retried
 from kingdom.soldiers.nested import gathered, repositories_in, stage
 from kingdom.soldiers.removal import remove_tree
 from kingdom.soldiers.repository import Repository, read_own
-from kingdom.soldiers.whole import write_whole
+from kingdom.whole_file import write_whole
 
 T = TypeVar("T")
 

@@ -1,11 +1,12 @@
 """What a host is doing: one task per accepted command, and how agents are ended for good."""
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
+from weakref import WeakValueDictionary
 
 import structlog
 
@@ -20,7 +21,7 @@ from kingdom.soldiers.errands import ERRANDS, GRACE
 from kingdom.soldiers.folders import Folders
 from kingdom.soldiers.quarters import Quarters
 from kingdom.soldiers.reporter import Reporter, Statement
-from kingdom.soldiers.trees import Trees
+from kingdom.soldiers.trees import Tree, Trees
 from kingdom.workflow.model import answers, commands
 from kingdom.workflow.model.commands import Command
 
@@ -70,7 +71,8 @@ class Duty:
         )
         self._doing: dict[str, _Doing] = {}
         self._stops: dict[str, _Stop] = {}
-        self._turns: dict[str, asyncio.Lock] = {}
+        # A lock stays for as long as somebody holds it or waits for it.
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._open = True
 
     @property
@@ -109,6 +111,22 @@ class Duty:
         """Take commands again, after the end of all."""
         self._open = True
 
+    async def clear(self, workflow_id: str, left_of: Callable[[str], Awaitable[Sequence[Tree] | None]]) -> None:
+        """Remove all that is here of a run and the checkouts that are `left_of` it; None, or work on it, keeps all."""
+        async with self._turn(workflow_id):
+            trees = await left_of(workflow_id)
+            if trees is None or self._is_at(workflow_id):
+                return
+            for tree in trees:
+                await self._tools.trees.release(tree, f"{workflow_id}/left")
+            if not self._is_at(workflow_id):
+                self._forget_run(workflow_id)
+                await self._tools.folders.remove_run(workflow_id)
+
+    def _is_at(self, workflow_id: str) -> bool:
+        doing = any(doing.command.workflow_id == workflow_id for doing in self._doing.values())
+        return doing or bool(self._agents.of(workflow_id))
+
     async def end_all(self) -> None:
         """End every agent and every command at once; nothing is said about them, and nothing begins any more."""
         self._open = False
@@ -123,23 +141,16 @@ class Duty:
             elif self._is_overtaken(command):
                 statement = Statement(workflow_id=command.workflow_id, closes=(briefing.accepted,))
             else:
-                async with self._in_turn(command):
+                self._forget_stops(briefing)
+                async with nullcontext() if isinstance(command, _WITH_AGENT) else self._turn(command.workflow_id):
                     statement = await ERRANDS[type(command)](self._tools, briefing)
         except Exception as error:  # noqa: BLE001 - whatever it was, the run shall fail with it, not hang
             statement = _failed(briefing, error)
         self._reporter.say(statement)
 
-    @asynccontextmanager
-    async def _in_turn(self, command: Command) -> AsyncIterator[None]:
-        """Let what changes the checkouts of one run happen one after another."""
-        if isinstance(command, _WITH_AGENT):
-            yield
-            return
-        turn = self._turns.setdefault(command.workflow_id, asyncio.Lock())
-        async with turn:
-            yield
-        if not turn.locked():
-            self._turns.pop(command.workflow_id, None)
+    def _turn(self, workflow_id: str) -> asyncio.Lock:
+        """Return what lets all that changes the checkouts of one run happen one after another."""
+        return self._turns.setdefault(workflow_id, asyncio.Lock())
 
     async def _end_earlier_placement(self, command: Command) -> None:
         """End what an earlier placement of the run left here."""
@@ -157,10 +168,18 @@ class Duty:
     def _is_overtaken(self, command: Command) -> bool:
         """Tell whether the agent that a command needs was ended before the command could begin."""
         stop = self._stops.get(getattr(command, "work_id", ""))
-        if isinstance(command, commands.TakeCheckpoint):
-            # The last command of a Work: nothing of it can be overtaken any more.
-            self._stops.pop(command.work_id, None)
         return stop is not None and _is_about(command, stop)
+
+    def _forget_stops(self, briefing: Briefing[Any]) -> None:
+        """Forget what can overtake nothing any more: a later agent, or the end of a Work or run, is under way."""
+        command = briefing.command
+        if isinstance(command, commands.StartAgent | commands.TakeCheckpoint):
+            self._stops.pop(command.work_id, None)
+        elif briefing.ended:
+            self._forget_run(command.workflow_id)
+
+    def _forget_run(self, workflow_id: str) -> None:
+        self._stops = {work: stop for work, stop in self._stops.items() if stop.workflow_id != workflow_id}
 
     async def _end_agent(self, briefing: Briefing[_Stop]) -> Statement:
         """End the agent of a Work and all that is done with it, and say so once nothing of it runs."""

@@ -5,25 +5,27 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from kingdom.errors import ProgramFailed
+from kingdom.sentence import with_reason
 from kingdom.soldiers import work_space
-from kingdom.soldiers.agent import (
-    Launch,
-)
+from kingdom.soldiers.agent import Launch
 from kingdom.soldiers.answering import ERROR_MAX, Tools, answer, said_of
 from kingdom.soldiers.briefing import Briefing
 from kingdom.soldiers.process import described, run_program
 from kingdom.soldiers.quarters import Lodging
 from kingdom.soldiers.queries import generate_report, send_query
+from kingdom.soldiers.redaction import secrets_in
 from kingdom.soldiers.reporter import Statement
 from kingdom.soldiers.result import read_result
 from kingdom.soldiers.trees import Tree
 from kingdom.soldiers.voice.calls import GUIDE
 from kingdom.workflow.model import answers, commands
+from kingdom.workflow.model.work import session_of, soldier_of
 
 VERIFY_LIMIT = timedelta(minutes=10)
 # An agent that is to end may finish its turn for so long.
@@ -66,17 +68,22 @@ async def verify_work(tools: Tools, briefing: Briefing[commands.VerifyWork]) -> 
     space = tools.folders.space(briefing.general, (work and work.work_space_id) or "")
     # What the checks run was written by the agent.
     lodging = _lodging(tools, briefing, space, briefing.some_trees(*command.work_tree_ids))
+    seconds = work and work.definition.timeout_seconds
     for check in command.commands:
-        finished = await run_program(
-            ["/bin/sh", "-c", check],
-            cwd=space,
-            environment=lodging.environment_inside(),
-            timeout=VERIFY_LIMIT,
-            sandbox=lodging.sandbox(),
-        )
+        try:
+            finished = await run_program(
+                ["/bin/sh", "-c", check],
+                cwd=space,
+                environment=lodging.environment_inside(),
+                timeout=timedelta(seconds=seconds) if seconds else VERIFY_LIMIT,
+                sandbox=lodging.sandbox(),
+            )
+        except ProgramFailed as error:
+            reason = lodging.redaction.text(str(error))
+            raise ProgramFailed(f"`{check}` failed: {reason} (`timeoutSeconds` of a Work is its limit)") from error
         if finished.code:
             output = lodging.redaction.text(finished.output)[-ERROR_MAX:]
-            raise ProgramFailed(f"`{check}` failed ({described(finished.code)}): {output}")
+            raise ProgramFailed(with_reason(f"`{check}` failed ({described(finished.code)})", output))
     return said_of(briefing, answer(command, answers.WorkVerified, result=lodging.redaction.value(read_result(space))))
 
 
@@ -100,7 +107,7 @@ async def roll_back(tools: Tools, briefing: Briefing[commands.RollBack]) -> Stat
     rescue = f"{command.workflow_id}/{command.attempt}"
     refs = await tools.trees.roll_back(trees, command.commits, command.to_base, rescue)
     for space in command.work_space_ids:
-        work_space.remove(tools.folders.space(briefing.general, space))
+        await asyncio.to_thread(work_space.remove, tools.folders.space(briefing.general, space))
     return said_of(briefing, answer(command, answers.RolledBack, rescue_refs=refs))
 
 
@@ -109,8 +116,8 @@ async def release_work_tree(tools: Tools, briefing: Briefing[commands.ReleaseWor
     command = briefing.command
     for tree in briefing.trees.values():
         await tools.trees.release(tree, f"{command.workflow_id}/release-{command.attempt}")
-    if briefing.ended and not tools.folders.has_trees(command.workflow_id):
-        await asyncio.to_thread(tools.folders.remove_run, command.workflow_id)
+    if briefing.ended:
+        await tools.folders.remove_run(command.workflow_id)
     return said_of(briefing, answer(command, answers.WorkTreeReleased))
 
 
@@ -127,8 +134,9 @@ ERRANDS: Mapping[type[commands.Command], Callable[[Tools, Any], Awaitable[Statem
 
 
 def _lodging(tools: Tools, briefing: Briefing[Any], space: Path, trees: Sequence[Tree]) -> Lodging:
+    given = {secret for server in briefing.mcp_servers for secret in secrets_in(server.env)}
     return Lodging(
-        quarters=tools.quarters,
+        quarters=replace(tools.quarters, redaction=tools.quarters.redaction.knowing(given)),
         folders=tools.folders,
         trees=tools.trees,
         workflow_id=briefing.command.workflow_id,
@@ -143,8 +151,8 @@ async def _launch(
 ) -> Launch:
     """Return how the agent of a Work is started; a session is named by its soldier and the agent's own name for it."""
     command = briefing.command
-    soldier_id, _, token = (command.session or "").partition("/")
-    soldier_id = soldier_id or f"soldier-{int(time.time())}-{secrets.randbelow(10**6):06d}"
+    token = command.session or ""
+    soldier_id = soldier_of(token) or f"soldier-{int(time.time())}-{secrets.randbelow(10**6):06d}"
     voice = lodging.voice(tools.bus)
     gate = await lodging.open_gate(soldier_id, voice, stack)
     known = (GUIDE if voice else "", briefing.work.definition.instructions if briefing.work else "")
@@ -152,7 +160,7 @@ async def _launch(
         soldier_id=soldier_id,
         work_space=lodging.space,
         model=command.model,
-        session=token or None,
+        session=session_of(token) or None,
         transcript=tools.folders.transcript(soldier_id),
         errors=tools.folders.errors(soldier_id),
         environment=lodging.environment_inside(),

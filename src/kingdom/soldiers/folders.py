@@ -1,5 +1,6 @@
 """Where a host keeps what it works with: one folder per run, the clones of repositories beside them."""
 
+import asyncio
 import secrets
 from contextlib import suppress
 from pathlib import Path
@@ -45,16 +46,18 @@ class Folders:
         """Return the folder of a run."""
         return self.runs / workflow_id
 
-    def has_trees(self, workflow_id: str) -> bool:
-        """Tell whether a checkout of a run is here."""
-        trees = self.run(workflow_id) / "trees"
-        return trees.is_dir() and any(trees.iterdir())
-
-    def remove_run(self, workflow_id: str) -> None:
-        """Remove the folder of a run that has ended and has no checkout any more; its reports are in the store."""
-        for folder in (self.run(workflow_id), *self.spaces.glob(f"*/{workflow_id}-w*-space*")):
-            with suppress(OSError):
-                remove_tree(folder)
+    async def remove_run(self, workflow_id: str) -> None:
+        """Remove all that is here of a run, unless it has a checkout still; its reports are in the store."""
+        run = self.run(workflow_id)
+        with suppress(OSError):
+            if any((run / "trees").glob("*")):
+                return
+            for space in self.spaces.glob(f"*/{workflow_id}-w*-space*"):
+                space.chmod(0o700)
+                space.rename(run / space.name)
+            # At once, so that what begins now begins anew; the rest of it is later found as a run that nobody knows.
+            aside = run.rename(run.with_name(f"{workflow_id.partition('.')[0]}.{secrets.token_hex(4)}"))
+            await asyncio.to_thread(remove_tree, aside)
 
     def tree(self, workflow_id: str, tree_id: str) -> Path:
         """Return the folder of a checkout."""

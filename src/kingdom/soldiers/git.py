@@ -13,19 +13,18 @@ from tempfile import TemporaryFile
 from typing import Any, TypeVar
 
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers.process_table import has_members
+from kingdom.soldiers.process_table import end_group
 
 T = TypeVar("T")
 
 # What goes over a network: clone, fetch, push.
 REMOTE_TRIES = 3
 REMOTE_PAUSE = timedelta(seconds=2)
-REMOTE_LIMIT = timedelta(minutes=5)
+REMOTE_LIMIT = timedelta(hours=1)
 # What only touches the disk: checkouts, commits, resets.
 LOCAL_TRIES = 2
-LOCAL_LIMIT = timedelta(seconds=30)
+LOCAL_LIMIT = timedelta(minutes=10)
 
-_POLL_SECONDS = 0.005
 _GRACE_SECONDS = 2.0
 _SHOWN = 2000
 _NAME, _EMAIL = "Kingdom", "kingdom@localhost"
@@ -48,6 +47,9 @@ _SETTINGS = (
     "submodule.recurse=false",
     "fetch.recurseSubmodules=false",
     "push.recurseSubmodules=no",
+    # A server that is busy says so every few seconds; one that is silent for so long is gone.
+    "http.lowSpeedLimit=1",
+    "http.lowSpeedTime=300",
 )
 
 
@@ -102,11 +104,13 @@ async def git(*arguments: str, cwd: Path, home: Path, limit: timedelta = LOCAL_L
 
 
 async def retried(act: Callable[[], Awaitable[T]], *, tries: int, pause: timedelta = timedelta()) -> T:
-    """Try again when git fails, after a pause that doubles."""
+    """Try again when git fails, after a pause that doubles; what took too long would take as long again."""
     for number in range(tries - 1):
         try:
             return await act()
-        except GitFailed:
+        except GitFailed as error:
+            if error.exit_code is None:
+                raise
             await asyncio.sleep(pause.total_seconds() * 2**number)
     return await act()
 
@@ -133,30 +137,15 @@ async def _end(starting: "asyncio.Future[Process]") -> None:
     except OSError:
         return
     if process.returncode is None:
-        _signal(process, signal.SIGTERM)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
         with suppress(TimeoutError):
             await asyncio.wait_for(process.wait(), _GRACE_SECONDS)
-    _signal(process, signal.SIGKILL)
-    await process.wait()
-    await _until_gone(process.pid)
-
-
-async def _until_gone(group: int) -> None:
-    """Wait until nothing of a killed group is left; a process may take a moment to die."""
-    with suppress(ProcessLookupError, TimeoutError):
+    # The whole group: what git has started may outlive it.
+    with suppress(TimeoutError):
         async with asyncio.timeout(_GRACE_SECONDS):
-            while True:
-                # The signal tells cheaply that nothing is there; only what is there is looked at.
-                os.killpg(group, 0)
-                if not has_members(group):
-                    return
-                await asyncio.sleep(_POLL_SECONDS)
-
-
-def _signal(process: Process, number: signal.Signals) -> None:
-    """Signal the whole group: what git has started may outlive it."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, number)
+            await end_group(process.pid)
+    await process.wait()
 
 
 def _program() -> str:

@@ -13,27 +13,30 @@ import msgspec
 import structlog
 
 from kingdom.bus.dispatcher import Dispatcher
+from kingdom.bus.metrics import WorkerMetrics
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.received import Received
 from kingdom.bus.record import Query, Record
 from kingdom.bus.worker import Worker
 from kingdom.clock import utc_now
-from kingdom.errors import KingdomError, Misconfigured, NotFound, Transient
+from kingdom.errors import KingdomError, Misconfigured, NotFound, Transient, Unreadable
 from kingdom.soldiers.agent import AgentClient
-from kingdom.soldiers.briefing import brief
+from kingdom.soldiers.briefing import brief, tree_here
 from kingdom.soldiers.duty import Duty
 from kingdom.soldiers.folders import Folders
 from kingdom.soldiers.leftovers import end_leftovers
 from kingdom.soldiers.quarters import Quarters
 from kingdom.soldiers.reporter import Reporter
-from kingdom.workflow.hosts import register_host, renew_host, retire_host
+from kingdom.soldiers.trees import Tree
+from kingdom.workflow.hosts import find_host, register_host, renew_host, retire_host
 from kingdom.workflow.lookout import boot_time
 from kingdom.workflow.model.catalogue import COMMAND_TYPES
 from kingdom.workflow.model.commands import Command, ReleaseWorkTree, SendQuery
+from kingdom.workflow.model.git import Git
 from kingdom.workflow.model.host import Host, Renewal
 from kingdom.workflow.model.stale import why_stale
 from kingdom.workflow.model.workflow import Workflow
-from kingdom.workflow.records import ACCEPTED, ANSWERED, COMMANDS, TREES_KEPT, WORKFLOWS, load_workflow
+from kingdom.workflow.records import ACCEPTED, ANSWERED, COMMANDS, TREES_KEPT, WORKFLOWS, load, load_workflow
 from kingdom.workflow.records import each as each_record
 
 LEASE = timedelta(seconds=30)
@@ -44,6 +47,7 @@ _PAUSE_SECONDS = 1.0
 _GUARD_SECONDS = 0.1
 _FORGOTTEN_AT_ONCE = 500
 _LAST_WORDS_SECONDS = 5.0
+_CLEARED_EVERY_SECONDS = 3600.0
 # All that a program needs to be found and to speak; agents inherit nothing.
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
 _TYPES = {command.__name__: command for command in COMMAND_TYPES}
@@ -64,6 +68,7 @@ class SoldierHost:
         lease: timedelta = LEASE,
         environment: Mapping[str, str] = ENVIRONMENT,
         quarters: Quarters | None = None,
+        metrics: WorkerMetrics | None = None,
     ) -> None:
         self._bus = bus
         self._name = name
@@ -81,7 +86,8 @@ class SoldierHost:
             quarters=quarters,
             bus=bus,
         )
-        self._worker = Worker(bus, self._dispatcher(), [f"soldier.{name}", f"soldier.{name}.control"], name=name)
+        streams = [f"soldier.{name}", f"soldier.{name}.control"]
+        self._worker = Worker(bus, self._dispatcher(), streams, name=name, metrics=metrics)
         self._host: Host | None = None
         self._safe_until = 0.0
         self._unknown: set[str] = set()
@@ -91,12 +97,12 @@ class SoldierHost:
         self._folders.make()
         async with _alone(self._folders):
             await asyncio.to_thread(end_leftovers, self._folders.directory)
-            await self._remove_old_runs()
             await self._begin()
             tasks = [
                 asyncio.create_task(self._reporter.run(), name="kingdom-reporter"),
                 asyncio.create_task(self._keep_lease(), name="kingdom-host-lease"),
                 asyncio.create_task(self._guard_lease(), name="kingdom-host-guard"),
+                asyncio.create_task(self._clear_old_runs(), name="kingdom-host-old-runs"),
             ]
             for task in tasks:
                 # A host that cannot speak or renew its lease would look alive and do nothing.
@@ -182,15 +188,44 @@ class SoldierHost:
         self._safe_until = asked_at + self._lease.total_seconds() * _SAFE_SHARE
         _log.info("host registered", host=self._name, epoch=self._host.epoch, slots=self._slots)
 
-    async def _remove_old_runs(self) -> None:
-        """Remove the folders of runs that ended long ago and left no checkout."""
+    async def _clear_old_runs(self) -> None:
+        """Remove, again and again, what lies here of runs that ended long ago or went on elsewhere."""
+        while True:
+            with suppress(OSError):
+                # A disk that does not answer just now ends no agent.
+                names = [folder.name for folder in self._folders.runs.iterdir()]
+                await self._clear(names)
+            await asyncio.sleep(_CLEARED_EVERY_SECONDS)
+
+    async def _clear(self, workflow_ids: list[str]) -> None:
+        for workflow_id in workflow_ids:
+            try:
+                await self._duty.clear(workflow_id, self._left_of)
+            except Exception as error:  # noqa: BLE001 - one run must not keep the others here
+                _log.warning("what is left of a run stays here", workflow=workflow_id, error=str(error))
+
+    async def _left_of(self, workflow_id: str) -> list[Tree] | None:
+        """Return the checkouts that a run has left here for good, or None where it may need what is here."""
         async with self._bus.transaction() as transaction:
-            for folder in list(self._folders.runs.iterdir()):
-                record = await transaction.get(WORKFLOWS.name, folder.name)
-                ended = Workflow.read(record.doc).ended_at if record else None
-                is_old = record is None or (ended is not None and utc_now() - ended > TREES_KEPT)
-                if is_old and not self._folders.has_trees(folder.name):
-                    await asyncio.to_thread(self._folders.remove_run, folder.name)
+            record = await transaction.get(WORKFLOWS.name, workflow_id)
+            if record is None:
+                return []
+            workflow = Workflow.read(record.doc)
+            over = workflow.ended_at or workflow.deleted_at
+            is_old = over is not None and utc_now() - over > TREES_KEPT
+            if not is_old and not await self._went_on_elsewhere(transaction, workflow):
+                return None
+            here = [tree for tree in workflow.work_trees if self._folders.tree(workflow_id, tree.id).exists()]
+            gits = [(await load(transaction, Git, tree.ref.git_id))[1] for tree in here]
+            return [tree_here(workflow, tree, git, self._folders) for tree, git in zip(here, gits, strict=True)]
+
+    async def _went_on_elsewhere(self, transaction: Transaction, workflow: Workflow) -> bool:
+        placement = workflow.placement
+        if placement is None or placement.host == self._name:
+            return False
+        _, host = await find_host(transaction, placement.host)
+        # The same directory under an earlier name is not elsewhere.
+        return host is not None and host.instance != self._folders.instance()
 
     async def _give_up(self, transaction: Transaction) -> None:
         async for record in each_record(transaction, Query(kind=COMMANDS.name, state=ACCEPTED, owner=self._name)):
@@ -276,7 +311,7 @@ class SoldierHost:
         try:
             command = _read_command(record)
             _, workflow = await load_workflow(transaction, command.workflow_id)
-        except (NotFound, msgspec.ValidationError, LookupError) as error:
+        except (NotFound, Unreadable, msgspec.ValidationError, LookupError) as error:
             _log.warning("an accepted command cannot be begun any more", command=record.id, error=str(error))
             await transaction.put(replace(record, state=ANSWERED))
             return

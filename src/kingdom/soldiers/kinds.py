@@ -6,15 +6,16 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from string import Template
 
 from kingdom.errors import Misconfigured
 from kingdom.soldiers.acp.client import AcpAgents
 from kingdom.soldiers.acp.profile import Profile as AcpProfile
-from kingdom.soldiers.acp.profiles import CODEX, GEMINI, OPENCODE
+from kingdom.soldiers.acp.profiles import PROFILES
 from kingdom.soldiers.agent import AgentClient
 from kingdom.soldiers.claude.client import ClaudeAgents
 from kingdom.soldiers.command.client import CommandAgents
-from kingdom.soldiers.command.command import AIDER, Command
+from kingdom.soldiers.command.command import AIDER, PLACES, Command
 from kingdom.soldiers.outfit import Outfit
 from kingdom.soldiers.quarters import Quarters
 from kingdom.soldiers.redaction import Redaction
@@ -41,6 +42,10 @@ class Kind:
 def _command(settings: SoldierSettings) -> AgentClient:
     if not settings.command:
         raise Misconfigured("soldiers.agent is `command`, but no program is named: set soldiers.command to its words")
+    for word in settings.command:
+        if not Template(word).is_valid() or not PLACES.issuperset(Template(word).get_identifiers()):
+            known = ", ".join(f"${name}" for name in sorted(PLACES))
+            raise Misconfigured(f"soldiers.command: the $ in {word!r} begins none of {known}; write $$ for a dollar")
     vendor = settings.model.vendor
     return CommandAgents(Command(argv=settings.command, environment=_REACHED_BY[vendor] if vendor else {}))
 
@@ -53,9 +58,10 @@ _CLAUDE, _ACP = ("claude_agent_sdk", "kingdom[claude]"), ("acp", "kingdom[acp]")
 KINDS: Mapping[str, Kind] = {
     "scripted": Kind(client=lambda _: ScriptedAgents(), speaks=False),
     "claude": Kind(client=lambda _: ClaudeAgents(), vendor=Vendor.ANTHROPIC, library=_CLAUDE),
-    "codex": Kind(client=partial(_acp, CODEX), vendor=CODEX.vendor, library=_ACP),
-    "gemini": Kind(client=partial(_acp, GEMINI), vendor=GEMINI.vendor, library=_ACP),
-    "opencode": Kind(client=partial(_acp, OPENCODE), vendor=OPENCODE.vendor, library=_ACP),
+    **{
+        name: Kind(client=partial(_acp, profile), vendor=profile.vendor, library=_ACP)
+        for name, profile in PROFILES.items()
+    },
     "aider": Kind(client=lambda _: CommandAgents(AIDER), vendor=Vendor.OPENAI, speaks=False),
     "command": Kind(client=_command, speaks=False),
 }

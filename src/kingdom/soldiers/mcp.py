@@ -15,20 +15,34 @@ from kingdom.soldiers.process import Program, described, start_program
 from kingdom.soldiers.repository import without_password
 from kingdom.workflow.model.mcp import McpServer, Transport
 
-LIMIT = timedelta(seconds=30)
+# A program may have to be downloaded first; an address answers or does not.
+_LIMIT_OF_PROGRAM = timedelta(seconds=30)
+_LIMIT_OF_ADDRESS = timedelta(seconds=10)
 # A server that was told to end may put its things in order.
 _GRACE_SECONDS = 2.0
 _SHOWN = 2000
 
 
-async def validate(server: McpServer, *, limit: timedelta = LIMIT) -> tuple[str, ...]:
+class _Silent(ProgramFailed):
+    """Raised when a server did not answer in time."""
+
+
+def limit_of(server: McpServer) -> timedelta:
+    """Return how long a server may take to answer."""
+    return _LIMIT_OF_PROGRAM if server.transport is Transport.STDIO else _LIMIT_OF_ADDRESS
+
+
+async def validate(server: McpServer, *, limit: timedelta | None = None) -> tuple[str, ...]:
     """Return the names of the tools of a server; raises ProgramFailed with the reason if it cannot be used.
 
-    It is tried twice, each time for as long as the limit, and whatever was started has ended afterwards. A program is
-    started as for an agent: in a folder of its own, and with little more than its own environment.
+    One that fails is tried twice, one that is silent until the limit is not; whatever was started has ended afterwards.
+    A program is started as for an agent: in a folder of its own, and with little more than its own environment.
     """
+    limit = limit or limit_of(server)
     try:
         return await _tools_of(server, limit)
+    except _Silent:
+        raise
     except ProgramFailed:
         return await _tools_of(server, limit)
 
@@ -36,20 +50,18 @@ async def validate(server: McpServer, *, limit: timedelta = LIMIT) -> tuple[str,
 async def _tools_of(server: McpServer, limit: timedelta) -> tuple[str, ...]:
     client_of = _sdk("mcp").Client
     with TemporaryDirectory(prefix="kingdom-mcp-") as folder:
-        trial = _Trial(Path(folder))
+        trial, failure = _Trial(Path(folder)), ProgramFailed
         try:
             async with asyncio.timeout(limit.total_seconds()), client_of(_transport(server, trial)) as client:
                 return await _list_tools(client)
         except TimeoutError:
-            reason = f"it did not answer within {limit.total_seconds():g} s"
+            failure, reason = _Silent, f"it did not answer within {limit.total_seconds():g} s"
         except (ProgramFailed, Misconfigured):
             raise
         except Exception as error:  # noqa: BLE001 - whatever the SDK raises, the server could not be used
             reason = trial.end or f"speaking MCP with it failed ({_words(error)})"
         what = without_password(server.url) or " ".join(server.command)
-        raise ProgramFailed(
-            f"MCP server {server.name!r} ({server.transport}, {what}) cannot be used: {reason}{trial.tail()}"
-        )
+        raise failure(f"MCP server {server.name!r} ({server.transport}, {what}) cannot be used: {reason}{trial.tail()}")
 
 
 class _Trial:

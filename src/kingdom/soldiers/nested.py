@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers.git import REMOTE_LIMIT, GitFailed
+from kingdom.soldiers.git import GitFailed
 from kingdom.soldiers.repository import Repository
 from kingdom.soldiers.sandbox.bubblewrap import only_reading
 
@@ -76,7 +76,7 @@ async def _fetched(repository: Repository, path: Path, checkout: Path) -> list[s
         return []
     tips = list(dict.fromkeys(wanted.values()))
     options = ("--quiet", "--no-tags", "--no-write-fetch-head", reader)
-    await repository.git("fetch", *options, "--", str(path), *wanted, limit=REMOTE_LIMIT)
+    await repository.git("fetch", *options, "--", str(path), *wanted)
     # A shallow repository gives commits without those that they stand upon, and git does not complain.
-    await repository.git("rev-list", "--objects", "--quiet", *tips, "--not", "--all", limit=REMOTE_LIMIT)
+    await repository.git("rev-list", "--objects", "--quiet", *tips, "--not", "--all")
     return tips

@@ -12,13 +12,14 @@ from datetime import timedelta
 from pathlib import Path, PurePosixPath
 
 from kingdom.errors import ProgramFailed
+from kingdom.sentence import with_reason
 from kingdom.soldiers.folders import Folders
 from kingdom.soldiers.process import described, start_program
 from kingdom.soldiers.redaction import WELL_KNOWN, RedactedFile, Redaction, secrets_in
 from kingdom.soldiers.sandbox.sandbox import Sandbox
 from kingdom.soldiers.trees import Tree
-from kingdom.soldiers.whole import write_whole
 from kingdom.soldiers.worktree_include import copy_included, read_patterns
+from kingdom.whole_file import write_whole
 
 PORTS_PER_RUN = 10
 PORT_VARIABLE = "KINGDOM_PORT_BASE"
@@ -152,7 +153,7 @@ async def _set_up(
         await program.kill()
     if words:
         name = str(_SCRIPT) if command is None else f"`{command}`"
-        text = f"the setup script {name} of {tree.git_id} {words}; its output is in {log}: {_tail(log)}"
+        text = with_reason(f"the setup script {name} of {tree.git_id} {words}; its output is in {log}", _tail(log))
         raise OutfitFailed(redaction.text(text))
 
 

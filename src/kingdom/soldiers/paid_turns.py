@@ -1,10 +1,9 @@
 """Turns of which no cost is forgotten, however they end."""
 
-import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 
-from kingdom.soldiers.agent import Agent, AgentGone, Answered, Asked, Prompt, Spent, Update
+from kingdom.soldiers.agent import Agent, AgentGone, Answered, Asked, Prompt, Spent, TurnFailed, Update
 from kingdom.soldiers.turn import take_turn
 
 
@@ -31,7 +30,9 @@ class PaidTurns:
         except AgentGone as gone:
             self._tell(gone.cost_usd)
             raise
-        except asyncio.CancelledError:
+        except TurnFailed:
+            raise
+        except BaseException:
             self._tell(cost_usd)
             raise
         self._cost_before += end.cost_usd

@@ -21,11 +21,9 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
-import structlog
-
 from kingdom.errors import Misconfigured, ProgramFailed
 from kingdom.soldiers.pid_namespace import init_pid, pidfd, readable
-from kingdom.soldiers.process_table import children, has_members, state
+from kingdom.soldiers.process_table import children, end_group, state
 from kingdom.soldiers.redaction import WELL_KNOWN, Redaction, write_redacted
 from kingdom.soldiers.sandbox import bridge
 from kingdom.soldiers.sandbox.bubblewrap import GATE, enclosing
@@ -42,7 +40,6 @@ _POLL_SECONDS = 0.002
 
 _BECOME = (sys.executable, "-I", "-S", str(Path(__file__).with_name("become.py")))
 _BRIDGE = (sys.executable, "-I", "-S", bridge.__file__)
-_log = structlog.get_logger("kingdom.soldiers")
 _OPEN = Sandbox(profile=Profile.OFF)
 
 
@@ -176,7 +173,7 @@ class Program:
         if self._confinement is not None:
             await self._confinement.remove()
         if not self._contained:
-            await _end_group(self.pid)
+            await end_group(self.pid)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._pipes.output_ended.wait(), _LAST_OUTPUT_SECONDS)
         if self._keeping is not None:
@@ -233,7 +230,8 @@ class _Started:
         stderr = self.process.stderr
         if self.errors is None or stderr is None:
             return None
-        return asyncio.create_task(_keep(stderr, self.errors, self.redaction), name=f"errors {self.process.pid}")
+        writing = write_redacted(stderr, self.errors, self.redaction)
+        return asyncio.create_task(writing, name=f"errors {self.process.pid}")
 
 
 async def start_program(
@@ -381,20 +379,3 @@ def _size(errors: Path) -> int:
     """Return how long the file of errors is already; one that cannot be written to is found out now."""
     with errors.open("ab") as file:
         return file.tell()
-
-
-async def _keep(stderr: asyncio.StreamReader, errors: Path, redaction: Redaction) -> None:
-    try:
-        await write_redacted(stderr, errors, redaction)
-    except OSError as error:
-        _log.warning("what a program complains about cannot be kept", file=str(errors), error=str(error))
-        # It must not wait for us.
-        while await stderr.read(_CHUNK):
-            continue
-
-
-async def _end_group(group: int) -> None:
-    while has_members(group):
-        with suppress(ProcessLookupError):
-            os.killpg(group, signal.SIGKILL)
-        await asyncio.sleep(_POLL_SECONDS)

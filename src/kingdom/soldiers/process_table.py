@@ -1,13 +1,24 @@
-"""What the kernel tells about processes."""
+"""What the kernel tells about processes, and the end of a whole group of them."""
 
+import asyncio
+import os
+import signal
+from contextlib import suppress
 from pathlib import Path
 
 _ENDED = frozenset({b"Z", b"X", b""})
+_POLL_SECONDS = 0.002
 
 
-def has_members(group: int) -> bool:
-    """Return whether a process group has members that are more than zombies."""
-    return any(_field(pid, 2) == b"%d" % group and state(pid) not in _ENDED for pid in _pids())
+async def end_group(group: int) -> None:
+    """Kill a process group, and wait until nothing of it is left: a process may take a moment to die."""
+    with suppress(ProcessLookupError):
+        while True:
+            # The signal tells cheaply that nothing is there; only what is there is looked at.
+            os.killpg(group, signal.SIGKILL)
+            if not _has_members(group):
+                return
+            await asyncio.sleep(_POLL_SECONDS)
 
 
 def children(parent: int) -> list[int]:
@@ -18,6 +29,11 @@ def children(parent: int) -> list[int]:
 def state(pid: int) -> bytes:
     """Return the letter for what a process does, or nothing if it has ended."""
     return _field(pid, 0)
+
+
+def _has_members(group: int) -> bool:
+    """Return whether a process group has members that are more than zombies."""
+    return any(_field(pid, 2) == b"%d" % group and state(pid) not in _ENDED for pid in _pids())
 
 
 def _pids() -> list[int]:

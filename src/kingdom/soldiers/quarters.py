@@ -39,6 +39,16 @@ class Quarters:
     outfit: Outfit = field(default_factory=Outfit)
     redaction: Redaction = WELL_KNOWN
 
+    def tools(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """Return where programs are found, those too that a person has installed, if the profile shows them."""
+        shown = {}
+        folders = [*self.path]
+        if self.profile in {Profile.DEV, Profile.OFF}:
+            shown = toolchain_environment(user_home())
+            folders += toolchain_programs(user_home())
+        path = [*map(str, folders), environment.get("PATH", os.defpath)]
+        return {**shown, "PATH": os.pathsep.join(path)}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lodging:
@@ -65,7 +75,7 @@ class Lodging:
         temporary = home / "tmp"
         temporary.mkdir(parents=True, exist_ok=True)
         ports = {PORT_VARIABLE: str(port_base(self.folders, self.workflow_id))}
-        places = {**self._tools(), "HOME": str(home), "TMPDIR": str(temporary)}
+        places = {**self.quarters.tools(self.environment), "HOME": str(home), "TMPDIR": str(temporary)}
         return {**self.environment, **IDENTITY, **ports, **places}
 
     def sandbox(self, gate: Gate | None = None) -> Sandbox | None:
@@ -101,16 +111,6 @@ class Lodging:
         if not self.quarters.speaks:
             return None
         return HouseVoice(self.space, partial(await_verdict, bus), redaction=self.redaction)
-
-    def _tools(self) -> dict[str, str]:
-        """Return where programs are found, those too that a person has installed, if the profile shows them."""
-        shown = {}
-        folders = [*self.quarters.path]
-        if self.quarters.profile in {Profile.DEV, Profile.OFF}:
-            shown = toolchain_environment(user_home())
-            folders += toolchain_programs(user_home())
-        path = [*map(str, folders), self.environment.get("PATH", os.defpath)]
-        return {**shown, "PATH": os.pathsep.join(path)}
 
     @property
     def _outfit_folder(self) -> Path:

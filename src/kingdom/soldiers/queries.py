@@ -7,7 +7,6 @@ from functools import partial
 import msgspec
 
 from kingdom.bus.record import Record
-from kingdom.soldiers import work_space
 from kingdom.soldiers.agent import AgentFailed, Answered, Asked, Petitioned, Prompt, Update
 from kingdom.soldiers.agents import Session
 from kingdom.soldiers.answering import Tools, answer, failure, said_of, session_of
@@ -17,6 +16,7 @@ from kingdom.soldiers.reporter import Statement
 from kingdom.soldiers.result import as_reported, forget_refusal, is_refusal, read_result
 from kingdom.soldiers.spoken import demand_result
 from kingdom.soldiers.voice.house import petition_id
+from kingdom.whole_file import write_whole
 from kingdom.workflow.model import answers, commands
 from kingdom.workflow.records import ACTIVE, DOCUMENTS
 
@@ -86,7 +86,7 @@ async def generate_report(tools: Tools, briefing: Briefing[commands.GenerateRepo
         raise AgentFailed("the agent asked a question instead of writing the report", end.cost_usd)
     path = f"reports/{command.report_id}-a{command.attempt}.md"
     try:
-        work_space.write_whole(tools.folders.report(command.workflow_id, path), end.text)
+        write_whole(tools.folders.report(command.workflow_id, path), end.text)
     except OSError as error:
         raise AgentFailed(f"the report could not be written: {error}", end.cost_usd) from error
     document = _document(command, document_of(path), end.text)

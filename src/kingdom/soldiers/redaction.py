@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import quote
 
 import msgspec
+import structlog
 
 REDACTED = "[redacted]"
 # What is shorter is an ordinary word somewhere, and no secret for long.
@@ -26,6 +26,8 @@ _CHUNK = 1 << 16
 _DEPTH_MAX = 100
 _FILE_MAX = 64 << 20
 _CUT = b"\n[what follows was too much and is left out]\n"
+_log = structlog.get_logger("kingdom.soldiers")
+_NEVER_ESCAPED = re.compile(r"[A-Za-z0-9_.-]+")
 _SECRET_NAME = re.compile(r"(?:^|_)(?:API_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$", re.IGNORECASE)
 
 
@@ -34,49 +36,46 @@ class _Form:
     """How a kind of token looks: a text that every one contains, and an expression whose group is the secret."""
 
     anchor: str
-    expression: re.Pattern[str]
-
-
-def _form(anchor: str, expression: str) -> _Form:
-    return _Form(anchor, re.compile(expression, re.ASCII))
+    # Compiled where the anchor was found: of most secrets that are known nothing is ever seen.
+    expression: str
 
 
 _FORMS = (
-    _form("sk-ant-", r"(sk-ant-[\w-]{16,4000}+)"),
-    _form("sk-", r"(sk-(?:(?:proj|svcacct|admin|or-v1|lf)-[\w-]{16,4000}+|[A-Za-z0-9]{32,4000}+))"),
-    *(_form(f"gh{kind}_", rf"(gh{kind}_[A-Za-z0-9]{{20,4000}}+)") for kind in "pousr"),
-    _form("github_pat_", r"(github_pat_\w{20,4000}+)"),
-    _form("glpat-", r"(glpat-[\w-]{16,4000}+)"),
-    _form("xox", r"(xox[abceoprs]-[\w.-]{10,4000}+)"),
-    _form("xapp-", r"(xapp-[\w-]{10,4000}+)"),
-    _form("hooks.slack.com/", r"hooks\.slack\.com/(?:services|workflows|triggers)/([\w/-]{10,4000}+)"),
-    _form("AKIA", r"(AKIA[A-Z0-9]{16})"),
-    _form("ASIA", r"(ASIA[A-Z0-9]{16})"),
-    _form("secret_access_key", r"secret_access_key[\"']?\s{0,4}[:=]\s{0,4}[\"']?([A-Za-z0-9/+]{40})"),
-    _form("SECRET_ACCESS_KEY", r"SECRET_ACCESS_KEY[\"']?\s{0,4}[:=]\s{0,4}[\"']?([A-Za-z0-9/+]{40})"),
-    _form("AIza", r"(AIza[\w-]{35})"),
-    _form("ya29.", r"(ya29\.[\w-]{20,4000}+)"),
-    _form("GOCSPX-", r"(GOCSPX-[\w-]{20,4000}+)"),
-    _form("_live_", r"([sr]k_live_[A-Za-z0-9]{16,4000}+)"),
-    _form("npm_", r"(npm_[A-Za-z0-9]{30,4000}+)"),
-    _form("pypi-", r"(pypi-[\w-]{40,4000}+)"),
-    _form("hf_", r"(hf_[A-Za-z0-9]{30,4000}+)"),
-    _form("ATATT", r"(ATATT[\w=-]{20,4000}+)"),
-    _form("SG.", r"(SG\.[\w-]{16,64}+\.[\w-]{16,128}+)"),
+    _Form("sk-ant-", r"(sk-ant-[\w-]{16,4000}+)"),
+    _Form("sk-", r"(sk-(?:(?:proj|svcacct|admin|or-v1|lf)-[\w-]{16,4000}+|[A-Za-z0-9]{32,4000}+))"),
+    *(_Form(f"gh{kind}_", rf"(gh{kind}_[A-Za-z0-9]{{20,4000}}+)") for kind in "pousr"),
+    _Form("github_pat_", r"(github_pat_\w{20,4000}+)"),
+    _Form("glpat-", r"(glpat-[\w-]{16,4000}+)"),
+    _Form("xox", r"(xox[abceoprs]-[\w.-]{10,4000}+)"),
+    _Form("xapp-", r"(xapp-[\w-]{10,4000}+)"),
+    _Form("hooks.slack.com/", r"hooks\.slack\.com/(?:services|workflows|triggers)/([\w/-]{10,4000}+)"),
+    _Form("AKIA", r"(AKIA[A-Z0-9]{16})"),
+    _Form("ASIA", r"(ASIA[A-Z0-9]{16})"),
+    _Form("secret_access_key", r"secret_access_key[\"']?\s{0,4}[:=]\s{0,4}[\"']?([A-Za-z0-9/+]{40})"),
+    _Form("SECRET_ACCESS_KEY", r"SECRET_ACCESS_KEY[\"']?\s{0,4}[:=]\s{0,4}[\"']?([A-Za-z0-9/+]{40})"),
+    _Form("AIza", r"(AIza[\w-]{35})"),
+    _Form("ya29.", r"(ya29\.[\w-]{20,4000}+)"),
+    _Form("GOCSPX-", r"(GOCSPX-[\w-]{20,4000}+)"),
+    _Form("_live_", r"([sr]k_live_[A-Za-z0-9]{16,4000}+)"),
+    _Form("npm_", r"(npm_[A-Za-z0-9]{30,4000}+)"),
+    _Form("pypi-", r"(pypi-[\w-]{40,4000}+)"),
+    _Form("hf_", r"(hf_[A-Za-z0-9]{30,4000}+)"),
+    _Form("ATATT", r"(ATATT[\w=-]{20,4000}+)"),
+    _Form("SG.", r"(SG\.[\w-]{16,64}+\.[\w-]{16,128}+)"),
     # The second branch takes what only begins like one, so that no part of it is looked at as a beginning again.
-    _form("eyJ", r"(eyJ[\w-]{8,8000}+\.[\w-]{8,16000}+\.[\w-]{8,4000}+)|eyJ[\w-]{8,8000}+"),
-    _form(
+    _Form("eyJ", r"(eyJ[\w-]{8,8000}+\.[\w-]{8,16000}+\.[\w-]{8,4000}+)|eyJ[\w-]{8,8000}+"),
+    _Form(
         "PRIVATE KEY",
         r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
         r"(?:[^-]|-(?!----)){0,16000}+(?:-----END [A-Z ]{0,60}-----)?)",
     ),
-    _form("://", r"://[^\s/?#:@\"'<>`]{0,200}+:([^\s/?#@\"'<>`]{1,4000}+)@"),
-    _form(
+    _Form("://", r"://[^\s/?#:@\"'<>`]{0,200}+:([^\s/?#@\"'<>`]{1,4000}+)@"),
+    _Form(
         "uthorization",
         r"uthorization[\"']?\s{0,4}[:=]\s{0,4}[\"']?(?:[Bb]earer|[Bb]asic|[Tt]oken)\s{1,4}([\w.~+/=-]{8,4000}+)",
     ),
-    _form("-api-key", r"-api-key[\"']?\s{0,4}[:=]\s{0,4}[\"']?([\w.~+/=-]{8,4000}+)"),
-    _form("-Api-Key", r"-Api-Key[\"']?\s{0,4}[:=]\s{0,4}[\"']?([\w.~+/=-]{8,4000}+)"),
+    _Form("-api-key", r"-api-key[\"']?\s{0,4}[:=]\s{0,4}[\"']?([\w.~+/=-]{8,4000}+)"),
+    _Form("-Api-Key", r"-Api-Key[\"']?\s{0,4}[:=]\s{0,4}[\"']?([\w.~+/=-]{8,4000}+)"),
 )
 
 
@@ -84,7 +83,7 @@ class Redaction:
     """Removes these secrets, in any spelling that programs give them, and every token of a well-known form."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        self._known = {spelling for secret in secrets for spelling in _spellings(secret)}
+        self._known = {form for secret in secrets for form in _spellings(secret)}
 
     def knowing(self, secrets: Iterable[str]) -> "Redaction":
         """Return one that removes these secrets too."""
@@ -125,14 +124,9 @@ class Redaction:
         return merged
 
     def _found(self, text: str) -> Iterator[tuple[int, int]]:
-        for secret in self._known:
-            start = text.find(secret)
-            while start >= 0:
-                yield start, start + len(secret)
-                start = text.find(secret, start + len(secret))
-        for form in _FORMS:
+        for form in (*self._known, *_FORMS):
             if form.anchor in text:
-                for match in form.expression.finditer(text):
+                for match in re.finditer(form.expression, text, re.ASCII):
                     if match.start(1) >= 0:
                         yield match.span(1)
 
@@ -200,10 +194,15 @@ class RedactedFile:
 
 
 async def write_redacted(source: asyncio.StreamReader, path: Path, redaction: Redaction) -> None:
-    """Append what a program writes to a file, until its end."""
-    with RedactedFile(path, redaction) as file:
-        while chunk := await source.read(_CHUNK):
-            file.write(chunk)
+    """Append what a program writes to a file, until its end; what cannot be kept is lost, for it must not wait."""
+    try:
+        with RedactedFile(path, redaction) as file:
+            while chunk := await source.read(_CHUNK):
+                file.write(chunk)
+    except OSError as error:
+        _log.warning("what a program writes cannot be kept", file=str(path), error=str(error))
+        while await source.read(_CHUNK):
+            continue
 
 
 def secrets_in(environment: Mapping[str, str]) -> set[str]:
@@ -211,16 +210,32 @@ def secrets_in(environment: Mapping[str, str]) -> set[str]:
     return {value for name, value in environment.items() if _SECRET_NAME.search(name)}
 
 
-def _spellings(secret: str) -> Iterator[str]:
-    """Yield a secret as it is, line by line, and as JSON, URLs and base64 spell it."""
+def _spellings(secret: str) -> Iterator[_Form]:
+    """Yield how a secret looks, whole and line by line: as it is, as JSON and URLs spell it, and in base64."""
     for line in (secret, *secret.splitlines()):
         plain = line.strip()
         if len(plain) < _SECRET_MIN:
             continue
-        yield plain
-        yield msgspec.json.encode(plain).decode()[1:-1]
-        yield quote(plain, safe="")
-        yield from _in_base64(plain.encode())
+        yield _Form(max(_NEVER_ESCAPED.findall(plain), key=len, default=""), f"({''.join(map(_spelled, plain))})")
+        yield from (_Form(encoded, f"({re.escape(encoded)})") for encoded in _in_base64(plain.encode()))
+
+
+def _spelled(character: str) -> str:
+    """Return an expression for a character in any spelling of JSON and URLs, also of JSON in JSON and URLs in URLs."""
+    itself = re.escape(character)
+    if _NEVER_ESCAPED.match(character):
+        return itself
+    # The last character of what JSON makes of it is the n of a new line, and of most others the character itself.
+    short = re.escape(msgspec.json.encode(character).decode()[-2])
+    units = re.findall("....", character.encode("utf-16-be").hex())
+    # Each begins with a character that is fixed, by which a text is read quickly.
+    spellings = (
+        "[ +]" if character == " " else itself,
+        rf"\\\\{{0,7}}{short}",
+        "".join(rf"\\\\{{0,7}}(?i:u{unit})" for unit in units),
+        "".join(f"%(?:25){{0,3}}(?i:{byte:02x})" for byte in character.encode()),
+    )
+    return f"(?:{'|'.join(spellings)})"
 
 
 def _in_base64(secret: bytes) -> Iterator[str]:

@@ -2,15 +2,14 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import msgspec
 import structlog
 
 from kingdom.bus.port import Bus, Transaction
-from kingdom.bus.record import Record
+from kingdom.bus.record import Record, storable
 from kingdom.errors import Conflict, KingdomError, Transient
 from kingdom.soldiers.redaction import WELL_KNOWN, Redaction
 from kingdom.workflow.model.answers import HostAnswer
@@ -125,20 +124,8 @@ class Reporter:
         for record in closes:
             await transaction.put(replace(record, state=ANSWERED))
         for record in documents:
-            await transaction.put(replace(record, doc=self._redaction.value(_storable(record.doc))))
+            await transaction.put(replace(record, doc=self._redaction.value(storable(record.doc))))
         for answer in statement.answers:
             envelope = event_envelope(answer, "Workflow", statement.workflow_id)
-            payload = self._redaction.value(_storable(envelope.payload))
+            payload = self._redaction.value(storable(envelope.payload))
             await transaction.publish(msgspec.structs.replace(envelope, payload=payload))
-
-
-def _storable(value: Any) -> Any:
-    """Return what agents and their tools wrote as every store can keep it."""
-    match value:
-        case str():
-            return value.encode("utf-8", "replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")
-        case Mapping():
-            return {_storable(name): _storable(part) for name, part in value.items()}
-        case list() | tuple():
-            return [_storable(part) for part in value]
-    return value

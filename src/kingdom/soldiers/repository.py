@@ -16,7 +16,7 @@ import structlog
 
 from kingdom.errors import ProgramFailed
 from kingdom.soldiers.git import LOCAL_LIMIT, REMOTE_LIMIT, REMOTE_PAUSE, REMOTE_TRIES, GitFailed, git, retried
-from kingdom.soldiers.whole import write_whole
+from kingdom.whole_file import write_whole
 
 _log = structlog.get_logger(__name__)
 
@@ -24,6 +24,7 @@ _FETCHED = "refs/remotes/origin"
 _FIRST_NAP_SECONDS = 0.002
 _LONGEST_NAP_SECONDS = 0.05
 _NAMES_SHOWN = 20
+_LEFT_OVER_SECONDS = 30
 # What git writes into a lock of its own while it makes a checkout.
 _HALF_MADE = "initializing"
 _NOTHING = "0" * 40
@@ -223,9 +224,12 @@ class Repository:
             return await retried(once, tries=REMOTE_TRIES, pause=self._pause)
         except GitFailed as error:
             shown = without_password(remote)
+            words = str(error).replace(remote, shown)
+            if error.exit_code is None:
+                raise GitFailed(f"{shown} did not answer in time: {words}") from error
             raise GitFailed(
                 f"{shown} could not be reached or refused ({verb}, {REMOTE_TRIES} tries): check the address, and that"
-                f" this host may read and write there; {str(error).replace(remote, shown)}",
+                f" this host may read and write there; {words}",
                 error.exit_code,
             ) from error
 
@@ -271,7 +275,7 @@ def _remove_locks(repository: Path) -> None:
     # An agent that deletes a branch writes here too, but not for long.
     packed = repository / "packed-refs.lock"
     with suppress(FileNotFoundError):
-        if time.time() - packed.stat().st_mtime > LOCAL_LIMIT.total_seconds():
+        if time.time() - packed.stat().st_mtime > _LEFT_OVER_SECONDS:
             packed.unlink()
 
 

@@ -22,7 +22,7 @@ the steps of its script instead, which `typed` puts into these words.
 """
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -137,6 +137,17 @@ def inspected(entries: Iterable[Entry], prompt_id: str) -> Inspection:
         if finding is Finding.ABSENT:
             finding = Finding.UNFINISHED
     return Inspection(finding=finding, text=text, cost_usd=round(cost_before + cost, 9), petitions=tuple(petitions))
+
+
+def looked_up(
+    transcript: Path, prompt_id: str, tells: Callable[[list[Entry], str], Inspection] = inspected
+) -> Inspection:
+    """Return what the transcript of an agent tells about one prompt, if there is a transcript at all."""
+    try:
+        entries = read_entries(transcript)
+    except FileNotFoundError:
+        return Inspection(finding=Finding.NO_TRANSCRIPT)
+    return tells(entries, prompt_id)
 
 
 def read_page(path: Path, offset: int = 0, *, at_most: int = _PAGE_BYTES) -> Page:

@@ -65,8 +65,8 @@ class _Turn:
         self._agent = agent
         self._on_update = on_update
         self._limit, self._idle_limit = limit, idle_limit
-        self._time = asyncio.get_running_loop().time
-        self._end = self._time() + limit.total_seconds()
+        self._loop = asyncio.get_running_loop()
+        self._end = self._loop.time() + limit.total_seconds()
         self._budget_usd = budget_usd
         self._cost_before = 0.0
         self._cost_usd = 0.0
@@ -158,10 +158,10 @@ class _Turn:
         return msgspec.structs.replace(end, cost_usd=self._cost_usd)
 
     def _patience(self) -> float:
-        return min(self._end, self._time() + self._idle_limit.total_seconds())
+        return min(self._end, self._loop.time() + self._idle_limit.total_seconds())
 
     def _why_too_long(self) -> str:
-        if self._time() < self._end:
+        if self._loop.time() < self._end:
             return f"no sign of life for {self._idle_limit.total_seconds():g} s"
         return f"no answer within {self._limit.total_seconds():g} s: give the task more time, or a smaller query"
 

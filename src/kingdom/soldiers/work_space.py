@@ -9,10 +9,8 @@ from pathlib import Path
 from kingdom.soldiers.removal import remove_tree
 from kingdom.soldiers.trees import Tree
 from kingdom.soldiers.voice.report import RESULT
-from kingdom.soldiers.whole import write_whole
+from kingdom.whole_file import write_whole
 from kingdom.workflow.model.work import Work
-
-__all__ = ["lay_out", "remove", "write_whole"]
 
 _REPORTS, _GUIDE, _TASK = "reports", "CLAUDE.md", ".kingdom-task.json"
 

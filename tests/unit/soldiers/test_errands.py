@@ -1,19 +1,27 @@
 """What is said of commands: under their own placement, and as their contract promises."""
 
+import asyncio
+import threading
 from datetime import datetime
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 from zoneinfo import ZoneInfo
 
 import pytest
 
+from kingdom.bus import Record
 from kingdom.errors import ProgramFailed
+from kingdom.soldiers import work_space
 from kingdom.soldiers.agent import AgentFailed, BudgetSpent, UsageLimited
-from kingdom.soldiers.answering import answer, failure
-from kingdom.soldiers.briefing import document_of
+from kingdom.soldiers.answering import Tools, answer, failure
+from kingdom.soldiers.briefing import Briefing, document_of
 from kingdom.soldiers.errands import ERRANDS
+from kingdom.soldiers.folders import Folders
 from kingdom.soldiers.limits import AgentLoops
-from kingdom.soldiers.trees import TreeFailed
+from kingdom.soldiers.quarters import Quarters
+from kingdom.soldiers.trees import TreeFailed, Trees
 from kingdom.workflow.model import answers, commands
+from tests.patience import PATIENCE_SECONDS
 from tests.unit.soldiers.launching import a_start
 
 WHERE: dict[str, Any] = {"workflow_id": "wf-1", "host": "host-a", "epoch": 3, "attempt": 7}
@@ -94,6 +102,34 @@ def test_an_error_without_words_is_named_and_a_long_one_keeps_its_end() -> None:
 def test_an_answer_repeats_what_it_shares_with_its_command() -> None:
     said = answer(SAMPLES[5], answers.CheckpointCreated, commits={"t1": "abc"})
     assert said == answers.CheckpointCreated(checkpoint_id="c1", work_id="w1", commits={"t1": "abc"}, **WHERE)
+
+
+async def test_the_loop_goes_on_while_a_work_space_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, going_on = asyncio.get_running_loop(), threading.Event()
+    seen: list[bool] = []
+
+    def remove(_: Path) -> None:
+        loop.call_soon_threadsafe(going_on.set)
+        seen.append(going_on.wait(PATIENCE_SECONDS))
+
+    monkeypatch.setattr(work_space, "remove", remove)
+    folders, nobody = Folders(tmp_path), cast("Any", None)
+    tools = Tools(
+        folders=folders,
+        trees=Trees(folders.repositories),
+        agents=nobody,
+        environment={},
+        quarters=Quarters(),
+        bus=nobody,
+        say=nobody,
+    )
+    command = commands.RollBack(checkpoint_id=None, commits={}, to_base=(), work_space_ids=("s1",), **WHERE)
+    accepted = Record(kind="command", id="c1", state="accepted", owner="host-a", doc={})
+    await ERRANDS[commands.RollBack](
+        tools,
+        Briefing(command=command, accepted=accepted, general="g", work=None, ended=False, trees={}, reports={}),
+    )
+    assert seen == [True]
 
 
 def test_a_report_file_names_its_document() -> None:

@@ -10,6 +10,7 @@ from kingdom.soldiers.agent import AgentGone, Prompt, ToolCalled, Update
 from kingdom.soldiers.paid_turns import PaidTurns
 from tests.fakes.instant_agent import InstantAgents
 from tests.fakes.scripts import scripted
+from tests.patience import PATIENCE_SECONDS
 from tests.unit.soldiers.launching import a_launch
 
 LONG = timedelta(seconds=20)
@@ -46,10 +47,23 @@ async def test_whoever_ends_a_turn_is_told_what_it_had_cost(tmp_path: Path) -> N
 
     prompt = Prompt(id="t1#1", text=scripted({"cost": 0.5}, {"write": "here"}, {"hang": True}))
     turn = asyncio.create_task(turns.take(prompt, hear))
-    await asyncio.wait_for(waits.wait(), 30)
+    await asyncio.wait_for(waits.wait(), PATIENCE_SECONDS)
     turn.cancel()
     with pytest.raises(asyncio.CancelledError):
         await turn
+    assert told == [0.5]
+
+
+async def test_whatever_else_cuts_a_turn_off_what_it_had_cost_is_told(tmp_path: Path) -> None:
+    told: list[float] = []
+    turns = await the_turns(tmp_path, told)
+
+    def hear(update: Update) -> None:
+        if isinstance(update, ToolCalled):
+            raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="full"):
+        await turns.take(Prompt(id="t1#1", text=scripted({"cost": 0.5}, {"write": "here"})), hear)
     assert told == [0.5]
 
 

@@ -1,10 +1,11 @@
 import asyncio
 import base64
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, quote_plus
 
 import msgspec
 import pytest
@@ -33,7 +34,7 @@ TOKENS = [
     f"eyJ{BODY[:20]}.eyJ{BODY[:30]}.{BODY[:43]}",
     PEM,
 ]
-SECRET = 'correct "horse" battery/ö'  # noqa: S105 - it opens nothing
+SECRET = 'correct "horse" battery/ö!*\\'  # noqa: S105 - it opens nothing
 
 
 @pytest.mark.parametrize("token", TOKENS)
@@ -84,7 +85,14 @@ def test_ordinary_text_stays_as_it_is(text: str) -> None:
     [
         lambda secret: secret,
         lambda secret: msgspec.json.encode(secret).decode(),
+        json.dumps,
+        lambda secret: json.dumps(json.dumps({"key": secret})),
+        lambda secret: json.dumps(json.dumps(secret, ensure_ascii=False).replace("/", "\\/")),
         lambda secret: f"?key={quote(secret, safe='')}&x=1",
+        lambda secret: quote(secret, safe="").lower(),
+        lambda secret: quote(secret, safe="!'()*~"),
+        lambda secret: quote(quote(secret)),
+        quote_plus,
         lambda secret: base64.b64encode(secret.encode()).decode(),
         lambda secret: base64.b64encode(f"x{secret}yz".encode()).decode(),
         lambda secret: base64.urlsafe_b64encode(f"xy{secret}z".encode()).decode(),
@@ -97,6 +105,11 @@ def test_a_known_secret_is_removed_however_it_is_spelled(spelled: Callable[[str]
     assert len(left) < len(written)
     for part in ("horse", "battery", base64.b64encode(SECRET.encode()).decode()[4:12]):
         assert part not in left
+
+
+@pytest.mark.parametrize("text", [SECRET.replace('"', ""), SECRET.replace("ö", "%C3%B7"), SECRET.upper()])
+def test_what_only_resembles_a_secret_stays(text: str) -> None:
+    assert Redaction([SECRET]).text(text) == text
 
 
 def test_each_line_of_a_long_secret_is_a_secret() -> None:

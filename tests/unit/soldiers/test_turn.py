@@ -1,8 +1,7 @@
 """One turn of an agent: what is told on the way, how it ends, and what happens when its time is over."""
 
 import asyncio
-import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from kingdom.soldiers.agent import (
     Prompt,
     Said,
     Spent,
+    ToolCalled,
     TurnTooLong,
     Update,
     UsageLimited,
@@ -28,9 +28,10 @@ from kingdom.soldiers.transcript import read_entries
 from kingdom.soldiers.turn import take_turn
 from tests.fakes.instant_agent import InstantAgent, InstantAgents
 from tests.fakes.scripts import scripted
+from tests.patience import PATIENCE_SECONDS, let_pass
 from tests.unit.soldiers.launching import a_launch
 
-LONG = timedelta(seconds=20)
+LONG = timedelta(seconds=PATIENCE_SECONDS)
 SHORT = timedelta(milliseconds=20)
 
 
@@ -78,16 +79,6 @@ async def test_an_agent_that_says_nothing_for_too_long_fails_its_turn_and_takes_
     assert ended == Answered("now", 0.0)
 
 
-async def test_an_agent_that_keeps_saying_things_may_take_its_time(tmp_path: Path) -> None:
-    told: list[Update] = []
-    talking = Prompt(id="t1#1", text=scripted({"stream": "on and " * 12, "every": 0.05}, {"answer": "on"}))
-    patience = timedelta(seconds=0.5)
-    began = time.monotonic()
-    ended = await take_turn(await an_agent(tmp_path), talking, LONG, told.append, idle_limit=patience)
-    assert ended == Answered("on", 0.0)
-    assert time.monotonic() - began > 2 * patience.total_seconds()
-
-
 async def test_an_agent_that_keeps_saying_things_has_no_more_time_than_its_query(tmp_path: Path) -> None:
     talking = Prompt(id="t1#1", text=scripted({"stream": "on and " * 100, "every": 0.05}))
     limit = timedelta(seconds=0.2)
@@ -128,6 +119,27 @@ class LateBiller(Agent):
 
     async def ended(self) -> str:
         return "it never ran"
+
+
+class Talker(LateBiller):
+    """An agent that is never silent for more than a minute, and talks for long."""
+
+    async def send(self, prompt: Prompt) -> AsyncGenerator[Update, None]:
+        for _ in range(5):
+            await let_pass(timedelta(minutes=1))
+            yield Said(f"on and on with {prompt.id}")
+        yield Answered("on", 0.0)
+
+
+async def test_an_agent_that_keeps_saying_things_may_take_its_time() -> None:
+    told: list[Update] = []
+    agent, now = Talker(Answered("never", 0.0)), asyncio.get_running_loop().time()
+    ended = await take_turn(
+        agent, Prompt(id="t1#1", text=""), timedelta(hours=1), told.append, idle_limit=timedelta(minutes=2)
+    )
+    assert ended == Answered("on", 0.0)
+    assert told == [Said("on and on with t1#1")] * 5
+    assert asyncio.get_running_loop().time() - now >= 300
 
 
 @pytest.mark.parametrize(("limit", "idle_limit"), [(SHORT, LONG), (LONG, SHORT)], ids=["time", "silence"])
@@ -185,26 +197,40 @@ async def test_a_limit_of_the_vendor_is_passed_on_and_the_script_goes_on_behind_
     assert ended == Answered("at last", 0.0)
 
 
+SAME = "until rm go; do sleep 0.01; done 2>/dev/null"
+
+
 def circling(times: int, *more: dict[str, object]) -> str:
-    """Return a script that does the same again and again, slowly enough to be interrupted each time."""
-    return scripted({"cost": 0.25}, *[{"run": "sleep 0.1"}] * times, *more)
+    """Return a script that does the same again and again, each time once it may go on."""
+    return scripted({"cost": 0.25}, *[{"run": SAME}] * times, *more)
+
+
+def hearing(told: list[Update], folder: Path) -> Callable[[Update], None]:
+    """Return who lets each call go on that it hears of, but for the one at which the agent is to be interrupted."""
+
+    def hear(update: Update) -> None:
+        told.append(update)
+        if isinstance(update, ToolCalled) and sum(isinstance(each, ToolCalled) for each in told) % LOOP_LENGTH:
+            (folder / "go").touch()
+
+    return hear
 
 
 async def test_an_agent_in_circles_is_told_so_and_goes_on(tmp_path: Path) -> None:
     told: list[Update] = []
     agent = await an_agent(tmp_path)
     text = circling(LOOP_LENGTH, {"cost": 0.5}, {"answer": "out"})
-    ended = await take_turn(agent, Prompt(id="t1#1", text=text), LONG, told.append)
+    ended = await take_turn(agent, Prompt(id="t1#1", text=text), LONG, hearing(told, tmp_path))
     assert ended == Answered("out", 0.75)
     assert [update for update in told if isinstance(update, Spent)] == [Spent(0.25), Spent(0.75)]
     prompts = [entry["text"] for entry in read_entries(tmp_path / "soldier-1.json") if "text" in entry]
-    assert prompts[1].startswith(f"You called run {LOOP_LENGTH} times in a row with the same input: sleep 0.1\n")
+    assert prompts[1].startswith(f"You called run {LOOP_LENGTH} times in a row with the same input: {SAME}\n")
 
 
 async def test_an_agent_that_goes_on_in_circles_fails_its_turn(tmp_path: Path) -> None:
     agent = await an_agent(tmp_path)
     with pytest.raises(AgentLoops, match=f"the agent called run {LOOP_LENGTH} times in a row") as caught:
-        await take_turn(agent, Prompt(id="t1#1", text=circling(3 * LOOP_LENGTH)), LONG, lambda _: None)
+        await take_turn(agent, Prompt(id="t1#1", text=circling(3 * LOOP_LENGTH)), LONG, hearing([], tmp_path))
     assert caught.value.cost_usd == 0.25
 
 
@@ -212,7 +238,7 @@ async def test_what_is_spent_over_all_prompts_of_a_turn_is_bounded(tmp_path: Pat
     agent = await an_agent(tmp_path)
     text = circling(LOOP_LENGTH, {"cost": 0.5}, {"wait_for": "never"})
     with pytest.raises(BudgetSpent) as caught:
-        await take_turn(agent, Prompt(id="t1#1", text=text, budget_usd=0.7), LONG, lambda _: None)
+        await take_turn(agent, Prompt(id="t1#1", text=text, budget_usd=0.7), LONG, hearing([], tmp_path))
     assert caught.value.cost_usd == 0.75
     found = await InstantAgents().inspect(a_launch(tmp_path), "t1#1")
     assert found.cost_usd == 0.75

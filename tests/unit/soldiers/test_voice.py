@@ -23,6 +23,7 @@ from kingdom.soldiers.voice.relay import BODY_BYTES_MAX, answer
 from kingdom.soldiers.voice.report import RESULT
 from kingdom.soldiers.voice.voice import Question, Reply
 from kingdom.workflow.verdicts import Verdict
+from tests.patience import PATIENCE_SECONDS
 
 Petitions = list[tuple[str, dict[str, Any]]]
 
@@ -141,7 +142,7 @@ async def test_a_link_in_the_place_of_the_result_is_replaced_and_not_followed(tm
 
 async def test_a_pipe_in_the_place_of_the_memory_holds_nobody_up(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / report.MEMORY)
-    await asyncio.wait_for(said(in_turn(tmp_path), "report_result", **SUCCESS), 30)
+    await asyncio.wait_for(said(in_turn(tmp_path), "report_result", **SUCCESS), PATIENCE_SECONDS)
     assert read_result(tmp_path) == SUCCESS
 
 

@@ -1,10 +1,10 @@
 """An agent that speaks ACP and runs: what it tells becomes updates, and an end that can be trusted."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, cast
 
 import structlog
@@ -21,11 +21,11 @@ from acp.schema import (
 
 from kingdom.soldiers.acp.memory import Past
 from kingdom.soldiers.acp.profile import Price, Profile
-from kingdom.soldiers.acp.servers import AcpServer, mcp_servers
+from kingdom.soldiers.acp.servers import mcp_servers
 from kingdom.soldiers.acp.transport import ProgramTransport
-from kingdom.soldiers.acp.turn import End, Turn
+from kingdom.soldiers.acp.turn import Turn
 from kingdom.soldiers.agent import (
-    Agent,
+    INTERRUPTED,
     AgentFailed,
     AgentGone,
     Answered,
@@ -33,55 +33,42 @@ from kingdom.soldiers.agent import (
     BudgetSpent,
     Launch,
     Prompt,
-    Update,
     UsageLimited,
 )
 from kingdom.soldiers.limits import usage_limit
 from kingdom.soldiers.notebook import Notebook
+from kingdom.soldiers.noted_turn import End
 from kingdom.soldiers.process import Program, described
+from kingdom.soldiers.program_agent import ProgramAgent
 
-__all__ = ["AcpAgent", "Kit", "mcp_servers"]
-
-# A cancel that comes before the agent has begun with the prompt may not be heeded, so it is repeated.
-_INSISTING_SECONDS = 0.3
-_INSISTING_LIMIT = timedelta(seconds=30)
 # A session that is loaded tells all of itself again, and does not say when it is through.
 _QUIET_SECONDS = 0.3
 _SILENT_SECONDS = 2.0
-_INTERRUPTED = "the turn was interrupted"
+_log = structlog.get_logger("kingdom.soldiers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kit:
-    """What an agent works with."""
+    """What an agent works with; at `voice_url` is its voice, if it has one."""
 
     profile: Profile
     launch: Launch
     price: Price
     notebook: Notebook[Past]
-    servers: list[AcpServer]
+    voice_url: str
 
 
-_log = structlog.get_logger("kingdom.soldiers")
-
-
-class AcpAgent(Agent):
+class AcpAgent(ProgramAgent[Turn]):
     """An agent whose process runs; `comes_up` makes it take prompts, and `closing` is closed after its end."""
 
     def __init__(self, program: Program, kit: Kit, closing: AsyncExitStack) -> None:
-        self.session = kit.notebook.past.session
-        self.pid = program.pid
-        self._program = program
+        super().__init__(program, kit.notebook.past.session)
+        self._ends_with_input = kit.profile.ends_with_input
         self._kit = kit
         self._closing = closing
         self._heard = asyncio.Event()
         self._connection = connect_to_agent(cast("Client", _House(self)), ProgramTransport(program, self._hear))
-        # The turn that somebody listens to, and the one that the agent is at: after an interrupt they may differ.
-        self._listened: Turn | None = None
-        self._turn: Turn | None = None
         self._prompting: asyncio.Task[None] | None = None
-        self._insisting: dict[str, asyncio.Task[None]] = {}
-        self._stopping = False
         self._ending = asyncio.create_task(self._end_with_program(), name=f"{kit.profile.name} {program.pid}")
 
     async def comes_up(self) -> None:
@@ -108,49 +95,6 @@ class AcpAgent(Agent):
             {"type": "session", "session": self.session, "model": model, "agent": name}, durable=True
         )
 
-    async def send(self, prompt: Prompt) -> AsyncGenerator[Update, None]:
-        """Yield the updates of the turn as they come."""
-        if self._listened is not None:
-            busy = self._listened.prompt.id
-            raise AgentFailed(f"prompt {prompt.id} is refused: the agent is busy with {busy}; wait for its end")
-        turn = self._listened = self._new_turn(prompt)
-        try:
-            if self._turn is not None:
-                # Nobody listens to it any more, but it must be over: an agent has one turn at a time.
-                await self._turn.over.wait()
-            if self._stopping or not self._program.running:
-                raise AgentGone(await self.ended())
-            self._turn = turn
-            self._begin(turn)
-            while self._listened is turn:
-                update = await turn.next()
-                if isinstance(update, Answered | Asked):
-                    self._listened = None
-                yield update
-        finally:
-            if self._listened is turn:
-                self._listened = None
-            if self._turn is turn and not turn.over.is_set():
-                self._interrupt(turn)
-
-    async def interrupt(self) -> None:
-        """Tell the agent to end its turn."""
-        if self._listened is not None:
-            self._interrupt(self._listened)
-
-    async def stop(self, grace: timedelta) -> None:
-        """Wait for the end of the turn, end the input of the agent, wait for its end, then kill it."""
-        self._stopping = True
-        with suppress(TimeoutError):
-            async with asyncio.timeout(grace.total_seconds()):
-                if self._turn is not None:
-                    await self._turn.over.wait()
-                if self._kit.profile.ends_with_input:
-                    self._program.close_input()
-                    await self._program.wait()
-        await self._program.kill()
-        await asyncio.wait([self._ending])
-
     async def ended(self) -> str:
         """Wait for the end of the process and return its exit code with its last words."""
         code = await self._program.wait()
@@ -168,7 +112,8 @@ class AcpAgent(Agent):
         return True
 
     async def _open_session(self) -> None:
-        space, servers, past = str(self._kit.launch.work_space), self._kit.servers, self._kit.notebook.past
+        launch, past = self._kit.launch, self._kit.notebook.past
+        space, servers = str(launch.work_space), mcp_servers(launch, self._kit.voice_url)
         if not past.prompted:
             # A session that was never prompted is none to most agents: it begins anew.
             new = await self._connection.new_session(cwd=space, mcp_servers=[*servers])
@@ -186,20 +131,13 @@ class AcpAgent(Agent):
         kit = self._kit
         return Turn(prompt, kit.notebook, kit.profile, kit.price, work_space=kit.launch.work_space)
 
-    def _begin(self, turn: Turn) -> None:
+    async def _begin(self, turn: Turn) -> None:
         """Note the prompt, then send it; one that waits for a reply which has not come is answered at once."""
         prompt, past = turn.prompt, self._kit.notebook.past
         question, text = past.question_again(prompt), past.text_for(prompt)
-        turn.note(
-            "prompt",
-            durable=True,
-            text=prompt.text,
-            reply=prompt.reply,
-            continues=prompt.continues,
-            **({} if text == prompt.text else {"sent": text}),
-        )
+        turn.note_prompt(text)
         if turn.interrupted:
-            turn.end(AgentFailed(_INTERRUPTED))
+            turn.end(AgentFailed(INTERRUPTED))
         elif question is not None:
             turn.end(Asked(question.text, question.choices, 0.0))
         else:
@@ -249,7 +187,7 @@ class AcpAgent(Agent):
         if gone:
             return AgentGone(why, cost)
         if turn.interrupted:
-            return AgentFailed(_INTERRUPTED, cost)
+            return AgentFailed(INTERRUPTED, cost)
         if turn.budget_spent:
             return BudgetSpent(f"the turn has cost ${cost:g} and may cost ${turn.prompt.budget_usd:g}", cost)
         until = usage_limit(why, datetime.now(UTC))
@@ -263,29 +201,12 @@ class AcpAgent(Agent):
             if turn.budget_spent:
                 self._insist_upon_end(turn)
 
-    def _interrupt(self, turn: Turn) -> None:
-        turn.interrupted = True
-        self._insist_upon_end(turn)
+    async def _ask_for_end(self) -> None:
+        with suppress(ConnectionError):
+            await self._connection.cancel(session_id=self.session)
 
-    def _insist_upon_end(self, turn: Turn) -> None:
-        prompt_id = turn.prompt.id
-        if prompt_id not in self._insisting and not turn.over.is_set():
-            task = asyncio.create_task(self._insist(turn), name=f"interrupt of {prompt_id}")
-            self._insisting[prompt_id] = task
-            task.add_done_callback(lambda _: self._insisting.pop(prompt_id))
-
-    async def _insist(self, turn: Turn) -> None:
-        """Cancel a turn until it is over; an agent that does not care is killed."""
-        try:
-            async with asyncio.timeout(_INSISTING_LIMIT.total_seconds()):
-                while not turn.over.is_set():
-                    if self._turn is turn:
-                        with suppress(ConnectionError):
-                            await self._connection.cancel(session_id=self.session)
-                    with suppress(TimeoutError):
-                        await asyncio.wait_for(turn.over.wait(), _INSISTING_SECONDS)
-        except TimeoutError:
-            await self._program.kill()
+    async def _clear_up(self) -> None:
+        await asyncio.wait([self._ending])
 
     async def _end_with_program(self) -> None:
         """Clear up after the program; whoever waits for it hears of its end."""

@@ -3,25 +3,21 @@
 import asyncio
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from datetime import timedelta
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
-from kingdom.errors import Misconfigured
 from kingdom.soldiers.acp.memory import Past
-from kingdom.soldiers.acp.outfit import Outfit, outfit, put_aside
+from kingdom.soldiers.acp.outfit import Outfit, outfit, program_of, put_aside, search_path
 from kingdom.soldiers.acp.profile import Price, Profile
-from kingdom.soldiers.agent import Agent, AgentClient, AgentGone, Inspection, Launch
+from kingdom.soldiers.agent import Agent, AgentClient, Inspection, Launch, once_up
 from kingdom.soldiers.model_url import model_url
-from kingdom.soldiers.notebook import Notebook, recalled
+from kingdom.soldiers.notebook import Notebook, past_of
 from kingdom.soldiers.process import Program, start_program
 from kingdom.soldiers.sandbox.gate import Gate
-from kingdom.soldiers.transcript import inspected, read_entries
+from kingdom.soldiers.transcript import looked_up
 from kingdom.soldiers.voice.relay import answer
-from kingdom.workflow.model.answers import Finding
 
 
 class AcpAgents(AgentClient):
@@ -46,11 +42,15 @@ class AcpAgents(AgentClient):
         self._prices = prices or {}
         self._contained = contained
 
+    def program(self, path: str) -> Path:
+        """See the port."""
+        return program_of(self.profile, search_path(path, self._directory))
+
     async def start(self, launch: Launch) -> Agent:
         """Start the process and wait until it has its session."""
         # In a thread, for the library takes long to load.
-        module = await asyncio.to_thread(_needing_library, "kingdom.soldiers.acp.agent")
-        past = await asyncio.to_thread(_past, launch)
+        module = await asyncio.to_thread(import_module, "kingdom.soldiers.acp.agent")
+        past = await asyncio.to_thread(past_of, launch, Past, "")
         price = self.profile.price(launch.model or self.profile.model, self._prices)
         url = model_url(launch, self.profile.url)
         fitted = await asyncio.to_thread(outfit, self.profile, launch, price, url, self._directory)
@@ -62,24 +62,15 @@ class AcpAgents(AgentClient):
                 launch=launch,
                 price=price,
                 notebook=Notebook(launch, past),
-                servers=module.mcp_servers(launch, await _voice_url(launch, stack)),
+                voice_url=await _voice_url(launch, stack),
             )
             program = await self._start(fitted, launch)
-            agent: Agent = module.AcpAgent(program, kit, stack.pop_all())
-        try:
-            await module.AcpAgent.comes_up(agent)
-        except BaseException:
-            await agent.stop(timedelta())
-            raise
-        return agent
+            agent = module.AcpAgent(program, kit, stack.pop_all())
+        return await once_up(agent, agent.comes_up())
 
     async def inspect(self, launch: Launch, prompt_id: str) -> Inspection:
         """Look the prompt up in our transcript: where that does not tell its end, nobody knows of one."""
-        try:
-            entries = await asyncio.to_thread(read_entries, launch.transcript)
-        except FileNotFoundError:
-            return Inspection(finding=Finding.NO_TRANSCRIPT)
-        return inspected(entries, prompt_id)
+        return await asyncio.to_thread(looked_up, launch.transcript, prompt_id)
 
     async def _start(self, fitted: Outfit, launch: Launch) -> Program:
         return await start_program(
@@ -93,15 +84,6 @@ class AcpAgents(AgentClient):
         )
 
 
-def _needing_library(module: str) -> Any:
-    try:
-        return import_module(module)
-    except ModuleNotFoundError as error:
-        raise Misconfigured(
-            f"agents that speak ACP are run with a library that is not installed ({error}): pip install 'kingdom[acp]'"
-        ) from error
-
-
 async def _voice_url(launch: Launch, stack: AsyncExitStack) -> str:
     """Return where the agent finds its voice: at the gate of its sandbox, or at one that is opened for it."""
     if launch.voice is None:
@@ -112,15 +94,3 @@ async def _voice_url(launch: Launch, stack: AsyncExitStack) -> str:
     folder = stack.enter_context(TemporaryDirectory(prefix="kingdom-voice-"))
     gate = await stack.enter_async_context(Gate(Path(folder, "gate"), (), voice=partial(answer, launch.voice)))
     return f"unix:{gate.socket}"
-
-
-def _past(launch: Launch) -> Past:
-    if launch.session is None:
-        return Past("")
-    entries = read_entries(launch.transcript) if launch.transcript.exists() else ()
-    past = recalled(entries, launch.session, Past)
-    if past is None:
-        raise AgentGone(
-            f"session {launch.session} cannot be continued: {launch.transcript} does not tell of it; begin a new one"
-        )
-    return past

@@ -52,9 +52,8 @@ def outfit(profile: Profile, launch: Launch, price: Price, url: str, directory: 
     }
     environment = {name: Template(value).substitute(texts) for name, value in profile.environment.items()}
     environment |= launch.environment
-    if directory is not None:
-        environment["PATH"] = f"{directory / 'node_modules' / '.bin'}:{environment.get('PATH', '')}"
-    program, shown = _found(profile, environment.get("PATH", "")), launch.sandbox
+    environment["PATH"] = search_path(environment.get("PATH", ""), directory)
+    program, shown = program_of(profile, environment["PATH"]), launch.sandbox
     for name, text in profile.files.items():
         _write(Path(home), folder / name, Template(text).substitute(texts))
     return Outfit(
@@ -82,7 +81,13 @@ def put_aside(profile: Profile, outfit: Outfit, session: str) -> None:
     longest.rename(longest.with_name(f"session-2000-01-01T00-00-{session[:_BEGINNING]}{longest.suffix}"))
 
 
-def _found(profile: Profile, path: str) -> Path:
+def search_path(path: str, directory: Path | None) -> str:
+    """Return where programs are looked for: first where npm has installed agents, if it has."""
+    return f"{directory / 'node_modules' / '.bin'}:{path}" if directory else path
+
+
+def program_of(profile: Profile, path: str) -> Path:
+    """Return the program of an agent; raises Misconfigured where there is none on the PATH."""
     program = shutil.which(profile.program, path=path)
     if program is None:
         raise Misconfigured(

@@ -1,55 +1,35 @@
 """One turn of an agent: what it tells of itself, what it has cost, and how it ended."""
 
-import asyncio
-import json
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from kingdom.soldiers.acp.memory import Past
 from kingdom.soldiers.acp.profile import CostFrom, Price, Profile, Tokens
-from kingdom.soldiers.agent import (
-    AgentFailed,
-    Answered,
-    Asked,
-    Petitioned,
-    Prompt,
-    Said,
-    Spent,
-    ToolCalled,
-    TurnFailed,
-    Update,
-    UsageLimited,
-)
+from kingdom.soldiers.agent import AgentFailed, Prompt, Said, Spent, ToolCalled
 from kingdom.soldiers.notebook import Notebook
-from kingdom.soldiers.transcript import entry_of
+from kingdom.soldiers.noted_turn import End, NotedTurn, detail_of
 
-End = Answered | Asked | TurnFailed
-_DETAIL_MAX = 200
 _OUTPUT_MAX = 2000
 # What a tool is used upon, and what says nothing about that.
 _NAMING = ("command", "filePath", "file_path", "path", "title")
 _BESIDE = ("cwd", "description")
 
 
-class Turn:
-    """The turn of one prompt: `answer` is what the agent has said since it last used a tool.
+class Turn(NotedTurn):
+    """The turn of one prompt.
 
-    `over` is set once the agent is done with the turn, `notice` is the latest that its adapter had to say.
+    `answer` is what the agent has said since it last used a tool, `notice` the latest that its adapter had to say.
     """
 
     def __init__(
         self, prompt: Prompt, notebook: Notebook[Past], profile: Profile, price: Price, *, work_space: Path
     ) -> None:
-        self.prompt = prompt
-        self.over = asyncio.Event()
-        self.interrupted = False
+        super().__init__(prompt, notebook)
         self.failed = False
         self.notice = ""
         self.answer = ""
-        self.cost_usd = 0.0
-        self._notebook = notebook
+        self._past = notebook.past
         self._profile = profile
         self._price = price
         self._work_space = work_space
@@ -58,27 +38,6 @@ class Turn:
         self._message = ""
         self._calls: set[str] = set()
         self._names: dict[str, str] = {}
-        self._told: asyncio.Queue[Update | TurnFailed] = asyncio.Queue()
-
-    @property
-    def budget_spent(self) -> bool:
-        """Return whether the turn has cost what it may."""
-        return self.prompt.budget_usd is not None and self.cost_usd >= self.prompt.budget_usd
-
-    async def next(self) -> Update:
-        """Return what happens next; raises the error with which the turn ends."""
-        told = await self._told.get()
-        if isinstance(told, TurnFailed):
-            raise told
-        return told
-
-    def note(self, kind: str, *, durable: bool = False, **fields: Any) -> None:
-        """Write down what nobody is told of."""
-        self._notebook.write({"type": kind, "prompt": self.prompt.id, **fields}, durable=durable)
-
-    def petition(self, kind: str, body: dict[str, Any]) -> None:
-        """Tell that the agent asks the court for something, once that is on the disk."""
-        self._tell(Petitioned(kind, body), durable=True)
 
     def hear(self, update: Mapping[str, Any]) -> None:
         """Take in what the agent tells of itself."""
@@ -93,7 +52,7 @@ class Turn:
                 *way, word = self._profile.failed or ("",)
                 self.failed = self.failed or (bool(word) and _at(meta, *way) == word)
             case {"sessionUpdate": "agent_thought_chunk" | "plan"}:
-                self._told.put_nowait(Spent(self.cost_usd))
+                self.give_sign_of_life()
 
     def call_tool(self, call: Mapping[str, Any]) -> None:
         """Tell that the agent uses a tool, the first time that anything is heard of it."""
@@ -102,7 +61,7 @@ class Turn:
         self._calls.add(call["toolCallId"])
         self._finish_message()
         self.answer = ""
-        self._tell(ToolCalled(self._tool(call), _detail(call, self._work_space)), call=call["toolCallId"])
+        self.tell(ToolCalled(self._tool(call), _detail(call, self._work_space)), call=call["toolCallId"])
 
     def count(self, response: Mapping[str, Any]) -> None:
         """Take in what the turn has used up, as its end tells it."""
@@ -121,30 +80,17 @@ class Turn:
 
     def end(self, end: End) -> None:
         """Tell how the turn ended."""
-        spent: dict[str, Any] = {"sessionUsd": self._notebook.past.cost_usd}
+        spent: dict[str, Any] = {"sessionUsd": self._past.cost_usd}
         if self._tokens is not None:
             spent |= {"inputTokens": self._tokens.read, "outputTokens": self._tokens.written}
             spent |= {"cacheReadTokens": self._tokens.cached}
         try:
+            self._finish_message()
             self._note_end(end, spent)
         except OSError as error:
             # What is not on the disk has not happened.
             end = AgentFailed(f"the transcript cannot be written: {error}", self.cost_usd)
-        self._told.put_nowait(end)
-        self.over.set()
-
-    def _note_end(self, end: End, spent: Mapping[str, Any]) -> None:
-        self._finish_message()
-        if not isinstance(end, TurnFailed):
-            self._notebook.write({**entry_of(end, self.prompt.id), **spent}, durable=True)
-            return
-        kind = "interrupted" if self.interrupted else "failed"
-        until = {"until": end.until} if isinstance(end, UsageLimited) else {}
-        self.note(kind, durable=True, reason=end.reason, costUsd=self.cost_usd, **until, **spent)
-
-    def _tell(self, update: Update, *, durable: bool = False, **fields: Any) -> None:
-        self._notebook.write({**entry_of(update, self.prompt.id), **fields}, durable=durable)
-        self._told.put_nowait(update)
+        self._tell_end(end)
 
     def _hear_text(self, text: str, message: str) -> None:
         if self._profile.notices and not message:
@@ -172,7 +118,7 @@ class Turn:
         if status in ("completed", "failed"):
             text = "".join(_texts(update))[:_OUTPUT_MAX]
             self.note("output", call=update["toolCallId"], text=text, isError=status == "failed")
-        self._told.put_nowait(Spent(self.cost_usd))
+        self.give_sign_of_life()
 
     def _tool(self, call: Mapping[str, Any]) -> str:
         """Return the name of a tool, which agents hide in different places."""
@@ -196,7 +142,7 @@ class Turn:
     def _spend(self, cost_usd: float, **fields: Any) -> None:
         if cost_usd > self.cost_usd:
             self.cost_usd = cost_usd
-            self._tell(Spent(cost_usd), **fields)
+            self.tell(Spent(cost_usd), **fields)
 
 
 def _at(document: Any, *way: str) -> Any:
@@ -210,13 +156,7 @@ def _detail(call: Mapping[str, Any], work_space: Path) -> str:
     used_with = call.get("rawInput")
     if not isinstance(used_with, dict) or not used_with:
         used_with = {"title": " ".join([str(call.get("title") or ""), *_texts(call)])}
-    whole = json.dumps(used_with, ensure_ascii=False, sort_keys=True)
-    named = [used_with[name] for name in _NAMING if isinstance(used_with.get(name), str)]
-    shown = named[0].removeprefix(f"{work_space}/") if named else whole
-    rest = {name for name in used_with if used_with[name] not in named and name not in _BESIDE}
-    if len(shown) <= _DETAIL_MAX and (shown == whole or not rest):
-        return shown
-    return f"{shown[:_DETAIL_MAX]} #{zlib.crc32(whole.encode()):08x}"
+    return detail_of(used_with, work_space, naming=_NAMING, beside=_BESIDE)
 
 
 def _texts(update: Mapping[str, Any]) -> list[str]:

@@ -2,9 +2,9 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from claude_agent_sdk import (
@@ -21,52 +21,35 @@ from claude_agent_sdk import (
     UserMessage,
 )
 
-from kingdom.soldiers.agent import (
-    Agent,
-    AgentFailed,
-    AgentGone,
-    Answered,
-    Asked,
-    Launch,
-    Prompt,
-    Update,
-)
+from kingdom.soldiers.agent import INTERRUPTED, AgentFailed, AgentGone, Asked, Launch, Prompt
 from kingdom.soldiers.claude.command import mcp_servers
 from kingdom.soldiers.claude.house import ASKS, house_server
 from kingdom.soldiers.claude.memory import SYNTHETIC, OwnRecord, Past, own_transcript
-from kingdom.soldiers.claude.messages import INTERRUPTED, end_of, outputs_in, updates_in
+from kingdom.soldiers.claude.messages import end_of, outputs_in, updates_in
 from kingdom.soldiers.claude.transport import ProgramTransport
 from kingdom.soldiers.claude.turn import Turn
 from kingdom.soldiers.notebook import Notebook
-from kingdom.soldiers.process import Program, described
+from kingdom.soldiers.process import Program
+from kingdom.soldiers.program_agent import ProgramAgent
 from kingdom.soldiers.voice.voice import SERVER, Question
 
-# An interrupt that comes before the agent has begun with the prompt is not heeded, so it is repeated.
-_INSISTING_SECONDS = 0.2
-_INSISTING_LIMIT = timedelta(seconds=30)
 _MCP_SECONDS = 30.0
 # Claude Code writes down what it does within a tenth of a second.
 _RECORD_SECONDS = 1.0
 _POLL_SECONDS = 0.01
 
 
-class ClaudeAgent(Agent):
+class ClaudeAgent(ProgramAgent[Turn]):
     """An agent whose process runs; `comes_up` makes it take prompts."""
 
     def __init__(self, program: Program, launch: Launch, notebook: Notebook[Past]) -> None:
-        self.session = notebook.past.session
-        self.pid = program.pid
-        self._program = program
+        super().__init__(program, notebook.past.session)
         self._launch = launch
         self._notebook = notebook
         self._transport = ProgramTransport(program)
         self._client = ClaudeSDKClient(self._options(), self._transport)
         self._record = OwnRecord(launch.environment, self.session)
         self._session_usd = 0.0
-        # The turn that somebody listens to, and the one that the agent is at: after an interrupt they may differ.
-        self._listened: Turn | None = None
-        self._turn: Turn | None = None
-        self._stopping = False
         self._listening: asyncio.Task[None] | None = None
 
     async def comes_up(self) -> None:
@@ -83,58 +66,6 @@ class ClaudeAgent(Agent):
             {"type": "session", "session": self.session, "model": self._launch.model, "agent": "claude"}, durable=True
         )
         self._listening = asyncio.create_task(self._listen(), name=f"claude {self.pid}")
-
-    async def send(self, prompt: Prompt) -> AsyncGenerator[Update, None]:
-        """Yield the updates of the turn as they come."""
-        if self._listened is not None:
-            busy = self._listened.prompt.id
-            raise AgentFailed(f"prompt {prompt.id} is refused: the agent is busy with {busy}; wait for its end")
-        turn = self._listened = Turn(prompt, self._notebook)
-        try:
-            if self._turn is not None:
-                # Nobody listens to it any more, but it must be over: the agent would take both prompts for one.
-                await self._turn.over.wait()
-            if self._stopping:
-                raise AgentGone(await self.ended())
-            self._turn = turn
-            await self._begin_or_leave(turn)
-            while self._listened is turn:
-                update = await turn.next()
-                if isinstance(update, Answered | Asked):
-                    self._listened = None
-                yield update
-        finally:
-            if self._listened is turn:
-                self._listened = None
-            if self._turn is turn and not turn.over.is_set():
-                self._interrupt(turn)
-
-    async def interrupt(self) -> None:
-        """Tell the agent to end its turn."""
-        if self._listened is not None:
-            self._interrupt(self._listened)
-
-    async def stop(self, grace: timedelta) -> None:
-        """Wait for the end of the turn, end the input of the agent, wait for its end, then kill it."""
-        self._stopping = True
-        with suppress(TimeoutError):
-            async with asyncio.timeout(grace.total_seconds()):
-                if self._turn is not None:
-                    await self._turn.over.wait()
-                self._program.close_input()
-                await self._program.wait()
-        await self._program.kill()
-        if self._listening is None:
-            await self._client.disconnect()
-            return
-        insisting = self._turn.insisting if self._turn else None
-        await asyncio.wait([self._listening, *([insisting] if insisting else [])])
-
-    async def ended(self) -> str:
-        """Wait for the end of the process and return its exit code with its last words."""
-        how = described(await self._program.wait())
-        words = await asyncio.to_thread(self._program.last_words)
-        return f"{how}; its last words: {words}" if words else how
 
     def _options(self) -> ClaudeAgentOptions:
         voice = self._launch.voice
@@ -161,15 +92,8 @@ class ClaudeAgent(Agent):
                 f"Claude Code could not use its MCP servers: {wrong}; see whether they run, or leave them out"
             )
 
-    async def _begin_or_leave(self, turn: Turn) -> None:
-        try:
-            await self._begin(turn)
-        except BaseException as error:
-            # The agent has not heard of it.
-            turn.over.set()
-            if isinstance(error, OSError):
-                raise AgentFailed(f"the prompt could not be written down, so it was not sent: {error}") from error
-            raise
+    def _new_turn(self, prompt: Prompt) -> Turn:
+        return Turn(prompt, self._notebook)
 
     async def _begin(self, turn: Turn) -> None:
         """Note the prompt, then send it; one that waits for a reply which has not come is answered at once."""
@@ -179,17 +103,9 @@ class ClaudeAgent(Agent):
         if question is not None and past.unfinished is not None:
             text, prompt_uuid = past.unfinished.sent, past.unfinished.uuid
         else:
-            own = own_transcript(launch.environment, self.session)
+            own = await asyncio.to_thread(own_transcript, launch.environment, self.session)
             text, prompt_uuid = await asyncio.to_thread(past.text_for, prompt, own), str(uuid.uuid4())
-        turn.note(
-            "prompt",
-            durable=True,
-            text=prompt.text,
-            reply=prompt.reply,
-            continues=prompt.continues,
-            uuid=prompt_uuid,
-            **({} if text == prompt.text else {"sent": text}),
-        )
+        turn.note_prompt(text, uuid=prompt_uuid)
         if turn.interrupted:
             turn.end(AgentFailed(INTERRUPTED))
         elif question is not None:
@@ -199,22 +115,14 @@ class ClaudeAgent(Agent):
                 launch.voice.begin(prompt.id, turn.petition)
             await self._client.query(_message(text, prompt_uuid))
 
-    def _interrupt(self, turn: Turn) -> None:
-        turn.interrupted = True
-        if turn.insisting is None:
-            turn.insisting = asyncio.create_task(self._insist(turn), name=f"interrupt of claude {self.pid}")
+    async def _ask_for_end(self) -> None:
+        await self._transport.request("interrupt")
 
-    async def _insist(self, turn: Turn) -> None:
-        """Interrupt a turn until it is over; an agent that does not care is killed."""
-        try:
-            async with asyncio.timeout(_INSISTING_LIMIT.total_seconds()):
-                while not turn.over.is_set():
-                    if self._turn is turn:
-                        await self._transport.request("interrupt")
-                    with suppress(TimeoutError):
-                        await asyncio.wait_for(turn.over.wait(), _INSISTING_SECONDS)
-        except TimeoutError:
-            await self._program.kill()
+    async def _clear_up(self) -> None:
+        if self._listening is None:
+            await self._client.disconnect()
+        else:
+            await asyncio.wait([self._listening])
 
     async def _before_tool(self, used: Any, call: str | None, _context: Any) -> Any:
         """Count the cost before each tool; none is used in a turn that is to end."""
@@ -233,7 +141,8 @@ class ClaudeAgent(Agent):
         """Wait until a killed agent would know of all that it has done before this call of a tool."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_RECORD_SECONDS):
-                while not self._record.tells_of(call):  # noqa: ASYNC110 - the file is written by somebody else
+                # The file is written by somebody else.
+                while not await asyncio.to_thread(self._record.tells_of, call):  # noqa: ASYNC110
                     await asyncio.sleep(_POLL_SECONDS)
 
     async def _after_question(self, _input: Any, _tool: str | None, _context: Any) -> Any:

@@ -1,16 +1,17 @@
 """What is known of a session without its process: from our transcript, and from the one Claude Code keeps itself."""
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kingdom.soldiers import notebook
 from kingdom.soldiers.agent import Prompt
 from kingdom.soldiers.claude.command import settings_folder
-from kingdom.soldiers.notebook import GO_ON
+from kingdom.soldiers.notebook import GO_ON, Remembered
 from kingdom.soldiers.transcript import Entry, read_entries
-from kingdom.soldiers.voice.voice import Question
 
 _TAKEN = "You have made these petitions already, and they were taken; do not make them again:"
 _PETITION_SHOWN = 500
@@ -18,18 +19,17 @@ _PETITION_SHOWN = 500
 SYNTHETIC = "<synthetic>"
 _ENDS = frozenset({"asked", "answered", "failed", "interrupted"})
 _BYTES_MAX = 256 << 20
-_LATEST_BYTES = 16 << 20
+_LATEST_BYTES = 1 << 20
+# Without waiting for a writer: the agent may have put a pipe there.
+_READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-@dataclass(slots=True)
-class Unfinished:
+@dataclass
+class Unfinished(notebook.Unfinished):
     """The latest prompt of a session, as long as it has no answer; `uuid` is what Claude Code knows it by."""
 
-    text: str
-    sent: str
-    uuid: str
-    reply: str = ""
-    question: Question | None = None
+    sent: str = ""
+    uuid: str = ""
     petitions: tuple[str, ...] = ()
 
     def told_of_petitions(self) -> list[str]:
@@ -37,48 +37,29 @@ class Unfinished:
         return ["\n- ".join([_TAKEN, *self.petitions])] if self.petitions else []
 
 
-@dataclass(slots=True)
-class Past:
+class Past(Remembered[Unfinished]):
     """What a session has come to."""
-
-    session: str
-    unfinished: Unfinished | None = None
-    # What was asked by the latest prompt that has its answer.
-    answered: str = ""
 
     def learn(self, entry: Mapping[str, Any]) -> None:
         """Take in the next entry of its transcript."""
+        super().learn(entry)
         match entry:
             case {"type": "prompt", "text": str(text), "uuid": str(uuid)}:
-                goes_on = self.unfinished if entry.get("continues") or entry.get("reply") else None
-                self.unfinished = Unfinished(text, entry.get("sent", text), uuid, entry.get("reply", ""))
-                self.unfinished.petitions = goes_on.petitions if goes_on else ()
+                reply, sent = entry.get("reply", ""), entry.get("sent", text)
+                made = self.unfinished.petitions if self.unfinished and (entry.get("continues") or reply) else ()
+                self.unfinished = Unfinished(text, reply, sent=sent, uuid=uuid, petitions=made)
             case {"type": "petition", "kind": str(kind)} if self.unfinished:
-                made = f"{kind} {json.dumps(entry.get('body', {}), ensure_ascii=False)}"
-                self.unfinished.petitions += (made[:_PETITION_SHOWN],)
-            case {"type": "asked", "question": str(question)} if self.unfinished:
-                self.unfinished.question = Question(text=question, choices=tuple(entry.get("choices", ())))
-            case {"type": "answered"}:
-                self.answered = self.unfinished.text if self.unfinished else ""
-                self.unfinished = None
-
-    def question_again(self, prompt: Prompt) -> Question | None:
-        """Return the question that nobody has replied to, if a prompt goes on without the reply."""
-        return self.unfinished.question if self.unfinished and prompt.continues and not prompt.reply else None
+                petition = f"{kind} {json.dumps(entry.get('body', {}), ensure_ascii=False)}"
+                self.unfinished.petitions += (petition[:_PETITION_SHOWN],)
 
     def text_for(self, prompt: Prompt, own: Path | None) -> str:
         """Return what the agent is to be told, who may have heard of it already."""
-        before = self.unfinished
-        if before is None and prompt.text == self.answered and (prompt.continues or prompt.reply):
-            # It was answered, but not as it should be; what was done is not to be done again.
-            return prompt.reply or GO_ON
-        if before is None or not (prompt.continues or prompt.reply):
-            return f"{prompt.text}\n\nA person has replied: {prompt.reply}" if prompt.reply else prompt.text
-        if prompt.reply and (before.question or before.reply != prompt.reply):
-            return prompt.reply
+        before = self.text_or_unfinished(prompt)
+        if isinstance(before, str):
+            return before
         if own is None or _turn_of(own, before.uuid) is None:
             return before.sent
-        parts = [GO_ON, *before.told_of_petitions(), *([prompt.text] if prompt.text != before.text else [])]
+        parts = [GO_ON, *before.told_of_petitions(), *([prompt.text] if prompt.text != before.asked else [])]
         return "\n\n".join(parts)
 
 
@@ -123,20 +104,21 @@ class OwnRecord:
     def __init__(self, environment: Mapping[str, str], session: str) -> None:
         self._environment = environment
         self._session = session
-        path = own_transcript(environment, session)
-        self._offset = path.stat().st_size if path else 0
-        self._latest = b""
+        self._path: Path | None = None
 
     def tells_of(self, call: str) -> bool:
-        """Return whether the call of a tool has been written down."""
-        path = own_transcript(self._environment, self._session)
-        if path is None:
+        """Return whether the call of a tool has been written down of late."""
+        # Looked for only once: the agent may have filled the place with folders.
+        self._path = self._path or own_transcript(self._environment, self._session)
+        try:
+            if self._path is None:
+                return False
+            with os.fdopen(os.open(self._path, _READING), "rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - _LATEST_BYTES))
+                return call.encode() in file.read(_LATEST_BYTES)
+        except OSError:
+            self._path = None
             return False
-        with path.open("rb") as file:
-            file.seek(self._offset)
-            self._latest = (self._latest + file.read())[-_LATEST_BYTES:]
-            self._offset = file.tell()
-        return call.encode() in self._latest
 
 
 def own_answer(own: Path, uuid: str) -> str | None:

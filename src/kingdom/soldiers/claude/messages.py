@@ -1,7 +1,5 @@
 """What the messages of Claude Code mean: updates of a turn, and how it ended."""
 
-import json
-import zlib
 from collections.abc import Iterable, Iterator
 from http import HTTPStatus
 from pathlib import Path
@@ -10,15 +8,26 @@ from typing import Any
 from claude_agent_sdk import AssistantMessage, ContentBlock, ResultMessage, TextBlock, ToolResultBlock, ToolUseBlock
 
 from kingdom.clock import utc_now
-from kingdom.soldiers.agent import AgentFailed, Answered, Asked, BudgetSpent, Said, ToolCalled, Update, UsageLimited
-from kingdom.soldiers.claude.turn import End, Turn
+from kingdom.soldiers.agent import (
+    INTERRUPTED,
+    AgentFailed,
+    Answered,
+    Asked,
+    BudgetSpent,
+    Said,
+    ToolCalled,
+    Update,
+    UsageLimited,
+)
+from kingdom.soldiers.claude.turn import Turn
 from kingdom.soldiers.claude.usage_limit import limited_until
+from kingdom.soldiers.noted_turn import End, detail_of
 from kingdom.soldiers.voice.voice import Question
 
-INTERRUPTED = "the turn was interrupted"
 # Why a turn ended that a hook did not let go on.
 _STOPPED = "hook_stopped"
-_DETAIL_MAX = 200
+_NAMING = ("command", "file_path", "notebook_path", "path")
+_BESIDE = ("description",)
 _OUTPUT_MAX = 4000
 
 
@@ -29,7 +38,8 @@ def updates_in(message: AssistantMessage, work_space: Path) -> Iterator[tuple[Up
             case TextBlock(text=text) if text:
                 yield Said(text), {}
             case ToolUseBlock(id=call, name=tool, input=used_with):
-                yield ToolCalled(tool, _detail(used_with, work_space)), {"call": call}
+                detail = detail_of(used_with, work_space, naming=_NAMING, beside=_BESIDE)
+                yield ToolCalled(tool, detail), {"call": call}
 
 
 def outputs_in(blocks: Iterable[ContentBlock]) -> Iterator[dict[str, Any]]:
@@ -60,14 +70,3 @@ def end_of(turn: Turn, result: ResultMessage, question: Question | None) -> End:
     known = turn.limited_until if result.api_error_status == HTTPStatus.TOO_MANY_REQUESTS else None
     until = known or limited_until(why, utc_now())
     return AgentFailed(why, cost) if until is None else UsageLimited(why, until, cost)
-
-
-def _detail(used_with: dict[str, Any], work_space: Path) -> str:
-    """Return in short what a tool is used with, such as a path; what is more than that has a number of its own."""
-    whole = json.dumps(used_with, ensure_ascii=False, sort_keys=True)
-    named = [used_with[name] for name in ("command", "file_path", "notebook_path", "path") if name in used_with]
-    shown = named[0].removeprefix(f"{work_space}/") if named and isinstance(named[0], str) else whole
-    rest = {name: value for name, value in used_with.items() if value not in named and name != "description"}
-    if len(shown) <= _DETAIL_MAX and (shown == whole or not rest):
-        return shown
-    return f"{shown[:_DETAIL_MAX]} #{zlib.crc32(whole.encode()):08x}"

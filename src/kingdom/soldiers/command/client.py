@@ -4,10 +4,12 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from kingdom.errors import ProgramFailed
 from kingdom.soldiers.agent import (
+    INTERRUPTED,
     Agent,
     AgentClient,
     AgentFailed,
@@ -20,18 +22,18 @@ from kingdom.soldiers.agent import (
     TurnFailed,
     Update,
 )
-from kingdom.soldiers.command.command import Call, Command, called, cost_of
+from kingdom.soldiers.command.command import Call, Command, called, cost_of, program_of
 from kingdom.soldiers.process import Program, described, start_program
-from kingdom.soldiers.transcript import Entry, append_entry, entry_of, inspected, read_entries
-from kingdom.workflow.model.answers import Finding
+from kingdom.soldiers.transcript import Entry, append_entry, entry_of, looked_up, read_entries
 
 _AGAIN = """\
 An earlier attempt at this was interrupted. What it did lies in the files: see first how far it came, and do nothing \
 twice.
 
 """
-_INTERRUPTED = "the turn was interrupted"
 _OUTPUT_MAX = 64_000
+# No character has more bytes than four.
+_TAIL = 4 * _OUTPUT_MAX
 _SHOWN = 2000
 
 
@@ -44,6 +46,10 @@ class CommandAgents(AgentClient):
     def __init__(self, command: Command, *, contained: bool | None = None) -> None:
         self._command = command
         self._contained = contained
+
+    def program(self, path: str) -> Path:
+        """See the port."""
+        return program_of(self._command, path)
 
     async def start(self, launch: Launch) -> "CommandAgent":
         """Open a session, which is nothing but a name: the program remembers nothing from prompt to prompt."""
@@ -63,11 +69,7 @@ class CommandAgents(AgentClient):
 
     async def inspect(self, launch: Launch, prompt_id: str) -> Inspection:
         """Look the prompt up in our transcript."""
-        try:
-            entries = await asyncio.to_thread(read_entries, launch.transcript)
-        except FileNotFoundError:
-            return Inspection(finding=Finding.NO_TRANSCRIPT)
-        return inspected(entries, prompt_id)
+        return await asyncio.to_thread(looked_up, launch.transcript, prompt_id)
 
 
 class CommandAgent(Agent):
@@ -98,23 +100,26 @@ class CommandAgent(Agent):
             raise AgentGone(await self.ended())
         self._prompt_id, self._interrupted = prompt.id, False
         self._idle.clear()
-        output: list[str] = []
-        end: Answered | TurnFailed = AgentFailed(_INTERRUPTED)
+        tail, cost = bytearray(), 0.0
+        end: Answered | TurnFailed | None = None
         try:
             async with self._starting:
                 program = await self._begin(prompt)
             async for line in program.lines():
-                output.append(line.decode(errors="replace") + "\n")
-                yield Said(output[-1])
-            end = await self._end_of(program, "".join(output))
-        except ProgramFailed as error:
-            end = AgentFailed(str(error))
+                tail += line + b"\n"
+                del tail[:-_TAIL]
+                said = line.decode(errors="replace")
+                cost = round(cost + cost_of(self._command, said), 9)
+                yield Said(f"{said}\n")
+            end = await self._end_of(program, _text(tail), cost)
+        except (ProgramFailed, OSError) as error:
+            end = AgentFailed(str(error), cost)
         finally:
             if self._program is not None:
                 await self._program.kill()
-            self._note_end(prompt, "".join(output), end)
             self._prompt_id = self._program = self.pid = None
             self._idle.set()
+            end = self._noted(prompt, _text(tail), AgentFailed(INTERRUPTED, cost) if end is None else end)
         if isinstance(end, TurnFailed):
             raise end
         yield end
@@ -160,17 +165,17 @@ class CommandAgent(Agent):
         program.close_input()
         return program
 
-    async def _end_of(self, program: Program, output: str) -> Answered | TurnFailed:
-        code, cost = await program.wait(), cost_of(self._command, output)
+    async def _end_of(self, program: Program, output: str, cost: float) -> Answered | TurnFailed:
+        code = await program.wait()
         if self._interrupted:
-            return AgentFailed(_INTERRUPTED, cost)
+            return AgentFailed(INTERRUPTED, cost)
         if self._stopping and code:
             return AgentGone(described(code), cost)
         if code:
             words = await asyncio.to_thread(program.last_words)
             last = "\n".join(part for part in (output[-_SHOWN:].strip(), words) if part)
             return AgentFailed(f"{self._command.argv[0]} failed with {described(code)}: {last}", cost)
-        return Answered(output[-_OUTPUT_MAX:].strip(), cost)
+        return Answered(output.strip(), cost)
 
     def _text_for(self, prompt: Prompt) -> str:
         """Return all that the program must know: it remembers nothing of what was asked before."""
@@ -180,20 +185,29 @@ class CommandAgent(Agent):
         reply = f"\n\nA person has replied: {prompt.reply}" if prompt.reply else ""
         return f"{again}{text}{reply}"
 
-    def _note_end(self, prompt: Prompt, output: str, end: Answered | TurnFailed) -> None:
-        if output:
-            self._note(prompt, "said", durable=False, text=output[-_OUTPUT_MAX:])
-        if isinstance(end, Answered):
-            self._append(entry_of(end, prompt.id))
-        else:
-            kind = "interrupted" if end.reason == _INTERRUPTED else "failed"
-            self._note(prompt, kind, reason=end.reason, costUsd=end.cost_usd)
+    def _noted(self, prompt: Prompt, output: str, end: Answered | TurnFailed) -> Answered | TurnFailed:
+        """Write down how a turn ended; what is not on the disk has not happened."""
+        try:
+            if output:
+                self._note(prompt, "said", durable=False, text=output)
+            if isinstance(end, Answered):
+                self._append(entry_of(end, prompt.id))
+            else:
+                kind = "interrupted" if end.reason == INTERRUPTED else "failed"
+                self._note(prompt, kind, reason=end.reason, costUsd=end.cost_usd)
+        except OSError as error:
+            return AgentFailed(f"the transcript cannot be written: {error}", end.cost_usd)
+        return end
 
     def _note(self, prompt: Prompt, kind: str, *, durable: bool = True, **fields: Any) -> None:
         self._append({"type": kind, "prompt": prompt.id, **fields}, durable=durable)
 
     def _append(self, entry: Entry, *, durable: bool = True) -> None:
         append_entry(self._launch.transcript, entry, durable=durable, redaction=self._launch.redaction)
+
+
+def _text(tail: bytearray) -> str:
+    return tail.decode(errors="replace")[-_OUTPUT_MAX:]
 
 
 def _entries(launch: Launch) -> list[Entry]:

@@ -12,8 +12,10 @@ from kingdom.soldiers.agent import Launch
 from kingdom.soldiers.model_url import model_url
 from kingdom.soldiers.sandbox.programs import places_of
 from kingdom.soldiers.sandbox.sandbox import Sandbox
-from kingdom.soldiers.whole import write_whole
+from kingdom.whole_file import write_whole
 
+# What the words of a command may have after a dollar.
+PLACES = frozenset({"model", "prompt", "prompt_file", "url"})
 _PROMPT, _PROMPT_FILE = "$prompt", "$prompt_file"
 _FILE = ".kingdom-prompt.txt"
 
@@ -74,22 +76,28 @@ def called(command: Command, launch: Launch, prompt: str) -> Call:
     }
     environment = {name: Template(value).substitute(texts) for name, value in command.environment.items()}
     environment |= launch.environment
-    program = shutil.which(command.argv[0], path=environment.get("PATH", ""))
+    program = program_of(command, environment.get("PATH", ""))
+    if _PROMPT_FILE in wanted:
+        write_whole(file, prompt)
+    arguments = (Template(argument).substitute(texts) for argument in command.argv[1:])
+    shown = (*command.readable, *places_of(program))
+    return Call(
+        argv=(str(program), *arguments),
+        environment=environment,
+        sandbox=launch.sandbox and replace(launch.sandbox, readable=(*launch.sandbox.readable, *shown)),
+        given=b"" if _PROMPT in wanted else prompt.encode(),
+    )
+
+
+def program_of(command: Command, path: str) -> Path:
+    """Return the program of a command; raises Misconfigured where there is none on the PATH."""
+    program = shutil.which(command.argv[0], path=path)
     if program is None:
         raise Misconfigured(
             f"there is no program {command.argv[0]!r} on the PATH of agents: install it, and name its folder in"
             " soldiers.path of kingdom.yaml"
         )
-    if _PROMPT_FILE in wanted:
-        write_whole(file, prompt)
-    arguments = (Template(argument).substitute(texts) for argument in command.argv[1:])
-    shown = (*command.readable, *places_of(Path(program)))
-    return Call(
-        argv=(program, *arguments),
-        environment=environment,
-        sandbox=launch.sandbox and replace(launch.sandbox, readable=(*launch.sandbox.readable, *shown)),
-        given=b"" if _PROMPT in wanted else prompt.encode(),
-    )
+    return Path(program)
 
 
 def cost_of(command: Command, output: str) -> float:

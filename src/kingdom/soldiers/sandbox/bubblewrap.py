@@ -34,7 +34,8 @@ _ETC = (
     *("ssl/certs", "ssl/openssl.cnf", "ca-certificates", "pki/tls/certs", "pki/ca-trust/extracted"),
     *("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "localtime", "timezone", "mime.types"),
     *("protocols", "services", "os-release", "debian_version"),
-    *("java-*", "maven", "php", "fonts", "gitconfig", "npmrc"),
+    # Of Maven only what it starts with: its settings have the passwords of registries.
+    *("java-*", "maven/m2.conf", "maven/logging", "maven/*.properties", "php", "fonts", "gitconfig"),
 )
 _HOSTS = "127.0.0.1 localhost soldier\n::1 localhost\n"
 # The kernel lets the user who is root outside change its settings, whatever user and capabilities he has inside.
@@ -54,7 +55,7 @@ def enclosing(sandbox: Sandbox, environment: Mapping[str, str]) -> Iterator[tupl
     texts = {"/etc/passwd": _passwd(environment), "/etc/group": f"agent:x:{_UID}:\n", "/etc/nsswitch.conf": _NAMES}
     options = [*_CLOSED, *_kernel(), *_system(), *_files(_ETC, Path("/etc"))]
     if sandbox.profile is Profile.DEV:
-        options += ["--share-net", *_files(("resolv.conf",), Path("/etc")), *_toolchains()]
+        options += ["--share-net", *_files(("resolv.conf", "maven", "npmrc"), Path("/etc")), *_toolchains()]
         texts["/etc/hosts"] = f"{_known_hosts()}\n{_HOSTS}"
     else:
         texts["/etc/hosts"] = _HOSTS

@@ -40,14 +40,13 @@ class Confinement:
         """Remove the groups once their last process is gone."""
         for group in self._groups:
             for _ in range(_TRIES):
-                with suppress(FileNotFoundError):
-                    try:
-                        group.rmdir()
-                    except OSError:
-                        # A process that has ended is counted for a moment still.
-                        await asyncio.sleep(_POLL_SECONDS)
-                        continue
-                break
+                try:
+                    group.rmdir()
+                except FileNotFoundError:
+                    break
+                except OSError:
+                    # A process that has ended is counted for a moment still.
+                    await asyncio.sleep(_POLL_SECONDS)
 
 
 def make_groups(limits: Limits) -> tuple[Confinement, Limits]:

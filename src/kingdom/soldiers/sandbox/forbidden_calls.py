@@ -1,26 +1,31 @@
 """The calls of the kernel that a program in a sandbox is refused, as the filter that the kernel applies.
 
-The keyrings of a user are not divided by namespaces; a file that its owner makes set-user-id is so for everybody who
-finds it; the others are large parts of the kernel of which no agent has use.
+The keyrings of a user and most families of sockets are not divided by namespaces; a file that its owner makes
+set-user-id is so for everybody who finds it; a ring makes calls that no filter sees; the others are large parts of the
+kernel of which no agent has use.
 """
 
 import os
 import struct
-from errno import ENOSYS, EPERM
+from errno import EAFNOSUPPORT, ENOSYS, EPERM
 
 _SET_ID = 0o6000
 # Of O_CREAT and O_TMPFILE: without these an open has no mode, and anything may stand in its place.
 _MAKES_A_FILE = 0o20000100
 _X32 = 0x40000000
+# Files on the machine, both versions of IP, and what the kernel tells of them.
+_FAMILIES = (1, 2, 10, 16)
+# io_uring_setup, io_uring_enter, io_uring_register and openat2 take what they do out of sight.
+_UNSEEN = (425, 426, 427, 437)
 
-# The architecture as the filter sees it, the calls that are refused, one that takes its mode out of sight, and those
-# whose mode is looked at: by number, the places of mode and flags.
+# The architecture as the filter sees it, the calls that are refused, the one that makes a socket, and those whose mode
+# is looked at: by number, the places of mode and flags.
 _MACHINES: dict[str, tuple[int, tuple[int, ...], int, tuple[tuple[int, int, int | None], ...]]] = {
     "x86_64": (
         0xC000003E,
         # add_key, request_key, keyctl, perf_event_open, bpf, userfaultfd
         (248, 249, 250, 298, 321, 323),
-        437,
+        41,
         # open, creat, chmod, fchmod, mknod, openat, mknodat, fchmodat, fchmodat2
         (
             *((2, 2, 1), (85, 1, None), (90, 1, None), (91, 1, None), (133, 1, None)),
@@ -30,7 +35,7 @@ _MACHINES: dict[str, tuple[int, tuple[int, ...], int, tuple[tuple[int, int, int 
     "aarch64": (
         0xC00000B7,
         (217, 218, 219, 241, 280, 282),
-        437,
+        198,
         # mknodat, fchmod, fchmodat, openat, fchmodat2
         ((33, 2, None), (52, 1, None), (53, 2, None), (56, 3, 2), (452, 2, None)),
     ),
@@ -46,7 +51,7 @@ def forbidden_calls() -> bytes | None:
     known = _MACHINES.get(os.uname().machine)
     if known is None:
         return None
-    architecture, refused, unknown, with_mode = known
+    architecture, refused, socket, with_mode = known
     steps = [
         _step(_LOAD, _ARCHITECTURE),
         # Another architecture has other numbers: a program for it could make any call.
@@ -56,10 +61,11 @@ def forbidden_calls() -> bytes | None:
         _step(_AT_LEAST, _X32, 0, 1),
         _step(_RETURN, _FAIL | EPERM),
         # Who is told that there is no such call takes the older one.
-        *(_step(_EQUAL, unknown, 0, 1), _step(_RETURN, _FAIL | ENOSYS)),
+        *_answered(_UNSEEN, _FAIL | ENOSYS),
+        *_answered(refused, _FAIL | EPERM),
     ]
-    for number in refused:
-        steps += [_step(_EQUAL, number, 0, 1), _step(_RETURN, _FAIL | EPERM)]
+    asked = [_argument(0), *_answered(_FAMILIES, _ALLOW), _step(_RETURN, _FAIL | EAFNOSUPPORT)]
+    steps += [_step(_EQUAL, socket, 0, len(asked)), *asked]
     for number, mode, flags in with_mode:
         looking = [
             *(
@@ -72,6 +78,10 @@ def forbidden_calls() -> bytes | None:
         ]
         steps += [_step(_EQUAL, number, 0, len(looking)), *looking]
     return b"".join([*steps, _step(_RETURN, _ALLOW)])
+
+
+def _answered(values: tuple[int, ...], answer: int) -> list[bytes]:
+    return [step for value in values for step in (_step(_EQUAL, value, 0, 1), _step(_RETURN, answer))]
 
 
 def _argument(place: int) -> bytes:

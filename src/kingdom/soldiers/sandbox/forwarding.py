@@ -60,20 +60,11 @@ class Forwarding:
                 _log.warning("the model cannot be reached", url=upstream.url, error=type(error).__name__)
             return _error(_BAD_GATEWAY, f"the model cannot be reached: {type(error).__name__}")
 
-    async def read(self, request: web.Request, most: int) -> bytes:
-        """Return the body of a request, which has so many bytes at most."""
-        body = bytearray()
-        async for chunk in request.content.iter_any():
-            body += chunk
-            if len(body) > most:
-                raise web.HTTPRequestEntityTooLarge(most, len(body))
-        return bytes(body)
-
     async def _looked_at(self, request: web.Request) -> tuple[bytes, str | None]:
         """Return the body as it may be sent, or why it may not be."""
         # Few at a time and beside the loop: what an agent sends must cost the house neither its memory nor its time.
         async with self._looking:
-            body = await self.read(request, _BODY_BYTES_MAX)
+            body = await read(request.content, _BODY_BYTES_MAX)
             return await asyncio.to_thread(_look_at, body)
 
     async def _forward(
@@ -100,8 +91,20 @@ class Forwarding:
     def _refuse(self, request: web.Request, path: str, reason: str) -> web.Response:
         self.refused += 1
         if self.refused <= _REFUSALS_TOLD:
-            _log.warning("an agent was refused", method=request.method[:_SHOWN], path=path[:_SHOWN], reason=reason)
+            _log.warning(
+                "an agent was refused", method=request.method[:_SHOWN], path=path[:_SHOWN], reason=reason[:_SHOWN]
+            )
         return _error(_FORBIDDEN, f"this is not allowed here: {reason}")
+
+
+async def read(content: aiohttp.StreamReader, most: int) -> bytes:
+    """Return a whole body, which has so many bytes at most."""
+    body = bytearray()
+    async for chunk in content.iter_any():
+        body += chunk
+        if len(body) > most:
+            raise web.HTTPRequestEntityTooLarge(most, len(body))
+    return bytes(body)
 
 
 def _look_at(body: bytes) -> tuple[bytes, str | None]:
@@ -135,7 +138,10 @@ async def _failure(answer: aiohttp.ClientResponse, upstream: Upstream) -> web.Re
         return _error(_BAD_GATEWAY, "the model has moved: change its address in the settings of the house")
     if answer.status == _UNAUTHORIZED:
         return _error(_UNAUTHORIZED, "the vendor does not accept the key of the house", "authentication_error")
-    words = await answer.content.read(_ERROR_BYTES_MAX)
+    try:
+        words = await read(answer.content, _ERROR_BYTES_MAX)
+    except web.HTTPRequestEntityTooLarge:
+        return _error(answer.status, "the vendor says more about its error than anybody would read", "api_error")
     return web.Response(
         status=answer.status, headers=_headers(answer), body=words.replace(upstream.key.encode(), _HIDDEN)
     )

@@ -19,7 +19,7 @@ from typing import Any, Self
 import aiohttp
 from aiohttp import web
 
-from kingdom.soldiers.sandbox.forwarding import Forwarding
+from kingdom.soldiers.sandbox.forwarding import Forwarding, read
 from kingdom.soldiers.sandbox.vendors import Upstream
 
 # Takes what was posted to /voice and returns the answer, both as JSON.
@@ -131,7 +131,7 @@ class Gate:
             raise web.HTTPForbidden
         path = path[len(prefix) :]
         if request.method == "POST" and path == _VOICE and self._voice is not None:
-            said = await self._forwarding.read(request, _SAID_BYTES_MAX)
+            said = await read(request.content, _SAID_BYTES_MAX)
             return web.Response(body=await self._voice(said), content_type="application/json")
         return await self._forwarding.answer(request, path)
 

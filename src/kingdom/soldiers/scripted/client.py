@@ -20,12 +20,12 @@ from kingdom.soldiers.agent import (
     TurnFailed,
     Update,
     UsageLimited,
+    once_up,
 )
 from kingdom.soldiers.process import Program, described, start_program
 from kingdom.soldiers.scripted import wire
 from kingdom.soldiers.scripted.memory import inspected
-from kingdom.soldiers.transcript import UNREADABLE, read_entries
-from kingdom.workflow.model.answers import Finding
+from kingdom.soldiers.transcript import UNREADABLE, looked_up
 
 _MODULE = "kingdom.soldiers.scripted.program"
 
@@ -58,20 +58,11 @@ class ScriptedAgents(AgentClient):
             sandbox=launch.sandbox,
         )
         agent = ScriptedAgent(program)
-        try:
-            await agent.comes_up()
-        except BaseException:
-            await agent.stop(timedelta())
-            raise
-        return agent
+        return await once_up(agent, agent.comes_up())
 
     async def inspect(self, launch: Launch, prompt_id: str) -> Inspection:
         """Look the prompt up in the transcript."""
-        try:
-            entries = await asyncio.to_thread(read_entries, launch.transcript)
-        except FileNotFoundError:
-            return Inspection(finding=Finding.NO_TRANSCRIPT)
-        return inspected(entries, prompt_id)
+        return await asyncio.to_thread(looked_up, launch.transcript, prompt_id, inspected)
 
 
 class ScriptedAgent(Agent):

@@ -15,12 +15,10 @@ from pathlib import Path
 
 import msgspec
 
-from kingdom.soldiers.agent import AgentFailed, AgentGone, Prompt, UsageLimited
+from kingdom.soldiers.agent import INTERRUPTED, AgentFailed, AgentGone, Prompt, UsageLimited
 from kingdom.soldiers.scripted import wire
 from kingdom.soldiers.scripted.session import Session, open_session
 from kingdom.soldiers.scripted.turn import Body, Turn
-
-_INTERRUPTED = "the turn was interrupted"
 
 
 class ScriptedProgram:
@@ -43,7 +41,7 @@ class ScriptedProgram:
 
     async def _take(self, prompt: Prompt) -> None:
         if prompt.id in self._interrupted:
-            _say(wire.Failed(prompt.id, _INTERRUPTED, 0.0))
+            _say(wire.Failed(prompt.id, INTERRUPTED, 0.0))
             return
         # Not earlier: a task that is cancelled before its first step would end without a word.
         self._turn = (prompt.id, asyncio.current_task())
@@ -56,7 +54,7 @@ class ScriptedProgram:
             until = failure.until if isinstance(failure, UsageLimited) else None
             _say(wire.Failed(prompt.id, failure.reason, turn.cost_usd, until))
         except asyncio.CancelledError:
-            _say(wire.Failed(prompt.id, _INTERRUPTED, turn.cost_usd))
+            _say(wire.Failed(prompt.id, INTERRUPTED, turn.cost_usd))
 
     def _read(self, loop: asyncio.AbstractEventLoop) -> None:
         for line in sys.stdin.buffer:

@@ -17,6 +17,7 @@ import msgspec
 
 from kingdom.clock import utc_now
 from kingdom.errors import MalformedEvent
+from kingdom.sentence import with_reason
 from kingdom.soldiers.agent import (
     AgentFailed,
     Answered,
@@ -104,7 +105,9 @@ class Turn:
                 self._note(begun=number, does=msgspec.to_builtins(written))
             step = written.with_reply(memory.reply)
             self._output = ""
-            if isinstance(step, script.Ask | script.Petition | script.UsageLimit):
+            if isinstance(step, script.Cost):
+                self.cost_usd = round(self.cost_usd + step.cost, 9)
+            if isinstance(step, script.Ask | script.Petition | script.UsageLimit | script.Cost):
                 # Noted first: what somebody else may act upon is told once at most, and found in the transcript.
                 self._note(step=number, does=msgspec.to_builtins(step))
                 if isinstance(step, script.UsageLimit):
@@ -112,7 +115,7 @@ class Turn:
                 if isinstance(step, script.Ask):
                     yield Asked(step.ask, step.choices, self.cost_usd)
                     return
-                yield Petitioned(step.petition, step.body)
+                yield Spent(self.cost_usd) if isinstance(step, script.Cost) else Petitioned(step.petition, step.body)
                 continue
             async for update in self._do(step):
                 yield update
@@ -128,9 +131,6 @@ class Turn:
                 for word in re.findall(r"\S+\s*|\s+", text):
                     yield Said(word)
                     await asyncio.sleep(seconds)
-            case script.Cost(cost=cost):
-                self.cost_usd = round(self.cost_usd + cost, 9)
-                yield Spent(self.cost_usd)
             case script.Write(write=path, text=text):
                 yield ToolCalled("write", path)
                 self._write(path, text, mode="w")
@@ -187,7 +187,7 @@ class Turn:
             output.seek(max(0, output.seek(0, os.SEEK_END) - _OUTPUT_TAIL))
             self._output = output.read().decode(errors="replace")
         if code and not may_fail:
-            raise AgentFailed(f"{command!r} failed with exit code {code}: {self._output.strip()}")
+            raise AgentFailed(with_reason(f"{command!r} failed with exit code {code}", self._output))
 
     def _write(self, path: str, text: str, *, mode: str) -> None:
         target = self._body.work_space / path

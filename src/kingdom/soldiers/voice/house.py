@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kingdom.errors import KingdomError, MalformedEvent, ProgramFailed
+from kingdom.sentence import sentence, with_reason
 from kingdom.soldiers.redaction import WELL_KNOWN, Redaction
 from kingdom.soldiers.voice.calls import TOOLS, AskHuman, Petition, Remember, ReportResult, read_call
 from kingdom.soldiers.voice.report import add_memory, write_report
@@ -128,11 +129,16 @@ class HouseVoice(Voice):
 def _told(verdict: Verdict | None) -> Reply:
     if verdict is None:
         return Reply(text=_NOTED)
-    why = f": {verdict.reason}" if verdict.reason else ""
+
+    def told(word: str) -> str:
+        return sentence(with_reason(word, verdict.reason))
+
     match verdict.granted:
         case True:
-            return Reply(text=f"Granted{why}. It is allowed and will be done for you; do not ask for the same again.")
+            return Reply(
+                text=f"{told('Granted')} It is allowed and will be done for you; do not ask for the same again."
+            )
         case False:
-            return Reply(text=f"Refused{why}. Nothing was done. Do not ask for the same again.", is_error=True)
+            return Reply(text=f"{told('Refused')} Nothing was done. Do not ask for the same again.", is_error=True)
         case None:
-            return Reply(text=f"It waits{why}. Go on without it, and do not ask for the same again.")
+            return Reply(text=f"{told('It waits')} Go on without it, and do not ask for the same again.")

@@ -9,7 +9,7 @@ import msgspec
 
 from kingdom.errors import MalformedEvent
 from kingdom.soldiers.voice.calls import BYTES_MAX, Remember, ReportResult
-from kingdom.soldiers.whole import write_whole
+from kingdom.whole_file import write_whole
 
 RESULT = "result.json"
 MEMORY = ".kingdom-memory.json"
