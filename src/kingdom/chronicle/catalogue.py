@@ -19,8 +19,10 @@ _INTRODUCTION = """\
 <!-- Written by `python -m kingdom.chronicle.catalogue`; a test keeps it equal. -->
 
 What the system observes of itself, for whoever watches it: they trigger nothing. Each is logged in the transaction that
-causes it, so it is there if and only if that happened. An entry has `ts`, `type`, `actor` and `data`; with a store of
-files the log is `logs/events.log`, one JSON object a line, split by day. `kingdom bus log` shows it, wherever it is.
+causes it, so it is there if and only if that happened; what is done to files (`recovery.log_rotated`,
+`recovery.files_cleaned`) is logged right after it, so that a crash in between can lose the entry. An entry has `ts`,
+`type`, `actor` and `data`; with a store of files the log is `logs/events.log`, one JSON object a line, split by day.
+`kingdom bus tail` shows it, wherever it is.
 """
 
 

@@ -1,12 +1,14 @@
 """Questions to people: one at a time for each root assignment and each petition, and the first valid answer counts."""
 
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from enum import StrEnum
 
 import msgspec
 
 from kingdom.bus.port import Transaction
-from kingdom.bus.record import Record, RecordKind
+from kingdom.bus.record import Record, RecordKind, read_document
+from kingdom.court.documents import MessageType, Urgency
+from kingdom.court.records import tell_people
 
 # After so long without an answer people are reminded once.
 REMINDED_AFTER = timedelta(hours=24)
@@ -52,6 +54,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     default: str = ""
     reminded_at: datetime | None = None
     warned_at: datetime | None = None
+    # The event of the latest answer that was handed to the King.
+    given: str = ""
     answered_by: str = ""
     answer: str = ""
 
@@ -107,7 +111,7 @@ ASKS = RecordKind(
 async def load_ask(transaction: Transaction, ask_id: str) -> tuple[Record, Ask] | None:
     """Return the latest question of a root assignment or a petition, if it ever asked."""
     record = await transaction.get(ASKS.name, ask_id)
-    return (record, msgspec.convert(record.doc, Ask)) if record else None
+    return (record, read_document(record.doc, Ask)) if record else None
 
 
 async def save_ask(transaction: Transaction, ask: Ask, record: Record | None = None) -> None:
@@ -122,3 +126,32 @@ async def save_ask(transaction: Transaction, ask: Ask, record: Record | None = N
             doc=msgspec.to_builtins(ask),
         )
     )
+
+
+async def ask_people(transaction: Transaction, ask: Ask, *, channel: str, today: date) -> None:
+    """Store a new question, and have people asked it in the thread that it belongs to."""
+    known = await load_ask(transaction, ask.id)
+    await save_ask(transaction, ask, known[0] if known else None)
+    context = {
+        "task_id": ask.thread,
+        "choices": list(ask.choices),
+        "asked_at": ask.asked_at.isoformat(),
+        "due_at": ask.due_at.isoformat(),
+    }
+    await tell_people(
+        transaction,
+        MessageType.HUMAN_INPUT_REQUEST,
+        ask.question,
+        channel=channel,
+        thread=ask.thread,
+        today=today,
+        context={**context, "ask_id": ask.id} if ask.petition else context,
+        urgency=Urgency.HIGH,
+    )
+
+
+async def ask_no_more(transaction: Transaction, ask_id: str) -> None:
+    """Let nobody answer any more what is still open."""
+    known = await load_ask(transaction, ask_id)
+    if known and known[1].status is AskStatus.OPEN:
+        await save_ask(transaction, known[1].expired(), known[0])

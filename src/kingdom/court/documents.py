@@ -12,8 +12,12 @@ from kingdom.errors import MalformedEvent
 
 # An id becomes the name of a file, a word on a command line and a part of a URL.
 _EVENT_ID = re.compile(r"evt-[a-z0-9]+-[A-Za-z0-9][A-Za-z0-9._:+-]{0,180}")
-_TYPE = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)*")
+EVENT_TYPE = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)*")
 _TYPE_LENGTH_MAX = 100
+# It becomes a part of paths and addresses, where a name of dots alone would lead elsewhere.
+REPOSITORY = r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}/(?!\.+\Z)[A-Za-z0-9._-]{1,100}"
+# The type of an assignment that goes on with the answer of a person.
+RESUME = "resume"
 
 
 class Priority(StrEnum):
@@ -108,11 +112,16 @@ class ExternalEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
             event = msgspec.convert(document, cls)
         except msgspec.ValidationError as error:
             raise MalformedEvent(f"this is no event: {error}") from error
-        if not _EVENT_ID.fullmatch(event.id) or not event.id.startswith(f"evt-{event.source}-"):
+        if not _EVENT_ID.fullmatch(event.id):
             raise MalformedEvent(
-                f"an event from {event.source!r} has an id such as evt-{event.source}-123, not {event.id!r}"
+                f"{event.id[:200]!r} cannot be the id of an event: write evt-SOURCE-NAME, such as evt-cli-release-1.2"
             )
-        if len(event.type) > _TYPE_LENGTH_MAX or not _TYPE.fullmatch(event.type):
+        if not event.id.startswith(f"evt-{event.source}-"):
+            raise MalformedEvent(
+                f"the id {event.id!r} names another source than the event does: begin it with evt-{event.source}-,"
+                " or leave the source out"
+            )
+        if len(event.type) > _TYPE_LENGTH_MAX or not EVENT_TYPE.fullmatch(event.type):
             raise MalformedEvent(
                 f"{event.type[:60]!r} is no type of event: write words with dots, as github.pr.comment"
             )
@@ -154,6 +163,17 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def root_id(self) -> str:
         """Return the assignment to which thread, quota, question and result belong."""
         return self.root or self.id
+
+    @property
+    def cause_id(self) -> str:
+        """Return the id of the event itself, also where a schedule fired it."""
+        return self.cause or self.event_id
+
+    @property
+    def turn(self) -> tuple[datetime, bool, str]:
+        """Return by what the assignments of one root are sorted, the current one last."""
+        # Not by id alone: the thousandth of a day would come before the second.
+        return self.created_at, self.root != "", self.id
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,11 +22,13 @@ import msgspec
 import structlog
 
 from kingdom.bus.port import Bus, Transaction
-from kingdom.bus.record import Query, Record, RecordKind
+from kingdom.bus.record import Query, Record, RecordKind, readable
 from kingdom.clock import utc_now
 from kingdom.court.records import CURRENT, ENDED
 from kingdom.workflow.records import change, each
 
+# Who gives them, as they are started: who watches and who tells come first, who lets new things in comes last.
+ROLES = ("chamberlain", "envoy", "soldiers", "general", "king", "sentinel")
 EVERY = timedelta(seconds=10)
 # A loop that runs nothing for so long will not come back: from then on it counts as dead.
 STUCK_AFTER = timedelta(minutes=10)
@@ -201,10 +203,15 @@ class Heart:
         return time.monotonic() - self._answered_at < self._stuck_seconds
 
 
+async def each_sign(transaction: Transaction) -> list[Sign]:
+    """Return the last sign of each process that is kept as a record, and that this version can read."""
+    records = [record async for record in each(transaction, Query(kind=HEARTBEATS.name, state=CURRENT))]
+    return list(readable(records, Sign))
+
+
 async def last_signs(transaction: Transaction, directory: Path | None) -> dict[str, datetime]:
     """Return when each role was last heard of: of several processes the latest counts; one that ended is not missed."""
-    signs = [msgspec.convert(r.doc, Sign) async for r in each(transaction, Query(kind=HEARTBEATS.name, state=CURRENT))]
-    found = [(sign.role, sign.at) for sign in signs]
+    found = [(sign.role, sign.at) for sign in await each_sign(transaction)]
     if directory is not None:
         found += _file_signs(directory)
     return dict(sorted(found, key=lambda sign: sign[1]))
@@ -213,7 +220,7 @@ async def last_signs(transaction: Transaction, directory: Path | None) -> dict[s
 async def forget_old_signs(transaction: Transaction, now: datetime) -> None:
     """Take processes off the list that died long ago and whose role was heard of since."""
     records = [record async for record in each(transaction, Query(kind=HEARTBEATS.name, state=CURRENT))]
-    signs = [(msgspec.convert(record.doc, Sign), record) for record in records]
+    signs = [(sign, record) for record in records for sign in readable([record], Sign)]
     latest = {sign.role: sign.at for sign, _ in sorted(signs, key=lambda each: each[0].at)}
     for sign, record in signs:
         if sign.at < latest[sign.role] and now - sign.at > _FORGOTTEN_AFTER:

@@ -35,14 +35,14 @@ class LivePackages:
     def _look(self) -> None:
         if time.monotonic() < self._next_look:
             return
-        self._next_look = time.monotonic() + _LOOK_SECONDS
         seen = tuple(sorted(_fingerprints(self.directory)))
-        if seen == self._seen:
-            return
-        self._seen, self._loaded = seen, load_packages(self.directory)
-        _log.info("Generals", names=[package.name for package in self._loaded.packages])
-        for broken in self._loaded.broken:
-            _log.error("a General is out of service", general=broken.name, reason=broken.reason)
+        if seen != self._seen:
+            self._seen, self._loaded = seen, load_packages(self.directory)
+            _log.info("Generals", names=[package.name for package in self._loaded.packages])
+            for broken in self._loaded.broken:
+                _log.error("a General is out of service", general=broken.name, reason=broken.reason)
+        # A look that failed tells nothing, so whoever asks next looks again.
+        self._next_look = time.monotonic() + _LOOK_SECONDS
 
 
 def _fingerprints(directory: Path) -> Iterator[tuple[str, int, int]]:

@@ -9,9 +9,8 @@ The oldest lines go when a file is full. What agents report was drawn from forei
 
 import fcntl
 import os
-import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -19,6 +18,7 @@ import msgspec
 
 from kingdom.court.prompt import git_id_of, newest_lines, one_line
 from kingdom.errors import Misconfigured
+from kingdom.whole_file import write_whole
 
 LOADED_BYTES_MAX = 50 * 1024
 _FOLDER = "memory"
@@ -86,7 +86,8 @@ def apply_memory_updates(directory: Path | str, updates: object, repo: str = "")
 def _append(directory: Path, about: str, repo: str, added: list[str]) -> None:
     old = [line for line in _kept(directory, about, repo).splitlines() if line not in added]
     text = "".join(f"{line}\n" for line in [*old, *dict.fromkeys(added)])
-    _write_whole(_file(directory, about, repo), newest_lines(text, _BYTES_MAX[about]))
+    file = _inside(directory, _FOLDER) / _file(directory, about, repo).name
+    write_whole(file, newest_lines(text, _BYTES_MAX[about]))
 
 
 def _kept(directory: Path, about: str, repo: str) -> str:
@@ -123,14 +124,3 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def _write_whole(file: Path, text: str) -> None:
-    draft = file.with_name(f".draft-{secrets.token_hex(8)}")
-    try:
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(file)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            draft.unlink()
-        raise

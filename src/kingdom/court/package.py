@@ -120,7 +120,6 @@ class General(Entry, frozen=True, kw_only=True):
     subscribes: tuple[Subscription, ...] = ()
     schedules: tuple[Schedule, ...] = ()
     default_repo: str | None = None
-    agents: tuple[str, ...] = ("scripted",)
     channel: str = ""
     policy: Policy = Policy()
     # More files of the package that every prompt may show, beside those that its agents write.

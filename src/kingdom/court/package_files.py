@@ -5,7 +5,6 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import msgspec
 
@@ -52,7 +51,7 @@ def load_packages(directory: Path) -> Loaded:
     for folder in _folders(directory):
         try:
             packages.append(load_package(folder))
-        except (KingdomError, RecursionError) as error:
+        except KingdomError as error:
             broken.append(Broken(name=folder.name, directory=str(folder), reason=str(error)))
     packages.sort(key=lambda package: (package.general.order, package.name))
     return _without_twins(packages, broken)
@@ -104,11 +103,6 @@ def install_package(source: Path, directory: Path, *, replace: bool) -> Package:
 def shipped(name: str) -> Path | None:
     """Return the folder of a General that comes with Kingdom."""
     return next((folder for folder in _folders(SHIPPED) if folder.name == name), None)
-
-
-def general_schema() -> dict[str, Any]:
-    """Return the JSON schema of general.yaml, for editors and other programs."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(General)}
 
 
 def _refuse_install(package: Package, source: Path, target: Path, *, replace: bool) -> None:
@@ -191,9 +185,9 @@ def _read(folder: Path, name: str) -> str:
     """Return the text of a file of the package."""
     file = folder / name
     _refuse_outside(folder, name, file)
-    if not file.is_file():
-        raise Misconfigured(f"{file} is missing: a package has it")
     try:
+        if not file.is_file():
+            raise Misconfigured(f"{file} is missing: a package has it")
         size = file.stat().st_size
         if size > PROMPT_BYTES_MAX:
             raise Misconfigured(f"{file} has {size} bytes, {PROMPT_BYTES_MAX} are allowed: make it shorter")

@@ -6,12 +6,12 @@ from typing import Any
 import msgspec
 
 from kingdom.bus.port import Transaction
-from kingdom.bus.record import Record, RecordKind
+from kingdom.bus.record import Record, RecordKind, read_document
+from kingdom.court.records import CURRENT
 from kingdom.errors import IllegalTransition
 
 SOLDIERS = "soldiers"
 MONEY = "money"
-CURRENT = "current"
 # The owner of a quota under which something is parked until there is room.
 WANTED = "wanted"
 QUOTAS = RecordKind(name="quota", directories={CURRENT: "state/quotas"})
@@ -86,7 +86,7 @@ async def load_quota(transaction: Transaction, scope: str, limit: Decimal) -> tu
 
 def read_quota(document: Any) -> Quota:
     """Return the quota that a record holds."""
-    return msgspec.convert(document, Quota)
+    return read_document(document, Quota)
 
 
 async def save_quota(transaction: Transaction, quota: Quota, record: Record, *, wanted: bool | None = None) -> None:

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from kingdom.bus.port import Transaction
-from kingdom.bus.record import Adoption, Record, RecordKind
+from kingdom.bus.record import Adoption, Record, RecordKind, read_document
 from kingdom.bus.sequence import next_id
 from kingdom.chronicle.catalogue import chronicle
 from kingdom.chronicle.events import EventDetected
@@ -78,14 +78,18 @@ KINDS = (EVENTS, ASSIGNMENTS, MESSAGES, RESULTS)
 
 _Document = TypeVar("_Document", ExternalEvent, Assignment, Message)
 _KIND_OF: dict[type, RecordKind] = {ExternalEvent: EVENTS, Assignment: ASSIGNMENTS, Message: MESSAGES}
+_LISTED: dict[type, str] = {
+    ExternalEvent: ": `kingdom event list` shows those there are",
+    Assignment: ": `kingdom assignment list` shows those there are",
+}
 
 
 async def load(transaction: Transaction, kind: type[_Document], document_id: str) -> tuple[Record, _Document]:
     """Return an event, an assignment or a message as it is stored."""
     record = await transaction.get(_KIND_OF[kind].name, document_id)
     if record is None:
-        raise NotFound(f"there is no {_KIND_OF[kind].name} {document_id!r}")
-    return record, msgspec.convert(record.doc, kind)
+        raise NotFound(f"there is no {_KIND_OF[kind].name} {document_id!r}{_LISTED.get(kind, '')}")
+    return record, read_document(record.doc, kind)
 
 
 async def save(transaction: Transaction, document: _Document, record: Record | None = None) -> None:

@@ -13,10 +13,10 @@ import msgspec
 
 from kingdom.bus.operations import Operations
 from kingdom.bus.port import Bus, Transaction
-from kingdom.bus.record import Query, Record
+from kingdom.bus.record import Query, Record, read_document, readable
 from kingdom.court.asks import ASKS, AskStatus
 from kingdom.court.chamberlain.budget import TokenStatus, status_of
-from kingdom.court.chamberlain.health import Level
+from kingdom.court.chamberlain.health import CPU, DISK, MEMORY, Level, thresholds_named
 from kingdom.court.chamberlain.records import HEALTH
 from kingdom.court.chamberlain.settings import ChamberlainSettings
 from kingdom.court.documents import AssignmentStatus, Priority
@@ -25,11 +25,11 @@ from kingdom.court.king.admission import absent_owner, gate_now
 from kingdom.court.king.assigning import as_of, quota_now
 from kingdom.court.king.gates import Gate, health_gate
 from kingdom.court.king.terms import Terms
-from kingdom.court.king.waiting import ANSWER, HELD, PLACES, READY, WAITING, Place, read_place
+from kingdom.court.king.waiting import ANSWER, HELD, PLACES, READY, WAITING, WaitingPlace, read_place
 from kingdom.court.package_files import Broken
 from kingdom.court.quota import MONEY, QUOTAS, SOLDIERS, Quota, read_quota
 from kingdom.court.records import ASSIGNMENTS, CURRENT
-from kingdom.court.streams import EVENTS as EVENT_STREAM
+from kingdom.court.streams import EVENT_STREAM
 from kingdom.workflow.model.host import Host, HostStatus
 from kingdom.workflow.model.machine import WorkflowStatus
 from kingdom.workflow.model.workflow import Workflow
@@ -47,6 +47,13 @@ class HealthNow(msgspec.Struct, frozen=True, kw_only=True):
     level: str
     reason: str
     age_seconds: float | None = None
+
+    @property
+    def by_setting(self) -> str:
+        """Return in words which setting the level goes by, nothing where its reason is no resource."""
+        resource = self.reason.partition(":")[0]
+        setting = f"chamberlain.health.{'disk_' if resource == DISK else ''}{thresholds_named(self.level)}"
+        return f", by {setting} of kingdom.yaml" if resource in (CPU, MEMORY, DISK) else ""
 
 
 class RoleNow(msgspec.Struct, frozen=True, kw_only=True):
@@ -224,7 +231,7 @@ async def _waiting(transaction: Transaction, now: datetime, terms: Terms) -> Wai
     )
 
 
-def _reason(record: Record, place: Place, gate: Gate, soldiers: Quota, now: datetime) -> str:
+def _reason(record: Record, place: WaitingPlace, gate: Gate, soldiers: Quota, now: datetime) -> str:
     """Return what a place waits for first."""
     match record.owner:
         case str(owner) if owner == HELD:
@@ -238,7 +245,7 @@ def _reason(record: Record, place: Place, gate: Gate, soldiers: Quota, now: date
     return "the next look of the King" if soldiers.fits() else f"{SOLDIERS} is full"
 
 
-def _is_absent(record: Record, place: Place) -> bool:
+def _is_absent(record: Record, place: WaitingPlace) -> bool:
     return record.owner == absent_owner(place.general)
 
 
@@ -249,7 +256,7 @@ async def _count(transaction: Transaction, kind: str, state: str) -> int:
 async def _parked(transaction: Transaction, now: datetime) -> tuple[ParkedNow, ...]:
     """Return the runs that go on by themselves at some time, the first of them first."""
     query = Query(kind=WORKFLOWS.name, state=WorkflowStatus.AWAITING, due_by=now + timedelta(days=365), limit=COUNT_MAX)
-    found = [Workflow.read(record.doc) for record in await transaction.find(query)]
+    found = readable(await transaction.find(query), Workflow)
     parked = [
         ParkedNow(workflow=workflow.id, until=workflow.parked_until, reason=workflow.reason)
         for workflow in found
@@ -259,16 +266,17 @@ async def _parked(transaction: Transaction, now: datetime) -> tuple[ParkedNow, .
 
 
 def _host(record: Record) -> HostNow:
-    host = msgspec.convert(record.doc, Host)
+    host = read_document(record.doc, Host)
     return HostNow(name=host.id, status=host.status, slots=host.slots, busy=host.busy)
 
 
 def _troubles(standing: Standing, lookout: Lookout) -> Iterator[Trouble]:
     """Yield what needs a person, the worst first."""
-    yield from _silent(standing.roles)
+    yield from _silent(standing)
     if standing.health.level in _TROUBLE:
-        what = f"nothing new begins, the health is {standing.health.level}: {standing.health.reason}"
-        yield Trouble(what=what, command="kingdom bus tail")
+        why = f"{standing.health.reason}{standing.health.by_setting}"
+        what = f"nothing new begins, the health is {standing.health.level}: {why}"
+        yield Trouble(what=what, command="kingdom doctor")
     if standing.money.spent >= standing.money.limit:
         what = (
             f"the {standing.money.limit:.2f} dollars of the day are spent: raise king.daily_usd, or wait for the next"
@@ -286,19 +294,32 @@ def _troubles(standing: Standing, lookout: Lookout) -> Iterator[Trouble]:
     for broken in lookout.broken:
         yield Trouble(what=f"{broken.name} is broken: {broken.reason}", command="kingdom general validate")
     soldiers_run = any(each.is_well for each in standing.roles if each.role == SOLDIERS)
-    if soldiers_run and not any(host.status is HostStatus.UP for host in standing.hosts):
+    if soldiers_run and not _is_a_host_up(standing):
         yield Trouble(what="no machine runs agents", command="kingdom host list")
 
 
-def _silent(roles: Sequence[RoleNow]) -> Iterator[Trouble]:
-    unwell = [each for each in roles if not each.is_well]
-    if unwell and all(each.silent_seconds is None and not each.is_well for each in roles):
-        yield Trouble(what="nothing runs", command="kingdom up")
-        return
+def _silent(standing: Standing) -> Iterator[Trouble]:
+    unwell = [each for each in standing.roles if not each.is_well]
+    missing = [each.role for each in unwell if each.silent_seconds is None]
+    if missing and len(missing) == len(standing.roles):
+        what = "no role of the court runs, only an engine or a host" if _is_a_host_up(standing) else "nothing runs"
+        yield Trouble(what=what, command="kingdom up")
+    elif len(missing) > 1:
+        yield Trouble(what=f"{_listed(missing)} do not run", command="kingdom up")
+    elif missing:
+        yield Trouble(what=f"{missing[0]} does not run", command=f"kingdom role {missing[0]}")
     for each in unwell:
-        seconds = each.silent_seconds
-        what = "does not run" if seconds is None else f"gave no sign of life for {seconds:.0f} s"
-        yield Trouble(what=f"{each.role} {what}", command=f"kingdom role {each.role}")
+        if each.silent_seconds is not None:
+            what = f"{each.role} gave no sign of life for {each.silent_seconds:.0f} s"
+            yield Trouble(what=what, command=f"kingdom role {each.role}")
+
+
+def _is_a_host_up(standing: Standing) -> bool:
+    return any(host.status is HostStatus.UP for host in standing.hosts)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def many(count: int, noun: str) -> str:

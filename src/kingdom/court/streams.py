@@ -77,26 +77,26 @@ class PetitionsDue(_Notice, frozen=True, kw_only=True):
 
 
 # The King's: what happened outside, and what became of what he assigned.
-EVENTS = Stream(name="court.event", retry=_RETRY)
-RESULTS = Stream(name="court.result", retry=_RETRY)
+EVENT_STREAM = Stream(name="court.event", retry=_RETRY)
+RESULT_STREAM = Stream(name="court.result", retry=_RETRY)
 # Each General's own.
-TASKS = Stream(name="court.task.{general}", retry=_RETRY)
+TASK_STREAM = Stream(name="court.task.{general}", retry=_RETRY)
 # What is said in one thread is said in its order; a message that cannot be sent does not silence the thread.
 # Its attempts outlast an hour, for which Slack may be away.
-MESSAGES = Stream(
+MESSAGE_STREAM = Stream(
     name="court.message",
     ordered=True,
     on_dead="skip",
     retry=RetryPolicy(cap=timedelta(minutes=1), max_attempts=80),
 )
 # Its attempts outlast an hour, for which GitHub may want to be left alone.
-PETITIONS = Stream(
+PETITION_STREAM = Stream(
     name="court.petition",
     ordered=True,
     on_dead="skip",
     retry=RetryPolicy(cap=timedelta(minutes=10), max_attempts=20),
 )
-SETTLED = Stream(name="court.settled", ordered=True, retry=_RETRY)
+SETTLED_STREAM = Stream(name="court.settled", ordered=True, retry=_RETRY)
 
 EXTERNAL_EVENT_RECEIVED = EventType(name="ExternalEventReceived", payload=ExternalEventReceived)
 ASSIGNMENT_GIVEN = EventType(name="AssignmentGiven", payload=AssignmentGiven)
@@ -111,15 +111,25 @@ PETITION_GRANTED = {
 PETITION_SETTLED = EventType(name="PetitionSettled", payload=PetitionSettled)
 PETITIONS_DUE = EventType(name="PetitionsDue", payload=PetitionsDue)
 
-STREAMS = (*workflow_streams.STREAMS, EVENTS, RESULTS, TASKS, MESSAGES, PETITIONS, SETTLED)
+STREAMS = (
+    *workflow_streams.STREAMS,
+    *(EVENT_STREAM, RESULT_STREAM, TASK_STREAM, MESSAGE_STREAM, PETITION_STREAM, SETTLED_STREAM),
+)
 TOPOLOGY = Topology(STREAMS)
+# Those of which there is one each, whoever the Generals and the hosts are.
+LONE_STREAMS = tuple(stream.name for stream in STREAMS if not stream.is_family)
+
+
+def task_stream(general: str) -> str:
+    """Return the stream by which a General is told of its assignments."""
+    return f"court.task.{general}"
 
 
 def event_received(event_id: str) -> Envelope:
     """Return the word to the King that an event waits."""
     return EXTERNAL_EVENT_RECEIVED.envelope(
         ExternalEventReceived(event_id=event_id),
-        stream=EVENTS.name,
+        stream=EVENT_STREAM.name,
         aggregate_type="ExternalEvent",
         aggregate_id=event_id,
     )
@@ -129,7 +139,7 @@ def assignment_given(task_id: str, general: str) -> Envelope:
     """Return the word to a General that an assignment waits."""
     return ASSIGNMENT_GIVEN.envelope(
         AssignmentGiven(task_id=task_id),
-        stream=f"court.task.{general}",
+        stream=task_stream(general),
         aggregate_type="Assignment",
         aggregate_id=task_id,
     )
@@ -138,14 +148,14 @@ def assignment_given(task_id: str, general: str) -> Envelope:
 def retry_due(task_id: str, general: str) -> Envelope:
     """Return the word to a General that an assignment is to be tried again."""
     return RETRY_DUE.envelope(
-        RetryDue(task_id=task_id), stream=f"court.task.{general}", aggregate_type="Assignment", aggregate_id=task_id
+        RetryDue(task_id=task_id), stream=task_stream(general), aggregate_type="Assignment", aggregate_id=task_id
     )
 
 
 def assignment_rested(task_id: str) -> Envelope:
     """Return the word to the King that an assignment ended or waits for a person."""
     return ASSIGNMENT_RESTED.envelope(
-        AssignmentRested(task_id=task_id), stream=RESULTS.name, aggregate_type="Assignment", aggregate_id=task_id
+        AssignmentRested(task_id=task_id), stream=RESULT_STREAM.name, aggregate_type="Assignment", aggregate_id=task_id
     )
 
 
@@ -153,7 +163,7 @@ def message_queued(message_id: str, thread: str) -> Envelope:
     """Return the word to the Envoy that a message waits; those of one thread stay in their order."""
     return MESSAGE_QUEUED.envelope(
         MessageQueued(message_id=message_id),
-        stream=MESSAGES.name,
+        stream=MESSAGE_STREAM.name,
         partition_key=thread,
         aggregate_type="Message",
         aggregate_id=message_id,
@@ -164,7 +174,7 @@ def petition_granted(granted: PetitionGranted) -> Envelope:
     """Return the word that a petition shall be performed; those of one assignment stay in their order."""
     return PETITION_GRANTED[granted.kind.partition(".")[0]].envelope(
         granted,
-        stream=PETITIONS.name,
+        stream=PETITION_STREAM.name,
         partition_key=granted.task_id,
         aggregate_type="Petition",
         aggregate_id=granted.petition_id,
@@ -175,7 +185,7 @@ def petition_settled(petition_id: str, root: str) -> Envelope:
     """Return the word to a General that a petition needs nothing more."""
     return PETITION_SETTLED.envelope(
         PetitionSettled(petition_id=petition_id, root=root),
-        stream=SETTLED.name,
+        stream=SETTLED_STREAM.name,
         partition_key=root,
         aggregate_type="Petition",
         aggregate_id=petition_id,
@@ -186,7 +196,7 @@ def petitions_due(petition_id: str, root: str) -> Envelope:
     """Return the word to a General to look at the petitions of an assignment again."""
     return PETITIONS_DUE.envelope(
         PetitionsDue(petition_id=petition_id, root=root),
-        stream=SETTLED.name,
+        stream=SETTLED_STREAM.name,
         partition_key=root,
         aggregate_type="Petition",
         aggregate_id=petition_id,

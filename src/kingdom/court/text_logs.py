@@ -5,6 +5,7 @@ no plain word is written as JSON, so that a line stays one line and can be taken
 """
 
 import fcntl
+import json
 import os
 import re
 import threading
@@ -18,6 +19,7 @@ import msgspec
 import structlog
 
 from kingdom.clock import utc_now
+from kingdom.sentence import printable
 
 # All roles write the first, King and Generals the second, the Chamberlain the third.
 SYSTEM, TASKS, METRICS = "system", "tasks", "metrics"
@@ -118,12 +120,14 @@ def _is_at(file: int, path: Path) -> bool:
 
 
 def _one_line(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("\r", "\\r").replace("\n", "\\n")
+    return printable(text.replace("\\", "\\\\").replace("\n", "\\n"))
 
 
 def _value(value: object) -> str:
-    if isinstance(value, str) and _PLAIN.fullmatch(value):
+    if isinstance(value, str) and value.isprintable() and _PLAIN.fullmatch(value):
         return value
     if isinstance(value, float):
         return f"{value:g}"
-    return msgspec.json.encode(value, enc_hook=str).decode()
+    encoded = msgspec.json.encode(value, enc_hook=str).decode()
+    # Nothing steers a screen or begins a line, and it can still be taken apart.
+    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in encoded)

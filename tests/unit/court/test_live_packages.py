@@ -1,6 +1,7 @@
 """Generals come, change and go while the court is at work."""
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -75,3 +76,18 @@ def test_files_are_looked_at_now_and_then_only(generals: Path) -> None:
     assert packages.all() == ()
     install(generals, "gen-pr")
     assert packages.all() == ()
+
+
+def test_a_look_that_fails_is_never_read_as_no_generals(generals: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(generals, "gen-pr")
+    packages = LivePackages(generals)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "iterdir", _unreadable)
+        for _ in range(2):
+            with pytest.raises(PermissionError):
+                packages.all()
+    assert list(packages.by_name()) == ["gen-pr"]
+
+
+def _unreadable(_: Path) -> Iterator[Path]:
+    raise PermissionError

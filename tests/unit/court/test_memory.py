@@ -5,6 +5,7 @@ import pytest
 
 from kingdom.court.memory import LOADED_BYTES_MAX, apply_memory_updates, load_memory
 from kingdom.errors import Misconfigured
+from tests.patience import PATIENCE_SECONDS
 
 
 def test_what_an_agent_learned_is_shown_to_later_ones_of_the_same_repository(tmp_path: Path) -> None:
@@ -108,6 +109,6 @@ def test_many_who_learn_at_once_lose_nothing(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(PATIENCE_SECONDS)
     lines = (tmp_path / "memory" / "patterns.md").read_text().splitlines()
     assert sorted(lines) == sorted(f"- {who}.{number}" for who in range(8) for number in range(10))

@@ -24,7 +24,6 @@ _WAITING_MAX = 1000
 _TIMEOUTS_MAX = 100
 _TIMEOUTS = "timeouts"
 _UNDISPATCHED = "undispatched"
-KING = "king"
 
 
 class Sight(msgspec.Struct, frozen=True, kw_only=True, order=True):

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from datetime import date, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -14,12 +15,11 @@ from kingdom.bus.operations import Operations
 from kingdom.bus.port import Bus, Transaction
 from kingdom.chronicle.events import FilesCleaned, LogRotated
 from kingdom.clock import utc_now
-from kingdom.court.chamberlain.anomalies import KING
 from kingdom.court.chamberlain.budget import Budget, look_after_budget
 from kingdom.court.chamberlain.calendar import latest_due
 from kingdom.court.chamberlain.chronicler import read_news
 from kingdom.court.chamberlain.daily_report import send_reports
-from kingdom.court.chamberlain.health import Health, Level, next_health
+from kingdom.court.chamberlain.health import CPU, Health, Level, next_health
 from kingdom.court.chamberlain.records import CHAMBERLAIN, HEALTH, MEMORY, notify, recall, remember, say
 from kingdom.court.chamberlain.retention import clean_up
 from kingdom.court.chamberlain.sensor import MachineSensor, Sensor
@@ -28,6 +28,7 @@ from kingdom.court.chamberlain.settings import ChamberlainSettings
 from kingdom.court.chamberlain.supervision import is_known, look_after_roles, silence
 from kingdom.court.documents import Urgency
 from kingdom.court.envoy.records import Thread, entries
+from kingdom.court.king.terms import KING
 from kingdom.court.records import CURRENT
 from kingdom.court.text_logs import METRICS, NAMES, TextLog, path_of, rotate
 from kingdom.errors import KingdomError
@@ -35,6 +36,8 @@ from kingdom.workflow.records import change
 
 # A duty that hangs does not keep the others from theirs for ever.
 _DUTY_SECONDS_MAX = 600.0
+# How busy a machine is shows over a while, and the start of a house alone keeps it busy for a moment.
+_FIRST_READING_SECONDS = 5.0
 _OLD_THREADS_AFTER = timedelta(days=7)
 _log = structlog.get_logger("kingdom.court")
 
@@ -75,9 +78,8 @@ class Chamberlain:
         self._signs: Mapping[str, datetime] = {}
         self._many_timeouts = ""
         self._log_is_read = False
-        self._limit: asyncio.Timeout | None = None
-        self._health: Health | None = None
-        self._budget = Budget()
+        self._limits: set[asyncio.Timeout] = set()
+        self._budget: Budget | None = None
 
     async def run(self) -> None:
         """Make rounds until stopped."""
@@ -86,7 +88,7 @@ class Chamberlain:
         try:
             while not self._stopping.is_set():
                 await self.make_round()
-                await self._pause()
+                await self._pause(self._settings.every_seconds)
         finally:
             measuring.cancel()
             await asyncio.gather(measuring, return_exceptions=True)
@@ -94,19 +96,26 @@ class Chamberlain:
                 self._metrics.close()
 
     async def _keep_measuring(self) -> None:
+        await self._attempt("health", partial(self._look_after_health, left_out=CPU), self._clock())
+        await self._pause(min(_FIRST_READING_SECONDS, self._settings.every_seconds))
         while not self._stopping.is_set():
-            await self._pause()
-            await self._attempt("health", self._look_after_health, self._clock())
+            await self.measure()
+            await self._pause(self._settings.every_seconds)
 
-    async def _pause(self) -> None:
+    async def _pause(self, seconds: float) -> None:
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._stopping.wait(), self._settings.every_seconds)
+            await asyncio.wait_for(self._stopping.wait(), seconds)
 
     def stop(self, *, at_once: bool = False) -> None:
         """Ask him to end after the duty that he is at, or to leave even that; for a signal handler of the loop."""
         self._stopping.set()
-        if at_once and self._limit:
-            self._limit.reschedule(asyncio.get_running_loop().time())
+        if at_once:
+            for limit in self._limits:
+                limit.reschedule(asyncio.get_running_loop().time())
+
+    async def measure(self) -> None:
+        """Store how well the machine is; beside the rounds, since how busy it is is counted from reading to reading."""
+        await self._attempt("health", self._look_after_health, self._clock())
 
     async def make_round(self) -> None:
         """See to every duty once; the order matters only where one looks at what another has found."""
@@ -114,7 +123,6 @@ class Chamberlain:
         duties: tuple[tuple[str, Callable[[datetime], Awaitable[None]]], ...] = (
             ("roles", self._look_after_roles),
             ("log", self._read_log),
-            ("health", self._look_after_health),
             ("budget", self._look_after_budget),
             ("sessions", self._look_after_sessions),
             ("report", self._report),
@@ -125,18 +133,19 @@ class Chamberlain:
             if self._stopping.is_set():
                 return
             await self._attempt(name, duty, now)
-        self._write_metrics()
 
     async def _attempt(self, name: str, duty: Callable[[datetime], Awaitable[None]], now: datetime) -> None:
+        limit = asyncio.timeout(_DUTY_SECONDS_MAX)
+        self._limits.add(limit)
         try:
-            async with asyncio.timeout(_DUTY_SECONDS_MAX) as self._limit:
+            async with limit:
                 await duty(now)
         except (KingdomError, OSError) as error:
             _log.warning("duty not done, trying again", duty=name, error=str(error))
         except Exception:  # noqa: BLE001 - a bug in one duty must not end the others
             _log.exception("duty not done, trying again", duty=name)
         finally:
-            self._limit = None
+            self._limits.discard(limit)
 
     async def _look_after_roles(self, now: datetime) -> None:
         settings = self._settings.heartbeat
@@ -162,9 +171,8 @@ class Chamberlain:
         for alert in reading.alerts:
             _log.warning(alert.text)
 
-    async def _look_after_health(self, now: datetime) -> None:
-        self._health = None
-        metrics = await self._sensor.read()
+    async def _look_after_health(self, now: datetime, *, left_out: str = "") -> None:
+        metrics = {metric: used for metric, used in (await self._sensor.read()).items() if metric != left_out}
 
         async def act(transaction: Transaction) -> Health:
             record, before = await recall(transaction, HEALTH, CURRENT, Health)
@@ -179,7 +187,7 @@ class Chamberlain:
             await remember(transaction, record, health)
             return health
 
-        self._health = await change(self._bus, act)
+        self._write_metrics(await change(self._bus, act))
 
     async def _look_after_budget(self, now: datetime) -> None:
         self._budget = await look_after_budget(self._bus, self._settings, self._zone, now)
@@ -229,8 +237,8 @@ class Chamberlain:
             if now - thread.created_at > _OLD_THREADS_AFTER:
                 _log.warning("thread still known long after it began", task=task_id, days=_OLD_THREADS_AFTER.days)
 
-    def _write_metrics(self) -> None:
-        if self._metrics and self._health:
-            money = {"budget": self._budget.status, "spent_usd": f"{self._budget.cost_usd:.2f}"}
-            facts = {"level": self._health.level, **self._health.metrics, **money}
-            self._metrics.write(CHAMBERLAIN, "metrics", facts)
+    def _write_metrics(self, health: Health) -> None:
+        if self._metrics:
+            budget = self._budget
+            money = {"budget": budget.status, "spent_usd": f"{budget.cost_usd:.2f}"} if budget else {}
+            self._metrics.write(CHAMBERLAIN, "metrics", {"level": health.level, **health.metrics, **money})

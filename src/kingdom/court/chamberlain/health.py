@@ -54,6 +54,11 @@ def thresholds_of(metric: str, settings: HealthSettings) -> Thresholds:
     return (settings.yellow, Level.YELLOW), (settings.orange, Level.ORANGE), (settings.red, Level.RED)
 
 
+def thresholds_named(level: str) -> str:
+    """Return the settings that keep a level up: at red what orange holds back is held back too."""
+    return "orange and red" if level == Level.RED else level
+
+
 def level_of(value: float, thresholds: Thresholds, before: Level, margin: float) -> Level:
     """Return the level of a resource: it rises at its threshold and comes down only `margin` below it."""
     reached = _reached(value, thresholds)
@@ -61,13 +66,15 @@ def level_of(value: float, thresholds: Thresholds, before: Level, margin: float)
 
 
 def look_at(machine: Machine | None, metrics: Mapping[str, float], now: datetime, settings: HealthSettings) -> Machine:
-    """Return a machine after a look at what it uses."""
+    """Return a machine after a look at what it uses; what was not looked at is as it was."""
     before = machine.levels if machine else {}
-    levels = {
+    levels = before | {
         metric: level_of(value, thresholds_of(metric, settings), before.get(metric, Level.GREEN), settings.margin)
         for metric, value in metrics.items()
     }
-    return Machine(at=now, metrics=dict(metrics), levels=levels)
+    known = machine.metrics if machine else {}
+    # Twice, since people read them in the order in which they were measured.
+    return Machine(at=now, metrics={**metrics, **known, **metrics}, levels=levels)
 
 
 def next_health(

@@ -31,13 +31,9 @@ class MachineSensor(Sensor):
 
     async def read(self) -> dict[str, float]:
         """See the port."""
-        return await asyncio.to_thread(self._read)
+        # The processors are counted from the last look of the same thread.
+        return {CPU: psutil.cpu_percent(), **await asyncio.to_thread(self._read)}
 
     def _read(self) -> dict[str, float]:
         place = next(path for path in (self._directory, *self._directory.resolve().parents) if path.exists())
-        used = {
-            CPU: psutil.cpu_percent(),
-            MEMORY: psutil.virtual_memory().percent,
-            DISK: psutil.disk_usage(str(place)).percent,
-        }
-        return {metric: round(value, 1) for metric, value in used.items()}
+        return {MEMORY: psutil.virtual_memory().percent, DISK: psutil.disk_usage(str(place)).percent}

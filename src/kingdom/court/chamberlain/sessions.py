@@ -13,6 +13,7 @@ import structlog
 from kingdom.bus.port import Bus, Transaction
 from kingdom.chronicle.events import InternalEvent, SessionKilled, SessionOrphaned, SessionsCleaned, SoldierKilled
 from kingdom.court.chamberlain.records import say
+from kingdom.court.general.staff import run_of_root
 from kingdom.court.records import ASSIGNMENTS
 from kingdom.court.sessions import Session, known_sessions, load_sessions, save_sessions
 from kingdom.workflow.hosts import find_host
@@ -125,7 +126,7 @@ async def _is_wanted(transaction: Transaction, soldier: str, session: Session) -
     """Tell whether a run still counts on a session: its host has not said yet that nothing of it runs any more."""
     assignment = await transaction.get(ASSIGNMENTS.name, session.task_id)
     document = assignment.doc if assignment else {}
-    workflow_id = document.get("workflow_id") or f"wf-{document.get('root') or session.task_id}"
+    workflow_id = document.get("workflow_id") or run_of_root(document.get("root") or session.task_id)
     record = await transaction.get(WORKFLOWS.name, workflow_id)
     if record is None or record.state in WORKFLOWS.final:
         return False

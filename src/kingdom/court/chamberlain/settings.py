@@ -1,6 +1,5 @@
 """What can be set about the Chamberlain: the part `chamberlain` of the file of settings."""
 
-from datetime import timedelta
 from typing import Annotated
 
 import msgspec
@@ -34,11 +33,6 @@ class RetentionSettings(_Section, frozen=True, kw_only=True):
     def log_max_bytes(self) -> int:
         """Return the size beyond which a log for people is put aside."""
         return int(self.log_max_mb * (1 << 20))
-
-    @property
-    def seen(self) -> timedelta:
-        """Return how long an event that was seen is not taken for a new one."""
-        return timedelta(days=self.seen_days)
 
 
 class HealthSettings(_Section, frozen=True, kw_only=True):

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from textwrap import shorten
 
 import msgspec
 
 from kingdom.bus.port import Transaction
-from kingdom.bus.record import Query
+from kingdom.bus.record import LeaveOut, Query, Record, hide, read_document, readable
 from kingdom.chronicle.catalogue import chronicle
 from kingdom.chronicle.events import HumanResponded
 from kingdom.court.asks import ASKS, Ask, AskStatus, load_ask, save_ask
@@ -17,6 +18,7 @@ from kingdom.court.streams import petitions_due
 from kingdom.workflow.records import each
 
 TEXT_MAX = 20_000
+_SHOWN_MAX = 80
 OVER = "This question is over."
 
 
@@ -53,30 +55,47 @@ class Taken:
 
 async def find_ask(transaction: Transaction, task_id: str) -> Ask | None:
     """Return the latest question of an assignment or of the root that it belongs to, or that of a petition."""
+    found = await _find(transaction, task_id)
+    return found[1] if found else None
+
+
+async def _find(transaction: Transaction, task_id: str) -> tuple[Record, Ask] | None:
     found = await transaction.get(ASSIGNMENTS.name, task_id)
-    root_id = msgspec.convert(found.doc, Assignment).root_id if found else task_id
-    ask = await load_ask(transaction, root_id)
-    return ask[1] if ask else None
+    root_id = read_document(found.doc, Assignment).root_id if found else task_id
+    return await load_ask(transaction, root_id)
 
 
-async def open_asks(transaction: Transaction) -> list[Ask]:
-    """Return every question that waits for an answer, the oldest first."""
-    found = each(transaction, Query(kind=ASKS.name, state=AskStatus.OPEN))
-    return sorted([msgspec.convert(record.doc, Ask) async for record in found], key=lambda ask: ask.asked_at)
+async def open_asks(transaction: Transaction, leave_out: LeaveOut = hide) -> list[Ask]:
+    """Return every question that waits for an answer and can be read, the oldest first."""
+    found = [record async for record in each(transaction, Query(kind=ASKS.name, state=AskStatus.OPEN))]
+    return sorted(readable(found, Ask, leave_out), key=lambda ask: ask.asked_at)
+
+
+async def unheard_answer(transaction: Transaction, ask: Ask) -> Record | None:
+    """Return the event that answers an open question and that the King has not taken up yet."""
+    found = await transaction.get(EVENTS.name, ask.given) if ask.given else None
+    return found if found and found.state == EventStatus.PENDING else None
 
 
 async def take_answer(transaction: Transaction, answer: Answer, now: datetime) -> Taken:
-    """Hand an answer to the King unless it cannot count; of several at once he takes the first.
+    """Hand an answer to the King unless it cannot count, or another one waits for him; the first one counts.
 
     One about a petition counts at once: nothing is resumed by it, so the General is told and not the King.
     Where people see the question is left as it is, until the Envoy shows there how it ended.
     """
     if await transaction.get(EVENTS.name, answer.event_id):
         return Taken(is_new=False)
-    ask = await find_ask(transaction, answer.task_id)
-    if ask is None:
+    found = await _find(transaction, answer.task_id)
+    if found is None:
         return Taken(is_new=False, refusal=f"{answer.task_id} asks nothing")
+    # What is saved is the version that was judged, so that of two at once one begins again.
+    record, ask = found
     if refusal := ask.refuses(answer.person, answer.text, answer.asked_at):
+        return Taken(is_new=False, refusal=refusal)
+    if first := await unheard_answer(transaction, ask):
+        heard = read_document(first.doc, ExternalEvent).payload
+        said = f"by {heard['user'] or 'somebody'}: {shorten(str(heard['text']), _SHOWN_MAX)}"
+        refusal = f"the question was answered already, {said}; the King takes that up as soon as he runs"
         return Taken(is_new=False, refusal=refusal)
     event = ExternalEvent(
         id=answer.event_id,
@@ -95,17 +114,18 @@ async def take_answer(transaction: Transaction, answer: Answer, now: datetime) -
         status=EventStatus.PENDING,
     )
     if ask.petition:
-        await _decide(transaction, event, ask, answer)
-    elif not await receive(transaction, event, ENVOY):
+        await _decide(transaction, event, ask.answered(answer.person, answer.text), record)
+    elif await receive(transaction, event, ENVOY):
+        await save_ask(transaction, msgspec.structs.replace(ask, given=event.id), record)
+    else:
         return Taken(is_new=False)
     await chronicle(transaction, HumanResponded(task_id=ask.thread, thread_ts=answer.thread_ts), ENVOY)
     return Taken(is_new=True)
 
 
-async def _decide(transaction: Transaction, event: ExternalEvent, ask: Ask, answer: Answer) -> None:
+async def _decide(transaction: Transaction, event: ExternalEvent, ask: Ask, record: Record) -> None:
     """Write down what a person says to a petition, and tell its General."""
-    record = await transaction.get(ASKS.name, ask.id)
-    await save_ask(transaction, ask.answered(answer.person, answer.text), record)
+    await save_ask(transaction, ask, record)
     decided = msgspec.structs.replace(
         event, status=EventStatus.COMPLETED, outcome="answered", reason=f"it is about the petition {ask.petition}"
     )

@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 import structlog
 
 from kingdom.bus.dispatcher import Dispatcher
+from kingdom.bus.metrics import WorkerMetrics
 from kingdom.bus.port import Bus
 from kingdom.bus.worker import Worker
 from kingdom.clock import utc_now
@@ -18,8 +19,7 @@ from kingdom.court.envoy.place import LogPlace, Place
 from kingdom.court.envoy.reminding import clear_away, remind
 from kingdom.court.envoy.settings import EnvoySettings
 from kingdom.court.envoy.telling import Tell
-from kingdom.court.envoy.webhook import WebhookPlace
-from kingdom.court.streams import MESSAGE_QUEUED, MESSAGES
+from kingdom.court.streams import MESSAGE_QUEUED, MESSAGE_STREAM
 from kingdom.errors import KingdomError, Misconfigured
 from kingdom.workflow.records import change
 
@@ -38,6 +38,7 @@ class Envoy:
         zone: ZoneInfo,
         clock: Callable[[], datetime] = utc_now,
         poll: timedelta = _POLL,
+        metrics: WorkerMetrics | None = None,
     ) -> None:
         self._bus = bus
         self._settings = settings
@@ -47,7 +48,7 @@ class Envoy:
         self._place = place_of(settings)
         dispatcher = Dispatcher()
         register(dispatcher, Tell(bus, self._place, self._asides, settings.channel))
-        self._worker = Worker(bus, dispatcher, [MESSAGES.name], poll=poll)
+        self._worker = Worker(bus, dispatcher, [MESSAGE_STREAM.name], poll=poll, metrics=metrics)
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
@@ -102,15 +103,18 @@ class Envoy:
 
 def register(dispatcher: Dispatcher, tell: Tell) -> None:
     """Let a worker say what is queued."""
-    dispatcher.effect(MESSAGE_QUEUED, tell, stream=MESSAGES.name)
+    dispatcher.effect(MESSAGE_QUEUED, tell, stream=MESSAGE_STREAM.name)
 
 
 def place_of(settings: EnvoySettings) -> Place:
     """Return where people are told."""
+    place: Place = LogPlace()
     if settings.slack:
-        place: Place = _slack("slack_place").SlackPlace(settings.slack)
-        return place
-    return WebhookPlace(settings.webhook) if settings.webhook else LogPlace()
+        place = _slack("slack_place").SlackPlace(settings.slack)
+    elif settings.webhook:
+        # By name as well: the log needs no HTTP client.
+        place = import_module("kingdom.court.envoy.webhook").WebhookPlace(settings.webhook)
+    return place
 
 
 def _slack(module: str) -> Any:

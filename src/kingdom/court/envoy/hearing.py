@@ -107,7 +107,7 @@ async def _asked_in(transaction: Transaction, said: Said) -> str:
 def _wish(said: Said, text: str, now: datetime) -> ExternalEvent:
     what = MENTION if said.kind == MENTION else "channel.message"
     return ExternalEvent(
-        id=f"evt-{SLACK}-{said.kind}-{said.ts}",
+        id=f"evt-{SLACK}-{said.kind}-{said.channel}-{said.ts}",
         type=f"{SLACK}.{what}",
         source=SLACK,
         repo=None,

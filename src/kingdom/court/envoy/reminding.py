@@ -18,7 +18,6 @@ from kingdom.court.records import ASSIGNMENTS, tell_people
 from kingdom.workflow.records import change
 
 _AT_ONCE = 50
-# A thread of an assignment that ended is kept so long for what is still to be said in it.
 _LEFT_OVER_AFTER = timedelta(days=1)
 _log = structlog.get_logger("kingdom.court")
 
@@ -82,10 +81,9 @@ async def _forget_question(transaction: Transaction, task_id: str, msg_id: str) 
 
 async def _forget_threads(transaction: Transaction, now: datetime) -> None:
     for task_id, thread in (await entries(transaction, Thread)).items():
-        if now - thread.created_at < _LEFT_OVER_AFTER:
-            continue
-        record = await transaction.get(ASSIGNMENTS.name, task_id)
-        if record is None or record.state in ASSIGNMENTS.final:
+        is_old = now - thread.created_at >= _LEFT_OVER_AFTER
+        # Of an assignment that has ended the last words may still be on their way into the thread.
+        if is_old and await transaction.get(ASSIGNMENTS.name, task_id) is None:
             await forget(transaction, Thread, task_id)
 
 

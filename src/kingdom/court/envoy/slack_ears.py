@@ -18,6 +18,7 @@ from kingdom.court.envoy.hearing import Clicked, hear, hear_click, read_message
 from kingdom.court.envoy.place import Mark
 from kingdom.court.envoy.slack_place import SlackPlace
 from kingdom.court.envoy.slack_words import ANSWER_ACTION, plain, read_choice
+from kingdom.sentence import sentence
 from kingdom.workflow.records import change
 
 # How often the client looks after its connection.
@@ -114,7 +115,7 @@ class SlackEars:
     def _respond(self, taken: Taken, channel: str, thread_ts: str, person: str, text: str) -> None:
         """Let people see what became of an answer."""
         if taken.refusal:
-            words = f"This was not taken as an answer: {taken.refusal}."
+            words = sentence(f"This was not taken as an answer: {taken.refusal}")
             self._asides.begin("tell why", partial(self._place.whisper, channel, thread_ts, person, words))
         if taken.question and taken.question.message_ts:
             ending = f"Answered by {person}: {text}"

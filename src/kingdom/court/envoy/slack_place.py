@@ -127,7 +127,7 @@ class SlackPlace(Place):
     async def whisper(self, channel: str, thread_ts: str, person: str, text: str) -> None:
         """Tell one person something that concerns nobody else."""
         await self.web.chat_postEphemeral(
-            channel=channel, user=person, text=naming_people(text), thread_ts=thread_ts or None
+            channel=channel, user=person, text=naming_people(escaped(text)), thread_ts=thread_ts or None
         )
 
     async def _send(self, post: Post) -> AsyncSlackResponse:

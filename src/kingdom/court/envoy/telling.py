@@ -12,7 +12,7 @@ from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.received import Received
 from kingdom.chronicle.catalogue import chronicle
 from kingdom.chronicle.events import MessageSent
-from kingdom.court.asks import AskStatus, load_ask, save_ask
+from kingdom.court.asks import AskStatus, ask_no_more, load_ask
 from kingdom.court.documents import (
     Assignment,
     AssignmentStatus,
@@ -41,8 +41,8 @@ _MARKS = {
 class Tell(Effect[MessageQueued]):
     """Says a message in its thread, or on its own where there is none.
 
-    A message never changes once it is queued, and its thread only by messages before it in the same order: so what is
-    read from the store here is the same for every attempt.
+    A message never changes once it is queued, and its thread only by messages before it in the same order, as long as
+    there is the assignment: so what is read from the store here is the same for every attempt.
     """
 
     def __init__(self, bus: Bus, place: Place, asides: Asides, channel: str) -> None:
@@ -59,7 +59,8 @@ class Tell(Effect[MessageQueued]):
     def request(self, event: Received[MessageQueued]) -> Mapping[str, Any]:
         """See the port."""
         # Ids of messages begin anew with another store, that of the event is nobody else's.
-        return {"message_id": event.payload.message_id, "key": str(event.envelope.event_id)}
+        key = str(event.envelope.event_id)
+        return {"message_id": event.payload.message_id, "key": key, "channel": self._channel}
 
     async def call(self, attempt: Attempt) -> Answer:
         """See the port."""
@@ -110,9 +111,7 @@ class Tell(Effect[MessageQueued]):
         await forget(transaction, Thread, task_id)
         if question := await forget(transaction, Awaited, task_id):
             self._end_later(transaction, question, OVER)
-        found = await load_ask(transaction, task_id)
-        if found and found[1].status is AskStatus.OPEN:
-            await save_ask(transaction, found[1].expired(), found[0])
+        await ask_no_more(transaction, task_id)
 
     async def _await_answer(self, transaction: Transaction, message: Message, channel: str, ts: str) -> None:
         thread = (await entries(transaction, Thread)).get(task_of(message))
@@ -152,7 +151,7 @@ class Tell(Effect[MessageQueued]):
             threads = await entries(transaction, Thread)
         return Post(
             message=message,
-            channel=message.channel or self._channel,
+            channel=message.channel or attempt.request.get("channel", self._channel),
             thread=_thread_for(message, threads.get(task_of(message))),
             key=attempt.request["key"],
             identifier=attempt.identifier,
@@ -188,7 +187,7 @@ async def _source(transaction: Transaction, task_id: str) -> tuple[str, str] | N
     if record is None:
         return None
     assignment = msgspec.convert(record.doc, Assignment)
-    found = await transaction.get(EVENTS.name, assignment.cause or assignment.event_id)
+    found = await transaction.get(EVENTS.name, assignment.cause_id)
     event = msgspec.convert(found.doc, ExternalEvent) if found else None
     if event is None or event.source != SLACK:
         return None

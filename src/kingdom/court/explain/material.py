@@ -4,16 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import msgspec
-
 from kingdom.bus.ledger import EFFECTS, Ledger
 from kingdom.bus.log import Cursor, LoggedEntry
 from kingdom.bus.operations import Operations
 from kingdom.bus.port import Bus, Transaction
-from kingdom.bus.record import Query, Record
+from kingdom.bus.record import Query, Record, read_document
+from kingdom.chronicle.events import EventDispatched
 from kingdom.court.documents import Assignment, ExternalEvent, Route
 from kingdom.court.general.staff import ASKER, root_of, run_of_root
-from kingdom.court.king.waiting import PLACES, Place, read_place
+from kingdom.court.heartbeat import ROLES
+from kingdom.court.king.waiting import PLACES, WaitingPlace, read_place
 from kingdom.court.petitions.decision import Petition
 from kingdom.court.petitions.records import petitions_of
 from kingdom.court.records import ASSIGNMENTS, EVENTS, RESULTS
@@ -22,9 +22,6 @@ from kingdom.workflow.model.workflow import Workflow
 from kingdom.workflow.records import WORKFLOWS, each
 
 _PAGE = 500
-# Of their deaths everything is told that happens meanwhile.
-ROLES = ("chamberlain", "envoy", "soldiers", "general", "king", "sentinel")
-_DISPATCHED = "event.dispatched"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +30,7 @@ class StrandMaterial:
 
     id: str
     route: Route | None = None
-    place: Place | None = None
+    place: WaitingPlace | None = None
     assignments: Sequence[Assignment] = ()
     workflow: Workflow | None = None
     petitions: Sequence[Petition] = ()
@@ -61,7 +58,7 @@ async def gather(bus: Bus, operations: Operations, about: str) -> Material:
     told = await read_all(operations, event_id, Cursor()) if event_id else []
     async with bus.transaction() as transaction:
         record = await transaction.get(EVENTS.name, event_id) if event_id else None
-        event = msgspec.convert(record.doc, ExternalEvent) if record else None
+        event = read_document(record.doc, ExternalEvent) if record else None
         found = [await _strand(transaction, each) for each in _routes(event, told, only)]
     # Whatever follows from an event is logged behind it; without one the whole log is looked through.
     start = told[0].cursor if told else Cursor()
@@ -100,14 +97,14 @@ async def _beginning(transaction: Transaction, about: str) -> tuple[str, str]:
     asked = await transaction.get(ASSIGNMENTS.name, root_of(about))
     if asked is None:
         return "", root_of(about)
-    assignment = msgspec.convert(asked.doc, Assignment)
-    return assignment.cause or assignment.event_id, assignment.root_id
+    assignment = read_document(asked.doc, Assignment)
+    return assignment.cause_id, assignment.root_id
 
 
 def _routes(event: ExternalEvent | None, told: Sequence[LoggedEntry], only: str) -> list[tuple[str, Route | None]]:
     """Return the assignments, each with the route that led to it; where the event is gone, the log remembers them."""
     routes: dict[str, Route | None] = {
-        str(logged.entry.data["task_id"]): None for logged in told if logged.entry.type == _DISPATCHED
+        str(logged.entry.data["task_id"]): None for logged in told if logged.entry.type == EventDispatched.type
     }
     for route in event.routes if event else ():
         if route.task_id or route.waiting:
@@ -123,7 +120,7 @@ async def _strand(transaction: Transaction, given: tuple[str, Route | None]) -> 
         record = await transaction.get(PLACES.name, route.waiting)
         return StrandMaterial(id=strand_id, route=route, place=read_place(record) if record else None)
     assignments = [
-        msgspec.convert(record.doc, Assignment)
+        read_document(record.doc, Assignment)
         async for record in each(transaction, Query(kind=ASSIGNMENTS.name, owner=strand_id))
     ]
     run = await _first(transaction, WORKFLOWS.name, run_of_root(strand_id), strand_id)
@@ -133,8 +130,7 @@ async def _strand(transaction: Transaction, given: tuple[str, Route | None]) -> 
     return StrandMaterial(
         id=strand_id,
         route=route,
-        # Not by id: the thousandth of a day would come before the second.
-        assignments=sorted(assignments, key=lambda each: (each.created_at, each.root != "", each.id)),
+        assignments=sorted(assignments, key=lambda each: each.turn),
         workflow=Workflow.read(run.doc) if run else None,
         petitions=sorted(petitions, key=lambda each: each.created_at),
         ledgers={key: Ledger.read(record) for key, record in ledgers.items() if record},

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from kingdom.bus.log import LogEntry
-from kingdom.court.documents import Assignment
+from kingdom.court.documents import RESUME, Assignment
 from kingdom.court.explain.timeline import (
     QueryOutcome,
     QuerySpan,
@@ -26,7 +26,6 @@ _ENDS = {
 _CUTS = frozenset({"AgentError", "AgentStopped", "WorkflowDisplaced"})
 _WORK_ENDS = frozenset({"WorkCompleted", "WorkFailed", "WorkCancelled"})
 _ANSWERED = "ANSWERED"
-RESUME = "resume"
 
 
 def counts(entry: LogEntry) -> bool:
@@ -95,7 +94,7 @@ def questions_of(
         elif questions and not questions[-1].answered_at and entry.type == "task.resumed":
             answer = answers.get(str(entry.data.get("task_id")))
             questions[-1] = _answered(questions[-1], entry.at, answer)
-        elif questions and not questions[-1].answered_at and entry.type == "WorkflowResumed" and not from_court:
+        elif questions and not questions[-1].answered_at and entry.type == "WorkflowResumed":
             questions[-1] = _answered(questions[-1], entry.at, None, entry.actor)
     return tuple(questions)
 

@@ -1,13 +1,12 @@
 """From what the store has to the timeline. Pure: the same material is always told the same way."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from kingdom.bus.log import LogEntry, LoggedEntry
-from kingdom.court.documents import ExternalEvent
 from kingdom.court.explain.material import Material, StrandMaterial
 from kingdom.court.explain.spans import counts, questions_of, short_id, works_of
 from kingdom.court.explain.timeline import (
@@ -27,7 +26,7 @@ from kingdom.workflow.model.machine import WORKFLOW
 
 WAITING = "waiting"
 GONE = "gone"
-_SUBJECTS = ("title", "summary", "text", "key")
+_SUBJECTS = ("title", "subject_title", "summary", "text", "key", "tag")
 _SUBJECT_LENGTH_MAX = 200
 
 
@@ -41,7 +40,7 @@ class _Told(NamedTuple):
 
 def tell(material: Material) -> Timeline:
     """Return the timeline of what was gathered."""
-    subject = _subject(material.event)
+    subject = subject_of(material.event.payload) if material.event else ""
     waits_from = next((each.entry.at for each in material.entries if each.entry.type == "event.detected"), None)
     strands = [(each, _strand(each, material, waits_from)) for each in material.strands]
     event_names = _event_names(material, subject)
@@ -214,6 +213,7 @@ def _names(given: StrandMaterial) -> Names:
         works={work.id: work.definition.name for work in run.works} if run else {},
         gits={tree.id: tree.ref.git_id for tree in run.work_trees} if run else {},
         assignments={each.id: each for each in given.assignments},
+        approvals={each.id for each in given.petitions if each.approve_by},
         from_court=_is_of_court(given),
     )
 
@@ -241,11 +241,10 @@ def _origin(material: Material, subject: str) -> Origin | None:
     )
 
 
-def _subject(event: ExternalEvent | None) -> str:
+def subject_of(payload: Mapping[str, Any]) -> str:
     """Return the words of the source itself that tell best what an event is about; untrusted text."""
-    payload = event.payload if event else {}
-    found = [payload[name] for name in _SUBJECTS if isinstance(payload.get(name), str)]
-    return " ".join(found[0].split())[:_SUBJECT_LENGTH_MAX] if found else ""
+    words = (" ".join(said.split()) for name in _SUBJECTS if isinstance(said := payload.get(name), str))
+    return next(filter(None, words), "")[:_SUBJECT_LENGTH_MAX]
 
 
 def _status(material: Material, strands: Sequence[Strand]) -> str:
@@ -303,3 +302,7 @@ def _missing(material: Material) -> Iterator[str]:
             yield f"the run of {given.id} is not kept, or was never made: names of its works are not known"
         if not given.entries:
             yield f"the log has nothing of {given.id} any more"
+        for ledger in given.ledgers.values():
+            made = ledger.latest.number
+            if left_out := made - len(ledger.document.attempts):
+                yield f"{left_out} of {made} calls to {ledger.document.target} are not kept: neither first nor newest"

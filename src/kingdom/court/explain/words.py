@@ -3,7 +3,7 @@
 Statuses that follow from what is told, and what a General repeats of its run, would only make the page longer.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,8 @@ class Names:
     works: Mapping[str, str] = field(default_factory=dict)
     gits: Mapping[str, str] = field(default_factory=dict)
     assignments: Mapping[str, Assignment] = field(default_factory=dict)
+    # The petitions for which a person was asked.
+    approvals: Collection[str] = ()
     from_court: bool = True
 
     def work(self, data: Mapping[str, Any]) -> str:
@@ -82,10 +84,23 @@ def _failed(data: Mapping[str, Any], _: Names) -> Said:
 
 def _petition(what: str) -> Teller:
     def tell(data: Mapping[str, Any], _: Names) -> Said:
-        where = f" to {data['target']}" if data.get("target") else ""
-        return Said(Kind.PETITION, f"{what} {data['kind']}{where}", str(data.get("reason", "")))
+        return Said(Kind.PETITION, f"{what} {_output(data)}", str(data.get("reason", "")))
 
     return tell
+
+
+def _requested(data: Mapping[str, Any], names: Names) -> Said:
+    if data["petition_id"] in names.approvals:
+        why = "a person is asked to approve it first"
+    elif data["kind"] == "github.pull_request":
+        why = "it is made of the checkpoint after this work"
+    else:
+        why = "it is done in its turn"
+    return Said(Kind.PETITION, f"lets {_output(data)} wait", why)
+
+
+def _output(data: Mapping[str, Any]) -> str:
+    return f"{data['kind']} to {data['target']}" if data.get("target") else str(data["kind"])
 
 
 def _placed(data: Mapping[str, Any], _: Names) -> Said:
@@ -155,7 +170,7 @@ def _checkpoint(data: Mapping[str, Any], names: Names) -> Said:
 def _rolled_back(data: Mapping[str, Any], _: Names) -> Said:
     to = f"checkpoint {_tail(str(data['checkpointId']))}" if data["checkpointId"] else "the base"
     rescued = ", ".join(data.get("rescueRefs") or ())
-    return Said(Kind.RETRY, f"rolled back to {to}", f"what lay there is kept: {rescued}" if rescued else "")
+    return Said(Kind.CHECKPOINT, f"rolled back to {to}", f"what lay there is kept: {rescued}" if rescued else "")
 
 
 def _restarted(data: Mapping[str, Any], _: Names) -> Said:
@@ -189,7 +204,7 @@ TABLE: Mapping[str, Teller] = {
     "task.completed": _ended,
     "task.failed": _failed,
     "message.human_response": _plain(Kind.ANSWER, "heard the answer of a person"),
-    "petition.requested": _petition("lets wait for a checkpoint:"),
+    "petition.requested": _requested,
     "petition.granted": _petition("granted"),
     "petition.refused": _petition("refused"),
     "petition.performed": _petition("performed"),
@@ -212,7 +227,7 @@ TABLE: Mapping[str, Teller] = {
     "WorkStarted": _about_work(Kind.WORK, "an agent works on {}"),
     "WorkCompleted": _about_work(Kind.WORK, "{} is done and passed its checks"),
     "WorkRetried": _about_work(Kind.RETRY, "tries {} again", "reason"),
-    "WorkReset": _about_work(Kind.RETRY, "{} is undone and will be done again"),
+    "WorkReset": _about_work(Kind.WORK, "{} is undone and will be done again"),
     "AgentError": _about_work(Kind.CRASH, "the agent of {} ended by itself", "error"),
     "AgentPetitioned": _petitioned,
     "QueryResponded": _about_work(Kind.QUERY, "a query of {} was answered"),

@@ -8,7 +8,7 @@ from kingdom.bus.port import Transaction
 from kingdom.bus.record import Record
 from kingdom.chronicle.catalogue import chronicle
 from kingdom.chronicle.events import TaskCompleted, TaskFailed
-from kingdom.court.asks import AskStatus, load_ask, save_ask
+from kingdom.court.asks import ask_no_more
 from kingdom.court.documents import Assignment, AssignmentStatus
 from kingdom.court.general.staff import Staff, open_assignments
 from kingdom.court.petitions.settling import withdraw_waiting
@@ -43,13 +43,10 @@ async def end(
     root = (await load(transaction, Assignment, root_id))[1]
     if workflow:
         await drop_sessions(transaction, workflow)
-        if workflow.status not in WORKFLOW.final:
+        if workflow.status not in WORKFLOW.final and not workflow.deleted_at:
             # Nobody would ever go on with it; its checkouts stay for a look and then go.
             await lifecycle.cancel(transaction, workflow.id, actor=root.target_general, reason=reason)
-    known = await load_ask(transaction, root_id)
-    if known and known[1].status is AskStatus.OPEN:
-        # Nobody waits for its answer any more.
-        await save_ask(transaction, known[1].expired(), known[0])
+    await ask_no_more(transaction, root_id)
     await withdraw_waiting(transaction, root_id, f"the assignment ended before: {reason}")
     duration = round((now - (root.started_at or now)).total_seconds())
     cost = workflow.cost_usd if workflow else max(assignment.cost_usd for _, assignment in found)

@@ -9,6 +9,7 @@ from kingdom.court.general.ending import drop_sessions
 from kingdom.court.general.staff import Staff, root_of
 from kingdom.court.records import ASSIGNMENTS, load, save, tell_people
 from kingdom.court.streams import assignment_rested
+from kingdom.sentence import sentence, with_reason
 from kingdom.workflow.model import events
 from kingdom.workflow.model.workflow import Workflow
 
@@ -19,7 +20,7 @@ async def tell_parked(staff: Staff, transaction: Transaction, workflow: Workflow
     await tell_people(
         transaction,
         MessageType.THREAD_UPDATE,
-        f"{root.id} is parked: {workflow.reason}.",
+        sentence(with_reason(f"{root.id} is parked", workflow.reason)),
         channel=staff.channel_of(root.target_general),
         thread=root.id,
         today=staff.today,

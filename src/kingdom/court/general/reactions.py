@@ -11,7 +11,14 @@ from kingdom.bus.port import Transaction
 from kingdom.bus.received import Received
 from kingdom.court.general import money, runs, taking_on
 from kingdom.court.general.staff import ASKER, Staff
-from kingdom.court.streams import ASSIGNMENT_GIVEN, PETITION_SETTLED, PETITIONS_DUE, RETRY_DUE, SETTLED
+from kingdom.court.streams import (
+    ASSIGNMENT_GIVEN,
+    PETITION_SETTLED,
+    PETITIONS_DUE,
+    RETRY_DUE,
+    SETTLED_STREAM,
+    task_stream,
+)
 from kingdom.workflow.model import answers, events
 from kingdom.workflow.model.catalogue import EVENT_TYPES
 from kingdom.workflow.streams import told_stream
@@ -25,6 +32,7 @@ TOLD: Mapping[type[events.DomainEvent], Handler] = {
     answers.QueryFailed: runs.query_failed,
     answers.AgentPetitioned: runs.agent_petitioned,
     events.WorkflowAwaiting: runs.run_awaits,
+    events.WorkflowResumed: runs.run_resumed,
     events.WorkflowCostCorrected: money.cost_corrected,
     events.WorkflowCompleted: runs.run_completed,
     events.WorkflowCancelled: runs.run_cancelled,
@@ -49,4 +57,4 @@ def register(dispatcher: Dispatcher, staff: Staff) -> None:
 
 def streams_of(generals: Iterable[str]) -> tuple[str, ...]:
     """Return the streams that a worker for these Generals listens to."""
-    return (*(f"court.task.{general}" for general in generals), told_stream(ASKER), SETTLED.name)
+    return (*map(task_stream, generals), told_stream(ASKER), SETTLED_STREAM.name)

@@ -10,21 +10,22 @@ from kingdom.bus.port import Transaction
 from kingdom.bus.received import Received
 from kingdom.chronicle.catalogue import chronicle
 from kingdom.chronicle.events import SoldierCompleted, SoldierSpawned, SoldierTimeout, TaskNeedsHuman
-from kingdom.court.asks import APPROVE, REJECT, Ask, load_ask, save_ask
-from kingdom.court.documents import Assignment, AssignmentStatus, MessageType, Urgency
+from kingdom.court.asks import APPROVE, REJECT, Ask, AskStatus, ask_people, load_ask, save_ask
+from kingdom.court.documents import Assignment, AssignmentStatus
 from kingdom.court.general.ending import drop_sessions, end, is_skipped, judged
 from kingdom.court.general.money import book_late, tell_parked
 from kingdom.court.general.side_files import keep_memory, keep_sessions
-from kingdom.court.general.staff import Staff, no_package, open_assignments, root_of, run_of_root
+from kingdom.court.general.staff import Staff, open_assignments, root_of, run_of_root
 from kingdom.court.package import Policy
 from kingdom.court.petitions.decision import PetitionState
 from kingdom.court.petitions.granting import grant_waiting
 from kingdom.court.petitions.petition import petition
 from kingdom.court.petitions.records import has_open_petitions, petitions_of
-from kingdom.court.records import ASSIGNMENTS, load, save, tell_people
+from kingdom.court.records import ASSIGNMENTS, load, save
 from kingdom.court.sessions import Session, drop_session, note_session
 from kingdom.court.streams import PetitionsDue, PetitionSettled, assignment_rested, retry_due
 from kingdom.errors import NotFound
+from kingdom.sentence import sentence, with_reason
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model import answers, events
 from kingdom.workflow.model.machine import WorkflowStatus
@@ -84,22 +85,20 @@ async def agent_petitioned(
     staff: Staff, received: Received[answers.AgentPetitioned], transaction: Transaction
 ) -> Outcome | None:
     """Decide on what an agent asks for, by the policy that counts now."""
-    asked = received.payload
     workflow, root = await _context(transaction, received.envelope.aggregate_id)
     package = staff.packages().get(root.target_general)
     if package is None:
-        return no_package(root)
+        return staff.without_package(received, root)
     await petition(
         transaction,
         root,
         package.general.policy,
         workflow,
-        petition_id=asked.petition_id,
-        kind=asked.kind,
-        body=asked.body,
+        received.payload,
         at=staff.clock(),
         channel=staff.channel_of(root.target_general),
         today=staff.today,
+        absent=staff.absent,
     )
     return None
 
@@ -124,8 +123,6 @@ async def run_awaits(staff: Staff, received: Received[events.WorkflowAwaiting], 
     await drop_sessions(transaction, workflow)
     await grant_waiting(transaction, root.id, workflow, staff.today)
     ask = _ask(staff, workflow, root, current)
-    known = await load_ask(transaction, root.id)
-    await save_ask(transaction, ask, known[0] if known else None)
     waiting = msgspec.structs.replace(
         current, status=AssignmentStatus.NEEDS_HUMAN, reason=ask.question, cost_usd=workflow.cost_usd
     )
@@ -133,21 +130,19 @@ async def run_awaits(staff: Staff, received: Received[events.WorkflowAwaiting], 
     await transaction.publish(assignment_rested(current.id))
     said = TaskNeedsHuman(task_id=current.id, question=ask.question)
     await chronicle(transaction, said, root.target_general)
-    await tell_people(
-        transaction,
-        MessageType.HUMAN_INPUT_REQUEST,
-        ask.question,
-        channel=staff.channel_of(root.target_general),
-        thread=root.id,
-        today=staff.today,
-        context={
-            "task_id": root.id,
-            "choices": list(ask.choices),
-            "asked_at": ask.asked_at.isoformat(),
-            "due_at": ask.due_at.isoformat(),
-        },
-        urgency=Urgency.HIGH,
-    )
+    await ask_people(transaction, ask, channel=staff.channel_of(root.target_general), today=staff.today)
+
+
+async def run_resumed(_: Staff, received: Received[events.WorkflowResumed], transaction: Transaction) -> None:
+    """Ask no more what a person has answered at the run itself, past the court."""
+    root_id = root_of(received.payload.workflow_id)
+    known = await load_ask(transaction, root_id)
+    found = await open_assignments(transaction, root_id)
+    if not known or known[1].status is not AskStatus.OPEN or not found:
+        return
+    await save_ask(transaction, known[1].answered("", ""), known[0])
+    record, current = found[-1]
+    await save(transaction, msgspec.structs.replace(current, status=AssignmentStatus.IN_PROGRESS, reason=""), record)
 
 
 async def run_completed(staff: Staff, received: Received[events.WorkflowCompleted], transaction: Transaction) -> None:
@@ -176,7 +171,7 @@ async def run_failed(
     if workflow.status is not WorkflowStatus.FAILED or root.status in ASSIGNMENTS.final:
         return None
     if package is None:
-        return no_package(root)
+        return staff.without_package(received, root)
     policy = package.general.policy
     if root.retries >= policy.retries or workflow.is_over_budget:
         await end(staff, transaction, root.id, AssignmentStatus.FAILED, received.payload.reason, workflow)
@@ -254,7 +249,8 @@ def _gate_question(workflow: Workflow, root: Assignment) -> str:
     done = work.definition.name if work else "a step"
     summary = str((work.result or {}).get("summary") or "") if work else ""
     about = ", ".join(str(each) for each in (root.payload.get("key"), root.repo, root.type) if each)
-    return f"{done} is done ({about}){f': {summary}' if summary else ''}. Shall it go on?"[:_QUESTION_LENGTH_MAX]
+    said = sentence(with_reason(f"{done} is done ({about})", summary))
+    return f"{said} Shall it go on?"[:_QUESTION_LENGTH_MAX]
 
 
 async def _context(transaction: Transaction, workflow_id: str) -> tuple[Workflow, Assignment]:

@@ -4,12 +4,14 @@ They are written after the commit that they tell of, whole and always from all o
 is there with the next word of it.
 """
 
+from functools import partial
 from pathlib import Path
 
 import structlog
 
 from kingdom.bus.port import Transaction
 from kingdom.court.memory import apply_memory_updates
+from kingdom.whole_file import write_whole
 from kingdom.workflow.model.work import session_of, soldier_of
 from kingdom.workflow.model.workflow import Workflow
 
@@ -22,7 +24,8 @@ def keep_prompts(transaction: Transaction, directory: Path, root_id: str, workfl
         f"# {work.definition.name}\n\n" + "\n\n".join(task.definition.query.strip() for task in work.tasks) + "\n"
         for work in workflow.works
     ]
-    _write_later(transaction, directory / "state" / "prompts" / f"{root_id}.md", "\n".join(sections))
+    file = directory / "state" / "prompts" / f"{root_id}.md"
+    transaction.after_commit(partial(write_whole, file, "\n".join(sections)))
 
 
 def keep_sessions(transaction: Transaction, directory: Path, root_id: str, workflow: Workflow) -> None:
@@ -30,7 +33,8 @@ def keep_sessions(transaction: Transaction, directory: Path, root_id: str, workf
     tokens = [work.agent.session for work in workflow.works if work.agent.session]
     results = directory / "state" / "results"
     for name, lines in (("soldier-id", map(soldier_of, tokens)), ("session-id", map(session_of, tokens))):
-        _write_later(transaction, results / f"{root_id}-{name}", "".join(f"{line}\n" for line in lines))
+        text = "".join(f"{line}\n" for line in lines)
+        transaction.after_commit(partial(write_whole, results / f"{root_id}-{name}", text))
 
 
 def keep_memory(transaction: Transaction, directory: Path, repo: str, workflow: Workflow) -> None:
@@ -48,13 +52,3 @@ def keep_memory(transaction: Transaction, directory: Path, repo: str, workflow: 
 
     if updates:
         transaction.after_commit(write)
-
-
-def _write_later(transaction: Transaction, file: Path, text: str) -> None:
-    def write() -> None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = file.with_name(f".{file.name}.tmp")
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(file)
-
-    transaction.after_commit(write)

@@ -1,15 +1,17 @@
 """What the Generals of one process work with."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from pathlib import Path
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import msgspec
 
 from kingdom.bus.outcome import Defer
 from kingdom.bus.port import Transaction
+from kingdom.bus.received import Received
 from kingdom.bus.record import Query, Record
 from kingdom.court.documents import Assignment
 from kingdom.court.package import Package
@@ -18,19 +20,23 @@ from kingdom.court.records import ASSIGNMENTS
 # Runs that a General asks for are told of by this name.
 ASKER = "court"
 _RUN = "wf-"
-# After so long it is looked again whether something can begin.
-LOOK_AGAIN = timedelta(seconds=10)
+# What cannot begin is looked at again after a while between these.
+_SOON, _LATER = timedelta(seconds=0.5), timedelta(seconds=10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staff:
-    """The packages as they are now, where people are told, and the clock; `directory` is where side files go."""
+    """The packages as they are now, where people are told, and the clock; `directory` is where side files go.
+
+    `absent` are the systems outside that the realm does not have.
+    """
 
     packages: Callable[[], Mapping[str, Package]]
     channel: str
     zone: ZoneInfo
     clock: Callable[[], datetime]
     directory: Path | None = None
+    absent: Collection[str] = ()
 
     @property
     def today(self) -> date:
@@ -41,6 +47,15 @@ class Staff:
         """Return where people are told of what a General does."""
         package = self.packages().get(general)
         return (package.general.channel if package else "") or self.channel
+
+    def look_again(self, received: Received[Any], reason: str) -> Defer:
+        """Let it wait as long again as it has waited: what has just come may only be ahead of its host."""
+        waited = self.clock() - received.envelope.occurred_at
+        return Defer.by(min(max(waited, _SOON), _LATER), reason)
+
+    def without_package(self, received: Received[Any], assignment: Assignment) -> Defer:
+        """Let it wait: a package that is being mended must not cost its assignments anything."""
+        return self.look_again(received, f"{assignment.target_general} has no package here, or a broken one")
 
 
 def run_of(assignment: Assignment) -> str:
@@ -64,10 +79,4 @@ async def open_assignments(transaction: Transaction, root_id: str) -> list[tuple
     unfinished = [
         (record, msgspec.convert(record.doc, Assignment)) for record in found if record.state not in ASSIGNMENTS.final
     ]
-    # Not by id: the thousandth of a day would come before the second.
-    return sorted(unfinished, key=lambda each: (each[1].created_at, each[1].root != "", each[1].id))
-
-
-def no_package(assignment: Assignment) -> Defer:
-    """Wait: a package that is being mended must not cost its assignments anything."""
-    return Defer.by(LOOK_AGAIN, f"{assignment.target_general} has no package here, or a broken one")
+    return sorted(unfinished, key=lambda each: each[1].turn)

@@ -5,16 +5,17 @@ from pathlib import Path
 
 import msgspec
 
-from kingdom.bus.outcome import Defer, Outcome
+from kingdom.bus.outcome import Outcome
 from kingdom.bus.port import Transaction
 from kingdom.bus.received import Received
 from kingdom.bus.record import Query
 from kingdom.chronicle.catalogue import chronicle
 from kingdom.chronicle.events import TaskStarted
-from kingdom.court.documents import Assignment, AssignmentStatus, ExternalEvent
+from kingdom.court.asks import REJECT
+from kingdom.court.documents import RESUME, Assignment, AssignmentStatus, ExternalEvent
 from kingdom.court.general.ending import end
 from kingdom.court.general.side_files import keep_prompts
-from kingdom.court.general.staff import ASKER, LOOK_AGAIN, Staff, no_package, run_of
+from kingdom.court.general.staff import ASKER, Staff, run_of
 from kingdom.court.memory import load_memory
 from kingdom.court.package import Package, Policy
 from kingdom.court.prompt import context_of, git_id_of, needs_repo, render_template
@@ -23,17 +24,13 @@ from kingdom.court.streams import AssignmentGiven, RetryDue
 from kingdom.errors import IllegalTransition, Misconfigured, NotFound, Permanent, Transient
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model.git import Git
-from kingdom.workflow.model.machine import WorkflowStatus
+from kingdom.workflow.model.machine import OPERATIONS, WORKFLOW, WorkflowStatus
 from kingdom.workflow.model.operations import Auto, Continue
 from kingdom.workflow.model.template import OverBudget, WorkflowTemplate
 from kingdom.workflow.model.workflow import About, Workflow
 from kingdom.workflow.records import ACTIVE, GITS, each, load_workflow
 from kingdom.workflow.records import load as load_thing
 from kingdom.workflow.templates import with_base_branches
-
-RESUME = "resume"
-# What a person chooses at an approval gate to end the run instead.
-REJECT = "reject"
 
 
 async def take_on(staff: Staff, received: Received[AssignmentGiven], transaction: Transaction) -> Outcome | None:
@@ -43,7 +40,7 @@ async def take_on(staff: Staff, received: Received[AssignmentGiven], transaction
         return None
     package = staff.packages().get(assignment.target_general)
     if package is None:
-        return no_package(assignment)
+        return staff.without_package(received, assignment)
     now = staff.clock()
     begun = msgspec.structs.replace(
         assignment, status=AssignmentStatus.IN_PROGRESS, started_at=now, workflow_id=run_of(assignment)
@@ -54,7 +51,7 @@ async def take_on(staff: Staff, received: Received[AssignmentGiven], transaction
         else:
             await _begin(staff, transaction, begun, package)
     except Transient as error:
-        return Defer.by(LOOK_AGAIN, str(error))
+        return staff.look_again(received, str(error))
     except (NotFound, Misconfigured, Permanent) as error:
         await save(transaction, begun, record)
         await chronicle(transaction, TaskStarted(task_id=assignment.id), assignment.target_general)
@@ -65,7 +62,7 @@ async def take_on(staff: Staff, received: Received[AssignmentGiven], transaction
     return None
 
 
-async def try_again(_: Staff, received: Received[RetryDue], transaction: Transaction) -> Outcome | None:
+async def try_again(staff: Staff, received: Received[RetryDue], transaction: Transaction) -> Outcome | None:
     """Let the run of an assignment go on, at first where it stopped and then behind its last checkpoint."""
     _record, root = await load(transaction, Assignment, received.payload.task_id)
     _record, workflow = await load_workflow(transaction, run_of(root))
@@ -78,7 +75,9 @@ async def try_again(_: Staff, received: Received[RetryDue], transaction: Transac
             # What a person answered and an agent has done is kept, unless that fails again.
             await _continue(transaction, workflow, "", root.target_general)
     except Transient as error:
-        return Defer.by(LOOK_AGAIN, str(error))
+        return staff.look_again(received, str(error))
+    except (NotFound, Misconfigured, Permanent) as error:
+        await end(staff, transaction, root.id, AssignmentStatus.FAILED, str(error), workflow)
     return None
 
 
@@ -101,6 +100,9 @@ async def _go_on(transaction: Transaction, assignment: Assignment) -> None:
     _, workflow = await load_workflow(transaction, run_of(assignment))
     if workflow.gate and text.strip().lower() == REJECT:
         await lifecycle.cancel(transaction, workflow.id, actor=actor, reason="a person rejected it")
+        return
+    if workflow.status not in OPERATIONS["resume"] | WORKFLOW.final:
+        # Somebody let it go on by hand, before this answer came.
         return
     asks_for_money = workflow.question is not None and workflow.question.about is About.BUDGET
     try:
@@ -133,7 +135,7 @@ def with_budget(template: WorkflowTemplate, assignment: Assignment, policy: Poli
 
 async def _rendered(transaction: Transaction, assignment: Assignment, package: Package) -> WorkflowTemplate:
     """Return the template of a General with the values of an event in its prompts."""
-    found = await transaction.get(EVENTS.name, assignment.cause or assignment.event_id)
+    found = await transaction.get(EVENTS.name, assignment.cause_id)
     event = msgspec.convert(found.doc, ExternalEvent) if found else None
     repo = assignment.repo or package.general.default_repo or ""
     memory = load_memory(Path(package.directory), repo, package.general.memory)

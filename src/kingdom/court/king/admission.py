@@ -11,13 +11,13 @@ from kingdom.court.king.gates import Gate, budget_gate, health_gate, strictest
 from kingdom.court.king.terms import Terms
 from kingdom.court.king.waiting import ANSWER, PLACES, READY, move_place, read_place
 from kingdom.court.quota import MONEY, QUOTAS, SOLDIERS, WANTED, read_quota, save_quota
-from kingdom.court.records import EVENTS
+from kingdom.court.records import CURRENT, EVENTS
 from kingdom.workflow.records import each
 
 # Looked at in one call, so that a transaction stays short however many wait; the clock goes on with the rest.
 LOOKS_MAX = 20
 _PAGE = 5
-_HEALTH, _CURRENT = "health", "current"
+_HEALTH = "health"
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class Admission:
 
 async def admit(transaction: Transaction, now: datetime, terms: Terms) -> Admission:
     """Make assignments of those who wait, as far as health, money and slots allow."""
-    await transaction.read_ahead([(_HEALTH, _CURRENT), (QUOTAS.name, MONEY), (QUOTAS.name, SOLDIERS)])
+    await transaction.read_ahead([(_HEALTH, CURRENT), (QUOTAS.name, MONEY), (QUOTAS.name, SOLDIERS)])
     done = Admission()
     await _admit_answers(transaction, done, now, terms)
     gate = await gate_now(transaction, now, terms)
@@ -55,7 +55,7 @@ async def admit(transaction: Transaction, now: datetime, terms: Terms) -> Admiss
 
 async def gate_now(transaction: Transaction, now: datetime, terms: Terms) -> Gate:
     """Return the strictest gate as it stands now."""
-    health = await transaction.get(_HEALTH, _CURRENT)
+    health = await transaction.get(_HEALTH, CURRENT)
     _, money = await quota_now(transaction, MONEY, now, terms)
     return strictest(
         health_gate(health.doc if health else None, now, terms.settings), budget_gate(money, terms.settings)
@@ -80,11 +80,14 @@ async def free_absent(transaction: Transaction, terms: Terms) -> int:
 
 async def _admit_answers(transaction: Transaction, done: Admission, now: datetime, terms: Terms) -> None:
     """Let those go on whom a person answered: no gate and no slot holds them, only money."""
-    for record in await transaction.find(Query(kind=PLACES.name, owner=ANSWER, limit=_PAGE)):
+    async for record in each(transaction, Query(kind=PLACES.name, owner=ANSWER)):
+        if done.has_more:
+            return
         place = read_place(record)
         money = needs(place.general, place.repo, terms, place.usd)[-1]
         if await _full(transaction, money, now, terms):
             continue
+        done.looks += 1
         if assignment := await assign(transaction, record, now, terms):
             done.assignments.append(assignment)
 

@@ -11,7 +11,7 @@ from kingdom.court.asks import ASKS, Ask, AskStatus, load_ask, save_ask
 from kingdom.court.documents import Assignment, AssignmentStatus, EventStatus, ExternalEvent, Priority, Route
 from kingdom.court.king.outcomes import IGNORED, end_event
 from kingdom.court.king.terms import KING
-from kingdom.court.king.waiting import ANSWER, Place, put_place
+from kingdom.court.king.waiting import ANSWER, WaitingPlace, put_place
 from kingdom.court.records import ASSIGNMENTS, receive, save
 from kingdom.errors import IllegalTransition, NotFound
 from kingdom.workflow.lifecycle import cancel
@@ -44,7 +44,7 @@ async def take_answer(transaction: Transaction, record: Record, event: ExternalE
         return
     await save_ask(transaction, ask.answered(_word(event, "user"), _word(event, "text")), ask_record)
     root = await transaction.get(ASSIGNMENTS.name, root_id)
-    place = Place(
+    place = WaitingPlace(
         event_id=event.id,
         general=ask.general,
         rule=RULE,

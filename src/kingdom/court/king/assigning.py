@@ -12,10 +12,10 @@ from kingdom.bus.record import Record
 from kingdom.bus.sequence import next_id
 from kingdom.chronicle.catalogue import chronicle
 from kingdom.chronicle.events import EventDispatched, TaskCreated, TaskResumed
-from kingdom.court.documents import Assignment, AssignmentStatus, ExternalEvent, MessageType, Route
+from kingdom.court.documents import RESUME, Assignment, AssignmentStatus, ExternalEvent, MessageType, Route
 from kingdom.court.king.outcomes import ANSWERED, IGNORED, end_event, settle_event
 from kingdom.court.king.terms import KING, Terms
-from kingdom.court.king.waiting import Place, end_place, read_place
+from kingdom.court.king.waiting import WaitingPlace, end_place, read_place
 from kingdom.court.package import Policy
 from kingdom.court.quota import (
     MONEY,
@@ -31,7 +31,6 @@ from kingdom.court.records import ASSIGNMENTS, EVENTS, save, tell_people
 from kingdom.court.streams import assignment_given
 
 SCHEDULE = "schedule"
-RESUME = "resume"
 _UNLIMITED = 1_000_000
 _log = structlog.get_logger("kingdom.court")
 
@@ -115,7 +114,7 @@ def schedule_id(event: ExternalEvent) -> str:
 
 
 async def _resume(
-    transaction: Transaction, record: Record, event: ExternalEvent, place: Place, now: datetime, terms: Terms
+    transaction: Transaction, record: Record, event: ExternalEvent, place: WaitingPlace, now: datetime, terms: Terms
 ) -> Assignment | None:
     """Let an assignment go on with the answer of a person, beyond the slots if need be."""
     found = await transaction.get(ASSIGNMENTS.name, place.answers)

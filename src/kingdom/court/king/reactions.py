@@ -4,7 +4,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
-from zoneinfo import ZoneInfo
 
 import msgspec
 
@@ -13,32 +12,30 @@ from kingdom.bus.payload import EventType
 from kingdom.bus.port import Transaction
 from kingdom.bus.received import Received
 from kingdom.bus.record import Record
-from kingdom.clock import utc_now
 from kingdom.court.documents import EventStatus, ExternalEvent, Route
 from kingdom.court.king.admission import admit
 from kingdom.court.king.answers import is_answer, take_answer
 from kingdom.court.king.assigning import SCHEDULE
 from kingdom.court.king.outcomes import SUPERSEDED, UNROUTED, discard, settle_event
 from kingdom.court.king.resting import rest
-from kingdom.court.king.routing import Choice, Decision, route
-from kingdom.court.king.settings import KingSettings
+from kingdom.court.king.routing import Choice, Decision, route, why_nobody
 from kingdom.court.king.terms import Terms
 from kingdom.court.king.waiting import Superseded, enter
 from kingdom.court.package import Package
 from kingdom.court.records import ASSIGNMENTS, EVENTS, load, save
 from kingdom.court.streams import (
     ASSIGNMENT_RESTED,
+    EVENT_STREAM,
     EXTERNAL_EVENT_RECEIVED,
-    RESULTS,
+    RESULT_STREAM,
     AssignmentRested,
     ExternalEventReceived,
     event_received,
 )
-from kingdom.court.streams import EVENTS as ARRIVALS
 from kingdom.errors import IllegalTransition
 
 # The streams that a worker for the King listens to.
-STREAMS = (ARRIVALS.name, RESULTS.name)
+STREAMS = (EVENT_STREAM.name, RESULT_STREAM.name)
 
 
 async def event_arrived(terms: Terms, received: Received[ExternalEventReceived], transaction: Transaction) -> None:
@@ -76,20 +73,10 @@ REACTIONS = (
 )
 
 
-def king(
-    settings: KingSettings,
-    packages: Callable[[], Sequence[Package]],
-    zone: ZoneInfo,
-    clock: Callable[[], datetime] = utc_now,
-) -> Callable[[Dispatcher], None]:
-    """Return what lets a worker do what the King does."""
-    terms = Terms(settings=settings, packages=packages, zone=zone, clock=clock)
-
-    def register(dispatcher: Dispatcher) -> None:
-        for row in REACTIONS:
-            dispatcher.reaction(row.notice, reads=row.reads)(partial(row.reaction, terms))
-
-    return register
+def register(dispatcher: Dispatcher, terms: Terms) -> None:
+    """Let a worker do what the King does."""
+    for row in REACTIONS:
+        dispatcher.reaction(row.notice, reads=row.reads)(partial(row.reaction, terms))
 
 
 async def reroute(transaction: Transaction, event_id: str) -> ExternalEvent:
@@ -116,9 +103,10 @@ def decide(event: ExternalEvent, packages: Sequence[Package]) -> Decision:
 async def _let_wait(
     transaction: Transaction, record: Record, event: ExternalEvent, now: datetime, terms: Terms
 ) -> None:
-    decision = decide(event, terms.packages())
+    packages = terms.packages()
+    decision = decide(event, packages)
     if not decision.choices:
-        await discard(transaction, record, event, UNROUTED, "no General subscribes to it")
+        await discard(transaction, record, event, UNROUTED, why_nobody(event, packages))
         return
     routes: list[Route] = []
     newer = ""

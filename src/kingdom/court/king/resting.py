@@ -11,7 +11,7 @@ from kingdom.court.documents import Assignment, AssignmentStatus, ExternalEvent,
 from kingdom.court.king.assigning import quota_now, scopes
 from kingdom.court.king.outcomes import settle_event
 from kingdom.court.king.terms import Terms
-from kingdom.court.quota import MONEY, SOLDIERS, save_quota
+from kingdom.court.quota import MONEY, QUOTAS, SOLDIERS, save_quota
 from kingdom.court.records import ASSIGNMENTS, ENDED, EVENTS, RESULTS, tell_people
 
 _OPEN = "open"
@@ -32,8 +32,11 @@ async def rest(transaction: Transaction, task_id: str, now: datetime, terms: Ter
         return
     assignment = msgspec.convert(record.doc, Assignment)
     ended = assignment.status in ASSIGNMENTS.final
+    held, root_id = scopes(assignment), assignment.root_id
+    about_end = [(EVENTS.name, assignment.cause_id), (RESULTS.name, root_id)] if ended else []
+    await transaction.read_ahead([(BILLS.name, root_id), *((QUOTAS.name, scope) for scope in held), *about_end])
     cost, first_end = await _bill(transaction, assignment, ended=ended)
-    for scope in scopes(assignment):
+    for scope in held:
         quota_record, quota = await quota_now(transaction, scope, now, terms)
         freed = quota.free(task_id).book(cost if scope == MONEY else Decimal(0))
         if freed != quota:
@@ -77,7 +80,7 @@ async def _bill(transaction: Transaction, assignment: Assignment, *, ended: bool
 
 
 async def _end_event(transaction: Transaction, assignment: Assignment) -> None:
-    record = await transaction.get(EVENTS.name, assignment.cause or assignment.event_id)
+    record = await transaction.get(EVENTS.name, assignment.cause_id)
     if record and record.state not in EVENTS.final:
         await settle_event(transaction, record, msgspec.convert(record.doc, ExternalEvent), assignment)
 
@@ -95,7 +98,7 @@ async def _tell(transaction: Transaction, assignment: Assignment, now: datetime,
         today=terms.day(now),
         context={
             "task_id": assignment.root_id,
-            "event_id": assignment.cause or assignment.event_id,
+            "event_id": assignment.cause_id,
             "general": assignment.target_general,
             "status": assignment.status,
         },

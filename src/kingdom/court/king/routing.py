@@ -70,6 +70,12 @@ def route(event: ExternalEvent, packages: Iterable[Package]) -> Decision:
     return Decision(choices=tuple(choices.values()), considered=tuple(considered))
 
 
+def why_nobody(event: ExternalEvent, packages: Iterable[Package]) -> str:
+    """Return in a few words why no General gets an event."""
+    hears_of_it = any(fnmatchcase(event.type, each.type) for _, _, each in _subscriptions(packages))
+    return "no rule of a General fits it" if hears_of_it else "no General subscribes to it"
+
+
 def look_up(document: Mapping[str, Any], path: str) -> Any:
     """Return what a dotted path leads to in a document, or nothing that equals anything."""
     found: Any = document

@@ -144,8 +144,7 @@ async def _fire(transaction: Transaction, package: Package, schedule: Schedule, 
 async def _stop(transaction: Transaction, *, name: str, now: datetime) -> None:
     record = await transaction.get(SCHEDULES.name, name)
     if record and record.state == ACTIVE:
-        timetable = msgspec.structs.replace(msgspec.convert(record.doc, Timetable), stopped_at=now)
-        document = msgspec.to_builtins(timetable)
+        document = {**record.doc, "stopped_at": msgspec.to_builtins(now)}
         await transaction.put(
             Record(kind=record.kind, id=record.id, version=record.version, state=STOPPED, doc=document)
         )
@@ -159,13 +158,9 @@ async def _remember_sent(transaction: Transaction, name: str, time: datetime) ->
 
 
 def _declared(terms: Terms) -> dict[str, tuple[Package, Schedule]]:
-    declared: dict[str, tuple[Package, Schedule]] = {}
-    for package in sorted(terms.packages(), key=lambda package: (package.general.order, package.name)):
-        for schedule in package.general.schedules:
-            first, _ = declared.setdefault(schedule.name, (package, schedule))
-            if first is not package:
-                _log.warning("two Generals have a schedule of one name", schedule=schedule.name, used_of=first.name)
-    return declared
+    return {
+        schedule.name: (package, schedule) for package in terms.packages() for schedule in package.general.schedules
+    }
 
 
 def _has_to_do(record: Record | None, package: Package, schedule: Schedule, now: datetime, terms: Terms) -> bool:
@@ -182,13 +177,18 @@ def _is_same(before: Timetable, after: Timetable) -> bool:
 
 
 def _read(record: Record | None, now: datetime) -> Timetable | None:
-    """Return how far a schedule has come; one that was away for a day begins anew.
+    """Return how far a schedule has come; one that was away for a day, or is spoilt, begins anew.
 
     For less it may have been the package that could not be read, and its times are not to be missed.
     """
-    timetable = msgspec.convert(record.doc, Timetable) if record else None
-    stopped_at = timetable.stopped_at if timetable else None
-    return timetable if stopped_at is None or now - stopped_at < _DAY else None
+    if record is None:
+        return None
+    try:
+        timetable = msgspec.convert(record.doc, Timetable)
+    except msgspec.ValidationError as error:
+        _log.warning("how far a schedule has come cannot be read: it begins anew", schedule=record.id, error=str(error))
+        return None
+    return timetable if timetable.stopped_at is None or now - timetable.stopped_at < _DAY else None
 
 
 def _zone(schedule: Schedule, terms: Terms) -> ZoneInfo:

@@ -1,6 +1,5 @@
 """What can be set about the King: the part `king` of the file of settings."""
 
-from datetime import timedelta
 from typing import Annotated
 
 import msgspec
@@ -27,8 +26,3 @@ class KingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     schedule_late_seconds: _Positive = 120
     # Where people are told of assignments whose General names no channel.
     channel: str = "kingdom"
-
-    @property
-    def every(self) -> timedelta:
-        """Return the time between two looks."""
-        return timedelta(seconds=self.every_seconds)

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from kingdom.bus.port import Transaction
-from kingdom.bus.record import Query, Record, RecordKind
+from kingdom.bus.record import Query, Record, RecordKind, read_document
 from kingdom.court.documents import ExternalEvent, Priority, Route
 from kingdom.court.king.gates import rank_of, rank_text
 from kingdom.court.king.routing import Choice
@@ -39,7 +39,7 @@ NEWEST = RecordKind(
 )
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class WaitingPlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An event that waits for one General; `reason` tells what it waits for where that is no gate and no slot of all.
 
     `answers` is the assignment that goes on with it, where it is the answer of a person.
@@ -77,16 +77,16 @@ class Superseded(msgspec.Struct, frozen=True, kw_only=True):
     """A place that a newer event takes."""
 
     record: Record
-    place: Place
+    place: WaitingPlace
 
 
-def read_place(record: Record) -> Place:
+def read_place(record: Record) -> WaitingPlace:
     """Return the place that a record holds."""
-    return msgspec.convert(record.doc, Place)
+    return read_document(record.doc, WaitingPlace)
 
 
 async def put_place(
-    transaction: Transaction, place: Place, owner: str, *, first: bool = True, due_at: datetime | None = None
+    transaction: Transaction, place: WaitingPlace, owner: str, *, first: bool = True, due_at: datetime | None = None
 ) -> str:
     """Store a new place, by id in the order in which it is served; returns its id."""
     place_id = f"{rank_text(place.rank)}-{place.event_id}" + ("" if first else f"{_FOR}{place.general}")
@@ -123,7 +123,7 @@ async def enter(
     if newest and (newest.created_at, newest.event_id) > (created_at, event.id):
         return route, None, newest.event_id
     older = await _waiting(transaction, newest.place) if known and newest and known.state == WAITING else None
-    place = Place(
+    place = WaitingPlace(
         event_id=event.id,
         general=choice.general,
         rule=choice.rule,

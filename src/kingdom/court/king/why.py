@@ -13,12 +13,14 @@ from kingdom.court.king.assigning import SCHEDULE, needs, quota_now
 from kingdom.court.king.gates import Gate, Lets
 from kingdom.court.king.routing import Considered, route
 from kingdom.court.king.terms import Terms
-from kingdom.court.king.waiting import ANSWER, HELD, PLACES, READY, Place, read_place
+from kingdom.court.king.waiting import ANSWER, HELD, PLACES, READY, WaitingPlace, read_place
 from kingdom.court.quota import MONEY, SOLDIERS, Quota
 from kingdom.court.records import ASSIGNMENTS, load
+from kingdom.sentence import sentence, with_reason
 
 # Counting who is ahead stops here.
 AHEAD_MAX = 1000
+ADMITTED = "nothing: it is admitted with the next look"
 _LETS = {
     Lets.EVERYTHING: "everything",
     Lets.NORMAL: "what is normal or high",
@@ -84,8 +86,8 @@ def _standing(event: ExternalEvent) -> str:
             return f"It waits for {_names(event.routes)}."
         case EventStatus.DISPATCHED:
             return f"It was given to {_names(event.routes)}."
-    because = f": {event.reason}" if event.reason else ""
-    return f"It is {event.status}, {event.outcome or event.status}{because}."
+    outcome = f", {event.outcome}" if event.outcome not in ("", event.status) else ""
+    return sentence(with_reason(f"It is {event.status}{outcome}", event.reason))
 
 
 async def _wait(transaction: Transaction, given: Route, now: datetime, terms: Terms) -> Wait | None:
@@ -105,7 +107,7 @@ async def _wait(transaction: Transaction, given: Route, now: datetime, terms: Te
     )
 
 
-async def _held_by(transaction: Transaction, record: Record, place: Place, now: datetime, terms: Terms) -> str:
+async def _held_by(transaction: Transaction, record: Record, place: WaitingPlace, now: datetime, terms: Terms) -> str:
     """Return what keeps a place from being taken now."""
     if record.owner == HELD and record.due_at:
         return f"held back for a newer event until {record.due_at.isoformat(timespec='seconds')}"
@@ -122,7 +124,7 @@ async def _held_by(transaction: Transaction, record: Record, place: Place, now: 
     if not gate.admits(place.rank, now):
         return _closed(gate)
     _, soldiers = await quota_now(transaction, SOLDIERS, now, terms)
-    return "nothing: it is admitted with the next look" if soldiers.fits() else _fullness(soldiers)
+    return ADMITTED if soldiers.fits() else _fullness(soldiers)
 
 
 def _closed(gate: Gate) -> str:

@@ -1,7 +1,6 @@
 """Calling a system outside over HTTP, such that an error tells whether anything can have been sent."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -10,29 +9,14 @@ import msgspec
 
 from kingdom.bus.effect import Answer, Rejected, Throttled, Unknown
 from kingdom.bus.http_outcome import http_answer
+from kingdom.court.outside import PAUSE, Reply, reply_of
 from kingdom.errors import Transient
 
 LONGEST_CALL = timedelta(seconds=20)
 # How long a system that cannot be reached is left alone.
 _UNREACHABLE_WAIT = timedelta(seconds=30)
-# For so long one waits that is sent away without a time.
-_UNASKED_WAIT = timedelta(minutes=1)
-_REASON_MAX = 500
+REASON_MAX = 500
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """What a system answered; `body` is None where it is no JSON."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: Any
-
-    @property
-    def ok(self) -> bool:
-        """Tell whether it did what was asked."""
-        return 200 <= self.status < 300  # noqa: PLR2004 - the class of success in HTTP itself
 
 
 class Unreachable(Transient):
@@ -45,7 +29,7 @@ class Api:
     def __init__(self, url: str, headers: Mapping[str, str], longest_call: timedelta = LONGEST_CALL) -> None:
         self.url = url.rstrip("/")
         self.longest_call = longest_call
-        self._headers = {"Content-Type": "application/json", "User-Agent": "kingdom", **headers}
+        self._headers = {"Content-Type": "application/json", **headers}
         self._session: aiohttp.ClientSession | None = None
 
     async def ask(self, path: str, **parameters: str | int) -> Reply:
@@ -72,7 +56,7 @@ class Api:
         url = path if path.startswith(f"{self.url}/") else self.url + path
         try:
             async with self._session.request(method, url, **options) as answer:
-                return Reply(answer.status, answer.headers, _decoded(await answer.read()))
+                return await reply_of(answer)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise Unreachable(str(error)) from error
 
@@ -84,12 +68,12 @@ def unreachable(name: str, error: Unreachable) -> Throttled:
 
 def answer_of(reply: Reply, name: str, words: str, response: Mapping[str, Any]) -> Answer:
     """Return what a reply means for an effect: of a success the response, of anything else a reason for people."""
-    reason = (f"{name} answered {reply.status}" + (f": {words}" if words else ""))[:_REASON_MAX]
+    reason = (f"{name} answered {reply.status}" + (f": {words}" if words else ""))[:REASON_MAX]
     match http_answer(reply.status, reply.headers, response):
         case Rejected():
             return Rejected(reason)
         case Throttled(after):
-            return Throttled(after or _UNASKED_WAIT, reason)
+            return Throttled(after or PAUSE, reason)
         case Unknown():
             return Unknown(reason)
         case answer:
@@ -101,10 +85,3 @@ def must_be(reply: Reply, kind: type[_T], name: str) -> _T:
     if not reply.ok or not isinstance(reply.body, kind):
         raise Transient(f"{name} answered {reply.status} when it was asked what became of a call")
     return reply.body
-
-
-def _decoded(content: bytes) -> Any:
-    try:
-        return msgspec.json.decode(content) if content else None
-    except msgspec.DecodeError:
-        return None

@@ -7,14 +7,12 @@ import msgspec
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import Record
 from kingdom.clock import utc_now
-from kingdom.court.asks import APPROVE, NO_RUN, REJECT, Ask, AskStatus, load_ask, save_ask
-from kingdom.court.documents import MessageType, Urgency
+from kingdom.court.asks import APPROVE, NO_RUN, REJECT, Ask, AskStatus, ask_people, load_ask
 from kingdom.court.package import Policy
 from kingdom.court.petitions.decision import Petition
 from kingdom.court.petitions.records import refuse, save
-from kingdom.court.records import tell_people
 
-# A question stands in a thread; the whole body is shown by `kingdom petitions show`.
+# A question stands in a thread; the whole body is shown by `kingdom petition show`.
 _WORDS_MAX = 1500
 _TEXTS = ("title", "event", "to", "body", "text")
 
@@ -39,24 +37,7 @@ async def ask_person(
         asked_at=at,
         due_at=due_at,
     )
-    known = await load_ask(transaction, ask.id)
-    await save_ask(transaction, ask, known[0] if known else None)
-    await tell_people(
-        transaction,
-        MessageType.HUMAN_INPUT_REQUEST,
-        ask.question,
-        channel=channel,
-        thread=asked.root,
-        today=today,
-        context={
-            "task_id": asked.root,
-            "ask_id": ask.id,
-            "choices": list(ask.choices),
-            "asked_at": ask.asked_at.isoformat(),
-            "due_at": ask.due_at.isoformat(),
-        },
-        urgency=Urgency.HIGH,
-    )
+    await ask_people(transaction, ask, channel=channel, today=today)
     return msgspec.structs.replace(asked, approve_by=due_at)
 
 
@@ -77,13 +58,6 @@ async def heed_answer(transaction: Transaction, asked: Petition, record: Record)
         rejected = msgspec.structs.replace(decided, rejected=True)
         await refuse(transaction, rejected, record, f"{person} rejected it")
     return True
-
-
-async def ask_no_more(transaction: Transaction, petition_id: str) -> None:
-    """Let nobody answer any more where a petition has ended before."""
-    known = await load_ask(transaction, petition_id)
-    if known and known[1].status is AskStatus.OPEN:
-        await save_ask(transaction, known[1].expired(), known[0])
 
 
 def _question(asked: Petition) -> str:

@@ -6,11 +6,10 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
+from kingdom.court.documents import REPOSITORY
 from kingdom.errors import MalformedEvent
 
-# A name of dots alone would lead elsewhere in a URL.
-_REPO = r"\A(|[A-Za-z0-9][A-Za-z0-9-]*/(?!\.+\Z)[A-Za-z0-9._-]+)\Z"
-_Repo = Annotated[str, Meta(pattern=_REPO, max_length=140)]
+_Repo = Annotated[str, Meta(pattern=rf"\A(|{REPOSITORY})\Z")]
 _Number = Annotated[int, Meta(ge=0, le=2**31)]
 _Key = Annotated[str, Meta(pattern=r"\A(|[A-Z][A-Z0-9_]*-[1-9][0-9]*)\Z", max_length=80)]
 _Channel = Annotated[str, Meta(pattern=r"\A[#@]?[^\s#@,<>]*\Z", max_length=80)]
@@ -176,7 +175,9 @@ KINDS: Mapping[str, type[Body]] = {
 def read_body(kind: str, raw: Mapping[str, Any], origin: Origin) -> Body:
     """Return what an agent asks for, with what we know filled in, or say what is wrong with it."""
     try:
-        body = msgspec.convert(raw, KINDS[kind]).filled(origin)
+        filled = msgspec.convert(raw, KINDS[kind]).filled(origin)
+        # What an assignment is about was written outside too.
+        body = stored_body(KINDS[kind], msgspec.to_builtins(filled))
     except msgspec.ValidationError as error:
         raise MalformedEvent(f"this is no {kind}: {error}") from error
     for name in body.needs:

@@ -18,7 +18,7 @@ from kingdom.court.streams import PetitionGranted
 
 SETTLES_AFTER = timedelta(seconds=10)
 # So far the clocks of two systems may be apart.
-_CLOCKS_APART = timedelta(minutes=5)
+CLOCKS_APART = timedelta(minutes=5)
 _MARK_DIGITS = 32
 
 
@@ -43,7 +43,7 @@ class PetitionEffect(Effect[PetitionGranted]):
             "kind": granted.kind,
             "body": granted.body,
             "mark": sha256(granted.key.encode()).hexdigest()[:_MARK_DIGITS],
-            "since": (granted.created_at - _CLOCKS_APART).isoformat(),
+            "since": (granted.created_at - CLOCKS_APART).isoformat(),
             "until": granted.expires_at.isoformat() if granted.expires_at else "",
         }
 

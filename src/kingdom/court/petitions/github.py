@@ -1,24 +1,20 @@
 """Petitions performed on GitHub: comments, reviews and pull requests."""
 
-import re
-import time
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, timedelta
 from typing import Any
 
 from kingdom.bus.effect import Absent, Acked, Answer, Attempt, Finding, Happened, Rejected, Throttled, Unclear
-from kingdom.bus.http_outcome import retry_after
-from kingdom.court.petitions.api import LONGEST_CALL, Api, Reply, answer_of, must_be
+from kingdom.court.outside import PAUSE, Reply, github_headers, next_page, pause_of
+from kingdom.court.petitions.api import LONGEST_CALL, REASON_MAX, Api, answer_of, must_be
 from kingdom.court.petitions.bodies import GithubComment, GithubPullRequest, GithubReview, stored_body
 from kingdom.court.petitions.effects import SETTLES_AFTER, PetitionEffect, since_of
+from kingdom.court.sentinel.untrusted import clean
 from kingdom.errors import Transient
 
 _NAME = "GitHub"
 _PAGE = 100
 _PAGES_MAX = 100
-_NEXT = re.compile(r'<([^>]+)>;\s*rel="next"')
-# GitHub asks for it where it names no time.
-_SHORTEST_WAIT = timedelta(minutes=1)
 _FORBIDDEN, _NOT_FOUND, _INVALID, _TOO_MANY = 403, 404, 422, 429
 
 
@@ -26,12 +22,7 @@ class GithubApi(Api):
     """GitHub's REST interface for the account of a token."""
 
     def __init__(self, url: str, token: str, longest_call: timedelta = LONGEST_CALL) -> None:
-        headers = {
-            "Authorization": f"Bearer {token}",
-            "Accept": "application/vnd.github+json",
-            "X-GitHub-Api-Version": "2022-11-28",
-        }
-        super().__init__(url, headers, longest_call)
+        super().__init__(url, github_headers(token), longest_call)
 
     async def every(self, path: str, **parameters: str | int) -> AsyncIterator[dict[str, Any]]:
         """Yield everything of a list, page by page."""
@@ -39,10 +30,10 @@ class GithubApi(Api):
         for _ in range(_PAGES_MAX):
             for item in must_be(reply, list, _NAME):
                 yield item
-            following = _NEXT.search(reply.headers.get("Link", ""))
+            following = next_page(reply, self.url)
             if not following:
                 return
-            reply = await self.ask(following.group(1))
+            reply = await self.ask(following)
         raise Transient(f"{_NAME} lists more under {path} than can be looked through")
 
 
@@ -164,14 +155,8 @@ def _answer(reply: Reply) -> Answer:
 
 def _wait(reply: Reply, words: str) -> timedelta | None:
     """Return how long GitHub wants to be left alone; None where it simply forbids."""
-    if wait := retry_after(reply.headers):
-        return wait
-    if reply.headers.get("X-RateLimit-Remaining") == "0":
-        reset = reply.headers.get("X-RateLimit-Reset", "")
-        left = timedelta(seconds=int(reset) - time.time()) if reset.isdecimal() else _SHORTEST_WAIT
-        return max(left, timedelta(seconds=1))
     limited = reply.status == _TOO_MANY or "rate limit" in words.lower()
-    return _SHORTEST_WAIT if limited else None
+    return pause_of(reply.headers) or (PAUSE if limited else None)
 
 
 def _words(reply: Reply) -> str:
@@ -180,7 +165,7 @@ def _words(reply: Reply) -> str:
         return ""
     details = reply.body.get("errors")
     parts = [reply.body.get("message"), *(details if isinstance(details, list) else [])]
-    return ": ".join(_detail(part) for part in parts if part)
+    return clean(": ".join(_detail(part) for part in parts if part), REASON_MAX)
 
 
 def _detail(part: Any) -> str:

@@ -7,8 +7,9 @@ import msgspec
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import Record
 from kingdom.clock import utc_now
+from kingdom.court.asks import ask_no_more
 from kingdom.court.documents import MessageType
-from kingdom.court.petitions.approval import ask_no_more, heed_answer
+from kingdom.court.petitions.approval import heed_answer
 from kingdom.court.petitions.bodies import GithubPullRequest, SlackMessage, stored_body
 from kingdom.court.petitions.commits import Branch, branch_of, is_own_branch
 from kingdom.court.petitions.decision import TOO_LATE, Petition, PetitionState

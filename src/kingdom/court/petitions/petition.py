@@ -1,6 +1,6 @@
 """From what an agent asks for to a decision on it; the same words for the same assignment are one petition."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import date, datetime
 from typing import Any
 
@@ -16,6 +16,7 @@ from kingdom.court.petitions.granting import grant, why_no_pull_request
 from kingdom.court.petitions.records import petitions_of, read, refuse, save
 from kingdom.court.streams import petitions_due
 from kingdom.errors import MalformedEvent
+from kingdom.workflow.model.answers import AgentPetitioned
 from kingdom.workflow.model.workflow import Workflow
 
 
@@ -24,23 +25,22 @@ async def petition(
     root: Assignment,
     policy: Policy,
     workflow: Workflow,
+    heard: AgentPetitioned,
     *,
-    petition_id: str,
-    kind: str,
-    body: Mapping[str, Any],
     at: datetime,
     channel: str = "",
     today: date | None = None,
+    absent: Collection[str] = (),
 ) -> Petition:
     """Store what an agent asks for, decide on it, and have it performed; what was asked for before is one with it.
 
     What cannot be performed at once waits: for a person, for those ahead of it, a pull request for the checkpoint of
-    the Work that asks for it. See `grant_waiting`.
+    the Work that asks for it. See `grant_waiting`. Nobody would perform what goes to a system that is `absent`.
     """
-    asked = _asked(root, workflow.id, kind, body, at, channel)
+    asked = _asked(root, workflow.id, heard.kind, heard.body, at, channel)
     record = await transaction.get(PETITIONS.name, asked.id)
     before = read(record) if record else None
-    askers = (*(name for name in (before.asked_as if before else ()) if name != petition_id), petition_id)
+    askers = (*(name for name in (before.asked_as if before else ()) if name != heard.petition_id), heard.petition_id)
     if before and (before.state in COUNTED or before.rejected):
         return await save(transaction, msgspec.structs.replace(before, asked_as=askers), record)
     ahead = [each for each in await petitions_of(transaction, asked.root) if each.id != asked.id]
@@ -49,6 +49,9 @@ async def petition(
     verdict = Refused(asked.reason) if asked.reason else decide(asked, policy, ahead)
     if isinstance(verdict, Refused):
         return await refuse(transaction, asked, record, verdict.reason)
+    if (system := asked.kind.partition(".")[0]) in absent:
+        reason = f"this realm has no {system}: set sentinel.{system} in kingdom.yaml"
+        return await refuse(transaction, asked, record, reason)
     if reason := await why_no_pull_request(transaction, asked, workflow):
         return await refuse(transaction, asked, record, reason)
     asked = msgspec.structs.replace(asked, expires_at=at + verdict.expires_after)

@@ -4,7 +4,7 @@ import msgspec
 
 from kingdom.bus.log import LogEntry
 from kingdom.bus.port import Transaction
-from kingdom.bus.record import Query, Record
+from kingdom.bus.record import Query, Record, read_document
 from kingdom.clock import utc_now
 from kingdom.court.petitions.decision import OPEN, PETITIONS, Petition, PetitionState
 from kingdom.workflow.records import each
@@ -57,7 +57,7 @@ async def save(transaction: Transaction, petition: Petition, record: Record | No
 
 def read(record: Record) -> Petition:
     """Return the petition that a record holds."""
-    return msgspec.convert(record.doc, Petition)
+    return read_document(record.doc, Petition)
 
 
 def _entry(petition: Petition) -> LogEntry:

@@ -9,7 +9,8 @@ import msgspec
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import Query, Record
 from kingdom.clock import utc_now
-from kingdom.court.petitions.approval import ask_no_more, heed_answer
+from kingdom.court.asks import ask_no_more
+from kingdom.court.petitions.approval import heed_answer
 from kingdom.court.petitions.decision import PETITIONS, TOO_LATE, Petition, PetitionState
 from kingdom.court.petitions.records import read, records_of, refuse, save
 from kingdom.court.streams import petition_settled

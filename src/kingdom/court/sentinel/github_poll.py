@@ -1,6 +1,5 @@
 """One look at the notifications of GitHub: whole or not at all, and nothing there is marked as read."""
 
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -13,12 +12,13 @@ import structlog
 
 from kingdom.bus.port import Bus, Transaction
 from kingdom.clock import utc_now
-from kingdom.court.sentinel.asking import Reply, Round, ask, pause_of
+from kingdom.court.outside import Reply, github_headers, next_page, pause_of
+from kingdom.court.sentinel.asking import Round, ask
 from kingdom.court.sentinel.filters import Refusal, refusal
 from kingdom.court.sentinel.github import Said, parse_notification, with_said
 from kingdom.court.sentinel.happening import Happening
 from kingdom.court.sentinel.heard import EARLY, WITHIN, Heard
-from kingdom.court.sentinel.records import PLACES, Cursor, Taken, recall, remember, take_in
+from kingdom.court.sentinel.records import HEARD_PLACES, Cursor, Taken, recall, remember, take_in
 from kingdom.court.sentinel.settings import GitHubSettings
 from kingdom.court.sentinel.untrusted import fitted
 from kingdom.errors import MalformedEvent, Misconfigured, Transient
@@ -35,7 +35,6 @@ _LOOKED_FOR = timedelta(minutes=10)
 _PAGE = 50
 _PAGES_MAX = 400
 _GONE = (301, 302, 307, 308, 404, 410, 451)
-_NEXT = re.compile(r'<([^<>]+)>\s*;[^,]*\brel="next"')
 _log = structlog.get_logger("kingdom.court.sentinel")
 
 
@@ -100,7 +99,7 @@ async def _read_all(
     first: Reply | None = None
     documents: list[Any] = []
     for _ in range(_PAGES_MAX):
-        headers = {**_headers(settings), **({} if first else conditions)}
+        headers = {**github_headers(settings.token), **({} if first else conditions)}
         reply = await ask(session, "GET", url or "", headers=headers, params=params)
         if reply is None or (first and reply.is_unchanged):
             raise Transient("GitHub gave no page where it said that there is one")
@@ -110,17 +109,10 @@ async def _read_all(
         if not isinstance(reply.body, list):
             raise Transient("GitHub answered with something else than notifications")
         documents += reply.body
-        url, params = _next_page(reply, root), None
+        url, params = next_page(reply, root), None
         if url is None:
             return first, documents
     raise Transient(f"GitHub has more than {_PAGES_MAX} pages of notifications")
-
-
-def _next_page(reply: Reply, root: str) -> str | None:
-    found = _NEXT.search(reply.headers.get("link", ""))
-    if found and not found[1].startswith(f"{root}/"):
-        raise Transient("GitHub sends us to another server for the next page, which does not get our token")
-    return found[1] if found else None
 
 
 def _understood(documents: list[Any], settings: GitHubSettings, now: datetime) -> list[Happening]:
@@ -140,7 +132,7 @@ def _understood(documents: list[Any], settings: GitHubSettings, now: datetime) -
 async def _known(bus: Bus, happenings: list[Happening]) -> set[str]:
     """Return the ids of those that came before."""
     async with bus.transaction() as transaction:
-        await transaction.read_ahead([(PLACES.name, happening.place) for happening in happenings])
+        await transaction.read_ahead([(HEARD_PLACES.name, happening.place) for happening in happenings])
         heard = {each.place: (await recall(transaction, Heard, each.place))[1] for each in happenings}
     return {told.id for each in heard.values() if each for told in each.told}
 
@@ -152,7 +144,7 @@ async def _looked_at(
     if not happening.look_at.startswith(f"{settings.api_url.rstrip('/')}/repos/"):
         return happening
     try:
-        reply = await ask(session, "GET", happening.look_at, headers=_headers(settings), absent=_GONE)
+        reply = await ask(session, "GET", happening.look_at, headers=github_headers(settings.token), absent=_GONE)
     except Misconfigured:
         return happening
     except Transient:
@@ -200,15 +192,6 @@ def _pace(settings: GitHubSettings, reply: Reply) -> timedelta:
     interval = int(asked) if asked.isdecimal() and len(asked) < 6 else 0  # noqa: PLR2004 - about a day at most
     own = timedelta(seconds=max(settings.poll_seconds, interval))
     return max(own, pause_of(reply.headers) or own)
-
-
-def _headers(settings: GitHubSettings) -> dict[str, str]:
-    return {
-        "Authorization": f"Bearer {settings.token}",
-        "Accept": "application/vnd.github+json",
-        "X-GitHub-Api-Version": "2022-11-28",
-        "User-Agent": "kingdom",
-    }
 
 
 def _written(at: datetime) -> str:

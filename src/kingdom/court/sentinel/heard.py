@@ -94,12 +94,14 @@ def _hear_poll(heard: Heard, poll: Told, reason: str, *, refused: bool) -> tuple
     hooks = [told for told in heard.told if told.source is Source.HOOK and (tells or not told.unwanted)]
     is_new_reason = tells and not any(told.type == poll.type and told.at <= poll.at + EARLY for told in heard.told)
     if poll.comment:
-        is_told = any(hook.comment == poll.comment for hook in hooks)
+        same = [hook for hook in hooks if hook.comment == poll.comment]
     else:
-        is_told = any(_is_free(hook, poll) and _is_near(poll, hook) for hook in hooks)
-    if is_told and (not is_new_reason or (poll.comment and reason in _SAID)):
-        # It stands for all that happened until then: none of these may explain a later one.
-        over = [_matched(hook, poll) for hook in hooks if hook.at <= poll.at or _is_near(poll, hook)]
+        same = [hook for hook in hooks if _is_free(hook, poll) and _is_near(poll, hook)]
+    if same and (not is_new_reason or (poll.comment and reason in _SAID)):
+        # It stands for all that happened until then, and none of these may explain a later one; what happened a moment
+        # later is another one, unless nothing is nearer.
+        until = max(poll.at, min(same, key=lambda hook: abs(poll.at - hook.at)).at)
+        over = [_matched(hook, poll) for hook in hooks if hook.at <= until]
         return _with(heard, _matched(poll, poll), *over), False
     before = [told.at for told in heard.told if told.source is Source.POLL and told.at < poll.at]
     entry = msgspec.structs.replace(

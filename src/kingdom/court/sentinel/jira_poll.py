@@ -1,6 +1,5 @@
 """One look at the tickets of Jira: whole or not at all."""
 
-import base64
 import re
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
@@ -13,8 +12,9 @@ import structlog
 
 from kingdom.bus.port import Bus, Transaction
 from kingdom.clock import utc_now
+from kingdom.court.outside import Reply, jira_headers, pause_of
 from kingdom.court.records import receive
-from kingdom.court.sentinel.asking import Reply, Round, ask, pause_of
+from kingdom.court.sentinel.asking import Round, ask
 from kingdom.court.sentinel.jira import Comment, Found, news_of, parse_comments, parse_issue
 from kingdom.court.sentinel.records import ACTOR, Cursor, Ticket, recall, remember
 from kingdom.court.sentinel.settings import JiraSettings
@@ -27,6 +27,8 @@ _OVERLAP = timedelta(hours=1)
 _PAGES_MAX = 400
 _PAGE = 50
 _COMMENT_PAGES_MAX = 20
+# For so long everything waits for the comments of a ticket; one that is broken must not stop us for ever.
+_WAITED_FOR = timedelta(minutes=10)
 _FIELDS = ("summary", "status", "assignee", "reporter", "updated")
 _GONE = (404, 410)
 _log = structlog.get_logger("kingdom.court.sentinel")
@@ -39,17 +41,20 @@ async def poll_jira(
     now = clock()
     async with bus.transaction() as transaction:
         _, cursor = await recall(transaction, Cursor, CURSOR)
-    since = cursor.since - _OVERLAP if cursor else now - timedelta(hours=settings.look_back_hours)
+    start = now - timedelta(hours=settings.look_back_hours)
+    since = cursor.since - _OVERLAP if cursor else start
     reply, documents = await _search(session, settings, _jql(settings, since, now))
     found = _understood(documents)
     known = await _known(bus, found)
     news = [each for each in found if each.is_news_to(known[each.key])]
     own = settings.own_accounts or (await _own_account(session, settings) if news else ())
     comments = {
-        each.key: await _comments(session, settings, each.key, ticket.known_until)
+        each.key: await _readable_comments(session, settings, each, ticket.known_until, now)
         for each in news
         if (ticket := known[each.key])
     }
+    # What could not be read is looked for again, but not for ever.
+    unread = [max(each.updated, start) for each in news if comments.get(each.key, ()) is None]
 
     async def act(transaction: Transaction) -> tuple[int, int]:
         received = seen = 0
@@ -58,7 +63,7 @@ async def poll_jira(
             received += taken is True
             seen += taken is False
         record, stored = await recall(transaction, Cursor, CURSOR)
-        newest = max((min(each.updated, now) for each in found), default=since)
+        newest = min([max((min(each.updated, now) for each in found), default=since), *unread])
         await remember(
             transaction,
             CURSOR,
@@ -86,7 +91,7 @@ async def _take_in(
     if not found.is_news_to(known):
         return False
     if known and comments is None:
-        # Somebody else met it first while we looked; the next look brings what is new since.
+        # They cannot be read, or somebody else met it first while we looked: the next look brings what is new since.
         return None
     ticket, event = news_of(found, known, comments or (), own_accounts=own_accounts, url=settings.url, now=now)
     await remember(transaction, found.key, ticket, record)
@@ -116,7 +121,7 @@ async def _search(session: aiohttp.ClientSession, settings: JiraSettings, jql: s
         if token:
             asked["nextPageToken"] = token
         url = f"{settings.url.rstrip('/')}/rest/api/2/search/jql"
-        reply = await ask(session, "POST", url, headers=_headers(settings), document=asked)
+        reply = await ask(session, "POST", url, headers=jira_headers(settings.email, settings.token), document=asked)
         if reply is None or not isinstance(reply.body, dict) or not isinstance(reply.body.get("issues"), list):
             raise Transient("Jira answered with something else than tickets")
         documents += reply.body["issues"]
@@ -147,11 +152,24 @@ async def _known(bus: Bus, found: Sequence[Found]) -> dict[str, Ticket | None]:
 async def _own_account(session: aiohttp.ClientSession, settings: JiraSettings) -> tuple[str]:
     """Return the id of the account whose token we have."""
     url = f"{settings.url.rstrip('/')}/rest/api/2/myself"
-    reply = await ask(session, "GET", url, headers=_headers(settings))
+    reply = await ask(session, "GET", url, headers=jira_headers(settings.email, settings.token))
     account = reply.body.get("accountId") if reply and isinstance(reply.body, dict) else None
     if not isinstance(account, str) or not account:
         raise Transient("Jira does not tell which account is ours")
     return (account,)
+
+
+async def _readable_comments(
+    session: aiohttp.ClientSession, settings: JiraSettings, found: Found, known_until: datetime, now: datetime
+) -> list[Comment] | None:
+    """Return the comments since a time, or None where Jira does not give those of this very ticket."""
+    try:
+        return await _comments(session, settings, found.key, known_until)
+    except (Misconfigured, Transient) as error:
+        if isinstance(error, Transient) and (error.after or now - found.updated < _WAITED_FOR):
+            raise
+        _log.warning("comments_not_read", ticket=found.key, reason=str(error))
+        return None
 
 
 async def _comments(
@@ -162,7 +180,9 @@ async def _comments(
     found: list[Comment] = []
     for page in range(_COMMENT_PAGES_MAX):
         params = {"orderBy": "-created", "maxResults": str(_PAGE), "startAt": str(page * _PAGE)}
-        reply = await ask(session, "GET", url, headers=_headers(settings), params=params, absent=_GONE)
+        reply = await ask(
+            session, "GET", url, headers=jira_headers(settings.email, settings.token), params=params, absent=_GONE
+        )
         if reply is None:
             break
         if not isinstance(reply.body, dict):
@@ -174,8 +194,3 @@ async def _comments(
         if is_past or not isinstance(documents, list) or len(documents) < _PAGE:
             break
     return found[::-1]
-
-
-def _headers(settings: JiraSettings) -> dict[str, str]:
-    secret = base64.b64encode(f"{settings.email}:{settings.token}".encode()).decode()
-    return {"Authorization": f"Basic {secret}", "Accept": "application/json", "User-Agent": "kingdom"}

@@ -13,12 +13,12 @@ from aiohttp import web
 
 from kingdom.bus.port import Bus, Transaction
 from kingdom.clock import utc_now
+from kingdom.court.outside import decoded
 from kingdom.court.sentinel.filters import refusal
 from kingdom.court.sentinel.github import parse_webhook
 from kingdom.court.sentinel.happening import Dropped
 from kingdom.court.sentinel.records import Taken, take_in
 from kingdom.court.sentinel.settings import GitHubSettings, WebhookSettings
-from kingdom.court.sentinel.untrusted import decoded
 from kingdom.errors import KingdomError, MalformedEvent, Misconfigured
 from kingdom.workflow.records import change
 

@@ -20,7 +20,7 @@ ACTOR = "sentinel"
 _FORGOTTEN_KEPT = timedelta(days=1)
 _FORGOTTEN_AT_ONCE = 200
 CURSORS = RecordKind(name="cursor", directories={CURRENT: "state/sentinel/cursors"})
-PLACES = RecordKind(
+HEARD_PLACES = RecordKind(
     name="place",
     directories={CURRENT: "state/sentinel/places", ENDED: "state/sentinel/places/ended"},
     final=frozenset({ENDED}),
@@ -32,7 +32,7 @@ TICKETS = RecordKind(
     final=frozenset({ENDED}),
     retention=_FORGOTTEN_KEPT,
 )
-KINDS = (CURSORS, PLACES, TICKETS)
+KINDS = (CURSORS, HEARD_PLACES, TICKETS)
 
 
 class Cursor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -63,7 +63,7 @@ class Taken(StrEnum):
 
 
 _Remembered = TypeVar("_Remembered", Cursor, Heard, Ticket)
-_KIND_OF: dict[type, RecordKind] = {Cursor: CURSORS, Heard: PLACES, Ticket: TICKETS}
+_KIND_OF: dict[type, RecordKind] = {Cursor: CURSORS, Heard: HEARD_PLACES, Ticket: TICKETS}
 # So long after something last happened there; of GitHub nothing is recognised longer than by its dedup keys.
 _KEPT: dict[type, timedelta] = {Heard: SEEN_KEPT, Ticket: timedelta(days=365)}
 
@@ -71,9 +71,12 @@ _KEPT: dict[type, timedelta] = {Heard: SEEN_KEPT, Ticket: timedelta(days=365)}
 async def recall(
     transaction: Transaction, kind: type[_Remembered], record_id: str
 ) -> tuple[Record | None, _Remembered | None]:
-    """Return what is remembered under an id, if anything."""
+    """Return what is remembered under an id, if anything; what was spoilt by a person begins anew."""
     record = await transaction.get(_KIND_OF[kind].name, record_id)
-    return record, msgspec.convert(record.doc, kind) if record and record.state == CURRENT else None
+    try:
+        return record, msgspec.convert(record.doc, kind) if record and record.state == CURRENT else None
+    except msgspec.ValidationError:
+        return record, None
 
 
 async def remember(transaction: Transaction, record_id: str, thing: _Remembered, record: Record | None) -> None:
@@ -96,7 +99,7 @@ async def forget_old(bus: Bus, now: datetime) -> int:
 
     async def act(transaction: Transaction) -> int:
         forgotten = 0
-        for kind in (PLACES, TICKETS):
+        for kind in (HEARD_PLACES, TICKETS):
             query = Query(kind=kind.name, state=CURRENT, due_by=now, limit=_FORGOTTEN_AT_ONCE)
             for record in await transaction.find(query):
                 await transaction.put(replace(record, state=ENDED, due_at=None))

@@ -52,18 +52,12 @@ class Sentinel:
             if self.receiver:
                 stack.push_async_callback(self.receiver.stop)
                 await self.receiver.start()
-            watching = [asyncio.create_task(each) for each in self._watches(session)]
-            stopping = asyncio.create_task(self._stopped.wait())
-            try:
-                await asyncio.wait([*watching, stopping], return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                # A look that is cut off has changed nothing.
-                for task in (*watching, stopping):
-                    task.cancel()
-                ended = await asyncio.gather(*watching, return_exceptions=True)
-            for error in ended:
-                if isinstance(error, Exception):
-                    raise error
+            group = await stack.enter_async_context(asyncio.TaskGroup())
+            watching = [group.create_task(each) for each in self._watches(session)]
+            await self._stopped.wait()
+            # A look that is cut off has changed nothing.
+            for task in watching:
+                task.cancel()
 
     def stop(self, *, at_once: bool = False) -> None:  # noqa: ARG002 - it always ends at once
         """Ask it to end."""
@@ -89,11 +83,17 @@ class Sentinel:
             try:
                 pause = await act()
                 failures = 0
-            except KingdomError as error:
+            except Exception as error:  # noqa: BLE001 - whatever it was, the other watches must go on
                 failures += 1
                 asked = error.after if isinstance(error, Transient) else None
                 pause = max(self._backoff.delay(failures), asked or timedelta())
-                _log.warning("watch_failed", watch=name, reason=str(error), again_in_seconds=pause.total_seconds())
+                _log.warning(
+                    "watch_failed",
+                    watch=name,
+                    reason=str(error),
+                    again_in_seconds=pause.total_seconds(),
+                    exc_info=None if isinstance(error, KingdomError) else error,
+                )
             await asyncio.sleep(pause.total_seconds())
 
 

@@ -1,30 +1,20 @@
 """What strangers wrote, made fit to be kept as data: bounded, storable, and never a name of anything. Pure."""
 
-import json
 import re
 from datetime import UTC, datetime
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
+from kingdom.court.documents import REPOSITORY
 from kingdom.errors import MalformedEvent
 
 TITLE_MAX = 500
 TEXT_MAX = 20_000
 URL_MAX = 2_000
 NAME_MAX = 100
-_REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}/[A-Za-z0-9._-]{1,100}")
-_NO_NAMES = (".", "..")
 _YEARS = range(2000, 2200)
 _T = TypeVar("_T", bound=msgspec.Struct)
-
-
-def decoded(raw: bytes) -> Any:
-    """Return the JSON document that bytes hold; half a surrogate is let through, since texts are cleaned anyway."""
-    try:
-        return json.loads(raw.decode(), parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:
-        raise MalformedEvent("this is no JSON document") from error
 
 
 def fitted(document: Any, kind: type[_T]) -> _T:
@@ -59,10 +49,6 @@ def stamp(at: datetime) -> str:
 
 def repository(name: str) -> str:
     """Return the full name of a repository, which later becomes a part of paths and addresses."""
-    if not _REPOSITORY.fullmatch(name) or name.partition("/")[2] in _NO_NAMES:
+    if not re.fullmatch(REPOSITORY, name):
         raise MalformedEvent("this is no name of a repository")
     return name
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")

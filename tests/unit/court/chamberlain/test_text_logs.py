@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from kingdom.court.text_logs import TextLog, line, rotate, tee
+from tests.patience import PATIENCE_SECONDS
 
 AT = datetime(2026, 2, 7, 10, 0, 0, 5000, tzinfo=UTC)
 _LINE = re.compile(r"\S+Z info writer-(?P<writer>\d+): line n=(?P<number>\d+) filler=x{200}")
@@ -29,7 +30,6 @@ while not end.exists():
 print(number)
 """
 ROTATIONS = 20
-PATIENCE_SECONDS = 30.0
 
 
 @pytest.fixture
@@ -45,6 +45,15 @@ def test_a_line_says_when_how_bad_who_what_and_the_facts() -> None:
 def test_a_text_of_several_lines_stays_one_line() -> None:
     said = line("king", "one\ntwo\r\\three", {"why": "a b\nc"}, at=AT, level="info")
     assert said == '2026-02-07T10:00:00.005Z info king: one\\ntwo\\r\\\\three why="a b\\nc"'
+
+
+def test_words_of_others_neither_steer_a_screen_nor_begin_a_line_of_their_own() -> None:
+    hostile = "\x1b[2J\u2028Grüße\x85"
+    said = line("king", hostile, {"why": hostile, "list": [hostile]}, at=AT, level="info")
+    assert said == (
+        "2026-02-07T10:00:00.005Z info king: \\x1b[2J\\u2028Grüße\\x85"
+        ' why="\\u001b[2J\\u2028Grüße\\u0085" list=["\\u001b[2J\\u2028Grüße\\u0085"]'
+    )
 
 
 def test_lines_are_appended_to_what_is_there(path: Path) -> None:

@@ -45,7 +45,7 @@ from kingdom.court.envoy.envoy import place_of
 from kingdom.court.envoy.settings import EnvoySettings, SlackSettings
 place_of(EnvoySettings(slack=SlackSettings(bot_token="xoxb-1")))
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=300)
     assert "Misconfigured: Slack needs its client: pip install 'kingdom[slack]'" in done.stderr
 
 

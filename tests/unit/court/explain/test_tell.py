@@ -1,20 +1,22 @@
 """From entries and records to the timeline."""
 
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import msgspec
 import pytest
 
-from kingdom.bus.effect import Acked, Honours, Unknown
+from kingdom.bus.effect import Acked, Honours, Throttled, Unknown
 from kingdom.bus.ledger import Ledger
 from kingdom.chronicle.catalogue import CATALOGUE
+from kingdom.cli.explain_page import page
 from kingdom.court.documents import AssignmentStatus, EventStatus, Priority, Route
 from kingdom.court.explain.material import Material, StrandMaterial
 from kingdom.court.explain.tell import tell
 from kingdom.court.explain.timeline import Kind, Moment, QueryOutcome, Timeline
 from kingdom.court.explain.words import TABLE
-from kingdom.court.king.waiting import Place
+from kingdom.court.king.waiting import WaitingPlace
 from kingdom.court.petitions.decision import Petition, PetitionState
 from kingdom.workflow.model.catalogue import EVENT_TYPES
 from tests.unit.court.explain.pieces import (
@@ -105,9 +107,11 @@ def test_moments_keep_the_order_of_the_store_although_the_clock_of_a_host_is_beh
     assert timeline.strands[0].works[0].queries[0].seconds == 0.0
 
 
-def test_a_run_that_goes_on_after_a_failure_is_a_retry_and_one_that_rested_is_not() -> None:
+def test_a_run_that_goes_on_after_a_failure_is_one_retry_and_one_that_rested_is_none() -> None:
     log = begun()
     log.says(20, "WorkflowFailed", workflowId=RUN, reason="out of luck")
+    log.says(28, "RolledBack", "host-a", workflowId=RUN, checkpointId="", rescueRefs=[])
+    log.says(29, "WorkReset", workId=WORK, workflowId=RUN)
     log.says(30, "WorkflowResumed", "gen-a", workflowId=RUN, fromWorkId=WORK)
     log.says(40, "WorkflowPaused", workflowId=RUN)
     log.says(50, "WorkflowResumed", "anna", workflowId=RUN, fromWorkId=WORK)
@@ -119,7 +123,7 @@ def test_a_run_that_goes_on_after_a_failure_is_a_retry_and_one_that_rested_is_no
 def test_a_rollback_tells_where_to_and_what_was_kept() -> None:
     log = begun()
     log.says(30, "RolledBack", "host-a", workflowId=RUN, checkpointId=f"{RUN}-w1-c1", rescueRefs=["refs/rescue/1"])
-    back = the(tell(material(log)), Kind.RETRY)
+    back = the(tell(material(log)), Kind.CHECKPOINT)
     assert (back.what, back.why) == ("rolled back to checkpoint w1-c1", "what lay there is kept: refs/rescue/1")
 
 
@@ -164,9 +168,78 @@ def test_calls_to_the_world_outside_stand_where_they_were_made() -> None:
     assert [attempt.state for attempt in timeline.strands[0].outputs[0].attempts] == ["UNKNOWN", "ACKED"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "approve_by", "why"),
+    [
+        ("github.comment", after(99), "a person is asked to approve it first"),
+        ("github.comment", None, "it is done in its turn"),
+        ("github.pull_request", None, "it is made of the checkpoint after this work"),
+    ],
+)
+def test_a_petition_that_cannot_be_performed_at_once_says_what_it_waits_for(
+    kind: str, approve_by: datetime | None, why: str
+) -> None:
+    petition = Petition(
+        id="p",
+        root=TASK,
+        general="gen-a",
+        workflow_id=RUN,
+        kind=kind,
+        body={},
+        target="acme/app#7",
+        created_at=after(10),
+        approve_by=approve_by,
+    )
+    log = begun()
+    log.says(10, "petition.requested", "gen-a", petition_id="p", task_id=TASK, kind=kind, target="acme/app#7")
+    asked = the(tell(material(log, petitions=[petition])), Kind.PETITION)
+    assert (asked.what, asked.why) == (f"lets {kind} to acme/app#7 wait", why)
+
+
+@pytest.mark.parametrize(
+    ("payload", "subject"),
+    [
+        ({"subject_title": "Mend the\ndoor", "text": ""}, "Mend the door"),
+        ({"title": " ", "text": "It squeaks."}, "It squeaks."),
+        ({"title": 7}, ""),
+    ],
+)
+def test_an_event_is_about_the_first_words_of_its_source_that_say_anything(
+    payload: dict[str, Any], subject: str
+) -> None:
+    told = tell(replace(material(begun()), event=event(payload=payload)))
+    assert told.event
+    assert (told.event.subject, the(told, Kind.EVENT).why) == (subject, subject)
+
+
+def test_a_hostile_title_is_text_on_the_page() -> None:
+    hostile = event(payload={"title": "<script>alert(1)</script><img src=x onerror=alert(2)>"})
+    text = page(tell(replace(material(begun()), event=hostile)), after(700))
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+    assert "<script" not in text
+    assert "<img" not in text
+
+
+def test_a_question_that_was_answered_at_the_run_itself_is_no_open_one() -> None:
+    log = begun()
+    log.says(10, "task.needs_human", "gen-a", task_id=TASK, question="Left or right?")
+    log.says(70, "WorkflowResumed", "anna", workflowId=RUN, fromWorkId=WORK)
+    (question,) = tell(material(log)).strands[0].questions
+    assert (question.answered_by, question.seconds) == ("anna", 60.0)
+
+
+def test_calls_that_the_ledger_did_not_keep_are_told_of() -> None:
+    ledger = Ledger.open("petition:p", "github", {}, "worker")
+    for fence in range(1, 31):
+        ledger = ledger.sent(fence, after(fence)).answered(Throttled(None), Honours.TIME)
+    done = ledger.sent(31, after(31)).answered(Acked(), Honours.TIME)
+    timeline = tell(material(begun(), petitions=[], ledgers={"p": done}))
+    assert "10 of 31 calls to github are not kept: neither first nor newest" in timeline.missing
+
+
 def test_an_event_that_waits_says_for_whom_and_for_what() -> None:
     route = Route(general="gen-a", rule="gen-a#1", waiting="place-1")
-    place = Place(
+    place = WaitingPlace(
         event_id=EVENT, general="gen-a", rule="gen-a#1", priority=Priority.LOW, since=BEGIN, reason="soldiers is full"
     )
     waiting = event(status=EventStatus.PENDING, routes=(route,))

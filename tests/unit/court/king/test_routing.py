@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kingdom.court.documents import Priority
-from kingdom.court.king.routing import Decision, route
+from kingdom.court.king.routing import Decision, route, why_nobody
 from tests.unit.court.king.making import make_event, make_package, wants
 
 
@@ -44,6 +44,12 @@ def test_nobody_is_an_answer_with_reasons_too() -> None:
     decision = route(make_event(repo=None), [make_package("gen-pr", wants("*", repos=("acme/*", "other/x")))])
     assert decision.choices == ()
     assert reasons(decision) == {"gen-pr#1": "repo is None, wanted one of 'acme/*', 'other/x'"}
+
+
+def test_a_general_that_hears_of_an_event_and_wants_another_one_is_told_from_none_that_hears_of_it() -> None:
+    packages = [make_package("gen-pr", wants("github.*", where={"payload.action": "opened"}))]
+    assert why_nobody(make_event(1), packages) == "no rule of a General fits it"
+    assert why_nobody(make_event(1, "jira.ticket.assigned"), packages) == "no General subscribes to it"
 
 
 def test_globs_tell_upper_from_lower_case() -> None:

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kingdom.court.petitions.bodies import KINDS, Origin, read_body
+from kingdom.court.petitions.bodies import KINDS, GithubComment, Origin, read_body, stored_body
+from kingdom.court.sentinel.untrusted import repository
 from kingdom.errors import MalformedEvent
 
 ORIGIN = Origin(repo="acme/rocket", number=7, ticket="QP-1", channel="dev")
@@ -63,6 +64,24 @@ def test_a_target_that_follows_from_nothing_must_be_given() -> None:
         read_body("github.comment", {"number": 7, "body": "Hm."}, Origin())
     with pytest.raises(MalformedEvent, match="key is missing"):
         read_body("jira.comment", {"body": "Hm."}, Origin())
+
+
+def test_what_the_sentinel_takes_for_a_repository_can_be_petitioned_for() -> None:
+    body = read_body("github.comment", {"body": "Hm."}, Origin(repo=repository("anna_acme/shop"), number=7))
+    assert stored_body(GithubComment, msgspec.to_builtins(body)) == body
+
+
+@pytest.mark.parametrize(
+    ("kind", "raw"),
+    [
+        ("github.pull_request", {"title": "Repair it"}),
+        ("jira.comment", {"body": "Hm."}),
+        ("slack.message", GOOD[-2][1]),
+    ],
+)
+def test_what_the_assignment_brings_is_read_as_strictly(kind: str, raw: dict[str, Any]) -> None:
+    with pytest.raises(MalformedEvent, match=f"this is no {kind}"):
+        read_body(kind, raw, Origin(repo="no slash", ticket="no key", channel="no channel"))
 
 
 def test_the_branch_and_the_commit_of_a_pull_request_are_never_the_agents() -> None:

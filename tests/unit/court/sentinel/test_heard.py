@@ -43,6 +43,14 @@ def test_a_review_that_is_requested_again_seconds_later_is_news_again_for_both()
         assert Ear().hears(*order) == 2
 
 
+@pytest.mark.parametrize("gap", [1, 2, 3])
+def test_of_two_requests_within_a_moment_each_notification_is_explained_by_its_own_webhook(gap: int) -> None:
+    first, again = hook("review_requested", 0), hook("review_requested", gap)
+    noticed = [poll("review_requested", 0), poll("review_requested", gap)]
+    assert Ear().hears(first, again, *noticed) == 2
+    assert Ear().hears(first, noticed[0], again, noticed[1]) == 2
+
+
 def test_a_lost_webhook_is_made_up_for_by_the_notification() -> None:
     ear = Ear()
     assert ear.hears(hook("review_requested", 0), poll("review_requested", 1)) == 1

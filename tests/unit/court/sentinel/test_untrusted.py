@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kingdom.court.sentinel.untrusted import clean, decoded, fitted, moment, repository, stamp
+from kingdom.court.outside import decoded
+from kingdom.court.sentinel.untrusted import clean, fitted, moment, repository, stamp
 from kingdom.errors import MalformedEvent
 
 
