@@ -1,16 +1,17 @@
 """The composition root: from a URL to a running bus. The only module that names a backend.
 
-`file:DIRECTORY` is a store of files, `postgresql://…` one in a database. A backend is loaded when it is asked for, so
-that the one needs no driver and the other no watcher.
+`file:DIRECTORY` is a store of files, `postgresql://…` one in a database, `embedded:DIRECTORY` one in a PostgreSQL of
+our own. A backend is loaded when it is asked for, so that the one needs no driver and the other no watcher.
 """
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs
 
 from kingdom.bus.ledger import EFFECTS
 from kingdom.bus.moving import Movable
@@ -21,11 +22,18 @@ from kingdom.bus.sequence import SEQUENCES
 from kingdom.bus.stream import Topology
 from kingdom.bus.throwaway import ThrowawayStore
 from kingdom.errors import Misconfigured
-from kingdom.settings import DEFAULT_SCHEMA
+from kingdom.settings import DEFAULT_SCHEMA, Settings
+
+if TYPE_CHECKING:
+    from kingdom.backends.embedded.look import ServerLook
+    from kingdom.backends.files.look import FilesLook
+    from kingdom.realm import Realm
 
 _FILE_SCHEME = "file"
+_EMBEDDED_SCHEME = "embedded"
+_ACCOUNT = "account"
 _POSTGRES_SCHEMES = ("postgresql", "postgres")
-_FORM = "use file:DIRECTORY or postgresql://user@host/database"
+_FORM = "use file:DIRECTORY, embedded:DIRECTORY or postgresql://user@host/database"
 _IDLE_LIMIT = timedelta(seconds=30)
 
 
@@ -44,25 +52,67 @@ async def open_bus(
 ) -> AsyncIterator[Bus]:
     """Open the bus that a URL names; the ledger of effects and the daily numbers are always there.
 
-    A store of files is made where it is missing, unless `create` says no; a database is made ready by `migrate`.
+    A store of files and an embedded server are made where they are missing, and an embedded one is brought up to this
+    version, unless `create` says no; a database is made ready by `migrate`.
     """
     every = [EFFECTS, SEQUENCES, *kinds]
     bus: Any
-    if directory := directory_of(url):
-        bus = _files().FilesBus(directory, topology, every, idle_limit=idle_limit, create=create)
-    else:
-        bus = _postgres(url).PostgresBus(
-            url,
-            topology,
-            every,
-            schema=schema,
-            connections=connections,
-            idle_limit=idle_limit,
-            through_pgbouncer=through_pgbouncer,
-            listen_dsn=listen_url,
-        )
-    async with bus:
-        yield bus
+    async with AsyncExitStack() as stack:
+        if directory := directory_of(url):
+            bus = _files().FilesBus(directory, topology, every, idle_limit=idle_limit, create=create)
+        else:
+            server = await stack.enter_async_context(reached(url, create=create))
+            postgres = _postgres(server)
+            if create and is_embedded(url) and await postgres.pending_migrations(server, schema):
+                await postgres.migrate(server, schema)
+            bus = postgres.PostgresBus(
+                server,
+                topology,
+                every,
+                schema=schema,
+                connections=connections,
+                idle_limit=idle_limit,
+                through_pgbouncer=through_pgbouncer,
+                listen_dsn=listen_url,
+            )
+        yield await stack.enter_async_context(bus)
+
+
+@asynccontextmanager
+async def reached(url: str, *, create: bool = True) -> AsyncIterator[str]:
+    """Yield the URL that a driver understands; an embedded server runs for at least as long as the block does."""
+    if not is_embedded(url):
+        yield url
+        return
+    async with _embedded("use").running(_place_of(url), create=create) as server:
+        yield server
+
+
+def is_embedded(url: str) -> bool:
+    """Tell whether a URL names an embedded server."""
+    return url.partition(":")[0].lower() == _EMBEDDED_SCHEME
+
+
+def embedded_is_installed() -> bool:
+    """Tell whether there are the programs of an embedded server, and a driver."""
+    try:
+        import_module("kingdom.backends.postgres")
+    except ModuleNotFoundError:
+        return False
+    installed: bool = _embedded("programs").are_installed()
+    return installed
+
+
+def look_at_embedded(url: str) -> "ServerLook":
+    """Look at an embedded server without starting it; raises Misconfigured where there cannot be one."""
+    look: ServerLook = _embedded("look").look_at_server(_place_of(url))
+    return look
+
+
+def look_at_files(url: str) -> "FilesLook":
+    """Look at a store of files without using it; waits a moment where somebody holds it."""
+    look: FilesLook = import_module("kingdom.backends.files.look").look_at_store(directory_of(url))
+    return look
 
 
 def throwaway_store(url: str, schema: str) -> ThrowawayStore:
@@ -92,30 +142,56 @@ async def migrate(url: str, *, schema: str = DEFAULT_SCHEMA) -> list[str]:
     if directory := directory_of(url):
         async with _files().FilesBus(directory, Topology(())):
             return []
-    return [migration.name for migration in await _postgres(url).migrate(url, schema)]
+    async with reached(url) as server:
+        return [migration.name for migration in await _postgres(server).migrate(server, schema)]
 
 
 async def pending_migrations(url: str, *, schema: str = DEFAULT_SCHEMA) -> list[str]:
-    """Return the names of the migrations that the store does not have yet; files never need one."""
-    if directory_of(url):
+    """Return the names of the migrations that the store lacks; only those of a database wait for a person."""
+    if directory_of(url) or is_embedded(url):
         return []
     return [migration.name for migration in await _postgres(url).pending_migrations(url, schema)]
 
 
 def directory_of(url: str) -> Path | None:
-    """Return the directory that a URL names, or None where it names something else."""
+    """Return the directory of files that a URL names, or None where it names something else."""
     scheme, found, path = url.partition(":")
     if not found or scheme.lower() != _FILE_SCHEME:
         return None
+    return _directory_in(path, "a store of files", _FILE_SCHEME)
+
+
+def generals_of(settings: Settings, realm: "Realm") -> Path:
+    """Return where the Generals are: where the settings say, else in the store of files, else beside the settings."""
+    if realm.generals:
+        return Path(realm.generals)
+    return (directory_of(settings.database_url) or settings.beside) / "generals"
+
+
+def _directory_in(path: str, what: str, scheme: str) -> Path:
     if path.startswith("//"):
         # file://host/path would be a file of another machine.
         host, _, rest = path[2:].partition("/")
         if host not in ("", "localhost"):
-            raise Misconfigured(f"a store of files must be on this host, not on {host}: write file:/path or file:path")
+            raise Misconfigured(f"{what} must be on this host, not on {host}: write {scheme}:/path or {scheme}:path")
         path = f"/{rest}"
     if not path.strip("/"):
-        raise Misconfigured("a store of files needs a directory of its own: write file:/path or file:path")
+        raise Misconfigured(f"{what} needs a directory of its own: write {scheme}:/path or {scheme}:path")
     return Path(path).expanduser()
+
+
+def _place_of(url: str) -> Any:
+    """Return where the embedded server is that a URL names, and the account that it is to run under."""
+    path, _, query = url.partition(":")[2].partition("?")
+    said = parse_qs(query, keep_blank_values=True)
+    if set(said) - {_ACCOUNT}:
+        raise Misconfigured("an embedded server knows only ?account=NAME: write embedded:DIRECTORY")
+    directory = _directory_in(path, "an embedded server", _EMBEDDED_SCHEME)
+    return _embedded("place").Place(directory.resolve(), "".join(said.get(_ACCOUNT, ())))
+
+
+def _embedded(part: str) -> ModuleType:
+    return import_module(f"kingdom.backends.embedded.{part}")
 
 
 def _files() -> ModuleType:

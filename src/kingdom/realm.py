@@ -21,7 +21,6 @@ from kingdom.settings import read_environment
 from kingdom.soldiers.settings import SoldierSettings
 from kingdom.yaml_file import place_in, read_yaml
 
-FILE = "kingdom.yaml"
 EXAMPLE = """\
 # What is not said here has a good default.
 database_url: file:realm
@@ -41,14 +40,15 @@ channel: kingdom
 #     app_token: env:SLACK_APP_TOKEN
 """
 # Fields whose text may say where the secret is instead: `env:NAME` or `file:PATH`.
-_SECRETS = frozenset({"token", "secret", "secrets", "bot_token", "app_token", "key"})
+SECRETS = frozenset({"token", "secret", "secrets", "bot_token", "app_token", "key"})
 # May hold a password; `file:` says there that it is a store of files.
 _URL = "database_url"
-_ENVIRONMENT, _FILE = "env:", "file:"
+_ENVIRONMENT, _FILE, _EMBEDDED = "env:", "file:", "embedded:"
 # Who tells people something, in the channel of the realm unless its part names another.
 _SPEAKERS = ("king", "envoy", "chamberlain")
-_PASSWORD = re.compile(r"(?P<before>://[^:@/]*:).*(?=@)|(?P<name>\bpassword=)[^&\s]+")
-_WORD = re.compile(r"\bpassword=([^&\s]+)")
+# In a URL, where a port can stand too, or in the words `host=… password='…'` that the driver takes too.
+_WORD = r"(?P<name>\bpassword\s*=\s*)(?P<word>'(?:[^'\\]|\\.)*'|[^&\s]+)"
+_PASSWORD = re.compile(rf"(?P<before>://[^:@/]*:)(?!\d+/).*(?=@)|{_WORD}", re.IGNORECASE)
 _MASK = "***"
 _THIS_HOST = re.compile(r"^//(localhost)?(?=/)")
 _Path = tuple[str | int, ...]
@@ -66,7 +66,7 @@ class Realm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     # How often each role gives a sign of life.
     heartbeat_seconds: Annotated[float, Meta(ge=1)] = 10
     # Where the packages of the Generals lie: if nothing is said, in the store of files, or beside this file.
-    generals: str = "realm/generals"
+    generals: str = ""
     sentinel: SentinelSettings = SentinelSettings()
     king: KingSettings = KingSettings()
     soldiers: SoldierSettings = SoldierSettings()
@@ -79,10 +79,16 @@ class Realm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return ZoneInfo(self.time_zone)
 
 
-def read_realm(file: Path | None) -> tuple[Realm, Path]:
-    """Return what a file says and the directory that its paths begin at; without a file everything has its default."""
+# The same fields as those of a realm, whatever they hold.
+_Outline = msgspec.defstruct(
+    "_Outline", [(name, Any, None) for name in Realm.__struct_fields__], forbid_unknown_fields=True
+)
+
+
+def read_realm(file: Path | None, *, secrets: bool = True) -> Realm:
+    """Return what a file says, with the secrets that it names, or without; without a file all has its default."""
     if file is None:
-        return Realm(), Path()
+        return Realm()
     text = _read(file)
     realm = read_yaml(text, str(file), Realm, dict(_under(Realm)))
     try:
@@ -90,34 +96,28 @@ def read_realm(file: Path | None) -> tuple[Realm, Path]:
     except (ZoneInfoNotFoundError, ValueError) as error:
         place = place_in(text, str(file), ("time_zone",))
         raise Misconfigured(f"{place}: time_zone: {realm.time_zone!r} is none; write one as Asia/Seoul") from error
-    said = _Secrets(text, file).put_into(yaml.safe_load(text))
-    return msgspec.convert(_completed(said, realm.channel, file.parent), Realm), file.parent
+    said = yaml.safe_load(text)
+    if secrets:
+        said = _Secrets(text, file).put_into(said)
+    return msgspec.convert(_completed(said, realm.channel, file.parent), Realm)
 
 
-def store_named_in(file: Path) -> str:
-    """Return the store that a file names, whatever else stands in it; nothing where it names none."""
-    text, said = _read(file), None
-    try:
-        said = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise Misconfigured(f"{file} cannot be read as YAML: `kingdom config check` tells the line") from error
-    named = said.get(_URL) if isinstance(said, Mapping) else None
-    if not isinstance(named, str) or not named:
-        return ""
-    url: str = _Secrets(text, file).put_into(named, (_URL,))
-    store = _store_of_files(url, file.parent)
-    return f"{_FILE}{store}" if store else url
-
-
-def find_realm_file() -> Path | None:
-    """Return the file of this directory, if there is one."""
-    file = Path(FILE)
-    return file if file.exists() else None
-
-
-def realm_schema() -> dict[str, Any]:
-    """Return the JSON schema of the file, for editors and other programs."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(Realm)}
+def read_part(file: Path | None, name: str, *, secrets: bool = False) -> Realm:
+    """Return a realm with just one field of a file, whatever stands in the others, which have their defaults."""
+    if file is None:
+        return Realm()
+    text = _read(file)
+    [field] = [each for each in msgspec.structs.fields(Realm) if each.name == name]
+    part = msgspec.defstruct("_Part", [(name, field.type, field.default)])
+    read_yaml(text, str(file), part, dict(_under(Realm)))
+    said = {name: yaml.safe_load(text).get(name)}
+    if not said[name]:
+        # A field that nobody knows may be this one, misspelt: something else would be taken for it.
+        read_yaml(text, str(file), _Outline, {})
+        return Realm()
+    if secrets:
+        said = _Secrets(text, file).put_into(said)
+    return msgspec.convert(_completed(said, Realm().channel, file.parent), Realm)
 
 
 def without_secrets(realm: Realm) -> dict[str, Any]:
@@ -126,10 +126,14 @@ def without_secrets(realm: Realm) -> dict[str, Any]:
     return document
 
 
+def url_without_password(url: str) -> str:
+    """Return where a store is as anybody may see it."""
+    return _PASSWORD.sub(lambda found: f"{found['before'] or found['name']}{_MASK}", url)
+
+
 def secrets_of(realm: Realm) -> frozenset[str]:
     """Return everything that nobody may see."""
-    password = urlsplit(realm.database_url).password or "".join(_WORD.findall(realm.database_url))
-    return frozenset(_secrets_in(msgspec.to_builtins(realm))) | ({unquote(password)} if password else frozenset())
+    return frozenset((*_secrets_in(msgspec.to_builtins(realm)), *_passwords_in(realm.database_url)))
 
 
 def _read(file: Path) -> str:
@@ -164,11 +168,10 @@ def _completed(said: Mapping[str, Any], channel: str, beside: Path) -> dict[str,
             name: {"seen_days": seen_days, **each} for name, each in document.get("sentinel", {}).items() if each
         }
         document["sentinel"] = sources
-    url = document.get(_URL) or f"{_FILE}realm"
-    if store := _store_of_files(url, beside):
-        url = f"{_FILE}{store}"
-    document[_URL] = url
-    document.setdefault("generals", str(store.absolute() / "generals") if store else "generals")
+    if url := document.get(_URL):
+        document[_URL] = _placed(url, beside)
+    if generals := document.get("generals"):
+        document["generals"] = _beside(beside, generals)
     soldiers = document.get("soldiers") or {}
     named = {name: soldiers[name] for name in ("directory", "files", "agents", "path") if soldiers.get(name)}
     document["soldiers"] = {**soldiers, **{name: _beside(beside, place) for name, place in named.items()}}
@@ -181,10 +184,13 @@ def _beside(folder: Path, place: str | list[str]) -> str | list[str]:
     return [str(folder / Path(each).expanduser()) for each in place]
 
 
-def _store_of_files(url: str, beside: Path) -> Path | None:
+def _placed(url: str, beside: Path) -> str:
+    """Return the same store as seen from the current directory, where it is a directory that begins at the file."""
+    if url.startswith(_EMBEDDED) and not url.startswith(f"{_EMBEDDED}//"):
+        return f"{_EMBEDDED}{_beside(beside, url.removeprefix(_EMBEDDED))}"
     path = _THIS_HOST.sub("", url.removeprefix(_FILE))
     # What names another host is refused by whoever opens it.
-    return beside / Path(path).expanduser() if url.startswith(_FILE) and not path.startswith("//") else None
+    return f"{_FILE}{_beside(beside, path)}" if url.startswith(_FILE) and not path.startswith("//") else url
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,9 +208,9 @@ class _Secrets:
                 return {key: self.put_into(each, (*path, key)) for key, each in value.items()}
             case list():
                 return [self.put_into(each, (*path, number)) for number, each in enumerate(value)]
-            case str() if name in _SECRETS | {_URL} and value.startswith(_ENVIRONMENT):
+            case str() if name in SECRETS | {_URL} and value.startswith(_ENVIRONMENT):
                 return self._from_environment(value.removeprefix(_ENVIRONMENT), path)
-            case str() if name in _SECRETS and value.startswith(_FILE):
+            case str() if name in SECRETS and value.startswith(_FILE):
                 return self._from_file(self.file.parent / value.removeprefix(_FILE), path)
         return value
 
@@ -229,6 +235,14 @@ class _Secrets:
         return Misconfigured(f"{place}: {name} shall come from {words}")
 
 
+def _passwords_in(url: str) -> Iterator[str]:
+    if password := urlsplit(url).password:
+        yield unquote(password)
+    for found in re.finditer(_WORD, url):
+        word = found["word"]
+        yield re.sub(r"\\(.)", r"\1", word[1:-1]) if word.startswith("'") else unquote(word)
+
+
 def _secrets_in(value: Any, name: str = "") -> Iterator[str]:
     match value:
         case Mapping():
@@ -237,7 +251,7 @@ def _secrets_in(value: Any, name: str = "") -> Iterator[str]:
         case list() | tuple():
             for each in value:
                 yield from _secrets_in(each, name)
-        case str() if name in _SECRETS and value:
+        case str() if name in SECRETS and value:
             yield value
 
 
@@ -247,8 +261,8 @@ def _masked(value: Any, name: str = "") -> Any:
             return {key: _masked(each, key) for key, each in value.items()}
         case list() | tuple():
             return [_masked(each, name) for each in value]
-        case str() if name in _SECRETS and value:
+        case str() if name in SECRETS and value:
             return _MASK
         case str() if name == _URL:
-            return _PASSWORD.sub(lambda found: f"{found['before'] or found['name']}{_MASK}", value)
+            return url_without_password(value)
     return value

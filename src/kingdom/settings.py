@@ -4,10 +4,13 @@ import getpass
 import os
 import socket
 from dataclasses import dataclass
+from pathlib import Path
 
 from kingdom.errors import Misconfigured
 
 DEFAULT_SCHEMA = "kingdom"
+# The settings of a realm, beside which its paths begin.
+FILE = "kingdom.yaml"
 # With nothing installed and nothing said: files in a directory beside the work.
 DEFAULT_URL = "file:realm"
 _TRUE = frozenset({"1", "true", "yes", "on"})
@@ -19,7 +22,9 @@ class Settings:
     """What a process must know from outside; nothing of it is known while modules are imported."""
 
     database_url: str
-    # False where nobody named a store, by option or environment.
+    # The file of settings that counts here, if there is one.
+    file: Path | None = None
+    # False where a file of settings may name another: no option and no variable of ours has named one.
     store_is_named: bool = True
     schema: str = DEFAULT_SCHEMA
     through_pgbouncer: bool = False
@@ -31,6 +36,11 @@ class Settings:
     def is_files(self) -> bool:
         """Tell whether the store is a directory of files."""
         return self.database_url.lower().startswith("file:")
+
+    @property
+    def beside(self) -> Path:
+        """Return the directory that the paths in the file of settings begin at."""
+        return self.file.parent if self.file else Path()
 
     @property
     def direct_url(self) -> str:
@@ -46,19 +56,33 @@ class Settings:
 
     @classmethod
     def read(
-        cls, *, database_url: str | None = None, schema: str | None = None, application: str | None = None
+        cls,
+        *,
+        file: Path | None = None,
+        database_url: str | None = None,
+        schema: str | None = None,
+        application: str | None = None,
     ) -> "Settings":
         """Read the environment; what is given here, from a command line, comes first."""
-        url = database_url or os.environ.get("KINGDOM_DATABASE_URL") or os.environ.get("DATABASE_URL")
+        named = database_url or os.environ.get("KINGDOM_DATABASE_URL")
+        default = f"file:{file.parent / 'realm'}" if file else DEFAULT_URL
         return cls(
-            database_url=url or DEFAULT_URL,
-            store_is_named=bool(url),
+            # The common variable may belong to the application beside us, so whatever names our store comes first.
+            database_url=named or os.environ.get("DATABASE_URL") or default,
+            file=file,
+            store_is_named=bool(named),
             schema=schema or os.environ.get("KINGDOM_SCHEMA") or DEFAULT_SCHEMA,
             through_pgbouncer=_flag("KINGDOM_THROUGH_PGBOUNCER"),
             listen_url=os.environ.get("KINGDOM_LISTEN_URL") or None,
             application=application or os.environ.get("KINGDOM_APP") or None,
             actor=os.environ.get("KINGDOM_ACTOR") or _user_at_host(),
         )
+
+
+def find_realm_file() -> Path | None:
+    """Return the file of settings of this directory, if there is one."""
+    file = Path(FILE)
+    return file if file.exists() else None
 
 
 def read_environment(name: str) -> str | None:

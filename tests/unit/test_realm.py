@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from kingdom.bootstrap import generals_of
 from kingdom.errors import Misconfigured
-from kingdom.realm import EXAMPLE, Realm, read_realm, secrets_of, store_named_in, without_secrets
+from kingdom.realm import EXAMPLE, Realm, read_part, read_realm, secrets_of, without_secrets
+from kingdom.settings import Settings
 
 GITHUB = "sentinel:\n  github:\n    logins: [bot]\n    token: "
 
@@ -13,7 +15,7 @@ GITHUB = "sentinel:\n  github:\n    logins: [bot]\n    token: "
 def read(directory: Path, text: str) -> Realm:
     file = directory / "kingdom.yaml"
     file.write_text(text)
-    return read_realm(file)[0]
+    return read_realm(file)
 
 
 def complaint(directory: Path, text: str) -> str:
@@ -22,8 +24,12 @@ def complaint(directory: Path, text: str) -> str:
     return str(caught.value).removeprefix(f"{directory}/")
 
 
+def store(file: Path) -> str:
+    return read_part(file, "database_url", secrets=True).database_url
+
+
 def test_without_a_file_everything_has_its_default() -> None:
-    assert read_realm(None) == (Realm(), Path())
+    assert read_realm(None) == Realm()
 
 
 def test_the_file_to_start_from_can_be_read_also_where_its_offers_are_taken(
@@ -36,6 +42,13 @@ def test_the_file_to_start_from_can_be_read_also_where_its_offers_are_taken(
     assert realm.sentinel.github
     assert realm.envoy.slack
     assert (realm.sentinel.github.token, realm.envoy.slack.app_token) == ("github_token", "slack_app_token")
+
+
+def test_a_server_of_our_own_lies_beside_the_file_too(tmp_path: Path) -> None:
+    realm = read(tmp_path, "database_url: embedded:realm/postgres?account=nobody\n")
+    assert realm.database_url == f"embedded:{tmp_path}/realm/postgres?account=nobody"
+    assert store(tmp_path / "kingdom.yaml") == realm.database_url
+    assert read(tmp_path, "database_url: embedded:/var/lib/pg\n").database_url == "embedded:/var/lib/pg"
 
 
 def test_one_channel_is_used_by_everybody_who_speaks(tmp_path: Path) -> None:
@@ -55,7 +68,17 @@ def test_a_part_may_name_a_channel_of_its_own_even_the_default(tmp_path: Path) -
 )
 def test_the_password_of_the_store_is_a_secret(url: str) -> None:
     assert secrets_of(Realm(database_url=url)) == {"sword fish"}
-    assert secrets_of(Realm(database_url="host=db password=swordfish")) == {"swordfish"}
+
+
+@pytest.mark.parametrize(
+    ("said", "password"),
+    [("swordfish", "swordfish"), (r"'sword\'s fish'", "sword's fish"), ("'sword fish'", "sword fish")],
+)
+@pytest.mark.parametrize("equals", ["=", " = "])
+def test_the_password_among_the_words_of_a_driver_is_a_secret_too(equals: str, said: str, password: str) -> None:
+    realm = Realm(database_url=f"host=db password{equals}{said} user=anna")
+    assert secrets_of(realm) == {password}
+    assert without_secrets(realm)["database_url"] == f"host=db password{equals}*** user=anna"
 
 
 def test_folders_of_programs_begin_at_the_file_too(tmp_path: Path) -> None:
@@ -67,29 +90,32 @@ def test_folders_of_programs_begin_at_the_file_too(tmp_path: Path) -> None:
 def test_paths_begin_at_the_file(tmp_path: Path) -> None:
     realm = read(tmp_path, "database_url: file:store\nsoldiers: {directory: agents}\n")
     assert realm.database_url == f"file:{tmp_path}/store"
-    assert realm.generals == f"{tmp_path}/store/generals"
     assert realm.soldiers.directory == f"{tmp_path}/agents"
-    assert read(tmp_path, "generals: here\n").generals == "here"
+    assert read(tmp_path, "generals: here\n").generals == f"{tmp_path}/here"
     for url in ("file:/srv/realm", "file:///srv/realm", "file://localhost/srv/realm"):
-        absolute = read(tmp_path, f"database_url: {url}\n")
-        assert (absolute.database_url, absolute.generals) == ("file:/srv/realm", "/srv/realm/generals")
+        assert read(tmp_path, f"database_url: {url}\n").database_url == "file:/srv/realm"
 
 
-def test_with_a_database_the_generals_lie_beside_the_file(tmp_path: Path) -> None:
-    assert read(tmp_path, "database_url: postgresql://somewhere/db\n").generals == "generals"
+def test_generals_lie_where_the_file_says_or_in_the_store_of_files_or_beside_the_file() -> None:
+    file = Path("sub/kingdom.yaml")
+    in_files = Settings(database_url="file:///srv/realm", file=file)
+    in_database = Settings(database_url="postgresql://somewhere/db", file=file)
+    assert generals_of(in_files, Realm(generals="ours")) == Path("ours")
+    assert generals_of(in_files, Realm()) == Path("/srv/realm/generals")
+    assert generals_of(in_database, Realm()) == Path("sub/generals")
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("time_zone: Mars/Base\n", "kingdom.yaml:1: time_zone: 'Mars/Base' is none; write one as Asia/Seoul"),
-        ("\nking:\n  soldiers: 0\n", "kingdom.yaml:3: king.soldiers: Expected `int` >= 1"),
+        ("\nking:\n  soldiers: 0\n", "kingdom.yaml:3: king.soldiers: must be a whole number of at least 1"),
         ("king:\n  knights: 3\n", "kingdom.yaml:2: king.knights: there is no such field; there are: every_seconds,"),
-        ("soldiers: {agent: nobody}\n", "kingdom.yaml:1: soldiers.agent: Invalid enum value 'nobody'"),
+        ("soldiers: {agent: nobody}\n", "kingdom.yaml:1: soldiers.agent: 'nobody' is none of the values"),
         ("envoy:\n  webhook: {port: 1}\n", "there are: url, secret"),
         (f"{GITHUB}x\n    webhook: {{url: x}}\n", "there are: secrets, host, port"),
         ("king: [\n", "this cannot be read as YAML"),
-        ("channel: ''\n", "kingdom.yaml:1: channel: Expected `str` of length >= 1"),
+        ("channel: ''\n", "kingdom.yaml:1: channel: must be text with a length of at least 1"),
     ],
 )
 def test_errors_name_the_line_the_field_and_what_is_wanted(tmp_path: Path, text: str, expected: str) -> None:
@@ -132,6 +158,9 @@ def test_what_is_shown_has_no_secret_in_it(tmp_path: Path) -> None:
     assert "hush" not in str(document)
     assert document["database_url"] == "postgresql://me:***@host/db?password=***"
     assert document["sentinel"]["github"]["webhook"]["secrets"] == ["***", "***"]
+    passwordless = "postgresql://localhost:5432/db?application_name=me@host"
+    assert without_secrets(Realm(database_url=passwordless))["database_url"] == passwordless
+    assert "hush" not in without_secrets(Realm(database_url="postgresql://me:7hu/hush@host/db"))["database_url"]
 
 
 def test_an_error_beside_a_secret_does_not_show_it(tmp_path: Path) -> None:
@@ -145,12 +174,40 @@ def test_an_error_beside_a_secret_does_not_show_it(tmp_path: Path) -> None:
 def test_the_store_of_a_file_is_known_without_its_other_secrets(tmp_path: Path) -> None:
     file = tmp_path / "kingdom.yaml"
     file.write_text("database_url: file:elsewhere\nsentinel: {github: {token: env:NOT_SET_ANYWHERE, logins: [us]}}\n")
-    assert store_named_in(file) == f"file:{tmp_path / 'elsewhere'}"
+    assert store(file) == f"file:{tmp_path / 'elsewhere'}"
+    assert "env:NOT_SET_ANYWHERE" in str(read_realm(file, secrets=False).sentinel.github)
     file.write_text("time_zone: UTC\n")
-    assert store_named_in(file) == ""
-    file.write_text("database_url: [\n")
-    with pytest.raises(Misconfigured, match="kingdom config check"):
-        store_named_in(file)
+    assert store(file) == ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["databse_url: file:other\n", "- database_url: file:other\n", "\ndatabase_url: 5\n", "database_url: [\n", "\n"],
+    ids=["misspelt", "list", "number", "broken", "empty"],
+)
+def test_a_wrong_file_is_refused_with_the_same_words_by_who_only_wants_its_store(tmp_path: Path, text: str) -> None:
+    told = complaint(tmp_path, text)
+    with pytest.raises(Misconfigured) as caught:
+        store(tmp_path / "kingdom.yaml")
+    assert str(caught.value).removeprefix(f"{tmp_path}/") == told
+    assert told.startswith("kingdom.yaml:")
+
+
+def test_a_file_that_names_no_store_may_have_any_other_field(tmp_path: Path) -> None:
+    file = tmp_path / "kingdom.yaml"
+    file.write_text("".join(f"{name}: 0\n" for name in Realm.__struct_fields__ if name != "database_url"))
+    assert store(file) == ""
+
+
+def test_one_part_of_a_file_can_be_read_whatever_stands_in_the_others(tmp_path: Path) -> None:
+    file = tmp_path / "kingdom.yaml"
+    file.write_text("king: 0\ngenerals: ours\nsoldiers: {directory: space, slots: none}\n")
+    assert read_part(file, "generals") == Realm(generals=f"{tmp_path}/ours")
+    with pytest.raises(Misconfigured, match=r"kingdom.yaml:3: soldiers.slots: must be a whole number, not text"):
+        read_part(file, "soldiers")
+    file.write_text("generalz: ours\n")
+    with pytest.raises(Misconfigured, match="generalz: there is no such field"):
+        read_part(file, "generals")
 
 
 def test_the_shares_of_the_budget_and_the_memory_of_what_was_seen_are_said_once(tmp_path: Path) -> None:
@@ -159,7 +216,7 @@ def test_the_shares_of_the_budget_and_the_memory_of_what_was_seen_are_said_once(
         "chamberlain: {budget: {warning_percent: 50}, retention: {seen_days: 3}}\n"
         "sentinel: {github: {token: t, logins: [us]}}\n"
     )
-    realm, _ = read_realm(file)
+    realm = read_realm(file)
     assert realm.king.warning_percent == 50
     assert realm.sentinel.github
     assert realm.sentinel.github.seen_days == 3

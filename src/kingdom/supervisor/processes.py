@@ -18,15 +18,17 @@ from pathlib import Path
 import structlog
 
 from kingdom.clock import utc_now
-from kingdom.errors import Misconfigured
+from kingdom.court.heartbeat import ROLES
+from kingdom.errors import Misconfigured, ProgramFailed
 from kingdom.soldiers.process import Program, described, start_program
 
-# Who watches and who tells come first, who lets new things in comes last.
-ORDER = ("chamberlain", "envoy", "soldiers", "general", "king", "sentinel")
 LOCK = "up.lock"
 _PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 1.0, 60.0
 # Who ran for so long was well: the next pause is the shortest again.
 _WELL_SECONDS = 60.0
+# The exit code of a role that another start would not help.
+_WRONG_SETTINGS = 2
+_CORRECT = "correct them and start `kingdom up` again"
 _log = structlog.get_logger("kingdom.supervisor")
 
 
@@ -81,8 +83,9 @@ class RoleProcesses:
         environment: Mapping[str, str],
         hear: Callable[[str, bytes], None],
     ) -> None:
-        self.children = {role: Child(role=role) for role in ORDER if role in roles}
+        self.children = {role: Child(role=role) for role in ROLES if role in roles}
         self._command = command
+        self._directory = Path.cwd()
         self._environment = environment
         self._hear = hear
         self.started = asyncio.Event()
@@ -95,12 +98,20 @@ class RoleProcesses:
 
     async def run(self) -> None:
         """Start every role in order, keep it running until stopped, and return when none runs any more."""
+        keepers: list[asyncio.Task[None]] = []
         try:
             for child in self.children.values():
                 await self._start(child)
             self.started.set()
-            await asyncio.gather(*(self._keep(child) for child in self.children.values()))
+            keepers = [asyncio.create_task(self._keep(child)) for child in self.children.values()]
+            await asyncio.gather(*keepers)
+            if not self._stopping.is_set():
+                raise Misconfigured(f"no role runs, since the settings of each are wrong: {_CORRECT}")
         finally:
+            # Where one failed the others would start again what is killed here.
+            for keeper in keepers:
+                keeper.cancel()
+            await asyncio.gather(*keepers, return_exceptions=True)
             for child in self.children.values():
                 if child.program:
                     await child.program.kill()
@@ -127,15 +138,26 @@ class RoleProcesses:
     async def _keep(self, child: Child) -> None:
         while child.program:
             began = time.monotonic()
-            child.last_end = described(await self._listen(child.role, child.program))
-            child.program = None
-            if not self._stopping.is_set():
-                await self._pause(child, 0.0 if child.wanted else child.pause_after(time.monotonic() - began))
+            code = await self._listen(child.role, child.program)
+            child.last_end, child.program = described(code), None
+            lasted = time.monotonic() - began
+            if code == _WRONG_SETTINGS and lasted < _WELL_SECONDS and not (child.restarts or child.wanted):
+                _log.error(f"role not started again: its settings are wrong, {_CORRECT}", role=child.role)
+                break
+            await self._start_again(child, 0.0 if child.wanted else child.pause_after(lasted))
+        child.state = State.ENDED
+
+    async def _start_again(self, child: Child, pause: float) -> None:
+        """Start a role after a pause, and after another where the machine lacks something for it just now."""
+        while not (child.program or self._stopping.is_set()):
+            await self._pause(child, pause)
             if self._stopping.is_set():
                 break
             child.restarts += 1
-            await self._start(child)
-        child.state = State.ENDED
+            try:
+                await self._start(child)
+            except ProgramFailed as error:
+                child.last_end, pause = str(error), child.pause_after(0.0)
 
     async def _pause(self, child: Child, seconds: float) -> None:
         child.state = State.WAITING
@@ -147,7 +169,7 @@ class RoleProcesses:
     async def _start(self, child: Child) -> None:
         # Each has a session of its own, so that Ctrl-C at a terminal reaches only who ends them in their order.
         child.program = await start_program(
-            self._command(child.role), cwd=Path.cwd(), environment=self._environment, errors=None, contained=False
+            self._command(child.role), cwd=self._directory, environment=self._environment, errors=None, contained=False
         )
         child.program.close_input()
         child.started_at, child.state = utc_now(), State.RUNNING
@@ -160,7 +182,9 @@ class RoleProcesses:
     async def _listen(self, role: str, program: Program) -> int:
         async def hear() -> None:
             async for line in program.lines():
-                self._hear(role, line)
+                # A line that cannot be passed on is lost; a role whose lines nobody reads would stand still.
+                with suppress(OSError):
+                    self._hear(role, line)
 
         hearing = asyncio.create_task(hear())
         try:

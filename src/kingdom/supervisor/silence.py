@@ -6,21 +6,17 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 
-import msgspec
 import structlog
 
 from kingdom.bus.port import Bus
-from kingdom.bus.record import Query
 from kingdom.chronicle.catalogue import entry
 from kingdom.chronicle.events import HeartbeatMissed, InternalEvent, SessionRestarted
 from kingdom.clock import utc_now
 from kingdom.court.chamberlain.records import CHAMBERLAIN
 from kingdom.court.chamberlain.settings import ChamberlainSettings
-from kingdom.court.heartbeat import HEARTBEATS, Sign, last_signs
-from kingdom.court.records import CURRENT
+from kingdom.court.heartbeat import each_sign, last_signs
 from kingdom.errors import KingdomError
 from kingdom.supervisor.processes import RoleProcesses, State
-from kingdom.workflow.records import each
 
 _LOOK_SECONDS = 2.0
 # After a longer gap between two looks, signs may have been missed: the machine slept, or the store was away.
@@ -97,8 +93,7 @@ class Silence:
         async with self._bus.transaction() as transaction:
             if self._store is not None:
                 return await last_signs(transaction, self._store)
-            found = each(transaction, Query(kind=HEARTBEATS.name, state=CURRENT))
-            signs = [msgspec.convert(record.doc, Sign) async for record in found]
+            signs = await each_sign(transaction)
         pids = {child.pid for child in self._processes.children.values()}
         mine = [sign for sign in signs if sign.machine == socket.gethostname() and sign.pid in pids]
         return {sign.role: sign.at for sign in mine}

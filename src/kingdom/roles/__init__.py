@@ -1,0 +1,38 @@
+"""What each role is made of: from the settings of a realm to what runs in one process.
+
+A role is the module of its name, and is loaded only where it is played.
+"""
+
+from dataclasses import replace
+from datetime import timedelta
+
+from kingdom.bus.app import Application
+from kingdom.bus.dispatcher import Dispatcher
+from kingdom.bus.stream import Topology
+from kingdom.court import records
+from kingdom.court.chamberlain.records import KINDS as CHAMBERLAIN_KINDS
+from kingdom.court.chamberlain.retention import store_retention, with_retention
+from kingdom.court.envoy.records import ENVOYS
+from kingdom.court.heartbeat import HEARTBEATS
+from kingdom.court.king.records import KINDS as KING_KINDS
+from kingdom.court.petitions.decision import PETITIONS
+from kingdom.court.sentinel.records import KINDS as SENTINEL_KINDS
+from kingdom.court.streams import STREAMS
+from kingdom.realm import Realm
+from kingdom.workflow.records import KINDS as WORKFLOW_KINDS
+
+KINDS = (
+    *WORKFLOW_KINDS,
+    *records.KINDS,
+    *KING_KINDS,
+    *SENTINEL_KINDS,
+    *CHAMBERLAIN_KINDS,
+    *(PETITIONS, ENVOYS, HEARTBEATS),
+)
+
+
+def declared(realm: Realm) -> Application:
+    """Return the streams and records of the whole court, kept for as long as the realm says."""
+    retention, lease = realm.chamberlain.retention, timedelta(seconds=realm.lease_seconds)
+    topology = Topology(replace(stream, lease=lease) for stream in STREAMS)
+    return Application(topology, Dispatcher(), with_retention(KINDS, retention), store_retention(retention))
