@@ -6,7 +6,7 @@ import sys
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,16 @@ import yaml
 
 from kingdom.bootstrap import open_bus
 from kingdom.bus.port import Bus
+from kingdom.court.heartbeat import ROLES
 from kingdom.court.prompt import git_id_of
 from kingdom.demo.outside import BOT, CHANNEL, PULL, REPO, Outside, opened_outside
 from kingdom.demo.toy import make_repository
-from kingdom.realm import FILE, read_realm
+from kingdom.realm import read_realm
 from kingdom.roles import declared
-from kingdom.settings import Settings, environment_of_children
+from kingdom.settings import FILE, Settings, environment_of_children
 from kingdom.soldiers.leftovers import end_leftovers
 from kingdom.standins.jira import EMAIL, TOKEN
-from kingdom.supervisor.processes import ORDER, RoleProcesses, only_one
+from kingdom.supervisor.processes import RoleProcesses, only_one
 from kingdom.workflow import registry
 from kingdom.workflow.model.git import Git
 
@@ -38,6 +39,7 @@ class House:
     """A court that runs: its directory, its store, its processes, and the world around it."""
 
     directory: Path
+    settings: Settings
     bus: Bus
     processes: RoleProcesses
     outside: Outside
@@ -55,9 +57,10 @@ class House:
 
 
 @asynccontextmanager
-async def opened_house(directory: Path, settings: Settings) -> AsyncIterator[House]:
+async def opened_house(directory: Path) -> AsyncIterator[House]:
     """Make everything in a directory that is there and empty, and start the roles; all of them end with the block."""
     file, realm = directory / FILE, directory / "realm"
+    settings = Settings.read(file=file, database_url=f"file:{realm}")
     (directory / "tmp").mkdir()
     repository = directory / "repositories" / f"{REPO}.git"
     await make_repository(repository, PULL)
@@ -65,8 +68,7 @@ async def opened_house(directory: Path, settings: Settings) -> AsyncIterator[Hou
     async with AsyncExitStack() as stack:
         outside = await stack.enter_async_context(opened_outside(directory / "outside"))
         file.write_text(yaml.safe_dump(_realm_settings(outside), sort_keys=False))
-        settings = replace(settings, database_url=f"file:{realm}")
-        application = declared(read_realm(file)[0])
+        application = declared(read_realm(file))
         bus = await stack.enter_async_context(open_bus(settings.database_url, application.topology, application.kinds))
         git_id, url = git_id_of(REPO), str(repository)
         git = Git(id=git_id, name=git_id, url=url, default_branch="main", checkpoint_remote=url)
@@ -82,17 +84,20 @@ async def opened_house(directory: Path, settings: Settings) -> AsyncIterator[Hou
             return (sys.executable, "-P", "-m", "kingdom", "role", role, "--config", str(file), "--json-logs")
 
         environment = {**environment_of_children(settings), "TMPDIR": str(directory / "tmp")}
-        processes = RoleProcesses(ORDER, command, environment, hear)
+        processes = RoleProcesses(ROLES, command, environment, hear)
         stack.callback(end_leftovers, realm)
         await stack.enter_async_context(_running(processes))
-        yield House(directory, bus, processes, outside, lines)
+        yield House(directory, settings, bus, processes, outside, lines)
 
 
 @asynccontextmanager
 async def _running(processes: RoleProcesses) -> AsyncIterator[None]:
-    running = asyncio.create_task(processes.run())
+    running, started = asyncio.create_task(processes.run()), asyncio.create_task(processes.started.wait())
     try:
-        await processes.started.wait()
+        await asyncio.wait([running, started], return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            # It says why it could not begin.
+            await running
         yield
     finally:
         processes.stop()
@@ -101,7 +106,8 @@ async def _running(processes: RoleProcesses) -> AsyncIterator[None]:
         finally:
             # Nothing here is worth waiting for any longer.
             running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+            started.cancel()
+            await asyncio.gather(running, started, return_exceptions=True)
 
 
 def _realm_settings(outside: Outside) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from kingdom.clock import utc_now
 from kingdom.court.asks import Ask
 from kingdom.court.documents import Assignment, AssignmentStatus
 from kingdom.court.envoy.answers import Answer, Taken, take_answer
+from kingdom.court.heartbeat import ROLES
 from kingdom.demo.house import House
 from kingdom.demo.narration import Line, Tone
 from kingdom.demo.report import Kill, Report, ended, findings, places
@@ -22,7 +23,6 @@ from kingdom.demo.stage import Stage
 from kingdom.demo.watching import Standing, Watcher
 from kingdom.errors import ProgramFailed
 from kingdom.soldiers.folders import Folders
-from kingdom.supervisor.processes import ORDER
 from kingdom.workflow.model.machine import QueryStatus
 from kingdom.workflow.model.work import Work
 from kingdom.workflow.records import change
@@ -57,6 +57,7 @@ class Story:
         self._stage = stage
         self._person = person
         self._kills: list[Kill] = []
+        self._ask: Ask
         self._began = time.monotonic()
 
     async def play(self) -> Report:
@@ -71,7 +72,7 @@ class Story:
         """Wait for a sign of life of every role."""
 
         def all_live(standing: Standing) -> bool:
-            return set(ORDER) <= standing.signs.keys()
+            return set(ROLES) <= standing.signs.keys()
 
         outside = self.house.outside
         for name in outside.standins:
@@ -79,18 +80,17 @@ class Story:
         if not outside.has_slack:
             self._tell("outside", "slack is left out, its client is not installed: pip install 'kingdom[slack]'")
         await self.until(all_live, "every role gives a sign of life")
-        for role in ORDER:
+        for role in ROLES:
             self._tell(role, f"runs as process {self.house.pid(role)}")
 
     async def review(self) -> None:
         """Have a review asked for, and wait until its agent asks a person."""
         await self.house.outside.ask_for_review()
-        await self.until(lambda standing: standing.asks, "the agent asks a person")
+        (self._ask,) = await self.until(lambda standing: standing.asks, "the agent asks a person")
 
     async def answer(self) -> None:
         """Have the question answered, and wait for the end of the review."""
-        (ask,) = (await self._look()).asks
-        asking = asyncio.create_task(self._stage.ask(ask, DEFAULT_ANSWER))
+        asking = asyncio.create_task(self._stage.ask(self._ask, DEFAULT_ANSWER))
         try:
             # Somebody may be faster, by `kingdom answer` in another terminal.
             await self.until(lambda standing: asking.done() or not standing.asks, "somebody answers")
@@ -98,7 +98,7 @@ class Story:
             asking.cancel()
             (given,) = await asyncio.gather(asking, return_exceptions=True)
         text, person = (given, self._person) if isinstance(given, str) else (DEFAULT_ANSWER, _DEMO)
-        await self._answer(ask, text, person)
+        await self._answer(self._ask, text, person)
         await self._until_completed(_REVIEW)
 
     async def kill_agent(self) -> None:
@@ -113,9 +113,15 @@ class Story:
         self.house.processes.children["king"].signal(signal.SIGKILL)
         self._tell(_DEMO, f"kill -9 {pid}: the King is dead", Tone.BAD)
         await self.house.outside.mention_us()
+
+        def successor(_: Standing) -> int | None:
+            found = self.house.pid("king")
+            return found if found != pid else None
+
+        again = await self.until(successor, "the King is started again")
+        self._tell("king", f"is started again as process {again}", Tone.GOOD)
         back = await self.until(lambda standing: _newer(standing.signs.get("king"), since), "the King is back")
         self._kills.append(Kill(what="king", pid=pid or 0, back_after_seconds=_seconds(since, back)))
-        self._tell("king", f"is back as process {self.house.pid('king')}", Tone.GOOD)
         await self._until_completed(_GREETER)
 
     async def go_back(self) -> None:

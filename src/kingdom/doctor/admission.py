@@ -4,43 +4,46 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from kingdom.doctor.check import in_thread
 from kingdom.doctor.patient import Patient
 from kingdom.errors import KingdomError
-from kingdom.realm import Realm, find_realm_file, read_realm, store_named_in
-from kingdom.settings import DEFAULT_URL, Settings
+from kingdom.realm import Realm, read_part, read_realm
+from kingdom.settings import DEFAULT_URL, Settings, find_realm_file
 
 READING_LIMIT = timedelta(seconds=5)
+# What is looked at even where the rest of the file cannot be read.
+_PARTS = ("database_url", "generals", "soldiers")
 _T = TypeVar("_T")
 
 
 async def admit(
-    config: Path | None, *, database_url: str | None, schema: str | None, limit: timedelta = READING_LIMIT
+    *, config: Path | None, database_url: str | None, limit: timedelta = READING_LIMIT, **given: str | None
 ) -> Patient:
-    """Return who is to be examined: what a command line says, then the environment, then the file of settings."""
+    """Return who is to be examined: what a command line says, then our variables, then the file of settings."""
     environment_trouble = ""
+    file = config or find_realm_file()
     try:
-        settings = Settings.read(database_url=database_url, schema=schema)
+        settings = Settings.read(file=file, database_url=database_url, **given)
     except KingdomError as error:
         environment_trouble = str(error)
-        settings = Settings(database_url=database_url or DEFAULT_URL, store_is_named=database_url is not None)
-    file = config or find_realm_file()
-    realm, file_trouble = await _tried(lambda: read_realm(file)[0], limit)
-    named = realm.database_url if realm else ""
-    if file and file_trouble:
+        settings = Settings(database_url=database_url or DEFAULT_URL, file=file, store_is_named=bool(database_url))
+    realm, file_trouble = await _tried(lambda: read_realm(file), limit)
+    if realm is None:
         # What is wrong may stand elsewhere in the file.
-        named = (await _tried(lambda: store_named_in(file), limit))[0] or ""
+        parts = [_tried(partial(read_part, file, name, secrets=True), limit) for name in _PARTS]
+        found = zip(_PARTS, await asyncio.gather(*parts), strict=True)
+        realm = Realm(**{name: getattr(part, name) for name, (part, _) in found if part})
+    named = realm.database_url
     is_elsewhere = bool(named and settings.store_is_named and not database_url and named != settings.database_url)
     if named and not settings.store_is_named:
         settings = replace(settings, database_url=named)
     return Patient(
         settings=settings,
-        file=file,
-        realm=realm or Realm(),
-        beside=file.parent if file else Path(),
+        realm=realm,
         file_trouble=file_trouble,
         environment_trouble=environment_trouble,
         is_elsewhere=is_elsewhere,
@@ -54,5 +57,5 @@ async def _tried(read: Callable[[], _T], limit: timedelta) -> tuple[_T | None, s
             return await in_thread(read), ""
     except TimeoutError:
         return None, f"it could not be read within {limit.total_seconds():g} s: it or a secret that it names is no file"
-    except (KingdomError, OSError, RecursionError) as error:
+    except (KingdomError, OSError) as error:
         return None, str(error)

@@ -1,47 +1,37 @@
-"""The agents that are installed, and their versions."""
+"""The agent that soldiers run: whether their host would take its settings, and whether its program starts."""
 
-import importlib.util
-import shutil
-from functools import partial
 from pathlib import Path
 
-from kingdom.doctor.check import Check, Verdict, fail, in_thread, ok, skipped
+from kingdom.doctor.check import Verdict, fail, in_thread, ok, skipped
 from kingdom.doctor.patient import Patient
 from kingdom.doctor.programs import how_it_ended, said_by, version_in
+from kingdom.settings import read_environment
+from kingdom.soldiers.host import ENVIRONMENT
+from kingdom.soldiers.kinds import KINDS, quarters_of
+from kingdom.soldiers.settings import SoldierSettings
 
-_INSTALL = {
-    "claude": "pip install claude-agent-sdk",
-    "codex": "npm install --global @openai/codex",
-    "gemini": "npm install --global @google/gemini-cli",
-    "opencode": "npm install --global opencode-ai",
-    "aider": "pip install aider-chat",
-}
+REMEDY = "do what it says, or choose another agent as soldiers.agent"
 
 
-def agent_checks() -> list[Check]:
-    """Return a check for each agent that is known."""
-    return [Check(name=name, look=partial(_agent, name), remedy=command) for name, command in _INSTALL.items()]
-
-
-async def _agent(name: str, patient: Patient) -> Verdict:
-    wanted = patient.realm.soldiers.agent == name
-    program = await in_thread(lambda: _program(name))
+async def agent(patient: Patient) -> Verdict:
+    """Look at what the soldier host looks at before it starts, and ask the program of its agent for its version."""
+    settings = patient.realm.soldiers
+    if patient.file_trouble and settings == SoldierSettings():
+        return skipped("the settings cannot be read, so nobody knows which agent is meant")
+    program, path = await in_thread(lambda: _program(settings))
     if program is None:
-        found = "it is not on PATH" + (" nor in claude-agent-sdk" if name == "claude" else "")
-        if wanted:
-            return fail(f"{found}, and soldiers.agent names it", _INSTALL[name])
-        return skipped("agents that are not installed; the scripted one always is")
-    code, words = await said_by(program, "--version")
-    if code or not version_in(words):
-        return fail(how_it_ended(f"{program} --version", code, words), _INSTALL[name])
-    return ok(f"{version_in(words)} in {program}")
+        return ok(f"{settings.agent}, which needs nothing to be installed")
+    if settings.agent == "command":
+        # Nobody knows what a stranger does when it is asked for its version.
+        return ok(f"command: {program}")
+    code, words = await said_by("/usr/bin/env", f"PATH={path}", str(program), "--version")
+    if code:
+        return fail(how_it_ended(f"{program} --version", code, words), REMEDY)
+    return ok(f"{settings.agent} {version_in(words)} in {program}")
 
 
-def _program(name: str) -> str | None:
-    """Return where an agent is: the Claude that comes with its SDK first, since that needs nothing else."""
-    package = importlib.util.find_spec("claude_agent_sdk") if name == "claude" else None
-    if package and package.origin:
-        bundled = Path(package.origin).parent / "_bundled" / name
-        if bundled.is_file():
-            return str(bundled)
-    return shutil.which(name)
+def _program(settings: SoldierSettings) -> tuple[Path | None, str]:
+    """Return the program of the agent and the PATH that it gets; raises Misconfigured as the host would."""
+    client = KINDS[settings.agent].client(settings)
+    path = quarters_of(settings, read_environment, set()).tools(ENVIRONMENT)["PATH"]
+    return client.program(path), path

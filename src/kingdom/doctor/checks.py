@@ -1,7 +1,6 @@
 """Every check there is, in the order in which people read them."""
 
-from kingdom.doctor import files_store, machine, outside, settings_file, store, webhook
-from kingdom.doctor.agents import agent_checks
+from kingdom.doctor import agents, embedded, files_store, machine, outside, settings_file, store, webhook
 from kingdom.doctor.check import Check
 from kingdom.doctor.database_checks import database_checks
 
@@ -11,7 +10,7 @@ _DISK = "see whether the disk answers: dmesg | tail"
 
 def every_check() -> list[Check]:
     """Return all checks."""
-    return [*_machine(), *agent_checks(), *_settings(), *_store(), *database_checks(), *_outside()]
+    return [*_machine(), *_settings(), *_store(), *database_checks(), *_outside()]
 
 
 def _machine() -> list[Check]:
@@ -22,6 +21,8 @@ def _machine() -> list[Check]:
         Check(name="open-files", look=machine.open_files, remedy="ulimit -n 4096"),
         Check(name="inotify", look=machine.inotify, remedy="sudo sysctl fs.inotify.max_user_instances=1024"),
         Check(name="clock", look=machine.clock, remedy="sudo timedatectl set-ntp true"),
+        Check(name="load", look=machine.load, remedy="see what keeps the machine busy: top"),
+        Check(name="agent", look=agents.agent, remedy=agents.REMEDY),
     ]
 
 
@@ -42,6 +43,7 @@ def _store() -> list[Check]:
         Check(name="disk", look=files_store.disk, remedy=_DISK),
         Check(name="lock", look=files_store.lock, remedy=_DISK),
         Check(name="leases", look=files_store.leases, remedy=_DISK),
+        Check(name="embedded-server", look=embedded.embedded_server, remedy=_DISK),
         Check(name="store", look=store.opens, remedy=url),
         Check(name="migrations", look=store.migrations, remedy="kingdom bus migrate"),
         Check(name="roles", look=store.roles, remedy="kingdom status"),

@@ -7,9 +7,11 @@ from typing import Any
 
 import msgspec
 import psycopg
+from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import dict_row
 
+from kingdom.bootstrap import reached
 from kingdom.doctor.facts import SETTINGS, Facts
 from kingdom.errors import Unavailable
 from kingdom.settings import Settings
@@ -21,23 +23,36 @@ async def ask(settings: Settings, clock: Callable[[], datetime]) -> Facts:
     """Ask the database everything at once; raises Unavailable where it does not answer."""
     query = (files(__package__) / "database.sql").read_text(encoding="utf-8")
     try:
-        async with await psycopg.AsyncConnection.connect(
-            settings.database_url,
-            connect_timeout=_CONNECT_SECONDS,
-            # Where the server knows no encoding, texts would come as bytes.
-            client_encoding="UTF8",
-            prepare_threshold=None,
-            row_factory=dict_row,
-        ) as connection:
+        async with (
+            reached(settings.database_url, create=False) as url,
+            await psycopg.AsyncConnection.connect(
+                url,
+                connect_timeout=conninfo_to_dict(url).get("connect_timeout", _CONNECT_SECONDS),
+                # Where the server knows no encoding, texts would come as bytes.
+                client_encoding="UTF8",
+                prepare_threshold=None,
+                row_factory=dict_row,
+            ) as connection,
+        ):
             # For this transaction only: behind PgBouncer the session is not ours.
             await connection.execute("SET LOCAL statement_timeout = 0")
             before = clock()
             cursor = await connection.execute(query, {"settings": list(SETTINGS)})
             row = await cursor.fetchone() or {}
             after = clock()
+            row["hidden_entries"] = await _hidden_entries(connection, settings.schema)
     except psycopg.Error as error:
         raise Unavailable(f"the database does not answer: {error}") from error
-    return _facts(row, _place_of(settings.database_url), before, after)
+    return _facts(row, _place_of(url), before, after)
+
+
+async def _hidden_entries(connection: psycopg.AsyncConnection[dict[str, Any]], schema: str) -> int:
+    cursor = await connection.execute("SELECT to_regclass(%s) IS NOT NULL AS exists", (f"{schema}.log",))
+    if not (await cursor.fetchone() or {}).get("exists"):
+        return 0
+    query = "SELECT count(*) AS n FROM {} WHERE xid >= pg_snapshot_xmax(pg_current_snapshot())"
+    cursor = await connection.execute(sql.SQL(query).format(sql.Identifier(schema, "log")))
+    return int((await cursor.fetchone() or {})["n"])
 
 
 def _facts(row: dict[str, Any], where: str, before: datetime, after: datetime) -> Facts:

@@ -9,6 +9,7 @@ from kingdom.doctor.check import Check, Status, Verdict, fail, ok, skipped, warn
 from kingdom.doctor.facts import Facts
 from kingdom.doctor.patient import Patient
 from kingdom.doctor.store import opens
+from kingdom.errors import NotFound
 
 OLDEST = 150_000
 # What six roles have open at rest, and what they may have when all of them are busy.
@@ -37,6 +38,7 @@ def database_checks() -> list[Check]:
         "database-timeouts": judge_timeouts,
         "database-transactions": judge_transactions,
         "database-clock": judge_clock,
+        "database-log": judge_log,
     }
     remedy = "look at the log of the server: `kingdom doctor` could not ask it"
     return [Check(name=name, look=partial(_judged, judge), remedy=remedy) for name, judge in judges.items()]
@@ -126,10 +128,23 @@ def judge_clock(facts: Facts) -> Verdict:
     return warn(words, _SYNC_CLOCK) if apart > _SKEW_WARN else ok(words)
 
 
+def judge_log(facts: Facts) -> Verdict:
+    """Return whether readers see all of the log."""
+    if not facts.hidden_entries:
+        return ok("readers see all of it")
+    count = "1 entry is" if facts.hidden_entries == 1 else f"{facts.hidden_entries} entries are"
+    return warn(
+        f"{count} hidden: the dump of a server that had counted its transactions further", "kingdom bus migrate"
+    )
+
+
 async def _judged(judge: Callable[[Facts], Verdict], patient: Patient) -> Verdict:
     if patient.store:
         return skipped("the store is a directory of files")
     if (await opens(patient)).status is not Status.OK:
         return skipped("the store does not open")
     ask: Callable[..., Awaitable[Facts]] = import_module(_DRIVER).ask
-    return judge(await patient.once("facts", lambda: ask(patient.settings, patient.clock)))
+    try:
+        return judge(await patient.once("facts", lambda: ask(patient.settings, patient.clock)))
+    except NotFound:
+        return skipped("there is no store yet")

@@ -34,6 +34,8 @@ class Oldest(msgspec.Struct, frozen=True, kw_only=True):
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Its version, settings and limits; `ahead` is by how much its clock is ahead of ours, give or take half `took`.
 
+    `hidden_entries` are those of the log with the number of a transaction that has not begun on this server.
+
     Only settings that the server knows are there; those of sessions and roles count, as for the roles of the court.
     """
 
@@ -49,6 +51,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     settings: Mapping[str, str]
     connected: int
     oldest: Oldest | None
+    hidden_entries: int
     ahead: timedelta
     took: timedelta
 

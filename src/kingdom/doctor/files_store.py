@@ -3,7 +3,6 @@
 import errno
 import fcntl
 import os
-import shutil
 import statistics
 import tempfile
 import time
@@ -11,29 +10,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import msgspec
 import psutil
 
+from kingdom.bootstrap import look_at_files
 from kingdom.doctor.check import Status, Verdict, fail, in_thread, ok, skipped, warn
 from kingdom.doctor.patient import Patient
 
 _PROBE = ".kingdom-doctor-"
 _SYNCS = 5
 _SLOW_SYNC_SECONDS = 0.1
-_LOCK = "bus/lock"
-_LEASES = "bus/leases"
-# Whoever writes holds the store for milliseconds.
-_LOCK_PATIENCE_SECONDS = 2.0
-_LOCK_NAP_SECONDS = 0.05
 _NO_DATABASE = "the store is a database"
 _FREE_INODES_LEAST = 10_000
-
-
-class _Lease(msgspec.Struct, rename="camel"):
-    """Who works on something; `process` is its id, when it began, and its namespace."""
-
-    stream: str
-    process: str = ""
 
 
 async def directory(patient: Patient) -> Verdict:
@@ -56,33 +43,40 @@ async def file_system(patient: Patient) -> Verdict:
 async def disk(patient: Patient) -> Verdict:
     """Look how full the disk is, by the thresholds of the Chamberlain."""
     health = patient.realm.chamberlain.health
-    place = _existing(patient.directory)
-    usage = await in_thread(lambda: shutil.disk_usage(place))
-    inodes = os.statvfs(place)
-    percent = 100 * usage.used / (usage.used + usage.free) if usage.total else 0.0
-    words = f"{percent:.0f} % used, {usage.free / (1 << 30):.1f} GiB free"
+    place, space = await in_thread(lambda: _space(patient.directory))
+    used, free = space.f_blocks - space.f_bfree, space.f_bavail
+    percent = 100 * used / (used + free) if used + free else 0.0
+    words = f"{percent:.0f} % used, {free * space.f_frsize / (1 << 30):.1f} GiB free"
     fix = f"free some space: du -xh --max-depth 2 {place.absolute()} | sort -h | tail"
     if percent >= health.disk_orange:
         return fail(f"{words}: nothing new begins", fix)
-    if inodes.f_files and inodes.f_favail < _FREE_INODES_LEAST:
-        return warn(f"only {inodes.f_favail} files more can be made", fix)
+    if space.f_files and space.f_favail < _FREE_INODES_LEAST:
+        return warn(f"only {space.f_favail} files more can be made", fix)
     return warn(words, fix) if percent >= health.disk_yellow else ok(words)
 
 
 async def lock(patient: Patient) -> Verdict:
     """Look who holds the store, if anybody does for longer than a write takes."""
-    store = patient.store
-    if store is None:
+    if patient.store is None:
         return skipped(_NO_DATABASE)
-    return await patient.once("lock", lambda: in_thread(lambda: _lock(store / _LOCK)))
+    look = await patient.once("files", lambda: in_thread(lambda: look_at_files(patient.settings.database_url)))
+    return ok("nobody holds the store for long") if look.holders is None else _held(look.holders)
 
 
 async def leases(patient: Patient) -> Verdict:
     """Look for work in the hands of processes that have ended."""
-    store = patient.store
-    if store is None:
+    if patient.store is None:
         return skipped(_NO_DATABASE)
-    return await in_thread(lambda: _leases(store / _LEASES))
+    look = await patient.once("files", lambda: in_thread(lambda: look_at_files(patient.settings.database_url)))
+    if not look.orphans:
+        return ok("nothing is in the hands of a process that has ended")
+    words = "{} of them, such as {} by process {}".format(len(look.orphans), *look.orphans[0])
+    return warn(f"work is in the hands of processes that have ended: {words}", "kingdom up, which gives it to others")
+
+
+def _space(place: Path) -> tuple[Path, os.statvfs_result]:
+    there = _existing(place)
+    return there, os.statvfs(there)
 
 
 def _directories(places: list[Path]) -> Verdict:
@@ -160,76 +154,14 @@ def _locks(file: Path) -> bool:
     return False
 
 
-def _lock(file: Path) -> Verdict:
-    deadline = time.monotonic() + _LOCK_PATIENCE_SECONDS
-    try:
-        with file.open("rb") as ours:
-            while not _is_free(ours.fileno()):
-                if time.monotonic() > deadline:
-                    return _held(holders_of(os.fstat(ours.fileno()).st_ino))
-                time.sleep(_LOCK_NAP_SECONDS)
-    except FileNotFoundError:
-        return ok("nobody has used the store yet")
-    return ok("nobody holds the store for long")
-
-
-def _is_free(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    fcntl.flock(descriptor, fcntl.LOCK_UN)
-    return True
-
-
-def _held(holders: list[psutil.Process]) -> Verdict:
-    seconds = f"the store is locked for more than {_LOCK_PATIENCE_SECONDS:g} s"
-    for holder in holders:
+def _held(holders: list[int]) -> Verdict:
+    seconds = "the store is locked for more than two seconds"
+    for pid in holders:
         with suppress(psutil.Error):
-            words = f"{seconds} by process {holder.pid} ({' '.join(holder.cmdline()[:6])})"
+            holder = psutil.Process(pid)
+            words = f"{seconds} by process {pid} ({' '.join(holder.cmdline()[:6])})"
             if holder.status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
-                fix = f"kill -CONT {holder.pid}, or kill -KILL {holder.pid}: what it has begun is replayed"
+                fix = f"kill -CONT {pid}, or kill -KILL {pid}: what it has begun is replayed"
                 return fail(f"{words}, which is stopped", fix)
-            return fail(words, f"see what it does, and end it: kill {holder.pid}")
+            return fail(words, f"see what it does, and end it: kill {pid}")
     return fail(f"{seconds}, and nobody can be seen to hold it", "end whatever runs on this realm in a container")
-
-
-def holders_of(inode: int) -> list[psutil.Process]:
-    """Return the processes that hold a lock on the file of this number."""
-    found = []
-    with suppress(OSError):
-        for line in Path("/proc/locks").read_text().splitlines():
-            words = line.split()
-            # A waiting one has an arrow in its second field.
-            if words[1] == "FLOCK" and words[5].rpartition(":")[2] == str(inode):
-                with suppress(psutil.Error, ValueError):
-                    found.append(psutil.Process(int(words[4])))
-    return found
-
-
-def _leases(place: Path) -> Verdict:
-    dead = []
-    for file in sorted(place.glob("*.json")):
-        # It may end while we look, and what cannot be read the store itself tells of.
-        with suppress(OSError, msgspec.DecodeError):
-            lease = msgspec.json.decode(file.read_bytes(), type=_Lease)
-            if lease.process and has_ended(lease.process):
-                dead.append(f"{lease.stream} by process {lease.process.partition(':')[0]}")
-    if not dead:
-        return ok("nothing is in the hands of a process that has ended")
-    words = f"{len(dead)} of them, such as {dead[0]}"
-    return warn(f"work is in the hands of processes that have ended: {words}", "kingdom up, which gives it to others")
-
-
-def has_ended(process: str) -> bool:
-    """Tell whether a process is gone for sure, by its id, when it began and its namespace."""
-    with suppress(OSError, ValueError, IndexError):
-        pid, started, namespace = process.split(":", 2)
-        if str(Path("/proc/self/ns/pid").readlink()) != namespace:
-            return False
-        file = Path(f"/proc/{int(pid)}/stat")
-        if not file.exists():
-            return True
-        words = file.read_text().rpartition(")")[2].split()
-        return words[0] in ("Z", "X") or words[19] != started
-    return False

@@ -1,5 +1,6 @@
-"""The machine: Python, git, bubblewrap, open files, inotify, the clock."""
+"""The machine: Python, git, bubblewrap, open files, inotify, the clock, what is left of it."""
 
+import asyncio
 import ctypes
 import errno
 import os
@@ -9,10 +10,13 @@ import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from kingdom.court.chamberlain.health import DISK, Health, Level, next_health, thresholds_named
+from kingdom.court.chamberlain.sensor import MachineSensor
 from kingdom.doctor.check import Verdict, fail, in_thread, ok, skipped, warn
 from kingdom.doctor.patient import Patient
 from kingdom.doctor.programs import as_numbers, how_it_ended, how_to_install, said_by, version_in
 from kingdom.errors import KingdomError
+from kingdom.sentence import with_reason
 from kingdom.soldiers.process import run_program
 
 PYTHON_OLDEST = (3, 11)
@@ -29,6 +33,8 @@ _SYSTEM = Path("/proc/sys")
 _TRY_BUBBLEWRAP = "bwrap --dev-bind / / --unshare-pid --proc /proc true"
 # Nobody's clock was right before this version was written.
 _NOT_BEFORE = datetime(2025, 1, 1, tzinfo=UTC)
+# Long enough that the other looks, which run meanwhile, weigh little.
+_LOAD_SECONDS = 0.5
 
 
 async def python(_: Patient) -> Verdict:
@@ -67,7 +73,7 @@ async def bubblewrap(_: Patient) -> Verdict:
         done = await run_program(
             ["true"], cwd=Path("/"), environment={"PATH": os.defpath}, timeout=timedelta(seconds=10), contained=True
         )
-        reason = "" if done.code == 0 else f"exit code {done.code}: {done.output.strip()}"
+        reason = "" if done.code == 0 else with_reason(f"exit code {done.code}", done.output)
     except KingdomError as error:
         reason = str(error)
     if not reason:
@@ -109,6 +115,20 @@ async def clock(patient: Patient) -> Verdict:
     if now < _NOT_BEFORE:
         return fail(f"{words}: this clock was never set", "sudo timedatectl set-ntp true")
     return ok(f"{words}, the court goes by {patient.realm.time_zone}")
+
+
+async def load(patient: Patient) -> Verdict:
+    """Look whether the Chamberlain would let anything begin, by processors and memory; the disk has its own look."""
+    # The root is on no disk that could keep us waiting.
+    sensor = MachineSensor(Path("/"))
+    await asyncio.sleep(_LOAD_SECONDS)
+    used = {metric: value for metric, value in (await sensor.read()).items() if metric != DISK}
+    health, _ = next_health(Health(), sensor.name, used, patient.clock(), patient.realm.chamberlain.health)
+    words = ", ".join(f"{metric}: {value:.0f}" for metric, value in used.items())
+    if health.level.rank < Level.ORANGE.rank:
+        return ok(words)
+    fix = f"end what else runs here, or raise chamberlain.health.{thresholds_named(health.level)} in kingdom.yaml"
+    return warn(f"{words}: nothing new begins while the machine is as busy as now", fix)
 
 
 def _namespaces_fix() -> str:

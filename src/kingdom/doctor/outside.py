@@ -8,7 +8,8 @@ from typing import TypeVar
 
 import aiohttp
 
-from kingdom.court.petitions.api import Api, Reply, Unreachable
+from kingdom.court.outside import Reply
+from kingdom.court.petitions.api import Api, Unreachable
 from kingdom.court.petitions.github import GithubApi
 from kingdom.court.petitions.jira import JiraApi
 from kingdom.doctor.check import Verdict, fail, in_thread, ok, skipped, warn

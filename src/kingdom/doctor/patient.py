@@ -26,9 +26,7 @@ class Patient:
     """
 
     settings: Settings
-    file: Path | None = None
     realm: Realm = field(default_factory=Realm)
-    beside: Path = field(default_factory=Path)
     file_trouble: str = ""
     environment_trouble: str = ""
     # A variable names another store than the file, and comes first.
@@ -47,7 +45,7 @@ class Patient:
     @property
     def directory(self) -> Path:
         """Return the directory in which logs and checkouts lie."""
-        return self.store or self.beside / "realm"
+        return self.store or self.settings.beside / "realm"
 
     async def once(self, name: str, ask: Callable[[], Awaitable[_T]]) -> _T:
         """Ask something that several checks want to know, once for all of them."""
@@ -62,14 +60,14 @@ class Patient:
         if isinstance(said, str) and said.startswith("env:"):
             return f"the environment variable {said.removeprefix('env:')}"
         if isinstance(said, str) and said.startswith("file:"):
-            return f"the file {self.beside / said.removeprefix('file:')}"
-        return f"{'.'.join(path)} of {self.file}"
+            return f"the file {self.settings.beside / said.removeprefix('file:')}"
+        return f"{'.'.join(path)} of {self.settings.file}"
 
     def said_at(self, *path: str) -> Any:
         """Return what stands in the file at a place, as it is written there."""
         said: Any = {}
-        if self.file is not None and not self.file_trouble:
-            said = yaml.safe_load(self.file.read_text(encoding="utf-8"))
+        if self.settings.file is not None and not self.file_trouble:
+            said = yaml.safe_load(self.settings.file.read_text(encoding="utf-8"))
         for step in path:
             said = said.get(step) if isinstance(said, dict) else None
         return said

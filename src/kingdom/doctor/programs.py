@@ -8,6 +8,8 @@ import signal
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT
 from contextlib import suppress
 
+from kingdom.sentence import with_reason
+
 _VERSION = re.compile(r"\d+(?:\.\d+)+\S*")
 _INSTALLERS = {
     "apt-get": "sudo apt-get install",
@@ -42,7 +44,7 @@ def version_in(words: str) -> str:
 
 def how_it_ended(command: str, code: int, words: str) -> str:
     """Return what a person is told of a program that did not do what it should."""
-    return f"{command} ended with {code}: {words[:_WORDS_MAX]}"
+    return with_reason(f"{command} ended with {code}", words[:_WORDS_MAX])
 
 
 def as_numbers(version: str) -> tuple[int, ...]:

@@ -4,17 +4,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
 
-from kingdom.bootstrap import open_bus, pending_migrations
+from kingdom.bootstrap import is_embedded, open_bus, pending_migrations
 from kingdom.bus.port import Bus
 from kingdom.bus.record import RecordKind
 from kingdom.bus.stream import Topology
-from kingdom.court.heartbeat import last_signs
+from kingdom.court.heartbeat import ROLES, last_signs
 from kingdom.doctor import files_store
 from kingdom.doctor.check import Status, Verdict, fail, ok, skipped
 from kingdom.doctor.patient import Patient
 from kingdom.errors import KingdomError, NotFound
 from kingdom.roles import declared
-from kingdom.supervisor.processes import ORDER
 
 _FEW = 2
 _MIGRATE = "kingdom bus migrate"
@@ -29,6 +28,8 @@ async def migrations(patient: Patient) -> Verdict:
     """Look whether the store has the form that this version needs."""
     if patient.store:
         return skipped("the store is a directory of files")
+    if is_embedded(patient.settings.database_url):
+        return skipped("whoever opens an embedded server brings it up to date")
     return await patient.once("migrations", lambda: _migrations(patient))
 
 
@@ -41,12 +42,12 @@ async def roles(patient: Patient) -> Verdict:
     now = patient.clock()
     silent = {role: now - at for role, at in signs.items() if now - at > threshold}
     if not signs:
-        return skipped("nothing runs on this realm")
+        return skipped("no role of the court runs on this realm")
     if silent:
         words = ", ".join(f"{role} for {since.total_seconds():.0f} s" for role, since in silent.items())
         return fail(f"no sign of life from {words}: killed, or hanging", "kingdom up, which starts them again")
-    absent = ", ".join(role for role in ORDER if role not in signs)
-    given = ", ".join(role for role in ORDER if role in signs)
+    absent = ", ".join(role for role in ROLES if role not in signs)
+    given = ", ".join(role for role in ROLES if role in signs)
     return ok(f"{given} give signs of life{f'; not seen: {absent}' if absent else ''}")
 
 
@@ -110,12 +111,13 @@ async def _migrations(patient: Patient) -> Verdict:
 async def _can_be_read(patient: Patient) -> bool:
     if (await opens(patient)).status is not Status.OK:
         return False
-    return patient.store is not None or (await migrations(patient)).status is Status.OK
+    has_no_migrations = patient.store is not None or is_embedded(patient.settings.database_url)
+    return has_no_migrations or (await migrations(patient)).status is Status.OK
 
 
 def _remedy(patient: Patient, error: KingdomError) -> str:
     if isinstance(error.__cause__, ModuleNotFoundError):
         return "pip install 'kingdom[postgres]'"
-    if patient.store:
+    if patient.store or is_embedded(patient.settings.database_url):
         return "do what it says, or name another directory as database_url"
     return "start the database, or correct database_url in kingdom.yaml, KINGDOM_DATABASE_URL or DATABASE_URL"

@@ -142,6 +142,9 @@ def _bind(host: str, port_number: int) -> int:
         try:
             listener.bind((host, port_number))
             listener.listen(1)
+        except socket.gaierror:
+            # A name that nobody knows; its number is none of an operating system.
+            return errno.EADDRNOTAVAIL
         except OSError as error:
             return error.errno or errno.EADDRNOTAVAIL
     return 0

@@ -15,8 +15,8 @@ import msgspec
 from kingdom.verify.history import History
 from kingdom.verify.part import Part, Role
 
-COMMAND = (sys.executable, "-m", "kingdom.verify.process")
-_END_SECONDS = 15.0
+COMMAND = (sys.executable, "-P", "-m", "kingdom.verify.process")
+_END_SECONDS = 60.0
 _RESTART_SECONDS = 0.1
 
 

@@ -20,7 +20,7 @@ from kingdom.verify.history import History
 from kingdom.verify.part import Part
 from kingdom.verify.publisher import Publisher
 from kingdom.verify.script import Stagehand
-from kingdom.verify.witness import WitnessedBus
+from kingdom.verify.witness import WitnessedBus, WitnessedLosses
 from kingdom.verify.workload import ANY, LINE, TALLY, Reactions, topology
 
 _GRACE = timedelta(seconds=5)
@@ -61,7 +61,8 @@ async def _work(part: Part, bus: Bus, history: History, rng: random.Random) -> N
     dispatcher = Dispatcher()
     Reactions(history, stagehand, rng, trouble=part.trouble).register(dispatcher)
     register_calls(dispatcher, history, stagehand, part.target_port)
-    worker = Worker(WitnessedBus(bus, history), dispatcher, [ANY, LINE], name=part.name, grace=_GRACE)
+    witnessed, losses = WitnessedBus(bus, history), WitnessedLosses(history)
+    worker = Worker(witnessed, dispatcher, [ANY, LINE], name=part.name, grace=_GRACE, metrics=losses)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
     await worker.run()
 

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from kingdom.verify.checker import Evidence, Finding, Kind, check
 
@@ -46,21 +45,6 @@ class Report:
         """Return how often each kind of thing went wrong, zeros too."""
         found = Counter(finding.kind for finding in self.findings)
         return {kind.value: found[kind] for kind in Kind}
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the report as plain values."""
-        return {
-            "ok": self.ok,
-            "seed": self.seed,
-            "seconds": round(self.seconds, 1),
-            "drained_seconds": round(self.drained_seconds, 1),
-            "events": dict(self.statuses),
-            "actions": dict(self.actions),
-            "faults": len(self.faults),
-            "faults_by_kind": self.faults_by_kind,
-            "findings": self.findings_by_kind,
-            "details": [f"{f.kind.value}: {f.subject}: {f.detail}" for f in self.findings[:20]],
-        }
 
 
 def judge(evidence: Evidence, *, seed: int, seconds: float, drained_seconds: float) -> Report:

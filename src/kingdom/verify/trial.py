@@ -13,10 +13,10 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from kingdom.bootstrap import open_bus, throwaway_store
+from kingdom.bootstrap import open_bus, reached, throwaway_store
 from kingdom.bus import Bus, Envelope, Query
 from kingdom.bus.throwaway import ThrowawayStore
-from kingdom.errors import KingdomError, Unavailable
+from kingdom.errors import KingdomError, Misconfigured, Unavailable
 from kingdom.verify.checker import Evidence
 from kingdom.verify.fleet import COMMAND, Fleet
 from kingdom.verify.history import Entry, History, read_history
@@ -52,8 +52,8 @@ class Plan:
     poisons: int = 2
     flood: int = 0
     trouble: float = 0.05
-    patience: timedelta = timedelta(minutes=1)
-    drain: timedelta = timedelta(minutes=3)
+    patience: timedelta = timedelta(minutes=2)
+    drain: timedelta = timedelta(minutes=5)
     command: Sequence[str] = COMMAND
 
 
@@ -161,10 +161,13 @@ class Trial:
 @asynccontextmanager
 async def staged(url: str, plan: Plan, directory: Path | None = None) -> AsyncIterator[Trial]:
     """Make everything that a trial needs, and remove it afterwards whatever happens; a given directory stays."""
-    store = throwaway_store(url, f"kingdom_verify_{secrets.token_hex(4)}")
     async with contextlib.AsyncExitStack() as stack:
+        server = await stack.enter_async_context(reached(url))
+        store = throwaway_store(server, f"kingdom_verify_{secrets.token_hex(4)}")
         if directory is None:
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kingdom-verify-")))
+        elif read_history(directory):
+            raise Misconfigured(f"{directory} has the history of an earlier trial: name another directory")
         stack.push_async_callback(store.drop)
         await store.create()
         streams = topology(plan.lease or store.shortest_lease)
@@ -192,11 +195,16 @@ async def torment(url: str, plan: Plan, directory: Path | None = None) -> Report
         if plan.flood:
             jobs = (Job(tally=f"flood-{number}") for number in range(plan.flood))
             await trial.publish(*(REACTED.envelope(job, stream=ANY) for job in jobs))
+        # Whatever the others draw, one must come to be dead.
+        await trial.publish(REACTED.envelope(Job(fate="doomed"), stream=ANY))
         await trial.ready()
         async with _meanwhile(trial.watch()):
             try:
                 async with _meanwhile(nemesis.torment(every_seconds=plan.fault_every.total_seconds())):
                     await asyncio.gather(trial.poison(), asyncio.sleep(plan.seconds))
+                    # A machine that stood still meanwhile had no time for any.
+                    with contextlib.suppress(TimeoutError):
+                        await trial.until(lambda entries: any(entry.what == "fault" for entry in entries))
             finally:
                 await nemesis.relent()
             await trial.drain()

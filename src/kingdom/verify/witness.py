@@ -7,9 +7,23 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 
 from kingdom.bus.delivery import Delivery
+from kingdom.bus.metrics import WorkerMetrics
 from kingdom.bus.port import Bus, Renewal, Transaction
 from kingdom.errors import LeaseLost, Unavailable
 from kingdom.verify.history import History
+
+
+class WitnessedLosses(WorkerMetrics):
+    """Writes down what a worker gives up because its lease is over, by whose word ever."""
+
+    def __init__(self, history: History) -> None:
+        super().__init__()
+        self._history = history
+
+    def lost(self, delivery: Delivery) -> None:
+        """Record a delivery whose lease was lost."""
+        super().lost(delivery)
+        self._history.write("lease_lost", tokens=[delivery.token])
 
 
 class WitnessedBus(Bus):
@@ -51,10 +65,7 @@ class WitnessedBus(Bus):
 
     def renew(self, leases: Mapping[int, timedelta]) -> Renewal:
         """See the port."""
-        renewal = self._inner.renew(leases)
-        if lost := leases.keys() - renewal.alive:
-            self._history.write("lease_lost", tokens=sorted(lost))
-        return renewal
+        return self._inner.renew(leases)
 
     async def reap(self) -> int:
         """See the port."""
