@@ -19,8 +19,9 @@ from kingdom.bus.port import Bus
 from kingdom.cli.command import Call, command
 from kingdom.cli.files_view import changed_files, files_view
 from kingdom.cli.host_record import folders_here
-from kingdom.cli.logs import watch
+from kingdom.cli.logs import Told, watch
 from kingdom.cli.sessions import Subject
+from kingdom.cli.shape import lines
 from kingdom.cli.workflow_id import RunId, find_workflow
 from kingdom.clock import utc_now
 from kingdom.errors import NotFound, ProgramFailed
@@ -38,7 +39,7 @@ _FILES_SHOWN = 30
 _POLL_SECONDS = 1.0
 
 
-@command(app, "attach")
+@command(app, "attach", answer=lines(Told))
 async def attach(
     call: Call,
     workflow_id: RunId,
@@ -176,4 +177,4 @@ def _socket(folders: Folders) -> Path:
 
 
 def _kingdom(*words: str) -> str:
-    return shlex.join([sys.executable, "-m", "kingdom", *words])
+    return shlex.join([sys.executable, "-P", "-m", "kingdom", *words])

@@ -1,22 +1,24 @@
 """`kingdom bus …`: everything that a person can ask of the bus and do to it."""
 
-import asyncio
+from dataclasses import replace
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
+import msgspec
 import typer
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from kingdom import bootstrap
-from kingdom.bus.operations import COUNT_LIMIT, Retention, StreamStats
+from kingdom.bus.operations import COUNT_LIMIT, Pin, Retention, RetentionReport, Situation, StreamStats
 from kingdom.bus.why import why as explain
 from kingdom.cli import dead_letters, exit_code, log, publish, verify, work
 from kingdom.cli.command import Call, command
-from kingdom.cli.inputs import duration
+from kingdom.cli.inputs import DAYS_MAX, duration
 from kingdom.cli.output import ago, shape, table
+from kingdom.cli.shape import array, camel, one
+from kingdom.cli.watching import Watch, tell, watch
 from kingdom.errors import NotFound
 
 app = typer.Typer(
@@ -26,7 +28,38 @@ _Event = Annotated[UUID, typer.Argument(metavar="EVENT", help="The id of an even
 _Stream = Annotated[str, typer.Argument(metavar="STREAM")]
 
 
-@command(app, "migrate")
+class Migrated(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The migrations that were applied to a schema, or would be."""
+
+    schema: str
+    dry_run: bool
+    migrations: list[str]
+
+
+class Paused(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A stream that was stopped, why and by whom."""
+
+    stream: str
+    reason: str
+    actor: str
+
+
+class Resumed(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A stream that goes on, and whether it had been stopped."""
+
+    stream: str
+    was_paused: bool
+
+
+class Cancelled(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """An event that was ended, or whose worker was asked to."""
+
+    event_id: UUID
+    stream: str
+    result: Literal["cancelled", "requested"]
+
+
+@command(app, "migrate", answer=one(Migrated))
 async def migrate(
     call: Call,
     *,
@@ -42,7 +75,7 @@ async def migrate(
     act = bootstrap.pending_migrations if dry_run else bootstrap.migrate
     names = await act(settings.direct_url, schema=settings.schema)
     if call.output.json:
-        call.output.document({"schema": settings.schema, "dryRun": dry_run, "migrations": names})
+        call.output.document(Migrated(schema=settings.schema, dry_run=dry_run, migrations=names))
     verb = "Would apply" if dry_run else "Applied"
     call.output.say(*(f"{verb} {name} to schema {settings.schema}." for name in names))
     if not names:
@@ -54,37 +87,29 @@ for _part in (publish, work):
     app.add_typer(_part.app)
 
 
-@command(app, "stats")
+@command(app, "stats", answer=array(camel(StreamStats)))
 async def stats(
     call: Call,
     *,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Look again and again, until interrupted.")] = False,
+    again: Watch = False,
     interval: Annotated[str, typer.Option(help="How often to look.")] = "2s",
 ) -> None:
     """Show every stream that has open or dead events or is paused.
 
     Example: kingdom bus stats --watch
 
-    JSON: an array of {stream, pending, processing, dead, oldestPendingSeconds, paused}; with --watch one per line.
-    Counting stops at 10000.
+    JSON: an array of {stream, pending, processing, dead, oldestPendingSeconds, paused}; with --watch one per line,
+    whenever something has changed. Counting stops at 10000.
     """
     pause = duration(interval).total_seconds()
     async with call.operations() as operations:
-        if call.output.json:
-            call.output.document([shape(row) for row in await operations.stats()])
-            while watch:
-                await asyncio.sleep(pause)
-                call.output.document([shape(row) for row in await operations.stats()])
-        elif watch:
-            with Live(_stats_view(await operations.stats()), console=call.output.console, auto_refresh=False) as live:
-                while True:
-                    await asyncio.sleep(pause)
-                    live.update(_stats_view(await operations.stats()), refresh=True)
-        else:
-            call.output.console.print(_stats_view(await operations.stats()))
+        look = operations.stats
+        if again:
+            await watch(call.output, look, _stats_view, _shapes, what_matters=_without_age, every_seconds=pause)
+        tell(call.output, await look(), _stats_view, _shapes)
 
 
-@command(app, "why")
+@command(app, "why", answer=array(camel(Situation, "ExplainedSituation", why=str)))
 async def why(call: Call, event: _Event) -> None:
     """Tell in a sentence why an event is not running, for each stream that has or had it.
 
@@ -106,7 +131,7 @@ app.add_typer(log.app)
 app.add_typer(dead_letters.app)
 
 
-@command(app, "pause")
+@command(app, "pause", answer=one(Paused))
 async def pause(
     call: Call, stream: _Stream, *, reason: Annotated[str, typer.Option(help="Why; `why` and `stats` show it.")]
 ) -> None:
@@ -119,11 +144,11 @@ async def pause(
     async with call.operations(stream) as operations:
         await operations.pause(stream, reason=reason, actor=call.settings.actor)
     if call.output.json:
-        call.output.document({"stream": stream, "reason": reason, "actor": call.settings.actor})
+        call.output.document(Paused(stream=stream, reason=reason, actor=call.settings.actor))
     call.output.say(f"Stream {stream} is paused. Resume it: kingdom bus resume {stream}")
 
 
-@command(app, "resume")
+@command(app, "resume", answer=one(Resumed))
 async def resume(call: Call, stream: _Stream) -> int | None:
     """Let a paused stream go on.
 
@@ -134,7 +159,7 @@ async def resume(call: Call, stream: _Stream) -> int | None:
     async with call.operations(stream) as operations:
         was_paused = await operations.resume(stream, actor=call.settings.actor)
     if call.output.json:
-        call.output.document({"stream": stream, "wasPaused": was_paused})
+        call.output.document(Resumed(stream=stream, was_paused=was_paused))
     if was_paused:
         call.output.say(f"Stream {stream} goes on.")
         return None
@@ -142,7 +167,7 @@ async def resume(call: Call, stream: _Stream) -> int | None:
     return exit_code.FAILED
 
 
-@command(app, "cancel")
+@command(app, "cancel", answer=one(Cancelled))
 async def cancel(
     call: Call, event: _Event, *, stream: Annotated[str, typer.Option(help="The stream to cancel it in.")]
 ) -> None:
@@ -158,7 +183,7 @@ async def cancel(
     async with call.operations(stream) as operations:
         result = await operations.cancel(event, stream, actor=call.settings.actor)
     if call.output.json:
-        call.output.document({"eventId": event, "stream": stream, "result": result})
+        call.output.document(Cancelled(event_id=event, stream=stream, result=result))
     if result == "cancelled":
         call.output.say(
             "It is dead now. Undo it with `kingdom bus redrive`, or end it with `kingdom bus dead discard`."
@@ -167,13 +192,13 @@ async def cancel(
         call.output.say("It is running: its worker was asked and hears of it at its next renewal.")
 
 
-@command(app, "retain")
+@command(app, "retain", answer=one(camel(RetentionReport)))
 async def retain(
     call: Call,
     *,
-    archive_days: Annotated[float, typer.Option(min=0, help="How long finished events stay.")] = 7,
-    log_days: Annotated[float, typer.Option(min=0, help="How long the log stays.")] = 90,
-    ahead_days: Annotated[int, typer.Option(min=1, help="Days for which partitions are made ahead.")] = 7,
+    archive_days: Annotated[float, typer.Option(min=0, max=DAYS_MAX, help="How long finished events stay.")] = 7,
+    log_days: Annotated[float, typer.Option(min=0, max=DAYS_MAX, help="How long the log stays.")] = 90,
+    ahead_days: Annotated[int, typer.Option(min=1, max=DAYS_MAX, help="Days for which partitions are made ahead.")] = 7,
 ) -> None:
     """Make partitions ahead and remove what is older than it must be kept; workers do this by themselves.
 
@@ -196,7 +221,7 @@ async def retain(
     )
 
 
-@command(app, "pins")
+@command(app, "pins", answer=array(camel(Pin)))
 async def pins(call: Call) -> None:
     """Name what keeps the database from forgetting old row versions, oldest first.
 
@@ -215,6 +240,15 @@ async def pins(call: Call) -> None:
 
 
 app.add_typer(verify.app)
+
+
+def _shapes(rows: list[StreamStats]) -> list[dict[str, Any]]:
+    return [shape(row) for row in rows]
+
+
+def _without_age(rows: list[StreamStats]) -> list[StreamStats]:
+    """Return what only changes when something happens."""
+    return [replace(row, oldest_pending_seconds=0.0) for row in rows]
 
 
 def _stats_view(rows: list[StreamStats]) -> Table | Text:

@@ -1,8 +1,8 @@
 """`kingdom bus dead …` and `kingdom bus redrive`: what could not be handled, and what becomes of it."""
 
+import shlex
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -16,7 +16,9 @@ from kingdom.cli import exit_code
 from kingdom.cli.command import Call, command
 from kingdom.cli.inputs import payload
 from kingdom.cli.output import shape, words
+from kingdom.cli.shape import array, camel, one
 from kingdom.errors import Misconfigured, NotFound
+from kingdom.sentence import printable
 
 app = typer.Typer()
 dead = typer.Typer(no_args_is_help=True, help="Dead letters: list, show, patch, discard.")
@@ -27,10 +29,37 @@ _Type = Annotated[str | None, typer.Option("--type", help="Only of this type of 
 _Code = Annotated[str | None, typer.Option("--code", help="Only with this error code.")]
 _Events = Annotated[list[UUID], typer.Argument(metavar="EVENT...", help="Ids of events.")]
 _Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+# The stream, the type and the error code that dead letters share.
+_Group = tuple[str, str, str | None]
+_CONTENT = ("envelope", "history")
 _LISTED = ("event_id", "stream", "type", "partition_key", "attempt", "error_code", "error_message", "died_at")
 
 
-@command(dead, "list")
+class NamedLetter(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The id of a dead letter: its event, and the stream it is dead in."""
+
+    event_id: UUID
+    stream: str
+
+
+class Discarded(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The dead letters that were ended for good."""
+
+    discarded: list[NamedLetter]
+
+
+class Redriven(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What a redrive did: of those `matching`, `events` are the `redriven` ones; `stopped` if too many died again."""
+
+    dry_run: bool = False
+    matching: int
+    redriven: int = 0
+    died_again: int = 0
+    stopped: bool = False
+    events: tuple[NamedLetter, ...] = ()
+
+
+@command(dead, "list", answer=array(camel(DeadLetter, "ListedDeadLetter", without=_CONTENT)))
 async def list_dead(
     call: Call,
     *,
@@ -60,12 +89,14 @@ async def list_dead(
             [[getattr(letter, name) for name in _LISTED] for letter in shown],
         )
         if len(letters) > limit:
-            call.output.say(f"There are more: kingdom bus dead list --after {shown[-1].position}")
+            given = {"stream": stream, "type": event_type, "code": code, "limit": limit, "after": shown[-1].position}
+            options = [word for name, value in given.items() if value for word in (f"--{name}", str(value))]
+            call.output.say(f"There are more: kingdom bus dead list {shlex.join(options)}")
     else:
         call.output.say("There are no such dead letters.")
 
 
-@command(dead, "show")
+@command(dead, "show", answer=array(camel(DeadLetter)))
 async def show(call: Call, event: Annotated[UUID, typer.Argument(metavar="EVENT")], *, stream: _Stream = None) -> None:
     """Show a dead letter with its envelope and its history.
 
@@ -86,11 +117,11 @@ async def show(call: Call, event: Annotated[UUID, typer.Argument(metavar="EVENT"
         )
         content = {"envelope": letter.envelope, "history": list(letter.history)}
         text = msgspec.json.format(msgspec.json.encode(content), indent=2).decode()
-        call.output.console.print(Syntax(text, "json", background_color="default", word_wrap=True))
+        call.output.console.print(Syntax(printable(text), "json", background_color="default", word_wrap=True))
         call.output.say(f"Redrive it: kingdom bus redrive {letter.event_id}")
 
 
-@command(dead, "patch")
+@command(dead, "patch", answer=one(NamedLetter))
 async def patch(
     call: Call,
     event: Annotated[UUID, typer.Argument(metavar="EVENT")],
@@ -112,11 +143,11 @@ async def patch(
             raise Misconfigured(f"event {event} is dead in {names}: say which with --stream")
         await operations.patch(event, letters[0].stream, fresh, actor=call.settings.actor)
     if call.output.json:
-        call.output.document({"eventId": event, "stream": letters[0].stream})
+        call.output.document(_named(letters[0]))
     call.output.say(f"Patched in stream {letters[0].stream}. Redrive it: kingdom bus redrive {event}")
 
 
-@command(dead, "discard")
+@command(dead, "discard", answer=one(Discarded))
 async def discard(
     call: Call,
     events: _Events,
@@ -134,14 +165,17 @@ async def discard(
     async with call.operations() as operations:
         letters = await _letters(operations, events, stream)
         call.output.confirm(f"Discard {len(letters)} dead letter(s) for good?", yes=yes)
-        positions = [letter.position for letter in letters]
-        done = set(await operations.discard(positions, reason=reason, actor=call.settings.actor))
+        done = [
+            _named(each)
+            for each in letters
+            if await operations.discard([each.position], reason=reason, actor=call.settings.actor)
+        ]
     if call.output.json:
-        call.output.document({"discarded": [_named(letter) for letter in letters if letter.event_id in done]})
-    call.output.say(f"Discarded {len(letters)} dead letter(s).")
+        call.output.document(Discarded(discarded=done))
+    call.output.say(f"Discarded {len(done)} of {len(letters)} dead letter(s).")
 
 
-@command(app, "redrive")
+@command(app, "redrive", answer=one(Redriven))
 async def redrive(  # noqa: PLR0913 - one parameter per option
     call: Call,
     events: Annotated[list[UUID] | None, typer.Argument(metavar="[EVENT...]", help="Ids of events.")] = None,
@@ -163,64 +197,56 @@ async def redrive(  # noqa: PLR0913 - one parameter per option
     Example: kingdom bus redrive --all --stream orders --code unavailable --rate 10 --dry-run
 
     JSON: {dryRun, matching, redriven, diedAgain, stopped, events: [{eventId, stream}]}. The exit code is 1 if it
-    stopped early because events died again.
+    stopped because events died again.
     """
     if everything == bool(events):
         raise typer.BadParameter("name events, or say --all.")
     which = DeadFilter(stream=stream, type=event_type, code=code)
     async with call.operations(*([stream] if stream else [])) as operations:
-        if everything:
-            letters = [letter async for letter in matching(operations, which, limit)]
-        else:
-            letters = [each for each in await _letters(operations, events or (), stream) if _fits(each, which)][:limit]
-        if dry_run:
-            _report(call, _Redriven(dry_run=True, matching=len(letters)), letters)
-            return None
-        if everything and letters:
-            call.output.confirm(f"Redrive {len(letters)} dead letter(s)?", yes=yes)
-            plan = RedrivePlan(per_second=rate, limit=limit, stop_after_failures=stop_after or None)
-            result = await _redrive_slowly(call, operations, which, plan, len(letters))
-        else:
-            done = set(await operations.redrive([each.position for each in letters], actor=call.settings.actor))
-            result = _Redriven(
-                matching=len(letters), events=tuple(_named(each) for each in letters if each.event_id in done)
-            )
-    _report(call, result, letters)
+        named = [each for each in await _letters(operations, events or (), stream) if _fits(each, which)][:limit]
+
+        async def letters(last: int | None = None) -> AsyncIterator[DeadLetter]:
+            for each in named:
+                yield each
+            if everything:
+                async for each in matching(operations, which, limit, last):
+                    yield each
+
+        groups, last = Counter[_Group](), 0
+        async for letter in letters():
+            groups[letter.stream, letter.type, letter.error_code] += 1
+            last = letter.position
+        result = Redriven(dry_run=dry_run, matching=groups.total())
+        if groups and not dry_run:
+            if everything:
+                call.output.confirm(f"Redrive {result.matching} dead letter(s)?", yes=yes)
+            plan = RedrivePlan(per_second=rate, stop_after_failures=stop_after or None)
+            # What was published since is not what the person has agreed to.
+            result = await _redrive_slowly(call, operations, letters(last), plan, result.matching)
+    _report(call, result, groups)
     return exit_code.FAILED if result.stopped else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Redriven:
-    """What a redrive did."""
-
-    dry_run: bool = False
-    matching: int
-    died_again: int = 0
-    stopped: bool = False
-    events: tuple[dict[str, Any], ...] = ()
-
-
 async def _redrive_slowly(
-    call: Call, operations: Operations, which: DeadFilter, plan: RedrivePlan, total: int
-) -> _Redriven:
-    events: list[dict[str, Any]] = []
+    call: Call, operations: Operations, letters: AsyncIterator[DeadLetter], plan: RedrivePlan, total: int
+) -> Redriven:
+    events: list[NamedLetter] = []
     died_again, stopped = 0, False
     with call.output.progress("Redriving", total) as advance:
-        async for step in redrive_all(operations, which, plan, actor=call.settings.actor):
+        async for step in redrive_all(operations, letters, plan, actor=call.settings.actor):
             died_again = step.died_again
             if step.letter is None:
                 stopped = True
             else:
                 events.append(_named(step.letter))
                 advance()
-    return _Redriven(matching=total, died_again=died_again, stopped=stopped, events=tuple(events))
+    return Redriven(matching=total, redriven=len(events), died_again=died_again, stopped=stopped, events=tuple(events))
 
 
-def _report(call: Call, result: _Redriven, letters: Sequence[DeadLetter]) -> None:
+def _report(call: Call, result: Redriven, groups: Mapping[_Group, int]) -> None:
     if call.output.json:
-        call.output.document({**shape(result), "redriven": len(result.events)})
+        call.output.document(result)
     elif result.dry_run:
-        groups = Counter((each.stream, each.type, each.error_code) for each in letters)
         call.output.table(
             ("stream", "type", "code", "dead letters"), [(*group, count) for group, count in groups.items()]
         )
@@ -231,7 +257,8 @@ def _report(call: Call, result: _Redriven, letters: Sequence[DeadLetter]) -> Non
             " Mend the cause first, then go on; --stop-after allows more."
         )
     else:
-        call.output.say(f"Redriven {len(result.events)} of {result.matching} dead letter(s).")
+        again = f"; {result.died_again} died again" if result.died_again else ""
+        call.output.say(f"Redriven {len(result.events)} of {result.matching} dead letter(s){again}.")
 
 
 async def _letters(operations: Operations, events: Sequence[UUID], stream: str | None) -> list[DeadLetter]:
@@ -244,7 +271,11 @@ async def _letters(operations: Operations, events: Sequence[UUID], stream: str |
             known = ", ".join(f"{each.status} in {each.stream}" for each in situations)
             raise NotFound(
                 f"event {event} is no dead letter{f' of {stream}' if stream else ''}: "
-                + (f"it is {known}; see `kingdom bus why {event}`" if known else "it is not known here")
+                + (
+                    f"it is {known}; see `kingdom bus why {event}`"
+                    if known
+                    else "it is not known here; `kingdom bus dead list` shows those there are"
+                )
             )
         for name in where:
             found += await operations.dead_letters(DeadFilter(stream=name, event_id=event), 1)
@@ -255,9 +286,9 @@ def _fits(letter: DeadLetter, which: DeadFilter) -> bool:
     return which.type in (None, letter.type) and which.code in (None, letter.error_code)
 
 
-def _named(letter: DeadLetter) -> dict[str, Any]:
-    return {"eventId": letter.event_id, "stream": letter.stream}
+def _named(letter: DeadLetter) -> NamedLetter:
+    return NamedLetter(event_id=letter.event_id, stream=letter.stream)
 
 
 def _without_content(letter: DeadLetter) -> dict[str, Any]:
-    return {name: value for name, value in shape(letter).items() if name not in ("envelope", "history")}
+    return {name: value for name, value in shape(letter).items() if name not in _CONTENT}

@@ -15,10 +15,12 @@ import typer
 
 from kingdom.bus.logs import configure_logs
 from kingdom.cli import exit_code
-from kingdom.cli.command import Call, command
+from kingdom.cli.command import storeless_command
 from kingdom.cli.demo_stage import Lines, Screen, read_line
 from kingdom.cli.demo_view import end_view
+from kingdom.cli.output import Output
 from kingdom.cli.running import BY_SIGNAL
+from kingdom.cli.shape import one
 from kingdom.court.text_logs import SYSTEM, TextLog, path_of, tee
 from kingdom.demo.house import opened_house
 from kingdom.demo.report import Report
@@ -28,9 +30,9 @@ app = typer.Typer(add_completion=False)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-@command(app, "demo")
+@storeless_command(app, "demo", answer=one(Report))
 async def demo(
-    call: Call,
+    output: Output,
     *,
     fast: Annotated[bool, typer.Option("--fast", help="Without pauses; the question answers itself.")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the directory at the end.")] = False,
@@ -53,35 +55,35 @@ async def demo(
     heard = _hear_signals()
     directory = _new_directory()
     try:
-        report = await _play(call, directory, fast=fast, keep=keep)
+        report = await _play(output, directory, fast=fast, keep=keep)
     except asyncio.CancelledError:
         if not heard:
             raise
-        call.output.note(f"Stopped. Look into {directory}" if keep else "Stopped. Nothing is left behind.")
+        output.note(f"Stopped. Look into {directory}" if keep else "Stopped. Nothing is left behind.")
         return BY_SIGNAL + heard[0]
     finally:
         if not keep:
             shutil.rmtree(directory, ignore_errors=True)
-    if call.output.json:
-        call.output.document(report)
+    if output.json:
+        output.document(report)
     return None if report.ok else exit_code.FAILED
 
 
-async def _play(call: Call, directory: Path, *, fast: bool, keep: bool) -> Report:
+async def _play(output: Output, directory: Path, *, fast: bool, keep: bool) -> Report:
     """Play the story in a court that ends with it; a person may look around first."""
     system_log = TextLog(path_of(directory / "realm", SYSTEM))
     configure_logs(json=True, level=logging.INFO, also=[tee(system_log, "demo"), _tell_nobody])
-    is_person = call.output.console.is_terminal and sys.stdin.isatty() and not call.output.json
-    async with opened_house(directory, call.settings) as house:
-        if call.output.console.is_terminal and not call.output.json:
-            stage: Screen | Lines = Screen(call.output.console, fast=fast or not is_person)
+    is_person = output.console.is_terminal and sys.stdin.isatty() and not output.json
+    async with opened_house(directory) as house:
+        if output.console.is_terminal and not output.json:
+            stage: Screen | Lines = Screen(output.console, fast=fast or not is_person)
         else:
-            stage = Lines(sys.stderr if call.output.json else sys.stdout)
+            stage = Lines(sys.stderr if output.json else sys.stdout)
         with stage:
-            report = await Story(house, stage, person=call.settings.actor.partition("@")[0]).play()
+            report = await Story(house, stage, person=house.settings.actor.partition("@")[0]).play()
         looks_around = is_person and not fast and not keep
-        if not call.output.json:
-            call.output.console.print(end_view(report, directory if keep or looks_around else None))
+        if not output.json:
+            output.console.print(end_view(report, directory if keep or looks_around else None))
         if looks_around:
             await read_line("\nEverything is there, and runs, until you press Enter. ", None)
     return report if keep else replace(report, directory=None)

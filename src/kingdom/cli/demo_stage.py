@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.live import Live
 
 from kingdom.cli.demo_view import question_view, screen_view
-from kingdom.cli.output import printable
 from kingdom.court.asks import Ask
 from kingdom.demo.narration import Line
 from kingdom.demo.stage import Stage
 from kingdom.demo.watching import Standing
+from kingdom.sentence import printable
 
 _ANSWER_SECONDS = 45.0
 _READ_SECONDS = 4.0

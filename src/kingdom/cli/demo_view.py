@@ -7,13 +7,14 @@ from rich.console import Group, RenderableType
 from rich.rule import Rule
 from rich.text import Text
 
-from kingdom.cli.output import ago, printable, table
+from kingdom.cli.output import ago, table
 from kingdom.court.asks import Ask
+from kingdom.court.heartbeat import ROLES
 from kingdom.demo.narration import Line, Tone
 from kingdom.demo.report import Report
 from kingdom.demo.story import TICKET
 from kingdom.demo.watching import Standing
-from kingdom.supervisor.processes import ORDER
+from kingdom.sentence import printable
 from kingdom.workflow.model.machine import WorkStatus
 from kingdom.workflow.model.workflow import Workflow
 
@@ -138,7 +139,7 @@ def _works(run: Workflow) -> Text:
 
 def _roles(standing: Standing) -> Text:
     shown = Text()
-    for role in ORDER:
+    for role in ROLES:
         sign = standing.signs.get(role)
         silent = (standing.at - sign).total_seconds() if sign else None
         if silent is None:

@@ -1,11 +1,12 @@
 """`kingdom doctor`: what is wrong here, and the one line that puts it right."""
 
-import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from typing import Annotated
 
+import msgspec
 import typer
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -13,31 +14,30 @@ from rich.text import Text
 
 from kingdom.bus.logs import configure_logs
 from kingdom.cli import exit_code
-from kingdom.cli.court import ConfigFile
-from kingdom.cli.output import Output, printable
+from kingdom.cli.command import Call, command
+from kingdom.cli.shape import one
 from kingdom.doctor.admission import admit
 from kingdom.doctor.check import Finding, Status, examine
 from kingdom.doctor.checks import every_check
+from kingdom.sentence import printable
 
-app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+app = typer.Typer(add_completion=False)
 _COLOURS = {Status.OK: "green", Status.WARN: "yellow", Status.FAIL: "bold red"}
-_COMMON = "Common options"
 
 
-@app.command("doctor")
-def doctor(
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found; `ok` unless something does not work."""
+
+    ok: bool
+    checks: list[Finding]
+
+
+@command(app, "doctor", answer=one(Diagnosis))
+async def doctor(
+    call: Call,
     *,
-    config: ConfigFile = None,
     offline: Annotated[bool, typer.Option("--offline", help="Ask no server outside, such as GitHub or Slack.")] = False,
-    database_url: Annotated[
-        str | None,
-        typer.Option("--database-url", help="Where the store is; else as for all commands.", rich_help_panel=_COMMON),
-    ] = None,
-    schema: Annotated[
-        str | None, typer.Option("--schema", help="The schema in a database; else kingdom.", rich_help_panel=_COMMON)
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Answer in JSON.", rich_help_panel=_COMMON)] = False,
-) -> None:
+) -> int | None:
     """Look for everything that can be wrong here, and tell the one line that puts it right.
 
     It works without kingdom.yaml, with a broken one and without a store; it leaves everything as it is, and never shows
@@ -52,25 +52,18 @@ def doctor(
     JSON: {ok, checks: an array of {name, status, found, fix, seconds}}; status is ok, warn, fail or skipped, and fix is
     empty where nothing needs one.
     """
-    output = Output(json=as_json)
     configure_logs(json=True, level=logging.CRITICAL)
-
-    async def look() -> list[Finding]:
-        patient = await admit(config, database_url=database_url, schema=schema)
-        return await examine(every_check(), patient, offline=offline)
-
-    if output.json or not output.console.is_terminal:
-        findings = asyncio.run(look())
-    else:
-        with output.console.status("Looking …"):
-            findings = asyncio.run(look())
+    output = call.output
+    is_screen = output.console.is_terminal and not output.json
+    with output.console.status("Looking …") if is_screen else nullcontext():
+        patient = await admit(**call.given)
+        findings = await examine(every_check(), patient, offline=offline)
     failed = any(finding.status is Status.FAIL for finding in findings)
     if output.json:
-        output.document({"ok": not failed, "checks": findings})
+        output.document(Diagnosis(ok=not failed, checks=findings))
     else:
         output.console.print(doctor_view(findings))
-    if failed:
-        raise typer.Exit(exit_code.FAILED)
+    return exit_code.FAILED if failed else None
 
 
 def doctor_view(findings: Sequence[Finding]) -> RenderableType:

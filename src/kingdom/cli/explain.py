@@ -9,40 +9,36 @@ import typer
 from kingdom.bootstrap import operations_of
 from kingdom.bus.port import Bus
 from kingdom.cli.command import Call, command
-from kingdom.cli.court import ConfigFile
+from kingdom.cli.court import COURT
 from kingdom.cli.explain_page import page
 from kingdom.cli.explain_view import explain_view
-from kingdom.cli.workflow_id import find_workflow
+from kingdom.cli.shape import one
+from kingdom.cli.workflow_id import BEGINNINGS, find_workflow, meant_id
 from kingdom.clock import utc_now
 from kingdom.court.explain.material import gather
 from kingdom.court.explain.tell import tell
 from kingdom.court.explain.timeline import Timeline
-from kingdom.errors import Misconfigured, NotFound
-from kingdom.realm import find_realm_file, read_realm
-from kingdom.roles import declared
+from kingdom.court.records import ASSIGNMENTS, EVENTS
+from kingdom.errors import Ambiguous, Misconfigured, NotFound
 
 app = typer.Typer(add_completion=False)
-_WHOLE_IDS = ("evt-", "task-")
-_NAMED_WHOLE = (
-    "an assignment or an event is named by its whole id, such as task-20260207-001: `kingdom event list` shows events"
-)
+_BEGINS = "an assignment or an event is named by where its id begins, evt- or task-: `kingdom event list` shows events"
 
 
-@command(app, "explain")
+@command(app, "explain", answer=one(Timeline))
 async def explain(
     call: Call,
     about: Annotated[
         str,
         typer.Argument(
             metavar="TASK|EVENT|RUN",
-            help="The id of an assignment, an event or a run; of a run its beginning or end, or `last`.",
+            help="The id of an assignment, an event or a run, or where it begins; of a run its end, too, or `last`.",
         ),
     ],
     *,
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Write it as a page that needs nothing else.")
     ] = None,
-    config: ConfigFile = None,
 ) -> None:
     """Tell what became of something, from the event outside to the result: who decided what and why, and its cost.
 
@@ -57,33 +53,43 @@ async def explain(
     workflow_id, status, reason, summary, waited_seconds, begun_at, ended_at, cost_usd, works, questions, outputs}],
     moments: [{at, kind, who, what, why, strand, work_id, seconds, cost_usd}], missing}; docs/explain.md has all of it.
     """
-    realm, _ = read_realm(config or find_realm_file())
-    call = call.in_realm(realm.database_url)
-    async with call.bus(declared(realm), create=False) as bus:
-        timeline = await _timeline(bus, about)
+    async with call.bus(COURT, create=False) as bus:
+        timeline = await timeline_of(bus, about)
     if html:
         await asyncio.to_thread(_write, html, page(timeline, utc_now()))
     if call.output.json:
         call.output.document(timeline)
     elif html:
-        call.output.say(f"{about} is explained in {html}: open it in a browser.")
+        call.output.say(f"{timeline.about} is explained in {html}: open it in a browser.")
     else:
         call.output.console.print(explain_view(timeline, utc_now()))
 
 
-async def _timeline(bus: Bus, about: str) -> Timeline:
+async def timeline_of(bus: Bus, about: str) -> Timeline:
+    """Return what became of an assignment, an event or a run, of which a part of the id may do."""
     operations = operations_of(bus)
     try:
         return tell(await gather(bus, operations, about))
     except NotFound:
-        if about.startswith(_WHOLE_IDS):
+        meant = await _meant(bus, about)
+        if meant == about:
             raise
+    return tell(await gather(bus, operations, meant))
+
+
+async def _meant(bus: Bus, about: str) -> str:
+    """Return the id that begins so, or that of a run of which any part may do."""
+    for kind in (EVENTS, ASSIGNMENTS):
+        if about.startswith(BEGINNINGS[kind.name]):
+            async with bus.transaction() as transaction:
+                return await meant_id(transaction, kind, about)
     try:
         # Looking for a part of an id reads every run, so it comes last.
-        run = await find_workflow(bus, about)
+        return (await find_workflow(bus, about)).id
+    except Ambiguous:
+        raise
     except NotFound as error:
-        raise NotFound(f"{error}; {_NAMED_WHOLE}") from error
-    return tell(await gather(bus, operations, run.id))
+        raise NotFound(f"{error}; {_BEGINS}") from error
 
 
 def _write(file: Path, text: str) -> None:

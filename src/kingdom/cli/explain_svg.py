@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from html import escape
 
-from kingdom.cli.output import ago, printable
+from kingdom.cli.output import ago
 from kingdom.court.explain.timeline import Kind, Moment, Strand, Timeline
+from kingdom.sentence import printable
 
 _WIDTH, _LEFT, _RIGHT = 1000.0, 190.0, 20.0
 _TOP, _LANE, _BAR = 34.0, 30.0, 14.0

@@ -8,8 +8,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kingdom.cli.output import ago, printable, table
+from kingdom.cli.output import ago, table
 from kingdom.court.explain.timeline import Kind, Moment, Strand, Timeline
+from kingdom.sentence import printable, sentence, with_reason
 
 _STYLES = {
     Kind.DECISION: "cyan",
@@ -32,7 +33,7 @@ def explain_view(timeline: Timeline, now: datetime) -> RenderableType:
         parts.append(_moments(timeline))
     for strand in timeline.strands:
         parts += _strand(strand, several=len(timeline.strands) > 1)
-    parts += [Text(printable(f"Note: {words}."), style="yellow") for words in timeline.missing]
+    parts += [Text(printable(sentence(f"Note: {words}")), style="yellow") for words in timeline.missing]
     return Group(*parts)
 
 
@@ -64,8 +65,8 @@ def outcome(timeline: Timeline, now: datetime) -> str:
 def result_of(strand: Strand) -> str:
     """Return in a sentence what became of a strand."""
     who = f" by {strand.general}" if strand.general else ""
-    said = strand.summary or strand.reason
-    return printable(f"{strand.id}{who} is {strand.status}{f': {said}' if said else ''}")
+    said = with_reason(f"{strand.id}{who} is {strand.status}", strand.summary or strand.reason)
+    return printable(sentence(said))
 
 
 def offset(timeline: Timeline, moment: Moment) -> str:
@@ -92,12 +93,14 @@ def _moments(timeline: Timeline) -> Table:
     day = None
     for moment in timeline.moments:
         local = moment.at.astimezone()
-        at = f"{local:%H:%M:%S}" if local.date() == day else f"{local:%Y-%m-%d %H:%M:%S}"
-        day = local.date()
+        if local.date() != day:
+            day = local.date()
+            shown.add_row(f"{day}")
         what = Text(printable(moment.what), style=_STYLES.get(moment.kind, ""))
         if moment.why:
             what.append(f"\n{printable(moment.why)}", style="dim")
         took = ago(moment.seconds) if moment.seconds is not None else ""
+        at = f"{local:%H:%M:%S}"
         cells = (at, offset(timeline, moment), printable(moment.who), what, took, money(moment.cost_usd or None))
         shown.add_row(*cells)
     return shown
@@ -120,4 +123,4 @@ def _strand(strand: Strand, *, several: bool) -> Iterator[RenderableType]:
             for work in strand.works
         ]
         yield table(columns, rows)
-    yield Text(f"{result_of(strand)}.")
+    yield Text(result_of(strand))

@@ -9,34 +9,65 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from kingdom.bootstrap import directory_of
+from kingdom.bootstrap import generals_of
 from kingdom.cli import exit_code, inputs
 from kingdom.cli.command import Call, command
+from kingdom.cli.schemas.described import print_schema
+from kingdom.cli.schemas.general import general_schema
+from kingdom.cli.shape import one
 from kingdom.court.memory import load_memory
 from kingdom.court.package import NAME_PATTERN, Package, PetitionRule
 from kingdom.court.package_files import (
     GENERAL_FILE,
     SHIPPED,
+    Broken,
     Loaded,
-    general_schema,
     install_package,
     load_packages,
     shipped,
 )
 from kingdom.court.prompt import Context, git_id_of, missing, needs_repo, render_template
-from kingdom.errors import Misconfigured, NotFound
+from kingdom.errors import IllegalTransition, Misconfigured, NotFound
+from kingdom.soldiers.agent import AgentFailed
+from kingdom.soldiers.scripted.script import parse_script
+from kingdom.workflow.model.template import WorkflowTemplate
 from kingdom.workflow.template_file import write_template
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="The Generals: who does what when, as YAML files.")
-_DEFAULT = "generals"
 _EXAMPLE = "gen-hello"
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of a General, as gen-pr.")]
 _Directory = Annotated[
-    str, typer.Option("--directory", help="Where the Generals are; else `generals` in the store of files, or here.")
+    str, typer.Option("--directory", help="Where the Generals are; else where the settings or the store have them.")
 ]
 
 
-@command(app, "list")
+class ListedGeneral(msgspec.Struct, frozen=True, kw_only=True):
+    """A General: what it hears of, when it acts by itself, and what it runs."""
+
+    name: str
+    description: str
+    subscribes: list[str]
+    schedules: list[str]
+    works: list[str]
+    directory: str
+
+
+class ListedGenerals(msgspec.Struct, frozen=True, kw_only=True):
+    """The Generals of a directory, and those that cannot be used."""
+
+    directory: str
+    generals: list[ListedGeneral]
+    broken: tuple[Broken, ...]
+
+
+class Preview(msgspec.Struct, frozen=True, kw_only=True):
+    """The workflow that an event would lead to, and the values that nobody gave."""
+
+    template: WorkflowTemplate
+    missing: list[str]
+
+
+@command(app, "list", answer=one(ListedGenerals))
 async def list_(call: Call, *, directory: _Directory = "") -> None:
     """Show every General, also those that are broken.
 
@@ -45,7 +76,7 @@ async def list_(call: Call, *, directory: _Directory = "") -> None:
     JSON: {directory, generals: [{name, description, subscribes: [type], schedules: [name], works: [name], directory}],
     broken: [{name, directory, reason}]}.
     """
-    place = _place(call, directory)
+    place = generals_place(call, directory)
     loaded = load_packages(place)
     if call.output.json:
         call.output.document(_listed(place, loaded))
@@ -55,13 +86,13 @@ async def list_(call: Call, *, directory: _Directory = "") -> None:
         call.output.table(columns, [_row(package) for package in loaded.packages])
     elif not loaded.broken:
         shipped_ones = ", ".join(package.name for package in load_packages(SHIPPED).packages)
-        call.output.say(f"There is no General in {place}. Make one: kingdom general new NAME")
+        call.output.say(f"There is no General in {place}. Make one: kingdom general create NAME")
         call.output.say(f"Or take one that comes with Kingdom: kingdom general install NAME ({shipped_ones})")
     for broken in loaded.broken:
         call.output.note(f"{broken.name} is broken and does nothing: {broken.reason}")
 
 
-@command(app, "show")
+@command(app, "show", answer=one(Package))
 async def show(call: Call, name: _Name, *, directory: _Directory = "") -> None:
     """Show what a General hears of, when it acts, what it may do, and what it runs.
 
@@ -91,7 +122,7 @@ async def show(call: Call, name: _Name, *, directory: _Directory = "") -> None:
     call.output.table(("general", ""), rows.items())
 
 
-@command(app, "preview")
+@command(app, "preview", answer=one(Preview))
 async def preview(
     call: Call,
     name: _Name,
@@ -124,28 +155,28 @@ async def preview(
     queries = [task.query for work in package.template.works for task in work.tasks]
     absent = list(dict.fromkeys(path for query in queries for path in missing(query, context)))
     if call.output.json:
-        call.output.document({"template": template, "missing": absent})
+        call.output.document(Preview(template=template, missing=absent))
         return
     typer.echo(write_template(template), nl=False)
     if absent:
         call.output.note(f"Empty, since nobody gave it: {', '.join(absent)}")
 
 
-@command(app, "validate")
+@command(app, "validate", answer=one(ListedGenerals))
 async def validate(
     call: Call,
-    path: Annotated[str, typer.Argument(metavar="[DIR]", help="A General, or a directory of them.")] = "",
+    path: Annotated[str, typer.Argument(metavar="[DIR]", help="A General or its name, or a directory of them.")] = "",
     *,
     directory: _Directory = "",
 ) -> int:
     """Check every file of a General, or of all in a directory; exit code 1 if one is broken.
 
-    Example: kingdom general validate generals/gen-pr
+    Example: kingdom general validate gen-pr
 
     JSON: {directory, generals: [...], broken: [{name, directory, reason}]}, as `list` answers it.
     """
-    place = Path(path) if path else _place(call, directory)
-    loaded = _checked(place)
+    place = _to_check(call, path, directory)
+    loaded = _with_scripts_read(_checked(place))
     if call.output.json:
         call.output.document(_listed(place, loaded))
     for package in loaded.packages:
@@ -155,7 +186,7 @@ async def validate(
     return exit_code.FAILED if loaded.broken else 0
 
 
-@command(app, "install")
+@command(app, "install", answer=one(Package))
 async def install(
     call: Call,
     source: Annotated[str, typer.Argument(metavar="DIR", help="A folder, or the name of one that comes with Kingdom.")],
@@ -169,7 +200,7 @@ async def install(
 
     JSON: {general, template, directory}, as `show` answers it.
     """
-    place = _place(call, directory)
+    place = generals_place(call, directory)
     package = install_package(_source(source), place, replace=replace)
     if call.output.json:
         call.output.document(package)
@@ -179,8 +210,8 @@ async def install(
     )
 
 
-@command(app, "new")
-async def new(
+@command(app, "create", answer=one(Package))
+async def create(
     call: Call,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Its name: gen-docs, or just docs.")],
     *,
@@ -188,19 +219,19 @@ async def new(
 ) -> None:
     """Make a General to start from; it is complete, and the scripted agent can play it.
 
-    Example: kingdom general new docs
+    Example: kingdom general create docs
 
     JSON: {general, template, directory}, as `show` answers it.
     """
     name = name if name.startswith("gen-") else f"gen-{name}"
-    package = _scaffolded(name, _place(call, directory))
+    package = _scaffolded(name, generals_place(call, directory))
     if call.output.json:
         call.output.document(package)
     option = f" --directory {directory}" if directory else ""
     call.output.say(
         f"{package.name} is there, in {package.directory}. Next:",
         f"  1. Say when it shall act and what it may do:  {package.directory}/{GENERAL_FILE}",
-        f"  2. Say what its agent shall do:               {package.directory}/prompts/greet.md",
+        f"  2. Say what its agent shall do:               {package.directory}/prompts/task.md",
         f"  3. Check it:                                  kingdom general validate{option}",
         f"  4. See the prompts as an agent gets them:     kingdom general preview {package.name}{option}",
         "  5. Run that (with `kingdom engine --host` in another terminal):",
@@ -209,7 +240,7 @@ async def new(
     )
 
 
-@command(app, "schema")
+@command(app, "schema", answer=one(dict[str, Any]))
 async def schema(call: Call) -> None:
     """Print the JSON schema of general.yaml, for editors that complete and check YAML.
 
@@ -217,22 +248,16 @@ async def schema(call: Call) -> None:
 
     JSON: the schema on one line.
     """
-    if call.output.json:
-        call.output.document(general_schema())
-    else:
-        typer.echo(msgspec.json.format(msgspec.json.encode(general_schema()), indent=2))
+    print_schema(call.output, general_schema())
 
 
-def _place(call: Call, directory: str) -> Path:
-    """Return where the Generals are: beside the records of a store of files, else in the current directory."""
-    if directory:
-        return Path(directory)
-    store = directory_of(call.settings.database_url)
-    return store / _DEFAULT if store else Path(_DEFAULT)
+def generals_place(call: Call, directory: str) -> Path:
+    """Return where the Generals are, unless a directory is named where they are."""
+    return Path(directory) if directory else generals_of(call.settings, call.part("generals"))
 
 
 def _package(call: Call, name: str, directory: str) -> Package:
-    place = _place(call, directory)
+    place = generals_place(call, directory)
     loaded = load_packages(place)
     for package in loaded.packages:
         if package.name == name:
@@ -244,10 +269,17 @@ def _package(call: Call, name: str, directory: str) -> Package:
     raise NotFound(f"there is no General {name!r} in {place}; there is {there}: `kingdom general install` adds one")
 
 
+def _to_check(call: Call, path: str, directory: str) -> Path:
+    """Return the directory that is meant: itself, that of a General with this name, or that of all."""
+    place = Path(path) if path and Path(path).is_dir() else generals_place(call, directory) / path
+    if not place.is_dir():
+        nowhere = f"there is no General and no directory {path or place}"
+        raise Misconfigured(f"{nowhere}: name one, or make a General with `kingdom general create`")
+    return place
+
+
 def _checked(place: Path) -> Loaded:
     """Return what is in a directory of Generals, or the one General that it is itself."""
-    if not place.is_dir():
-        raise Misconfigured(f"there is no directory {place}: name one, or make a General with `kingdom general new`")
     if not (place / GENERAL_FILE).exists():
         return load_packages(place)
     place = place.absolute()
@@ -256,6 +288,30 @@ def _checked(place: Path) -> Loaded:
         packages=tuple(each for each in loaded.packages if each.name == place.name),
         broken=tuple(each for each in loaded.broken if each.name == place.name),
     )
+
+
+def _with_scripts_read(loaded: Loaded) -> Loaded:
+    """Return the packages with those among the broken in whose prompts is a script that no agent could follow."""
+    wrong = [
+        Broken(name=package.name, directory=package.directory, reason=mistake)
+        for package in loaded.packages
+        if (mistake := _script_mistake(package.template))
+    ]
+    names = {each.name for each in wrong}
+    fine = tuple(package for package in loaded.packages if package.name not in names)
+    return Loaded(packages=fine, broken=(*loaded.broken, *wrong))
+
+
+def _script_mistake(template: WorkflowTemplate) -> str:
+    for work in template.works:
+        for task in work.tasks:
+            # What a line is with a value in it only the event tells.
+            known = "\n".join("" if "{{" in line else line for line in task.query.split("\n"))
+            try:
+                parse_script(known)
+            except AgentFailed as error:
+                return f"a prompt of the work {work.name}: {error}"
+    return ""
 
 
 def _source(given: str) -> Path:
@@ -271,6 +327,9 @@ def _scaffolded(name: str, place: Path) -> Package:
     """Make a General like the simplest one that comes with Kingdom."""
     if not re.fullmatch(NAME_PATTERN, name):
         raise Misconfigured(f"{name!r} cannot be the name of a General: use lower-case words with '-' between them")
+    if (place / name).exists():
+        allowed = ("another name", "changing it there")
+        raise IllegalTransition(f"general {name}", "INSTALLED", f"it is in {place / name}", allowed)
     with TemporaryDirectory() as room:
         draft = Path(room) / name
         shutil.copytree(SHIPPED / _EXAMPLE, draft)
@@ -282,19 +341,19 @@ def _scaffolded(name: str, place: Path) -> Package:
         return install_package(draft, place, replace=False)
 
 
-def _listed(place: Path, loaded: Loaded) -> dict[str, Any]:
+def _listed(place: Path, loaded: Loaded) -> ListedGenerals:
     generals = [
-        {
-            "name": package.name,
-            "description": package.general.description,
-            "subscribes": [each.type for each in package.general.subscribes],
-            "schedules": [each.name for each in package.general.schedules],
-            "works": _work_names(package),
-            "directory": package.directory,
-        }
+        ListedGeneral(
+            name=package.name,
+            description=package.general.description,
+            subscribes=[each.type for each in package.general.subscribes],
+            schedules=[each.name for each in package.general.schedules],
+            works=_work_names(package),
+            directory=package.directory,
+        )
         for package in loaded.packages
     ]
-    return {"directory": str(place), "generals": generals, "broken": loaded.broken}
+    return ListedGenerals(directory=str(place), generals=generals, broken=loaded.broken)
 
 
 def _row(package: Package) -> tuple[str, str, str, str, str]:

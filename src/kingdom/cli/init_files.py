@@ -20,7 +20,8 @@ _SETTINGS = """\
 # The settings of Kingdom. What is not said has a good default: `kingdom config check` prints everything that counts.
 # No secret is written down here: env:NAME or file:PATH tells where it is.
 
-# Where everything is kept: file:DIRECTORY on one machine, postgresql://user@host/database for several.
+# Where everything is kept: file:DIRECTORY or embedded:DIRECTORY, a PostgreSQL of its own, on one machine,
+# postgresql://user@host/database for several.
 database_url: {store}
 
 # Days, schedules and reports go by it.
@@ -78,9 +79,11 @@ def settings_text(store: str, zone: str, github: GitHub | None) -> str:
     return _SETTINGS.format(store=_plain(store), zone=_plain(zone), github=text)
 
 
-def ignored_text(store: Path | None) -> str:
-    """Return what git shall not keep of a realm, given its directory of files if it has one inside."""
-    return _IGNORED.format(realm=store if store and not store.is_absolute() else "realm")
+def ignored_text(store: Path | None, embedded: Path | None = None) -> str:
+    """Return what git shall not keep of a realm, given its directory of files or of a server if it has one inside."""
+    realm = store if store and not store.is_absolute() else Path("realm")
+    is_beside = embedded and not embedded.is_absolute() and realm not in embedded.parents
+    return _IGNORED.format(realm=realm) + (f"/{embedded}/\n" if is_beside else "")
 
 
 def zone_here() -> str:

@@ -3,7 +3,7 @@
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TextIO
@@ -12,9 +12,11 @@ import msgspec
 import typer
 
 from kingdom.bus.envelope import Envelope
-from kingdom.errors import MalformedEvent
+from kingdom.errors import MalformedEvent, Misconfigured
 
 STANDARD_INPUT = "-"
+# No moment is further away than this: calendars end somewhere.
+DAYS_MAX = 36500
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|min|m|h|d)?")
 _UNITS = {"ms": 0.001, "s": 1, "min": 60, "m": 60, "h": 3600, "d": 86400}
 
@@ -24,19 +26,20 @@ def duration(text: str) -> timedelta:
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         raise typer.BadParameter(f"{text!r} is no duration: write 30s, 5m, 2h or 1d.")
-    return timedelta(seconds=float(match[1]) * _UNITS[match[2] or "s"])
+    seconds = float(match[1]) * _UNITS[match[2] or "s"]
+    if seconds > DAYS_MAX * _UNITS["d"]:
+        raise typer.BadParameter(f"{text!r} is too long: {DAYS_MAX}d is the longest.")
+    return timedelta(seconds=seconds)
 
 
 def payload(text: str) -> dict[str, Any]:
     """Read a JSON object: the text itself, `@file`, or `-` for standard input."""
-    if text == STANDARD_INPUT:
-        text = sys.stdin.read()
-    elif text.startswith("@"):
-        with opened(text[1:]) as file:
+    if text == STANDARD_INPUT or text.startswith("@"):
+        with opened(text.removeprefix("@")) as file:
             text = file.read()
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise typer.BadParameter(f"the payload is no JSON object: {error}") from error
 
 
@@ -51,15 +54,16 @@ def attributes(pairs: Sequence[str]) -> dict[str, str]:
 @contextmanager
 def opened(name: str) -> Iterator[TextIO]:
     """Open a file for reading, or standard input for `-`."""
-    if name == STANDARD_INPUT:
-        yield sys.stdin
-        return
     try:
-        file = Path(name).open(encoding="utf-8")  # noqa: SIM115 - closed below, and only opening it may be the user's fault
+        file = nullcontext(sys.stdin) if name == STANDARD_INPUT else Path(name).open(encoding="utf-8")  # noqa: SIM115 - closed below
     except OSError as error:
         raise typer.BadParameter(f"{name} cannot be read: {error.strerror}.") from error
-    with file:
-        yield file
+    try:
+        with file as lines:
+            yield lines
+    except UnicodeError as error:
+        what = "standard input" if name == STANDARD_INPUT else name
+        raise Misconfigured(f"{what} is not written in UTF-8: {error}") from error
 
 
 def envelopes(lines: TextIO, defaults: dict[str, Any]) -> Iterator[Envelope]:

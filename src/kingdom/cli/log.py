@@ -5,17 +5,18 @@ from typing import Annotated, Any
 
 import typer
 
-from kingdom.bus.log import Cursor, LoggedEntry
+from kingdom.bus.log import Cursor, LogEntry, LoggedEntry
 from kingdom.bus.operations import Operations
 from kingdom.cli.command import Call, command
 from kingdom.cli.output import shape
+from kingdom.cli.shape import camel, lines
 
 app = typer.Typer()
 _PAGE = 500
 _POLL_SECONDS = 0.5
 
 
-@command(app, "tail")
+@command(app, "tail", answer=lines(camel(LogEntry, "LoggedEntry", cursor=str)))
 async def tail(
     call: Call,
     *,

@@ -1,14 +1,15 @@
 """`kingdom mcp …`: the MCP servers that agents may call."""
 
 import shlex
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import typer
 
 from kingdom.cli.command import Call, command
 from kingdom.cli.inputs import attributes
-from kingdom.soldiers.mcp import validate
+from kingdom.cli.shape import array, one
+from kingdom.soldiers.mcp import limit_of, validate
 from kingdom.soldiers.repository import without_password
 from kingdom.workflow import registry
 from kingdom.workflow.model.mcp import McpServer, Transport
@@ -18,8 +19,34 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help="The MCP serv
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="Its name here.")]
 
 
-@command(app, "register")
-async def register(
+class ShownServer(msgspec.Struct, frozen=True, kw_only=True):
+    """An MCP server without secrets: only the names of its environment, no password."""
+
+    id: str
+    name: str
+    transport: Transport
+    command: tuple[str, ...]
+    url: str
+    env: list[str]
+    deleted: bool
+    deleting: bool
+
+
+class RegisteredServer(msgspec.Struct, frozen=True, kw_only=True):
+    """A new MCP server and its tools, unless it was not tried out."""
+
+    server: ShownServer
+    tools: tuple[str, ...] | None
+
+
+class UsedServer(RegisteredServer, frozen=True, kw_only=True):
+    """An MCP server, who uses it, and its tools if it was tried out."""
+
+    users: registry.Users
+
+
+@command(app, "create", answer=one(RegisteredServer))
+async def create(
     call: Call,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Its name here: lower-case letters, digits, - _ .")],
     *,
@@ -38,9 +65,9 @@ async def register(
 ) -> None:
     """Make an MCP server known; it is started or called first, and asked for its tools.
 
-    Example: kingdom mcp register files --command "npx -y @modelcontextprotocol/server-filesystem /srv/files"
+    Example: kingdom mcp create files --command "npx -y @modelcontextprotocol/server-filesystem /srv/files"
 
-    Example: kingdom mcp register search --url https://example.org/mcp
+    Example: kingdom mcp create search --url https://example.org/mcp
 
     JSON: {server: {id, name, transport, command, url, env: [name], deleted, deleting}, tools: [name]}; tools is null if
     it was not tried out.
@@ -55,17 +82,17 @@ async def register(
         url=url,
         env=attributes(env or ()),
     )
-    tools = None if no_check else await validate(server)
+    tools = None if no_check else await _tried_out(call, server)
     async with call.bus(engine()) as bus:
         server = await registry.register_mcp_server(bus, server, actor=call.settings.actor)
     if call.output.json:
-        call.output.document({"server": _shown(server), "tools": tools})
+        call.output.document(RegisteredServer(server=_shown(server), tools=tools))
     call.output.say(f"MCP server {name} is known. Templates refer to it by this name.")
     if tools is not None:
         call.output.say(f"Its tools: {', '.join(tools) or 'none'}.")
 
 
-@command(app, "list")
+@command(app, "list", answer=array(ShownServer))
 async def list_(call: Call) -> None:
     """Show every MCP server.
 
@@ -74,16 +101,16 @@ async def list_(call: Call) -> None:
     JSON: an array of {id, name, transport, command, url, env: [name], deleted, deleting}.
     """
     async with call.bus(engine(), create=False) as bus:
-        servers = await registry.list_mcp_servers(bus)
+        servers = await registry.list_mcp_servers(bus, call.leave_out)
     if call.output.json:
         call.output.document([_shown(server) for server in servers])
     elif servers:
         call.output.table(("name", "transport", "where"), [(each.id, each.transport, _where(each)) for each in servers])
     else:
-        call.output.say("No MCP server is known. Add one: kingdom mcp register NAME --command … or --url …")
+        call.output.say("No MCP server is known. Add one: kingdom mcp create NAME --command … or --url …")
 
 
-@command(app, "show")
+@command(app, "show", answer=one(UsedServer))
 async def show(
     call: Call,
     name: _Name,
@@ -99,9 +126,9 @@ async def show(
     """
     async with call.bus(engine(), create=False) as bus:
         server, users = await registry.show_mcp_server(bus, name)
-    tools = await validate(server) if check else None
+    tools = await _tried_out(call, server) if check else None
     if call.output.json:
-        call.output.document({"server": _shown(server), "users": users, "tools": tools})
+        call.output.document(UsedServer(server=_shown(server), users=users, tools=tools))
         return
     rows = {
         "name": server.id
@@ -116,11 +143,11 @@ async def show(
     call.output.table(("MCP server", ""), rows.items())
 
 
-@command(app, "unregister")
-async def unregister(call: Call, name: _Name) -> None:
+@command(app, "delete", answer=one(ShownServer))
+async def delete(call: Call, name: _Name) -> None:
     """Forget an MCP server; refused while a run uses it, and templates lose their references to it.
 
-    Example: kingdom mcp unregister files
+    Example: kingdom mcp delete files
 
     JSON: {id, name, transport, command, url, env: [name], deleted, deleting}.
     """
@@ -129,6 +156,12 @@ async def unregister(call: Call, name: _Name) -> None:
     if call.output.json:
         call.output.document(_shown(server))
     call.output.say(f"MCP server {name} is known no more.")
+
+
+async def _tried_out(call: Call, server: McpServer) -> tuple[str, ...]:
+    limit = limit_of(server).total_seconds()
+    with call.output.waiting(f"Asking {server.id} for its tools, for up to {limit:g} s: {_where(server)}"):
+        return await validate(server)
 
 
 def _words(program: str) -> tuple[str, ...]:
@@ -142,7 +175,14 @@ def _where(server: McpServer) -> str:
     return without_password(server.url) or shlex.join(server.command)
 
 
-def _shown(server: McpServer) -> dict[str, Any]:
-    """Return a server as a document without secrets: only the names of its environment, no password."""
-    document: dict[str, Any] = msgspec.to_builtins(server)
-    return {**document, "url": without_password(server.url), "env": sorted(server.env)}
+def _shown(server: McpServer) -> ShownServer:
+    return ShownServer(
+        id=server.id,
+        name=server.name,
+        transport=server.transport,
+        command=server.command,
+        url=without_password(server.url),
+        env=sorted(server.env),
+        deleted=server.deleted,
+        deleting=server.deleting,
+    )

@@ -1,23 +1,29 @@
 """How commands answer: tables and sentences for people, JSON for machines."""
 
+import signal
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from importlib import import_module
+from typing import Any, Literal, Protocol
 
 import msgspec
 import typer
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
+
+from kingdom.sentence import printable
+from kingdom.settings import read_environment
 
 _encode = msgspec.json.Encoder().encode
 # A pipe has no width: lines must not be cut for it.
 _PIPE_WIDTH = 1000
+# Columns of what people copy: broken over lines it would be of no use.
+_COPIED = frozenset({"id", "task", "assignment", "event", "petition", "checkpoint"})
 
 
 class Advance(Protocol):
@@ -57,11 +63,13 @@ class Output:
     @contextmanager
     def progress(self, what: str, total: int | None) -> Iterator[Advance]:
         """Show a progress bar while the block runs, if a person is looking."""
-        bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
+        # Few commands need it, and it takes long to load.
+        progress = import_module("rich.progress")
+        bar = progress.Progress(
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(),
+            progress.MofNCompleteColumn(),
+            progress.TimeRemainingColumn(),
             console=self._errors,
             transient=True,
             disable=self.json or not self._errors.is_terminal,
@@ -74,22 +82,43 @@ class Output:
 
             yield advance
 
+    @contextmanager
+    def waiting(self, what: str) -> Iterator[None]:
+        """Show what is waited for while the block runs, if a person is looking."""
+        if self.json or not self._errors.is_terminal:
+            yield
+            return
+        with self._errors.status(Text(printable(what))):
+            yield
+
     def confirm(self, question: str, *, yes: bool) -> None:
         """Go on only with a person's consent, given here or beforehand."""
         if yes:
             return
         if self.json or not sys.stdin.isatty():
             raise typer.BadParameter(f"{question} Nobody is here to answer: say --yes.")
-        typer.confirm(question, abort=True, err=True)
+        with at_the_keyboard():
+            typer.confirm(question, abort=True, err=True)
+
+
+@contextmanager
+def at_the_keyboard() -> Iterator[None]:
+    """Let Ctrl-C end a question at once: an event loop would wait for the answer first."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    """Return a table; numbers stand right, unprintable characters are shown, not sent to the terminal."""
+    """Return a table; numbers stand right, ids stay whole, unprintable characters are shown, not sent."""
     listed = [list(row) for row in rows]
     shown = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
     for number, column in enumerate(columns):
         numeric = bool(listed) and all(_is_number(row[number]) for row in listed)
-        shown.add_column(column, justify="right" if numeric else "left", overflow="fold")
+        whole = column in _COPIED
+        shown.add_column(column, justify="right" if numeric else "left", overflow="fold", no_wrap=whole)
     for row in listed:
         shown.add_row(*(cell if isinstance(cell, Text) else Text(printable(words(cell))) for cell in row))
     return shown
@@ -98,11 +127,6 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
 def shape(thing: Any) -> dict[str, Any]:
     """Return a dataclass as the JSON object of our machine output: its fields in camelCase."""
     return {_camel(each.name): getattr(thing, each.name) for each in fields(thing)}
-
-
-def printable(text: str) -> str:
-    """Return text in which control characters are visible: what events carry must not steer a terminal."""
-    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
 def ago(seconds: float) -> str:
@@ -136,4 +160,7 @@ def _camel(name: str) -> str:
 
 def _console(*, stderr: bool) -> Console:
     stream = sys.stderr if stderr else sys.stdout
-    return Console(stderr=stderr, highlight=False, width=None if stream.isatty() else _PIPE_WIDTH)
+    # By itself it would keep what is bold or underlined.
+    colours: Literal["auto"] | None = None if read_environment("NO_COLOR") else "auto"
+    width = None if stream.isatty() else _PIPE_WIDTH
+    return Console(stderr=stderr, highlight=False, width=width, color_system=colours)

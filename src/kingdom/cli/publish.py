@@ -1,12 +1,12 @@
 """`kingdom bus publish`: one event, or a file of them."""
 
 from collections.abc import AsyncIterator, Iterable, Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from typing import Annotated, Any
 from uuid import UUID
 
+import msgspec
 import typer
 
 from kingdom.bus.app import Application
@@ -15,7 +15,8 @@ from kingdom.bus.port import Bus
 from kingdom.cli import exit_code
 from kingdom.cli.command import Call, command, undeclared
 from kingdom.cli.inputs import STANDARD_INPUT, attributes, duration, envelopes, opened, payload
-from kingdom.cli.output import Output, shape
+from kingdom.cli.output import Output
+from kingdom.cli.shape import lines
 from kingdom.clock import utc_now
 from kingdom.errors import MalformedEvent, Misconfigured
 from kingdom.ids import new_event_id
@@ -25,8 +26,7 @@ app = typer.Typer()
 _BATCH = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class _Published:
+class Published(msgspec.Struct, frozen=True, rename="camel"):
     """What became of one event: where it was stored, and where it was already."""
 
     event_id: UUID
@@ -35,13 +35,15 @@ class _Published:
     duplicates: tuple[str, ...]
 
 
-@command(app, "publish")
+@command(app, "publish", answer=lines(Published))
 async def publish(  # noqa: PLR0913 - one parameter per option
     call: Call,
     *,
     stream: Annotated[str | None, typer.Option(help="The stream; without it, all that subscribe to the type.")] = None,
     event_type: Annotated[str | None, typer.Option("--type", help="The type of the event.")] = None,
-    body: Annotated[str, typer.Option("--payload", help="A JSON object, @FILE, or - for standard input.")] = "{}",
+    body: Annotated[
+        str | None, typer.Option("--payload", help="A JSON object, @FILE, or - for standard input; else {}.")
+    ] = None,
     key: Annotated[str | None, typer.Option(help="The partition key: same key, same order.")] = None,
     delay: Annotated[str | None, typer.Option(help="Deliver it later: 30s, 5m, 2h, 1d.")] = None,
     event_id: Annotated[UUID | None, typer.Option("--id", help="Its id; an id is stored once per stream.")] = None,
@@ -77,10 +79,12 @@ async def publish(  # noqa: PLR0913 - one parameter per option
     declared = application or undeclared(ordered=bool(ordered))
     order_known = application is not None or ordered is not None
     if file is not None:
+        if body is not None or event_id:
+            raise typer.BadParameter("--payload and --id are of one event: with --file they stand in its lines.")
         return await _publish_file(call, declared, file, headers, at, order_known=order_known)
     if event_type is None:
         raise typer.BadParameter("give --type, or --file with one event per line.")
-    wire = {**headers, "eventId": str(event_id or new_event_id()), "payload": payload(body)}
+    wire = {**headers, "eventId": str(event_id or new_event_id()), "payload": payload("{}" if body is None else body)}
     envelope = _checked(Envelope.from_wire(wire), declared, order_known=order_known)
     async with call.bus(declared) as bus:
         async for published in _store(bus, [envelope], at):
@@ -114,7 +118,7 @@ async def _publish_file(
                     duplicates += bool(published.duplicates)
                     unrouted += not (published.streams or published.duplicates)
                     if call.output.json:
-                        call.output.document(shape(published))
+                        call.output.document(published)
                     advance()
             except MalformedEvent as error:
                 raise MalformedEvent(f"{error}; {stored} event(s) of earlier lines are stored") from error
@@ -136,19 +140,19 @@ def _checked(envelope: Envelope, declared: Application, *, order_known: bool) ->
     return envelope
 
 
-async def _store(bus: Bus, events: Iterable[Envelope], at: datetime | None) -> AsyncIterator[_Published]:
+async def _store(bus: Bus, events: Iterable[Envelope], at: datetime | None) -> AsyncIterator[Published]:
     source = iter(events)
     while batch := list(islice(source, _BATCH)):
         already = {(copy.stream.name, copy.envelope.event_id) for copy in await bus.publish(*batch, at=at)}
         for envelope in batch:
             routes = bus.topology.route(envelope)
             known = tuple(name for name in routes if (name, envelope.event_id) in already)
-            yield _Published(envelope.event_id, envelope.type, tuple(n for n in routes if n not in known), known)
+            yield Published(envelope.event_id, envelope.type, tuple(n for n in routes if n not in known), known)
 
 
-def _report(output: Output, published: _Published) -> None:
+def _report(output: Output, published: Published) -> None:
     if output.json:
-        output.document(shape(published))
+        output.document(published)
     if published.streams:
         output.say(f"{published.event_id} stored in {', '.join(published.streams)}")
     if published.duplicates:

@@ -7,9 +7,10 @@ import threading
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import structlog
+import typer
 
 from kingdom.bootstrap import pending_migrations
 from kingdom.bus.worker import Part
@@ -20,7 +21,16 @@ from kingdom.settings import Settings
 _LAST_WAIT_SECONDS = 5.0
 # What a shell reports for a process that a signal has ended.
 BY_SIGNAL = 128
+# What runs beside the handlers needs connections too: the lease, what is said, the upkeep.
+CONNECTIONS = 20
 _log = structlog.get_logger("kingdom.cli")
+
+Level = Annotated[Literal["debug", "info", "warning", "error"], typer.Option(help="What to log.")]
+MetricsPort = Annotated[
+    int | None, typer.Option(min=0, max=65535, help="Serve Prometheus metrics; 0 takes a free port.")
+]
+MetricsHost = Annotated[str, typer.Option(help="The address to serve them on.")]
+LOOPBACK = "127.0.0.1"
 
 
 @dataclass(slots=True)

@@ -7,21 +7,21 @@ import typer
 from kingdom.bootstrap import operations_of
 from kingdom.cli import inputs
 from kingdom.cli.command import Call, command
-from kingdom.cli.court import COURT, ConfigFile, Rules, in_court, terms_of
+from kingdom.cli.court import COURT, Rules, terms_of
+from kingdom.cli.shape import one
 from kingdom.clock import utc_now
-from kingdom.court.king.simulation import Difference
+from kingdom.court.king.simulation import Difference, Simulation
 from kingdom.court.king.simulation import simulate as replay
 
 app = typer.Typer(add_completion=False)
 
 
-@command(app, "simulate")
+@command(app, "simulate", answer=one(Simulation))
 async def simulate(
     call: Call,
     *,
     since: Annotated[str, typer.Option(help="How far back: 12h, 7d.")] = "7d",
     rules: Rules = "",
-    config: ConfigFile = None,
 ) -> None:
     """Route stored events again by the rules in a directory, and show what would be decided otherwise.
 
@@ -34,8 +34,7 @@ async def simulate(
     unchanged, forgotten}.
     """
     start = utc_now() - inputs.duration(since)
-    call = in_court(call, config)
-    packages = terms_of(call, config, rules).packages()
+    packages = terms_of(call, rules).packages()
     async with call.bus(COURT, create=False) as bus, bus.transaction() as transaction:
         found = await replay(transaction, operations_of(bus), packages, start)
     if call.output.json:

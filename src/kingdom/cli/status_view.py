@@ -5,11 +5,12 @@ from collections.abc import Iterator, Mapping
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from kingdom.cli.output import ago, printable, table
+from kingdom.cli.output import ago, table
 from kingdom.court.chamberlain.budget import TokenStatus
 from kingdom.court.chamberlain.health import Level
 from kingdom.court.documents import AssignmentStatus
-from kingdom.court.standing import RoleNow, Standing, counted, many
+from kingdom.court.standing import Standing, counted, many
+from kingdom.sentence import printable
 
 _COLOURS: Mapping[str, str] = {
     Level.GREEN: "green",
@@ -24,16 +25,28 @@ _STAGES: Mapping[str, str] = {
     AssignmentStatus.IN_PROGRESS: "in progress",
     AssignmentStatus.NEEDS_HUMAN: "waiting for a person",
 }
+_HOLDS_BACK: Mapping[str, str] = {
+    Level.YELLOW: "only what is urgent or has waited for hours begins",
+    Level.ORANGE: "nothing new begins",
+    Level.RED: "nothing new begins",
+}
 
 
 def status_view(standing: Standing) -> RenderableType:
-    """Return all of it: the facts, the roles and the machines, and last what needs a person."""
-    roles = [(each.role, _sign(each)) for each in standing.roles]
+    """Return all of it: the facts, the roles and the machines, and last what needs a person.
+
+    Roles that never ran are named there only, in one line.
+    """
+    roles = [
+        (each.role, _sign(each.silent_seconds, is_well=each.is_well))
+        for each in standing.roles
+        if each.silent_seconds is not None
+    ]
     hosts = [(host.name, host.status, f"{host.busy} of {host.slots}") for host in standing.hosts]
     return Group(
         *facts(standing),
         Text(),
-        table(("role", "last sign of life"), roles),
+        *([table(("role", "last sign of life"), roles)] if roles else []),
         *([table(("machine", "status", "agents"), hosts)] if hosts else []),
         *troubles(standing),
     )
@@ -44,8 +57,9 @@ def facts(standing: Standing) -> Iterator[Text]:
     health, money = standing.health, standing.money
     age = f", read {ago(health.age_seconds)} ago" if health.age_seconds is not None else ""
     because = f" ({health.reason})" if health.reason else ""
-    yield _fact("health", health.level, f"{because}{age}")
-    spent = f": ${money.spent:.2f} spent and ${money.set_aside:.2f} set aside of ${money.limit:.2f}"
+    held_back = f": {_HOLDS_BACK[health.level]}{health.by_setting}" if health.level in _HOLDS_BACK else ""
+    yield _fact("health", health.level, f"{because}{age}{held_back}")
+    spent = f": ${money.spent:.2f} spent by Generals and ${money.set_aside:.2f} set aside of ${money.limit:.2f}"
     yield _fact("money today", money.status, spent)
     yield _fact("slots", "", ", ".join(f"{each.scope} {each.held} of {each.limit}" for each in standing.slots))
     yield _fact("events", "", _events(standing))
@@ -75,7 +89,5 @@ def _fact(name: str, level: str, words: str) -> Text:
     return Text.assemble((f"{name:<13}", "bold"), (level, _COLOURS.get(level, "")), printable(words))
 
 
-def _sign(role: RoleNow) -> Text:
-    if role.silent_seconds is None:
-        return Text("does not run", style="red")
-    return Text(f"{ago(role.silent_seconds)} ago", style="green" if role.is_well else "red")
+def _sign(silent_seconds: float, *, is_well: bool) -> Text:
+    return Text(f"{ago(silent_seconds)} ago", style="green" if is_well else "red")

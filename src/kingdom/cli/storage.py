@@ -2,9 +2,11 @@
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
 from kingdom.bootstrap import movable_of
@@ -12,15 +14,32 @@ from kingdom.bus.archive_file import new_archive, read_header, read_items
 from kingdom.bus.moving import AnyItem, Census, Manifest, Movable
 from kingdom.cli.command import Call, command, undeclared
 from kingdom.cli.output import Advance
+from kingdom.cli.shape import one
 from kingdom.clock import utc_now
 from kingdom.errors import Transient
+from kingdom.roles import KINDS
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="The store behind it: move everything to another one."
 )
 
 
-@command(app, "export")
+class Exported(msgspec.Struct, frozen=True, kw_only=True, rename={"source": "from"}):
+    """What a store of some kind had to give."""
+
+    file: str
+    source: str
+    exported: Census
+
+
+class Imported(Exported, frozen=True, kw_only=True, rename={"source": "from", "target": "to"}):
+    """What was in a file, and what a store of some kind has of it now."""
+
+    target: str
+    imported: Census
+
+
+@command(app, "export", answer=one(Exported))
 async def export(
     call: Call,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A new file; compressed if its name ends with .gz.")],
@@ -47,7 +66,7 @@ async def export(
                     advance()
         changed = await _has_changed(store, snapshot.manifest)
     if call.output.json:
-        call.output.document({"file": str(file), "from": store.store, "exported": census})
+        call.output.document(Exported(file=str(file), source=store.store, exported=census))
     else:
         call.output.table(("what", "exported"), census.numbers().items())
     call.output.say(f"Everything is in {file}. Import it elsewhere: kingdom storage import {file}")
@@ -55,7 +74,7 @@ async def export(
         call.output.note("The store changed meanwhile, which is not in the file: stop whatever uses it, export again.")
 
 
-@command(app, "import")
+@command(app, "import", answer=one(Imported))
 async def import_(
     call: Call,
     file: Annotated[
@@ -79,8 +98,8 @@ async def import_(
         with call.output.progress("Importing", exported.total) as advance:
             imported = await store.take_in(_passing(read_items(file), advance), header.manifest)
     if call.output.json:
-        names = {"file": str(file), "from": header.source, "to": store.store}
-        call.output.document({**names, "exported": exported, "imported": imported})
+        names = {"file": str(file), "source": header.source, "target": store.store}
+        call.output.document(Imported(**names, exported=exported, imported=imported))
     else:
         call.output.table(("what", "exported", "imported"), _side_by_side(exported, imported))
     call.output.say("Everything is in, and counted. Log cursors begin anew; everything else goes on where it was.")
@@ -88,7 +107,9 @@ async def import_(
 
 @asynccontextmanager
 async def _opened(call: Call, *, create: bool) -> AsyncIterator[Movable]:
-    async with call.bus(call.application() or undeclared(), create=create) as bus:
+    # Files lie where their kind says, and without another word the store is that of a court.
+    house = call.application() or replace(undeclared(), kinds=KINDS)
+    async with call.bus(house, create=create) as bus:
         yield movable_of(bus)
 
 

@@ -1,24 +1,27 @@
 """`kingdom template …`: what runs are made from, written as YAML files."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
-import msgspec
 import typer
 
 from kingdom.cli.command import Call, command
 from kingdom.cli.inputs import opened
+from kingdom.cli.schemas.described import print_schema
+from kingdom.cli.schemas.template import template_schema
+from kingdom.cli.shape import array, one
+from kingdom.cli.workflow_id import RunId, find_workflow
 from kingdom.errors import Misconfigured
 from kingdom.workflow import templates
 from kingdom.workflow.model.template import WorkflowTemplate
 from kingdom.workflow.reactions import engine
-from kingdom.workflow.template_file import read_template, template_schema, write_template
+from kingdom.workflow.template_file import read_template, write_template
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Templates: what runs are made from, as YAML files.")
 _Template = Annotated[str, typer.Argument(metavar="TEMPLATE", help="The id of a template.")]
 _File = Annotated[str, typer.Argument(metavar="FILE", help="A YAML file; - is standard input.")]
 
 
-@command(app, "create")
+@command(app, "create", answer=one(WorkflowTemplate))
 async def create(call: Call, file: _File) -> None:
     """Store a template; the repositories and MCP servers that it names must be known.
 
@@ -32,28 +35,29 @@ async def create(call: Call, file: _File) -> None:
     _tell(call, template, f"Template {template.id} is there. Run it: kingdom workflow create {template.id}")
 
 
-@command(app, "from-workflow")
+@command(app, "from-workflow", answer=one(WorkflowTemplate))
 async def from_workflow(
     call: Call,
-    workflow: Annotated[str, typer.Argument(metavar="WORKFLOW", help="The id of a run.")],
+    workflow_id: RunId,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the template.")],
     *,
     template_id: Annotated[str, typer.Option("--id", help="Its id; else made from the name.")] = "",
 ) -> None:
     """Store the definitions of a run, as they are by now, as a template.
 
-    Example: kingdom template from-workflow wf-01k9x3v7m2q4t6 "Fix a bug"
+    Example: kingdom template from-workflow last "Fix a bug"
 
     JSON: the template, as `create` answers it.
     """
     async with call.bus(engine(), create=False) as bus:
+        workflow = await find_workflow(bus, workflow_id)
         template = await templates.template_from_workflow(
-            bus, workflow, name, actor=call.settings.actor, template_id=template_id
+            bus, workflow.id, name, actor=call.settings.actor, template_id=template_id
         )
     _tell(call, template, f"Template {template.id} is there. Run it: kingdom workflow create {template.id}")
 
 
-@command(app, "update")
+@command(app, "update", answer=one(WorkflowTemplate))
 async def update(call: Call, template_id: _Template, file: _File) -> None:
     """Give a template the content of a file; runs made from it before stay as they are.
 
@@ -71,7 +75,7 @@ async def update(call: Call, template_id: _Template, file: _File) -> None:
     _tell(call, template, f"Template {template.id} is changed.")
 
 
-@command(app, "list")
+@command(app, "list", answer=array(WorkflowTemplate))
 async def list_(call: Call) -> None:
     """Show every template.
 
@@ -80,7 +84,7 @@ async def list_(call: Call) -> None:
     JSON: an array of templates, as `create` answers them.
     """
     async with call.bus(engine(), create=False) as bus:
-        found = await templates.list_templates(bus)
+        found = await templates.list_templates(bus, call.leave_out)
     if call.output.json:
         call.output.document(found)
     elif found:
@@ -90,7 +94,7 @@ async def list_(call: Call) -> None:
         call.output.say("There is no template. Add one: kingdom template create FILE")
 
 
-@command(app, "show")
+@command(app, "show", answer=one(WorkflowTemplate))
 async def show(
     call: Call,
     template_id: _Template,
@@ -115,7 +119,7 @@ async def show(
         call.output.say(write_template(template).rstrip())
 
 
-@command(app, "delete")
+@command(app, "delete", answer=one(WorkflowTemplate))
 async def delete(call: Call, template_id: _Template) -> None:
     """Let a template disappear; runs made from it stay.
 
@@ -128,7 +132,7 @@ async def delete(call: Call, template_id: _Template) -> None:
     _tell(call, template, f"Template {template_id} is gone.")
 
 
-@command(app, "validate")
+@command(app, "validate", answer=one(WorkflowTemplate))
 async def validate(call: Call, file: _File) -> None:
     """Check a file without a store: its form, not whether the repositories and MCP servers are known.
 
@@ -141,7 +145,7 @@ async def validate(call: Call, file: _File) -> None:
     _tell(call, template, f"{file} is a template with the id {template.id}, {works} work(s) and {tasks} task(s).")
 
 
-@command(app, "schema")
+@command(app, "schema", answer=one(dict[str, Any]))
 async def schema(call: Call) -> None:
     """Print the JSON schema of a template file, for editors that complete and check YAML.
 
@@ -149,10 +153,7 @@ async def schema(call: Call) -> None:
 
     JSON: the schema on one line.
     """
-    if call.output.json:
-        call.output.document(template_schema())
-    else:
-        typer.echo(msgspec.json.format(msgspec.json.encode(template_schema()), indent=2))
+    print_schema(call.output, template_schema())
 
 
 def _tell(call: Call, template: WorkflowTemplate, sentence: str) -> None:
@@ -162,8 +163,5 @@ def _tell(call: Call, template: WorkflowTemplate, sentence: str) -> None:
 
 
 def _text(file: str) -> str:
-    try:
-        with opened(file) as lines:
-            return lines.read()
-    except UnicodeDecodeError as error:
-        raise Misconfigured(f"{file} is not written in UTF-8: {error}") from error
+    with opened(file) as lines:
+        return lines.read()

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from rich.text import Text
 
-from kingdom.cli.output import printable
+from kingdom.sentence import printable
 from kingdom.soldiers.transcript import Entry, typed
 
 _LABEL_WIDTH = 10

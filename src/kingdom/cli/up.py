@@ -4,7 +4,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -12,29 +12,34 @@ from typing import Annotated
 
 import structlog
 import typer
+from prometheus_client import CollectorRegistry
 from rich.live import Live
 
 from kingdom import bootstrap
 from kingdom.bus.logs import configure_logs
+from kingdom.bus.maintenance import serving_metrics
+from kingdom.bus.metrics import BacklogMetrics
 from kingdom.bus.port import Bus
 from kingdom.chronicle.catalogue import chronicle
 from kingdom.chronicle.events import InternalEvent, SystemStarted, SystemStopped
 from kingdom.cli import exit_code
 from kingdom.cli.command import Call, command
-from kingdom.cli.court import ConfigFile
-from kingdom.cli.host import Level
-from kingdom.cli.running import refuse_old_store, run_until_stopped
-from kingdom.cli.status import lookout_of
+from kingdom.cli.running import LOOPBACK, Level, MetricsHost, MetricsPort, refuse_old_store, run_until_stopped
+from kingdom.cli.shape import LOG_LINES
+from kingdom.cli.status import look_now
 from kingdom.cli.up_lines import Line, Lines, to_standard_error
 from kingdom.cli.up_view import up_view
 from kingdom.clock import utc_now
-from kingdom.court.standing import Standing, look
+from kingdom.court.heartbeat import ROLES
+from kingdom.court.metrics import CourtMetrics
+from kingdom.court.standing import Standing
+from kingdom.court.streams import LONE_STREAMS
 from kingdom.court.text_logs import SYSTEM, TextLog, path_of, tee
 from kingdom.errors import KingdomError
-from kingdom.realm import EXAMPLE, FILE, Realm, find_realm_file, read_realm
+from kingdom.realm import EXAMPLE, Realm, read_realm
 from kingdom.roles import declared
-from kingdom.settings import environment_of_children
-from kingdom.supervisor.processes import ORDER, RoleProcesses, only_one
+from kingdom.settings import FILE, environment_of_children
+from kingdom.supervisor.processes import RoleProcesses, only_one
 from kingdom.supervisor.silence import Silence
 
 app = typer.Typer(add_completion=False)
@@ -43,19 +48,21 @@ _LOOK_SECONDS, _DRAW_SECONDS = 2.0, 0.5
 _log = structlog.get_logger("kingdom.cli")
 
 
-@command(app, "up", json_flags=("--json-logs", "--json"))
+@command(app, "up", answer=LOG_LINES, json_flags=("--json-logs", "--json"))
 async def up(
     call: Call,
     *,
-    config: ConfigFile = None,
     role: Annotated[list[str] | None, typer.Option("--role", help="Only this role; may be repeated.")] = None,
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = LOOPBACK,
     log_level: Level = "info",
 ) -> int | None:
     """Run every role of the court on this machine until SIGTERM or SIGINT.
 
-    A role that ends is started again, after a pause that grows from a second to a minute; one whose process runs and
-    gives no sign of life is ended first. The first signal lets all of them finish what they are at, the second ends
-    them at once. A terminal shows how everything stands; else every role's log lines are on standard error.
+    A role that ends is started again, after a pause that grows from a second to a minute, unless its settings are wrong
+    from the start; one whose process runs and gives no sign of life is ended first. The first signal lets all
+    of them finish what they are at, the second ends them at once. A terminal shows how everything stands; else every
+    role's log lines are on standard error.
 
     Example: kingdom up
 
@@ -63,15 +70,14 @@ async def up(
 
     JSON: log lines, one object each with the role that said it, on standard error.
     """
-    if strangers := ", ".join(sorted({*(role or ())} - {*ORDER})):
-        raise typer.BadParameter(f"there is no role {strangers}; there are: {', '.join(ORDER)}.")
-    file = config or find_realm_file()
+    if strangers := ", ".join(sorted({*(role or ())} - {*ROLES})):
+        raise typer.BadParameter(f"there is no role {strangers}; there are: {', '.join(ROLES)}.")
+    file = call.settings.file
     if file is None:
         return _offer(call)
-    realm, beside = read_realm(file)
-    call = call.in_realm(realm.database_url)
+    realm = read_realm(file)
     await refuse_old_store(call.settings)
-    directory = bootstrap.directory_of(call.settings.database_url) or beside / "realm"
+    directory = bootstrap.directory_of(call.settings.database_url) or call.settings.beside / "realm"
     is_screen = call.output.console.is_terminal and not call.output.json
     with only_one(directory):
         lines = Lines(_nobody if is_screen else to_standard_error(json=call.output.json))
@@ -79,9 +85,13 @@ async def up(
         configure_logs(json=True, level=logging.INFO, also=[tee(system_log, _ACTOR), lines.own])
         async with call.bus(declared(realm)) as bus:
             processes = RoleProcesses(
-                role or ORDER, partial(_command, file, log_level), environment_of_children(call.settings), lines.hear
+                role or ROLES, partial(_command, file, log_level), environment_of_children(call.settings), lines.hear
             )
-            return await _Court(call, realm, beside, bus, processes, lines).run(is_screen=is_screen)
+            court, registry = _Court(call, realm, bus, processes, lines), CollectorRegistry()
+            backlog = partial(BacklogMetrics(registry).refresh, bootstrap.operations_of(bus), LONE_STREAMS)
+            standing = partial(CourtMetrics(registry).refresh, court.look)
+            async with serving_metrics(registry, backlog, standing, host=metrics_host, port=metrics_port):
+                return await court.run(is_screen=is_screen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +100,6 @@ class _Court:
 
     call: Call
     realm: Realm
-    beside: Path
     bus: Bus
     processes: RoleProcesses
     lines: Lines
@@ -126,7 +135,6 @@ class _Court:
 
     async def _draw(self) -> None:
         """Show everything on a terminal, until cancelled."""
-        await self.processes.started.wait()
         children = self.processes.children.values()
         standing, missing = await self._standing()
         loop = asyncio.get_running_loop()
@@ -143,18 +151,23 @@ class _Court:
                 # What stays on the terminal is how it ended, not how it was.
                 live.update(up_view(children, None, "All roles have ended.", self.lines.last, utc_now()), refresh=True)
 
+    async def look(self) -> Standing:
+        """Return how the court stands, as soon as every role was started."""
+        await self.processes.started.wait()
+        running = frozenset(role for role, child in self.processes.children.items() if child.pid)
+        return await look_now(self.bus, self.call.settings, self.realm, running)
+
     async def _standing(self) -> tuple[Standing | None, str]:
         try:
-            lookout = await asyncio.to_thread(lookout_of, self.call.settings, self.realm, self.beside)
-            running = frozenset(role for role, child in self.processes.children.items() if child.pid)
-            return await look(self.bus, bootstrap.operations_of(self.bus), replace(lookout, running=running)), ""
+            return await self.look(), ""
         except (KingdomError, OSError) as error:
             return None, f"the store cannot be read: {error}"
 
 
 def _offer(call: Call) -> int:
-    call.output.note(f"There is no {FILE} here. `kingdom config example > {FILE}` writes this one to start from:")
-    typer.echo(EXAMPLE, nl=False)
+    call.output.note(f"There is no {FILE} here. `kingdom init` makes a realm; this is a {FILE} to start from:")
+    if not call.output.json:
+        typer.echo(EXAMPLE, nl=False)
     return exit_code.USAGE
 
 

@@ -12,6 +12,7 @@ import structlog
 
 from kingdom.clock import utc_now
 from kingdom.court.text_logs import line
+from kingdom.sentence import printable
 
 _CALM = frozenset({"debug", "info"})
 _OWN_FIELDS = frozenset({"event", "level", "at", "role"})
@@ -64,7 +65,7 @@ def to_standard_error(*, json: bool) -> Callable[[Line], None]:
     """Return what writes lines where logs belong."""
 
     def tell(said: Line) -> None:
-        sys.stderr.write(f"{said.json if json else said}\n")
+        sys.stderr.write(f"{said.json if json else printable(str(said))}\n")
         sys.stderr.flush()
 
     return tell

@@ -6,10 +6,11 @@ from datetime import datetime
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from kingdom.cli.output import ago, printable, table
+from kingdom.cli.output import ago, table
 from kingdom.cli.status_view import facts, troubles
 from kingdom.cli.up_lines import Line
 from kingdom.court.standing import Standing
+from kingdom.sentence import printable
 from kingdom.supervisor.processes import Child, State
 
 _COLOURS = {State.RUNNING: "green", State.WAITING: "yellow", State.ENDED: "dim"}

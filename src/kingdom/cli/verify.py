@@ -2,13 +2,15 @@
 
 import asyncio
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
+import msgspec
 import typer
 
 from kingdom.cli import exit_code
 from kingdom.cli.command import Call, command
-from kingdom.cli.output import Advance, shape
+from kingdom.cli.output import Advance
+from kingdom.cli.shape import one
 from kingdom.verify import Report
 from kingdom.verify import verify as torment
 
@@ -16,13 +18,35 @@ app = typer.Typer()
 _TICK_SECONDS = 0.25
 
 
-@command(app, "verify")
+class Fault(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One thing that was done to it, in seconds after the first action."""
+
+    at_seconds: float
+    kind: str
+    detail: str
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What a trial has shown; `events`, `actions` and `findings` are counts by name."""
+
+    ok: bool
+    seed: int
+    seconds: float
+    drained_seconds: float
+    events: dict[str, int]
+    actions: dict[str, int]
+    faults: list[Fault]
+    findings: dict[str, int]
+    details: list[str]
+
+
+@command(app, "verify", answer=one(Verdict))
 async def verify(
     call: Call,
     *,
     seconds: Annotated[float, typer.Option(min=1, help="How long to torment it; draining comes on top.")] = 10.0,
     seed: Annotated[int | None, typer.Option(help="Repeat the choices of an earlier run.")] = None,
-    history: Annotated[Path | None, typer.Option(help="Keep every recorded action in this directory.")] = None,
+    history: Annotated[Path | None, typer.Option(help="Keep every recorded action in this new directory.")] = None,
 ) -> int | None:
     """Run publishers and workers in a throwaway schema or directory, kill and stop them, and check what happened.
 
@@ -34,7 +58,10 @@ async def verify(
     events, actions and findings are counts by name, details the first findings in words.
     """
     if history is not None:
-        history.mkdir(parents=True, exist_ok=True)
+        try:
+            history.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise typer.BadParameter(f"{history} cannot be made: {error.strerror}.") from error
     with call.output.progress(
         f"Tormenting for {seconds:g} s, then draining", round(seconds / _TICK_SECONDS)
     ) as advance:
@@ -44,7 +71,7 @@ async def verify(
         finally:
             ticking.cancel()
     if call.output.json:
-        call.output.document(_document(report))
+        call.output.document(_verdict(report))
     else:
         _show(call, report)
     return None if report.ok else exit_code.FAILED
@@ -56,18 +83,18 @@ async def _tick(advance: Advance) -> None:
         advance()
 
 
-def _document(report: Report) -> dict[str, Any]:
-    return {
-        "ok": report.ok,
-        "seed": report.seed,
-        "seconds": report.seconds,
-        "drainedSeconds": report.drained_seconds,
-        "events": dict(report.statuses),
-        "actions": dict(report.actions),
-        "faults": [shape(fault) for fault in report.faults],
-        "findings": report.findings_by_kind,
-        "details": _details(report),
-    }
+def _verdict(report: Report) -> Verdict:
+    return Verdict(
+        ok=report.ok,
+        seed=report.seed,
+        seconds=report.seconds,
+        drained_seconds=report.drained_seconds,
+        events=dict(report.statuses),
+        actions=dict(report.actions),
+        faults=[Fault(at_seconds=each.at_seconds, kind=each.kind, detail=each.detail) for each in report.faults],
+        findings=report.findings_by_kind,
+        details=_details(report),
+    )
 
 
 def _show(call: Call, report: Report) -> None:

@@ -3,26 +3,28 @@
 import typer
 
 from kingdom.cli.command import Call, command
-from kingdom.cli.court import COURT, ConfigFile, EventId, Rules, in_court, terms_of
+from kingdom.cli.court import COURT, EventId, Rules, terms_of
+from kingdom.cli.shape import one
+from kingdom.cli.workflow_id import meant_id
 from kingdom.clock import utc_now
 from kingdom.court.king.why import AHEAD_MAX, Explanation, Wait, explain
+from kingdom.court.records import EVENTS
 
 app = typer.Typer(add_completion=False)
 
 
-@command(app, "why")
-async def why(call: Call, event_id: EventId, *, rules: Rules = "", config: ConfigFile = None) -> None:
+@command(app, "why", answer=one(Explanation))
+async def why(call: Call, event_id: EventId, *, rules: Rules = "") -> None:
     """Explain where an event is: who gets it and why, what it waits for, what became of it.
 
-    Example: kingdom why evt-github-12345678-20260207100000
+    Example: kingdom why last
 
     JSON: {event, standing, considered: [{rule, general, chosen, reason}], waits: [{general, rule, priority, since,
     line, held_by, ahead}], assignments: [{task_id, general, type, status, reason, workflow_id}]}.
     """
-    call = in_court(call, config)
-    terms = terms_of(call, config, rules)
+    terms = terms_of(call, rules)
     async with call.bus(COURT, create=False) as bus, bus.transaction() as transaction:
-        explanation = await explain(transaction, event_id, utc_now(), terms)
+        explanation = await explain(transaction, await meant_id(transaction, EVENTS, event_id), utc_now(), terms)
     if call.output.json:
         call.output.document(explanation)
         return

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Sequence
-from contextlib import ExitStack
+from functools import partial
 from typing import Annotated, Literal
 
 import structlog
@@ -14,13 +14,14 @@ from kingdom.bootstrap import operations_of
 from kingdom.bus.app import Application
 from kingdom.bus.logs import configure_logs
 from kingdom.bus.maintenance import maintain, serving_metrics
-from kingdom.bus.metrics import BacklogMetrics
+from kingdom.bus.metrics import BacklogMetrics, WorkerMetrics
 from kingdom.bus.worker import Worker
 from kingdom.cli import exit_code
 from kingdom.cli.application import load_application
 from kingdom.cli.command import Call, command
 from kingdom.cli.inputs import duration
-from kingdom.cli.running import hear_signals, refuse_old_store
+from kingdom.cli.running import LOOPBACK, MetricsHost, MetricsPort, hear_signals, refuse_old_store
+from kingdom.cli.shape import LOG_LINES
 from kingdom.errors import Misconfigured
 
 app = typer.Typer()
@@ -29,7 +30,7 @@ _SPARE_CONNECTIONS = 4
 _log = structlog.get_logger("kingdom.bus")
 
 
-@command(app, "work", json_flags=("--json-logs", "--json"))
+@command(app, "work", answer=LOG_LINES, json_flags=("--json-logs", "--json"))
 async def work(
     call: Call,
     name: Annotated[str | None, typer.Argument(metavar="MODULE:OBJECT", help="The Application to run.")] = None,
@@ -38,10 +39,8 @@ async def work(
     concurrency: Annotated[int, typer.Option(min=1, help="Units of work at a time.")] = 16,
     batch: Annotated[int, typer.Option(min=1, help="Events in one claim, at most.")] = 100,
     grace: Annotated[str, typer.Option(help="How long running handlers may take to end.")] = "30s",
-    metrics_port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Serve Prometheus metrics; 0 takes a free port.")
-    ] = None,
-    metrics_host: Annotated[str, typer.Option(help="The address to serve them on.")] = "127.0.0.1",
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = LOOPBACK,
     log_level: Annotated[Literal["debug", "info", "warning", "error"], typer.Option(help="What to log.")] = "info",
 ) -> int | None:
     """Handle the events of an application until SIGTERM or SIGINT.
@@ -73,15 +72,11 @@ async def work(
             concurrency=concurrency,
             batch=batch,
             grace=duration(grace),
-            registry=registry,
+            metrics=WorkerMetrics(registry),
         )
-        with ExitStack() as stack:
-            if metrics_port is not None:
-                address = stack.enter_context(serving_metrics(registry, host=metrics_host, port=metrics_port))
-                _log.info("metrics served", address=address)
-            upkeep = asyncio.create_task(
-                maintain(operations_of(bus), BacklogMetrics(registry), streams, retention=application.retention)
-            )
+        refresh = partial(BacklogMetrics(registry).refresh, operations_of(bus), streams)
+        async with serving_metrics(registry, refresh, host=metrics_host, port=metrics_port):
+            upkeep = asyncio.create_task(maintain(operations_of(bus), application.retention))
             try:
                 return await _run(worker, streams)
             finally:

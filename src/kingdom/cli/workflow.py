@@ -10,9 +10,10 @@ from kingdom.bootstrap import operations_of
 from kingdom.bus.port import Bus
 from kingdom.cli import workflow_definition, workflow_left, workflow_look
 from kingdom.cli.command import Call, command
-from kingdom.cli.petitions import tell_left_behind
+from kingdom.cli.petition import tell_left_behind
+from kingdom.cli.shape import one
 from kingdom.cli.workflow_follow import follow
-from kingdom.cli.workflow_id import RunId, find_checkpoint, find_workflow
+from kingdom.cli.workflow_id import CAREFUL, RunId, find_checkpoint, find_workflow
 from kingdom.cli.workflow_view import next_commands, standing
 from kingdom.court.petitions.decision import PETITIONS
 from kingdom.errors import KingdomError, Misconfigured
@@ -30,7 +31,7 @@ app = typer.Typer(
 _Wait = Annotated[bool, typer.Option("--wait", help="Follow it until it rests or ends; the exit code tells how.")]
 
 
-@command(app, "create")
+@command(app, "create", answer=one(Workflow))
 async def create(
     call: Call,
     template: Annotated[str, typer.Argument(metavar="TEMPLATE", help="The id of a template.")],
@@ -65,7 +66,7 @@ async def create(
 app.add_typer(workflow_look.app)
 
 
-@command(app, "prepare")
+@command(app, "prepare", answer=one(Workflow))
 async def prepare(call: Call, workflow_id: RunId, *, wait: _Wait = False) -> int | None:
     """Have the checkouts of a run made, and let it rest at READY.
 
@@ -76,7 +77,7 @@ async def prepare(call: Call, workflow_id: RunId, *, wait: _Wait = False) -> int
     return await _take(call, workflow_id, lifecycle.prepare, wait=wait)
 
 
-@command(app, "start")
+@command(app, "start", answer=one(Workflow))
 async def start(call: Call, workflow_id: RunId, *, wait: _Wait = False) -> int | None:
     """Let a run run; what is not prepared yet is prepared first.
 
@@ -89,7 +90,7 @@ async def start(call: Call, workflow_id: RunId, *, wait: _Wait = False) -> int |
     return await _take(call, workflow_id, lifecycle.start, wait=wait)
 
 
-@command(app, "pause")
+@command(app, "pause", answer=one(Workflow))
 async def pause(call: Call, workflow_id: RunId, *, wait: _Wait = False) -> int | None:
     """Let a run rest as soon as its host confirms that nothing runs; its session can go on later.
 
@@ -100,7 +101,7 @@ async def pause(call: Call, workflow_id: RunId, *, wait: _Wait = False) -> int |
     return await _take(call, workflow_id, lifecycle.pause, wait=wait, wanted=WorkflowStatus.PAUSED)
 
 
-@command(app, "resume")
+@command(app, "resume", answer=one(Workflow))
 async def resume(
     call: Call,
     workflow_id: RunId,
@@ -144,7 +145,7 @@ async def resume(
     return await _act(call, act, wait=wait)
 
 
-@command(app, "cancel")
+@command(app, "cancel", answer=one(Workflow))
 async def cancel(call: Call, workflow_id: RunId, *, wait: _Wait = False) -> int | None:
     """Give a run up: what runs is interrupted, its commits stay on their branches.
 
@@ -152,14 +153,14 @@ async def cancel(call: Call, workflow_id: RunId, *, wait: _Wait = False) -> int 
 
     JSON: the workflow, as `create` answers it.
     """
-    return await _take(call, workflow_id, lifecycle.cancel, wait=wait, wanted=WorkflowStatus.CANCELLED)
+    return await _take(call, workflow_id, lifecycle.cancel, CAREFUL, wait=wait, wanted=WorkflowStatus.CANCELLED)
 
 
 for _part in (workflow_definition, workflow_left):
     app.add_typer(_part.app)
 
 
-@command(app, "wait")
+@command(app, "wait", answer=one(Workflow))
 async def wait(call: Call, workflow_id: RunId) -> int | None:
     """Follow a run until it rests or ends; the exit code tells how, as with --wait.
 
@@ -174,7 +175,7 @@ async def wait(call: Call, workflow_id: RunId) -> int | None:
     return await _act(call, look, wait=True)
 
 
-@command(app, "release")
+@command(app, "release", answer=one(Workflow))
 async def release(call: Call, workflow_id: RunId) -> int | None:
     """Have the checkouts of an ended run removed now, not after a day; branches and checkpoints stay.
 
@@ -185,27 +186,31 @@ async def release(call: Call, workflow_id: RunId) -> int | None:
     return await _take(call, workflow_id, lifecycle.release)
 
 
-@command(app, "delete")
+@command(app, "delete", answer=one(Workflow))
 async def delete(call: Call, workflow_id: RunId) -> int | None:
     """Let a run disappear that rests for good, with its checkouts; branches and checkpoints stay.
+
+    It cannot go on any more. `list --all`, and `show` with its whole id, still tell of it; what was not committed is
+    kept in the repository under refs/kingdom/rescue.
 
     Example: kingdom workflow delete 01k9x3v7m2q4t6
 
     JSON: the workflow, as `create` answers it.
     """
-    return await _take(call, workflow_id, lifecycle.delete)
+    return await _take(call, workflow_id, lifecycle.delete, CAREFUL)
 
 
 async def _take(
     call: Call,
     workflow_id: str,
     operation: Callable[..., Awaitable[Workflow]],
+    at_least: int = 0,
     *,
     wait: bool = False,
     wanted: WorkflowStatus = WorkflowStatus.COMPLETED,
 ) -> int | None:
     async def act(bus: Bus) -> Workflow:
-        workflow = await find_workflow(bus, workflow_id)
+        workflow = await find_workflow(bus, workflow_id, at_least=at_least)
         return await operation(bus, workflow.id, actor=call.settings.actor)
 
     return await _act(call, act, wait=wait, wanted=wanted)

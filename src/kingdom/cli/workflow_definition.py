@@ -8,8 +8,9 @@ import typer
 from kingdom.bus.port import Bus
 from kingdom.cli.command import Call, command
 from kingdom.cli.inputs import opened
+from kingdom.cli.shape import one
 from kingdom.cli.workflow_id import RunId, find_workflow
-from kingdom.cli.workflow_view import standing
+from kingdom.cli.workflow_view import next_commands
 from kingdom.errors import Misconfigured
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model.modify import Modification, WorkChange
@@ -28,6 +29,7 @@ from kingdom.workflow.template_file import (
 from kingdom.yaml_file import read_yaml, write_yaml
 
 app = typer.Typer()
+_GO_ON = ("start", "resume")
 _Id = Annotated[str, msgspec.Meta(pattern=ID_PATTERN)]
 
 
@@ -45,7 +47,7 @@ class DefinitionFile(Entry, frozen=True, kw_only=True):
     works: tuple[WorkOfRunEntry, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
-@command(app, "definition")
+@command(app, "definition", answer=one(DefinitionFile))
 async def definition(call: Call, workflow_id: RunId) -> None:
     """Print what a run is made of, to be edited and given to `modify`.
 
@@ -61,7 +63,7 @@ async def definition(call: Call, workflow_id: RunId) -> None:
         typer.echo(write_definition(workflow), nl=False)
 
 
-@command(app, "modify")
+@command(app, "modify", answer=one(Workflow))
 async def modify(
     call: Call,
     workflow_id: RunId,
@@ -84,7 +86,8 @@ async def modify(
         workflow = await lifecycle.modify(bus, workflow.id, change, actor=call.settings.actor)
     if call.output.json:
         call.output.document(workflow)
-    call.output.say(f"It is changed: {standing(workflow)}")
+    go_on = [f"Go on: kingdom workflow {each} {workflow.id}" for each in next_commands(workflow) if each in _GO_ON]
+    call.output.say(" ".join(["It is changed.", *go_on]))
 
 
 def write_definition(workflow: Workflow) -> str:

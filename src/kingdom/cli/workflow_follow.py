@@ -61,7 +61,7 @@ async def new_entries(operations: Operations, workflow_id: str, since: Cursor) -
     return entries, since
 
 
-def rests(workflow: Workflow) -> bool:
+def _rests(workflow: Workflow) -> bool:
     """Tell whether a run does nothing before somebody asks for it."""
     about_to_start = workflow.status is WorkflowStatus.READY and workflow.starts_when_ready
     return workflow.status in _CODES and not workflow.wanted and not about_to_start
@@ -86,7 +86,7 @@ async def _looks(call: Call, bus: Bus, workflow_id: str) -> AsyncIterator[Workfl
     while True:
         workflow = await show(bus, workflow_id)
         yield workflow
-        if rests(workflow):
+        if _rests(workflow):
             return
         looks += 1
         if not warned and looks % _LOOKS_FOR_LONELINESS == 0 and (words := await _lonely(operations, workflow)):

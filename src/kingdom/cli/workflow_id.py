@@ -1,49 +1,153 @@
 """How people name a run and its parts: a beginning or an end of the id is enough, as long as it is the only one."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
+import msgspec
 import typer
 
-from kingdom.bus.port import Bus
-from kingdom.bus.record import Query
-from kingdom.errors import NotFound
+from kingdom.bus.port import Bus, Transaction
+from kingdom.bus.record import Query, Record, RecordKind, read_document
+from kingdom.clock import utc_now
+from kingdom.court.documents import Assignment
+from kingdom.court.general.staff import run_of, run_of_root
+from kingdom.court.records import ASSIGNMENTS, EVENTS
+from kingdom.errors import Ambiguous, NotFound
+from kingdom.ids import first_id
 from kingdom.workflow.model.checkpoint import Checkpoint
+from kingdom.workflow.model.machine import WorkflowStatus
 from kingdom.workflow.model.work import Task, Work
 from kingdom.workflow.model.workflow import Workflow
 from kingdom.workflow.records import DELETED, WORKFLOWS, each
 
 RunId = Annotated[
-    str, typer.Argument(metavar="WORKFLOW", help="Its id, or where that begins or ends; `last` is the newest.")
+    str,
+    typer.Argument(
+        metavar="WORKFLOW",
+        help="Its id or that of its assignment, or where the id begins or ends; `last` is the newest.",
+    ),
 ]
 LAST = "last"
+# So much of an id is wanted at least where a slip could not be undone.
+CAREFUL = 4
 _PREFIX = "wf-"
+BEGINNINGS = {EVENTS.name: "evt-", ASSIGNMENTS.name: "task-"}
 _SHOWN = 10
+_COURT, _COURT_END = run_of_root("task-"), run_of_root("task.")
+# Of what is at rest only ids of this time are read, if the newest run is of its second half: an older id cannot hide a
+# newer run, since no assignment waits that long for its run.
+_LATELY = timedelta(days=28)
+_Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
-async def find_workflow(bus: Bus, text: str) -> Workflow:
-    """Return the run that somebody means; a deleted one only by its whole id."""
+async def find_workflow(bus: Bus, text: str, *, at_least: int = 0) -> Workflow:
+    """Return the run that somebody means, by so many characters of its id; a deleted one only by its whole id."""
     async with bus.transaction() as transaction:
-        record = await transaction.get(WORKFLOWS.name, text)
+        record = await transaction.get(WORKFLOWS.name, text) or await _run_for(transaction, text)
+        if record is None and text == LAST:
+            record = await _newest(transaction)
         if record is None:
-            records = {found.id: found async for found in each(transaction, Query(kind=WORKFLOWS.name))}
-            there = {key: found.state for key, found in records.items() if found.state != DELETED}
-            record = records[choose_id(text, there)]
+            if len(text.removeprefix(_PREFIX)) < at_least:
+                raise NotFound(
+                    f"{text!r} is too little to tell a run by: write at least {at_least} characters of the id"
+                )
+            records = {found.id: found async for found in _there(transaction)}
+            record = records[choose_id(text, {key: found.state for key, found in records.items()})]
     return Workflow.read(record.doc)
 
 
-def choose_id(text: str, there: Mapping[str, str]) -> str:
-    """Return the only id of these runs, given with their states, that a text can mean."""
-    if text == LAST and there:
-        return max(there)
-    found = [each for each in there if text and (each.startswith((text, _PREFIX + text)) or each.endswith(text))]
+async def meant_id(transaction: Transaction, kind: RecordKind, text: str) -> str:
+    """Return the id of an event or an assignment that somebody means, by where it begins; the newest one is `last`.
+
+    One that nothing begins with is returned as it is. Where ids end no index tells, and there are many of them.
+    """
+    if await transaction.get(kind.name, text):
+        return text
+    if text == LAST:
+        newest = await _latest(each(transaction, Query(kind=kind.name)))
+        return newest.id if newest else text
+    prefix = BEGINNINGS[kind.name]
+    there: dict[str, str] = {}
+    for begun in (text, prefix + text):
+        page = await transaction.find(Query(kind=kind.name, after=begun, limit=_SHOWN + 1))
+        there |= {record.id: record.state for record in page if record.id.startswith(begun)}
+    return choose_id(text, there, prefix=prefix) if there else text
+
+
+async def _newest(transaction: Transaction) -> Record | None:
+    """Return the run that was made last; ids do not tell, as those of the court have no time in them."""
+    now = utc_now()
+    lately = await _latest(_there_lately(transaction, now - _LATELY))
+    if lately and age_key(lately)[0] > now - _LATELY / 2:
+        return lately
+    return await _latest(_there(transaction))
+
+
+async def _there(transaction: Transaction) -> AsyncIterator[Record]:
+    async for record in each(transaction, Query(kind=WORKFLOWS.name)):
+        if record.state != DELETED:
+            yield record
+
+
+async def _there_lately(transaction: Transaction, since: datetime) -> AsyncIterator[Record]:
+    """Yield every run that goes on, and those at rest whose ids are not older."""
+    begins = ((first_id("wf", since), _COURT), (run_of_root(f"task-{since:%Y%m%d}"), _COURT_END))
+    for state in WORKFLOWS.directories:
+        rests = state in WORKFLOWS.final or state == WorkflowStatus.FAILED
+        for after, end in begins if rests and state != DELETED else ():
+            async for record in each(transaction, Query(kind=WORKFLOWS.name, state=state, after=after)):
+                if record.id >= end:
+                    break
+                yield record
+        if not rests:
+            async for record in each(transaction, Query(kind=WORKFLOWS.name, state=state)):
+                yield record
+
+
+async def _latest(records: AsyncIterator[Record]) -> Record | None:
+    newest = None
+    async for record in records:
+        if newest is None or age_key(record) > age_key(newest):
+            newest = record
+    return newest
+
+
+def age_key(record: Record) -> tuple[datetime, str]:
+    """Return what puts runs, events or assignments in the order in which they were made."""
+    made = record.doc.get("createdAt") or record.doc.get("created_at")
+    try:
+        return msgspec.convert(made, _Moment), record.id
+    except msgspec.ValidationError:
+        # What cannot be read hides nothing that can.
+        return datetime.min.replace(tzinfo=UTC), record.id
+
+
+async def _run_for(transaction: Transaction, task_id: str) -> Record | None:
+    """Return the run that does an assignment; a resumed one goes on with that of its root."""
+    given = await transaction.get(ASSIGNMENTS.name, task_id)
+    if given is None:
+        return None
+    assignment = read_document(given.doc, Assignment)
+    run = await transaction.get(WORKFLOWS.name, run_of(assignment))
+    if run is None:
+        raise NotFound(f"assignment {task_id} is {assignment.status} and has no run: `kingdom explain {task_id}`")
+    return run
+
+
+def choose_id(text: str, there: Mapping[str, str], *, prefix: str = _PREFIX, unknown: str = "") -> str:
+    """Return the only id of these, given with their states, that a text can mean; `unknown` is said if there is none.
+
+    Where nothing else is said they are runs.
+    """
+    found = [each for each in there if text and (each.startswith((text, prefix + text)) or each.endswith(text))]
     if not found:
-        raise NotFound(f"there is no workflow {text!r}: `kingdom workflow list` shows those there are")
+        raise NotFound(unknown or f"there is no workflow {text!r}: `kingdom workflow list` shows those there are")
     if len(found) > 1:
         newest = sorted(found, reverse=True)
         named = ", ".join(f"{each} ({there[each]})" for each in newest[:_SHOWN])
-        more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-        raise NotFound(f"{text!r} can mean {named}{more}: write more of the id")
+        more = " and more" if len(found) > _SHOWN else ""
+        raise Ambiguous(f"{text!r} can mean {named}{more}: write more of the id")
     return found[0]
 
 

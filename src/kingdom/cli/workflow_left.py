@@ -1,16 +1,19 @@
 """`kingdom workflow report` and `diff`: what a run left."""
 
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated
 
+import msgspec
 import typer
 from rich.syntax import Syntax
 
 from kingdom.bus.port import Bus, Transaction
 from kingdom.cli.command import Call, command
 from kingdom.cli.host_record import folders_here
-from kingdom.cli.output import printable
+from kingdom.cli.shape import array
 from kingdom.cli.workflow_id import RunId, find_checkpoint, find_task, find_workflow, short
 from kingdom.errors import NotFound
+from kingdom.sentence import printable
 from kingdom.soldiers.briefing import document_of, tree_here
 from kingdom.soldiers.folders import Folders
 from kingdom.soldiers.trees import Trees
@@ -23,11 +26,32 @@ from kingdom.workflow.reactions import engine
 from kingdom.workflow.records import DOCUMENTS, load
 
 app = typer.Typer()
-_BASE = "base"
+BASE = "base"
 _TAB = 4
 
 
-@command(app, "report")
+class LeftReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The report of a Task; `versions` are the files of rounds that were rolled back."""
+
+    task_id: str
+    work_id: str
+    work_name: str
+    file_path: str
+    text: str
+    versions: Sequence[str]
+
+
+class TreeDifference(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What changed in a checkout since a commit, in the form of git."""
+
+    work_tree_id: str
+    git_id: str
+    branch: str
+    since: str
+    diff: str
+
+
+@command(app, "report", answer=array(LeftReport))
 async def report(
     call: Call,
     workflow_id: RunId,
@@ -58,16 +82,16 @@ async def report(
         call.output.say(f"{whose} has no report: {_why_none(workflow, chosen)}")
     for each in reports:
         if chosen is None:
-            call.output.say(f"── {short(workflow, each['taskId'])} of {each['workName']} ──")
-        _print(call, each["text"].rstrip() + "\n\n")
+            call.output.say(f"── {short(workflow, each.task_id)} of {each.work_name} ──")
+        _print(call, each.text.rstrip() + "\n\n")
 
 
-@command(app, "diff")
+@command(app, "diff", answer=array(TreeDifference))
 async def diff(
     call: Call,
     workflow_id: RunId,
     *,
-    since: Annotated[str, typer.Option(metavar="base|CHECKPOINT", help="What to compare with.")] = _BASE,
+    since: Annotated[str, typer.Option(metavar="base|CHECKPOINT", help="What to compare with.")] = BASE,
 ) -> None:
     """Print what a run changed in its checkouts, with all that is not committed yet; its host must be this machine.
 
@@ -76,14 +100,7 @@ async def diff(
     JSON: an array of {workTreeId, gitId, branch, since, diff}.
     """
     async with call.bus(engine(), create=False) as bus:
-        workflow = await find_workflow(bus, workflow_id)
-        there = [tree for tree in workflow.work_trees if tree.status is WorkTreeStatus.READY]
-        if not there:
-            branches = ", ".join(f"{tree.branch} of {tree.ref.git_id}" for tree in workflow.work_trees) or "none"
-            raise NotFound(f"workflow {workflow.id} has no checkout now; its branches: {branches}")
-        folders = await folders_here(bus, workflow, "checkout")
-        trees = Trees(folders.repositories, home=folders.directory)
-        found = [await _diff(bus, workflow, tree, trees, folders, since) for tree in there]
+        found = await differences(bus, await find_workflow(bus, workflow_id), since)
     if call.output.json:
         call.output.document(found)
         return
@@ -91,19 +108,35 @@ async def diff(
         _show_diff(call, each, several=len(found) > 1)
 
 
-async def _report(transaction: Transaction, work: Work, task: Task) -> dict[str, Any]:
+async def differences(bus: Bus, workflow: Workflow, since: str = BASE) -> list[TreeDifference]:
+    """Return what a run changed in each of its checkouts since a checkpoint or its base."""
+    there = [tree for tree in workflow.work_trees if tree.status is WorkTreeStatus.READY]
+    if not there:
+        branches = ", ".join(f"{tree.branch} of {tree.ref.git_id}" for tree in workflow.work_trees) or "none"
+        raise NotFound(f"workflow {workflow.id} has no checkout now; its branches: {branches}")
+    folders = await folders_here(bus, workflow, "checkout")
+    trees = Trees(folders.repositories, home=folders.directory)
+    return [await _diff(bus, workflow, tree, trees, folders, since) for tree in there]
+
+
+def written_view(text: str, lexer: str) -> Syntax:
+    """Return what an agent wrote, coloured and harmless to a terminal."""
+    return Syntax(printable(text.expandtabs(_TAB)), lexer, background_color="default", word_wrap=True)
+
+
+async def _report(transaction: Transaction, work: Work, task: Task) -> LeftReport:
     path = task.report.file_path
     record = await transaction.get(DOCUMENTS.name, document_of(path))
     if record is None:
         raise NotFound(f"the text of {path} has left the store: documents are kept for a year")
-    return {
-        "taskId": task.id,
-        "workId": work.id,
-        "workName": work.definition.name,
-        "filePath": path,
-        "text": record.doc["text"],
-        "versions": task.report.versions,
-    }
+    return LeftReport(
+        task_id=task.id,
+        work_id=work.id,
+        work_name=work.definition.name,
+        file_path=path,
+        text=record.doc["text"],
+        versions=task.report.versions,
+    )
 
 
 def _why_none(workflow: Workflow, task: Task | None) -> str:
@@ -115,28 +148,28 @@ def _why_none(workflow: Workflow, task: Task | None) -> str:
 
 async def _diff(
     bus: Bus, workflow: Workflow, tree: WorkTree, trees: Trees, folders: Folders, since: str
-) -> dict[str, Any]:
+) -> TreeDifference:
     async with bus.transaction() as transaction:
         _, git = await load(transaction, Git, tree.ref.git_id)
     checkout = tree_here(workflow, tree, git, folders)
-    point = None if since == _BASE else find_checkpoint(workflow, since)
+    point = None if since == BASE else find_checkpoint(workflow, since)
     # A repository that came later was at its base at this checkpoint.
     commit = (point and point.commits.get(tree.id)) or await trees.base_of(checkout)
     text = await trees.diff(checkout, commit)
-    return {"workTreeId": tree.id, "gitId": git.id, "branch": tree.branch, "since": commit, "diff": text}
+    return TreeDifference(work_tree_id=tree.id, git_id=git.id, branch=tree.branch, since=commit, diff=text)
 
 
-def _show_diff(call: Call, found: dict[str, Any], *, several: bool) -> None:
-    if several or not found["diff"]:
-        what = "" if found["diff"] else ": no difference"
-        call.output.note(f"{found['gitId']}, {found['branch']} since {found['since'][:12]}{what}")
-    _print(call, found["diff"], lexer="diff")
+def _show_diff(call: Call, found: TreeDifference, *, several: bool) -> None:
+    if several or not found.diff:
+        what = "" if found.diff else ": no difference"
+        call.output.note(f"{found.git_id}, {found.branch} since {found.since[:12]}{what}")
+    _print(call, found.diff, lexer="diff")
 
 
 def _print(call: Call, text: str, lexer: str = "markdown") -> None:
     """Print what an agent wrote: coloured and harmless to a terminal; a file or a program gets it as it is."""
     console = call.output.console
     if console.is_terminal:
-        console.print(Syntax(printable(text.expandtabs(_TAB)), lexer, background_color="default", word_wrap=True))
+        console.print(written_view(text, lexer))
     else:
         typer.echo(text, nl=False)

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Annotated
 
+import msgspec
 import typer
 
 from kingdom.bootstrap import operations_of
@@ -12,23 +13,40 @@ from kingdom.bus.record import Query
 from kingdom.cli.command import Call, command
 from kingdom.cli.host_record import host_of
 from kingdom.cli.output import shape
+from kingdom.cli.shape import array, camel, lines, one
 from kingdom.cli.workflow_follow import new_entries
-from kingdom.cli.workflow_id import RunId, find_work, find_workflow
-from kingdom.cli.workflow_session import show_session
+from kingdom.cli.workflow_id import RunId, age_key, find_checkpoint, find_work, find_workflow
 from kingdom.cli.workflow_view import checkpoints_view, list_view, log_line, next_commands, tree_view
 from kingdom.clock import utc_now
 from kingdom.workflow import lifecycle
+from kingdom.workflow.model.checkpoint import Checkpoint
+from kingdom.workflow.model.host import Host
 from kingdom.workflow.model.machine import WorkflowStatus
 from kingdom.workflow.model.work import Work
 from kingdom.workflow.model.workflow import Workflow
 from kingdom.workflow.reactions import engine
-from kingdom.workflow.records import WORKFLOWS, each
+from kingdom.workflow.records import DELETED, WORKFLOWS, each
 
 app = typer.Typer()
 _POLL_SECONDS = 0.5
 
 
-@command(app, "list")
+class ShownWorkflow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A run, the host it belongs to if that is known, and what can be asked of it."""
+
+    workflow: Workflow
+    host: Host | None
+    allowed: list[str]
+    valid_checkpoints: list[str]
+
+
+class ShownCheckpoint(Checkpoint, frozen=True, kw_only=True):
+    """A commit per WorkTree after one Work, and whether one can still return there."""
+
+    valid: bool
+
+
+@command(app, "list", answer=array(Workflow))
 async def list_(
     call: Call,
     *,
@@ -42,26 +60,29 @@ async def list_(
 
     JSON: an array of workflows, as `create` answers them.
     """
+    wanted = set(status or WorkflowStatus)
     async with call.bus(engine(), create=False) as bus, bus.transaction() as transaction:
-        found = [Workflow.read(record.doc) async for record in each(transaction, Query(kind=WORKFLOWS.name))]
-    wanted = [
-        workflow
-        for workflow in reversed(found)
-        if (every or not workflow.deleted_at) and (not status or workflow.status in status)
-    ]
+        found = [
+            record
+            for state in (*wanted, *((DELETED,) if every else ()))
+            async for record in each(transaction, Query(kind=WORKFLOWS.name, state=state))
+            if state != DELETED or record.doc.get("status") in wanted
+        ]
+        is_empty = not found and not await transaction.find(Query(kind=WORKFLOWS.name, limit=1))
+    shown = call.readable(sorted(found, key=age_key, reverse=True)[:limit], Workflow)
     if call.output.json:
-        call.output.document(wanted[:limit])
-    elif wanted:
-        call.output.console.print(list_view(wanted[:limit]))
-        if len(wanted) > limit:
-            call.output.note(f"{len(wanted) - limit} older one(s) are not shown: say --limit {len(wanted)}")
-    elif found:
+        call.output.document(shown)
+    elif shown:
+        call.output.console.print(list_view(shown))
+        if len(found) > limit:
+            call.output.note(f"{len(found) - limit} older one(s) are not shown: say --limit {len(found)}")
+    elif not is_empty:
         call.output.say("There is no such run; --all shows deleted ones too.")
     else:
         call.output.say("There is no run yet. Make one: kingdom workflow create TEMPLATE")
 
 
-@command(app, "show")
+@command(app, "show", answer=one(ShownWorkflow))
 async def show(call: Call, workflow_id: RunId) -> None:
     """Show a run: where it stands and why, its works and tasks, checkouts, checkpoints, and what can be asked of it.
 
@@ -75,13 +96,19 @@ async def show(call: Call, workflow_id: RunId) -> None:
     if call.output.json:
         valid = [point.id for point in workflow.valid_checkpoints()]
         allowed = next_commands(workflow)
-        call.output.document({"workflow": workflow, "host": host, "allowed": allowed, "validCheckpoints": valid})
+        call.output.document(ShownWorkflow(workflow=workflow, host=host, allowed=allowed, valid_checkpoints=valid))
     else:
         call.output.console.print(tree_view(workflow, host, utc_now()))
 
 
-@command(app, "checkpoints")
-async def checkpoints(call: Call, workflow_id: RunId) -> None:
+@command(app, "checkpoints", answer=array(ShownCheckpoint))
+async def checkpoints(
+    call: Call,
+    workflow_id: RunId,
+    checkpoint: Annotated[
+        str | None, typer.Argument(metavar="CHECKPOINT", help="Only this one: its id, or such as w1-c1.")
+    ] = None,
+) -> None:
     """Show the points of a run that one could return to, and which are still valid.
 
     Example: kingdom workflow checkpoints last
@@ -91,42 +118,35 @@ async def checkpoints(call: Call, workflow_id: RunId) -> None:
     async with call.bus(engine(), create=False) as bus:
         workflow = await find_workflow(bus, workflow_id)
     valid = {point.id for point in workflow.valid_checkpoints()}
+    points = [find_checkpoint(workflow, checkpoint)] if checkpoint else workflow.checkpoints
     if call.output.json:
-        points = workflow.document()["checkpoints"]
-        call.output.document([{**point, "valid": point["id"] in valid} for point in points])
-    elif workflow.checkpoints:
-        call.output.console.print(checkpoints_view(workflow))
+        call.output.document(
+            [ShownCheckpoint(**msgspec.structs.asdict(each), valid=each.id in valid) for each in points]
+        )
+    elif points:
+        call.output.console.print(checkpoints_view(workflow, points))
     else:
         call.output.say(f"{workflow.id} has no checkpoint yet: each work that is completed leaves one.")
 
 
-@command(app, "logs")
+@command(app, "logs", answer=lines(camel(LogEntry)))
 async def logs(
     call: Call,
     workflow_id: RunId,
     *,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more, until the run has ended.")] = False,
     work: Annotated[str, typer.Option(help="Only this work: its id, its short id such as w2, or its name.")] = "",
-    session: Annotated[bool, typer.Option("--session", help="The transcript of the agent instead.")] = False,
 ) -> None:
-    """Show what happened to a run, from the log of the store.
-
-    With --session: what its agent was asked and did, if its host is this machine; of the current work, or of --work.
+    """Show what happened to a run, from the log of the store; `kingdom logs` shows what its agents said and did.
 
     Example: kingdom workflow logs last -f
 
-    Example: kingdom workflow logs last --session --work w2
-
-    JSON: an object {at, type, actor, traceId, aggregateType, aggregateId, data} per line; with --session an entry of
-    the transcript per line, as the agent wrote it.
+    JSON: an object {at, type, actor, traceId, aggregateType, aggregateId, data} per line.
     """
     async with call.bus(engine(), create=False) as bus:
         workflow = await find_workflow(bus, workflow_id)
         chosen = find_work(workflow, work) if work else None
-        if session:
-            await show_session(call, bus, workflow, chosen, follow=follow)
-        else:
-            await _show_history(call, bus, workflow, chosen, follow=follow)
+        await _show_history(call, bus, workflow, chosen, follow=follow)
 
 
 async def _show_history(call: Call, bus: Bus, workflow: Workflow, work: Work | None, *, follow: bool) -> None:

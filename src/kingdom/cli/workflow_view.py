@@ -1,8 +1,7 @@
 """How runs look to a person; every word of it is from the store."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import Any
 
 import msgspec
 from rich.table import Table
@@ -10,8 +9,10 @@ from rich.text import Text
 from rich.tree import Tree
 
 from kingdom.bus.log import LogEntry
-from kingdom.cli.output import ago, printable, table
+from kingdom.cli.output import ago, table
 from kingdom.cli.workflow_id import short
+from kingdom.sentence import printable
+from kingdom.workflow.model.checkpoint import Checkpoint
 from kingdom.workflow.model.host import Host
 from kingdom.workflow.model.machine import (
     CheckpointStatus,
@@ -76,12 +77,14 @@ def tree_view(workflow: Workflow, host: Host | None, now: datetime) -> Tree:
         for point in workflow.checkpoints:
             state = "valid" if point.id in valid else "not valid any more"
             points.add(_text(f"{short(workflow, point.id)} after {_work_name(workflow, point.work_id)}, {state}"))
-    tree.add(_text(f"next: {', '.join(next_commands(workflow)) or 'nothing, it is over'}"))
+    # Only who asks in the name of an assignment is answered by `kingdom answer`.
+    answer = ["answer"] if workflow.question and workflow.general else []
+    tree.add(_text(f"next: {', '.join([*answer, *next_commands(workflow)]) or 'nothing, it is over'}"))
     return tree
 
 
-def checkpoints_view(workflow: Workflow) -> Table:
-    """Return the points of a run that one could return to."""
+def checkpoints_view(workflow: Workflow, points: Sequence[Checkpoint] | None = None) -> Table:
+    """Return the points of a run that one could return to, or only some of them."""
     valid = {each.id for each in workflow.valid_checkpoints()}
     rows = [
         (
@@ -91,7 +94,7 @@ def checkpoints_view(workflow: Workflow) -> Table:
             "yes" if point.id in valid else "no",
             point.created_at,
         )
-        for point in workflow.checkpoints
+        for point in (workflow.checkpoints if points is None else points)
     ]
     return table(("checkpoint", "after", "commits", "valid", "taken"), rows)
 
@@ -123,21 +126,6 @@ def log_line(workflow: Workflow, entry: LogEntry) -> str:
     told = {name: value for name, value in entry.data.items() if value and name not in _NOISE and value != entry.actor}
     details = " ".join(f"{name}={_value(workflow, value)}" for name, value in told.items())
     return f"{entry.at.astimezone():%Y-%m-%d %H:%M:%S} {entry.type} by {entry.actor}{': ' if details else ''}{details}"
-
-
-def transcript_line(entry: Mapping[str, Any]) -> str:
-    """Return an entry of a transcript for a person."""
-    match entry:
-        case {"text": str(text)}:
-            return f"prompt: {text.strip()}" + (f"\nreply: {entry['reply']}" if entry.get("reply") else "")
-        case {"answer": str(text)}:
-            return f"answer: {text}"
-        case {"failed": str(text)}:
-            return f"failed: {text}"
-        case {"step": number, "does": does}:
-            output = f"\n{str(entry['output']).rstrip()}" if entry.get("output") else ""
-            return f"step {number}: {_json(does)}{output}"
-    return _json(entry)
 
 
 def _row(workflow: Workflow) -> tuple[object, ...]:

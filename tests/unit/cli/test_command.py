@@ -1,12 +1,17 @@
-"""Which store a command uses."""
+"""Which store, which settings and which Generals a command uses, typed in this process."""
 
+import json
 from pathlib import Path
 
 import pytest
 
-from kingdom.cli.command import Call, _settings
+from kingdom.bus.record import Record
+from kingdom.cli.command import Call, settings_of
 from kingdom.cli.output import Output
 from kingdom.settings import DEFAULT_URL
+from tests.acceptance.front import Typist
+
+BROKEN = "sentinel: {github: {token: env:NOT_SET_ANYWHERE, logins: [us]}}\n"
 
 
 @pytest.fixture(autouse=True)
@@ -18,24 +23,164 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def types(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Typist:
+    return Typist(capsys, monkeypatch)
+
+
+def test_what_cannot_be_read_is_told_of_once_however_often_somebody_looks(capsys: pytest.CaptureFixture[str]) -> None:
+    call = Call(Output(json=True), {})
+    records = [Record(kind="number", id=str(number), state="there", doc={"is": number}) for number in ("one", 2)]
+    assert [call.readable(records, dict[str, int]) for _ in range(2)] == [[{"is": 2}]] * 2
+    told = capsys.readouterr()
+    assert (told.out, told.err.count("\n"), told.err.startswith("one is left out: ")) == ("", 1, True)
+
+
 def test_without_a_word_it_is_the_default() -> None:
-    assert _settings().database_url == DEFAULT_URL
+    assert settings_of().database_url == DEFAULT_URL
 
 
 def test_the_file_of_settings_of_the_directory_names_it(here: Path) -> None:
     (here / "kingdom.yaml").write_text("database_url: file:elsewhere\n")
-    assert _settings().database_url == "file:elsewhere"
+    assert settings_of().database_url == "file:elsewhere"
 
 
-def test_a_file_that_is_named_counts_more_than_that_of_the_directory(here: Path) -> None:
-    (here / "kingdom.yaml").write_text("database_url: file:elsewhere\n")
-    call = Call(_settings(), Output(json=False))
-    assert call.in_realm("file:named").settings.database_url == "file:named"
+def test_a_file_that_is_named_counts_and_that_of_the_directory_is_not_read(here: Path) -> None:
+    (here / "kingdom.yaml").write_text("database_url: [\n")
+    (here / "named.yaml").write_text("database_url: file:named\n")
+    assert settings_of(config="named.yaml").database_url == "file:named"
+
+
+def test_a_file_that_names_no_store_leaves_it_to_the_common_variable_or_has_it_beside_itself(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "sub").mkdir()
+    (here / "sub" / "kingdom.yaml").write_text("time_zone: UTC\n")
+    assert settings_of(config="sub/kingdom.yaml").database_url == "file:sub/realm"
+    monkeypatch.setenv("DATABASE_URL", "file:common")
+    assert settings_of(config="sub/kingdom.yaml").database_url == "file:common"
 
 
 def test_a_person_who_names_a_store_counts_more_than_any_file(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (here / "kingdom.yaml").write_text("database_url: file:elsewhere\n")
-    asked = Call(_settings(database_url=DEFAULT_URL), Output(json=False))
-    assert asked.in_realm("file:named").settings.database_url == DEFAULT_URL
+    assert settings_of(database_url=DEFAULT_URL).database_url == DEFAULT_URL
     monkeypatch.setenv("KINGDOM_DATABASE_URL", "file:mine")
-    assert Call(_settings(), Output(json=False)).in_realm("file:named").settings.database_url == "file:mine"
+    assert settings_of().database_url == "file:mine"
+
+
+@pytest.mark.parametrize(("text", "told"), [(None, "does not exist"), ("king: [\n", "cannot be read as YAML")])
+def test_a_file_that_is_named_must_be_one_even_where_another_store_counts(
+    here: Path, types: Typist, monkeypatch: pytest.MonkeyPatch, text: str | None, told: str
+) -> None:
+    monkeypatch.setenv("KINGDOM_DATABASE_URL", "file:mine")
+    assert types("send", "--type", "demo.hello").code == 0
+    if text:
+        (here / "named.yaml").write_text(text)
+    done = types("event", "list", "--config", "named.yaml")
+    assert (done.code, "named.yaml" in done.err, told in done.err) == (2, True, True), done
+    (here / "named.yaml").write_text("database_url: env:NOT_SET_ANYWHERE\n")
+    assert types("event", "list", "--config", "named.yaml").code == 0
+
+
+def test_a_check_tells_which_store_and_which_generals_count(
+    here: Path, types: Typist, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def counting() -> tuple[str, str]:
+        document = types("config", "check", "--json").document
+        return document["database_url"], document["generals"]
+
+    (here / "kingdom.yaml").write_text("time_zone: UTC\n")
+    assert counting() == ("file:realm", "realm/generals")
+    (here / "kingdom.yaml").write_text("database_url: file:store\n")
+    assert counting() == ("file:store", "store/generals")
+    monkeypatch.setenv("KINGDOM_DATABASE_URL", "postgresql://me:hush@127.0.0.1:9/shop")
+    assert counting() == ("postgresql://me:***@127.0.0.1:9/shop", "generals")
+
+
+def test_a_mistake_elsewhere_in_the_settings_hides_no_general_and_no_host(here: Path, types: Typist) -> None:
+    (here / "kingdom.yaml").write_text("generals: ours\nking: {slotz: 1}\nsoldiers: {directory: space}\n")
+    assert f"{here}/space/.gitconfig" in types("git", "create", "app", "nowhere").err
+    assert types("general", "install", "gen-hello").code == 0
+    assert types("general", "list", "--json").document["directory"] == "ours"
+    assert "gen-hello" in types("--complete", "general", "show", "").out
+    found = {each["name"]: each["found"] for each in types("doctor", "--offline", "--json").document["checks"]}
+    assert found["generals"] == "gen-hello"
+
+
+def test_every_command_looks_into_the_same_store(here: Path, types: Typist, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "kingdom.yaml").write_text("time_zone: UTC\n")
+    monkeypatch.setenv("DATABASE_URL", "file:common")
+    assert types("send", "--type", "demo.hello", "--id", "evt-cli-1").code == 0
+    for words in ("why evt-cli-1", "show evt-cli-1", "explain evt-cli-1", "ps", "bus stats"):
+        assert types(*words.split()).code == 0, words
+    found = {each["name"]: each["found"] for each in types("doctor", "--offline", "--json").document["checks"]}
+    assert "common" in found["directory"]
+    assert not (here / "realm").exists()
+
+
+def test_a_file_of_settings_can_be_named_to_every_command(here: Path, types: Typist) -> None:
+    (here / "other.yaml").write_text("database_url: file:other\ngenerals: ours\n")
+    named = ("--config", "other.yaml")
+    assert types("send", "--type", "demo.hello", "--id", "evt-cli-1", *named).code == 0
+    assert types("show", "evt-cli-1", "--json", *named).document["id"] == "evt-cli-1"
+    assert types("ps", *named).code == 0
+    assert types("general", "list", "--json", *named).document["directory"] == "ours"
+    assert "evt-cli-1" in types("--complete", "show", *named, "evt").out
+    assert types("ps").code == 1
+
+
+def test_the_generals_are_at_one_place_for_everybody(
+    here: Path, types: Typist, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def generals() -> str:
+        types("send", "--type", "demo.hello", "--id", "evt-cli-1")
+        assert types("general", "install", "gen-hello").code == 0
+        [rule] = types("why", "evt-cli-1", "--json").document["considered"]
+        assert rule["general"] == "gen-hello"
+        assert types("show", "gen-hello").code == 0
+        assert "gen-hello" in types("--complete", "general", "show", "").out
+        found = {each["name"]: each["found"] for each in types("doctor", "--offline", "--json").document["checks"]}
+        assert found["generals"] == "gen-hello"
+        place: str = types("general", "show", "gen-hello", "--json").document["directory"]
+        return str(Path(place).relative_to(here))
+
+    (here / "kingdom.yaml").write_text("channel: ours\n")
+    assert generals() == "realm/generals/gen-hello"
+    (here / "kingdom.yaml").write_text("database_url: file:store\n")
+    assert generals() == "store/generals/gen-hello"
+    monkeypatch.setenv("KINGDOM_DATABASE_URL", "file:mine")
+    assert generals() == "mine/generals/gen-hello"
+    (here / "kingdom.yaml").write_text("database_url: file:store\ngenerals: ours\n")
+    assert generals() == "ours/gen-hello"
+
+
+def test_who_only_looks_needs_no_secret_of_the_court(here: Path, types: Typist) -> None:
+    (here / "kingdom.yaml").write_text(BROKEN)
+    assert types("send", "--type", "demo.hello", "--id", "evt-cli-1").code == 0
+    for words in ("event list", "assignment list", "why evt-cli-1", "explain evt-cli-1"):
+        assert types(*words.split()).code == 0, words
+    assert types("status", "--json").document["undecided"] == 1
+    for words in ("up", "role king", "config check"):
+        done = types(*words.split())
+        assert (done.code, "NOT_SET_ANYWHERE, which is not set" in done.err) == (2, True), words
+
+
+def test_what_needs_no_store_needs_none_named(here: Path, types: Typist) -> None:
+    assert types("general", "create", "docs", "--directory", "ours").code == 0
+    (here / "one.yaml").write_text("name: Greet\nworks:\n- name: greet\n  tasks: [Say hello.]\n")
+    (here / "kingdom.yaml").write_text("database_url: env:NOT_SET_ANYWHERE\n")
+    for words in ("template schema", "general schema", "template validate one.yaml", "general validate ours"):
+        assert types(*words.split()).code == 0, words
+    assert types("general", "validate").code == 2
+
+
+def test_a_realm_that_is_there_already_is_told_of_without_its_password(
+    here: Path, types: Typist, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", "postgresql://me:hush@127.0.0.1:9/shop")
+    first, second = types("init", "--json"), types("init", "--json")
+    assert json.loads(second.out)["store"] == json.loads(first.out)["store"] == "env:DATABASE_URL"
+    (here / "kingdom.yaml").write_text("database_url: postgresql://me:hush@127.0.0.1:9/shop\ngenerals: ours\n")
+    third = types("init", "--json")
+    assert "hush" not in third.out
+    assert json.loads(third.out)["made"] == [str(here / "ours" / "gen-hello")]

@@ -7,6 +7,7 @@ from xml.etree import ElementTree as ET
 
 from kingdom.cli.explain_page import page
 from kingdom.cli.explain_svg import Scale, picture
+from kingdom.cli.explain_view import result_of
 from kingdom.court.explain.tell import tell
 from kingdom.court.explain.timeline import Timeline
 from tests.unit.court.explain.pieces import BEGIN, RUN, WORK, after, answered, assignment, begun, event, material
@@ -49,6 +50,13 @@ def test_hostile_words_are_text_and_neither_markup_nor_control_characters() -> N
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
     assert "\x1b" not in text
     assert "\u202e" not in text
+
+
+def test_what_became_of_it_ends_as_one_sentence() -> None:
+    for words, end in (("Answered.", ": Answered."), ("Hello to you too!", "too!"), ("no money", ": no money.")):
+        (strand,) = story(words).strands
+        assert result_of(strand).endswith(end)
+        assert not result_of(strand).endswith(("..", "!."))
 
 
 def test_the_page_asks_nothing_of_anybody_else() -> None:

@@ -2,6 +2,9 @@
 
 from datetime import UTC, datetime
 
+import msgspec
+import pytest
+
 from kingdom.cli.status_view import facts
 from kingdom.court.chamberlain.budget import TokenStatus
 from kingdom.court.standing import HealthNow, MoneyNow, ParkedNow, Standing, Waiting
@@ -33,5 +36,32 @@ def test_a_run_that_waits_for_its_vendor_is_shown_with_reason_and_time() -> None
     assert f"parked       wf-1: {reason}" in lines
 
 
+def test_the_money_of_the_day_is_that_of_generals() -> None:
+    lines = [line.plain for line in facts(a_standing())]
+    assert "money today  ok: $1.00 spent by Generals and $2.00 set aside of $300.00" in lines
+
+
 def test_where_nothing_is_parked_nothing_is_said_of_it() -> None:
     assert not any(line.plain.startswith("parked") for line in facts(a_standing()))
+
+
+@pytest.mark.parametrize(
+    ("level", "reason", "told"),
+    [
+        ("green", "cpu_percent: 5", ""),
+        ("unknown", "nobody has measured it yet", ""),
+        (
+            "yellow",
+            "memory_percent: 61",
+            ": only what is urgent or has waited for hours begins, by chamberlain.health.yellow of kingdom.yaml",
+        ),
+        ("orange", "cpu_percent: 85", ": nothing new begins, by chamberlain.health.orange of kingdom.yaml"),
+        ("orange", "disk_percent: 96", ": nothing new begins, by chamberlain.health.disk_orange of kingdom.yaml"),
+        ("red", "cpu_percent: 95", ": nothing new begins, by chamberlain.health.orange and red of kingdom.yaml"),
+        ("orange", "the last reading is old", ": nothing new begins"),
+    ],
+)
+def test_a_health_that_holds_something_back_says_what_and_by_which_setting(level: str, reason: str, told: str) -> None:
+    health = HealthNow(level=level, reason=reason, age_seconds=5)
+    first = next(facts(msgspec.structs.replace(a_standing(), health=health)))
+    assert first.plain == f"health       {level} ({reason}), read 5.0 s ago{told}"

@@ -11,8 +11,9 @@ from kingdom.bus.operations import Pin
 from kingdom.bus.stream import OpenTopology, Stream
 from kingdom.cli.application import load_application
 from kingdom.cli.inputs import attributes, duration, envelopes, payload
-from kingdom.cli.output import ago, printable, shape
+from kingdom.cli.output import ago, shape
 from kingdom.errors import MalformedEvent, Misconfigured
+from kingdom.sentence import printable
 
 
 @pytest.mark.parametrize(

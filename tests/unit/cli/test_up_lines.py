@@ -1,6 +1,8 @@
 import json
 
-from kingdom.cli.up_lines import Line, Lines
+import pytest
+
+from kingdom.cli.up_lines import Line, Lines, to_standard_error
 
 SAID = b'{"event": "role ended", "level": "warning", "at": "2026-02-07T10:00:00Z", "role": "king", "code": 3}'
 
@@ -40,3 +42,8 @@ def test_only_what_matters_is_remembered_and_only_the_last_of_it() -> None:
     _, lines = heard(*[SAID] * 20, b'{"event": "calm", "level": "info"}')
     assert {line.text for line in lines.last} == {"role ended"}
     assert len(lines.last) == 8
+
+
+def test_what_a_process_said_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    Lines(to_standard_error(json=False)).hear("king", b"\x1b]0;owned\x07 \xc2\x9b2J")
+    assert capsys.readouterr().err.endswith(r" error king: \x1b]0;owned\x07 \x9b2J" + "\n")

@@ -1,0 +1,27 @@
+"""How the pages of the reference are written."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+
+def beginning(title: str, name: str, words: str) -> str:
+    """Return the head of a page, which tells how it is made."""
+    made = f"<!-- Written by `python -m kingdom.cli.reference {name}`; a test keeps it equal. -->"
+    return f"# {title}\n\n{made}\n\n{words}"
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Yield the lines of a table; what would end a cell is escaped."""
+    yield _row(heads)
+    yield _row(["---"] * len(heads))
+    for cells in rows:
+        yield _row([" ".join(cell.split()).replace("|", "\\|") for cell in cells])
+    yield ""
+
+
+def code(text: str) -> str:
+    """Return text as code; nothing where there is none."""
+    return f"`{text}`" if text else ""
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

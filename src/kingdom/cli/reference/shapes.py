@@ -1,0 +1,174 @@
+"""The page of answers in JSON, from what the commands declare; run as a program, this prints their schemas."""
+
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass
+from datetime import datetime
+from typing import Any, get_args, get_type_hints
+
+import msgspec
+
+from kingdom.cli.nouns import NOUNS
+from kingdom.cli.reference.commands import commands_of
+from kingdom.cli.reference.markdown import beginning, code, table
+from kingdom.cli.shape import Answer, LogLine, answer_of
+
+_WORDS = """\
+Every command takes `--json`, but for `top`, which is a screen, and `agent-mcp`, which speaks to an agent. The tests run
+every command and hold what it prints against this page. [json-schemas.json](json-schemas.json) has the same for
+programs: a JSON schema (draft 2020-12) for each command.
+
+## What you can rely on
+
+- Standard output has the answer and nothing else. Notes, progress and errors are on standard error.
+- Each document stands on one line. *One document* and *one array* are one line, and with `--watch` one line whenever
+  something has changed.
+  Commands that tell what happened print *one document per line*, and with `--follow` they go on.
+- A list without entries is an empty array, not an error.
+- Moments are in UTC, as RFC 3339 writes them. Money is in dollars. Durations are in seconds.
+- The exit code says whether it worked: 0 done, 1 it failed or was not found, 2 wrong usage or settings, 3 the store
+  cannot be reached, 4 a run waits for a person. An error is one line on standard error that begins with `kingdom: `.
+
+What may change within a major version:
+
+- A document gets another field. Ignore fields that you do not know.
+- A field that is one of several words gets another word. Be ready for a word that you do not know.
+- The order of fields, the names of the shapes below, and the words of texts for people, such as `reason` or `detail`.
+
+What does not change within a major version:
+
+- No field goes away, or gets another name, type or meaning.
+- A field that is always there stays there. Those that may be missing are marked.
+- A document stays one document, an array one array, and lines stay lines.
+"""
+_DEFS = "#/$defs/"
+_NO_ANCHOR = re.compile(r"[^\w-]")
+_FORMATS = {"date-time": "moment", "uuid": "UUID"}
+
+
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """The answer of every command by its words, the schema of each, and the shapes that they refer to."""
+
+    answers: dict[str, Answer]
+    schemas: dict[str, dict[str, Any]]
+    shapes: dict[str, dict[str, Any]]
+
+
+def page() -> str:
+    """Return the page of the documentation."""
+    known = every_shape()
+    rows = (
+        (code(f"kingdom {name}"), answer.form, _said(known.schemas[name], known.shapes))
+        for name, answer in known.answers.items()
+    )
+    commands = table(("Command", "It prints", "Shape"), rows)
+    sections = (line for name in sorted(known.shapes) for line in _section(name, known.shapes))
+    return "\n".join([beginning("JSON", "json", _WORDS), "## Commands\n", *commands, "## Shapes\n", *sections])
+
+
+def schemas() -> str:
+    """Return the schemas of all answers as one document."""
+    known = every_shape()
+    commands = {name: {"prints": each.form, "schema": known.schemas[name]} for name, each in known.answers.items()}
+    document = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "What each command prints with --json",
+        "commands": commands,
+        "$defs": known.shapes,
+    }
+    return msgspec.json.format(msgspec.json.encode(document, order="deterministic"), indent=2).decode() + "\n"
+
+
+def every_shape() -> Shapes:
+    """Return what all commands declare; those without --json declare nothing."""
+    found = {name: answer_of(command.callback) for noun in NOUNS for name, command in commands_of(noun)}
+    answers = {name: answer for name, answer in sorted(found.items()) if answer}
+    documents = [answer.document for answer in answers.values()]
+    kinds = _kinds(documents)
+    every, shapes = msgspec.json.schema_components([*documents, *kinds], ref_template=f"{_DEFS}{{name}}")
+    for kind, schema in zip(kinds, every[len(documents) :], strict=True):
+        _describe_output(kind, shapes[_name(schema)])
+    return Shapes(answers, dict(zip(answers, every, strict=False)), shapes)
+
+
+def _kinds(documents: Sequence[Any]) -> list[type[Any]]:
+    """Return every class whose fields stand in documents of these types."""
+    kinds: dict[type[Any], None] = {}
+    left: list[Any] = list(msgspec.inspect.multi_type_info(documents))
+    while left:
+        each = left.pop()
+        if isinstance(each, msgspec.inspect.StructType | msgspec.inspect.DataclassType):
+            if each.cls in kinds:
+                continue
+            kinds[each.cls] = None
+        if isinstance(each, msgspec.inspect.Type | msgspec.inspect.Field):
+            left += [getattr(each, name) for name in each.__struct_fields__]
+        elif isinstance(each, tuple):
+            left += each
+    return list(kinds)
+
+
+def _describe_output(kind: type[Any], shape: dict[str, Any]) -> None:
+    """Let a schema say what is printed, not what is accepted: which fields are always there; others may come."""
+    hints = get_type_hints(kind)
+    names = {name: name for name in hints}
+    always = set(names)
+    if not is_dataclass(kind):
+        fields = msgspec.structs.fields(kind)
+        names = {each.name: each.encode_name for each in fields}
+        omits = kind.__struct_config__.omit_defaults
+        always = {each.name for each in fields if (each.required if omits else each.default is not msgspec.UNSET)}
+    shape["required"] = [names[name] for name in names if name in always]
+    shape.pop("additionalProperties", None)
+    if kind is LogLine:
+        shape["additionalProperties"] = True
+    for name, printed in names.items():
+        schema = shape["properties"][printed]
+        schema.pop("default", None)
+        if datetime in (hints[name], *get_args(hints[name])):
+            next(each for each in schema.get("anyOf", [schema]) if each.get("type") == "string")["format"] = "date-time"
+
+
+def _section(name: str, shapes: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    shape = shapes[name]
+    if "properties" not in shape:
+        return
+    yield f"### {name}\n"
+    yield f"{' '.join(shape.get('description', '').split())}\n"
+    yield from table(
+        ("Field", "What it is"),
+        (
+            (code(field), _said(schema, shapes) + ("" if field in shape["required"] else "; may be missing"))
+            for field, schema in shape["properties"].items()
+        ),
+    )
+
+
+def _said(schema: Mapping[str, Any], shapes: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return in words what a value is."""
+    match schema:
+        case {"$ref": _}:
+            name = _name(schema)
+            is_named = "properties" in shapes[name]
+            return f"[{name}](#{_NO_ANCHOR.sub('', name.lower())})" if is_named else _said(shapes[name], shapes)
+        case {"anyOf": several}:
+            return " or ".join(_said(each, shapes) for each in several)
+        case {"enum": values}:
+            return ", ".join(code(str(value)) for value in values)
+        case {"type": "array", "items": items}:
+            return f"array of {_said(items, shapes)}"
+        case {"type": "object", "additionalProperties": values}:
+            return f"object, each value {_said(values, shapes)}"
+        case {"type": kind}:
+            return _FORMATS.get(schema.get("format", ""), str(kind))
+    return "anything"
+
+
+def _name(schema: Mapping[str, Any]) -> str:
+    return str(schema["$ref"]).removeprefix(_DEFS)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(schemas())

@@ -1,0 +1,1 @@
+"""The JSON schemas of the files that people write."""
