@@ -19,7 +19,6 @@ from kingdom.demo.narration import Line
 from kingdom.demo.stage import Stage
 from kingdom.demo.story import Story
 from kingdom.demo.watching import Standing
-from kingdom.settings import Settings
 
 _WIDTH, _HEIGHT = 112, 30
 _FRAME_SECONDS = 5
@@ -84,7 +83,7 @@ async def record() -> list[RenderableType]:
     configure_logs(json=True, level=logging.ERROR)
     recorder = Recorder()
     with tempfile.TemporaryDirectory(prefix="kingdom-demo-") as directory:
-        async with opened_house(Path(directory), Settings.read()) as house:
+        async with opened_house(Path(directory)) as house:
             report = await Story(house, recorder, person="anna").play()
         assert report.ok, report.findings
     recorder.keep()

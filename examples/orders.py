@@ -1,14 +1,15 @@
 """Orders: a reaction remembers each of them, an effect charges for it once. `docs/bus.md` explains every word."""
 
 import os
+from http import HTTPStatus
 from typing import Any
 
-import httpx
+import aiohttp
 
 from kingdom import bus
 
 Order = bus.Received[dict[str, Any]]
-bank = httpx.AsyncClient(base_url=os.environ.get("BANK_URL", "http://127.0.0.1:8081"))  # noqa: TID251 - its own setting
+bank = os.environ.get("BANK_URL", "http://127.0.0.1:8081")  # noqa: TID251 - its own setting
 orders = bus.Stream(name="orders", ordered=True, subscribes=frozenset({"OrderPlaced"}))
 payments = bus.Stream(name="payments", subscribes=frozenset({"PaymentDue"}))
 dispatcher = bus.Dispatcher()
@@ -36,15 +37,16 @@ class Charge(bus.Effect[dict[str, Any]]):
 
     async def call(self, attempt: bus.Attempt) -> bus.Answer:
         """Send it; a timeout or a crash leaves the answer unknown."""
-        reply = await bank.put(f"/charges/{attempt.identifier}", json=dict(attempt.request))
-        return bus.http_answer(reply.status_code, reply.headers, {"charge": reply.text})
+        url = f"{bank}/charges/{attempt.identifier}"
+        async with aiohttp.request("PUT", url, json=dict(attempt.request)) as reply:
+            return bus.http_answer(reply.status, reply.headers, {"charge": await reply.text()})
 
     async def reconcile(self, attempt: bus.Attempt) -> bus.Finding:
         """Look up what became of a call that nobody saw end."""
-        reply = await bank.get(f"/charges/{attempt.identifier}")
-        if reply.is_success:
-            return bus.Happened(reply.json())
-        return bus.Absent() if reply.status_code == httpx.codes.NOT_FOUND else bus.Unclear(reply.reason_phrase)
+        async with aiohttp.request("GET", f"{bank}/charges/{attempt.identifier}") as reply:
+            if reply.ok:
+                return bus.Happened(await reply.json())
+            return bus.Absent() if reply.status == HTTPStatus.NOT_FOUND else bus.Unclear(reply.reason or "")
 
 
 dispatcher.effect("PaymentDue", Charge())

@@ -119,7 +119,20 @@ def _show(report: Report, caught: dict[str, bool], complaints: list[str]) -> Non
 
 
 def _figures(report: Report, caught: dict[str, bool], *, deadlocks: int, ok: bool) -> dict[str, Any]:
-    return {**report.to_json(), "ok": ok, "deadlocks": deadlocks, "variants_caught": caught}
+    return {
+        "ok": ok,
+        "seed": report.seed,
+        "seconds": round(report.seconds, 1),
+        "drained_seconds": round(report.drained_seconds, 1),
+        "events": dict(report.statuses),
+        "actions": dict(report.actions),
+        "faults": len(report.faults),
+        "faults_by_kind": report.faults_by_kind,
+        "findings": report.findings_by_kind,
+        "details": [f"{f.kind.value}: {f.subject}: {f.detail}" for f in report.findings[:20]],
+        "deadlocks": deadlocks,
+        "variants_caught": caught,
+    }
 
 
 def _emptied(directory: Path | None) -> Path | None:

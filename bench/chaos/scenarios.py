@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -22,6 +23,11 @@ FILES = frozenset({"files"})
 _PATIENCE = timedelta(seconds=60)
 _GIVE_UP = timedelta(seconds=5)
 _A_WHILE = timedelta(seconds=2)
+_TRIES = 3
+
+
+class _KilledAsleepError(Exception):
+    """Another thread of a process held the lock just when it stopped itself, so that it was killed."""
 
 
 def process_command(backend: str, variant: str) -> tuple[str, ...]:
@@ -41,7 +47,13 @@ class Scenario:
     backends: frozenset[str] = BOTH
 
     async def run(self, url: str, backend: str, *, broken: bool) -> Report:
-        """Play it with the variant, or with the product as it is."""
+        """Play it with the variant, or with the product as it is; anew where a stopped process could not wake up."""
+        for _ in range(_TRIES - 1):
+            with suppress(_KilledAsleepError):
+                return await self._run(url, backend, broken=broken)
+        return await self._run(url, backend, broken=broken)
+
+    async def _run(self, url: str, backend: str, *, broken: bool) -> Report:
         command = process_command(backend, self.variant if broken else AS_IT_IS)
         drain = _GIVE_UP if broken and self.endless else _PATIENCE
         plan = Plan(seconds=0, seed=1, lease=self.lease, trouble=0, drain=drain, command=command)
@@ -57,8 +69,7 @@ async def _a_stopped_worker_wakes_up(trial: Trial) -> None:
     await _start_workers(trial, 2)
     await trial.publish(event)
     await trial.until(_seen("reconciled", key="one"))
-    sleeper = await _sleeper(trial)
-    trial.fleet.send(sleeper, signal.SIGCONT)
+    sleeper = await _woken(trial)
     await trial.until(lambda entries: _decided(entries, sleeper))
     trial.stagehand.open_gate(str(event.event_id))
 
@@ -81,7 +92,7 @@ async def _a_stopped_sender_wakes_up(trial: Trial) -> None:
     await _start_workers(trial, 2)
     await trial.publish(CALLED.envelope(Job(call="one", script={"send:1": "stop"}), stream=ANY))
     await trial.until(_seen("accepted", key="one"))
-    trial.fleet.send(await _sleeper(trial), signal.SIGCONT)
+    await _woken(trial)
     await trial.until(lambda entries: len(_all(entries, "received", key="one")) > 1)
 
 
@@ -136,7 +147,8 @@ async def _a_writer_stops_and_wakes_up(trial: Trial) -> None:
     await _publish_before_another(trial, "stop")
     sleeper = await _sleeper(trial)
     await trial.until(_seen("settled"))
-    trial.fleet.send(sleeper, signal.SIGCONT)
+    if sleeper:
+        trial.fleet.send(sleeper, signal.SIGCONT)
 
 
 async def _a_line_forms_behind_a_slow_event(trial: Trial) -> None:
@@ -182,16 +194,25 @@ async def _start_workers(trial: Trial, count: int) -> None:
     await trial.ready()
 
 
-async def _sleeper(trial: Trial) -> Member:
-    """Return the member whose process has stopped itself."""
+async def _sleeper(trial: Trial) -> Member | None:
+    """Return the member whose process has stopped itself; None where another one has killed it for the lock."""
     found: list[Member] = []
 
-    def asleep(_: list[Entry]) -> bool:
+    def asleep(entries: list[Entry]) -> bool:
         found.extend(member for member in trial.fleet.members if _asleep(member))
-        return bool(found)
+        return bool(found or _all(entries, "exited", code=-signal.SIGKILL))
 
     await trial.until(asleep)
-    return found[0]
+    return found[0] if found else None
+
+
+async def _woken(trial: Trial) -> Member:
+    """Wake the member whose process has stopped itself, and return it."""
+    sleeper = await _sleeper(trial)
+    if sleeper is None:
+        raise _KilledAsleepError
+    trial.fleet.send(sleeper, signal.SIGCONT)
+    return sleeper
 
 
 def _asleep(member: Member) -> bool:

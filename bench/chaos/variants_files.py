@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from bench.chaos.variants import commit_always, replace
+from bench.chaos.variants import commit_always, rely_on_leases, replace
 from kingdom.backends.files import FilesBus, store
 from kingdom.backends.files.books import StreamBook
 from kingdom.backends.files.draft import Draft
@@ -42,6 +42,7 @@ def no_fence() -> None:
     def renew(_: FilesBus, leases: Mapping[int, timedelta]) -> Renewal:
         return Renewal(frozenset(leases), frozenset())
 
+    rely_on_leases()
     replace(Draft, "lost", lost)
     replace(Draft, "settle", settle_what_is_there)
     replace(FilesTransaction, "hold", hold_all)
@@ -92,11 +93,11 @@ def files_first() -> None:
     """Write the files first and the journal after them."""
     commit = Store.commit
 
-    def commit_late(writer: Store, draft: Draft, *, durable: bool = True) -> None:
+    def commit_late(writer: Store, draft: Draft, *, durable: bool = True, wait: bool = True) -> None:
         apply, entry = writer.tree.apply, draft.finish()
         apply(entry, draft.before, writer.tree.render(entry))
         replace(writer.tree, "apply", lambda *_: None)
-        commit(writer, draft, durable=durable)
+        commit(writer, draft, durable=durable, wait=wait)
         replace(writer.tree, "apply", apply)
 
     replace(Store, "commit", commit_late)

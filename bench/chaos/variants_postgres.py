@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
-from bench.chaos.variants import commit_always, replace
+from bench.chaos.variants import commit_always, rely_on_leases, replace
 from kingdom.backends.postgres import PostgresBus
 from kingdom.backends.postgres import bus as postgres_bus
 from kingdom.backends.postgres.queries import load_queries
@@ -20,6 +20,7 @@ def no_fence() -> None:
     def renew(_: PostgresBus, leases: Mapping[int, timedelta]) -> Renewal:
         return Renewal(frozenset(leases), frozenset())
 
+    rely_on_leases()
     replace(PostgresBus, "renew", renew)
 
 

@@ -24,7 +24,7 @@ from kingdom.court.documents import ExternalEvent
 from kingdom.court.king.waiting import PLACES, WAITING
 from kingdom.court.quota import QUOTAS, SOLDIERS
 from kingdom.court.records import EVENTS
-from kingdom.court.streams import EVENTS as ARRIVALS
+from kingdom.court.streams import EVENT_STREAM as ARRIVALS
 from kingdom.workflow.records import each
 
 _AT_ONCE = 50

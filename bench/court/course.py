@@ -23,7 +23,7 @@ from kingdom.clock import utc_now
 from kingdom.court.documents import AssignmentStatus, Message, MessageStatus
 from kingdom.court.general.ending import end
 from kingdom.court.general.staff import Staff
-from kingdom.court.king.reactions import king
+from kingdom.court.king.reactions import register
 from kingdom.court.king.settings import KingSettings
 from kingdom.court.king.terms import Terms
 from kingdom.court.king.watch import tick
@@ -31,9 +31,9 @@ from kingdom.court.package_files import SHIPPED, load_package
 from kingdom.court.records import EVENTS, load, save
 from kingdom.court.sentinel.receiver import DELIVERY
 from kingdom.court.sentinel.records import Taken, take_in
-from kingdom.court.streams import EVENTS as ARRIVALS
-from kingdom.court.streams import MESSAGES
-from kingdom.court.streams import RESULTS as RESTED
+from kingdom.court.streams import EVENT_STREAM as ARRIVALS
+from kingdom.court.streams import MESSAGE_STREAM as MESSAGES
+from kingdom.court.streams import RESULT_STREAM as RESTED
 from kingdom.workflow.records import change
 
 _KEPT = timedelta(days=30)
@@ -58,12 +58,12 @@ class Course:
         package, zone = load_package(SHIPPED / "gen-pr"), ZoneInfo("UTC")
         settings = KingSettings(soldiers=8, soldiers_per_repo=8)
         dispatcher = Dispatcher()
-        king(settings, lambda: [package], zone)(dispatcher)
+        self._terms = Terms(settings=settings, packages=lambda: [package], zone=zone)
+        register(dispatcher, self._terms)
         self._bus = bus
         self._counting = counting
         self._scans = scans
         self._execution = Execution(bus, dispatcher, WorkerMetrics(CollectorRegistry()))
-        self._terms = Terms(settings=settings, packages=lambda: [package], zone=zone)
         self._general = package.name
         self._staff = Staff(packages=lambda: {package.name: package}, channel="", zone=zone, clock=utc_now)
 

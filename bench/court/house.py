@@ -23,10 +23,10 @@ STANDINS = ("github", "slack", "jira")
 REPO = "acme/shop"
 CHANNEL = "dev"
 SECRET = "hush"  # noqa: S105 - it guards nothing
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 120.0
 # A loaded machine takes its time to read all that code.
 _STARTING_SECONDS = 180.0
-_ENDING_SECONDS = 30.0
+_ENDING_SECONDS = 60.0
 _POLL_SECONDS = 0.05
 # More than any measurement asks for.
 _PULLS = 2000

@@ -14,7 +14,7 @@ from kingdom.court.king.resting import BILLS
 from kingdom.court.king.waiting import NEWEST
 from kingdom.court.king.waiting import PLACES as WAITING_PLACES
 from kingdom.court.records import ASSIGNMENTS, EVENTS, MESSAGES, RESULTS
-from kingdom.court.sentinel.records import PLACES as HEARD_PLACES
+from kingdom.court.sentinel.records import HEARD_PLACES
 
 # What is kept for each event; the rest there is once.
 _OF_AN_EVENT = [

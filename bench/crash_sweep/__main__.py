@@ -28,7 +28,7 @@ MISSED_SHARE_MAX = 0.05
 # What is swept where nobody asks for anything else: each start of the real program takes a second of a processor.
 _POINTS = {SCRIPTED: "all", CLAUDE: "20"}
 _JOBS = {SCRIPTED: 3, CLAUDE: 2}
-_PATIENCE = {SCRIPTED: 30.0, CLAUDE: 120.0}
+_PATIENCE = {SCRIPTED: 120.0, CLAUDE: 120.0}
 _NO_KEY = "a-key-of-nobody"
 _DETAILS = 20
 

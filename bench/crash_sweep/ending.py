@@ -24,9 +24,9 @@ from kingdom.workflow.model.workflow import Workflow
 from kingdom.workflow.records import ACCEPTED, COMMANDS, DOCUMENTS, load_workflow
 
 _LOG_MAX = 10_000
-_LOG_SECONDS = 5.0
+_LOG_SECONDS = 30.0
 _POLL_SECONDS = 0.02
-_DYING_SECONDS = 5.0
+_DYING_SECONDS = 30.0
 _SUBJECTS = ("reportId", "taskId", "workTreeId", "workId")
 _DETAILS = ("status", "finding")
 

@@ -41,11 +41,12 @@ _SLOTS = 2
 # What a killed process held comes back to the others after this time, where only time can tell that it is dead.
 _LEASE = timedelta(seconds=1)
 _POLL_SECONDS = 0.1
-_LAST_WORDS_SECONDS = 5.0
+_LAST_WORDS_SECONDS = 30.0
 _PR_SET_PDEATHSIG = 1
 _ENDINGS = {WorkflowStatus.COMPLETED, WorkflowStatus.FAILED, WorkflowStatus.CANCELLED}
 TOPOLOGY = Topology(
-    replace(stream, lease=_LEASE) for stream in (streams.WORKFLOW, streams.REGISTRY, streams.COMMANDS, streams.CONTROL)
+    replace(stream, lease=_LEASE)
+    for stream in (streams.WORKFLOW_STREAM, streams.REGISTRY, streams.COMMAND_STREAM, streams.CONTROL)
 )
 
 

@@ -35,7 +35,7 @@ class Scale:
 
 
 FULL = Scale(runs=1000, rounds=3, counted_runs=20, stored=(10, 1_000, 10_000))
-QUICK = Scale(runs=60, rounds=1, counted_runs=4, stored=(10, 500))
+QUICK = Scale(runs=40, rounds=1, counted_runs=4, stored=(10, 200))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

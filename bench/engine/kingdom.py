@@ -40,7 +40,7 @@ _ACTOR = "bench"
 _HOST = "host-a"
 _STARTERS = 16
 _LOOK_SECONDS = 0.05
-_HOST_SECONDS = 30
+_HOST_SECONDS = 120
 _LOST = {WorkflowStatus.FAILED, WorkflowStatus.AWAITING, WorkflowStatus.CANCELLED}
 _UNFINISHED = "SELECT state, count(*) FROM kingdom.record WHERE kind = 'workflow' AND state = ANY(%s) GROUP BY state"
 _REASONS = "SELECT id, doc ->> 'reason' FROM kingdom.record WHERE kind = 'workflow' AND state = ANY(%s) LIMIT 3"

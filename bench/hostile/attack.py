@@ -18,7 +18,7 @@ from kingdom.court.sentinel.receiver import Receiver
 from kingdom.court.sentinel.settings import GitHubSettings, WebhookSettings
 
 KINDS = (*records.KINDS, *remembered.KINDS)
-_PATIENCE_SECONDS = 30.0
+_PATIENCE_SECONDS = 120.0
 _AT_ONCE = 8
 _TEXTS_MAX = {"subject_title": 500, "subject_url": 2000, "html_url": 2000, "text": 20_000, "actor": 100}
 

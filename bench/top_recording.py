@@ -1,0 +1,84 @@
+"""Plays the demo before `kingdom top` and draws the screen as an SVG: `python -m bench.top_recording FILE`."""
+
+import asyncio
+import logging
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+from kingdom.bootstrap import open_bus
+from kingdom.bus.logs import configure_logs
+from kingdom.cli.status import lookout_of
+from kingdom.cli.top import readers_of
+from kingdom.court.asks import Ask
+from kingdom.court.standing import Lookout
+from kingdom.demo.house import House, opened_house
+from kingdom.demo.narration import Line
+from kingdom.demo.stage import Stage
+from kingdom.demo.story import STEPS, Story
+from kingdom.demo.watching import Standing
+from kingdom.realm import read_realm
+from kingdom.roles import declared
+from kingdom.top.app import Top
+from kingdom.top.desk import Desk
+
+_SIZE = (110, 18)
+_ANSWER = "No, keep the cents."
+# No font is fetched from anywhere: pages are read offline too.
+_FOREIGN = re.compile(r"@font-face\s*\{.*?\}\s*|<!--.*?-->\s*", re.DOTALL)
+# Often enough to see a run that takes half a second.
+_EVERY_SECONDS = 0.1
+# Three runs are there when the last part begins: two have ended, one works.
+_LAST = len(STEPS)
+
+
+class Photographer(Stage):
+    """Answers the question, and takes a picture when the last part begins."""
+
+    def __init__(self) -> None:
+        self.app: Top | None = None
+        self.picture = ""
+
+    def begin(self, number: int, total: int, title: str, words: str) -> None:  # noqa: ARG002 - the form of the port
+        """See the port."""
+        if number == _LAST and self.app:
+            self.picture = self.app.export_screenshot(title="kingdom top", simplify=True)
+
+    def tell(self, line: Line) -> None:
+        """See the port."""
+
+    def show(self, standing: Standing) -> None:
+        """See the port."""
+
+    async def ask(self, ask: Ask, default: str) -> str | None:  # noqa: ARG002 - the form of the port
+        """See the port."""
+        return _ANSWER
+
+
+async def record() -> str:
+    """Play the demo, and return the picture."""
+    configure_logs(json=True, level=logging.ERROR)
+    with tempfile.TemporaryDirectory(prefix="kingdom-top-") as directory:
+        async with opened_house(Path(directory)) as house:
+            return await _photographed(house)
+
+
+async def _photographed(house: House) -> str:
+    settings = house.settings
+    realm = read_realm(settings.file)
+
+    async def lookout() -> Lookout:
+        return lookout_of(settings, realm)
+
+    application, photographer = declared(realm), Photographer()
+    async with open_bus(settings.database_url, application.topology, application.kinds) as bus:
+        photographer.app = Top(Desk(bus, settings.actor, lookout), readers_of(bus), every=_EVERY_SECONDS)
+        async with photographer.app.run_test(size=_SIZE):
+            report = await Story(house, photographer, person="anna").play()
+    assert report.ok, report.findings
+    return _FOREIGN.sub("", photographer.picture)
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(asyncio.run(record()), encoding="utf-8")
