@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from psycopg.conninfo import make_conninfo
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from bench.postgres import PrivateCluster
 from kingdom.backends.postgres import migrate
 from kingdom.bus.logs import configure_logs
 from tests.contract.backends import BACKENDS, BackendUnderTest
+from tests.patience import PATIENCE_SECONDS
 
 _numbers = itertools.count()
 # All that happens in one house is played by one process: another would have to open the house again.
@@ -26,7 +28,7 @@ class _Scheduler(LoadScopeScheduling):  # type: ignore[misc]
     def _split_scope(self, nodeid: str) -> str:
         if not nodeid.startswith(_HOUSES):
             return nodeid
-        # There is one house per backend, and one more per backend for real agents.
+        # There is one house per backend, and one more for real agents.
         return f"{'claude' in nodeid} {'postgres' in nodeid}"
 
 
@@ -34,8 +36,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
     return _Scheduler(config, log)
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(autouse=True)
 def _quiet_logs() -> None:
+    """Begin each test with quiet logs, whatever the one before it has run in this process."""
     configure_logs(json=True, level=logging.ERROR)
 
 
@@ -60,7 +63,9 @@ def realm(tmp_path: Path) -> Path:
 @pytest.fixture
 def dsn(cluster: PrivateCluster, migrated_template: str) -> Iterator[str]:
     name = f"test_{next(_numbers)}"
-    yield cluster.create_database(name, template=migrated_template)
+    created = cluster.create_database(name, template=migrated_template)
+    # A busy machine may take longer to connect than a bus would wait.
+    yield make_conninfo(created, connect_timeout=int(PATIENCE_SECONDS))
     cluster.drop_database(name)
 
 

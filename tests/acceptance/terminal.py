@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import pty
 import select
@@ -14,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tests.acceptance import shop
+from tests.acceptance import shop, warm
+from tests.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 SHOP = f"{shop.__name__}:app"
-PATIENCE_SECONDS = 60
 T = TypeVar("T")
 
 
@@ -95,26 +96,19 @@ class Terminal:
         environment: Mapping[str, str] | None = None,
         patience: float = PATIENCE_SECONDS,
     ) -> Done:
-        done = subprocess.run(
-            self._command(words),
-            cwd=ROOT,
-            env={**self._environment, **(environment or {})},
-            input=text,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=patience,
-        )
-        assert "Traceback" not in done.stderr
-        return Done(done.returncode, done.stdout, done.stderr)
+        done = Done(*warm.run(words, ROOT, {**self._environment, **(environment or {})}, text, patience))
+        assert "Traceback" not in done.err
+        return done
 
     def ask(self, *words: str, text: str = "") -> Any:
         done = self.run(*words, "--json", text=text)
         assert done.code == 0, done.err
         return done.document
 
-    def converse(self, *words: str, until: str, answer: str) -> Done:
-        """Run a command for a person who looks at it and answers once, when something is on the screen."""
+    def converse(
+        self, *words: str, until: str, answer: str | signal.Signals, again_after: float = PATIENCE_SECONDS
+    ) -> Done:
+        """Run a command for a person who answers what is on the screen, and again where it stands still."""
         ours, theirs = pty.openpty()
         process = subprocess.Popen(
             # Only the terminal that controls a process turns Ctrl-C into a signal.
@@ -127,15 +121,22 @@ class Terminal:
         )
         os.close(theirs)
         screen = b""
-        answered = False
+        answered = math.inf
+        deadline = time.monotonic() + PATIENCE_SECONDS
         try:
             # Reading fails when the last process has left the terminal.
             with contextlib.suppress(OSError):
-                while select.select([ours], [], [], PATIENCE_SECONDS)[0]:
-                    screen += os.read(ours, 4096)
-                    if not answered and until.encode() in screen:
-                        os.write(ours, answer.encode())
-                        answered = True
+                while time.monotonic() < deadline:
+                    if select.select([ours], [], [], 1)[0]:
+                        screen += os.read(ours, 4096)
+                        deadline = time.monotonic() + PATIENCE_SECONDS
+                    is_first = math.isinf(answered) and until.encode() in screen
+                    if is_first or time.monotonic() > answered + again_after:
+                        if isinstance(answer, str):
+                            os.write(ours, answer.encode())
+                        else:
+                            os.killpg(os.tcgetpgrp(ours), answer)
+                        answered = time.monotonic()
             return Done(process.wait(PATIENCE_SECONDS), screen.decode(), "")
         finally:
             os.close(ours)

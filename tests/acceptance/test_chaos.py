@@ -17,6 +17,7 @@ from bench.chaos.scenarios import SCENARIOS, Scenario
 from kingdom.errors import Unavailable
 from kingdom.verify import Plan, verify
 from kingdom.verify.trial import torment
+from tests.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 # Enough for every kind of fault.
@@ -32,7 +33,6 @@ DIFFERENT_PLAYS = [
     for backend in sorted(scenario.backends)
 ]
 # A busy machine starts processes slowly; nothing here is measured.
-pytestmark = pytest.mark.timeout(400)
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ async def test_verify_checks_the_users_own_database_and_leaves_nothing_there(dsn
 @pytest.mark.parametrize("backend", BACKENDS)
 async def test_a_verification_that_is_broken_off_leaves_neither_processes_nor_its_store(url: str) -> None:
     verification = asyncio.create_task(verify(url, seconds=60, seed=7))
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not processes_under_test():  # noqa: ASYNC110 - the processes are what is waited for
             await asyncio.sleep(0.05)
     assert len(leftovers(url)) == 1

@@ -1,27 +1,24 @@
 import socket
-from collections.abc import Iterator
 from importlib.metadata import version
-from typing import Any
+from pathlib import Path
 
 import pytest
-import typer
 from psycopg.conninfo import make_conninfo
 
-from kingdom.cli import bus
+from kingdom.verify.history import History
+from tests.acceptance.front import Typist
 from tests.acceptance.terminal import SHOP, Terminal
 
 UNKNOWN = "01932f6e-6b3a-7c10-8d55-0f6f7a3b9c01"
 
 
-def commands(group: Any, *path: str) -> Iterator[tuple[str, Any]]:
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            yield from commands(command, *path, name)
-        else:
-            yield " ".join((*path, name)), command
-
-
-COMMANDS = dict(commands(typer.main.get_command(bus.app)))
+@pytest.fixture
+def types(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, dsn: str) -> Typist:
+    """Somebody in front of a database, in this process."""
+    for name in ("KINGDOM_SCHEMA", "KINGDOM_APP"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("KINGDOM_DATABASE_URL", dsn)
+    return Typist(capsys, monkeypatch)
 
 
 def test_help_and_version_need_no_database(terminal: Terminal) -> None:
@@ -29,30 +26,6 @@ def test_help_and_version_need_no_database(terminal: Terminal) -> None:
     assert "bus" in terminal.run("--help", environment=nowhere).out
     assert "migrate" in terminal.run("bus", "--help", environment=nowhere).out
     assert terminal.run("--version", environment=nowhere).out.strip() == f"kingdom {version('kingdom')}"
-
-
-def test_the_help_does_not_load_the_bus(terminal: Terminal) -> None:
-    done = terminal.run("--help", environment={"PYTHONPROFILEIMPORTTIME": "1"})
-    assert "kingdom.cli.main" in done.err
-    assert "kingdom.bus" not in done.err
-    assert "psycopg" not in done.err
-
-
-def test_all_commands_are_there() -> None:
-    assert set(COMMANDS) == {
-        *("migrate", "publish", "work", "stats", "tail", "why", "pause", "resume", "cancel", "retain", "pins"),
-        *("dead list", "dead show", "dead patch", "dead discard", "redrive", "verify"),
-    }
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_explains_itself_by_example_and_documents_its_json(name: str) -> None:
-    command = COMMANDS[name]
-    assert f"Example: kingdom bus {name}" in command.help
-    assert "JSON: " in command.help
-    flags = {flag for parameter in command.params for flag in parameter.opts}
-    assert {"--json", "--database-url", "--schema", "--app"} <= flags
-    assert all(parameter.help for parameter in command.params if parameter.param_type_name == "option")
 
 
 def test_without_a_store_the_way_to_name_one_is_told(terminal: Terminal) -> None:
@@ -123,6 +96,11 @@ def test_a_role_without_the_right_is_told_so(terminal: Terminal, dsn: str) -> No
         (("publish", "--type", "OrderPlaced"), 2, "--stream"),
         (("publish", "--stream", "orders"), 2, "--type"),
         (("publish", "--stream", "orders", "--type", "T", "--delay", "soon"), 2, "5m"),
+        (("publish", "--stream", "orders", "--type", "T", "--delay", "99999999999d"), 2, "36500d is the longest"),
+        (("publish", "--stream", "orders", "--file", "-", "--payload", "{}"), 2, "stand in its lines"),
+        (("publish", "--stream", "orders", "--file", "-", "--id", UNKNOWN), 2, "stand in its lines"),
+        (("retain", "--archive-days", "1e12"), 2, "36500"),
+        (("verify", "--history", "/proc/nowhere"), 2, "/proc/nowhere cannot be made"),
         (("publish", "--stream", "orders", "--type", "T", "--payload", "[1]"), 2, "JSON object"),
         (("publish", "--stream", "orders", "--type", "T", "--payload", "@nowhere.json"), 2, "nowhere.json"),
         (("publish", "--stream", "lines", "--type", "T", "--key", "k"), 2, "--ordered"),
@@ -135,9 +113,18 @@ def test_a_role_without_the_right_is_told_so(terminal: Terminal, dsn: str) -> No
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_sentence_with_an_honest_code(
-    terminal: Terminal, words: tuple[str, ...], code: int, sentence: str
+    types: Typist, words: tuple[str, ...], code: int, sentence: str
 ) -> None:
-    done = terminal.run("bus", *words)
+    done = types("bus", *words)
     assert done.code == code, done
     assert sentence in done.err
     assert done.out == ""
+
+
+def test_a_history_is_of_one_trial(types: Typist, tmp_path: Path) -> None:
+    earlier = History(tmp_path, "publisher-1.3")
+    earlier.write("ready")
+    earlier.close()
+    done = types("bus", "verify", "--history", str(tmp_path))
+    assert done.code == 2
+    assert f"{tmp_path} has the history of an earlier trial: name another directory" in done.err

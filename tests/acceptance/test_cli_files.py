@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.acceptance.front import Typist
 from tests.acceptance.terminal import SHOP, Terminal, eventually
 
 
@@ -26,8 +27,19 @@ def test_looking_at_a_store_that_is_not_there_makes_none_and_says_what_to_do(lap
     done = laptop.run("bus", "stats")
     assert done.code == 1
     assert "there is no store at" in done.err
-    assert "`bus publish` makes one" in done.err
+    assert "`kingdom init` makes a realm" in done.err
     assert not realm.exists()
+
+
+def test_who_has_settings_but_no_store_yet_is_told_what_makes_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("DATABASE_URL", "KINGDOM_DATABASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kingdom.yaml").write_text("database_url: file:here\n")
+    done = Typist(capsys, monkeypatch)("ps")
+    assert (done.code, "/here: `kingdom up` or `kingdom send` makes it" in done.err) == (1, True), done.err
 
 
 def test_an_event_is_a_file_until_a_worker_has_handled_it(laptop: Terminal, realm: Path) -> None:
@@ -75,3 +87,20 @@ def test_a_store_on_another_host_is_refused(tmp_path: Path) -> None:
     done = Terminal(tmp_path, "file://elsewhere/realm").run("bus", "stats")
     assert done.code == 2
     assert "must be on this host, not on elsewhere" in done.err
+
+
+def test_an_event_that_is_sent_where_no_realm_is_makes_none(types: Typist, tmp_path: Path) -> None:
+    refused = types("send", "--type", "demo.hello")
+    assert (refused.code, "`kingdom init` makes a realm" in refused.err) == (1, True)
+    assert list(tmp_path.iterdir()) == []
+    assert types("send", "--type", "demo.hello", "--database-url", "file:here").code == 0
+
+
+def test_who_is_inside_a_realm_is_told_where_it_begins(
+    types: Typist, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "kingdom.yaml").touch()
+    (tmp_path / "deep" / "inside").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "deep" / "inside")
+    told = types("ps")
+    assert (told.code, f"run this there, or with --config {tmp_path / 'kingdom.yaml'}" in told.err) == (1, True)

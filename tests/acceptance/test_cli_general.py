@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 from kingdom.court.package_files import SHIPPED
+from tests.acceptance.front import Typist
 from tests.acceptance.runs import Runs
 from tests.acceptance.terminal import Terminal
 
 
 @pytest.fixture
-def laptop(tmp_path: Path) -> Terminal:
-    return Terminal(tmp_path, f"file:{tmp_path / 'realm'}")
+def laptop(types: Typist, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Typist:
+    monkeypatch.setenv("KINGDOM_DATABASE_URL", f"file:{tmp_path / 'realm'}")
+    return types
 
 
 @pytest.fixture(scope="module")
@@ -41,26 +43,27 @@ def petitions(workflow: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     return [(each["kind"], each["body"]) for work in workflow["works"] for each in work["petitions"]]
 
 
-def test_a_new_general_is_whole_and_tells_what_to_do_next(laptop: Terminal, tmp_path: Path) -> None:
-    made = laptop.run("general", "new", "docs")
+def test_a_new_general_is_whole_and_tells_what_to_do_next(laptop: Typist, tmp_path: Path) -> None:
+    made = laptop("general", "create", "docs")
     assert made.code == 0, made.err
     place = tmp_path / "realm" / "generals" / "gen-docs"
     assert f"gen-docs is there, in {place}. Next:" in made.out
     assert "kingdom general preview gen-docs | kingdom template create -" in made.out
-    assert laptop.run("general", "validate").out == "gen-docs is fine: Answers every greeting.\n"
-    again = laptop.run("general", "new", "gen-docs")
-    assert (again.code, "general gen-docs is INSTALLED" in again.err) == (1, True)
-    unfit = laptop.run("general", "new", "../docs")
+    assert laptop("general", "validate").out == "gen-docs is fine: Answers every greeting.\n"
+    again = laptop("general", "create", "gen-docs")
+    assert again.code == 1
+    assert f"general gen-docs is INSTALLED: it is in {place}; allowed now: another name, changing it there" in again.err
+    unfit = laptop("general", "create", "../docs")
     assert (unfit.code, "cannot be the name of a General" in unfit.err) == (2, True)
 
 
-def test_whoever_has_no_general_is_told_how_to_get_one(laptop: Terminal) -> None:
-    nobody = laptop.run("general", "list")
+def test_whoever_has_no_general_is_told_how_to_get_one(laptop: Typist) -> None:
+    nobody = laptop("general", "list")
     assert "kingdom general install NAME (gen-jira, gen-pr, gen-hello, gen-briefing)" in nobody.out
     assert laptop.ask("general", "list")["generals"] == []
 
 
-def test_generals_are_listed(laptop: Terminal, tmp_path: Path) -> None:
+def test_generals_are_listed(laptop: Typist, tmp_path: Path) -> None:
     laptop.ask("general", "install", "gen-pr")
     (listed,) = laptop.ask("general", "list")["generals"]
     assert listed == {
@@ -71,61 +74,74 @@ def test_generals_are_listed(laptop: Terminal, tmp_path: Path) -> None:
         "works": ["review"],
         "directory": str(tmp_path / "realm" / "generals" / "gen-pr"),
     }
-    assert "github.pr.review_requested" in laptop.run("general", "list").out
+    assert "github.pr.review_requested" in laptop("general", "list").out
 
 
-def test_a_general_is_shown(laptop: Terminal) -> None:
+def test_a_general_is_shown(laptop: Typist) -> None:
     laptop.ask("general", "install", "gen-pr")
     shown = laptop.ask("general", "show", "gen-pr")
     assert shown["general"]["subscribes"][0]["supersedes"] == "{repo}#{payload.number}"
-    assert "github.review on *, at most 1" in laptop.run("general", "show", "gen-pr").out
-    unknown = laptop.run("general", "show", "gen-tea")
+    assert "github.review on *, at most 1" in laptop("general", "show", "gen-pr").out
+    unknown = laptop("general", "show", "gen-tea")
     assert (unknown.code, "there is gen-pr" in unknown.err) == (1, True)
 
 
-def test_a_broken_general_is_told_of_loudly_and_the_others_stay(laptop: Terminal, tmp_path: Path) -> None:
+def test_a_broken_general_is_told_of_loudly_and_the_others_stay(laptop: Typist, tmp_path: Path) -> None:
     place = tmp_path / "here"
     for name in ("gen-pr", "gen-briefing"):
         shutil.copytree(SHIPPED / name, place / name)
     file = place / "gen-pr" / "general.yaml"
     file.write_text(file.read_text() + "colour: red\n")
-    checked = laptop.run("general", "validate", "--directory", str(place))
+    checked = laptop("general", "validate", "--directory", str(place))
     assert checked.code == 1
     assert "gen-briefing is fine" in checked.out
     assert "colour: there is no such field; there are: name, description" in checked.out
-    listed = laptop.run("general", "list", "--directory", str(place))
+    listed = laptop("general", "list", "--directory", str(place))
     assert (listed.code, "gen-briefing" in listed.out, "gen-pr is broken and does nothing" in listed.err) == (
         0,
         True,
         True,
     )
-    alone = laptop.run("general", "validate", str(place / "gen-pr"), "--json")
+    alone = laptop("general", "validate", str(place / "gen-pr"), "--json")
     assert (alone.code, [each["name"] for each in alone.document["broken"]]) == (1, ["gen-pr"])
-    assert laptop.run("general", "validate", str(place / "gen-briefing")).code == 0
-    shown = laptop.run("general", "show", "gen-pr", "--directory", str(place))
+    prompt = next((place / "gen-briefing").glob("prompts/*.md"))
+    prompt.write_text(prompt.read_text().replace("```script\n", "```script\nsay hello\n"))
+    unread = laptop("general", "validate", str(place / "gen-briefing"))
+    assert (unread.code, "line 1 of the script is no step" in unread.out) == (1, True), unread
+    shown = laptop("general", "show", "gen-pr", "--directory", str(place))
     assert (shown.code, "gen-pr is broken" in shown.err) == (2, True)
 
 
-def test_a_general_is_replaced_only_when_told_so(laptop: Terminal, tmp_path: Path) -> None:
+def test_a_general_is_replaced_only_when_told_so(laptop: Typist, tmp_path: Path) -> None:
     draft = tmp_path / "drafts"
     shutil.copytree(SHIPPED / "gen-pr", draft / "gen-pr")
     laptop.ask("general", "install", str(draft / "gen-pr"))
-    refused = laptop.run("general", "install", str(draft / "gen-pr"))
+    refused = laptop("general", "install", str(draft / "gen-pr"))
     assert (refused.code, "allowed now: --replace" in refused.err) == (1, True)
     file = draft / "gen-pr" / "general.yaml"
     file.write_text(file.read_text().replace("order: 50", "order: 60"))
     replaced = laptop.ask("general", "install", str(draft / "gen-pr"), "--replace")
     assert replaced["general"]["order"] == 60
-    nothing = laptop.run("general", "install", "gen-tea")
+    nothing = laptop("general", "install", "gen-tea")
     assert (nothing.code, "no General that comes with Kingdom" in nothing.err) == (1, True)
-    assert laptop.run("general", "validate", str(tmp_path / "nowhere")).code == 2
+    assert laptop("general", "validate", str(tmp_path / "nowhere")).code == 2
 
 
-def test_values_that_nobody_gave_are_told_and_a_repository_is_asked_for(laptop: Terminal) -> None:
+def test_a_general_is_checked_by_its_name_unless_a_directory_is_called_so(laptop: Typist, tmp_path: Path) -> None:
+    for name in ("gen-pr", "gen-hello"):
+        laptop.ask("general", "install", name)
+    assert [each["name"] for each in laptop.ask("general", "validate", "gen-pr")["generals"]] == ["gen-pr"]
+    unknown = laptop("general", "validate", "gen-tea")
+    assert (unknown.code, "there is no General and no directory gen-tea" in unknown.err) == (2, True)
+    (tmp_path / "gen-pr").mkdir()
+    assert laptop.ask("general", "validate", "gen-pr") == {"directory": "gen-pr", "generals": [], "broken": []}
+
+
+def test_values_that_nobody_gave_are_told_and_a_repository_is_asked_for(laptop: Typist) -> None:
     laptop.ask("general", "install", "gen-pr")
-    nowhere = laptop.run("general", "preview", "gen-pr")
+    nowhere = laptop("general", "preview", "gen-pr")
     assert (nowhere.code, "name one, as --repo acme/shop" in nowhere.err) == (2, True)
-    previewed = laptop.run("general", "preview", "gen-pr", "--repo", "acme/shop", "--payload", '{"number": 7}')
+    previewed = laptop("general", "preview", "gen-pr", "--repo", "acme/shop", "--payload", '{"number": 7}')
     assert "# Review pull request acme/shop#7" in previewed.out
     assert "Empty, since nobody gave it: payload.subject_title" in previewed.err
     words = ("general", "preview", "gen-pr", "--repo", "acme/shop", "--payload", '{"number": 7}')
@@ -133,7 +149,7 @@ def test_values_that_nobody_gave_are_told_and_a_repository_is_asked_for(laptop: 
 
 
 def test_a_new_general_runs_at_once_with_the_scripted_agent(runs: Runs) -> None:
-    runs.terminal.ask("general", "new", "docs")
+    runs.terminal.ask("general", "create", "docs")
     template = template_for(runs, "gen-docs", text="```script\n{}\n```", **{"from": "anna"})
     workflow = runs.ask("create", template, "--start", "--wait")
     assert workflow["status"] == "COMPLETED"

@@ -13,10 +13,12 @@ import yaml
 from bench.postgres import PrivateCluster
 from kingdom.court.package_files import load_packages
 from kingdom.realm import read_realm
+from tests.acceptance import warm
 from tests.acceptance.terminal import Done, Terminal
+from tests.integration.embedded import open_room, until_nothing_is_left
 from tests.integration.standins.github import TOKEN, standing_in
+from tests.patience import PATIENCE_SECONDS
 
-PATIENCE_SECONDS = 120
 # A busy machine is not what is tested here.
 CALM = """
 chamberlain:
@@ -35,18 +37,9 @@ def plain(**environment: str) -> dict[str, str]:
 
 
 def kingdom(directory: Path, *words: str, **environment: str) -> Done:
-    done = subprocess.run(
-        [sys.executable, "-m", "kingdom", *words],
-        cwd=directory,
-        env=plain(**environment),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE_SECONDS,
-    )
-    assert "Traceback" not in done.stderr, done.stderr
-    return Done(done.returncode, done.stdout, done.stderr)
+    done = Done(*warm.run(words, directory, plain(**environment)))
+    assert "Traceback" not in done.err, done.err
+    return done
 
 
 def snapshot(directory: Path) -> dict[str, bytes]:
@@ -171,9 +164,36 @@ def test_a_database_is_taken_from_the_environment_and_its_password_written_nowhe
     assert (refused.code, "a password does not belong into a file" in refused.err) == (2, True)
 
 
+def test_a_store_can_be_chosen_by_its_kind(tmp_path: Path) -> None:
+    with open_room() as room:
+        done = kingdom(room, "init", "--store", "embedded", "--json").document
+        assert (done["store"], done["next"][0]) == ("embedded:realm/postgres", "kingdom doctor")
+        assert "\n/realm/*\n" in (room / ".gitignore").read_text()
+        assert kingdom(room, "init", "--json").document["store"] == "embedded:realm/postgres"
+        assert not (room / "realm").exists()
+    (tmp_path / "letter").touch()
+    refused = kingdom(tmp_path, "init", "home", "--yes", "--database-url", "embedded:..")
+    assert (refused.code, "is not empty" in refused.err, (tmp_path / "home").exists()) == (2, True, False)
+    refused = kingdom(tmp_path, "init", "other", "--store", "postgres")
+    assert (refused.code, "which is not set" in refused.err) == (2, True)
+    refused = kingdom(tmp_path, "init", "other", "--store", "files", "--database-url", "file:realm")
+    assert (refused.code, "leave one of them out" in refused.err) == (2, True)
+
+
 def test_a_choice_that_the_environment_would_overrule_is_said(tmp_path: Path) -> None:
-    done = kingdom(tmp_path, "init", "--yes", "--database-url", "file:realm", DATABASE_URL="postgresql://db/shop")
-    assert next_steps(done)[0].startswith("unset KINGDOM_DATABASE_URL DATABASE_URL")
+    other = "postgresql://127.0.0.1:9/shop"
+    done = kingdom(tmp_path, "init", "--yes", "--store", "files", KINGDOM_DATABASE_URL=other)
+    assert next_steps(done)[0].startswith("unset KINGDOM_DATABASE_URL")
+
+
+def test_the_store_of_a_realm_comes_before_the_database_of_the_application_beside_it(tmp_path: Path) -> None:
+    shop = {"DATABASE_URL": "postgresql://127.0.0.1:9/shop"}
+    done = kingdom(tmp_path, "init", "--yes", "--store", "files", **shop)
+    assert not any("unset" in step for step in next_steps(done))
+    assert kingdom(tmp_path, "event", "send", "--type", "demo.hello", **shop).code == 0
+    assert (tmp_path / "realm" / "state").is_dir()
+    (tmp_path / "kingdom.yaml").unlink()
+    assert kingdom(tmp_path, "status", **shop).code == 3
 
 
 @pytest.mark.parametrize("words", [("--github", "a b"), ("--github", "bot", "--repo", "shop"), ("--repo", "acme/shop")])
@@ -187,7 +207,7 @@ def test_three_questions_are_asked_on_a_terminal_and_all_have_answers(tmp_path: 
     terminal = Terminal(tmp_path, "")
     screen = terminal.converse("init", str(home), until="kept?", answer="\n\n")
     assert (screen.code, screen.out.count("?")) == (0, 2)
-    assert read_realm(home / "kingdom.yaml")[0].sentinel.github is None
+    assert read_realm(home / "kingdom.yaml").sentinel.github is None
 
     other = tmp_path / "other"
     screen = terminal.converse("init", str(other), until="kept?", answer="file:store\nour-bot\nacme/shop\n")
@@ -201,8 +221,21 @@ def test_three_questions_are_asked_on_a_terminal_and_all_have_answers(tmp_path: 
     assert (asked_nothing.code, "?" in asked_nothing.out) == (0, False)
 
 
+def test_ctrl_c_at_a_question_ends_it_at_once_and_makes_nothing(tmp_path: Path) -> None:
+    # Python does not notice a Ctrl-C between the question and the read behind it, so it is pressed until it works.
+    words = ("init", str(tmp_path / "home"))
+    screen = Terminal(tmp_path, "").converse(*words, until="[file:realm]: ", answer="\x03", again_after=2)
+    assert (screen.code, "nothing was done" in screen.out, (tmp_path / "home").exists()) == (1, True, False)
+
+
+def test_a_database_of_somebody_else_is_told_of_or_refused(tmp_path: Path) -> None:
+    told = kingdom(tmp_path, "init", "home", "--yes", DATABASE_URL="postgresql://db/shop")
+    assert (told.code, "DATABASE_URL is set" in told.err, "--store files" in told.err) == (0, True, True)
+    refused = kingdom(tmp_path, "init", "other", "--yes", DATABASE_URL="mysql://db/shop")
+    assert (refused.code, "names no PostgreSQL database" in refused.err) == (2, True)
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 async def test_the_next_steps_of_a_realm_of_files_work_as_they_are_printed(tmp_path: Path) -> None:
     done = await asyncio.to_thread(kingdom, tmp_path, "init", "my realm", "--yes")
     settings = tmp_path / "my realm" / "kingdom.yaml"
@@ -214,7 +247,6 @@ async def test_the_next_steps_of_a_realm_of_files_work_as_they_are_printed(tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 async def test_the_next_steps_of_a_realm_in_a_database_work_as_they_are_printed(tmp_path: Path) -> None:
     with PrivateCluster(fsync=True) as cluster:
         environment = {"DATABASE_URL": cluster.create_database("init")}
@@ -228,7 +260,19 @@ async def test_the_next_steps_of_a_realm_in_a_database_work_as_they_are_printed(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+async def test_the_next_steps_of_a_realm_with_a_database_of_its_own_work_as_they_are_printed() -> None:
+    with open_room() as room:
+        done = await asyncio.to_thread(kingdom, room, "init", "home", "--yes", "--store", "embedded")
+        assert not any("migrate" in step for step in next_steps(done))
+        settings = room / "home" / "kingdom.yaml"
+        settings.write_text(settings.read_text() + CALM)
+        said = await follow(room, next_steps(done), plain())
+        await until_nothing_is_left(room / "home" / "realm" / "postgres", soon=True)
+    assert "ended: completed" in said
+    assert "Nothing needs a person." in said
+
+
+@pytest.mark.slow
 async def test_the_next_steps_of_a_realm_that_watches_github_work_as_they_are_printed(tmp_path: Path) -> None:
     source = tmp_path / "github.com" / "acme" / "shop.git"
     home = tmp_path / "shop"

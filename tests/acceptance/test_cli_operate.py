@@ -69,10 +69,9 @@ async def test_stats_show_each_stream_for_people_and_machines(terminal: Terminal
 
 async def test_watched_stats_go_on_until_interrupted(terminal: Terminal, dsn: str) -> None:
     with terminal.start("bus", "stats", "--watch", "--interval", "100ms", "--json") as watching:
-        assert watching.says(2)[0] == "[]"
+        assert watching.says(1) == ["[]"]
         await publish(dsn, Envelope(type="OrderPlaced"))
-        before = len(watching.said())
-        assert '"pending":1' in watching.says(before + 2)[-1]
+        assert '"pending":1' in watching.says(2)[1]
         watching.process.send_signal(signal.SIGINT)
         assert watching.ends() == 130
 

@@ -3,8 +3,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kingdom.ids import new_event_id
+from tests.acceptance.front import Typist
 from tests.acceptance.store import open_rows
-from tests.acceptance.terminal import SHOP, Terminal
+from tests.acceptance.terminal import SHOP
 
 
 def ndjson(path: Path, lines: Sequence[object]) -> str:
@@ -12,8 +13,8 @@ def ndjson(path: Path, lines: Sequence[object]) -> str:
     return str(path)
 
 
-def test_an_event_is_stored_where_its_type_is_subscribed_and_its_id_is_told(terminal: Terminal, dsn: str) -> None:
-    published = terminal.ask(
+def test_an_event_is_stored_where_its_type_is_subscribed_and_its_id_is_told(clerk: Typist, dsn: str) -> None:
+    published = clerk.ask(
         *("bus", "publish", "--app", SHOP, "--type", "OrderPlaced", "--payload", '{"order": 7}'),
         *("--aggregate", "order/7", "--owner", "ada", "--attribute", "market=north"),
     )
@@ -30,71 +31,69 @@ def test_an_event_is_stored_where_its_type_is_subscribed_and_its_id_is_told(term
     assert row["max_attempts"] == 2
 
 
-def test_an_event_that_is_there_already_is_called_a_duplicate(terminal: Terminal, dsn: str) -> None:
+def test_an_event_that_is_there_already_is_called_a_duplicate(clerk: Typist, dsn: str) -> None:
     words = ("bus", "publish", "--app", SHOP, "--type", "LineAdded", "--key", "k", "--id", str(new_event_id()))
-    assert "stored in lines" in terminal.run(*words).out
-    again = terminal.run(*words)
+    assert "stored in lines" in clerk(*words).out
+    again = clerk(*words)
     assert again.code == 0
     assert "already" in again.out
-    assert terminal.ask(*words)["duplicates"] == ["lines"]
+    assert clerk.ask(*words)["duplicates"] == ["lines"]
     assert [row["ordered"] for row in open_rows(dsn)] == [True]
 
 
-def test_a_type_without_a_subscriber_is_not_stored_and_fails(terminal: Terminal, dsn: str) -> None:
-    done = terminal.run("bus", "publish", "--app", SHOP, "--type", "Unheard")
+def test_a_type_without_a_subscriber_is_not_stored_and_fails(clerk: Typist, dsn: str) -> None:
+    done = clerk("bus", "publish", "--app", SHOP, "--type", "Unheard")
     assert done.code == 1
     assert "no stream subscribes to Unheard" in done.err
     assert open_rows(dsn) == []
 
 
-def test_without_the_application_any_stream_is_accepted_if_its_order_is_told(terminal: Terminal, dsn: str) -> None:
+def test_without_the_application_any_stream_is_accepted_if_its_order_is_told(clerk: Typist, dsn: str) -> None:
     words = ("bus", "publish", "--stream", "lines", "--type", "LineAdded", "--key", "k")
-    assert terminal.run(*words, "--ordered").code == 0
-    assert terminal.run(*words, "--unordered").code == 0
+    assert clerk(*words, "--ordered").code == 0
+    assert clerk(*words, "--unordered").code == 0
     assert [row["ordered"] for row in open_rows(dsn)] == [True, False]
 
 
-def test_a_payload_comes_from_a_file_or_from_standard_input(terminal: Terminal, dsn: str, tmp_path: Path) -> None:
+def test_a_payload_comes_from_a_file_or_from_standard_input(clerk: Typist, dsn: str, tmp_path: Path) -> None:
     (tmp_path / "payload.json").write_text('{"from": "file"}')
     words = ("bus", "publish", "--stream", "orders", "--type", "OrderPlaced", "--payload")
-    terminal.ask(*words, f"@{tmp_path / 'payload.json'}")
-    terminal.ask(*words, "-", text='{"from": "pipe"}')
+    clerk.ask(*words, f"@{tmp_path / 'payload.json'}")
+    clerk.ask(*words, "-", text='{"from": "pipe"}')
     assert [row["payload_json"] for row in open_rows(dsn)] == [{"from": "file"}, {"from": "pipe"}]
 
 
-def test_a_delayed_event_is_not_due_and_why_says_so(terminal: Terminal) -> None:
-    published = terminal.ask("bus", "publish", "--stream", "orders", "--type", "OrderPlaced", "--delay", "2h")
-    (situation,) = terminal.ask("bus", "why", published["eventId"])
+def test_a_delayed_event_is_not_due_and_why_says_so(clerk: Typist) -> None:
+    published = clerk.ask("bus", "publish", "--stream", "orders", "--type", "OrderPlaced", "--delay", "2h")
+    (situation,) = clerk.ask("bus", "why", published["eventId"])
     assert situation["why"].startswith("It is not due before")
     assert situation["status"] == "PENDING"
 
 
-def test_a_file_is_published_line_by_line_and_a_rerun_finds_duplicates(
-    terminal: Terminal, dsn: str, tmp_path: Path
-) -> None:
+def test_a_file_is_published_line_by_line_and_a_rerun_finds_duplicates(clerk: Typist, dsn: str, tmp_path: Path) -> None:
     count = 2500
     events = [{"eventId": str(new_event_id()), "payload": {"n": n}} for n in range(count)]
     file = ndjson(tmp_path / "events.ndjson", events)
     words = ("bus", "publish", "--app", SHOP, "--type", "OrderPlaced", "--file", file)
-    first = terminal.run(*words)
+    first = clerk(*words)
     assert first.code == 0
     assert first.out.startswith(f"Stored {count} event(s); 0 known already")
     assert [row["payload_json"]["n"] for row in open_rows(dsn)] == list(range(count))
-    again = terminal.run(*words, "--json")
+    again = clerk(*words, "--json")
     assert [line["duplicates"] for line in again.documents] == [["orders"]] * count
 
 
-def test_a_file_with_a_bad_line_stores_nothing(terminal: Terminal, dsn: str, tmp_path: Path) -> None:
+def test_a_file_with_a_bad_line_stores_nothing(clerk: Typist, dsn: str, tmp_path: Path) -> None:
     file = ndjson(tmp_path / "events.ndjson", [*({"type": "OrderPlaced"} for _ in range(1500)), ["no event"]])
-    done = terminal.run("bus", "publish", "--app", SHOP, "--file", file)
+    done = clerk("bus", "publish", "--app", SHOP, "--file", file)
     assert done.code == 1
     assert "line 1501" in done.err
     assert open_rows(dsn) == []
 
 
-def test_lines_from_a_pipe_are_stored_until_one_is_bad(terminal: Terminal, dsn: str) -> None:
+def test_lines_from_a_pipe_are_stored_until_one_is_bad(clerk: Typist, dsn: str) -> None:
     good = "".join(f'{{"type": "OrderPlaced", "payload": {{"n": {n}}}}}\n' for n in range(1000))
-    done = terminal.run("bus", "publish", "--app", SHOP, "--file", "-", text=good + "{}\n")
+    done = clerk("bus", "publish", "--app", SHOP, "--file", "-", text=good + "{}\n")
     assert done.code == 1
     assert "line 1001" in done.err
     assert "1000 event(s) of earlier lines are stored" in done.err
@@ -102,10 +101,10 @@ def test_lines_from_a_pipe_are_stored_until_one_is_bad(terminal: Terminal, dsn: 
 
 
 def test_a_file_with_types_that_nobody_wants_fails_after_storing_the_rest(
-    terminal: Terminal, dsn: str, tmp_path: Path
+    clerk: Typist, dsn: str, tmp_path: Path
 ) -> None:
     file = ndjson(tmp_path / "events.ndjson", [{"type": "OrderPlaced"}, {"type": "Unheard"}])
-    done = terminal.run("bus", "publish", "--app", SHOP, "--file", file)
+    done = clerk("bus", "publish", "--app", SHOP, "--file", file)
     assert done.code == 1
     assert "1 without a subscriber" in done.out
     assert len(open_rows(dsn)) == 1

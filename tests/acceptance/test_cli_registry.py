@@ -63,6 +63,21 @@ def test_a_repository_is_looked_at_and_known_with_its_default_branch(laptop: Ter
     assert (again.code, "git app is ACTIVE" in again.err) == (1, True)
 
 
+def test_a_repository_is_looked_at_as_a_host_would(
+    laptop: Terminal, repository: Path, tmp_path: Path, realm: Path
+) -> None:
+    house = "https://private.example.invalid/"
+    mine = f'[url "{repository.parent}/"]\n\tinsteadOf = {house}\n'
+    (tmp_path / ".gitconfig").write_text(mine)
+    create = ("git", "create", "app", f"{house}app.git")
+    refused = laptop.run(*create, environment={"HOME": str(tmp_path)})
+    assert refused.code == 1
+    assert f"a host finds credentials in {realm}/.gitconfig" in refused.err
+    realm.mkdir(exist_ok=True)
+    (realm / ".gitconfig").write_text(mine)
+    assert laptop.run(*create).code == 0
+
+
 def test_a_repository_that_cannot_be_used_is_refused_unless_nobody_looks(laptop: Terminal, repository: Path) -> None:
     nowhere = laptop.run("git", "create", "app", f"{repository}-not")
     assert (nowhere.code, "cannot be reached: check the address" in nowhere.err) == (1, True)
@@ -88,36 +103,37 @@ def test_a_deleted_repository_can_be_created_again(laptop: Terminal, repository:
 
 
 def test_an_mcp_server_is_tried_out_and_its_secrets_stay_hidden(laptop: Terminal) -> None:
-    made = laptop.ask("mcp", "register", "shelf", "--command", f"{SERVE} stdio", "--env", "TOKEN=secret")
+    made = laptop.ask("mcp", "create", "shelf", "--command", f"{SERVE} stdio", "--env", "TOKEN=secret")
     assert made["tools"] == ["lend", "give_back"]
     assert (made["server"]["transport"], made["server"]["env"]) == ("STDIO", ["TOKEN"])
     assert made["server"]["command"] == [*SERVE.split(), "stdio"]
-    shown = laptop.run("mcp", "show", "shelf", "--check")
+    shown = laptop.converse("mcp", "show", "shelf", "--check", until="Asking", answer="")
+    assert "Asking shelf for its tools, for up to 30 s" in shown.out
     assert "lend, give_back" in shown.out
     assert "TOKEN" in shown.out
     assert "secret" not in shown.out
     assert laptop.ask("mcp", "show", "shelf")["tools"] is None
     assert [server["id"] for server in laptop.ask("mcp", "list")] == ["shelf"]
-    assert laptop.ask("mcp", "unregister", "shelf")["deleted"] is True
+    assert laptop.ask("mcp", "delete", "shelf")["deleted"] is True
     assert laptop.ask("mcp", "list") == []
 
 
 def test_an_mcp_server_that_does_not_work_is_refused_unless_nobody_looks(laptop: Terminal) -> None:
-    crash = laptop.run("mcp", "register", "shelf", "--command", f"{SERVE} crash", "--env", "SHELF=of glass")
+    crash = laptop.run("mcp", "create", "shelf", "--command", f"{SERVE} crash", "--env", "SHELF=of glass")
     assert crash.code == 1
     assert (
         "ended with exit code 1 before it had answered; it wrote last: the shelf of glass has fallen down" in crash.err
     )
-    missing = laptop.run("mcp", "register", "shelf", "--command", "no-such-program")
+    missing = laptop.run("mcp", "create", "shelf", "--command", "no-such-program")
     assert (missing.code, "there is no program 'no-such-program' on PATH" in missing.err) == (2, True)
     for wrong in ([], ["--command", "a", "--url", "b"], ["--command", "a 'b"], ["--url", "x", "--env", "y"]):
-        assert laptop.run("mcp", "register", "shelf", *wrong).code == 2
-    contrary = laptop.run("mcp", "register", "shelf", "--url", "http://x", "--transport", "stdio", "--no-check")
+        assert laptop.run("mcp", "create", "shelf", *wrong).code == 2
+    contrary = laptop.run("mcp", "create", "shelf", "--url", "http://x", "--transport", "stdio", "--no-check")
     assert (contrary.code, "speaks STDIO and needs a command" in contrary.err) == (2, True)
-    made = laptop.ask("mcp", "register", "shelf", "--url", "http://example.invalid/mcp", "--no-check")
+    made = laptop.ask("mcp", "create", "shelf", "--url", "http://example.invalid/mcp", "--no-check")
     assert (made["server"]["transport"], made["tools"]) == ("STREAMABLE_HTTP", None)
     older = laptop.ask(
-        "mcp", "register", "old", "--url", "http://example.invalid/sse", "--transport", "sse", "--no-check"
+        "mcp", "create", "old", "--url", "http://example.invalid/sse", "--transport", "sse", "--no-check"
     )
     assert older["server"]["transport"] == "SSE"
 
@@ -128,7 +144,7 @@ def test_a_template_is_created_edited_and_deleted(laptop: Terminal, repository: 
     refused = laptop.run("template", "create", str(file))
     assert (refused.code, "refers to git 'app', which is not known" in refused.err) == (1, True)
     laptop.ask("git", "create", "app", str(repository))
-    laptop.ask("mcp", "register", "shelf", "--url", "http://example.invalid/mcp", "--no-check")
+    laptop.ask("mcp", "create", "shelf", "--url", "http://example.invalid/mcp", "--no-check")
     made = laptop.ask("template", "create", str(file))
     assert (made["id"], made["gitRefs"]) == ("fix-the-bug", [{"gitId": "app", "baseBranch": "trunk"}])
     assert laptop.ask("git", "show", "app")["users"]["templates"] == ["fix-the-bug"]

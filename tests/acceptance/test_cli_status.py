@@ -15,20 +15,24 @@ from kingdom.clock import utc_now
 from kingdom.court.asks import Ask, save_ask
 from kingdom.court.chamberlain.health import Health, Level
 from kingdom.court.documents import Assignment, AssignmentStatus, Priority
-from kingdom.court.heartbeat import FileSigns
+from kingdom.court.heartbeat import ROLES, FileSigns
 from kingdom.court.king.admission import absent_owner
-from kingdom.court.king.waiting import HELD, READY, Place, put_place
-from kingdom.court.quota import CURRENT, MONEY, SOLDIERS, Quota, save_quota
-from kingdom.court.records import save
+from kingdom.court.king.waiting import HELD, READY, WaitingPlace, put_place
+from kingdom.court.quota import MONEY, SOLDIERS, Quota, save_quota
+from kingdom.court.records import CURRENT, save
 from kingdom.realm import Realm
 from kingdom.roles import declared
-from kingdom.supervisor.processes import ORDER
+from kingdom.workflow.model.host import Host
+from kingdom.workflow.records import HOSTS
+from tests.acceptance.front import Typist
 from tests.acceptance.terminal import Terminal
 
 
 @pytest.fixture
-def files(tmp_path: Path, realm: Path) -> Terminal:
-    return Terminal(tmp_path, f"file:{realm}")
+def types(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, realm: Path) -> Typist:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KINGDOM_DATABASE_URL", f"file:{realm}")
+    return Typist(capsys, monkeypatch)
 
 
 def change(realm: Path, act: Callable[[Transaction], Awaitable[None]]) -> None:
@@ -54,9 +58,9 @@ async def set_quota(transaction: Transaction, scope: str, holders: dict[str, Dec
     await save_quota(transaction, quota, Record(kind="quota", id=scope, state=CURRENT))
 
 
-def place(event_id: str, priority: Priority, general: str = "gen-a", reason: str = "") -> Place:
+def place(event_id: str, priority: Priority, general: str = "gen-a", reason: str = "") -> WaitingPlace:
     since = utc_now()
-    return Place(event_id=event_id, general=general, rule="r", priority=priority, since=since, reason=reason)
+    return WaitingPlace(event_id=event_id, general=general, rule="r", priority=priority, since=since, reason=reason)
 
 
 async def fill(transaction: Transaction) -> None:
@@ -82,13 +86,13 @@ async def fill(transaction: Transaction) -> None:
     await save_ask(transaction, ask)
 
 
-def test_status_tells_what_waits_for_what_and_what_needs_a_person(files: Terminal, realm: Path) -> None:
+def test_status_tells_what_waits_for_what_and_what_needs_a_person(types: Typist, realm: Path) -> None:
     change(realm, fill)
-    files.ask("event", "send", "--type", "demo.hello")
-    assert files.run("bus", "pause", "court.result", "--reason", "a look").code == 0
+    assert types("event", "send", "--type", "demo.hello").code == 0
+    assert types("bus", "pause", "court.result", "--reason", "a look").code == 0
     asyncio.run(FileSigns(realm, "king").give(utc_now()))
     asyncio.run(FileSigns(realm, "envoy").give(utc_now() - timedelta(hours=1)))
-    done = files.run("status", "--json")
+    done = types("status", "--json")
     assert done.code == 1
     standing = done.document
     assert (standing["health"]["level"], standing["health"]["reason"]) == ("yellow", "cpu_percent: 5")
@@ -105,31 +109,55 @@ def test_status_tells_what_waits_for_what_and_what_needs_a_person(files: Termina
     }
     assert standing["assignments"] == {"pending": 0, "in_progress": 1, "needs_human": 1}
     well = {each["role"]: each["is_well"] for each in standing["roles"]}
-    assert well == {role: role == "king" for role in ORDER}
+    assert well == {role: role == "king" for role in ROLES}
     commands = [trouble["command"] for trouble in standing["troubles"]]
     assert {"kingdom role envoy", "kingdom inbox", "kingdom bus resume court.result"} <= set(commands)
     assert "kingdom general list" in commands
-    shown = files.run("status")
+    shown = types("status")
     assert shown.code == 1
-    for words in ("yellow", "1 question for a person  → kingdom inbox", "envoy gave no sign of life for 36"):
+    for words in (
+        "by chamberlain.health.yellow of kingdom.yaml",
+        "1 question for a person  → kingdom inbox",
+        "envoy gave no sign of life for 36",
+    ):
         assert words in shown.out
+    # Those that never ran take one line, however many they are.
+    assert "! chamberlain, soldiers, general and sentinel do not run  → kingdom up\n" in shown.out
+    assert shown.out.count("chamberlain,") == 1
 
 
-def test_an_old_reading_of_the_health_and_spent_money_need_a_person(files: Terminal, realm: Path) -> None:
+def test_an_old_reading_of_the_health_and_spent_money_need_a_person(types: Typist, realm: Path) -> None:
     async def act(transaction: Transaction) -> None:
         await set_health(transaction, Level.GREEN, 600)
         await set_quota(transaction, MONEY, {}, spent=300)
 
     change(realm, act)
-    standing = files.run("status", "--json").document
+    standing = types("status", "--json").document
     assert standing["health"]["level"] == "orange"
     whats = " ".join(trouble["what"] for trouble in standing["troubles"])
     assert "which counts as orange" in whats
     assert "raise king.daily_usd" in whats
 
 
-def test_a_court_that_is_not_there_is_told_as_such(files: Terminal, realm: Path) -> None:
-    assert files.run("status").code == 1
+def test_a_busy_machine_is_told_with_its_setting_and_a_host_alone_as_no_court(types: Typist, realm: Path) -> None:
+    async def act(transaction: Transaction) -> None:
+        await set_health(transaction, Level.RED, 5)
+        host = Host(id="vm", epoch=1, slots=3)
+        await transaction.put(Record(kind=HOSTS.name, id="vm", state=host.status, doc=msgspec.to_builtins(host)))
+
+    change(realm, act)
+    assert types("status", "--json").document["troubles"] == [
+        {"what": "no role of the court runs, only an engine or a host", "command": "kingdom up"},
+        {
+            "what": "nothing new begins, the health is red: cpu_percent: 5,"
+            " by chamberlain.health.orange and red of kingdom.yaml",
+            "command": "kingdom doctor",
+        },
+    ]
+
+
+def test_a_court_that_is_not_there_is_told_as_such(types: Typist, realm: Path) -> None:
+    assert types("status").code == 1
     assert not realm.exists()
 
 

@@ -82,6 +82,14 @@ def placed(terminal: Terminal) -> list[dict[str, int]]:
     return sorted((entry["data"] for entry in log if entry["type"] == "order.placed"), key=lambda data: data["order"])
 
 
+def test_what_belongs_to_runs_moves_from_files_to_files(terminal: Terminal, tmp_path: Path, file: Path) -> None:
+    here, there = (("--database-url", f"file:{tmp_path / name}") for name in ("here", "there"))
+    assert terminal.run("git", "create", "app", "/nowhere", "--no-check", *here).code == 0
+    assert terminal.ask("storage", "export", str(file), *here)["exported"]["records"] > 0
+    assert terminal.run("storage", "import", str(file), *there).code == 0
+    assert terminal.ask("git", "show", "app", *there) == terminal.ask("git", "show", "app", *here)
+
+
 async def test_people_see_what_was_counted_on_both_sides(terminal: Terminal, dsn: str, file: Path) -> None:
     await furnish(terminal, dsn)
     exported = terminal.run("storage", "export", str(file))
@@ -171,7 +179,7 @@ def waiting(connection: psycopg.Connection[Any]) -> list[Any]:
     ("words", "code", "sentence"),
     [
         (("import", "nowhere.jsonl"), 2, "nowhere.jsonl"),
-        (("export", "nowhere/house.jsonl"), 1, "nowhere/house.jsonl cannot be used"),
+        (("export", "nowhere/house.jsonl"), 1, "No such file or directory; name a file in a directory"),
         (("export", "README.md"), 1, "exists already"),
         (("import", "README.md"), 1, "is no archive"),
         (("export", "house.jsonl", *ELSEWHERE), 2, "kingdom bus migrate"),

@@ -1,13 +1,16 @@
 import signal
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 import yaml
 
+from kingdom.court.heartbeat import ROLES
 from kingdom.realm import EXAMPLE
-from kingdom.supervisor.processes import ORDER
 from tests.acceptance.terminal import Running, Terminal, eventually
+
+METRICS = frozenset({'kingdom_court_money_usd{kind="limit"}', 'kingdom_outbox_pending{stream="court.event"}'})
 
 
 @pytest.fixture
@@ -46,14 +49,16 @@ def children(up: Running) -> dict[str, int]:
 @pytest.mark.slow
 def test_all_roles_run_come_back_and_end_together(files: Terminal, settings: str) -> None:
     assert files.run("general", "install", "gen-hello").code == 0
-    with files.start("up", "--config", settings, "--json-logs") as up:
-        roles_started(up, len(ORDER))
+    with files.start("up", "--config", settings, "--metrics-port", "0", "--json-logs") as up:
+        roles_started(up, len(ROLES))
+        (served,) = up.logs("metrics served")
+        eventually(lambda: METRICS.issubset(httpx.get(served["address"]).text.split()) and METRICS)
         done = files.run("event", "send", "--type", "demo.hello", "--wait")
         assert (done.code, "ended: completed" in done.out) == (0, True), done
         unwanted = files.run("event", "send", "--type", "demo.nothing", "--wait")
         assert (unwanted.code, "ended: unrouted, no General subscribes to it" in unwanted.out) == (0, True), unwanted
         before = children(up)
-        assert sorted(before) == sorted(ORDER)
+        assert sorted(before) == sorted(ROLES)
         again = files.run("up", "--config", settings)
         assert (again.code, f"pid {up.process.pid}" in again.err, "runs already" in again.err) == (2, True, True)
 
@@ -62,13 +67,13 @@ def test_all_roles_run_come_back_and_end_together(files: Terminal, settings: str
         (ended,) = up.lines_about("role ended, starting it again in 1 s")
         assert (ended["role"], ended["about"], ended["end"]) == ("up", "king", "killed by SIGKILL")
         after = children(up)
-        assert {role for role in ORDER if before[role] != after[role]} == {"king"}
+        assert {role for role in ROLES if before[role] != after[role]} == {"king"}
 
         def well() -> dict[str, object] | bool:
             standing: dict[str, object] = files.run("status", "--config", settings, "--json").document
             return not standing["troubles"] and standing
 
-        assert {role["role"] for role in eventually(well)["roles"]} == set(ORDER)  # type: ignore[attr-defined]
+        assert {role["role"] for role in eventually(well)["roles"]} == set(ROLES)  # type: ignore[attr-defined]
         assert files.run("status", "--config", settings).code == 0
 
         up.process.terminate()
@@ -106,7 +111,7 @@ def test_a_second_signal_does_not_wait_for_a_role_that_hangs(files: Terminal, se
 def test_a_terminal_shows_the_roles_and_how_the_court_stands(files: Terminal, settings: str) -> None:
     done = files.converse("up", "--config", settings, "--role", "envoy", until="money today", answer="\x03")
     assert done.code == 0
-    for words in ("envoy", "running", "health", "assignments", "king does not run"):
+    for words in ("envoy", "running", "health", "assignments", "king and sentinel do not run"):
         assert words in done.out
     last = done.out[done.out.rindex("ended last by") :]
     assert "running" not in last
@@ -116,7 +121,7 @@ def test_a_terminal_shows_the_roles_and_how_the_court_stands(files: Terminal, se
 def test_without_a_file_of_settings_one_is_offered(files: Terminal) -> None:
     done = files.run("up")
     assert (done.code, done.out) == (2, EXAMPLE)
-    assert "There is no kingdom.yaml here. `kingdom config example > kingdom.yaml`" in done.err
+    assert "There is no kingdom.yaml here. `kingdom init` makes a realm" in done.err
 
 
 def test_what_cannot_be_run_is_refused_before_anything_starts(files: Terminal, settings: str, tmp_path: Path) -> None:

@@ -1,20 +1,16 @@
 import json
 import signal
 import socket
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
-import psycopg
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from psycopg.conninfo import conninfo_to_dict
-from psycopg.rows import dict_row
 
 from bench.postgres import PrivateBouncer
-from examples.bank import Bank
+from tests.acceptance.front import Typist
 from tests.acceptance.store import open_rows, statuses
 from tests.acceptance.terminal import SHOP, Terminal, eventually
 
@@ -28,16 +24,6 @@ def orders(terminal: Terminal, count: int, **payload: object) -> list[str]:
     done = terminal.run(*PUBLISH, "--file", "-", "--json", text=lines)
     assert done.code == 0, done.err
     return [document["eventId"] for document in done.documents]
-
-
-@pytest.fixture
-def bank() -> Iterator[Bank]:
-    with Bank(0) as bank:
-        thread = threading.Thread(target=bank.serve_forever)
-        thread.start()
-        yield bank
-        bank.shutdown()
-        thread.join()
 
 
 def test_what_one_terminal_publishes_another_handles_and_a_third_sees(terminal: Terminal, dsn: str) -> None:
@@ -89,11 +75,15 @@ def test_the_metrics_endpoint_serves_backlog_and_work(terminal: Terminal) -> Non
         assert served["address"].startswith("http://127.0.0.1:")
 
 
-def test_a_metrics_port_that_is_taken_is_refused(terminal: Terminal) -> None:
+@pytest.mark.parametrize("words", [("bus", "work", SHOP), ("engine",), ("up",), ("role", "king"), ("role", "general")])
+def test_a_metrics_port_that_is_taken_is_refused_in_one_sentence(types: Typist, words: tuple[str, ...]) -> None:
+    Path("kingdom.yaml").write_text("database_url: file:realm\n")
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        done = terminal.run("bus", "work", SHOP, "--metrics-port", str(taken.getsockname()[1]))
-    assert done.code == 2
-    assert "choose another port" in done.err
+        port = taken.getsockname()[1]
+        done = types(*words, "--metrics-port", str(port))
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert done.err.startswith(f"kingdom: metrics cannot be served on 127.0.0.1:{port} (")
+    assert done.err.endswith("choose another port\n")
 
 
 def test_the_first_signal_lets_a_running_handler_finish(terminal: Terminal, dsn: str, tmp_path: Path) -> None:
@@ -175,23 +165,3 @@ def test_publishing_and_working_go_through_pgbouncer_too(terminal: Terminal, dsn
             worker.process.send_signal(signal.SIGTERM)
             assert worker.ends() == 0
             assert not [line for line in worker.logged() if line["level"] == "error"]
-
-
-def test_the_example_remembers_an_order_and_charges_for_it_once(terminal: Terminal, dsn: str, bank: Bank) -> None:
-    example = "examples.orders:app"
-    address = {"BANK_URL": f"http://127.0.0.1:{bank.server_port}"}
-    order = '{"id": "order-1", "amount": 42}'
-    with terminal.worker(app=example, environment=address):
-        for _ in range(2):
-            terminal.ask("bus", "publish", "--stream", "payments", "--type", "PaymentDue", "--payload", order)
-        terminal.ask(
-            "bus", "publish", "--app", example, "--type", "OrderPlaced", "--key", "order-1", "--payload", order
-        )
-        eventually(lambda: not open_rows(dsn) and "idle")
-    assert list(bank.charges.values()) == [{"amount": 42}]
-    with psycopg.connect(dsn, row_factory=dict_row) as connection:
-        records = connection.execute("SELECT kind, id, state FROM kingdom.record ORDER BY kind").fetchall()
-    assert records == [
-        {"kind": "effect", "id": "charge:order-1", "state": "ACKED"},
-        {"kind": "order", "id": "order-1", "state": "placed"},
-    ]

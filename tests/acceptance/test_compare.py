@@ -2,7 +2,7 @@ import json
 import subprocess
 import sys
 
-_QUICK = [sys.executable, "-m", "bench.compare", "--events", "1000", "--rounds", "1"]
+_QUICK = [sys.executable, "-m", "bench.compare", "--events", "1000", "--rounds", "3"]
 
 
 def test_the_bus_stays_within_sight_of_a_bare_loop() -> None:

@@ -13,7 +13,7 @@ BOUNDED = {"statements per Task, growth", "buffers per Task, growth"}
 
 def bench(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "bench.engine", "--quick", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=110)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
 
 
 @pytest.mark.slow

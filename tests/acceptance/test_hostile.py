@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 def bench(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "bench.hostile", "--count", "150", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=110)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
 
 
 @pytest.mark.slow

@@ -100,7 +100,6 @@ def test_the_judge_finds_a_process_that_was_left() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_a_court_that_is_killed_everywhere_does_each_thing_once(capfd: pytest.CaptureFixture[str]) -> None:
     code = main([*SHORT, "--seconds", "12", "--events", "4", "--drain", "200"])
     figures = json.loads(capfd.readouterr().out.splitlines()[-1])
@@ -111,7 +110,6 @@ def test_a_court_that_is_killed_everywhere_does_each_thing_once(capfd: pytest.Ca
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_chaos_over_a_broken_court_fails(capfd: pytest.CaptureFixture[str]) -> None:
     code = main([*SHORT, "--seconds", "2", "--events", "1", "--drain", "10", "--variant", "leak_slots"])
     figures = json.loads(capfd.readouterr().out.splitlines()[-1])

@@ -1,9 +1,11 @@
 """The backends under contract. A new one adds a class and its name to BACKENDS; no test changes."""
 
+import asyncio
 import json
 import shutil
+import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,11 +20,14 @@ from psycopg.rows import DictRow, dict_row
 
 from kingdom.backends.files import FilesBus, FilesOperations
 from kingdom.backends.files.entry import Row as FileRow
+from kingdom.backends.files.lock import holders_of
 from kingdom.backends.files.store import Store
 from kingdom.backends.postgres import PostgresBus, PostgresOperations
+from kingdom.backends.postgres import bus as postgres_bus
 from kingdom.backends.postgres.faults import translated
-from kingdom.bus import Bus, Envelope, Operations, RecordKind, Topology, Transaction
+from kingdom.bus import Bus, Cursor, Envelope, LoggedEntry, Operations, RecordKind, Topology, Transaction
 from tests.contract.picture import Picture, Row
+from tests.patience import PATIENCE_SECONDS
 
 LONG = timedelta(seconds=30)
 
@@ -61,7 +66,8 @@ class BackendUnderTest(ABC):
         """Open one more bus on the store, independent of all others."""
 
     @abstractmethod
-    def operations(self, bus: Bus) -> Operations: ...
+    def operations(self, bus: Bus) -> Operations:
+        """Return operations that show of the log all that was committed before, unless a caller holds it back."""
 
     @abstractmethod
     def picture(self) -> Picture:
@@ -78,6 +84,10 @@ class BackendUnderTest(ABC):
     @abstractmethod
     def clear(self) -> None:
         """Empty the store."""
+
+    @abstractmethod
+    def holders(self) -> list[int]:
+        """Return the processes that the store would kill if they were stopped now."""
 
     @abstractmethod
     def close(self) -> None: ...
@@ -115,6 +125,7 @@ class PostgresBackend(BackendUnderTest):
     def __init__(self, place: str) -> None:
         super().__init__(place)
         self._watcher: psycopg.Connection[DictRow] | None = None
+        self._callers = 0
 
     @asynccontextmanager
     async def open(
@@ -124,7 +135,7 @@ class PostgresBackend(BackendUnderTest):
             yield bus
 
     def operations(self, bus: Bus) -> Operations:
-        return PostgresOperations(_postgres(bus))
+        return _PatientOperations(_postgres(bus), lambda: self._callers > 0)
 
     def picture(self) -> Picture:
         with self._connection.transaction():
@@ -161,6 +172,10 @@ class PostgresBackend(BackendUnderTest):
             " kingdom.outbox_archive, kingdom.once_key, kingdom.record, kingdom.log"
         )
 
+    def holders(self) -> list[int]:
+        """Nobody: the server ends what a stopped process has open."""
+        return []
+
     def close(self) -> None:
         if self._watcher:
             self._watcher.close()
@@ -171,8 +186,12 @@ class PostgresBackend(BackendUnderTest):
         connection = await psycopg.AsyncConnection.connect(self.place)
         async with connection:
             await connection.set_isolation_level(isolation)
-            yield Caller(_postgres(bus), connection)
-            await connection.rollback()
+            self._callers += 1
+            try:
+                yield Caller(_postgres(bus), connection)
+                await connection.rollback()
+            finally:
+                self._callers -= 1
 
     @asynccontextmanager
     async def publishing(self, bus: Bus, event: Envelope) -> AsyncIterator[None]:
@@ -183,23 +202,25 @@ class PostgresBackend(BackendUnderTest):
                     await transaction.publish(event)
                 yield
 
-    @contextmanager
-    def stalled_event(self, position: int) -> Iterator[None]:
-        with psycopg.connect(self.place) as connection:
-            connection.execute("SELECT FROM kingdom.outbox_event WHERE id = %s FOR UPDATE", [position])
-            yield
+    def stalled_event(self, position: int) -> AbstractContextManager[None]:
+        return self._stalled("SELECT FROM kingdom.outbox_event WHERE id = %s FOR UPDATE", position)
 
-    @contextmanager
-    def stalled_lease(self, token: int) -> Iterator[None]:
-        with psycopg.connect(self.place) as connection:
-            connection.execute("SELECT FROM kingdom.outbox_lease WHERE token = %s FOR UPDATE", [token])
-            yield
+    def stalled_lease(self, token: int) -> AbstractContextManager[None]:
+        return self._stalled("SELECT FROM kingdom.outbox_lease WHERE token = %s FOR UPDATE", token)
 
     def waiting(self) -> int:
         rows = self._fetch(
             "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
         )
         return len(rows)
+
+    @contextmanager
+    def _stalled(self, query: LiteralString, number: int) -> Iterator[None]:
+        with psycopg.connect(self.place) as connection, pytest.MonkeyPatch.context() as patch:
+            # A renewal that has to wait must not give up before the block ends.
+            patch.setattr(postgres_bus, "_RENEWAL_PATIENCE", f"SET statement_timeout = '{PATIENCE_SECONDS:.0f}s'")
+            connection.execute(query, [number])
+            yield
 
     @property
     def _connection(self) -> psycopg.Connection[DictRow]:
@@ -209,6 +230,42 @@ class PostgresBackend(BackendUnderTest):
 
     def _fetch(self, query: LiteralString) -> list[DictRow]:
         return self._connection.execute(query).fetchall()
+
+
+class _PatientOperations(PostgresOperations):
+    """Reads the log once nothing in it is hidden by an older transaction that has not ended yet."""
+
+    def __init__(self, bus: PostgresBus, is_held_back: Callable[[], bool]) -> None:
+        super().__init__(bus)
+        self._is_held_back = is_held_back
+
+    async def read_log(self, after: Cursor, limit: int, about: str | None = None) -> list[LoggedEntry]:
+        await self._until_all_shows()
+        return await super().read_log(after, limit, about)
+
+    async def log_end(self) -> Cursor:
+        await self._until_all_shows()
+        return await super().log_end()
+
+    async def _until_all_shows(self) -> None:
+        """Wait until every transaction has ended that began before this call."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        _, newest = await self._open_transactions()
+        # Who holds a transaction open on purpose wants to see what the log shows meanwhile.
+        while not self._is_held_back():
+            oldest, _ = await self._open_transactions()
+            if oldest >= newest:
+                return
+            assert time.monotonic() < deadline, "a transaction does not end, and hides the log"
+            await asyncio.sleep(0.01)
+
+    async def _open_transactions(self) -> tuple[int, int]:
+        """Return the number of the oldest open transaction, and the one below which all have begun."""
+        with translated():
+            async with self._bus.pool.connection() as connection:
+                cursor = await connection.execute(_OPEN_TRANSACTIONS)
+                (row,) = await cursor.fetchall()
+        return int(row["oldest"]), int(row["newest"])
 
 
 class FilesBackend(BackendUnderTest):
@@ -271,6 +328,9 @@ class FilesBackend(BackendUnderTest):
             store.skip_to(draft.place + 1)
         store.close()
 
+    def holders(self) -> list[int]:
+        return holders_of(Path(self.place, "bus", "lock").stat())
+
     def close(self) -> None: ...
 
     @asynccontextmanager
@@ -308,6 +368,12 @@ _ROWS: LiteralString = """
 SELECT id AS position, event_id, stream, CASE WHEN ordered THEN partition_key END AS key, status,
        isfinite(next_retry_at) AS ready, lease_token AS token, attempt_count AS attempt, max_attempts, crash_count
   FROM kingdom.outbox_event ORDER BY id
+"""
+
+
+_OPEN_TRANSACTIONS: LiteralString = """
+SELECT pg_snapshot_xmin(snapshot)::text AS oldest, pg_snapshot_xmax(snapshot)::text AS newest
+  FROM pg_current_snapshot() AS snapshot
 """
 
 

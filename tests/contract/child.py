@@ -15,7 +15,7 @@ from pathlib import Path
 from kingdom.bus import Bus, Dispatcher, Done, Received, Record, Transaction, Worker
 from kingdom.errors import KingdomError, LeaseLost
 from tests.contract.backends import BACKENDS, BackendUnderTest
-from tests.contract.outside import Payment, die, fall_asleep
+from tests.contract.outside import Payment, die
 from tests.contract.scene import KINDS, QUICK, QUICK_IDLE, QUICK_LEASE, step
 
 
@@ -99,9 +99,15 @@ async def die_before_paying(_backend: BackendUnderTest, bus: Bus, book: str) -> 
     await pay(bus, Payment(Path(book), before=die))
 
 
-async def fall_asleep_before_paying(_backend: BackendUnderTest, bus: Bus, book: str) -> None:
-    """Note that the call goes out, be stopped, and make it whenever the process goes on."""
-    await pay(bus, Payment(Path(book), before=fall_asleep))
+async def pay_late(_backend: BackendUnderTest, bus: Bus, book: str) -> None:
+    """Note that the call goes out, be interrupted, and make it whenever the process goes on."""
+
+    def be_interrupted() -> None:
+        tell(paying=True)
+        # The whole loop waits, so that nothing of this process calls the payment off.
+        sys.stdin.readline()
+
+    await pay(bus, Payment(Path(book), before=be_interrupted))
 
 
 PROGRAMS: dict[str, Callable[..., Awaitable[None]]] = {
@@ -113,7 +119,7 @@ PROGRAMS: dict[str, Callable[..., Awaitable[None]]] = {
         publish_slowly,
         pay_and_die,
         die_before_paying,
-        fall_asleep_before_paying,
+        pay_late,
     )
 }
 

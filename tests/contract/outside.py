@@ -21,7 +21,7 @@ class Payment(Effect[dict[str, Any]]):
         before: Callable[[], None] = lambda: None,
         after: Callable[[], None] = lambda: None,
     ) -> None:
-        self.target = Target(name="bank", honours=honours, settles_after=timedelta(seconds=3))
+        self.target = Target(name="bank", honours=honours, settles_after=timedelta(seconds=2))
         self._book = book
         self._before = before
         self._after = after
@@ -50,7 +50,3 @@ def calls(book: Path) -> list[str]:
 
 def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-def fall_asleep() -> None:
-    os.kill(os.getpid(), signal.SIGSTOP)

@@ -10,7 +10,9 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from tests.contract.scene import PATIENCE_SECONDS, Scene, eventually
+from tests.contract.backends import BackendUnderTest
+from tests.contract.scene import Scene, eventually
+from tests.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 
@@ -18,8 +20,9 @@ ROOT = Path(__file__).parents[2]
 class Child:
     """One such process, which tells what it does line by line."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: Process, backend: BackendUnderTest) -> None:
         self._process = process
+        self._backend = backend
 
     async def told(self) -> dict[str, Any]:
         assert self._process.stdout
@@ -33,14 +36,29 @@ class Child:
         assert self._process.stdin
         self._process.stdin.write(b"\n")
 
+    async def always_go_on(self) -> None:
+        """Let it go on whenever it tells something, for as long as this runs."""
+        while True:
+            await self.told()
+            self.go_on()
+
     async def stop(self) -> None:
         """Stop it, and see that it stands still."""
         self._process.send_signal(signal.SIGSTOP)
-        await self.until_stopped()
-
-    async def until_stopped(self) -> None:
         stat = Path(f"/proc/{self._process.pid}/stat")
         await eventually(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", "the child has stopped")
+
+    async def stop_with_nothing_locked(self) -> None:
+        """Stop it at a moment at which the store does not kill it for that."""
+
+        async def stopped() -> bool:
+            await self.stop()
+            if self._process.pid not in self._backend.holders():
+                return True
+            self.wake()
+            return False
+
+        await eventually(stopped, "the child stops with nothing locked")
 
     def wake(self) -> None:
         """Let it run on, if it was not killed."""
@@ -68,7 +86,7 @@ async def child(scene: Scene, program: str, *details: str) -> AsyncIterator[Chil
     arguments = ["-m", "tests.contract.child", scene.backend.name, scene.backend.place, program, *details]
     process = await asyncio.create_subprocess_exec(sys.executable, *arguments, cwd=ROOT, stdin=PIPE, stdout=PIPE)
     try:
-        yield Child(process)
+        yield Child(process, scene.backend)
     finally:
         if process.returncode is None:
             process.kill()

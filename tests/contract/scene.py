@@ -35,9 +35,9 @@ from kingdom.bus.sequence import SEQUENCES
 from kingdom.bus.why import why
 from tests.contract.backends import LONG, BackendUnderTest
 from tests.contract.picture import Picture, violations
+from tests.patience import PATIENCE_SECONDS
 
 ATTEMPTS = 5
-PATIENCE_SECONDS = 30.0
 NO_WAIT = timedelta(0)
 HOUR = timedelta(hours=1)
 

@@ -25,7 +25,7 @@ from kingdom.clock import utc_now
 from kingdom.errors import LeaseLost
 from tests.contract.backends import BackendUnderTest
 from tests.contract.picture import Picture, Row, violations
-from tests.contract.scene import HOUR, KINDS, NO_WAIT, TOPOLOGY, Scene
+from tests.contract.scene import HOUR, KINDS, NO_WAIT, Scene, streams
 
 STREAMS = ("free", "line", "skipping")
 # One key is hot, so that its events wait for each other.
@@ -335,7 +335,7 @@ class BusMachine(RuleBasedStateMachine):
 def one_bench(backend: BackendUnderTest) -> Iterator[Bench]:
     with asyncio.Runner() as runner:
         opening = AsyncExitStack()
-        bus = runner.run(opening.enter_async_context(backend.open(TOPOLOGY, KINDS)))
+        bus = runner.run(opening.enter_async_context(backend.open(streams(lease=HOUR), KINDS)))
         yield Bench(runner, Scene(backend, bus, backend.operations(bus)))
         runner.run(opening.aclose())
 
@@ -347,7 +347,7 @@ def test_any_order_of_operations_keeps_every_promise(one_bench: Bench) -> None:
     run_state_machine_as_test(
         OnOneStore,
         settings=settings(
-            max_examples=60,
+            max_examples=40,
             stateful_step_count=30,
             deadline=None,
             # The same examples every time: a gate must not fail by chance.

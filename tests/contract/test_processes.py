@@ -8,7 +8,6 @@ from kingdom.bus import Dispatcher, Done, Envelope, Query, Received, Record, Tra
 from tests.contract.processes import Child, child
 from tests.contract.scene import (
     KINDS,
-    PATIENCE_SECONDS,
     QUICK,
     QUICK_IDLE,
     QUICK_LEASE,
@@ -19,6 +18,7 @@ from tests.contract.scene import (
     ping,
     step,
 )
+from tests.patience import PATIENCE_SECONDS
 
 
 def counting() -> Dispatcher:
@@ -84,17 +84,17 @@ async def test_a_worker_stopped_inside_a_reaction_is_replaced_and_its_reaction_c
     await scene.bus.publish(ping(1))
     async with child(scene, "work") as zombie:
         assert (await zombie.told())["handling"] == 1
-        await zombie.stop()
+        await zombie.stop_with_nothing_locked()
         async with recovering(scene):
             await eventually(lambda: tallies(scene), "another worker has handled it")
         zombie.wake()
         zombie.go_on()
         # The next event that it handles shows that it has come to terms with the loss of the first.
         await scene.bus.publish(ping(2))
-        while (await zombie.told())["handling"] != 2:
-            zombie.go_on()
-        zombie.go_on()
-        await eventually(lambda: not scene.picture.rows, "both are done")
+        async with asyncio.TaskGroup() as group:
+            answering = group.create_task(zombie.always_go_on())
+            await eventually(lambda: not scene.picture.rows, "both are done")
+            answering.cancel()
         await zombie.kill()
     assert await tallies(scene) == {"1": ["parent"], "2": ["child"]}
 
@@ -104,7 +104,7 @@ async def test_the_events_of_a_killed_worker_are_recovered_and_handled_once(scen
     async with child(scene, "work") as victim:
         assert (await victim.told())["handling"] == 0
         await victim.kill()
-        assert [row.status for row in scene.picture.rows] == ["PROCESSING"] * 5
+        assert len(scene.picture.rows) == 5
         async with recovering(scene):
             await eventually(lambda: not scene.picture.rows, "all are done")
     assert await tallies(scene) == {str(number): ["parent"] for number in range(5)}

@@ -11,6 +11,7 @@ from kingdom.bus import Dead, Delivery, Done
 from kingdom.bus.outcome import Settlement
 from kingdom.errors import LeaseLost, NotFound
 from tests.contract.scene import Make, Scene, ids, ping, skip, step
+from tests.patience import PATIENCE_SECONDS
 
 LEASE = timedelta(seconds=30)
 BOTH_STREAMS = [("free", ping), ("line", step)]
@@ -239,7 +240,7 @@ async def test_publishers_workers_and_reapers_at_once_lose_nothing(scene: Scene)
                     done.append(delivery)
                 await bus.reap()
 
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await asyncio.gather(*(publish(share) for share in range(2)), *(work(share) for share in range(4)))
     assert sorted(ids(done)) == sorted(ids(events))
     assert scene.picture.rows == []

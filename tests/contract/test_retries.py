@@ -55,6 +55,17 @@ async def test_a_defer_burns_no_attempt(scene: Scene) -> None:
     assert scene.picture.rows[0].attempt == 0
 
 
+async def test_a_wait_counts_from_the_settlement_by_the_clock_of_the_store(scene: Scene) -> None:
+    late = Defer.by(HOUR, "no slot")
+    await scene.bus.publish(ping())
+    delivery = await scene.claim_one("free")
+    before = (await scene.situation(delivery)).now
+    await scene.settle(late, delivery)
+    situation = await scene.situation(delivery)
+    assert situation.due_at is not None
+    assert before + HOUR <= situation.due_at <= situation.now + HOUR
+
+
 async def test_a_release_gives_the_attempt_back(scene: Scene) -> None:
     await scene.bus.publish(ping())
     for _ in range(2 * ATTEMPTS):

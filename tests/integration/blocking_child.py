@@ -46,6 +46,8 @@ def block(kind: str, seconds: float) -> None:
             until = time.monotonic() + seconds
             while time.monotonic() < until:
                 pass
+        case "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
         case "die":
             os._exit(1)
 

@@ -26,8 +26,7 @@ from kingdom.bus import (
 )
 from kingdom.bus.record import Adoption
 from kingdom.errors import MalformedEvent
-
-PATIENCE_SECONDS = 60.0
+from tests.patience import PATIENCE_SECONDS
 
 
 def read(doc: Mapping[str, Any]) -> Record:

@@ -221,8 +221,6 @@ class RecordingDisk(InterceptedDisk):
 
         self._rename_in(at, short, remove)
 
-    _remove_directory = _unlink
-
     def _make_directory(self, at: int, path: str) -> None:
         if self._short(path) not in self._live.names:
             self._make(at, path, _DIRECTORY)

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from tests.integration.running import PATIENCE_SECONDS, eventually
+from tests.integration.running import eventually
+from tests.patience import PATIENCE_SECONDS
 
 
 def say(*words: object) -> None:

@@ -12,8 +12,8 @@ from psycopg.rows import DictRow
 
 from kingdom.backends.postgres import PostgresBus
 from kingdom.bus import EFFECTS, Bus, Dispatcher, Envelope, RecordKind, RetryPolicy, Stream, Topology, Worker
+from tests.patience import PATIENCE_SECONDS
 
-PATIENCE_SECONDS = 30.0
 MARKS = RecordKind(name="mark", directories={"open": "state/marks/open", "made": "state/marks/made"})
 QUICK_RETRY = RetryPolicy(base=timedelta(milliseconds=10), jitter=0)
 LATE_RETRY = RetryPolicy(base=timedelta(hours=1), cap=timedelta(hours=1))

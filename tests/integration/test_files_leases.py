@@ -12,13 +12,14 @@ from kingdom.bus import Cursor, Delivery, Done, Envelope, LogEntry
 from kingdom.bus.outcome import Release
 from kingdom.errors import LeaseLost
 from kingdom.verify.workload import ANY, topology
+from tests.patience import PATIENCE_SECONDS
 
 LEASE = timedelta(milliseconds=100)
 LONG = timedelta(seconds=30)
 
 
 async def reaped(bus: FilesBus) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not await bus.reap():  # noqa: ASYNC110 - the lease ends by time alone
             await asyncio.sleep(0.01)
 

@@ -1,18 +1,29 @@
-"""The lock of a store of files: one writer at a time, and nobody waits for one that is stopped."""
+"""The lock of a store of files: one writer at a time, nobody waits for one that is stopped, and never an event loop."""
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kingdom.backends.files.lock import STOPPED_SECONDS, Lock, holders_of
+from kingdom.backends.files import FilesBus, FilesOperations, log, store
+from kingdom.backends.files import bus as files_bus
+from kingdom.backends.files import lock as files_lock
+from kingdom.backends.files.disk import Disk
+from kingdom.backends.files.lines import lines_from
+from kingdom.backends.files.lock import Lock, holders_of
+from kingdom.backends.files.tree import Tree
+from kingdom.bus import Cursor
+from tests.integration.test_files_store import FullDisk, append, drain, opened, ping
+from tests.patience import PATIENCE_SECONDS
 
 HOLD_UNTIL_TOLD = """
 import fcntl, sys
@@ -21,8 +32,6 @@ with open(sys.argv[1], "rb+") as lock:
     print("held", flush=True)
     sys.stdin.read()
 """
-# Time for a busy machine; what is measured is far below it.
-PATIENCE_SECONDS = 20.0
 
 
 @pytest.fixture
@@ -44,33 +53,36 @@ def holder(path: Path) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def test_a_stopped_holder_is_killed_and_the_lock_taken(lock: Lock, tmp_path: Path) -> None:
+def test_a_stopped_holder_is_killed_and_the_lock_taken(
+    lock: Lock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files_lock, "STOPPED_SECONDS", 0.2)
     with holder(tmp_path / "lock") as process:
         process.send_signal(signal.SIGSTOP)
         began = time.monotonic()
         with lock.held():
-            assert STOPPED_SECONDS <= time.monotonic() - began < PATIENCE_SECONDS
+            assert 0.2 <= time.monotonic() - began < PATIENCE_SECONDS
         assert process.wait(PATIENCE_SECONDS) == -signal.SIGKILL
 
 
 def test_a_holder_that_was_stopped_for_a_moment_lives_however_long_others_have_waited(
-    lock: Lock, tmp_path: Path
+    lock: Lock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(files_lock, "STOPPED_SECONDS", 0.2)
     with holder(tmp_path / "lock") as process:
-        assert process.stdin is not None
-        # It is stopped at the moment when the others have waited for STOPPED_SECONDS.
-        doings: list[tuple[float, Callable[[], object]]] = [
-            (0.75 * STOPPED_SECONDS, lambda: process.send_signal(signal.SIGSTOP)),
-            (1.25 * STOPPED_SECONDS, lambda: process.send_signal(signal.SIGCONT)),
-            (1.25 * STOPPED_SECONDS, process.stdin.close),
-        ]
-        timers = [threading.Timer(*doing) for doing in doings]
-        for timer in timers:
-            timer.start()
+        let_go, began = process.stdin, time.monotonic()
+        assert let_go is not None
+
+        def is_stopped(_pid: int) -> bool:
+            """Tell so at one look, when the others have waited for longer than that."""
+            if let_go.closed or time.monotonic() - began < 0.4:
+                return False
+            let_go.close()
+            return True
+
+        monkeypatch.setattr(files_lock, "is_stopped", is_stopped)
         with lock.held():
-            pass
-        for timer in timers:
-            timer.join()
+            assert let_go.closed
         assert process.wait(PATIENCE_SECONDS) == 0
 
 
@@ -81,3 +93,122 @@ def test_who_holds_a_file_of_the_same_number_on_another_filesystem_is_no_holder(
         mode, number, device, *rest = path.stat()
         assert holders_of(path.stat()) == [process.pid]
         assert holders_of(os.stat_result((mode, number, device + 1, *rest))) == []
+
+
+class WatchedDisk(Disk):
+    """Notes what the thread of the event loop waits for."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.waits: list[str] = []
+        scan = Tree.scan_events
+
+        def noted_scan(tree: Tree, *which: Any) -> Any:
+            self.note("scan of a stream")
+            return scan(tree, *which)
+
+        monkeypatch.setattr(Tree, "scan_events", noted_scan)
+
+    def note(self, what: str) -> None:
+        if threading.current_thread() is threading.main_thread():
+            self.waits.append(what)
+
+    def sync_file(self, descriptor: int) -> None:
+        self.note("sync of a file")
+        super().sync_file(descriptor)
+
+    def sync_directory(self, path: str) -> None:
+        self.note("sync of a directory")
+        super().sync_directory(path)
+
+
+async def fill_the_segment(_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "SEGMENT_BYTES", 1)
+
+
+async def die_before_the_files(realm: Path, _: pytest.MonkeyPatch) -> None:
+    disk = FullDisk("create")
+    async with opened(realm, disk) as other:
+        disk.full = True
+        await other.publish(ping(3))
+
+
+async def turn_the_page(realm: Path, _: pytest.MonkeyPatch) -> None:
+    async with opened(realm) as other:
+        await other.in_thread(other.store.checkpoint)
+
+
+async def remove_an_event(realm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files_bus, "_MISSING_SECONDS", -1.0)
+    min((realm / "bus/streams/free/pending").iterdir()).unlink()
+
+
+async def damage_an_event(realm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files_bus, "_DAMAGED_SECONDS", -1.0)
+    min((realm / "bus/streams/free/pending").iterdir()).write_text("{")
+
+
+@pytest.mark.parametrize(
+    "happen", [fill_the_segment, die_before_the_files, turn_the_page, remove_an_event, damage_an_event]
+)
+async def test_a_claim_never_keeps_the_event_loop_waiting_for_the_disk(
+    realm: Path, monkeypatch: pytest.MonkeyPatch, happen: Callable[[Path, pytest.MonkeyPatch], Awaitable[None]]
+) -> None:
+    disk = WatchedDisk(monkeypatch)
+    async with opened(realm, disk) as bus:
+        await bus.publish(*map(ping, range(3)))
+        await bus.claim("free", 1, "worker")
+        await happen(realm, monkeypatch)
+        assert await bus.claim("free", 3, "worker")
+        await bus.publish(ping(4))
+        assert disk.waits == []
+        assert await drain(bus) == [4]
+
+
+async def test_an_event_that_was_mended_is_claimed_without_keeping_the_event_loop_waiting(
+    realm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(realm) as bus:
+        await bus.publish(ping(1), ping(2))
+    second = max((realm / "bus/streams/free/pending").iterdir())
+    whole = second.read_text()
+    second.write_text("{")
+    disk = WatchedDisk(monkeypatch)
+    async with opened(realm, disk) as bus:
+        await bus.claim("free", 1, "worker")
+        second.write_text(whole)
+        assert await drain(bus) == [2]
+        assert disk.waits == []
+
+
+async def test_who_looks_through_all_that_has_ended_or_was_logged_keeps_nobody_waiting(
+    realm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Every entry begins a new file.
+    monkeypatch.setattr(log, "LOG_BYTES", 1)
+    event, loop = ping(1), asyncio.get_running_loop()
+
+    async def work(bus: FilesBus) -> None:
+        await bus.publish(event)
+        assert await drain(bus) == [1]
+        await append(bus, "worked")
+
+    def meanwhile(read: Callable[..., Any]) -> Callable[..., Any]:
+        def reading(*what: Any) -> Any:
+            for each in (bus, other):
+                asyncio.run_coroutine_threadsafe(work(each), loop).result(30)
+            return read(*what)
+
+        return reading
+
+    async with opened(realm) as bus, opened(realm) as other:
+        operations = FilesOperations(bus)
+        await work(bus)
+        with monkeypatch.context() as patched:
+            patched.setattr(Tree, "ended_events", meanwhile(Tree.ended_events))
+            patched.setattr(log, "lines_from", meanwhile(lines_from))
+            (situation,) = await operations.situations(event.event_id)
+            found = await operations.read_log(Cursor(), 100)
+        rest = await operations.read_log(found[-1].cursor, 100)
+        assert [*found, *rest] == await operations.read_log(Cursor(), 100)
+    assert situation.status == "DONE"
+    assert (len(found), len(rest)) == (3, 6)

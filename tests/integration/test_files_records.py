@@ -3,12 +3,14 @@
 import json
 import os
 import time
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kingdom.backends.files import FilesBus, FilesOperations
+from kingdom.backends.files.store import Store
 from kingdom.bus import Query, Record
 from kingdom.bus.operations import Retention
 from kingdom.errors import Conflict, Transient
@@ -29,6 +31,25 @@ async def job(bus: FilesBus, record_id: str) -> Record | None:
 async def found(bus: FilesBus, state: str) -> list[str]:
     async with bus.transaction() as transaction:
         return [record.id for record in await transaction.find(Query(kind="job", state=state))]
+
+
+async def test_records_are_read_ahead_in_one_visit_to_the_store(realm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    visits, shared = [], Store.shared
+
+    def visit(store: Store) -> AbstractContextManager[None]:
+        visits.append(store)
+        return shared(store)
+
+    monkeypatch.setattr(Store, "shared", visit)
+    names = [f"job-{number}" for number in range(32)]
+    async with opened(realm) as bus:
+        await put(bus, *(Record(kind="job", id=name, state="open") for name in names[:-1]))
+        visits.clear()
+        async with bus.transaction() as transaction:
+            await transaction.read_ahead([("job", name) for name in names])
+            read = [await transaction.get("job", name) for name in names]
+    assert [record and record.id for record in read] == [*names[:-1], None]
+    assert len(visits) == 1
 
 
 async def test_a_record_whose_note_an_editor_has_dropped_is_version_one_of_what_lies_there(realm: Path) -> None:

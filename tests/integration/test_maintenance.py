@@ -1,6 +1,8 @@
 import asyncio
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from datetime import timedelta
+from functools import partial
 
 import httpx
 import psycopg
@@ -13,7 +15,7 @@ from kingdom.bus.maintenance import maintain, serving_metrics
 from kingdom.bus.metrics import BacklogMetrics
 from kingdom.bus.operations import RetentionReport, StreamStats
 from kingdom.errors import Misconfigured, Unavailable
-from tests.integration.running import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS
 
 TOPOLOGY = Topology([Stream(name="orders"), Stream(name="mail")])
 OFTEN = timedelta(milliseconds=20)
@@ -58,17 +60,11 @@ async def test_metrics_and_retention_go_on_in_their_rhythm_whatever_fails(dsn: s
     def pending(stream: str) -> float | None:
         return registry.get_sample_value("kingdom_outbox_pending", {"stream": stream})
 
-    async with PostgresBus(dsn, TOPOLOGY) as bus:
-        upkeep = asyncio.create_task(
-            maintain(
-                Unsteady(bus),
-                BacklogMetrics(registry),
-                ["orders"],
-                retention=Retention(partitions_ahead_days=2),
-                refresh_every=OFTEN,
-                retain_every=OFTEN,
-            )
-        )
+    async with PostgresBus(dsn, TOPOLOGY) as bus, AsyncExitStack() as stack:
+        refresh = partial(BacklogMetrics(registry).refresh, Unsteady(bus), ["orders"])
+        serving = serving_metrics(registry, refresh, host="127.0.0.1", port=0, every=OFTEN)
+        await stack.enter_async_context(serving)
+        upkeep = asyncio.create_task(maintain(Unsteady(bus), Retention(partitions_ahead_days=2), every=OFTEN))
         await until(lambda: pending("orders") == 0)
         await bus.publish(Envelope(type="T", stream="mail"))
         await until(lambda: pending("mail") == 1)
@@ -87,13 +83,10 @@ async def test_metrics_are_served_on_loopback_until_the_block_ends() -> None:
     registry = CollectorRegistry()
     BacklogMetrics(registry)
     async with httpx.AsyncClient() as client:
-        with serving_metrics(registry, host="127.0.0.1", port=0) as address:
+        async with serving_metrics(registry, host="127.0.0.1", port=0) as address:
             assert "# TYPE kingdom_outbox_oldest_pending_seconds gauge" in (await client.get(address)).text
             port = httpx.URL(address).port
-            with (
-                pytest.raises(Misconfigured, match="choose another port"),
-                serving_metrics(registry, host="127.0.0.1", port=port or 0),
-            ):
-                pytest.fail("two servers on one port")
+            with pytest.raises(Misconfigured, match="choose another port"):
+                await AsyncExitStack().enter_async_context(serving_metrics(registry, host="127.0.0.1", port=port or 0))
         with pytest.raises(httpx.ConnectError):
             await client.get(address)

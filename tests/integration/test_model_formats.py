@@ -11,7 +11,7 @@ from aiohttp import ClientPayloadError, ClientResponse, ClientSession, UnixConne
 
 from tests.fakes.model.stub import ModelStub
 from tests.fakes.scripts import scripted
-from tests.integration.running import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS
 
 MESSAGES = "/v1/messages"
 RESPONSES = "/v1/responses"
@@ -72,6 +72,20 @@ async def streamed(session: ClientSession, path: str, body: Mapping[str, Any]) -
         raw = data.removeprefix("data: ")
         events.append((names[0].removeprefix("event: ") if names else "", raw if raw == "[DONE]" else json.loads(raw)))
     return events
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["PreToolUse:Bash hook error: the budget is spent", "The user doesn't want to proceed with this tool use."],
+)
+async def test_a_tool_that_was_not_let_run_is_called_again(session: ClientSession, words: str) -> None:
+    body = body_for(MESSAGES, scripted({"cost": 0.5}, {"wait_for": "may-go"}))
+    first = await asked(session, MESSAGES, body)
+    [call] = first["content"]
+    refused = {"type": "tool_result", "tool_use_id": call["id"], "is_error": True, "content": words}
+    body["messages"] += [{"role": "assistant", "content": [call]}, {"role": "user", "content": [refused]}]
+    again = await asked(session, MESSAGES, body)
+    assert (again["content"][0]["input"], again["usage"]) == (call["input"], first["usage"])
 
 
 async def test_messages_bring_text_and_tools_in_one_piece_and_take_their_results(session: ClientSession) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.fakes.model.stub import ModelStub
 from tests.fakes.scripts import scripted
-from tests.integration.running import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS
 
 claude_agent_sdk = pytest.importorskip("claude_agent_sdk")
 

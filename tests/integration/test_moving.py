@@ -22,8 +22,8 @@ from kingdom.bus.moving import AnyItem, Census, Entry, Event, Manifest, Movable,
 from kingdom.clock import utc_now
 from kingdom.errors import Permanent, Transient
 from tests.contract.backends import BACKENDS, BackendUnderTest
-from tests.contract.scene import KINDS, NO_WAIT, TOPOLOGY, Scene, eventually, ping, step
-from tests.integration.furniture import LONG_AGO, furnish, pass_by
+from tests.contract.scene import HOUR, KINDS, NO_WAIT, TOPOLOGY, Scene, eventually, ping, step
+from tests.integration.furniture import LONG_AGO, TAKEN_KEYS, furnish, pass_by
 
 Contents = dict[str, list[AnyItem]]
 # Every pair of these is moved between; the place of the second one is the fixture of its kind with `second_` before it.
@@ -122,6 +122,8 @@ async def test_everything_is_equal_on_the_other_side(old: Scene, new: Scene, tmp
     await move(old, new, tmp_path / name)
     assert await contents(new) == before
     assert await contents(old) == before
+    async with new.bus.transaction() as transaction:
+        assert [key for key in TAKEN_KEYS if await transaction.once(*key, HOUR)] == []
 
 
 async def test_what_operators_see_is_the_same_on_the_other_side(old: Scene, new: Scene, tmp_path: Path) -> None:
@@ -324,11 +326,10 @@ async def test_a_house_is_moved_through_pgbouncer(
         scene.backend.close()
 
 
-@pytest.mark.parametrize("count", [3_000, pytest.param(100_000, marks=pytest.mark.long)])
+# Just over two batches: half of them are events, half are records.
+@pytest.mark.parametrize("count", [2_100, pytest.param(100_000, marks=pytest.mark.long)])
 @pytest.mark.timeout(900)
-async def test_many_things_move_there_and_back_and_are_equal(
-    old: Scene, new: Scene, tmp_path: Path, count: int
-) -> None:
+async def test_many_things_move_and_are_equal(old: Scene, new: Scene, tmp_path: Path, count: int) -> None:
     for start in range(0, count // 2, 1000):
         numbers = range(start, min(start + 1000, count // 2))
         async with old.bus.transaction() as transaction:
@@ -336,8 +337,6 @@ async def test_many_things_move_there_and_back_and_are_equal(
             for n in numbers:
                 await transaction.put(Record(kind="job", id=f"job-{n}", state="open", doc={"number": n}))
     await move(old, new, tmp_path / "there.jsonl")
-    old.backend.clear()
-    await move(new, old, tmp_path / "back.jsonl")
-    for one, other in zip(read_items(tmp_path / "there.jsonl"), read_items(tmp_path / "back.jsonl"), strict=True):
+    await export(movable_of(new.bus), tmp_path / "again.jsonl")
+    for one, other in zip(read_items(tmp_path / "there.jsonl"), read_items(tmp_path / "again.jsonl"), strict=True):
         assert one == other
-    assert await contents(new) == await contents(old)

@@ -11,6 +11,7 @@ import pytest
 
 from bench.postgres import PrivateBouncer, PrivateCluster
 from bench.servers import OWNER_FILE, PrivateDirectory, ServerUnavailableError, find_binary, is_running
+from tests.patience import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -125,7 +126,7 @@ def test_a_killed_owner_leaves_a_cluster_that_the_next_run_removes() -> None:
     os.utime(directory / OWNER_FILE, (hour_ago, hour_ago))
     PrivateDirectory().remove()
     assert not directory.exists()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while is_running(pid) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not is_running(pid)

@@ -3,6 +3,7 @@
 import asyncio
 from datetime import UTC, datetime, timedelta
 
+import psycopg
 import pytest
 
 from kingdom.backends.postgres import PostgresBus, PostgresOperations
@@ -20,6 +21,7 @@ from kingdom.bus import (
     Transaction,
 )
 from kingdom.bus.stream import Topology
+from kingdom.errors import Conflict
 from tests.integration.running import at_work, eventually, numbered, open_bus, rows, statuses, stream, until_all
 
 DAY = timedelta(days=1)
@@ -231,3 +233,32 @@ async def shape(bus: PostgresBus, part: str) -> list[str]:
         part,
     )
     return [row["part"] for row in found]
+
+
+async def test_a_row_whose_day_gets_its_table_meanwhile_is_only_outrun(dsn: str) -> None:
+    """Its transaction is run again by whoever began it, as after any other race."""
+    today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    async with open_bus(dsn, stream("jobs", "Job")) as bus, await psycopg.AsyncConnection.connect(dsn) as other:
+        async with other.transaction():
+            await other.execute(f"CREATE TABLE kingdom.log_{today:%Y%m%d} (LIKE kingdom.log INCLUDING ALL)")
+            await other.execute("LOCK TABLE kingdom.log_default IN ACCESS EXCLUSIVE MODE")
+            writing = asyncio.create_task(append(bus))
+
+            async def waits() -> bool:
+                waiting = await rows(bus, "SELECT 1 FROM pg_locks WHERE NOT granted")
+                return bool(waiting)
+
+            await eventually(waits)
+            span = f"FROM ('{today.isoformat()}') TO ('{(today + DAY).isoformat()}')"
+            await other.execute(
+                f"ALTER TABLE kingdom.log ATTACH PARTITION kingdom.log_{today:%Y%m%d} FOR VALUES {span}"
+            )
+        with pytest.raises(Conflict):
+            await writing
+        await append(bus)
+        assert len(await rows(bus, "SELECT 1 FROM kingdom.log")) == 1
+
+
+async def append(bus: PostgresBus) -> None:
+    async with bus.transaction() as transaction:
+        await transaction.append(LogEntry(type="told", actor="test", data={}))

@@ -9,9 +9,20 @@ import psycopg
 import pytest
 
 from bench.postgres import PrivateCluster
-from kingdom.backends.postgres import PostgresBus, migrate, pending_migrations
+from kingdom.backends.postgres import PostgresBus, PostgresOperations, migrate, pending_migrations
 from kingdom.backends.postgres.schema import all_migrations
-from kingdom.bus import EFFECTS, Dispatcher, Done, Envelope, LogEntry, Received, Topology, Transaction
+from kingdom.bus import (
+    EFFECTS,
+    Cursor,
+    Dispatcher,
+    Done,
+    Envelope,
+    LogEntry,
+    LoggedEntry,
+    Received,
+    Topology,
+    Transaction,
+)
 from kingdom.errors import Misconfigured
 from tests.integration.catalog import Catalog, read_catalog
 from tests.integration.running import MARKS, at_work, eventually, numbered, open_bus, stream
@@ -134,6 +145,48 @@ def test_migrations_are_numbered_without_a_gap_and_named_for_what_they_do() -> N
     for migration in migrations:
         assert migration.name.startswith(f"{migration.number:04}_")
         assert len(migration.name.split("_")) >= 3
+
+
+# As a dump brings them: with numbers of transactions that have not begun here.
+RESTORED: LiteralString = """
+  INSERT INTO kingdom.log (xid, at, type, actor, trace_id, aggregate_type, aggregate_id, data)
+  SELECT (pg_current_xact_id()::text::bigint + 1000000 - g)::text::xid8, now(), 'restored-' || g, 'test', '', '', '',
+         '{}' FROM generate_series(1, 2) g ORDER BY g"""
+
+
+async def test_a_log_from_a_server_that_had_counted_further_is_read_again_once_migrated(bare: Databases) -> None:
+    dsn = bare.make()
+    await migrate(dsn)
+    async with open_bus(dsn, stream("jobs", "Job")) as bus:
+        operations = PostgresOperations(bus)
+        await tell(bus, "before")
+        execute(dsn, RESTORED)
+        await tell(bus, "since")
+        followed = await told(operations, Cursor(), "before", "since")
+        assert await migrate(dsn) == []
+        await tell(bus, "after")
+        # Who follows misses nothing and is told nothing twice.
+        news = await told(operations, followed[-1].cursor, "restored-1", "restored-2", "after")
+        await migrate(dsn)
+        assert await operations.read_log(Cursor(), 10) == [*followed, *news]
+
+
+async def tell(bus: PostgresBus, what: str) -> None:
+    async with bus.transaction() as transaction:
+        await transaction.append(LogEntry(type=what, actor="test"))
+
+
+async def told(operations: PostgresOperations, after: Cursor, *types: str) -> list[LoggedEntry]:
+    """Return what the log tells behind a cursor, once it ends with the last of these types, and tells just these."""
+    found: list[LoggedEntry] = []
+
+    async def is_told() -> bool:
+        found[:] = await operations.read_log(after, 10)
+        return bool(found) and found[-1].entry.type == types[-1]
+
+    await eventually(is_told)
+    assert [each.entry.type for each in found] == list(types)
+    return found
 
 
 async def test_two_schemas_of_one_database_live_side_by_side(bare: Databases) -> None:

@@ -1,11 +1,12 @@
 """Roles as processes: small programs play them here."""
 
 import asyncio
+import errno
 import os
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -21,31 +22,36 @@ from kingdom.bus.port import Bus
 from kingdom.bus.record import Record
 from kingdom.clock import utc_now
 from kingdom.court.chamberlain.settings import ChamberlainSettings, HeartbeatSettings
-from kingdom.court.heartbeat import FileSigns, Sign
+from kingdom.court.heartbeat import ROLES, FileSigns, Sign
 from kingdom.court.records import CURRENT
 from kingdom.errors import Misconfigured
 from kingdom.realm import Realm
 from kingdom.roles import declared
-from kingdom.supervisor.processes import ORDER, Child, RoleProcesses, State, only_one
+from kingdom.supervisor.processes import Child, RoleProcesses, State, only_one
 from kingdom.supervisor.silence import Silence
+from tests.patience import PATIENCE_SECONDS
 
-PATIENCE_SECONDS = 60.0
 PATIENT = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit()); print('here', flush=True);"
 LIVES = PATIENT + "signal.pause()"
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('here', flush=True); signal.pause()"
 
 
 class Scene:
-    """Programs that play roles, and what they said."""
+    """Programs that play roles, and what they said; a hearing that is to fail once does so first."""
 
     def __init__(self, **programs: str) -> None:
         self.said: list[tuple[str, str]] = []
-        self.processes = RoleProcesses(
-            programs,
-            lambda role: (sys.executable, "-I", "-S", "-c", programs[role]),
-            dict(os.environ),
-            lambda role, line: self.said.append((role, line.decode())),
-        )
+        self.hearing_fails: list[Exception] = []
+        self._programs = programs
+        self.processes = RoleProcesses(programs, self._command, dict(os.environ), self._hear)
+
+    def _command(self, role: str) -> Sequence[str]:
+        return (sys.executable, "-I", "-S", "-c", self._programs[role])
+
+    def _hear(self, role: str, line: bytes) -> None:
+        if self.hearing_fails:
+            raise self.hearing_fails.pop()
+        self.said.append((role, line.decode()))
 
     def child(self, role: str) -> Child:
         return self.processes.children[role]
@@ -77,12 +83,12 @@ def ended(*pids: int | None) -> Iterator[None]:
 
 
 async def test_roles_start_in_order_and_end_together_when_asked() -> None:
-    scene = Scene(**dict.fromkeys(reversed(ORDER), LIVES))
+    scene = Scene(**dict.fromkeys(reversed(ROLES), LIVES))
     running = asyncio.create_task(scene.processes.run())
-    await scene.until(lambda: len(scene.said) == len(ORDER))
+    await scene.until(lambda: len(scene.said) == len(ROLES))
     pids = [child.pid for child in scene.processes.children.values()]
     assert pids == sorted(pid for pid in pids if pid)
-    assert tuple(scene.processes.roles()) == ORDER
+    assert tuple(scene.processes.roles()) == ROLES
     with ended(*pids):
         scene.processes.stop()
         await asyncio.wait_for(running, PATIENCE_SECONDS)
@@ -92,12 +98,58 @@ async def test_roles_start_in_order_and_end_together_when_asked() -> None:
 async def test_a_role_that_ends_is_started_again_with_growing_pauses() -> None:
     scene = Scene(king="print('again', flush=True); raise SystemExit(3)", envoy=LIVES)
     async with playing(scene):
-        await scene.until(lambda: scene.said.count(("king", "again")) >= 3)
-        assert (scene.child("king").restarts >= 2, scene.child("king").last_end) == (True, "exit code 3")
+        await scene.until(lambda: scene.said.count(("king", "again")) >= 2)
+        assert (scene.child("king").restarts >= 1, scene.child("king").last_end) == (True, "exit code 3")
         assert scene.child("envoy").restarts == 0
     fresh = Child(role="king")
     assert [fresh.pause_after(0) for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
     assert fresh.pause_after(61) == 1
+
+
+async def test_a_role_whose_settings_are_wrong_is_not_started_again_and_alone_it_ends_everything() -> None:
+    scene = Scene(king="raise SystemExit(2)", envoy=LIVES)
+    async with playing(scene):
+        await scene.until(lambda: scene.child("king").state is State.ENDED)
+        assert (scene.child("king").restarts, scene.child("king").last_end) == (0, "exit code 2")
+        assert scene.child("envoy").state is State.RUNNING
+    with pytest.raises(Misconfigured, match="no role runs, since the settings of each are wrong: correct them"):
+        await Scene(king="raise SystemExit(2)").processes.run()
+
+
+async def test_a_role_that_cannot_be_started_again_is_tried_later_and_the_others_live_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "comes back"
+    directory.mkdir()
+    monkeypatch.chdir(directory)
+    scene = Scene(king=LIVES, envoy=LIVES)
+    async with playing(scene):
+        await scene.until(lambda: len(scene.said) == 2)
+        directory.rmdir()
+        restarting = asyncio.create_task(scene.processes.restart("king"))
+        await scene.until(lambda: "No such file" in scene.child("king").last_end)
+        directory.mkdir()
+        assert await asyncio.wait_for(restarting, PATIENCE_SECONDS) == scene.child("king").pid
+        assert (scene.child("envoy").restarts, scene.child("envoy").state) == (0, State.RUNNING)
+
+
+async def test_a_fault_at_one_role_ends_the_others_for_good() -> None:
+    scene = Scene(king="print('here')", envoy="import signal; signal.pause()")
+    scene.hearing_fails.append(ValueError("a fault"))
+    with pytest.raises(ValueError, match="a fault"):
+        await scene.processes.run()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_a_line_that_cannot_be_passed_on_is_lost_and_nothing_else() -> None:
+    # The pipe of a role holds less than this.
+    scene = Scene(
+        king="for _ in range(300): print('x' * 1000)\nprint('end', flush=True)\nimport signal; signal.pause()"
+    )
+    scene.hearing_fails.append(OSError(errno.ENOSPC, "the disk is full"))
+    async with playing(scene):
+        await scene.until(lambda: scene.said[-1:] == [("king", "end")])
+    assert len(scene.said) == 300
 
 
 async def test_a_role_that_does_not_hear_is_killed_when_its_keeper_gives_up() -> None:
@@ -166,11 +218,13 @@ async def test_a_role_that_was_asked_to_end_is_not_taken_for_silent(realm: Path)
         assert await _logged(bus, "recovery.session_restarted", "king", "pid") == []
 
 
-async def test_in_a_database_a_role_of_another_machine_does_not_hide_a_silent_one_here(dsn: str) -> None:
+async def test_in_a_database_a_role_of_another_machine_or_version_does_not_hide_a_silent_one_here(dsn: str) -> None:
     settings = ChamberlainSettings(every_seconds=10, heartbeat=HeartbeatSettings(threshold_seconds=100))
     scene, hours = Scene(king=STUBBORN, envoy=STUBBORN), Hours()
     async with open_bus(dsn, declared(Realm()).topology, declared(Realm()).kinds) as bus, playing(scene):
         silence = Silence(bus, scene.processes, settings, store=None, clock=lambda: hours.now)
+        async with bus.transaction() as transaction:
+            await transaction.put(Record(kind="heartbeat", id="future", state=CURRENT, doc={"of": "king"}))
         for _ in range(8):
             async with bus.transaction() as transaction:
                 for role, machine in (("king", "elsewhere"), ("envoy", socket.gethostname())):

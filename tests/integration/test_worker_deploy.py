@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry
 
 from kingdom.backends.postgres import PostgresBus, PostgresOperations
 from kingdom.bus import Dispatcher, Envelope, EventType, Received, Transaction
+from kingdom.bus.metrics import WorkerMetrics
 from kingdom.bus.why import why
 from tests.integration.running import at_work, event, eventually, open_bus, rows, stream, until_all
 
@@ -41,7 +42,7 @@ async def test_an_event_without_a_handler_is_deferred_and_handled_after_the_depl
     registry, envelope, handled = CollectorRegistry(), Envelope(type="New", payload={"n": 1}), list[int]()
     async with open_bus(dsn, stream("jobs", "New")) as bus:
         await bus.publish(envelope)
-        async with at_work(bus, Dispatcher(), registry=registry):
+        async with at_work(bus, Dispatcher(), metrics=WorkerMetrics(registry)):
             await eventually(lambda: deferred(bus, envelope))
         waiting = await event(bus, envelope)
         (situation,) = await PostgresOperations(bus).situations(envelope.event_id)

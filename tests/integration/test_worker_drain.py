@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 
 import pytest
@@ -22,9 +22,9 @@ from kingdom.bus import (
     Transaction,
     Worker,
 )
+from kingdom.bus.metrics import WorkerMetrics
 from tests.integration.local_effect import LocalEffect
 from tests.integration.running import (
-    PATIENCE_SECONDS,
     at_work,
     eventually,
     numbered,
@@ -33,6 +33,7 @@ from tests.integration.running import (
     stream,
     until_all,
 )
+from tests.patience import PATIENCE_SECONDS
 
 SOON = timedelta(milliseconds=200)
 LONG = timedelta(minutes=5)
@@ -73,7 +74,10 @@ class Valve:
 async def working(bus: PostgresBus, valve: Valve, grace: timedelta) -> AsyncIterator[tuple[Worker, asyncio.Task[None]]]:
     dispatcher = Dispatcher()
     dispatcher.effect("Job", LocalEffect(valve.call))
-    worker = Worker(bus, dispatcher, ["jobs"], concurrency=2, poll=timedelta(milliseconds=20), grace=grace)
+    metrics, poll = WorkerMetrics(), timedelta(milliseconds=20)
+    # Of events that it knows as quick a worker claims many at once.
+    metrics.seconds_per_event["jobs"] = 0.001
+    worker = Worker(bus, dispatcher, ["jobs"], concurrency=2, poll=poll, grace=grace, metrics=metrics)
     task = asyncio.create_task(worker.run())
     try:
         yield worker, task
@@ -84,9 +88,7 @@ async def working(bus: PostgresBus, valve: Valve, grace: timedelta) -> AsyncIter
 
 
 async def fill(bus: PostgresBus, valve: Valve) -> None:
-    """Bring the worker to hold many events while two of them run: it has learnt that they are quick."""
-    await bus.publish(*numbered("Job", 4))
-    await until_all(bus, "DONE", 4)
+    """Bring the worker to hold many events while two of them run."""
     valve.shut()
     await bus.publish(*numbered("Job", 20))
     await valve.holds(2)
@@ -121,10 +123,7 @@ async def test_handlers_are_cut_off_at_the_end_of_the_grace_and_their_attempts_g
         worker.stop()
         await asyncio.wait_for(task, PATIENCE_SECONDS)
         assert await waiting(bus) == [("PENDING", 0)] * 20
-        assert await rows(bus, "SELECT state, count(*) FROM kingdom.record GROUP BY 1 ORDER BY 1") == [
-            {"state": "ACKED", "count": 4},
-            {"state": "SENT", "count": 2},
-        ]
+        assert await rows(bus, "SELECT state FROM kingdom.record") == [{"state": "SENT"}] * 2
         assert valve.inside == 0
 
 
@@ -209,3 +208,24 @@ async def test_a_small_stream_is_served_beside_a_large_backlog(dsn: str) -> None
     last_small = len(order) - order[::-1].index("Small")
     assert last_small < 1000
     assert sorted(order) == ["Large"] * 2000 + ["Small"] * 50
+
+
+class Deaf(PostgresBus):
+    """A bus in which a cancellation gets lost, as one can in the wait for a connection."""
+
+    reaping = False
+
+    async def reap(self) -> int:
+        self.reaping = True
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        return 0
+
+
+async def test_a_cancellation_that_got_lost_does_not_keep_a_worker_from_its_end(dsn: str) -> None:
+    async with Deaf(dsn, Topology([stream("jobs", "Job")])) as bus, at_work(bus, Dispatcher()):
+
+        async def is_reaping() -> bool:
+            return bus.reaping
+
+        await eventually(is_reaping)

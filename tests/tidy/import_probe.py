@@ -7,9 +7,11 @@ import importlib
 import inspect
 import json
 import os
+import re
 import sys
 import tempfile
 import threading
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,6 +38,17 @@ def modules_of(source: Path, package: str) -> list[str]:
     paths = [path.relative_to(source).with_suffix("") for path in (source / package).rglob("*.py")]
     names = [".".join(path.parts).removesuffix(".__init__") for path in paths]
     return sorted(name for name in names if not name.endswith("__main__"))
+
+
+def by_layers(modules: list[str]) -> Iterator[list[str]]:
+    """Yield the modules of no layer, then those of each layer from below, since none imports what lies above it."""
+    contracts = tomllib.loads(Path("pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (layers,) = (contract["layers"] for contract in contracts if contract["type"] == "layers")
+    names = [tuple(f"{name}." for name in re.findall(r"[\w.]+", layer)) for layer in reversed(layers)]
+    every = tuple(name for layer in names for name in layer)
+    yield [module for module in modules if not f"{module}.".startswith(every)]
+    for layer in names:
+        yield [module for module in modules if f"{module}.".startswith(layer)]
 
 
 def load_foreign(source: Path, package: str) -> None:
@@ -142,7 +155,13 @@ def main() -> None:
         # Else every fork would compile every module anew.
         sys.pycache_prefix = cache
         compileall.compile_dir(source / package, quiet=2)
-        found = {module: doings_of(module, source) for module in modules_of(source, package)}
+        found: dict[str, list[str]] = {}
+        for modules in by_layers(modules_of(source, package)):
+            found |= {module: doings_of(module, source) for module in modules}
+            for module in modules:
+                # No fork for a layer above has to import it again.
+                if not found[module]:
+                    importlib.import_module(module)
     json.dump(found, sys.stdout)
 
 

@@ -46,11 +46,9 @@ def bucket_names(path: PurePath) -> Iterator[str]:
 
 def empty_class_names(text: str) -> Iterator[str]:
     """Complain of class names whose ending says nothing of the class's duty."""
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.ClassDef) and (
-            node.name.endswith(EMPTY_SUFFIXES) or node.name.lstrip("_").startswith(EMPTY_PREFIXES)
-        ):
-            yield f"class {node.name} is not named for its duty"
+    for name in re.findall(r"^\s*class (\w+)", text, re.MULTILINE):
+        if name.endswith(EMPTY_SUFFIXES) or name.lstrip("_").startswith(EMPTY_PREFIXES):
+            yield f"class {name} is not named for its duty"
 
 
 def private_paths(text: str) -> Iterator[str]:
@@ -58,6 +56,13 @@ def private_paths(text: str) -> Iterator[str]:
     for number, line in enumerate(text.splitlines(), start=1):
         if PRIVATE_PATHS.search(line):
             yield f"line {number} names a private path: {line.strip()[:80]}"
+
+
+def open_interpreters(text: str) -> Iterator[str]:
+    """Complain of Python started so that modules in the current directory, which may be an agent's, come first."""
+    for option in re.findall(r'sys\.executable, "([^"]*)"', text):
+        if option not in ("-P", "-I"):
+            yield f"sys.executable, {option!r}: start it with -P or -I"
 
 
 def private_registries(lock: str) -> Iterator[str]:

@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,22 @@ BAD = {
     "reads the environment (all of it)": "import os\nwhole = dict(os.environ)\n",
     "cannot be imported: ImportError": "raise ImportError('not today')\n",
     "ends the process": "import os\nos._exit(0)\n",
+}
+DEAR = {"aiohttp", "kingdom.soldiers.host", "prometheus_client", "psutil", "psycopg", "textual", "watchfiles"}
+# What each one loads of it that nobody above has loaded: who makes no HTTP calls stands above who does.
+LOADED: dict[str, set[str]] = {
+    "kingdom.cli.ps": set(),
+    "kingdom.cli.status": set(),
+    "kingdom.cli.host": set(),
+    "kingdom.cli.role": {"prometheus_client"},
+    "kingdom.cli.up": set(),
+    "kingdom.cli.engine": set(),
+    "kingdom.roles.king": set(),
+    "kingdom.roles.general": set(),
+    "kingdom.roles.envoy": set(),
+    "kingdom.roles.chamberlain": {"psutil"},
+    "kingdom.roles.sentinel": {"aiohttp"},
+    "kingdom.roles.soldiers": {"kingdom.soldiers.host"},
 }
 
 
@@ -38,6 +55,16 @@ def test_importing_any_module_opens_nothing() -> None:
     found = probe(ROOT / "src", "kingdom")
     assert "kingdom" in found
     assert {module: doings for module, doings in found.items() if doings} == {}
+
+
+def test_commands_and_roles_load_only_the_dear_libraries_that_they_use() -> None:
+    program = (
+        "import importlib, json, sys\n"
+        "print(json.dumps([importlib.import_module(name) and list(sys.modules) for name in sys.argv[1:]]))"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *LOADED], capture_output=True, text=True, check=True)
+    seen = [set(), *(DEAR & set(modules) for modules in json.loads(done.stdout))]
+    assert {name: now - before for name, (before, now) in zip(LOADED, pairwise(seen), strict=True)} == LOADED
 
 
 @pytest.mark.parametrize("complaint", BAD)

@@ -39,6 +39,10 @@ def test_no_text_names_a_private_path() -> None:
     assert complaints(rules.private_paths, text_files()) == []
 
 
+def test_no_process_of_ours_runs_what_lies_in_the_current_directory() -> None:
+    assert complaints(rules.open_interpreters, (ROOT / "src").rglob("*.py")) == []
+
+
 def test_the_lock_file_names_only_the_public_registry() -> None:
     assert complaints(rules.private_registries, [ROOT / "uv.lock"]) == []
 
@@ -62,6 +66,7 @@ BAD = [
     (rules.empty_class_names, "class _AbstractBus: ..."),
     (rules.private_paths, "see /" + "work/notes"),
     (rules.private_paths, "as `shared" + "/page.md` says"),
+    (rules.open_interpreters, '(sys.executable, "-m", "kingdom")'),
     (rules.private_registries, 'source = { registry = "https://mirror.example/simple" }'),
 ]
 
@@ -71,6 +76,7 @@ GOOD = [
     (rules.long_functions, function_of(50, '    """Say so.\n\n    More of it.\n    """\n')),
     (rules.empty_class_names, "class Report: ...\nclass LeaseReaper: ..."),
     (rules.private_paths, "GET /api/work/3, /runs/{id}/work/3, a shared lock"),
+    (rules.open_interpreters, '(sys.executable, "-P", "-m", "kingdom")'),
     (rules.private_registries, 'url = "https://files.pythonhosted.org/packages/a.whl"'),
 ]
 

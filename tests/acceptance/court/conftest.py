@@ -30,10 +30,10 @@ def second_url(url: str, request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.fixture(scope="package")
-def claude_url(url: str, request: pytest.FixtureRequest) -> Iterator[str]:
-    """Where the house with real soldiers is kept, in the same kind of store."""
-    with _database(request, "claude_court") if url else nullcontext("") as third:
-        yield third
+def claude_url(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Where the house with real soldiers is kept: what they do is the same with any store."""
+    with _database(request, "claude_court") as url:
+        yield url
 
 
 @pytest.fixture(scope="package")

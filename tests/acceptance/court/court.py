@@ -1,7 +1,9 @@
 """The court from outside: its processes and stand-ins, and what a person could look up in its store."""
 
+import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -11,8 +13,8 @@ from kingdom.bus import Bus, Cursor, LogEntry, Operations, Query
 from kingdom.court.documents import Assignment, ExternalEvent, Message
 from kingdom.court.records import ASSIGNMENTS, EVENTS, MESSAGES
 from kingdom.workflow.records import each
+from tests.patience import PATIENCE_SECONDS
 
-PATIENCE_SECONDS = 90.0
 _PAGE = 1000
 _KINDS = {ExternalEvent: EVENTS, Assignment: ASSIGNMENTS, Message: MESSAGES}
 _D = TypeVar("_D", ExternalEvent, Assignment, Message)
@@ -100,7 +102,10 @@ class Court:
     def paths(self) -> frozenset[str]:
         """Return every path in the realm."""
         realm = self.house.realm
-        return frozenset(path.relative_to(realm).as_posix() for path in realm.rglob("*"))
+        # Unlike rglob it goes on where a directory has gone meanwhile.
+        walk = os.walk(realm)
+        found = (Path(place, name) for place, folders, files in walk for name in (*folders, *files))
+        return frozenset(path.relative_to(realm).as_posix() for path in found)
 
     async def logs_say(self, role: str, words: str) -> None:
         """Wait until a role wrote something."""

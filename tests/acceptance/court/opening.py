@@ -44,8 +44,9 @@ _CHAMBERLAIN: Mapping[str, Any] = {
 async def opened_court(directory: Path, url: str) -> AsyncIterator[Court]:
     """Open a court in which nothing has happened yet but its Chamberlain's first day."""
     async with _empty_court(directory, url) as court:
-        await _leave_old_things(court.house)
         await _have_a_first_day(court)
+        # Not before: whoever is killed just after a file is gone has not said so.
+        await _leave_old_things(court.house)
         court.house.write_settings(_settings(court.house, _EAST, _CHAMBERLAIN))
         await asyncio.gather(*(court.house.start(name) for name in ROLES))
         yield court
@@ -82,7 +83,9 @@ async def _have_a_first_day(court: Court) -> None:
 
     async def has_written_of_it() -> bool:
         statistics = await court.document("statistics", "stats") or {}
-        return any("system.health_changed" in day["counts"] for day in statistics.get("days", {}).values())
+        is_told = any("system.health_changed" in day["counts"] for day in statistics.get("days", {}).values())
+        # Whoever has not seen the money of one day does not know that another has begun.
+        return is_told and await court.document("chamberlain", "budget") is not None
 
     await wait(has_written_of_it, "the Chamberlain's first day")
     await court.house.kill("chamberlain")

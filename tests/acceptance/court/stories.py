@@ -7,7 +7,7 @@ from typing import Any
 from bench.court.house import REPO
 from kingdom.bus import Record
 from kingdom.clock import utc_now
-from kingdom.court.documents import Assignment, ExternalEvent
+from kingdom.court.documents import Assignment, ExternalEvent, Message
 from kingdom.court.king.schedules import SCHEDULES
 from tests.acceptance.court.court import Court, buttons, wait
 from tests.acceptance.court.opening import POLLED
@@ -255,4 +255,9 @@ async def ended(court: Court, *, status: str = "completed", **fields: object) ->
     """Wait until an event has ended and people know."""
     event = await court.event(until=status, **fields)
     task = await court.assignment(until=status, id=event.routes[0].task_id)
-    return Story(event=event, task=task, thread=await court.thread_with(task.id, f"{task.id} is {status}"))
+    words = f"{task.id} is {status}"
+    thread = await court.thread_with(task.id, words)
+    (last,) = [each.id for each in await court.documents(Message) if each.content.startswith(words)]
+    # People read it before the Envoy has written down that they do.
+    await wait(lambda: court.said("message.sent", msg_id=last), f"{words!r} is told")
+    return Story(event=event, task=task, thread=thread)

@@ -1,5 +1,7 @@
 """Every internal event of the catalogue was said by a real flow: by a process of the court, in the log of its store."""
 
+from functools import partial
+
 import pytest
 
 from kingdom.bus import LogEntry
@@ -35,6 +37,10 @@ async def chronicled(
     """The log of the house after its stories, and that of one that was started and ended as a whole."""
     assert all((review_by_hook, question, failure, oversleeping, unrouted, orphaned, killed))
     await wait(lambda: court.said("system.heartbeat_missed", target=SILENT_ROLE), "the silent role is missed")
+
+    # The Chamberlain does some of it in rounds of his own.
+    for event_type in CATALOGUE.keys() - {entry.type for entry in up_and_down}:
+        await wait(partial(court.log, event_type), f"{event_type} is said")
     return [*await court.log(), *up_and_down]
 
 

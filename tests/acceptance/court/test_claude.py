@@ -35,7 +35,7 @@ async def model() -> AsyncIterator[ModelStub]:
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def court(claude_url: str, model: ModelStub, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Court]:
     """A house of its own, in which nobody follows a script but the model."""
-    directory = tmp_path_factory.mktemp("claude-postgres" if claude_url else "claude-files")
+    directory = tmp_path_factory.mktemp("claude")
     (directory / "model.key").write_text(KEY)
     soldiers = {"agent": "claude", "sandbox": "strict", "model": {"url": model.url, "key": "file:model.key"}}
     async with opened_court_with(directory, claude_url, soldiers) as court:

@@ -1,6 +1,7 @@
 """Where everything lies in a store of files: what the source documents name, what the layout adds, and nothing else."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -118,8 +119,9 @@ async def test_no_unfinished_file_is_left_behind(court: Court, seen: set[str]) -
     assert seen
 
     async def tidy() -> bool:
-        found = [path for path in court.house.realm.rglob("*") if path.is_file() and _is_unfinished(path.name)]
-        return not found and not any((court.house.realm / "bus" / "tmp").iterdir())
+        realm = court.house.realm
+        found = [path for path in court.paths() if _is_unfinished(Path(path).name) and (realm / path).is_file()]
+        return not found and not any((realm / "bus" / "tmp").iterdir())
 
     await wait(tidy, "no unfinished file")
 

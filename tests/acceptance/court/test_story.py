@@ -39,7 +39,7 @@ async def test_a_review_that_a_webhook_asks_for_is_written_once(
     (review,) = await reviews(court, REPO, number)
     assert review["body"].startswith("The scripted agent has looked at this pull request")
     assert (story.event.type, story.event.outcome) == ("github.pr.review_requested", "completed")
-    assert story.event.id.startswith("evt-github-hook-")
+    # A look may find it before the webhook comes; either way there is one.
     assert [each.id for each in await court.assignments(repo=REPO, target_general="gen-pr")] == [story.task.id]
 
 
@@ -165,7 +165,7 @@ async def test_an_event_that_nobody_wants_is_shown_with_the_reasons(unrouted: Un
     assert (event["status"], event["outcome"], event["reason"]) == (
         "completed",
         "unrouted",
-        "no General subscribes to it",
+        "no rule of a General fits it",
     )
     assert event["id"] in [each["id"] for each in unrouted.listed]
     reasons = {each["general"]: each["reason"] for each in unrouted.why["considered"]}

@@ -22,6 +22,7 @@ from kingdom.roles import declared
 from tests.acceptance.court.court import Court, wait, whole_log
 from tests.acceptance.court.packages import LOST, second_gate
 from tests.acceptance.court.stories import Story, ended, mention
+from tests.patience import PATIENCE_SECONDS
 
 # Longer than a session may be on the books before anybody wonders.
 _LONG_AGO = timedelta(seconds=70)
@@ -76,8 +77,14 @@ async def up_and_down(directory: Path, url: str) -> list[LogEntry]:
 
         async with _running_up(directory) as process:
             await wait(lambda: said("system.startup"), "kingdom up says that all roles were started")
+            # A slow machine may have taken him for silent already.
+            before = len(await said("recovery.session_restarted"))
             os.kill(await _king_of(process.pid), signal.SIGSTOP)
-            await wait(lambda: said("recovery.session_restarted"), "the silent King is started again")
+
+            async def is_revived() -> bool:
+                return len(await said("recovery.session_restarted")) > before
+
+            await wait(is_revived, "the silent King is started again")
         await wait(lambda: said("system.shutdown"), "kingdom up says that all roles were stopped")
         return await whole_log(operations)
 
@@ -94,7 +101,7 @@ async def _running_up(directory: Path) -> AsyncIterator[asyncio.subprocess.Proce
     try:
         yield process
         process.terminate()
-        assert await asyncio.wait_for(process.wait(), 60) == 0, (directory / "up.log").read_text()[-3000:]
+        assert await asyncio.wait_for(process.wait(), PATIENCE_SECONDS) == 0, (directory / "up.log").read_text()[-3000:]
     finally:
         if process.returncode is None:
             process.kill()

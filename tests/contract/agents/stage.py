@@ -16,8 +16,9 @@ from kingdom.soldiers.voice.house import HouseVoice
 from tests.contract.agents.clients import Kind
 from tests.fakes.model.stub import ModelStub
 from tests.fakes.scripts import scripted
-from tests.integration.running import PATIENCE_SECONDS, eventually
+from tests.integration.running import eventually
 from tests.integration.soldiers.processes import MARK, marked
+from tests.patience import PATIENCE_SECONDS
 
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
 AT_ONCE = timedelta()

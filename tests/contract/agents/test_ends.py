@@ -11,7 +11,7 @@ from kingdom.workflow.model.answers import Finding
 from tests.contract.agents.clients import Told
 from tests.contract.agents.stage import A_WHILE, AT_ONCE, Stage, follow, only, until_deaf, until_exists, updates_of
 from tests.fakes.scripts import scripted
-from tests.integration.running import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS
 
 
 async def test_an_idle_agent_ends_by_itself_within_the_grace(stage: Stage) -> None:

@@ -13,8 +13,8 @@ from kingdom.soldiers.agent import Agent, AgentFailed, AgentGone, Answered, Prom
 from kingdom.workflow.model.answers import Finding
 from tests.contract.agents.stage import A_WHILE, AT_ONCE, Stage, follow, updates_of
 from tests.integration.processes import child
-from tests.integration.running import PATIENCE_SECONDS
 from tests.integration.soldiers.processes import marked, until_none, until_runs
+from tests.patience import PATIENCE_SECONDS
 
 needs_bubblewrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 # A tool that has a session of its own, and a daemon.

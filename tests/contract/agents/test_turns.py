@@ -20,7 +20,7 @@ from kingdom.workflow.model.answers import Finding
 from tests.contract.agents.clients import Told
 from tests.contract.agents.stage import Stage, follow, only, until_exists, updates_of
 from tests.fakes.scripts import scripted
-from tests.integration.running import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS
 
 
 async def test_a_turn_tells_what_happens_and_ends_with_one_answer(stage: Stage) -> None:

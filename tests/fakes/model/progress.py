@@ -15,7 +15,7 @@ _GOES_ON = re.compile(r"\s*(go on|continue)\b", re.IGNORECASE)
 _REPLY = re.compile(r"\brepl(y|ied)[^\n:]*:\s*(?P<reply>.*)", re.IGNORECASE | re.DOTALL)
 # What the agents write down for a tool that was stopped before its end.
 _STOPPED = re.compile(
-    r"interrupted by user|Tool call interrupted|doesn't want to proceed with this tool use"
+    r"interrupted by user|Tool call interrupted|doesn't want to proceed with this tool use|PreToolUse:\S+ hook error"
     r"|^aborted$|aborted by user|Process running with session ID|Tool execution aborted|cancelled by user",
     re.IGNORECASE,
 )

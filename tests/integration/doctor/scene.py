@@ -40,7 +40,7 @@ async def look(
     **changes: Any,
 ) -> dict[str, Finding]:
     """Return what checks of these names find, all of them if none is named."""
-    patient = await admit(config, database_url=url, schema=None, limit=reading_limit)
+    patient = await admit(config=config, database_url=url, limit=reading_limit)
     checks = [replace(check, limit=limit) for check in every_check() if not names or check.name in names]
     findings = await examine(checks, replace(patient, clock=clock, **changes), offline=offline)
     assert not names or [finding.name for finding in findings] == [c.name for c in checks if c.name in names]

@@ -1,46 +1,102 @@
+import sys
 from pathlib import Path
+from typing import Any
 
 import claude_agent_sdk
-import msgspec
 import pytest
 
-from kingdom.realm import Realm
-from kingdom.soldiers.settings import SoldierSettings
-from tests.integration.doctor.scene import look, look_at, write_program
+from tests.integration.doctor.scene import look_at, write_program, write_settings
 
-ON_PATH = ("codex", "gemini", "opencode", "aider")
+KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY")
 
 
-async def test_agents_on_the_path_are_found_with_their_versions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture(autouse=True)
+def _with_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in KEYS:
+        monkeypatch.setenv(name, "very-secret")
+
+
+async def finding(directory: Path, **soldiers: Any) -> tuple[str, str]:
+    found = await look_at("agent", config=write_settings(directory, soldiers={"sandbox": "off", **soldiers}))
+    assert "very-secret" not in found.found + found.fix
+    return found.status, found.found
+
+
+async def test_the_scripted_agent_needs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert await finding(tmp_path, sandbox="strict") == ("ok", "scripted, which needs nothing to be installed")
+
+
+@pytest.mark.parametrize(
+    ("agent", "program"), [("codex", "codex-acp"), ("gemini", "gemini"), ("opencode", "opencode"), ("aider", "aider")]
+)
+async def test_the_program_that_the_host_would_start_is_found_where_it_looks_for_it(
+    tmp_path: Path, agent: str, program: str
 ) -> None:
-    for number, name in enumerate(ON_PATH):
-        write_program(tmp_path, name, f"echo {name}-cli v{number}.2.3 '(build 7)'")
+    there = write_program(tmp_path / "tools", program, f"echo {program}-cli v1.2.3 '(build 7)'")
+    assert await finding(tmp_path, agent=agent, path=["tools"]) == ("ok", f"{agent} 1.2.3 in {there}")
+
+
+async def test_the_agent_is_looked_at_whatever_else_is_wrong_with_the_file_and_never_another(tmp_path: Path) -> None:
+    there = write_program(tmp_path / "tools", "aider", "echo aider v1.2.3")
+    mine = {"sandbox": "off", "agent": "aider", "path": ["tools"]}
+    github = {"token": "env:NOT_SET_ANYWHERE", "logins": ["us"]}
+    found = await look_at("agent", config=write_settings(tmp_path, soldiers=mine, sentinel={"github": github}))
+    assert (found.status, found.found) == ("ok", f"aider 1.2.3 in {there}")
+    found = await look_at("agent", config=write_settings(tmp_path, soldiers={**mine, "slots": "none"}))
+    assert (found.status, "settings cannot be read" in found.found) == ("skipped", True)
+
+
+async def test_an_agent_that_npm_has_installed_into_a_folder_is_found(tmp_path: Path) -> None:
+    there = write_program(tmp_path / "npm" / "node_modules" / ".bin", "codex-acp", "echo codex-acp 2.6.0")
+    assert await finding(tmp_path, agent="codex", agents="npm") == ("ok", f"codex 2.6.0 in {there}")
+
+
+async def test_the_claude_of_its_sdk_is_found_without_a_path(tmp_path: Path) -> None:
+    bundled = (Path(claude_agent_sdk.__file__).parent / "_bundled" / "claude").resolve()
+    status, found = await finding(tmp_path, agent="claude")
+    assert (status, found.partition(" in ")[2]) == ("ok", str(bundled))
+
+
+async def test_a_program_of_ones_own_is_found_and_not_run(tmp_path: Path) -> None:
+    there = write_program(tmp_path / "tools", "mine", f"touch {tmp_path / 'ran'}")
+    assert await finding(tmp_path, agent="command", command=["mine"], path=["tools"]) == ("ok", f"command: {there}")
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("soldiers", "told"),
+    [
+        ({"agent": "codex", "path": ["tools"]}, "there is no program 'codex-acp'"),
+        ({"agent": "aider", "path": ["tools"]}, "there is no program 'aider'"),
+        ({"agent": "command"}, "no program is named"),
+        ({"agent": "command", "command": ["absent"]}, "there is no program 'absent'"),
+        ({"agent": "gemini", "path": ["tools", "elsewhere"]}, "elsewhere, which is no folder"),
+        ({"agent": "gemini", "model": {"vendor": "openai"}}, "gemini asks models of gemini"),
+    ],
+)
+async def test_settings_that_the_host_refuses_are_told_with_what_to_do(
+    tmp_path: Path, soldiers: dict[str, Any], told: str
+) -> None:
+    # What people call it is not what the host starts.
+    write_program(tmp_path / "tools", "codex", "echo codex-cli 0.166.0")
+    status, found = await finding(tmp_path, **soldiers)
+    assert (status, told in found) == ("fail", True), found
+
+
+async def test_a_missing_key_extra_or_sandbox_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ANTHROPIC_API_KEY")
+    _, found = await finding(tmp_path, agent="claude")
+    assert "there is no key for the model of claude: set ANTHROPIC_API_KEY" in found
     monkeypatch.setenv("PATH", str(tmp_path))
-    found = await look(*ON_PATH)
-    assert {name: finding.found for name, finding in found.items()} == {
-        name: f"{number}.2.3 in {tmp_path / name}" for number, name in enumerate(ON_PATH)
-    }
+    status, found = await finding(tmp_path, agent="claude", sandbox="strict")
+    assert (status, "bwrap is not on PATH: install bubblewrap" in found) == ("fail", True)
+    monkeypatch.setitem(sys.modules, "acp", None)
+    status, found = await finding(tmp_path, agent="codex")
+    assert (status, found) == ("fail", "codex needs a library that is not installed: pip install 'kingdom[acp]'")
 
 
-async def test_the_claude_of_its_sdk_is_found_without_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    bundled = Path(claude_agent_sdk.__file__).parent / "_bundled" / "claude"
-    monkeypatch.setenv("PATH", "/nowhere")
-    finding = await look_at("claude")
-    assert (finding.status, finding.found.partition(" in ")[2]) == ("ok", str(bundled))
-
-
-async def test_an_agent_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_program(tmp_path, "codex", "echo 'node: not found' >&2; exit 127")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    finding = await look_at("codex")
-    assert (finding.status, "node: not found" in finding.found) == ("fail", True)
-    assert finding.fix == "npm install --global @openai/codex"
-
-
-async def test_only_the_agent_that_soldiers_run_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")
-    assert {finding.status for finding in (await look("codex", "aider")).values()} == {"skipped"}
-    realm = Realm(soldiers=msgspec.structs.replace(SoldierSettings(), agent="codex"))
-    wanted = await look("codex", "aider", realm=realm)
-    assert (wanted["codex"].status, wanted["aider"].status) == ("fail", "skipped")
+async def test_an_agent_that_does_not_start_is_told(tmp_path: Path) -> None:
+    write_program(tmp_path / "tools", "gemini", "echo 'node: not found' >&2; exit 127")
+    status, found = await finding(tmp_path, agent="gemini", path=["tools"])
+    assert (status, "127: node: not found" in found) == ("fail", True)

@@ -24,6 +24,7 @@ CHECKS = (
     "database-timeouts",
     "database-transactions",
     "database-clock",
+    "database-log",
 )
 FEW = 30
 _numbers = itertools.count()
@@ -56,7 +57,7 @@ async def test_a_database_that_was_migrated_is_well(database: str) -> None:
     found = await look("store", "migrations", "roles", *CHECKS, url=database)
     fine = {name for name, finding in found.items() if finding.status == "ok"}
     assert {"store", "migrations", *CHECKS} - fine <= {"database-connections"}
-    assert found["roles"].found == "nothing runs on this realm"
+    assert found["roles"].found == "no role of the court runs on this realm"
     assert found["database-version"].found.startswith("PostgreSQL ")
 
 
@@ -65,6 +66,20 @@ async def test_a_database_that_lacks_migrations_is_told(database: str) -> None:
     assert (found["store"].status, found["migrations"].status, found["roles"].status) == ("ok", "fail", "skipped")
     assert "0001_create_bus" in found["migrations"].found
     assert found["migrations"].fix == "kingdom bus migrate"
+
+
+async def test_a_log_that_a_dump_brought_from_an_older_server_is_told_until_it_is_migrated(database: str) -> None:
+    await migrate(database)
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(
+            "INSERT INTO kingdom.log (xid, at, type, actor, trace_id, aggregate_type, aggregate_id, data)"
+            " VALUES ((pg_current_xact_id()::text::bigint + 1000000)::text::xid8, now(), 'a', 'b', '', '', '', '{}')"
+        )
+    finding = await look_at("database-log", url=database)
+    assert (finding.status, finding.fix) == ("warn", "kingdom bus migrate")
+    assert "1 entry is hidden" in finding.found
+    await migrate(database)
+    assert (await look_at("database-log", url=database)).status == "ok"
 
 
 async def test_a_database_that_does_not_answer_is_told_once() -> None:

@@ -5,6 +5,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -91,6 +92,22 @@ async def test_a_full_disk_is_told_by_the_thresholds_of_the_chamberlain(tmp_path
     assert (await look_at("disk", config=health(disk_yellow=1000, disk_orange=1000))).status == "ok"
 
 
+async def test_a_disk_that_does_not_answer_keeps_nobody_else_from_looking(
+    store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = threading.Event()
+    monkeypatch.setattr(os, "statvfs", lambda _: answers.wait(30))
+    finding = await look_at("disk", url=store, limit=timedelta(milliseconds=100))
+    answers.set()
+    assert (finding.status, finding.found) == ("fail", "this look took longer than 0.1 s")
+
+
+@pytest.fixture
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kingdom.backends.files.look.PATIENCE_SECONDS", 0.1)
+
+
+@pytest.mark.usefixtures("_impatient")
 async def test_a_lock_that_a_stopped_process_holds_is_told_and_the_process_left_alone(store: str, realm: Path) -> None:
     with holder(realm / "bus" / "lock") as process, stopped(process):
         found = await look("lock", "store", "roles", url=store)
@@ -102,6 +119,7 @@ async def test_a_lock_that_a_stopped_process_holds_is_told_and_the_process_left_
     assert (await look_at("lock", url=store)).status == "ok"
 
 
+@pytest.mark.usefixtures("_impatient")
 async def test_a_lock_that_is_held_for_long_is_told_with_its_holder(store: str, realm: Path) -> None:
     with holder(realm / "bus" / "lock") as process:
         finding = await look_at("lock", url=store)

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from kingdom.doctor.machine import judge_python
-from tests.integration.doctor.scene import look_at, write_program
+from tests.integration.doctor.scene import look_at, write_program, write_settings
 from tests.integration.running import eventually
 
 
@@ -55,14 +55,13 @@ async def test_a_git_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 async def test_a_git_that_hangs_is_given_up_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pid_file = tmp_path / "pid"
-    write_program(tmp_path, "git", f"echo $$ > {pid_file}; sleep 600")
+    program = write_program(tmp_path, "git", "sleep 600")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    finding = await look_at("git", limit=timedelta(seconds=2))
-    assert (finding.status, finding.found) == ("fail", "this look took longer than 2 s")
+    finding = await look_at("git", limit=timedelta(seconds=0.5))
+    assert (finding.status, finding.found) == ("fail", "this look took longer than 0.5 s")
 
     async def is_gone() -> bool:
-        return not pid_file.exists() or not psutil.pid_exists(int(pid_file.read_text()))
+        return not any(str(program) in (each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"]))
 
     await eventually(is_gone)
 
@@ -91,3 +90,11 @@ async def test_few_open_files_are_told() -> None:
 async def test_a_clock_that_was_never_set_is_told() -> None:
     finding = await look_at("clock", clock=lambda: datetime(1970, 1, 1, 0, 5, tzinfo=UTC))
     assert (finding.status, "never set" in finding.found) == ("fail", True)
+
+
+@pytest.mark.parametrize(("orange", "status"), [(0.001, "warn"), (1000, "ok")])
+async def test_a_machine_too_busy_for_anything_to_begin_is_told(tmp_path: Path, orange: float, status: str) -> None:
+    health = {"yellow": 0.001, "orange": orange, "red": 1000}
+    finding = await look_at("load", config=write_settings(tmp_path, chamberlain={"health": health}))
+    assert (finding.status, "nothing new begins" in finding.found) == (status, status == "warn")
+    assert ("chamberlain.health.orange" in finding.fix) == (status == "warn")

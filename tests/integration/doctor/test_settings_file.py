@@ -1,6 +1,7 @@
 import os
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,6 +70,22 @@ async def test_a_secret_in_the_file_itself_is_told_and_not_shown(tmp_path: Path)
     assert "very_secret" not in finding.found + finding.fix
 
 
+@pytest.mark.parametrize(
+    ("document", "told"),
+    [
+        ({"soldiers": {"model": {"key": "very_secret"}}}, "soldiers.model.key stands in"),
+        ({"database_url": "postgresql://anna:very_secret@127.0.0.1:9/x"}, "a password stands in database_url of"),
+        ({"database_url": "host=127.0.0.1 password=very_secret"}, "a password stands in database_url of"),
+    ],
+)
+async def test_a_key_and_a_password_in_the_file_itself_are_told_too(
+    tmp_path: Path, document: dict[str, Any], told: str
+) -> None:
+    finding = await look_at("secrets", config=write_settings(tmp_path, **document))
+    assert (finding.status, told in finding.found) == ("warn", True)
+    assert "very_secret" not in finding.found + finding.fix
+
+
 async def test_a_file_with_a_secret_that_others_can_read_is_told(tmp_path: Path) -> None:
     secret = tmp_path / "hook"
     secret.write_text("hush")
@@ -106,5 +123,11 @@ async def test_a_variable_that_names_another_store_than_the_file_is_told(
     file = write_settings(tmp_path)
     assert (await look_at("environment", config=file)).status == "ok"
     monkeypatch.setenv("DATABASE_URL", f"file:{tmp_path / 'other'}")
-    finding = await look_at("environment", config=file)
-    assert (finding.status, "names another store" in finding.found) == ("warn", True)
+    assert (await look_at("environment", config=file)).status == "ok"
+    monkeypatch.setenv("KINGDOM_DATABASE_URL", f"file:{tmp_path / 'other'}")
+    for broken in ("", "no_such_part: 1\n"):
+        file.write_text(f"database_url: file:realm\n{broken}")
+        finding = await look_at("environment", config=file)
+        assert (finding.status, "names another store" in finding.found) == ("warn", True)
+    file.write_text("time_zone: UTC\n")
+    assert (await look_at("environment", config=file)).status == "ok"

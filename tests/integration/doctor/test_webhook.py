@@ -5,6 +5,8 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from bench.servers import LOOPBACK, free_port
 from kingdom.bootstrap import open_bus
 from kingdom.clock import utc_now
@@ -30,7 +32,7 @@ def occupied() -> Iterator[int]:
 @asynccontextmanager
 async def sentinel_listening(file: Path) -> AsyncIterator[None]:
     """Receive webhooks as the Sentinel of these settings does."""
-    realm, _ = read_realm(file)
+    realm = read_realm(file)
     application = declared(Realm())
     assert realm.sentinel.github is not None
     async with open_bus(realm.database_url, application.topology, application.kinds) as bus:
@@ -48,7 +50,9 @@ async def test_a_free_port_is_well(tmp_path: Path) -> None:
     assert found["webhook"].found == "the Sentinel does not run"
 
 
-async def test_an_occupied_port_is_told_with_who_has_it(tmp_path: Path) -> None:
+async def test_an_occupied_port_is_told_with_who_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Whoever has it takes calls, and never answers.
+    monkeypatch.setattr("kingdom.doctor.webhook._ANSWER_SECONDS", 0.2)
     with occupied() as port:
         found = await look("webhook-port", "webhook", config=with_webhook(tmp_path, port))
     assert (found["webhook-port"].status, found["webhook"].status) == ("fail", "skipped")
@@ -58,8 +62,10 @@ async def test_an_occupied_port_is_told_with_who_has_it(tmp_path: Path) -> None:
 
 async def test_an_address_that_this_machine_does_not_have_is_told(tmp_path: Path) -> None:
     # Nobody has an address of this block: it is kept for examples.
-    finding = await look_at("webhook-port", config=with_webhook(tmp_path, free_port(), host="192.0.2.1"))
-    assert (finding.status, "no address 192.0.2.1" in finding.found) == ("fail", True)
+    for host in ("192.0.2.1", "nowhere.invalid"):
+        finding = await look_at("webhook-port", config=with_webhook(tmp_path, free_port(), host=host))
+        assert (finding.status, f"no address {host}" in finding.found) == ("fail", True)
+        assert finding.fix == "set sentinel.github.webhook.host to 127.0.0.1"
 
 
 async def test_a_sentinel_that_listens_takes_a_signed_ping(tmp_path: Path) -> None:

@@ -13,7 +13,10 @@ async def nothing() -> None:
 
 
 class HinderedAgents(AgentClient):
-    """A client that has something done before its agents are interrupted or stopped; raising there prevents it."""
+    """A client that has something done before its agents are interrupted or stopped; raising there prevents it.
+
+    It remembers how much time they were given to stop.
+    """
 
     name = "hindered"
     has_process = True
@@ -24,21 +27,26 @@ class HinderedAgents(AgentClient):
         self._client = client
         self._before_interrupt = before_interrupt
         self._before_stop = before_stop
+        self.graces: list[timedelta] = []
 
     async def start(self, launch: Launch) -> Agent:
-        return _HinderedAgent(await self._client.start(launch), self._before_interrupt, self._before_stop)
+        agent = await self._client.start(launch)
+        return _HinderedAgent(agent, self._before_interrupt, self._before_stop, self.graces)
 
     async def inspect(self, launch: Launch, prompt_id: str) -> Inspection:
         return await self._client.inspect(launch, prompt_id)
 
 
 class _HinderedAgent(Agent):
-    def __init__(self, agent: Agent, before_interrupt: Hindrance, before_stop: Hindrance) -> None:
+    def __init__(
+        self, agent: Agent, before_interrupt: Hindrance, before_stop: Hindrance, graces: list[timedelta]
+    ) -> None:
         self.session = agent.session
         self.pid = agent.pid
         self._agent = agent
         self._before_interrupt = before_interrupt
         self._before_stop = before_stop
+        self._graces = graces
 
     def send(self, prompt: Prompt) -> AsyncGenerator[Update, None]:
         return self._agent.send(prompt)
@@ -48,6 +56,7 @@ class _HinderedAgent(Agent):
         await self._agent.interrupt()
 
     async def stop(self, grace: timedelta) -> None:
+        self._graces.append(grace)
         await self._before_stop()
         await self._agent.stop(grace)
 

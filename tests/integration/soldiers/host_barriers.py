@@ -11,7 +11,7 @@ from kingdom.bus import Bus, Delivery, Transaction
 from kingdom.soldiers.agent import Agent, AgentClient, Inspection, Launch, Prompt, Update
 from kingdom.workflow.model.commands import Command
 from kingdom.workflow.records import ACCEPTED, COMMANDS
-from tests.integration.running import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS
 
 BeforeCommit = Callable[[Transaction], Awaitable[None]]
 

@@ -23,7 +23,7 @@ from kingdom.soldiers.quarters import Quarters
 from kingdom.soldiers.scripted.client import ScriptedAgents
 from kingdom.soldiers.transcript import Entry, read_entries
 from kingdom.workflow import lifecycle
-from kingdom.workflow.hosts import known_hosts
+from kingdom.workflow.hosts import known_hosts, renew_host
 from kingdom.workflow.model.events import DomainEvent
 from kingdom.workflow.model.git import Git
 from kingdom.workflow.model.host import Host, HostStatus
@@ -44,11 +44,11 @@ from tests.integration.processes import Child, child
 from tests.integration.running import eventually
 from tests.integration.soldiers.processes import MARK, marked, until_none
 from tests.integration.soldiers.sources import make_bare
+from tests.patience import PATIENCE_SECONDS
 from tests.unit.workflow.model.invariants import AT_REST, contradictions
 
 ANNA = "anna"
 APP = "app"
-PATIENCE_SECONDS = 25.0
 LEASE = timedelta(seconds=30)
 SHORT_LEASE = timedelta(seconds=3)
 _POLL = timedelta(milliseconds=20)
@@ -165,7 +165,7 @@ class HostScene:
         """Wait until a host of this process ends by itself; raises what it ended with."""
         await asyncio.wait_for(self._running.pop(host), PATIENCE_SECONDS)
 
-    async def start_child(self, name: str, *, slots: int = 4, lease: timedelta = LEASE, **more: Any) -> Child:
+    async def start_child(self, name: str, *, slots: int = 4, **more: Any) -> Child:
         """Start a host as a process of its own, and wait until it is registered."""
         epoch = await self.epoch_of(name)
         started = await self._stack.enter_async_context(
@@ -176,7 +176,7 @@ class HostScene:
                 name=name,
                 directory=str(self.folder / name),
                 slots=slots,
-                lease_seconds=lease.total_seconds(),
+                lease_seconds=LEASE.total_seconds(),
                 mark=self.mark,
                 **more,
             )
@@ -202,6 +202,12 @@ class HostScene:
             return host is not None and host.epoch >= epoch and host.status is HostStatus.UP
 
         await eventually(registered)
+
+    async def shorten_lease(self, name: str) -> None:
+        """Let a host that stands still be lost soon, as if a short lease was the last that it asked for."""
+        host = await self.host(name)
+        assert host is not None
+        await renew_host(self.bus, host, host.busy, SHORT_LEASE)
 
     async def until_lost(self, name: str) -> None:
         """Wait until a host has not renewed its lease."""

@@ -3,8 +3,6 @@
 import os
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 
 def serve(manner: str, *words: str) -> None:
@@ -38,12 +36,10 @@ def main(manner: str, *words: str) -> None:
         case "crash":
             sys.exit(f"the shelf {os.environ['SHELF']} has fallen down")
         case "hang":
-            # A child in a session of its own, which a signal to the group would not reach.
-            child = subprocess.Popen(["sleep", "600"], start_new_session=True)
-            Path(words[0]).write_text(f"{child.pid}", encoding="utf-8")
             sys.stderr.write("the shelf is being dusted\n")
             sys.stderr.flush()
-            time.sleep(600)
+            # A child in a session of its own, which a signal to the group would not reach.
+            subprocess.run(["sleep", "600"], start_new_session=True, check=False)
         case _:
             serve(manner, *words)
 

@@ -6,6 +6,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,8 @@ from kingdom.soldiers.voice.relay import relay_command
 from kingdom.soldiers.voice.voice import SERVER
 from kingdom.workflow.model.mcp import McpServer, Transport
 from kingdom.workflow.verdicts import Verdict
-from tests.integration.running import PATIENCE_SECONDS
 from tests.integration.soldiers.voice_house import House, open_house
+from tests.patience import PATIENCE_SECONDS
 
 NAMES = tuple(tool.name for tool in TOOLS)
 COMMAND_LINE = (sys.executable, "-c", "from kingdom.cli.agent_mcp import app; app()")
@@ -48,20 +49,24 @@ async def called(client: Client, tool: str, **arguments: Any) -> tuple[bool, str
     return bool(result.is_error), "".join(getattr(part, "text", "") for part in result.content)
 
 
-async def spoken(url: str, *lines: str) -> list[dict[str, Any]]:
-    """Say lines to the server and end its input; return what it answered until its own end."""
+async def spoken(url: str, *lines: str, answers: int = 0) -> list[dict[str, Any]]:
+    """Say lines to the server, end its input after so many answers; return all that it answered until its own end."""
     process = await asyncio.create_subprocess_exec(
         *relay_command(url), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
+    assert process.stdin
+    assert process.stdout
     try:
-        said = "".join(f"{line}\n" for line in lines).encode()
-        output, _ = await asyncio.wait_for(process.communicate(said), PATIENCE_SECONDS)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            process.stdin.write("".join(f"{line}\n" for line in lines).encode())
+            first = [await process.stdout.readline() for _ in range(answers)]
+            rest, _ = await process.communicate(b"")
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
     assert process.returncode == 0
-    return [json.loads(line) for line in output.splitlines()]
+    return [json.loads(line) for line in b"".join([*first, rest]).splitlines()]
 
 
 def request(method: str, message_id: int = 1, **parameters: Any) -> str:
@@ -114,7 +119,7 @@ async def test_our_own_trial_of_mcp_servers_finds_its_tools(house: House) -> Non
     server = McpServer(
         id=SERVER, name=SERVER, transport=Transport.STDIO, command=relay_command(house.url), url="", env={}
     )
-    assert await validate(server) == NAMES
+    assert await validate(server, limit=timedelta(seconds=PATIENCE_SECONDS)) == NAMES
 
 
 async def test_a_house_that_cannot_be_reached_is_told_to_the_agent(tmp_path: Path) -> None:
@@ -144,6 +149,7 @@ async def test_what_is_no_message_is_refused_and_the_server_goes_on(house: House
         request("tools/call", 5, name="remember", arguments={"text": "\ud800"}),
         request("tools/call", 6, name="remember", arguments={"text": "x" * 600_000}),
         request("ping", 7),
+        answers=9,
     )
     errors = [answer["error"]["code"] for answer in answers if answer["id"] is None]
     assert errors == [-32700, -32600, -32700]
@@ -160,7 +166,7 @@ async def test_what_is_no_message_is_refused_and_the_server_goes_on(house: House
     [("2024-11-05", "2024-11-05"), ("2025-06-18", "2025-06-18"), ("1999-01-01", "2025-11-25")],
 )
 async def test_the_version_that_a_client_wants_is_spoken_where_it_is_known(wanted: str, spoken_version: str) -> None:
-    (answer,) = await spoken("unix:nowhere", request("initialize", protocolVersion=wanted))
+    (answer,) = await spoken("unix:nowhere", request("initialize", protocolVersion=wanted), answers=1)
     assert answer["result"]["protocolVersion"] == spoken_version
 
 

@@ -28,13 +28,8 @@ from tests.fakes.model.prices import usage_for
 from tests.fakes.model.stub import ModelStub
 from tests.integration.court.general.scene import EVERY_KIND, CourtScene, opened, reports, work
 from tests.integration.running import eventually
+from tests.patience import PATIENCE_SECONDS
 
-# The real program takes its time to start on a busy machine.
-PATIENCE_SECONDS = 90.0
-pytestmark = [
-    pytest.mark.timeout(240),
-    pytest.mark.parametrize("agent", ["scripted", "claude"]),
-]
 SUCCESS = reports(status="success", summary="done")
 # One Work is within the budget, the turn of the other goes beyond it and has more to do.
 CHEAP = work("cheap", SUCCESS, {"cost": 0.25})
@@ -75,7 +70,7 @@ async def _host(backend: BackendUnderTest, court: CourtScene, settings: SoldierS
             yield
         finally:
             host.stop()
-            await asyncio.wait_for(running, 30)
+            await asyncio.wait_for(running, PATIENCE_SECONDS)
 
 
 async def until_event(court: CourtScene, event_id: str, status: EventStatus) -> None:
@@ -127,6 +122,11 @@ async def until_ledger_has(court: CourtScene, usd: float) -> None:
     await eventually(booked)
 
 
+@pytest.mark.parametrize(
+    ("backend", "agent"),
+    [("files", "scripted"), ("postgres", "scripted"), ("postgres", "claude")],
+    indirect=["backend"],
+)
 async def test_a_run_that_hits_its_budget_stops_within_the_turn_and_the_ledger_has_its_cost(
     court: CourtScene, model: ModelStub, agent: AgentName
 ) -> None:
@@ -159,6 +159,7 @@ async def test_a_run_that_hits_its_budget_stops_within_the_turn_and_the_ledger_h
 
 
 @pytest.mark.parametrize("backend", ["files"], indirect=True)
+@pytest.mark.parametrize("agent", ["scripted", "claude"])
 async def test_nothing_is_asked_of_the_model_once_the_budget_is_spent(
     court: CourtScene, model: ModelStub, agent: AgentName
 ) -> None:

@@ -1,7 +1,6 @@
 """What is Claude Code's own way, beside what every agent owes."""
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -18,7 +17,7 @@ from kingdom.workflow.model.mcp import McpServer, Transport
 from tests.contract.agents.clients import CLAUDE, MARKS
 from tests.contract.agents.stage import A_WHILE, Stage, follow, open_stage, updates_of
 from tests.fakes.model.stub import Served
-from tests.integration.running import PATIENCE_SECONDS, eventually
+from tests.integration.running import eventually
 from tests.integration.soldiers.test_mcp import serving
 
 pytestmark = MARKS["claude"]
@@ -169,23 +168,6 @@ async def test_who_goes_on_is_told_so_and_what_else_there_is_to_say(stage: Stage
     assert "Go on" in str(last)
     assert "Do not sleep so much." in str(last)
     assert "interrupted" in str(turn.exception())
-
-
-async def test_without_the_sdk_its_absence_is_told(tmp_path: Path) -> None:
-    code = (
-        "import asyncio, sys\n"
-        "from pathlib import Path\n"
-        "sys.modules['claude_agent_sdk'] = None\n"
-        "from tests.contract.agents.stage import Stage\n"
-        "from kingdom.soldiers.claude.client import ClaudeAgents\n"
-        "asyncio.run(Stage(ClaudeAgents(), Path(sys.argv[1])).start())\n"
-    )
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", code, str(tmp_path)), stderr=asyncio.subprocess.PIPE, cwd=Path(__file__).parents[3]
-    )
-    _, errors = await asyncio.wait_for(process.communicate(), PATIENCE_SECONDS)
-    assert b"Misconfigured" in errors
-    assert b"pip install 'kingdom[claude]'" in errors
 
 
 async def test_calls_of_a_tool_are_told_apart(stage: Stage) -> None:

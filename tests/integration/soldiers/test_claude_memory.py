@@ -1,12 +1,15 @@
 """What is known of a session of Claude Code without its process."""
 
 import json
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kingdom.soldiers.agent import Prompt
+from kingdom.soldiers.claude import memory
 from kingdom.soldiers.claude.memory import OwnRecord, Past, own_answer, own_transcript
 from kingdom.soldiers.notebook import GO_ON, recalled
 from kingdom.soldiers.transcript import Entry
@@ -141,6 +144,31 @@ def test_calls_of_tools_are_found_however_they_were_written_down(home: dict[str,
         assert record.tells_of("toolu_2")
         file.write('u_3"}')
     assert record.tells_of("toolu_3")
+
+
+def test_its_own_transcript_is_looked_for_until_it_is_found_and_again_once_it_is_gone(
+    home: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[Path | None] = []
+
+    def look(environment: Mapping[str, str], session: str) -> Path | None:
+        looks.append(own_transcript(environment, session))
+        return looks[-1]
+
+    monkeypatch.setattr(memory, "own_transcript", look)
+    record = OwnRecord(home, SESSION)
+    assert not record.tells_of("toolu_1")
+    own = write_own(home, prompted("toolu_1"))
+    assert record.tells_of("toolu_1")
+    assert not record.tells_of("toolu_2")
+    assert looks == [None, own]
+    own.unlink()
+    os.mkfifo(own)
+    assert not record.tells_of("toolu_1")
+    own.unlink()
+    write_own(home, prompted("toolu_2"))
+    assert record.tells_of("toolu_2")
+    assert looks == [None, own, own]
 
 
 def test_a_folder_that_leads_elsewhere_holds_no_transcript(home: dict[str, str], tmp_path: Path) -> None:

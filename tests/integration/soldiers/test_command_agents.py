@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import tracemalloc
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -17,8 +18,8 @@ from kingdom.soldiers.result import as_reported
 from kingdom.soldiers.sandbox.sandbox import Profile, Sandbox
 from kingdom.workflow.model.answers import Finding
 from tests.contract.agents.stage import A_WHILE, AT_ONCE, ENVIRONMENT, Stage, until_exists, updates_of
-from tests.integration.running import PATIENCE_SECONDS
 from tests.integration.soldiers.processes import MARK, marked, until_none, until_runs
+from tests.patience import PATIENCE_SECONDS
 
 # Does what its prompt says, as a shell.
 SHELL = Command(argv=("/bin/sh", "-e", "-s"), cost=r"it cost \$([0-9.]+)")
@@ -86,6 +87,32 @@ async def test_a_program_that_fails_tells_its_code_and_its_last_words_and_the_ne
         await updates_of(agent, Prompt(id="t1#1", text="echo I tried.; echo no access >&2; exit 3"))
     assert (await stage.client.inspect(stage.launch(), "t1#1")).finding is Finding.UNFINISHED
     assert (await updates_of(agent, Prompt(id="t1#2", text="echo better")))[-1] == Answered("better", 0.0)
+
+
+async def test_of_a_flood_the_end_is_kept_and_every_cost_is_counted(stage: Stage) -> None:
+    agent = await stage.start()
+    flood = "for n in $(seq 100); do printf '%100000s' .; echo 'it cost $0.5'; done"
+    turn = agent.send(Prompt(id="t1#1", text=flood))
+    tracemalloc.start()
+    try:
+        [last] = [update async for update in turn if isinstance(update, Answered)]
+        assert tracemalloc.get_traced_memory()[1] < 4_000_000
+    finally:
+        tracemalloc.stop()
+    assert (last.text, last.cost_usd) == (".it cost $0.5", 50.0)
+
+
+async def test_a_transcript_that_cannot_be_written_fails_the_turn_with_its_cost_and_no_other(stage: Stage) -> None:
+    agent = await stage.start()
+    transcript = stage.launch().transcript
+    kept = transcript.with_suffix(".kept")
+    work = f"echo 'it cost $0.25'; mv {transcript} {kept}; mkdir {transcript}"
+    with pytest.raises(AgentFailed, match="the transcript cannot be written") as caught:
+        await updates_of(agent, Prompt(id="t1#1", text=work))
+    assert caught.value.cost_usd == 0.25
+    transcript.rmdir()
+    kept.rename(transcript)
+    assert (await updates_of(agent, Prompt(id="t1#2", text="echo next")))[-1] == Answered("next", 0.0)
 
 
 async def test_the_result_file_decides_how_the_turn_really_ended(stage: Stage) -> None:

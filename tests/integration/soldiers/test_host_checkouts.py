@@ -1,27 +1,35 @@
-"""What changes the checkouts of one run happens one after another; agents at work wait for none of it."""
+"""What changes the checkouts of one run happens one after another, and in the end nothing of a run is left."""
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from kingdom.bus import Record
 from kingdom.clock import utc_now
+from kingdom.soldiers import host as hosting
 from kingdom.soldiers.scripted.client import ScriptedAgents
 from kingdom.workflow import lifecycle
+from kingdom.workflow.hosts import register_host
 from kingdom.workflow.model import answers, commands
 from kingdom.workflow.model.machine import CheckpointStatus, WorkflowStatus, WorkTreeStatus
 from kingdom.workflow.model.modify import Modification, WorkChange
 from kingdom.workflow.model.proceed import release_tree
 from kingdom.workflow.model.refs import GitRef
 from kingdom.workflow.model.step import Step
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.workflow import Placement, Workflow
 from kingdom.workflow.model.worktree import WorkTree
-from kingdom.workflow.records import load_workflow, save_step
-from tests.integration.running import PATIENCE_SECONDS, eventually
+from kingdom.workflow.records import TREES_KEPT, WORKFLOWS, load_workflow, save_step
+from tests.integration.running import eventually
 from tests.integration.soldiers.hindered_agents import HinderedAgents
-from tests.integration.soldiers.host_scene import ANNA, APP, HostScene, task, work, writes
+from tests.integration.soldiers.host_scene import ANNA, APP, LEASE, HostScene, task, work, writes
+from tests.integration.soldiers.sources import run
+from tests.patience import PATIENCE_SECONDS
 
 ONE_BACKEND = pytest.mark.parametrize("backend", ["files"], indirect=True)
 LIB = "lib"
@@ -78,6 +86,86 @@ async def test_a_checkout_is_removed_while_an_agent_is_at_work(scene: HostScene)
     assert not _lib(scene, workflow).exists()
     stay.let_go()
     await scene.until(workflow, WorkflowStatus.COMPLETED)
+
+
+@ONE_BACKEND
+async def test_what_a_run_left_behind_goes_once_it_is_elsewhere_and_its_files_are_kept(scene: HostScene) -> None:
+    host = await scene.start_host()
+    moved, stays = [await _prepared(scene) for _ in range(2)]
+    await scene.stop_host(host)
+    (scene.tree(moved) / "late.txt").write_text("never committed\n")
+    await _go_elsewhere(scene, moved)
+    await scene.start_host()
+    await _until_nothing_is_left(scene, moved)
+    rescued = run("for-each-ref", "--format=%(refname)", f"refs/kingdom/rescue/{moved.id}", cwd=scene.bare()).strip()
+    assert run("show", f"{rescued}:late.txt", cwd=scene.bare()) == "never committed"
+    assert (scene.tree(stays) / "README.md").exists()
+
+
+@ONE_BACKEND
+async def test_a_run_without_a_checkout_leaves_nothing_on_a_host_that_stays_up(
+    scene: HostScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hosting, "_CLEARED_EVERY_SECONDS", 0.02)
+    await scene.start_host()
+    over = await scene.until(await scene.begin(work("talks", task()), git_refs=()), WorkflowStatus.COMPLETED)
+    assert scene.space(over, over.works[0]).exists()
+    waits = scene.folders().run((await scene.create_run(work("talks", task()))).id)
+    waits.mkdir()
+    await _rewrite(scene, over, lambda now: setattr(now, "ended_at", utc_now() - TREES_KEPT - timedelta(seconds=1)))
+    await _until_nothing_is_left(scene, over)
+    assert not scene.space(over, over.works[0]).exists()
+    assert waits.exists()
+
+
+@ONE_BACKEND
+async def test_what_a_host_is_not_sure_of_stays_and_does_not_keep_it_from_starting(
+    scene: HostScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hosting, "_CLEARED_EVERY_SECONDS", 0.02)
+    host = await scene.start_host()
+    renamed = await _prepared(scene)
+    await scene.stop_host(host)
+    before, after = scene.folders("host-a"), scene.folders("host-b")
+    before.directory.rename(after.directory)
+    after.run("wf-unreadable").mkdir()
+    async with scene.bus.transaction() as transaction:
+        odd = Record(kind=WORKFLOWS.name, id="wf-unreadable", state=WorkflowStatus.RUNNING, doc={"name": 7})
+        await transaction.put(odd)
+    await scene.start_host("host-b")
+
+    async def looked() -> bool:
+        return not after.run("wf-gone").exists()
+
+    for _ in range(2):
+        after.run("wf-gone").mkdir()
+        await eventually(looked)
+    assert after.run("wf-unreadable").exists()
+    assert (scene.tree(renamed, "host-b") / "README.md").exists()
+
+
+async def _prepared(scene: HostScene) -> Workflow:
+    workflow = await lifecycle.prepare(scene.bus, (await scene.create_run(writes("one"))).id, actor=ANNA)
+    return await scene.until(workflow, WorkflowStatus.READY)
+
+
+async def _go_elsewhere(scene: HostScene, workflow: Workflow) -> None:
+    await register_host(scene.bus, "host-b", 1, LEASE, instance="another")
+    await _rewrite(scene, workflow, lambda now: setattr(now, "placement", Placement(host="host-b", epoch=2)))
+
+
+async def _rewrite(scene: HostScene, workflow: Workflow, change: Callable[[Workflow], None]) -> None:
+    async with scene.bus.transaction() as transaction:
+        record, now = await load_workflow(transaction, workflow.id)
+        change(now)
+        await transaction.put(replace(record, doc=now.document()))
+
+
+async def _until_nothing_is_left(scene: HostScene, workflow: Workflow) -> None:
+    async def gone() -> bool:
+        return not list(scene.folders().runs.glob(f"{workflow.id}*"))
+
+    await eventually(gone)
 
 
 async def _begin_with_lib_for_later(scene: HostScene, *steps: dict[str, Any], verify: tuple[str, ...] = ()) -> Workflow:

@@ -2,6 +2,8 @@
 
 import signal
 
+import pytest
+
 from kingdom.workflow.model import answers
 from kingdom.workflow.model.answers import Finding
 from kingdom.workflow.model.machine import QueryStatus, WorkflowStatus
@@ -10,10 +12,11 @@ from kingdom.workflow.model.work import Work
 from kingdom.workflow.model.workflow import Workflow
 from tests.integration.processes import Child
 from tests.integration.running import eventually
-from tests.integration.soldiers.host_scene import APP, SHORT_LEASE, HostScene, Stay, task, work, writes
-from tests.integration.soldiers.processes import until_none
+from tests.integration.soldiers.host_scene import APP, HostScene, Stay, task, work, writes
+from tests.integration.soldiers.processes import stop_unlocked, until_none
 from tests.integration.soldiers.sources import files_of
 
+ONE_BACKEND = pytest.mark.parametrize("backend", ["postgres"], indirect=True)
 FILES = {"README.md": f"# {APP}\n", "one.txt": "by one\n", "two.txt": "by two\n"}
 
 
@@ -21,13 +24,14 @@ async def test_a_run_goes_on_elsewhere_from_its_last_checkpoint_and_the_lost_hos
     scene: HostScene,
 ) -> None:
     await scene.share_checkpoints()
-    lost = await scene.start_child("host-a", lease=SHORT_LEASE)
+    lost = await scene.start_child("host-a")
     stay = scene.stay("two")
     workflow = await scene.begin(writes("one"), writes("two", *stay.steps))
     await stay.reached()
     await scene.start_host("host-b")
 
-    lost.signal(signal.SIGSTOP)
+    await stop_unlocked(lost.process.pid, scene.backend.holders)
+    await scene.shorten_lease("host-a")
     await scene.until_lost("host-a")
     stay.let_go()
     completed = await scene.until(workflow, WorkflowStatus.COMPLETED)
@@ -43,13 +47,15 @@ async def test_a_run_goes_on_elsewhere_from_its_last_checkpoint_and_the_lost_hos
     await _comes_back(scene, lost, completed)
 
 
+@ONE_BACKEND
 async def test_what_a_lost_host_was_about_to_say_is_logged_and_ignored(scene: HostScene) -> None:
     await scene.share_checkpoints()
     said = answers.QueryResponded
-    lost = await scene.start_child("host-a", lease=SHORT_LEASE, freezes_at=[said.__name__, 2])
+    lost = await scene.start_child("host-a", freezes_at=[said.__name__, 2])
     workflow = await scene.begin(writes("one"), writes("two"))
     await lost.says("frozen")
     await scene.start_host("host-b")
+    await scene.shorten_lease("host-a")
     completed = await scene.until(workflow, WorkflowStatus.COMPLETED)
 
     await _comes_back(scene, lost, completed)
@@ -59,14 +65,16 @@ async def test_what_a_lost_host_was_about_to_say_is_logged_and_ignored(scene: Ho
     assert "lost the run, which is placed on host-b, epoch 2" in late[0].data["ignored"]
 
 
+@ONE_BACKEND
 async def test_a_run_whose_checkpoints_stay_on_its_host_waits_until_that_is_back(scene: HostScene) -> None:
-    lost = await scene.start_child("host-a", lease=SHORT_LEASE)
+    lost = await scene.start_child("host-a")
     stay = scene.stay("two")
     workflow = await scene.begin(writes("one"), _counts("two", stay))
     await stay.reached()
     await scene.start_host("host-b")
 
-    lost.signal(signal.SIGSTOP)
+    await stop_unlocked(lost.process.pid, scene.backend.holders)
+    await scene.shorten_lease("host-a")
     await scene.until_lost("host-a")
     await scene.settle()
     waiting = await scene.show(workflow)
@@ -86,6 +94,7 @@ async def test_a_killed_host_leaves_no_process_and_goes_on_after_the_last_finish
     await _goes_on_after(scene, killed, signal.SIGKILL)
 
 
+@ONE_BACKEND
 async def test_a_host_that_is_asked_to_end_leaves_no_process_and_goes_on_when_it_is_back(scene: HostScene) -> None:
     ended = await scene.start_child("host-a")
     await _goes_on_after(scene, ended, signal.SIGTERM)

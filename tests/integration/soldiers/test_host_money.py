@@ -11,7 +11,7 @@ from kingdom.workflow.model.template import OverBudget, Policy
 from kingdom.workflow.model.workflow import Workflow
 from tests.integration.soldiers.host_scene import ANNA, OUTLINE, HostScene, task, work
 
-ONE_BACKEND = pytest.mark.parametrize("backend", ["files"], indirect=True)
+pytestmark = pytest.mark.parametrize("backend", ["files"], indirect=True)
 DEAR: tuple[dict[str, Any], ...] = ({"write": "began"}, {"cost": 0.75}, {"cost": 0.5})
 
 
@@ -47,7 +47,6 @@ async def test_a_run_that_hits_its_budget_stops_within_the_turn_and_goes_on_with
     assert len(began) == 1
 
 
-@ONE_BACKEND
 async def test_a_run_that_hits_its_budget_fails_where_its_policy_says_so(scene: HostScene) -> None:
     await scene.start_host()
     policy = Policy(budget_usd=1.0, over_budget=OverBudget.STOP)
@@ -73,7 +72,6 @@ async def test_a_run_at_the_limit_of_its_vendor_frees_its_slot_and_goes_on_by_it
     assert completed.parked_until is None
 
 
-@ONE_BACKEND
 async def test_a_parked_run_goes_on_though_its_host_was_started_anew_meanwhile(scene: HostScene) -> None:
     host = await scene.start_host()
     workflow = await scene.begin(work("one", task({"usage_limit": 8}, {"answer": "at last"})))
@@ -89,7 +87,6 @@ async def test_a_parked_run_goes_on_though_its_host_was_started_anew_meanwhile(s
     [{"fail": "no"}, {"crash": 3}, {"write": "result.json", "text": '{"status": "failed", "error": "no"}'}],
     ids=["failed", "crashed", "reported"],
 )
-@ONE_BACKEND
 async def test_a_turn_that_ends_badly_is_paid_for(scene: HostScene, end: dict[str, Any]) -> None:
     await scene.start_host()
     workflow = await scene.begin(work("one", task({"cost": 0.5}, end)))
@@ -97,7 +94,6 @@ async def test_a_turn_that_ends_badly_is_paid_for(scene: HostScene, end: dict[st
     assert failed.cost_usd == spent_in_transcripts(scene, failed) == 0.5
 
 
-@ONE_BACKEND
 async def test_a_turn_that_took_too_long_is_paid_for(scene: HostScene) -> None:
     await scene.start_host()
     workflow = await scene.begin(work("one", task({"cost": 0.5}, {"hang": True}, timeout_seconds=2)))
@@ -105,7 +101,6 @@ async def test_a_turn_that_took_too_long_is_paid_for(scene: HostScene) -> None:
     assert failed.cost_usd == 0.5
 
 
-@ONE_BACKEND
 async def test_reports_are_paid_for(scene: HostScene) -> None:
     await scene.start_host()
     workflow = await scene.begin(
@@ -125,7 +120,6 @@ async def test_a_turn_that_is_cancelled_is_paid_for(scene: HostScene) -> None:
     assert cancelled.cost_usd == 0.5
 
 
-@ONE_BACKEND
 async def test_a_turn_that_is_looked_up_after_a_pause_is_paid_for_once(scene: HostScene) -> None:
     await scene.start_host()
     stay = scene.stay("here")
@@ -140,7 +134,6 @@ async def test_a_turn_that_is_looked_up_after_a_pause_is_paid_for_once(scene: Ho
     assert failed.cost_usd == spent_in_transcripts(scene, failed) == 0.75
 
 
-@ONE_BACKEND
 async def test_turns_that_a_rollback_undoes_are_paid_for(scene: HostScene) -> None:
     await scene.start_host()
     once = {"fail": "no", "first_time_only": True}

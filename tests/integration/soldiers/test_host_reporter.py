@@ -15,8 +15,8 @@ from kingdom.workflow.model import answers
 from kingdom.workflow.reactions import engine
 from kingdom.workflow.records import ACCEPTED, ACTIVE, ANSWERED, COMMANDS, DOCUMENTS
 from tests.contract.backends import BackendUnderTest
-from tests.integration.running import PATIENCE_SECONDS
 from tests.integration.soldiers.host_barriers import BarredBus, BeforeCommit
+from tests.patience import PATIENCE_SECONDS
 
 ONE_BACKEND = pytest.mark.parametrize("backend", ["files"], indirect=True)
 VERIFIED = answers.WorkVerified.__name__

@@ -12,20 +12,25 @@ from kingdom.soldiers.redaction import REDACTED
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model.events import WorkflowFailed
 from kingdom.workflow.model.machine import WorkflowStatus
+from kingdom.workflow.model.mcp import McpServer, Transport
 from kingdom.workflow.model.operations import Continue
-from kingdom.workflow.model.refs import GitRef
+from kingdom.workflow.model.refs import GitRef, McpServerRef
 from kingdom.workflow.model.template import WorkflowTemplate
 from kingdom.workflow.model.workflow import Workflow
-from kingdom.workflow.records import TOLD
+from kingdom.workflow.records import DOCUMENTS, TOLD
+from kingdom.workflow.registry import register_mcp_server
 from tests.integration.running import at_work, eventually
 from tests.integration.soldiers.host_scene import ANNA, APP, HostScene, task, work
 from tests.integration.soldiers.sources import run as run_git
+
+ONE_BACKEND = pytest.mark.parametrize("backend", ["files"], indirect=True)
 
 
 def reports(**result: Any) -> dict[str, Any]:
     return {"write": "result.json", "text": json.dumps(result)}
 
 
+@ONE_BACKEND
 async def test_what_an_agent_reports_is_kept_with_its_work(scene: HostScene) -> None:
     await scene.start_host()
     run = await scene.begin(
@@ -38,6 +43,7 @@ async def test_what_an_agent_reports_is_kept_with_its_work(scene: HostScene) -> 
     ]
 
 
+@ONE_BACKEND
 async def test_a_scripted_agent_reports_and_remembers_as_one_with_tools_does(scene: HostScene) -> None:
     await scene.start_host()
     learned = {"about": "repo", "text": "Tests need a display."}
@@ -47,12 +53,14 @@ async def test_a_scripted_agent_reports_and_remembers_as_one_with_tools_does(sce
     assert done.works[0].result == {**result, "memory_updates": [learned]}
 
 
+@ONE_BACKEND
 async def test_a_scripted_agent_whose_report_is_none_fails_with_the_reason(scene: HostScene) -> None:
     await scene.start_host()
     run = await scene.begin(work("look", task({"result": {"status": "failed", "summary": "looked"}})))
     assert "error must not be empty" in (await scene.until(run, WorkflowStatus.FAILED)).reason
 
 
+@ONE_BACKEND
 async def test_an_agent_that_reports_a_failure_fails_its_run(scene: HostScene) -> None:
     await scene.start_host()
     run = await scene.begin(work("plan", task(reports(status="failed", error="nothing builds"))))
@@ -60,6 +68,7 @@ async def test_an_agent_that_reports_a_failure_fails_its_run(scene: HostScene) -
     assert "nothing builds" in failed.reason
 
 
+@ONE_BACKEND
 async def test_an_agent_that_reports_to_need_a_person_waits_for_one(scene: HostScene) -> None:
     await scene.start_host()
     asking = task(
@@ -98,6 +107,7 @@ async def test_whoever_asked_for_a_run_is_told_of_it_in_order(scene: HostScene) 
     assert heard == ["WorkStarted", "AgentPetitioned", "WorkCompleted", "WorkStarted", "QueryFailed", "WorkflowFailed"]
 
 
+@ONE_BACKEND
 async def test_a_run_that_nobody_asked_for_by_name_tells_nobody(scene: HostScene) -> None:
     await scene.start_host()
     run = await scene.begin(work("plan", task()))
@@ -120,8 +130,9 @@ async def _ask_for(scene: HostScene, *works: Any) -> Workflow:
         return await lifecycle.run(transaction, template, "wf-asked", actor=ANNA, asker=ANNA)
 
 
-@pytest.mark.parametrize("check", ["true", "cat app/.env; false"], ids=["result", "check"])
-async def test_secrets_in_copied_files_reach_neither_the_result_nor_the_output_of_checks(
+@ONE_BACKEND
+@pytest.mark.parametrize("check", ["true", "cat app/.env; echo sesame-of-the-tracker; false"], ids=["result", "check"])
+async def test_secrets_in_copied_files_and_of_mcp_servers_reach_neither_results_nor_answers_nor_the_output_of_checks(
     scene: HostScene, check: str
 ) -> None:
     files = scene.folder / "files"
@@ -132,11 +143,22 @@ async def test_secrets_in_copied_files_reach_neither_the_result_nor_the_output_o
     (source / ".gitignore").write_text(".env\n")
     run_git("add", "--all", cwd=source)
     run_git("commit", "--quiet", "-m", "outfit", cwd=source)
+    tracker = McpServer(id="tracker", name="tracker", transport=Transport.STDIO, command=("tracker",))
+    await register_mcp_server(scene.bus, tracker, actor=ANNA)
+    ref = McpServerRef(mcp_server_id=tracker.id, env={"TRACKER_TOKEN": "sesame-of-the-tracker"})
+    leak = task(
+        reports(status="success", summary="hunter2hunter2", details="sesame-of-the-tracker"),
+        {"answer": "it is sesame-of-the-tracker"},
+    )
     await scene.start_host(quarters=Quarters(outfit=Outfit(files=files)))
-    run = await scene.begin(work("leak", task(reports(status="success", summary="hunter2hunter2")), verify=(check,)))
+    run = await scene.begin(work("leak", leak, verify=(check,), mcp_server_refs=(ref,)))
     passes = check == "true"
     done = await scene.until(run, WorkflowStatus.COMPLETED if passes else WorkflowStatus.FAILED)
+    async with scene.bus.transaction() as transaction:
+        answer = await transaction.get(DOCUMENTS.name, done.works[0].tasks[0].query.response)
+    assert answer
+    assert answer.doc["text"] == f"it is {REDACTED}"
     if passes:
-        assert done.works[0].result == {"status": "success", "summary": REDACTED}
+        assert done.works[0].result == {"status": "success", "summary": REDACTED, "details": REDACTED}
     else:
-        assert done.reason.endswith(f"DB_PASSWORD={REDACTED}\n")
+        assert done.reason.endswith(f"DB_PASSWORD={REDACTED}\n{REDACTED}")

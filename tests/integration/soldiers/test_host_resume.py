@@ -14,6 +14,7 @@ from tests.integration.soldiers.host_barriers import Barrier, says
 from tests.integration.soldiers.host_scene import ANNA, APP, HostScene, writes
 from tests.integration.soldiers.sources import files_of, run
 
+pytestmark = pytest.mark.parametrize("backend", ["files"], indirect=True)
 NAMES = ("one", "two", "three")
 
 
@@ -23,7 +24,7 @@ async def test_a_failed_run_goes_on_from_each_of_its_checkpoints(scene: HostScen
     barrier = Barrier(lambda transaction: says(transaction, answers.RolledBack.__name__))
     await scene.start_host(wrap=barrier.wrap)
     failed = await _failed_run(scene)
-    assert failed.reason.endswith("failed with exit code 7: ")
+    assert failed.reason.endswith("failed with exit code 7")
     assert files_of(scene.tree(failed))["three.txt"] == "by three\n"
     before = [work.tasks[0].report.file_path for work in failed.works]
 

@@ -7,6 +7,7 @@ import pytest
 
 from kingdom.bus import Bus, Record, Transaction
 from kingdom.errors import Misconfigured, Unavailable
+from kingdom.soldiers import host as hosting
 from kingdom.soldiers.host import SoldierHost
 from kingdom.soldiers.scripted.client import ScriptedAgents
 from kingdom.workflow import lifecycle
@@ -21,8 +22,10 @@ from tests.integration.soldiers.host_barriers import BarredBus, Barrier, accepts
 from tests.integration.soldiers.host_scene import ANNA, APP, HostScene, task, work, writes
 
 ONE_BACKEND = pytest.mark.parametrize("backend", ["files"], indirect=True)
-# Twice a third of it passes before a host looks a second time for what it has forgotten.
-BRIEF = timedelta(seconds=1.5)
+LOOKS_OFTEN = pytest.mark.usefixtures("looks_often")
+ENDS_EARLY = pytest.mark.usefixtures("ends_early")
+# Long enough for a slow machine, before its agents end and after that.
+WIDE = timedelta(seconds=15)
 MORE_THAN_A_PAGE = 110
 
 
@@ -75,6 +78,20 @@ class LostAnswer:
             transaction.changes.puts.clear()
 
 
+@pytest.fixture
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let hosts look for what they have forgotten every half a second, under a lease that is not lost so soon."""
+    monkeypatch.setattr(hosting, "_RENEWALS_PER_LEASE", 60)
+
+
+@pytest.fixture
+def ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let agents end at half of a lease that was not renewed."""
+    # A power of the true share is less than a whole lease only if that itself is.
+    monkeypatch.setattr(hosting, "_SAFE_SHARE", hosting._SAFE_SHARE**3)
+    monkeypatch.setattr(hosting, "_RENEWALS_PER_LEASE", 15)
+
+
 async def test_what_an_agent_answers_while_the_store_is_away_is_not_lost(scene: HostScene) -> None:
     outage = Outage()
     await scene.start_host(wrap=outage.wrap)
@@ -96,11 +113,12 @@ async def test_what_an_agent_answers_while_the_store_is_away_is_not_lost(scene: 
 
 
 @ONE_BACKEND
+@ENDS_EARLY
 async def test_a_host_that_cannot_renew_its_lease_ends_its_agents_before_anybody_replaces_them(
     scene: HostScene,
 ) -> None:
     outage = Outage()
-    await scene.start_host(wrap=outage.wrap, lease=timedelta(seconds=5))
+    await scene.start_host(wrap=outage.wrap, lease=WIDE)
     stay = scene.stay("one")
     workflow = await scene.begin(writes("one", *stay.steps))
     await stay.reached()
@@ -122,21 +140,21 @@ async def test_a_host_that_cannot_renew_its_lease_ends_its_agents_before_anybody
 
 
 @ONE_BACKEND
+@ENDS_EARLY
 async def test_agents_end_before_their_lease_while_the_store_stands_still(scene: HostScene) -> None:
     await scene.share_checkpoints()
     stay = scene.stay("one")
     barrier = Barrier(lambda transaction: stay.is_there.exists() and _only_looks(transaction))
-    await scene.start_host("host-a", wrap=barrier.wrap, lease=timedelta(seconds=4))
+    await scene.start_host("host-a", wrap=barrier.wrap, lease=WIDE)
     workflow = await scene.begin(writes("one", *stay.steps))
-    await stay.reached()
-    await scene.start_host("host-b")
     await barrier.reached()
     assert scene.processes("host-a") != []
+    await scene.start_host("host-b")
 
     async def alone() -> bool:
         return not scene.processes("host-a")
 
-    await eventually(alone, seconds=10)
+    await eventually(alone)
     assert await _is_up(scene, "host-a")
 
     def goes_on_elsewhere(_: Workflow) -> bool:
@@ -152,9 +170,10 @@ async def test_agents_end_before_their_lease_while_the_store_stands_still(scene:
     await scene.until_registered("host-a", 2)
 
 
+@LOOKS_OFTEN
 async def test_a_command_whose_taking_on_was_never_confirmed_is_begun_all_the_same(scene: HostScene) -> None:
     lost = LostReply(commands.StartAgent)
-    await scene.start_host(wrap=lost.wrap, lease=BRIEF)
+    await scene.start_host(wrap=lost.wrap)
     workflow = await scene.begin(writes("one", report=False))
     completed = await scene.until(workflow, WorkflowStatus.COMPLETED)
     assert lost.happened
@@ -162,6 +181,7 @@ async def test_a_command_whose_taking_on_was_never_confirmed_is_begun_all_the_sa
 
 
 @ONE_BACKEND
+@LOOKS_OFTEN
 async def test_a_forgotten_prompt_that_was_answered_is_not_sent_again(scene: HostScene) -> None:
     lost = LostAnswer()
     assert await _finding_of_forgotten(scene, lost) is Finding.ANSWERED
@@ -169,6 +189,7 @@ async def test_a_forgotten_prompt_that_was_answered_is_not_sent_again(scene: Hos
 
 
 @ONE_BACKEND
+@LOOKS_OFTEN
 async def test_a_forgotten_prompt_that_was_never_sent_is_looked_up_and_sent(scene: HostScene) -> None:
     lost = LostReply(commands.SendQuery)
     assert await _finding_of_forgotten(scene, lost) is Finding.ABSENT
@@ -205,24 +226,29 @@ async def test_a_new_life_gives_up_all_that_an_earlier_one_had_accepted(scene: H
 
 
 @ONE_BACKEND
+@LOOKS_OFTEN
 async def test_a_forgotten_command_that_is_over_meanwhile_is_not_begun_any_more(scene: HostScene) -> None:
     lost = LostReply(commands.StartAgent)
-    await scene.start_host(wrap=lost.wrap, lease=timedelta(seconds=3))
+    looks = Barrier(lambda transaction: lost.happened and _only_looks(transaction))
+    await scene.start_host(wrap=lambda bus: looks.wrap(lost.wrap(bus)))
     workflow = await scene.begin(writes("one"))
 
-    async def happened() -> bool:
-        return lost.happened
+    async def forgotten() -> bool:
+        return any(record.doc["type"] == commands.StartAgent.__name__ for record in await scene.accepted())
 
-    await eventually(happened)
+    await eventually(forgotten)
     await lifecycle.cancel(scene.bus, workflow.id, actor=ANNA)
     await scene.until(workflow, WorkflowStatus.CANCELLED)
+    looks.open()
     await scene.until_all_answered()
+    assert lost.happened
     assert not list(scene.folders().sessions.iterdir())
 
 
 @ONE_BACKEND
+@LOOKS_OFTEN
 async def test_what_an_earlier_placement_left_accepted_is_not_begun_any_more(scene: HostScene) -> None:
-    await scene.start_host(lease=BRIEF)
+    await scene.start_host()
     stay = scene.stay("one")
     workflow = await scene.begin(writes("one", *stay.steps))
     await stay.reached()
@@ -254,6 +280,7 @@ async def test_what_an_earlier_placement_left_accepted_is_not_begun_any_more(sce
 
 
 @ONE_BACKEND
+@LOOKS_OFTEN
 async def test_the_checkout_of_an_ended_run_is_removed_although_the_host_ends_in_between(scene: HostScene) -> None:
     lost = LostReply(commands.ReleaseWorkTree)
     host = await scene.start_host(wrap=lost.wrap)
@@ -266,12 +293,13 @@ async def test_the_checkout_of_an_ended_run_is_removed_although_the_host_ends_in
 
     await eventually(happened)
     await scene.stop_host(host)
-    await scene.start_host(lease=BRIEF)
+    await scene.start_host()
     await scene.until_true(workflow, lambda now: now.work_trees[0].status is WorkTreeStatus.RELEASED)
     assert not scene.tree(completed).exists()
 
 
 @ONE_BACKEND
+@LOOKS_OFTEN
 async def test_a_host_that_can_no_longer_keep_its_lease_for_a_bug_ends_with_all_it_runs(scene: HostScene) -> None:
     stay = scene.stay("one")
 
@@ -279,7 +307,7 @@ async def test_a_host_that_can_no_longer_keep_its_lease_for_a_bug_ends_with_all_
         if stay.is_there.exists() and any(kind == HOSTS.name for kind, _ in transaction.changes.puts):
             raise ZeroDivisionError
 
-    host = await scene.start_host(wrap=lambda bus: BarredBus(bus, break_renewal), lease=BRIEF)
+    host = await scene.start_host(wrap=lambda bus: BarredBus(bus, break_renewal))
     await scene.begin(writes("one", *stay.steps))
     await stay.reached()
     with pytest.raises(ZeroDivisionError):
@@ -298,7 +326,7 @@ async def test_a_second_host_in_the_same_directory_is_refused(scene: HostScene) 
 
 async def _finding_of_forgotten(scene: HostScene, lost: LostAnswer | LostReply) -> Finding:
     """Run a Task whose prompt is forgotten once; returns what its transcript told before it was sent again or not."""
-    await scene.start_host(wrap=lost.wrap, lease=BRIEF)
+    await scene.start_host(wrap=lost.wrap)
     workflow = await scene.begin(work("one", task({"append": f"{APP}/one.txt", "text": "once\n"})))
     completed = await scene.until(workflow, WorkflowStatus.COMPLETED)
     assert (scene.tree(completed) / "one.txt").read_text() == "once\n"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from kingdom.soldiers.leftovers import end_leftovers
-from tests.integration.running import PATIENCE_SECONDS
 from tests.integration.soldiers.host_scene import HostScene
+from tests.patience import PATIENCE_SECONDS
 
 
 @asynccontextmanager

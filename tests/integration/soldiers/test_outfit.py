@@ -1,3 +1,4 @@
+import asyncio
 import os
 import shutil
 from collections.abc import Mapping
@@ -11,7 +12,9 @@ from kingdom.soldiers.outfit import PORTS_PER_RUN, Outfit, OutfitFailed, copied_
 from kingdom.soldiers.redaction import REDACTED, Redaction
 from kingdom.soldiers.sandbox.sandbox import Profile, Sandbox
 from kingdom.soldiers.trees import Tree, Trees
+from tests.integration.running import eventually
 from tests.integration.soldiers.sources import a_tree, make_source, processes_in, run
+from tests.patience import let_pass
 
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "KINGDOM_PORT_BASE": "20000"}
 SCRIPT = ".kingdom/setup.sh"
@@ -76,9 +79,16 @@ async def test_a_script_that_fails_is_told_by_its_end_and_runs_again_the_next_ti
 
 async def test_a_script_that_takes_too_long_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
     tree = await checked_out(tmp_path, {SCRIPT: "echo begun\n(sleep 300 &)\nsleep 300\n"})
-    outfit = Outfit(limit=timedelta(seconds=2))
-    with pytest.raises(OutfitFailed, match=r"longer than 2 s and was killed.*begun"):
-        await fit_out(tree, outfit, folder=tmp_path / "notes", environment=ENVIRONMENT)
+    outfit = Outfit(limit=timedelta(hours=1))
+    running = asyncio.create_task(fit_out(tree, outfit, folder=tmp_path / "notes", environment=ENVIRONMENT))
+
+    async def both_sleep() -> bool:
+        return sum(command.startswith("sleep") for command in processes_in(tree.path)) == 2
+
+    await eventually(both_sleep)
+    await let_pass(outfit.limit)
+    with pytest.raises(OutfitFailed, match=r"longer than 3600 s and was killed.*begun"):
+        await running
     assert processes_in(tree.path) == []
 
 
@@ -178,11 +188,11 @@ def test_no_two_runs_of_a_host_share_a_port(tmp_path: Path) -> None:
     assert [port_base(Folders(tmp_path), f"wf-{number}") for number in range(50)] == bases
 
 
-def test_the_ports_of_a_run_that_is_gone_go_to_another(tmp_path: Path) -> None:
+async def test_the_ports_of_a_run_that_is_gone_go_to_another(tmp_path: Path) -> None:
     folders = Folders(tmp_path)
     folders.make()
     first, _ = port_base(folders, "wf-1"), port_base(folders, "wf-2")
-    folders.remove_run("wf-1")
+    await folders.remove_run("wf-1")
     assert port_base(folders, "wf-3") == first
 
 

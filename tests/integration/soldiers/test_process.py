@@ -14,8 +14,8 @@ import pytest
 from kingdom.errors import ProgramFailed
 from kingdom.soldiers import become
 from kingdom.soldiers.process import Finished, Program, described, run_program, start_program
-from tests.integration.running import PATIENCE_SECONDS
 from tests.integration.soldiers.processes import MARK, marked, until_runs
+from tests.patience import PATIENCE_SECONDS, let_pass
 
 ENVIRONMENT = {"PATH": "/usr/bin:/bin"}
 PATIENCE = timedelta(seconds=PATIENCE_SECONDS)
@@ -39,10 +39,9 @@ async def shell(
     environment: Mapping[str, str] = ENVIRONMENT,
     *,
     contained: bool,
-    timeout: timedelta = PATIENCE,  # noqa: ASYNC109 - it is handed on
 ) -> Finished:
     argv = ["/bin/sh", "-c", command]
-    return await run_program(argv, cwd=folder, environment=environment, timeout=timeout, contained=contained)
+    return await run_program(argv, cwd=folder, environment=environment, timeout=PATIENCE, contained=contained)
 
 
 async def start_shell(command: str, folder: Path, mark: str, *, contained: bool) -> Program:
@@ -86,10 +85,11 @@ async def test_a_run_that_takes_too_long_is_killed_and_says_what_it_wrote(
     tmp_path: Path, mark: str, *, contained: bool
 ) -> None:
     environment = {**ENVIRONMENT, MARK: mark}
-    with pytest.raises(ProgramFailed, match=r"took longer than 0\.2 s .*begun"):
-        await shell(
-            "echo begun; sleep 903", tmp_path, environment, contained=contained, timeout=timedelta(milliseconds=200)
-        )
+    run = asyncio.create_task(shell("echo begun; sleep 903", tmp_path, environment, contained=contained))
+    await until_runs(mark, "sleep 903")
+    await let_pass(PATIENCE)
+    with pytest.raises(ProgramFailed, match=r"took longer than 120 s .*begun"):
+        await run
     assert marked(mark) == []
 
 

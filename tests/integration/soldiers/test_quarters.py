@@ -201,6 +201,26 @@ async def test_a_program_that_is_missing_is_told_with_the_setting_for_it(house: 
         await house.answer("", command=("not-there",))
 
 
+@pytest.mark.parametrize(
+    ("agent", "library", "extra"), [("claude", "claude_agent_sdk", "claude"), ("codex", "acp", "acp")]
+)
+def test_a_library_that_is_missing_is_told_before_any_agent_starts(
+    house: House, monkeypatch: pytest.MonkeyPatch, agent: AgentName, library: str, extra: str
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(Misconfigured, match=rf"{agent} needs a library .*: pip install 'kingdom\[{extra}\]'"):
+        house.lodging(SoldierSettings(agent=agent, model=ModelSettings(key=KEY)))
+
+
+@pytest.mark.parametrize("word", ["mytool --config $HOME/x", "mytool --cost $1"])
+def test_a_dollar_in_the_command_that_stands_for_nothing_is_told_before_any_agent_starts(word: str) -> None:
+    with pytest.raises(
+        Misconfigured, match=r"soldiers\.command: .* none of \$model, \$prompt, .*; write \$\$ for a dollar"
+    ):
+        KINDS["command"].client(SoldierSettings(agent="command", command=("sh", "-c", word)))
+    KINDS["command"].client(SoldierSettings(agent="command", command=("sh", "-c", "tool $$HOME $prompt_file ${model}")))
+
+
 def test_a_sandbox_without_bubblewrap_is_refused_before_any_agent_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(Misconfigured, match="install bubblewrap"):

@@ -15,6 +15,7 @@ from kingdom.soldiers.checkout import Checkout
 from kingdom.soldiers.repository import Repository, without_password
 from kingdom.soldiers.trees import Tree, TreeFailed, Trees
 from tests.integration.soldiers.sources import a_tree, files_of, run
+from tests.patience import PATIENCE_SECONDS
 
 
 def entry_of(host: Path, tree: Tree) -> Path:
@@ -212,7 +213,7 @@ async def test_the_lock_is_waited_for_without_holding_up_others(host: Path, sour
         waiting = asyncio.create_task(_take(repository))
         done, _ = await asyncio.wait([waiting], timeout=0.2)
         assert not done
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, PATIENCE_SECONDS)
 
 
 async def test_who_is_cancelled_while_waiting_for_the_lock_does_not_get_it(host: Path, source: Path) -> None:
@@ -223,7 +224,7 @@ async def test_who_is_cancelled_while_waiting_for_the_lock_does_not_get_it(host:
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-    await asyncio.wait_for(_take(repository), 5)
+    await asyncio.wait_for(_take(repository), PATIENCE_SECONDS)
 
 
 def test_passwords_are_not_shown() -> None:

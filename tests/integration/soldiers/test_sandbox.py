@@ -1,6 +1,7 @@
 """What a program in a sandbox sees, and that it dies like any other."""
 
 import asyncio
+import errno
 import logging
 import os
 import resource
@@ -18,14 +19,14 @@ from kingdom.bus.logs import configure_logs
 from kingdom.errors import Misconfigured, ProgramFailed
 from kingdom.soldiers.git import IDENTITY
 from kingdom.soldiers.process import Finished, described, run_program, start_program
-from kingdom.soldiers.sandbox.confinement import hold, make_groups
+from kingdom.soldiers.sandbox.confinement import Confinement, hold, make_groups
 from kingdom.soldiers.sandbox.gate import Gate
 from kingdom.soldiers.sandbox.sandbox import Limits, Profile, Sandbox
 from kingdom.soldiers.sandbox.soldier import soldier_sandbox
 from kingdom.soldiers.trees import Tree, Trees
-from tests.integration.running import PATIENCE_SECONDS
 from tests.integration.soldiers.processes import MARK, marked, until_runs
 from tests.integration.soldiers.sources import a_tree, bare
+from tests.patience import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 PATIENCE = timedelta(seconds=PATIENCE_SECONDS)
@@ -76,8 +77,15 @@ async def test_the_hosts_that_the_machine_knows_are_known_in_dev(work: Path) -> 
     assert (await shell("cat /etc/hosts", work, dev)).output.startswith(Path("/etc/hosts").read_text())
 
 
+async def test_the_passwords_of_registries_are_not_shown_where_no_registry_can_be_reached(work: Path) -> None:
+    there = [path for path in ("/etc/maven/settings.xml", "/etc/npmrc") if Path(path).exists()]
+    dev = Sandbox(profile=Profile.DEV, writable=(work,))
+    assert (await shell("cat /etc/maven/settings.xml /etc/npmrc 2> /dev/null", work)).output == ""
+    assert (await shell("ls /etc/maven/settings.xml /etc/npmrc 2> /dev/null", work, dev)).output.split() == there
+
+
 async def test_languages_find_their_settings(work: Path) -> None:
-    names = ("java-*", "maven", "php", "fonts", "gitconfig", "npmrc")
+    names = ("java-*", "maven/m2.conf", "maven/logging", "php", "fonts", "gitconfig")
     there = [str(path) for name in names for path in Path("/etc").glob(name)]
     if not there:
         pytest.skip("this machine has none of these")
@@ -115,6 +123,27 @@ async def test_a_program_reaches_no_address(work: Path) -> None:
         assert "refused" in (await shell(f'/usr/bin/env python3 -c "{connect}"', work)).output
         dev = Sandbox(profile=Profile.DEV, writable=(work,))
         assert (await shell(f'/usr/bin/env python3 -c "{connect}"', work, dev)).code == 0
+
+
+async def test_a_program_has_only_sockets_that_namespaces_divide_and_no_ring_to_make_others_out_of_sight(
+    work: Path,
+) -> None:
+    make_socket = {"x86_64": 41, "aarch64": 198}.get(os.uname().machine)
+    if make_socket is None:
+        pytest.skip("for this machine there is no filter")
+    # The kernel looks at the lower half of a number only, so the upper one must not hide it.
+    probe = f"""
+import ctypes, socket
+call = ctypes.CDLL(None, use_errno=True).syscall
+made = lambda family, kind: call({make_socket}, ctypes.c_long(family | 1 << 32), kind, 0) > 0
+print(*(family for family in range(50) if made(family, 1) or made(family, 2)))
+print(len(socket.socketpair()), call(425, 4, bytes(120)), ctypes.get_errno())
+"""
+    (work / "probe.py").write_text(probe)
+    families, others = (await shell("/usr/bin/env python3 probe.py", work)).output.splitlines()
+    local, ipv4, ipv6, netlink = 1, 2, 10, 16
+    assert {local, ipv4, netlink} <= {*map(int, families.split())} <= {local, ipv4, ipv6, netlink}
+    assert others == f"2 -1 {errno.ENOSYS}"
 
 
 async def test_the_inner_path_counts(work: Path) -> None:
@@ -232,6 +261,14 @@ async def _can_be_grouped(limits: Limits) -> bool:
     groups, others = make_groups(limits)
     await groups.remove()
     return others == Limits(file_bytes=limits.file_bytes)
+
+
+async def test_a_group_that_is_gone_is_not_waited_for(tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    there.mkdir()
+    async with asyncio.timeout(0):
+        await Confinement([tmp_path / "gone", there]).remove()
+    assert not there.exists()
 
 
 async def test_an_agent_reads_the_repository_but_only_the_house_commits(

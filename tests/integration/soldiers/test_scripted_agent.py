@@ -18,8 +18,8 @@ from kingdom.soldiers.transcript import read_entries
 from kingdom.workflow.model.answers import Finding
 from tests.contract.agents.stage import AT_ONCE, ENVIRONMENT, Stage, follow, until_exists, updates_of
 from tests.integration.processes import child
-from tests.integration.running import PATIENCE_SECONDS
 from tests.integration.soldiers.processes import MARK, marked, until_none, until_runs
+from tests.patience import PATIENCE_SECONDS
 
 needs_bubblewrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 

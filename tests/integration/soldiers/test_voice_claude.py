@@ -17,8 +17,9 @@ from kingdom.workflow.verdicts import Verdict
 from tests.fakes.model.stub import ModelStub
 from tests.fakes.scripts import scripted
 from tests.integration.soldiers.voice_house import House, open_house
+from tests.patience import PATIENCE_SECONDS
 
-TIMEOUT = timedelta(seconds=60)
+TIMEOUT = timedelta(seconds=PATIENCE_SECONDS)
 SUCCESS = {"status": "success", "summary": "all good"}
 
 

@@ -14,7 +14,7 @@ from kingdom.soldiers.voice.house import HouseVoice
 from kingdom.soldiers.voice.verdict import await_verdict
 from kingdom.workflow.reactions import engine
 from kingdom.workflow.verdicts import Verdict, save_verdict
-from tests.integration.running import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from github import Auth, Github
 
 from kingdom.standins.github import github
 from kingdom.standins.server import start
+from tests.patience import PATIENCE_SECONDS
 
-PATIENCE_SECONDS = 30
 TOKEN = "github-token"  # noqa: S105 - it guards nothing
 REPOSITORY = "acme/rocket"
 SECRET = "hush"  # noqa: S105 - it guards nothing

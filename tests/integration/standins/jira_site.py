@@ -12,7 +12,7 @@ import aiohttp
 from jira import JIRA
 
 from kingdom.standins.jira import EMAIL, TOKEN
-from tests.integration.running import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS
 
 
 class Site:

@@ -19,7 +19,8 @@ from slack_sdk.web.async_client import AsyncWebClient
 
 from kingdom.standins.server import start
 from kingdom.standins.slack import slack
-from tests.integration.running import PATIENCE_SECONDS, eventually
+from tests.integration.running import eventually
+from tests.patience import PATIENCE_SECONDS
 
 BOT_TOKEN = "xoxb-standin"  # noqa: S105 - of a server that has no secrets
 APP_TOKEN = "xapp-standin"  # noqa: S105 - of a server that has no secrets

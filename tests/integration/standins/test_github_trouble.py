@@ -14,7 +14,6 @@ import pytest
 from github import Github
 
 from tests.integration.standins.github import (
-    PATIENCE_SECONDS,
     REPOSITORY,
     SECRET,
     Receiver,
@@ -22,6 +21,7 @@ from tests.integration.standins.github import (
     receiving,
     standing_in,
 )
+from tests.patience import PATIENCE_SECONDS
 
 ISSUES = f"/repos/{REPOSITORY}/issues"
 US = "kingdom-bot"

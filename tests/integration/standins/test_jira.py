@@ -12,8 +12,8 @@ from jira import JIRAError
 
 from kingdom.standins.jira import ACCOUNT_ID, EMAIL, TOKEN, jira
 from kingdom.standins.server import BOOK, Running, start
-from tests.integration.running import PATIENCE_SECONDS
 from tests.integration.standins.jira_site import Site, official, program, session
+from tests.patience import PATIENCE_SECONDS
 
 LINES = {"type": "doc", "version": 1, "content": [{"type": "paragraph", "content": [{"type": "text", "text": "Hm."}]}]}
 

@@ -13,8 +13,9 @@ from slack_bolt.context.respond.async_respond import AsyncRespond
 from slack_bolt.context.say.async_say import AsyncSay
 from slack_sdk.webhook.async_client import AsyncWebhookClient
 
-from tests.integration.running import PATIENCE_SECONDS, eventually
+from tests.integration.running import eventually
 from tests.integration.standins.slack_scene import Scene, bolt, listening, program, workspace
+from tests.patience import PATIENCE_SECONDS
 
 
 @pytest.fixture

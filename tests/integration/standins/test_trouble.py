@@ -16,7 +16,8 @@ from aiohttp import web
 from kingdom.standins.book import Book
 from kingdom.standins.faults import Fault, Faults
 from kingdom.standins.server import BOOK, CONTROL, FAULTS, Running, new_application, start
-from tests.integration.running import PATIENCE_SECONDS, eventually
+from tests.integration.running import eventually
+from tests.patience import PATIENCE_SECONDS
 
 
 async def _add_thing(request: web.Request) -> web.Response:

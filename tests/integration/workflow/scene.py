@@ -26,10 +26,10 @@ from kingdom.workflow.registry import create_git, register_mcp_server
 from kingdom.workflow.streams import ENGINE_STREAMS
 from kingdom.workflow.templates import create_template
 from tests.contract.backends import BackendUnderTest
+from tests.patience import PATIENCE_SECONDS
 from tests.unit.workflow.model.host import fail, succeed
 from tests.unit.workflow.model.scene import template
 
-PATIENCE_SECONDS = 20.0
 LEASE = timedelta(minutes=5)
 ANNA = "anna"
 _POLL = timedelta(milliseconds=20)

@@ -1,7 +1,10 @@
 """A run at the limit of its vendor waits in the store and goes on when its time has come, whoever looks."""
 
+from dataclasses import replace
 from datetime import timedelta
 
+from kingdom.bus import Query
+from kingdom.bus.record import Record
 from kingdom.clock import utc_now
 from kingdom.workflow import lifecycle
 from kingdom.workflow.hosts import lose_hosts, renew_host
@@ -49,7 +52,9 @@ async def test_before_its_time_a_parked_run_is_left_alone(scene: Scene) -> None:
     assert await lifecycle.continue_due(scene.bus) == []
     async with scene.bus.transaction() as transaction:
         record = await transaction.get(WORKFLOWS.name, run)
+        due = await transaction.find(Query(kind=WORKFLOWS.name, due_by=utc_now()))
     assert record is not None
+    assert due == []
     assert record.due_at == (await scene.show(run)).parked_until
 
 
@@ -61,6 +66,18 @@ async def test_a_parked_run_without_any_host_is_tried_again(scene: Scene) -> Non
     await scene.settle()
     assert await lifecycle.continue_due(scene.bus) == []
     await scene.start_host("host-a")
+    assert await lifecycle.continue_due(scene.bus) == [run]
+
+
+async def test_a_page_of_runs_that_cannot_go_on_makes_way_for_the_others(scene: Scene) -> None:
+    await scene.start_host("host-a")
+    run = await parked(scene, timedelta(seconds=-1))
+    long_ago = utc_now() - timedelta(hours=1)
+    spoilt = Record(kind=WORKFLOWS.name, id="", state=WorkflowStatus.AWAITING, due_at=long_ago, doc={})
+    async with scene.bus.transaction() as transaction:
+        for number in range(Query(kind=WORKFLOWS.name).limit):
+            await transaction.put(replace(spoilt, id=f"wf-spoilt-{number}"))
+    assert await lifecycle.continue_due(scene.bus) == []
     assert await lifecycle.continue_due(scene.bus) == [run]
 
 

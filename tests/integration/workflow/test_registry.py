@@ -90,7 +90,7 @@ async def test_a_slug_is_an_id(scene: Scene, name: str) -> None:
 async def test_what_is_not_known_is_not_found_with_what_makes_it_known(scene: Scene) -> None:
     with pytest.raises(NotFound, match="there is no git 'ghost': `kingdom git create`"):
         await registry.show_git(scene.bus, "ghost")
-    with pytest.raises(NotFound, match="there is no mcp-server 'ghost': `kingdom mcp register`"):
+    with pytest.raises(NotFound, match="there is no mcp-server 'ghost': `kingdom mcp create`"):
         await registry.unregister_mcp_server(scene.bus, "ghost", actor=ANNA)
 
 

@@ -63,7 +63,7 @@ async def test_a_template_that_refers_to_a_deleted_git_or_an_unknown_server_is_r
     with pytest.raises(NotFound, match="refers to git 'git-app', which is not known"):
         await create_template(scene.bus, template(), actor=ANNA)
     ghost = McpServerRef(mcp_server_id="ghost")
-    with pytest.raises(NotFound, match="refers to mcp-server 'ghost', which is not known: `kingdom mcp register ghost"):
+    with pytest.raises(NotFound, match="refers to mcp-server 'ghost', which is not known: `kingdom mcp create ghost"):
         await create_template(scene.bus, template(git_refs=(), mcp_server_refs=(ghost,)), actor=ANNA)
     assert await list_templates(scene.bus) == []
 

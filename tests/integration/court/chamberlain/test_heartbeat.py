@@ -22,9 +22,9 @@ from kingdom.court.heartbeat import (
 )
 from tests.contract.backends import BackendUnderTest
 from tests.integration.court.chamberlain.house import START, House
+from tests.patience import PATIENCE_SECONDS
 
 OFTEN = timedelta(seconds=0.05)
-PATIENCE_SECONDS = 30.0
 DAY = timedelta(days=1)
 
 

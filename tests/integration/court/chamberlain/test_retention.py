@@ -17,7 +17,7 @@ from kingdom.bus import Bus, Record
 from kingdom.court.chamberlain.retention import clean_up, with_retention
 from kingdom.court.chamberlain.settings import RetentionSettings
 from kingdom.court.documents import AssignmentStatus, EventStatus
-from kingdom.court.records import SEEN
+from kingdom.court.records import SEEN, SEEN_KEPT
 from kingdom.court.sessions import Session, note_session
 from kingdom.court.streams import TOPOLOGY
 from kingdom.workflow.model.machine import AgentStatus
@@ -150,18 +150,18 @@ async def test_what_has_not_ended_stays(backend: BackendUnderTest, directory: Pa
 async def test_what_was_seen_is_known_for_thirty_days(backend: BackendUnderTest, directory: Path) -> None:
     async with opened(backend, directory) as house, house.bus.transaction() as transaction:
         for key in ("evt-github-young", "evt-github-old"):
-            assert await transaction.once(SEEN, key, SETTINGS.seen)
+            assert await transaction.once(SEEN, key, SEEN_KEPT)
     age_key(backend, SEEN, "evt-github-young", 30 * DAY - MINUTE)
     age_key(backend, SEEN, "evt-github-old", 30 * DAY + SECOND)
     await retained(backend, directory)
     async with opened(backend, directory) as house:
         async with house.bus.transaction() as transaction:
-            assert not await transaction.once(SEEN, "evt-github-young", SETTINGS.seen)
+            assert not await transaction.once(SEEN, "evt-github-young", SEEN_KEPT)
         if backend.name == "files":
             seen = directory / "state" / "sentinel" / "seen"
             assert [path.name for path in seen.iterdir()] == ["evt-github-young"]
         async with house.bus.transaction() as transaction:
-            assert await transaction.once(SEEN, "evt-github-old", SETTINGS.seen)
+            assert await transaction.once(SEEN, "evt-github-old", SEEN_KEPT)
 
 
 async def test_a_day_of_the_log_stays_for_seven_days_after_it(backend: BackendUnderTest, directory: Path) -> None:

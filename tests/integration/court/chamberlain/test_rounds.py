@@ -3,14 +3,18 @@
 import asyncio
 import logging
 import os
+import time
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, cast
 
 import msgspec
 import structlog
 from structlog.testing import capture_logs
 
-from kingdom.bus import Record
+from kingdom.bus import Operations, Record
 from kingdom.court.chamberlain.chamberlain import Chamberlain
 from kingdom.court.chamberlain.health import CPU, DISK, MEMORY
 from kingdom.court.chamberlain.sensor import MachineSensor
@@ -21,6 +25,7 @@ from kingdom.court.king.settings import KingSettings
 from kingdom.court.quota import MONEY, Quota
 from tests.contract.backends import BackendUnderTest
 from tests.integration.court.chamberlain.house import EVERY_KIND, SEOUL, START, FakeSensor, House, event
+from tests.patience import PATIENCE_SECONDS
 from tests.unit.court.chamberlain.entries import completed, created, detected, spawned
 
 MIDNIGHT = datetime(2026, 2, 8, tzinfo=SEOUL).astimezone(UTC)
@@ -42,7 +47,7 @@ async def make_rounds(house: House, chamberlain: Chamberlain, *, seconds: int) -
 
 async def test_the_health_is_stored_as_the_king_reads_it(house: House) -> None:
     house.sensor.used = {CPU: 72.0, MEMORY: 20.0, DISK: 30.0}
-    await house.chamberlain().make_round()
+    await house.chamberlain().measure()
     health = await house.document("health", "current")
     assert (health["level"], health["reason"], health["at"]) == ("yellow", "cpu_percent: 72", "2026-02-07T01:00:00Z")
     assert health["metrics"] == house.sensor.used
@@ -53,7 +58,7 @@ async def test_a_change_of_the_health_is_logged_once(house: House) -> None:
     chamberlain = house.chamberlain()
     for used in (10.0, 72.0, 73.0, 92.0, 30.0):
         house.sensor.used = {CPU: used}
-        await chamberlain.make_round()
+        await chamberlain.measure()
         house.forward(seconds=30)
     assert await house.logged("system.health_changed") == [
         {"from": "green", "to": "yellow", "reason": "cpu_percent: 72"},
@@ -70,28 +75,34 @@ async def test_a_change_of_the_health_is_logged_once(house: House) -> None:
 async def test_two_machines_make_one_health(house: House) -> None:
     there = FakeSensor("there")
     there.used = {CPU: 85.0}
-    await house.chamberlain(sensor=there).make_round()
-    await house.chamberlain().make_round()
+    await house.chamberlain(sensor=there).measure()
+    await house.chamberlain().measure()
     assert (await house.document("health", "current"))["level"] == "orange"
 
 
-async def test_every_round_leaves_a_line_of_metrics(house: House) -> None:
+async def test_every_reading_leaves_a_line_of_metrics_with_the_money_as_soon_as_that_is_known(house: House) -> None:
     await house.put(money("12.5", "2026-02-07"))
     chamberlain = house.chamberlain()
+    await chamberlain.measure()
     await chamberlain.make_round()
-    await chamberlain.make_round()
-    lines = (house.directory / "logs" / "metrics.log").read_text().splitlines()
-    assert len(lines) == 2
-    assert lines[0] == (
+    await chamberlain.measure()
+    used = (
         "2026-02-07T01:00:00.000Z info chamberlain: metrics level=green cpu_percent=10 memory_percent=20"
-        " disk_percent=30 budget=ok spent_usd=12.50"
+        " disk_percent=30"
     )
+    lines = (house.directory / "logs" / "metrics.log").read_text().splitlines()
+    assert lines == [used, f"{used} budget=ok spent_usd=12.50"]
 
 
-async def test_this_machine_can_be_measured(house: House) -> None:
-    used = await MachineSensor(house.directory / "not" / "there").read()
+async def test_this_machine_can_be_measured(tmp_path: Path) -> None:
+    sensor = MachineSensor(tmp_path / "not" / "there")
+    began = time.process_time()
+    while time.process_time() - began < 0.05:
+        pass
+    used = await sensor.read()
     assert set(used) == {CPU, MEMORY, DISK}
     assert all(0 <= value <= 100 for value in used.values())
+    assert used[CPU] > 0
 
 
 async def test_a_new_day_is_begun_once_by_several_chamberlains(house: House, backend: BackendUnderTest) -> None:
@@ -191,9 +202,12 @@ async def test_people_are_told_of_a_king_who_lets_events_wait_and_is_well(house:
 
 async def test_a_broken_duty_does_not_stop_the_others(house: House) -> None:
     house.sensor.used = None
+    await house.put(Record(kind="chamberlain", id="outages", state="current", doc={"roles": "spoilt"}))
     await house.put(money("250", "2026-02-07"))
     await house.log(completed(START))
-    await house.chamberlain().make_round()
+    chamberlain = house.chamberlain()
+    await chamberlain.measure()
+    await chamberlain.make_round()
     assert (await house.said())["system.token_status_changed"] == 1
     assert (await house.document("statistics", "stats"))["days"]
     assert await house.ids("health") == []
@@ -246,37 +260,70 @@ async def test_he_cleans_up_once_a_day_from_three_on(house: House) -> None:
     assert [each["deleted_count"] for each in await house.logged("recovery.files_cleaned")] == [1, 1]
 
 
-async def test_he_goes_round_until_he_is_stopped(house: House) -> None:
-    chamberlain = house.chamberlain(settings=ChamberlainSettings(every_seconds=0.01))
+async def test_he_measures_and_goes_round_until_he_is_stopped(house: House) -> None:
+    class Counting(FakeSensor):
+        asked_at: list[float]
+
+        async def read(self) -> dict[str, float]:
+            self.asked_at.append(asyncio.get_running_loop().time())
+            return await super().read()
+
+    sensor = Counting()
+    sensor.asked_at = []
+    every = 0.2
+    chamberlain = house.chamberlain(settings=ChamberlainSettings(every_seconds=every), sensor=sensor)
     running = asyncio.create_task(chamberlain.run())
     metrics = house.directory / "logs" / "metrics.log"
 
-    async def made_rounds() -> None:
-        while not metrics.exists() or len(metrics.read_text().splitlines()) < 3:
+    async def knows_the_money() -> None:
+        while len(sensor.asked_at) < 4 or "budget=ok" not in metrics.read_text():
             house.forward(seconds=30)
             await asyncio.sleep(0.02)
 
-    await asyncio.wait_for(made_rounds(), 30)
+    await asyncio.wait_for(knows_the_money(), PATIENCE_SECONDS)
     chamberlain.stop()
-    await asyncio.wait_for(running, 30)
+    await asyncio.wait_for(running, PATIENCE_SECONDS)
+    # How busy a machine is would be chance in a moment between two readings.
+    assert min(later - earlier for earlier, later in pairwise(sensor.asked_at)) > every / 2
+
+
+async def test_what_needs_no_time_is_measured_at_once_and_how_busy_the_machine_is_stays_as_it_was(house: House) -> None:
+    house.sensor.used = {CPU: 95.0, MEMORY: 20.0, DISK: 30.0}
+    await house.chamberlain().measure()
+    house.forward(hours=1)
+    house.sensor.used = {CPU: 10.0, MEMORY: 50.0, DISK: 30.0}
+    chamberlain = house.chamberlain()
+    running = asyncio.create_task(chamberlain.run())
+
+    async def has_measured() -> dict[str, Any]:
+        while True:
+            health = await house.document("health", "current")
+            if health["at"] == "2026-02-07T02:00:00Z":
+                return health
+            await asyncio.sleep(0.02)
+
+    health = await asyncio.wait_for(has_measured(), PATIENCE_SECONDS)
+    assert (health["level"], health["metrics"]) == ("red", {CPU: 95.0, MEMORY: 50.0, DISK: 30.0})
+    chamberlain.stop()
+    await asyncio.wait_for(running, PATIENCE_SECONDS)
 
 
 async def test_he_leaves_a_duty_that_hangs_when_he_must_end_at_once(house: House) -> None:
-    class Hanging(FakeSensor):
+    class Hanging:
         asked = asyncio.Event()
 
-        async def read(self) -> dict[str, float]:
+        async def log_end(self) -> None:
             self.asked.set()
             await asyncio.sleep(600)
-            return {}
 
-    sensor = Hanging()
-    chamberlain = house.chamberlain(sensor=sensor)
+    house.operations = cast("Operations", log := Hanging())
+    chamberlain = house.chamberlain()
     running = asyncio.create_task(chamberlain.run())
-    await asyncio.wait_for(sensor.asked.wait(), 30)
+    await asyncio.wait_for(log.asked.wait(), PATIENCE_SECONDS)
+    await chamberlain.measure()
     chamberlain.stop()
     chamberlain.stop(at_once=True)
-    await asyncio.wait_for(running, 30)
+    await asyncio.wait_for(running, PATIENCE_SECONDS)
 
 
 async def test_who_slept_with_the_whole_machine_is_not_missed(house: House) -> None:

@@ -11,7 +11,7 @@ from kingdom.court.envoy.envoy import register
 from kingdom.court.envoy.place import Post
 from kingdom.court.envoy.slack_place import SlackPlace
 from kingdom.court.envoy.telling import Tell
-from kingdom.court.streams import MESSAGES
+from kingdom.court.streams import MESSAGE_STREAM
 from tests.contract.backends import BACKENDS
 from tests.integration.court.envoy.scene import DEV, KINDS, POLL, TOPOLOGY, slack_settings
 
@@ -35,7 +35,7 @@ async def main(name: str, where: str, url: str, moment: str) -> None:
     async with BACKENDS[name](where).open(TOPOLOGY, KINDS) as bus:
         dispatcher = Dispatcher()
         register(dispatcher, Tell(bus, place, Asides(), DEV))
-        await Worker(bus, dispatcher, [MESSAGES.name], poll=POLL).run()
+        await Worker(bus, dispatcher, [MESSAGE_STREAM.name], poll=POLL).run()
 
 
 if __name__ == "__main__":

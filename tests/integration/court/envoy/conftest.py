@@ -7,8 +7,8 @@ import pytest
 
 from tests.contract.backends import BackendUnderTest
 from tests.integration.court.envoy.scene import DEV, KINDS, TOPOLOGY, Scene
-from tests.integration.running import PATIENCE_SECONDS
 from tests.integration.standins.slack_scene import workspace
+from tests.patience import PATIENCE_SECONDS
 
 
 @pytest.fixture

@@ -42,16 +42,17 @@ from kingdom.court.documents import (
 from kingdom.court.envoy.envoy import Envoy
 from kingdom.court.envoy.records import ENVOYS
 from kingdom.court.envoy.settings import EnvoySettings, SlackSettings
-from kingdom.court.king.reactions import STREAMS, king
+from kingdom.court.king.reactions import STREAMS, register
 from kingdom.court.king.records import KINDS as KING_KINDS
-from kingdom.court.king.settings import KingSettings
+from kingdom.court.king.terms import Terms
 from kingdom.court.records import load, save, tell_people
 from kingdom.errors import Unavailable
 from kingdom.workflow.records import KINDS as WORKFLOW_KINDS
 from tests.contract.backends import BackendUnderTest
-from tests.integration.running import PATIENCE_SECONDS, eventually
+from tests.integration.running import eventually
 from tests.integration.standins.slack_scene import APP_TOKEN, BOT_TOKEN
 from tests.integration.standins.slack_scene import Scene as Slack
+from tests.patience import PATIENCE_SECONDS
 
 # Of a day long ago, so that no new one takes its number.
 TASK = "task-20260207-001"
@@ -60,11 +61,12 @@ DEV = "dev"
 SEOUL = ZoneInfo("Asia/Seoul")
 KINDS = (EFFECTS, SEQUENCES, *WORKFLOW_KINDS, *records.KINDS, *KING_KINDS, ENVOYS)
 POLL = timedelta(milliseconds=20)
-SETTLES_SECONDS = 0.5
-# Leases really end in these tests, and nobody wants to wait for a retry.
+_CALL_SECONDS = 10
+# A stand-in shows at once what it took, so that nobody has to wait for as long as the two calls of a post may take.
+_SETTLES_SECONDS = 1 - 2 * _CALL_SECONDS
+# Nobody wants to wait for a retry.
 _BRISK = replace(
-    streams.MESSAGES,
-    lease=timedelta(seconds=1),
+    streams.MESSAGE_STREAM,
     retry=RetryPolicy(base=timedelta(milliseconds=50), cap=timedelta(milliseconds=200), max_attempts=50),
 )
 TOPOLOGY = Topology(
@@ -77,8 +79,8 @@ def slack_settings(url: str, *, hears: bool = True) -> SlackSettings:
         bot_token=BOT_TOKEN,
         app_token=APP_TOKEN if hears else "",
         base_url=f"{url}/api/",
-        settles_after_seconds=SETTLES_SECONDS,
-        call_seconds=2,
+        settles_after_seconds=_SETTLES_SECONDS,
+        call_seconds=_CALL_SECONDS,
     )
 
 
@@ -144,7 +146,7 @@ class Scene:
     async def king(self) -> AsyncIterator[None]:
         """Let a King without Generals judge answers for the length of the block."""
         dispatcher = Dispatcher()
-        king(KingSettings(), lambda: (), SEOUL, self.clock)(dispatcher)
+        register(dispatcher, Terms(packages=lambda: (), zone=SEOUL, clock=self.clock))
         worker = Worker(self.bus, dispatcher, STREAMS, poll=POLL)
         running = asyncio.create_task(worker.run())
         try:
@@ -154,17 +156,19 @@ class Scene:
             await asyncio.wait_for(running, PATIENCE_SECONDS)
 
     async def dies(self, moment: str) -> int:
-        """Run a worker in a process of its own that is killed before or after its first post."""
+        """Run a worker in a process of its own that is killed before or after its first post; its lease ends then."""
         arguments = [self.backend.name, self.backend.place, self.slack.url, moment]
         child = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "tests.integration.court.envoy.child", *arguments, cwd=Path(__file__).parents[4]
         )
         try:
-            return await asyncio.wait_for(child.wait(), PATIENCE_SECONDS)
+            ended = await asyncio.wait_for(child.wait(), PATIENCE_SECONDS)
         finally:
             if child.returncode is None:
                 child.kill()
                 await child.wait()
+        self.backend.expire(self.backend.picture().leases)
+        return ended
 
     async def tell(self, kind: MessageType, content: str, *, channel: str = DEV, **context: Any) -> Message:
         """Queue a message as the other roles do."""
@@ -273,7 +277,7 @@ class Scene:
     async def came_from_slack(self, ts: str) -> str:
         """Have an event that a person's message in #dev became; returns its id."""
         event = ExternalEvent(
-            id=f"evt-slack-app_mention-{ts}",
+            id=f"evt-slack-app_mention-{self.channel}-{ts}",
             type="slack.app_mention",
             source="slack",
             repo=None,

@@ -3,9 +3,12 @@
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kingdom.court.asks import save_ask
+from kingdom.court.documents import Assignment
+from kingdom.court.records import load, save
 from tests.acceptance.terminal import Done, Terminal
 from tests.integration.court.envoy.scene import TASK, Scene
 
@@ -22,11 +25,16 @@ async def run(terminal: Terminal, *words: str) -> Done:
 
 async def test_an_open_question_is_shown_and_answered(scene: Scene, terminal: Terminal) -> None:
     await scene.ask("Merge it?", "approve", "reject")
+    async with scene.bus.transaction() as transaction:
+        record, asking = await load(transaction, Assignment, TASK)
+        about = {"number": 7, "title": "Mend the till"}
+        await save(transaction, msgspec.structs.replace(asking, repo="acme/shop", payload=about), record)
     [shown] = (await run(terminal, "inbox", "--json")).document
     ask = await scene.the_ask()
     assert shown == {
         "task_id": TASK,
         "general": "gen-pr",
+        "about": "github.pr.comment acme/shop#7 Mend the till",
         "question": "Merge it?",
         "choices": ["approve", "reject"],
         "people": [],
@@ -59,6 +67,21 @@ async def test_what_asks_nothing_takes_no_answer(scene: Scene, terminal: Termina
     assert late.code == 1
     assert "answered already, by dana" in late.err
     assert await scene.events() == []
+
+
+@pytest.mark.parametrize("backend", ["files"], indirect=True)
+async def test_the_first_answer_waits_for_the_king_and_a_slip_is_none(scene: Scene, terminal: Terminal) -> None:
+    await scene.ask("Merge it?", "yes", "no")
+    slip = await run(terminal, "answer", "last", "yse")
+    said = "yse is none of yes, no; did you mean yes? For free words: --words"
+    assert (slip.code, said in slip.err) == (1, True), slip
+    assert (await run(terminal, "answer", "last", "yse", "--words")).code == 0
+    assert "answered: yse, waits for the King" in (await run(terminal, "inbox")).out
+    late = await run(terminal, "answer", TASK, "no")
+    assert (late.code, "answered already, by tester: yse; the King takes that up" in late.err) == (1, True), late
+    async with scene.king():
+        await scene.is_answered()
+    assert (await scene.the_ask()).answer == "yse"
 
 
 async def test_only_those_who_may_answer_do(scene: Scene, terminal: Terminal) -> None:

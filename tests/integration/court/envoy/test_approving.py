@@ -9,7 +9,7 @@ import pytest
 
 from kingdom.court.asks import APPROVE, NO_RUN, REJECT, Ask, AskStatus, load_ask, save_ask
 from kingdom.court.documents import Message, MessageType
-from kingdom.court.streams import SETTLED
+from kingdom.court.streams import SETTLED_STREAM
 from tests.acceptance.terminal import Done, Terminal
 from tests.integration.court.envoy.scene import TASK, Scene
 from tests.integration.running import eventually
@@ -64,7 +64,7 @@ async def is_answered(scene: Scene) -> None:
 
 def told(scene: Scene) -> int:
     """Return how often the General was told to look."""
-    return sum(row.stream == SETTLED.name for row in scene.backend.picture().rows)
+    return sum(row.stream == SETTLED_STREAM.name for row in scene.backend.picture().rows)
 
 
 async def test_a_click_approves_a_petition_and_nothing_else(scene: Scene, dana: str) -> None:
@@ -103,6 +103,7 @@ async def test_a_reply_in_the_thread_is_for_the_assignment_and_approves_no_petit
     assert told(scene) == 0
 
 
+@pytest.mark.parametrize("backend", ["files"], indirect=True)
 @pytest.mark.parametrize("name", [PETITION, PETITION[-8:]])
 async def test_a_command_approves_a_petition_by_its_id_or_the_end_of_it(
     scene: Scene, terminal: Terminal, name: str

@@ -6,8 +6,9 @@ import pytest
 
 from kingdom.court.documents import MessageType
 from kingdom.court.envoy.records import Thread, keep
+from kingdom.court.envoy.settings import EnvoySettings
 from kingdom.court.streams import message_queued
-from tests.integration.court.envoy.scene import DEV, TASK, Scene
+from tests.integration.court.envoy.scene import DEV, TASK, Scene, slack_settings
 from tests.integration.running import eventually
 
 
@@ -137,6 +138,23 @@ async def test_a_killed_worker_leaves_exactly_one_message(scene: Scene, moment: 
     [mapping] = (await scene.remembered("thread-mappings")).values()
     assert mapping["thread_ts"] == (await scene.said())[0]["ts"]
     assert len(await scene.log("message.sent")) == 2
+
+
+@pytest.mark.parametrize("backend", ["files"], indirect=True)
+async def test_what_was_said_is_found_where_it_stands_although_another_channel_is_named_since(scene: Scene) -> None:
+    await scene.slack.do("channels", name="ops")
+    await scene.slack.trouble(kind="lose_answer", path="/api/chat.postMessage")
+
+    async def is_said() -> bool:
+        return await scene.posted() == 1
+
+    async with scene.envoy(hears=False):
+        message = await scene.tell(MessageType.NOTIFICATION, "The disk is full.", channel="")
+        await eventually(is_said)
+    moved = EnvoySettings(slack=slack_settings(scene.slack.url, hears=False), channel="ops")
+    async with scene.envoy(hears=False, settings=moved):
+        await scene.is_sent(message)
+    assert await is_said()
 
 
 async def test_a_thread_whose_beginning_was_deleted_does_not_silence_an_assignment(scene: Scene) -> None:

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from kingdom.court.asks import save_ask
-from kingdom.court.documents import AssignmentStatus, MessageType
+from kingdom.court.documents import AssignmentStatus
 from kingdom.court.envoy.reminding import clear_away
 from kingdom.court.envoy.slack_place import SlackPlace
 from kingdom.court.records import MESSAGES
@@ -102,9 +102,8 @@ async def test_a_question_that_was_answered_before_people_saw_it_has_no_buttons(
     assert await scene.remembered("awaiting-responses") == {}
 
 
-async def test_a_thread_that_was_left_behind_is_forgotten_a_day_later(scene: Scene) -> None:
+async def test_a_thread_whose_assignment_is_gone_is_forgotten_after_a_day(scene: Scene) -> None:
     async with scene.envoy(hears=False) as envoy:
-        await scene.assignment(AssignmentStatus.COMPLETED)
         await scene.is_sent(await scene.begin())
         await envoy.look()
         assert TASK in await scene.remembered("thread-mappings")
@@ -113,10 +112,13 @@ async def test_a_thread_that_was_left_behind_is_forgotten_a_day_later(scene: Sce
     assert await scene.remembered("thread-mappings") == {}
 
 
-async def test_a_thread_of_work_that_goes_on_is_kept(scene: Scene) -> None:
+async def test_the_end_of_work_that_took_days_is_told_in_its_thread(scene: Scene) -> None:
     async with scene.envoy(hears=False) as envoy:
-        await scene.assignment()
-        await scene.is_sent(await scene.begin(), await scene.tell(MessageType.NOTIFICATION, "hello"))
+        await scene.is_sent(await scene.begin())
         scene.clock.ahead = timedelta(days=30)
+        await scene.assignment(AssignmentStatus.COMPLETED)
         await envoy.look()
-    assert TASK in await scene.remembered("thread-mappings")
+        await scene.is_sent(await scene.update("All is done.", status="completed"))
+    root, end = await scene.said()
+    assert end["thread_ts"] == root["ts"]
+    assert await scene.remembered("thread-mappings") == {}

@@ -5,8 +5,6 @@ import pytest
 
 from kingdom.chronicle.catalogue import chronicle
 from kingdom.chronicle.events import SessionRestarted
-from kingdom.cli.explain_page import page
-from kingdom.clock import utc_now
 from kingdom.court.documents import AssignmentStatus, EventStatus
 from kingdom.court.explain.material import gather
 from kingdom.court.explain.tell import tell
@@ -16,7 +14,8 @@ from kingdom.errors import NotFound
 from tests.integration.court.general.scene import CourtScene, reports, work
 
 SUCCESS = reports(status="success", summary="all is well")
-HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>"
+TITLE = "Mend the door"
+ONE_BACKEND = pytest.mark.parametrize("backend", ["files"], indirect=True)
 MESSAGE = {"petition": "slack.message", "body": {"text": "hello"}}
 COMMENT = {"petition": "github.comment", "body": {"body": "hello"}}
 
@@ -35,7 +34,7 @@ async def story(court: CourtScene) -> tuple[str, str]:
         retries=1,
         petitions=(PetitionRule(kind="slack.message"),),
     )
-    event_id = await court.happens(title=HOSTILE)
+    event_id = await court.happens(title=TITLE)
     waiting = await court.until_assignment(AssignmentStatus.NEEDS_HUMAN)
     async with court.bus.transaction() as transaction:
         await chronicle(transaction, SessionRestarted(target="king", pid=1), "chamberlain")
@@ -63,9 +62,10 @@ async def test_one_timeline_tells_everything_from_the_event_to_the_result(court:
     assert {"started king again", "the agent of mend ended by itself"} <= set(crashes)
     assert (timeline.crashes, timeline.retries, timeline.status) == (len(crashes), 1, "completed")
     assert timeline.event
-    assert (timeline.event.id, timeline.event.subject) == (event_id, HOSTILE)
+    assert (timeline.event.id, timeline.event.subject) == (event_id, TITLE)
 
 
+@ONE_BACKEND
 async def test_what_took_time_and_money_adds_up(court: CourtScene) -> None:
     _, task_id = await story(court)
     timeline = await told(court, task_id)
@@ -88,6 +88,7 @@ async def test_what_took_time_and_money_adds_up(court: CourtScene) -> None:
     assert timeline.missing == ()
 
 
+@ONE_BACKEND
 async def test_event_assignment_resumption_and_run_lead_to_the_same_timeline(court: CourtScene) -> None:
     event_id, task_id = await story(court)
     whole = await told(court, event_id)
@@ -95,14 +96,6 @@ async def test_event_assignment_resumption_and_run_lead_to_the_same_timeline(cou
     for about in (task_id, resumed, f"wf-{task_id}"):
         other = await told(court, about)
         assert msgspec.structs.replace(other, about=event_id) == whole
-
-
-async def test_a_hostile_title_is_text_on_the_page(court: CourtScene) -> None:
-    _, task_id = await story(court)
-    text = page(await told(court, task_id), utc_now())
-    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
-    assert "<script" not in text
-    assert "<img" not in text
 
 
 async def test_an_event_that_nobody_wants_is_told_with_the_reason(court: CourtScene) -> None:
@@ -115,6 +108,7 @@ async def test_an_event_that_nobody_wants_is_told_with_the_reason(court: CourtSc
     assert timeline.seconds is not None
 
 
+@ONE_BACKEND
 async def test_a_run_that_fails_is_told_with_its_reasons(court: CourtScene) -> None:
     court.has(work("look", SUCCESS), work("fail", {"fail": "out of luck"}))
     await court.until_event(await court.happens(), EventStatus.FAILED)
@@ -126,6 +120,7 @@ async def test_a_run_that_fails_is_told_with_its_reasons(court: CourtScene) -> N
     assert timeline.status == "failed"
 
 
+@ONE_BACKEND
 @pytest.mark.parametrize("about", ["evt-github-unknown", "task-20200101-999", "wf-nothing"])
 async def test_what_nobody_knows_says_what_to_do(court: CourtScene, about: str) -> None:
     with pytest.raises(NotFound, match="kingdom event list"):

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from bench.crash_sweep.scene import make_repository
-from kingdom.bus import EFFECTS, Bus, Cursor, Dispatcher, Query, Record, Worker
+from kingdom.bus import EFFECTS, Bus, Cursor, Dispatcher, Query, Record, Transaction, Worker
 from kingdom.bus.sequence import SEQUENCES
 from kingdom.clock import utc_now
 from kingdom.court import records
@@ -27,9 +27,10 @@ from kingdom.court.documents import (
 )
 from kingdom.court.general.reactions import register, streams_of
 from kingdom.court.general.staff import Staff
-from kingdom.court.king.reactions import STREAMS, king
+from kingdom.court.king import reactions as kings
 from kingdom.court.king.records import KINDS as KING_KINDS
 from kingdom.court.king.settings import KingSettings
+from kingdom.court.king.terms import Terms
 from kingdom.court.package import General, Package, Policy, Subscription
 from kingdom.court.petitions.decision import PETITIONS
 from kingdom.court.records import ASSIGNMENTS, receive
@@ -47,6 +48,7 @@ from kingdom.workflow.streams import ENGINE_STREAMS
 from tests.contract.backends import BackendUnderTest
 from tests.fakes.scripts import scripted
 from tests.integration.running import eventually
+from tests.patience import PATIENCE_SECONDS
 
 GENERAL = "gen-test"
 REPO = "acme/app"
@@ -116,8 +118,8 @@ class CourtScene:
             assert await receive(transaction, event, "sentinel")
         return event.id
 
-    async def answer(self, task_id: str, text: str) -> str:
-        """Let a person answer."""
+    async def answer(self, task_id: str, text: str, together: Transaction | None = None) -> str:
+        """Let a person answer, in one with what else happens in a transaction."""
         self._number += 1
         event = ExternalEvent(
             id=f"evt-cli-response-{task_id}-{self._number}",
@@ -129,7 +131,7 @@ class CourtScene:
             created_at=utc_now(),
             status=EventStatus.PENDING,
         )
-        async with self.bus.transaction() as transaction:
+        async with nullcontext(together) if together else self.bus.transaction() as transaction:
             assert await receive(transaction, event, "envoy")
         return event.id
 
@@ -200,9 +202,10 @@ async def opened(backend: BackendUnderTest, folder: Path, *, with_host: bool = T
             packages=lambda: scene.packages, channel="kingdom", zone=zone, clock=utc_now, directory=scene.realm
         )
         dispatcher: Dispatcher = engine().dispatcher
-        king(KingSettings(reserved_usd=1), lambda: list(scene.packages.values()), zone)(dispatcher)
+        settings = KingSettings(reserved_usd=1)
+        kings.register(dispatcher, Terms(settings=settings, packages=lambda: list(scene.packages.values()), zone=zone))
         register(dispatcher, staff)
-        streams = (*ENGINE_STREAMS, *STREAMS, *streams_of([GENERAL]))
+        streams = (*ENGINE_STREAMS, *kings.STREAMS, *streams_of([GENERAL]))
         parts: list[Worker | SoldierHost] = [Worker(bus, dispatcher, streams, poll=_POLL)]
         if with_host:
             own = await stack.enter_async_context(backend.open(TOPOLOGY, EVERY_KIND))
@@ -213,4 +216,4 @@ async def opened(backend: BackendUnderTest, folder: Path, *, with_host: bool = T
         finally:
             for part in reversed(parts):
                 part.stop()
-            await asyncio.wait_for(asyncio.gather(*running), 30)
+            await asyncio.wait_for(asyncio.gather(*running), PATIENCE_SECONDS)

@@ -2,14 +2,21 @@
 
 from pathlib import Path
 
+import pytest
+
 from kingdom.court.documents import AssignmentStatus, EventStatus, MessageType
 from kingdom.court.package import PetitionRule
 from kingdom.court.petitions.decision import PetitionState
 from kingdom.court.petitions.settling import settle
+from kingdom.court.streams import retry_due
+from kingdom.workflow import lifecycle
+from kingdom.workflow.model.operations import Continue
+from kingdom.workflow.registry import delete_git
 from tests.contract.backends import BackendUnderTest
 from tests.integration.court.general.scene import CourtScene, opened, reports, work
 from tests.integration.running import eventually
 
+ONE_BACKEND = pytest.mark.parametrize("backend", ["files"], indirect=True)
 SUCCESS = reports(task_id="invented-by-the-model", status="success", summary="all is well", details={"files": 2})
 
 
@@ -52,6 +59,7 @@ async def test_what_happens_to_an_assignment_is_chronicled_in_order(court: Court
     assert (told["task.completed"]["task_id"], told["task.completed"]["status"]) == (task.id, "success")
 
 
+@ONE_BACKEND
 async def test_files_beside_the_records_tell_prompts_and_sessions(court: CourtScene) -> None:
     court.has(work("look", SUCCESS), work("look again", SUCCESS))
     await court.until_event(await court.happens(), EventStatus.COMPLETED)
@@ -86,6 +94,7 @@ async def test_a_question_waits_for_a_person_and_goes_on_with_the_answer(court: 
     assert await court.held() == {}
 
 
+@ONE_BACKEND
 async def test_a_gate_that_is_approved_lets_the_run_go_on(court: CourtScene) -> None:
     court.has(work("plan", SUCCESS, pause_after=True), work("do", SUCCESS))
     event_id = await court.happens()
@@ -97,6 +106,7 @@ async def test_a_gate_that_is_approved_lets_the_run_go_on(court: CourtScene) -> 
     await court.until_event(event_id, EventStatus.COMPLETED)
 
 
+@ONE_BACKEND
 async def test_a_gate_that_is_rejected_ends_the_assignment(court: CourtScene) -> None:
     court.has(work("plan", SUCCESS, pause_after=True), work("do", SUCCESS))
     event_id = await court.happens()
@@ -107,6 +117,7 @@ async def test_a_gate_that_is_rejected_ends_the_assignment(court: CourtScene) ->
     assert await court.held() == {}
 
 
+@ONE_BACKEND
 async def test_a_gate_takes_nothing_but_one_of_its_choices_for_an_answer(court: CourtScene) -> None:
     court.has(work("plan", SUCCESS, pause_after=True), work("do", SUCCESS))
     event_id = await court.happens()
@@ -119,6 +130,7 @@ async def test_a_gate_takes_nothing_but_one_of_its_choices_for_an_answer(court: 
     await court.until_event(event_id, EventStatus.COMPLETED)
 
 
+@ONE_BACKEND
 async def test_an_agent_that_finds_nothing_to_do_ends_the_run_as_skipped(court: CourtScene) -> None:
     court.has(work("look", reports(status="skipped", summary="-", reason="a draft")), work("do", SUCCESS))
     await court.until_event(await court.happens(), EventStatus.COMPLETED)
@@ -146,12 +158,65 @@ async def test_a_failing_run_is_tried_again_as_often_as_the_policy_says_and_then
     await eventually(is_given_up)
 
 
+@ONE_BACKEND
+async def test_a_retry_that_can_never_work_ends_the_assignment(court: CourtScene) -> None:
+    court.has(work("look", {"fail": "out of luck"}), retries=1, retry_after_seconds=3600)
+    event_id = await court.happens()
+
+    async def waits_for_its_retry() -> bool:
+        return any(task.retries for task in await court.assignments())
+
+    await eventually(waits_for_its_retry)
+    (task,) = await court.assignments()
+    await delete_git(court.bus, "acme-app", actor="anna")
+    async with court.bus.transaction() as transaction:
+        await transaction.publish(retry_due(task.id, task.target_general))
+    event = await court.until_event(event_id, EventStatus.FAILED)
+    assert "acme-app" in event.reason
+    assert await court.held() == {}
+
+
+@ONE_BACKEND
+async def test_a_run_that_a_person_resumes_by_hand_needs_no_answer_any_more(court: CourtScene, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    court.has(work("look", {"ask": "Left or right?"}, {"wait_for": str(go)}, SUCCESS))
+    event_id = await court.happens()
+    waiting = await court.until_assignment(AssignmentStatus.NEEDS_HUMAN)
+    await lifecycle.resume(court.bus, waiting.workflow_id, Continue(reply="left"), actor="anna")
+    await court.until_assignment(AssignmentStatus.IN_PROGRESS)
+    ignored = await court.until_event(await court.answer(waiting.id, "right"), EventStatus.COMPLETED)
+    assert (ignored.outcome, ignored.reason) == ("ignored", "the question was answered already, by somebody")
+    go.touch()
+    await court.until_event(event_id, EventStatus.COMPLETED)
+    assert await court.held() == {}
+
+
+@ONE_BACKEND
+async def test_an_answer_to_a_run_that_was_resumed_by_hand_meanwhile_fails_nothing(
+    court: CourtScene, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    court.has(work("look", {"ask": "Left or right?"}, {"wait_for": str(go)}, SUCCESS))
+    event_id = await court.happens()
+    waiting = await court.until_assignment(AssignmentStatus.NEEDS_HUMAN)
+    async with court.bus.transaction() as transaction:
+        await lifecycle.resume(transaction, waiting.workflow_id, Continue(reply="left"), actor="anna")
+        answer = await court.answer(waiting.id, "right", transaction)
+    await court.until_event(answer, EventStatus.COMPLETED)
+    await court.until_assignment(AssignmentStatus.IN_PROGRESS)
+    go.touch()
+    await court.until_event(event_id, EventStatus.COMPLETED)
+    assert await court.held() == {}
+
+
+@ONE_BACKEND
 async def test_an_agent_that_leaves_no_result_has_aborted(court: CourtScene) -> None:
     court.has(work("look", {"answer": "done, I think"}))
     event = await court.until_event(await court.happens(), EventStatus.FAILED)
     assert event.reason == "aborted: no agent left a result"
 
 
+@ONE_BACKEND
 async def test_an_unknown_repository_fails_the_assignment_and_says_what_to_do(court: CourtScene) -> None:
     court.has(work("look", SUCCESS))
     event = await court.until_event(await court.happens(repo="acme/other"), EventStatus.FAILED)
@@ -175,6 +240,7 @@ async def test_without_a_host_an_assignment_waits_and_nothing_is_begun(
         assert await court.record("workflow", f"wf-{task.id}") is None
 
 
+@ONE_BACKEND
 async def test_a_petition_that_the_policy_does_not_allow_is_refused_with_a_reason(court: CourtScene) -> None:
     court.has(work("look", {"petition": "github.comment", "body": {"body": "hello"}}, SUCCESS))
     await court.until_event(await court.happens(), EventStatus.COMPLETED)

@@ -19,7 +19,7 @@ from kingdom.court import records
 from kingdom.court.asks import Ask, load_ask, save_ask
 from kingdom.court.chamberlain.records import HEALTH
 from kingdom.court.documents import Assignment, AssignmentStatus, ExternalEvent
-from kingdom.court.king.reactions import STREAMS, king
+from kingdom.court.king.reactions import STREAMS, register
 from kingdom.court.king.records import KINDS
 from kingdom.court.king.settings import KingSettings
 from kingdom.court.king.terms import Terms
@@ -32,9 +32,9 @@ from kingdom.court.streams import TOPOLOGY, assignment_rested
 from kingdom.workflow.records import KINDS as WORKFLOW_KINDS
 from kingdom.workflow.records import change
 from tests.contract.backends import BackendUnderTest
+from tests.patience import PATIENCE_SECONDS
 from tests.unit.court.king.making import NOON
 
-PATIENCE_SECONDS = 30.0
 EVERY_KIND = (EFFECTS, SEQUENCES, *WORKFLOW_KINDS, *records.KINDS, *KINDS, HEALTH)
 SEOUL = ZoneInfo("Asia/Seoul")
 _POLL = timedelta(milliseconds=20)
@@ -66,7 +66,7 @@ class Scene:
 
     def dispatcher(self) -> Dispatcher:
         dispatcher = Dispatcher()
-        king(self.terms.settings, self.terms.packages, self.terms.zone, self.clock)(dispatcher)
+        register(dispatcher, self.terms)
         return dispatcher
 
     async def send(self, *events: ExternalEvent) -> None:

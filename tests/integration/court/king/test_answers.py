@@ -66,6 +66,21 @@ async def test_an_answer_waits_for_money(backend: BackendUnderTest) -> None:
         assert (await scene.quota("money")).held == 6
 
 
+async def test_dear_answers_that_wait_for_money_do_not_hide_one_that_there_is_money_for(
+    backend: BackendUnderTest,
+) -> None:
+    settings = KingSettings(soldiers=9, soldiers_per_repo=9, daily_usd=100, reserved_usd=1)
+    async with opened(backend, PR, settings=settings) as scene:
+        # The last of them works on, and holds some of the money.
+        await scene.send(*(make_event(number) for number in range(1, 9)))
+        tasks = [await scene.task_of(f"evt-github-{number}") for number in range(1, 8)]
+        for task in tasks:
+            await scene.ask(task, usd=0.5 if task == tasks[-1] else 100)
+        await scene.send(*(reply(number, task) for number, task in enumerate(tasks, start=11)))
+        outcomes = [(await scene.event(f"evt-slack-{number}")).outcome for number in range(11, 18)]
+        assert outcomes == [*[""] * 6, "answered"]
+
+
 async def test_the_end_of_a_resumed_assignment_completes_the_event_of_its_root(backend: BackendUnderTest) -> None:
     async with opened(backend, PR) as scene:
         task = await asking(scene)

@@ -19,7 +19,7 @@ from kingdom.court.king.gates import rank_text
 from kingdom.court.king.resting import rest, rest_forgotten
 from kingdom.court.king.settings import KingSettings
 from kingdom.court.king.terms import Terms
-from kingdom.court.king.waiting import Place, free_held
+from kingdom.court.king.waiting import WaitingPlace, free_held
 from kingdom.court.quota import WANTED, Quota
 from kingdom.court.streams import TOPOLOGY
 from tests.integration.court.king.scene import EVERY_KIND
@@ -42,7 +42,7 @@ SELECT kind, id, 1, state, owner, doc
 def waiting(number: int, owner: str, repo: str) -> list[dict[str, Any]]:
     """Return an event that waits, as its two records."""
     event = make_event(number, repo=repo, created_at=NOON - timedelta(seconds=number))
-    place = Place(
+    place = WaitingPlace(
         event_id=event.id,
         general="gen-pr",
         rule="gen-pr#1",

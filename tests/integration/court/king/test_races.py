@@ -14,8 +14,9 @@ from kingdom.court.quota import QUOTAS, read_quota
 from kingdom.court.records import ASSIGNMENTS, load, receive, save
 from kingdom.court.streams import ASSIGNMENT_GIVEN, TOPOLOGY, AssignmentGiven, assignment_rested
 from tests.contract.backends import BackendUnderTest
-from tests.integration.court.king.scene import EVERY_KIND, PATIENCE_SECONDS, Scene, another_king, at_work, opened
+from tests.integration.court.king.scene import EVERY_KIND, Scene, another_king, at_work, opened
 from tests.integration.soldiers.host_barriers import Barrier
+from tests.patience import PATIENCE_SECONDS
 from tests.unit.court.king.making import every, make_event, make_package, wants
 
 PR = make_package("gen-pr", wants("github.pr.*"))

@@ -1,5 +1,6 @@
 """Schedules through the real bus: one event for each time, straight to its General."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from kingdom.court.king.schedules import SCHEDULES
@@ -36,6 +37,22 @@ async def test_a_schedule_fires_for_its_general_alone_and_completes_like_any_eve
         assert sent.doc == {"nightly": "2026-11-15T12:30:00+00:00"}
         await scene.complete(assignment.id)
         assert (await scene.event(event.id)).status == "completed"
+
+
+async def test_a_schedule_whose_record_is_spoilt_begins_anew_and_stops_no_other(backend: BackendUnderTest) -> None:
+    schedules = [every("30 21 * * *", name) for name in ("first", "second")]
+    async with opened(backend, make_package("gen-report", schedules=schedules)) as scene:
+        await scene.tick()
+        async with scene.bus.transaction() as transaction:
+            record = await transaction.get(SCHEDULES.name, "first")
+            assert record
+            await transaction.put(replace(record, doc={**record.doc, "next_run_at": "at noon"}))
+        scene.clock.forward(minutes=30)
+        await scene.tick()
+        assert [record.id for record in await scene.find("event")] == ["evt-schedule-second-20261115123000"]
+        scene.clock.forward(days=1)
+        await scene.tick()
+        assert len(await scene.find("event")) == 3
 
 
 async def test_the_hour_that_comes_twice_fires_once(backend: BackendUnderTest) -> None:

@@ -66,7 +66,7 @@ async def test_an_event_tells_its_assignments_and_the_rules_that_were_considered
             ("gen-pr#1", True),
         ]
         await scene.complete("task-20261115-001", reason="all good")
-        assert (await why(scene, "evt-github-1")).standing == "It is completed, completed: all good."
+        assert (await why(scene, "evt-github-1")).standing == "It is completed: all good."
         await scene.send(make_event(2, "slack.app_mention", source="slack"))
         unrouted = await why(scene, "evt-slack-2")
         assert unrouted.standing == "It is completed, unrouted: no General subscribes to it."

@@ -32,7 +32,7 @@ async def main(name: str, place: str, github: str, jira: str, moment: str) -> No
     dispatcher.effect(streams.PETITION_GRANTED["github"], doomed(github_effect(github), moment))
     dispatcher.effect(streams.PETITION_GRANTED["jira"], doomed(jira_effect(jira), moment))
     async with BACKENDS[name](place).open(TOPOLOGY, KINDS) as bus:
-        await Worker(bus, dispatcher, [streams.PETITIONS.name], poll=timedelta(milliseconds=20)).run()
+        await Worker(bus, dispatcher, [streams.PETITION_STREAM.name], poll=timedelta(milliseconds=20)).run()
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -44,22 +44,25 @@ from kingdom.standins.faults import Fault
 from kingdom.standins.jira import EMAIL
 from kingdom.standins.jira import TOKEN as JIRA_TOKEN
 from kingdom.standins.server import BOOK, FAULTS, Running
+from kingdom.workflow.model.answers import AgentPetitioned
 from kingdom.workflow.model.workflow import Workflow
 from kingdom.workflow.records import KINDS as WORKFLOW_KINDS
 from kingdom.workflow.verdicts import Verdict, load_verdict
 from tests.contract.backends import BackendUnderTest
-from tests.contract.scene import PATIENCE_SECONDS, eventually
+from tests.contract.scene import eventually
+from tests.patience import PATIENCE_SECONDS
 from tests.unit.workflow.model.scene import NOON, template
 
 ROOT = "task-20261115-001"
 REPO = "acme/rocket"
 TICKET = "QP-1"
-LONGEST_CALL = timedelta(seconds=4)
+LONGEST_CALL = timedelta(seconds=60)
+# A stand-in shows at once what it did, so that nobody has to wait for as long as a call may take.
+SETTLES_AFTER = timedelta(seconds=1) - LONGEST_CALL
 KINDS = (EFFECTS, SEQUENCES, *WORKFLOW_KINDS, *records.KINDS, PETITIONS, ASKS)
-# Leases really end in these tests, and nobody wants to wait for a retry.
+# Nobody wants to wait for a retry.
 _BRISK = replace(
-    streams.PETITIONS,
-    lease=timedelta(seconds=1),
+    streams.PETITION_STREAM,
     retry=RetryPolicy(base=timedelta(milliseconds=50), cap=timedelta(milliseconds=200), max_attempts=50),
 )
 TOPOLOGY = Topology(
@@ -97,11 +100,11 @@ def assignment(**more: Any) -> Assignment:
 
 
 def github_effect(url: str) -> GithubPetitions:
-    return GithubPetitions(GithubApi(url, "github-token", LONGEST_CALL), timedelta())
+    return GithubPetitions(GithubApi(url, "github-token", LONGEST_CALL), SETTLES_AFTER)
 
 
 def jira_effect(url: str) -> JiraPetitions:
-    return JiraPetitions(JiraApi(url, EMAIL, JIRA_TOKEN, LONGEST_CALL), timedelta())
+    return JiraPetitions(JiraApi(url, EMAIL, JIRA_TOKEN, LONGEST_CALL), SETTLES_AFTER)
 
 
 class Scene:
@@ -124,6 +127,7 @@ class Scene:
         run: Workflow = RUN,
         root: Assignment | None = None,
         name: str = "",
+        absent: Collection[str] = (),
     ) -> Petition:
         """Let an agent ask for something."""
         async with self.bus.transaction() as transaction:
@@ -132,11 +136,19 @@ class Scene:
                 root or assignment(),
                 policy,
                 run,
-                petition_id=name or f"petition-{next(self._numbers)}",
-                kind=kind,
-                body=body,
+                AgentPetitioned(
+                    host="host-a",
+                    epoch=1,
+                    attempt=1,
+                    work_id="look",
+                    task_id="look",
+                    petition_id=name or f"petition-{next(self._numbers)}",
+                    kind=kind,
+                    body=body,
+                ),
                 at=utc_now(),
                 channel="dev",
+                absent=absent,
             )
 
     async def comment(self, text: str = "Well done.", **more: Any) -> Petition:
@@ -193,7 +205,7 @@ class Scene:
 
     async def settled(self) -> list[tuple[str, str]]:
         """Return which petitions the General was told of."""
-        rows = [row for row in self.backend.picture().rows if row.stream == streams.SETTLED.name]
+        rows = [row for row in self.backend.picture().rows if row.stream == streams.SETTLED_STREAM.name]
         return [await self._told(row.event_id) for row in rows]
 
     async def _told(self, event_id: Any) -> tuple[str, str]:
@@ -212,7 +224,7 @@ class Scene:
 
     async def waiting(self) -> list[Situation]:
         """Return what is still to be performed."""
-        rows = [row for row in self.backend.picture().rows if row.stream == streams.PETITIONS.name]
+        rows = [row for row in self.backend.picture().rows if row.stream == streams.PETITION_STREAM.name]
         return [(await self.operations.situations(row.event_id))[0] for row in rows]
 
     def trouble(self, site: Running, **fault: Any) -> None:
@@ -241,7 +253,7 @@ class Scene:
         dispatcher = Dispatcher()
         for system, effect in effects.items():
             dispatcher.effect(streams.PETITION_GRANTED[system], effect)
-        worker = Worker(self.bus, dispatcher, [streams.PETITIONS.name], poll=timedelta(milliseconds=20))
+        worker = Worker(self.bus, dispatcher, [streams.PETITION_STREAM.name], poll=timedelta(milliseconds=20))
         running = asyncio.create_task(worker.run())
         try:
             yield
@@ -261,7 +273,7 @@ class Scene:
 
         for notice in (streams.PETITION_SETTLED, streams.PETITIONS_DUE):
             dispatcher.reaction(notice)(go_on)
-        worker = Worker(self.bus, dispatcher, [streams.SETTLED.name], poll=timedelta(milliseconds=20))
+        worker = Worker(self.bus, dispatcher, [streams.SETTLED_STREAM.name], poll=timedelta(milliseconds=20))
         running = asyncio.create_task(worker.run())
         try:
             yield
@@ -270,17 +282,19 @@ class Scene:
             await asyncio.wait_for(running, PATIENCE_SECONDS)
 
     async def dies(self, moment: str) -> int:
-        """Run a worker in a process of its own that is killed before or after its first call."""
+        """Run a worker in a process of its own that is killed before or after its first call; its lease ends then."""
         arguments = [self.backend.name, self.backend.place, self.github.url, self.jira.url, moment]
         child = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "tests.integration.court.petitions.child", *arguments, cwd=Path(__file__).parents[4]
         )
         try:
-            return await asyncio.wait_for(child.wait(), PATIENCE_SECONDS)
+            ended = await asyncio.wait_for(child.wait(), PATIENCE_SECONDS)
         finally:
             if child.returncode is None:
                 child.kill()
                 await child.wait()
+        self.backend.expire(self.backend.picture().leases)
+        return ended
 
 
 @asynccontextmanager

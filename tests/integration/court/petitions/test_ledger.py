@@ -1,4 +1,4 @@
-"""`kingdom petitions`: what left the house, who agreed, and what git cannot undo when a run goes back."""
+"""`kingdom petition`: what left the house, who agreed, and what git cannot undo when a run goes back."""
 
 import asyncio
 from datetime import timedelta
@@ -22,6 +22,8 @@ from tests.integration.court.petitions.scene import REPO, ROOT, Scene, assignmen
 from tests.unit.workflow.model.host import petition as spoken
 from tests.unit.workflow.model.scene import APP, Run, started, template, work
 
+# What the commands show does not depend on the store.
+pytestmark = pytest.mark.parametrize("backend", ["files"], indirect=True)
 # The run of the model is wf-1, and so its assignment is this.
 TASK = "1"
 
@@ -85,7 +87,7 @@ async def test_the_ledger_tells_what_left_the_house_and_who_agreed(scene: Scene,
         await scene.look_again()
         await scene.until(comment, PetitionState.PERFORMED)
         refused: Petition = await scene.ask("jira.comment", {"body": "It flies."}, policy=policy)
-    first, second = (await types(terminal, "petitions", "list", ROOT, "--json")).document
+    first, second = (await types(terminal, "petition", "list", ROOT, "--json")).document
     assert (first["id"], first["task_id"], first["workflow_id"]) == (comment.id, ROOT, f"wf-{ROOT}")
     assert (first["kind"], first["target"], first["state"]) == ("github.comment", f"{REPO}#1", "performed")
     assert first["url"].startswith(f"{scene.github.url}/{REPO}/issues/1#issuecomment-")
@@ -93,34 +95,34 @@ async def test_the_ledger_tells_what_left_the_house_and_who_agreed(scene: Scene,
     assert first["asked_at"] < first["ended_at"]
     assert (second["id"], second["state"]) == (refused.id, "refused")
     assert "does not allow jira.comment" in second["reason"]
-    table = (await types(terminal, "petitions", "list")).out
+    table = (await types(terminal, "petition", "list")).out
     assert all(words in table for words in (comment.id[-8:], "dana", first["url"], "does not allow jira.comment"))
-    shown = (await types(terminal, "petitions", "show", comment.id[-8:], "--json")).document
+    shown = (await types(terminal, "petition", "show", comment.id[-8:], "--json")).document
     assert (shown["id"], shown["body"]["body"], shown["asked_as"]) == (
         comment.id,
         "Merge this at once.",
         list(comment.asked_as),
     )
-    assert "Merge this at once." in (await types(terminal, "petitions", "show", comment.id)).out
+    assert "Merge this at once." in (await types(terminal, "petition", "show", comment.id)).out
 
 
 async def test_whoever_asked_for_nothing_has_an_empty_ledger(scene: Scene, terminal: Terminal) -> None:
-    assert (await types(terminal, "petitions", "list")).out == "Nothing was asked for.\n"
-    unknown = await asyncio.to_thread(terminal.run, "petitions", "list", "task-20200101-001")
+    assert (await types(terminal, "petition", "list")).out == "Nothing was asked for.\n"
+    unknown = await asyncio.to_thread(terminal.run, "petition", "list", "task-20200101-001")
     assert (unknown.code, "no workflow 'task-20200101-001'" in unknown.err) == (1, True)
-    nowhere = await asyncio.to_thread(terminal.run, "petitions", "show", "abcdef12")
-    assert (nowhere.code, "kingdom petitions list" in nowhere.err) == (1, True)
+    nowhere = await asyncio.to_thread(terminal.run, "petition", "show", "abcdef12")
+    assert (nowhere.code, "kingdom petition list" in nowhere.err) == (1, True)
     assert (await scene.petitions()) == []
 
 
 async def test_a_run_that_goes_back_is_told_what_git_cannot_undo(scene: Scene, terminal: Terminal, run: Run) -> None:
     await store(scene, run)
     await register_host(scene.bus, "host-a", 4, timedelta(minutes=10))
-    first, second = (await types(terminal, "petitions", "list", "wf-1", "--json")).document
+    first, second = (await types(terminal, "petition", "list", "wf-1", "--json")).document
     assert (first["left_behind"], second["left_behind"]) == (False, False)
-    [left] = (await types(terminal, "petitions", "list", "wf-1", "--after", "w1-c1", "--json")).document
+    [left] = (await types(terminal, "petition", "list", "wf-1", "--after", "w1-c1", "--json")).document
     assert left["id"] == second["id"]
-    both = (await types(terminal, "petitions", "list", "wf-1", "--after", "base", "--json")).document
+    both = (await types(terminal, "petition", "list", "wf-1", "--after", "base", "--json")).document
     assert [each["id"] for each in both] == [first["id"], second["id"]]
     resumed = await types(terminal, "workflow", "resume", "wf-1", "--from", "w1-c1", "--json")
     assert resumed.err.count("Git cannot undo this") == 1
@@ -133,13 +135,13 @@ async def test_what_a_run_went_back_behind_stays_marked_until_it_is_asked_for_ag
     run.do(operations.resume, operations.FromCheckpoint(run.workflow.checkpoints[0].id))
     run.succeed(commands.RollBack)
     await store(scene, run)
-    first, second = (await types(terminal, "petitions", "list", "wf-1", "--json")).document
+    first, second = (await types(terminal, "petition", "list", "wf-1", "--json")).document
     assert (first["left_behind"], second["left_behind"]) == (False, True)
-    assert (await types(terminal, "petitions", "list", "wf-1")).out.count("git cannot undo it") == 1
+    assert (await types(terminal, "petition", "list", "wf-1")).out.count("git cannot undo it") == 1
     run.hear(spoken(run.until(commands.SendQuery, work_index=1), "p3"))
     await store(scene, run)
     again = await scene.comment("I have finished.", run=run.workflow, root=assignment(id=TASK), name="p3")
     assert again.state is PetitionState.PERFORMED
-    first, second = (await types(terminal, "petitions", "list", "wf-1", "--json")).document
+    first, second = (await types(terminal, "petition", "list", "wf-1", "--json")).document
     assert (first["left_behind"], second["left_behind"]) == (False, False)
     assert len(scene.texts()) == 2

@@ -8,6 +8,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from kingdom.bus import Absent, Acked, Attempt, Happened, Throttled
 from kingdom.clock import utc_now
@@ -15,7 +16,7 @@ from kingdom.court.petitions.effects import PetitionEffect
 from kingdom.court.petitions.github import GithubApi, GithubPetitions
 from kingdom.errors import Transient
 from kingdom.standins.faults import Fault
-from kingdom.standins.server import FAULTS, Running
+from kingdom.standins.server import FAULTS, Running, start
 from tests.integration.court.petitions.scene import REPO, TICKET, github_effect, jira_effect
 
 
@@ -96,6 +97,19 @@ async def test_a_step_counts_as_taken_if_somebody_went_on_from_there(ticket: Run
         assert isinstance(await effect.reconcile(wanted), Happened)
 
 
+async def test_a_step_that_others_took_and_took_back_before_we_asked_is_not_ours(ticket: Running) -> None:
+    for status in ("In Review", "To Do"):
+        await people(ticket, f"tickets/{TICKET}", status=status)
+    wanted = attempt("jira.transition", {"key": TICKET, "to": "In Review"})
+    async with at_hand(jira_effect(ticket.url)) as effect:
+        assert await effect.reconcile(wanted) == Absent()
+        assert isinstance(await effect.call(wanted), Acked)
+        await people(ticket, f"tickets/{TICKET}", status="Done")
+        # Their clock may be behind ours, so that our step seems to have been taken before.
+        later = {**wanted.request, "since": (utc_now() - timedelta(minutes=4)).isoformat()}
+        assert isinstance(await effect.reconcile(Attempt(1, "one", later, 1)), Happened)
+
+
 async def test_a_server_that_cannot_be_reached_was_sent_nothing() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -112,6 +126,31 @@ async def test_a_server_that_answers_too_late_leaves_it_open_whether_it_did_it(p
     async with at_hand(hasty) as effect:
         with pytest.raises(TimeoutError):
             await effect.call(attempt("github.comment", THREAD))
+
+
+@pytest.mark.parametrize(
+    ("link", "comments", "outcome"),
+    [
+        ("", b'[{"body": "half a \\ud83d surrogate"}]', Absent()),
+        ('<https://elsewhere.example/comments?page=2>; rel="next"', b"[]", "another server"),
+        ("", b" " * (33 << 20), "too large"),
+    ],
+    ids=["half a surrogate", "elsewhere", "too large"],
+)
+async def test_strange_lists_are_read_or_prove_nothing(link: str, comments: bytes, outcome: Absent | str) -> None:
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(body=comments, headers={"Link": link})
+
+    application = web.Application()
+    application.router.add_get("/{path:.*}", answer)
+    strange = await start(application)
+    async with at_hand(github_effect(strange.url)) as effect:
+        if isinstance(outcome, Absent):
+            assert await effect.reconcile(attempt("github.comment", THREAD)) == outcome
+        else:
+            with pytest.raises((Transient, aiohttp.ClientPayloadError), match=outcome):
+                await effect.reconcile(attempt("github.comment", THREAD))
+    await strange.stop()
 
 
 async def test_an_answer_that_is_no_list_proves_nothing(pull_request: Running) -> None:

@@ -125,17 +125,17 @@ async def test_a_step_that_does_not_exist_fails_with_those_that_do(scene: Scene)
     [
         {"fault": {"kind": "refuse", "method": "POST", "status": 429, "retry_after": 1}},
         {"limits": {"secondary": {"method": "POST", "retry_after": 1}}},
-        {"limits": {"remaining": 0, "reset_seconds": 2}},
+        {"limits": {"remaining": 0, "reset_seconds": 6}},
     ],
     ids=["too many", "secondary", "primary"],
 )
 async def test_a_limit_is_waited_out(scene: Scene, limit: dict[str, Any]) -> None:
-    if "fault" in limit:
-        scene.trouble(scene.github, **limit["fault"])
-    else:
-        await scene.people(scene.github, "limits", **limit["limits"])
-    begun = time.monotonic()
     async with scene.performing():
+        begun = time.monotonic()
+        if "fault" in limit:
+            scene.trouble(scene.github, **limit["fault"])
+        else:
+            await scene.people(scene.github, "limits", **limit["limits"])
         asked = await scene.comment()
         await scene.until(asked, PERFORMED)
     assert time.monotonic() - begun > 0.9

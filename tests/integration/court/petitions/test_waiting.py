@@ -12,7 +12,7 @@ from kingdom.court.petitions.settling import give_up_overdue, withdraw_waiting
 from kingdom.workflow.model import commands
 from kingdom.workflow.model.git import Git
 from kingdom.workflow.registry import create_git
-from tests.integration.court.petitions.scene import REPO, ROOT, Scene
+from tests.integration.court.petitions.scene import REPO, ROOT, Scene, assignment
 from tests.unit.workflow.model.host import petition as spoken
 from tests.unit.workflow.model.scene import APP, Run, started, template, work
 
@@ -83,6 +83,20 @@ async def test_a_run_without_a_checkout_of_the_repository_makes_no_pull_request(
     asked = await asks_for_a_pull_request(scene, run)
     assert (asked.state, asked.reason) == (PetitionState.REFUSED, f"the run has no checkout of {REPO}")
     assert not await is_open(scene)
+
+
+async def test_a_pull_request_for_what_is_no_repository_is_refused_with_its_reason(scene: Scene, run: Run) -> None:
+    asked = await scene.ask("github.pull_request", TITLE, run=run.workflow, root=assignment(repo="no slash"))
+    assert asked.state is PetitionState.REFUSED
+    assert "this is no github.pull_request" in asked.reason
+    assert "$.repo" in asked.reason
+
+
+async def test_what_goes_to_a_system_that_the_realm_does_not_have_is_refused_at_once(scene: Scene) -> None:
+    asked = await scene.ask("jira.comment", {"body": "Hm."}, absent=("jira",))
+    reason = "this realm has no jira: set sentinel.jira in kingdom.yaml"
+    assert (asked.state, asked.reason) == (PetitionState.REFUSED, reason)
+    assert (await scene.comment(absent=("jira",))).state is PetitionState.GRANTED
 
 
 async def test_what_waits_for_a_checkpoint_can_be_withdrawn(scene: Scene, run: Run) -> None:

@@ -90,7 +90,8 @@ class Watch:
 
     async def announced(self) -> int:
         """Return how many events the King was told of."""
-        return sum(stats.pending for stats in await self.operations.stats() if stats.stream == streams.EVENTS.name)
+        stream = streams.EVENT_STREAM.name
+        return sum(stats.pending for stats in await self.operations.stats() if stats.stream == stream)
 
     async def detected(self) -> int:
         """Return how many were written into the log as detected."""

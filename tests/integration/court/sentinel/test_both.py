@@ -9,7 +9,8 @@ import pytest
 
 from kingdom.court.sentinel.receiver import PATH, Receiver
 from tests.integration.court.sentinel.scene import Watch
-from tests.integration.standins.github import PATIENCE_SECONDS, SECRET, Site
+from tests.integration.standins.github import SECRET, Site
+from tests.patience import PATIENCE_SECONDS
 
 START = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=3)
 

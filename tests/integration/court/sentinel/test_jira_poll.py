@@ -9,6 +9,8 @@ from typing import Any
 import aiohttp
 import pytest
 
+from kingdom.bus import Record
+from kingdom.court.records import CURRENT
 from kingdom.errors import Misconfigured, Transient
 from kingdom.standins.jira import ACCOUNT_ID, jira
 from kingdom.standins.server import start
@@ -116,6 +118,32 @@ async def test_trouble_changes_nothing_and_the_next_look_brings_everything(
         await watch.look_at_jira(tracker.url)
     assert (len(await watch.events()), await watch.cursor("jira")) == (1, before)
     assert (await watch.look_at_jira(tracker.url)).received == 2
+
+
+@pytest.mark.parametrize("status", [500, 403])
+async def test_a_ticket_whose_comments_cannot_be_read_holds_back_no_other(
+    tracker: jira_site.Site, watch: Watch, status: int
+) -> None:
+    key = await opened_ticket(tracker, at=earlier(300))
+    await watch.look_at_jira(tracker.url)
+    await tracker.people(f"tickets/{key}/comments", body="news", at=earlier(200))
+    await opened_ticket(tracker, at=earlier(1))
+    await tracker.faults(kind="refuse", status=status, path=f"*/{key}/comment")
+    assert [(await watch.look_at_jira(tracker.url)).received for _ in range(3)] == [1, 1, 0]
+    assert await watch.types() == ["jira.ticket.assigned", "jira.ticket.assigned", "jira.ticket.commented"]
+
+
+async def test_what_a_person_spoilt_of_our_memory_begins_anew(tracker: jira_site.Site, watch: Watch) -> None:
+    await opened_ticket(tracker)
+    async with watch.bus.transaction() as transaction:
+        await transaction.put(Record(kind="cursor", id="jira", state=CURRENT, doc={"since": "yesterday"}))
+    assert (await watch.look_at_jira(tracker.url)).received == 1
+    assert await watch.cursor("jira")
+
+
+async def test_without_an_email_the_token_is_a_bearer(tracker: jira_site.Site, watch: Watch) -> None:
+    await opened_ticket(tracker)
+    assert (await watch.look_at_jira(tracker.url, email="")).received == 1
 
 
 async def test_the_pace_is_what_jira_asks_for(tracker: jira_site.Site, watch: Watch) -> None:

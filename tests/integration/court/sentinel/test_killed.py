@@ -16,9 +16,9 @@ from kingdom.court.sentinel.settings import SentinelSettings
 from tests.contract.backends import BackendUnderTest
 from tests.integration.court.sentinel.scene import Watch, github_settings
 from tests.integration.standins.github import SECRET, Site
+from tests.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[4]
-PATIENCE_SECONDS = 30.0
 LIVES = 3
 PULL_REQUESTS = 12
 

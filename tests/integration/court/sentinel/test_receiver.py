@@ -16,9 +16,8 @@ from kingdom.court.sentinel.receiver import PATH, Receiver
 from kingdom.court.sentinel.settings import GitHubSettings, WebhookSettings
 from kingdom.errors import Misconfigured, Unavailable
 from tests.integration.court.sentinel.scene import KINDS, US, Watch, github_settings, signed
+from tests.patience import PATIENCE_SECONDS
 from tests.unit.court.sentinel.bodies import commented, review_requested
-
-PATIENCE_SECONDS = 30
 
 
 async def test_a_signed_webhook_is_an_event_when_it_is_acknowledged(watch: Watch) -> None:

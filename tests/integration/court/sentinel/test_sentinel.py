@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from kingdom.bus import Bus, RetryPolicy
+from kingdom.clock import utc_now
 from kingdom.court.sentinel.receiver import PATH
 from kingdom.court.sentinel.sentinel import Sentinel
 from kingdom.court.sentinel.settings import SentinelSettings
@@ -17,14 +18,16 @@ from kingdom.standins.server import start
 from tests.integration.court.sentinel.scene import Watch, github_settings, jira_settings
 from tests.integration.standins import jira_site
 from tests.integration.standins.github import SECRET, Site
+from tests.patience import PATIENCE_SECONDS
 
-PATIENCE_SECONDS = 30.0
 SOON = RetryPolicy(base=timedelta(milliseconds=10), cap=timedelta(milliseconds=50))
 
 
 @asynccontextmanager
-async def at_work(bus: Bus, settings: SentinelSettings) -> AsyncIterator[Sentinel]:
-    sentinel = Sentinel(bus, settings, backoff=SOON)
+async def at_work(
+    bus: Bus, settings: SentinelSettings, clock: Callable[[], datetime] = utc_now
+) -> AsyncIterator[Sentinel]:
+    sentinel = Sentinel(bus, settings, backoff=SOON, clock=clock)
     running = asyncio.create_task(sentinel.run())
     try:
         yield sentinel
@@ -80,11 +83,17 @@ async def test_it_goes_on_after_trouble(site: Site, watch: Watch) -> None:
     await site.faults({"kind": "truncate"})
     await site.pull_request(reviewers=["kingdom-bot"])
     settings = SentinelSettings(github=github_settings(site.url, poll_seconds=0.05))
+    unforeseen = iter([ValueError("of memory"), ValueError("of github")])
+
+    def clock() -> datetime:
+        if error := next(unforeseen, None):
+            raise error
+        return utc_now()
 
     async def it_is_there() -> bool:
         return len(await watch.events()) == 1
 
-    async with at_work(watch.bus, settings):
+    async with at_work(watch.bus, settings, clock):
         await until(it_is_there)
 
 

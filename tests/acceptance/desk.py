@@ -1,0 +1,94 @@
+"""A desk: commands run in this process with --json, and every line they print is held against what they declare."""
+
+import contextlib
+import io
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+from jsonschema import Draft202012Validator, FormatChecker  # type: ignore[import-untyped]
+
+from kingdom.cli.nouns import NOUNS
+from kingdom.cli.reference.commands import commands_of
+from kingdom.cli.reference.shapes import Shapes, every_shape
+from kingdom.cli.shape import Form
+from tests.acceptance.terminal import Running
+
+COMMANDS = {name: command for noun in NOUNS for name, command in commands_of(noun)}
+
+
+class Shaped:
+    """Refuses documents that are not exactly as a command declares them: nothing missing, nothing more."""
+
+    def __init__(self, known: Shapes) -> None:
+        self._answers = known.answers
+        closed = {name: {"additionalProperties": False, **shape} for name, shape in known.shapes.items()}
+        self._validators = {
+            name: Draft202012Validator({**schema, "$defs": closed}, format_checker=FormatChecker())
+            for name, schema in known.schemas.items()
+        }
+
+    def check(self, name: str, line: str) -> Any:
+        """Return the document of a line that a command printed."""
+        document = json.loads(line)
+        self._validators[name].validate(document)
+        # The schema does not know what a moment looks like; the type does.
+        msgspec.json.decode(line, type=self._answers[name].document)
+        return document
+
+    def is_one(self, name: str) -> bool:
+        """Tell whether a command prints one line, not any number of them."""
+        return self._answers[name].form in (Form.ONE, Form.ARRAY)
+
+
+class Desk:
+    """Where somebody sits who asks for JSON only."""
+
+    def __init__(self) -> None:
+        self.shaped = Shaped(every_shape())
+        self.ran: set[str] = set()
+
+    def ask(self, name: str, *words: str, text: str = "", code: int = 0) -> Any:
+        """Run a command that prints one document, and return that."""
+        assert self.shaped.is_one(name)
+        (document,) = self.hear(name, *words, text=text, code=code)
+        return document
+
+    def hear(self, name: str, *words: str, text: str = "", code: int = 0) -> list[Any]:
+        """Run a command and return the documents that it prints."""
+        out, result = _run(name, [*words, "--json"], text)
+        assert result == code, f"{name} ended with {result}: {out}"
+        return self.read(name, out.splitlines())
+
+    def end(self, name: str, running: Running) -> None:
+        """End a command that runs elsewhere, and look at all that it logged."""
+        running.process.terminate()
+        assert running.ends() == 0
+        self.read(name, [json.dumps(line) for line in running.logged()])
+
+    def read(self, name: str, lines: Sequence[str]) -> list[Any]:
+        """Return the documents of lines that a command has printed."""
+        self.ran.add(name)
+        return [self.shaped.check(name, line) for line in lines]
+
+
+def _run(name: str, words: list[str], text: str) -> tuple[str, int]:
+    with _streams(text) as out:
+        result = COMMANDS[name].main(args=words, prog_name=f"kingdom {name}", standalone_mode=False)
+        out.flush()
+        printed = out.buffer.getvalue().decode()  # type: ignore[attr-defined]
+    return printed, result or 0
+
+
+@contextlib.contextmanager
+def _streams(text: str) -> Iterator[io.TextIOWrapper]:
+    """Give commands a standard input to read and a standard output that takes bytes too, as real ones do."""
+    out, before = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True), sys.stdin
+    sys.stdin = io.StringIO(text)
+    try:
+        with contextlib.redirect_stdout(out):
+            yield out
+    finally:
+        sys.stdin = before

@@ -1,0 +1,161 @@
+"""A store of files with one of everything that a person can name, and a way to type `kingdom` in this process."""
+
+import asyncio
+import io
+import sys
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kingdom.bootstrap import open_bus, operations_of
+from kingdom.bus.port import Bus
+from kingdom.cli.main import main
+from kingdom.clock import utc_now
+from kingdom.court.asks import Ask, save_ask
+from kingdom.court.documents import Assignment, AssignmentStatus, ExternalEvent, Priority
+from kingdom.court.petitions.decision import Petition
+from kingdom.court.petitions.records import save as save_petition
+from kingdom.court.records import receive, save
+from kingdom.court.streams import EVENT_STREAM, event_received
+from kingdom.realm import Realm
+from kingdom.roles import declared
+from kingdom.workflow import lifecycle, templates
+from kingdom.workflow.model import operations
+from kingdom.workflow.records import save_step
+from kingdom.workflow.template_file import read_template
+from tests.acceptance.terminal import Done
+
+TASK = "task-20260207-001"
+AGAIN = "task-20260208-001"
+ENDED = "task-20260206-001"
+EVENT = "evt-cli-20260207"
+PETITION = f"{TASK}-3f9a01bc"
+TEMPLATE = "name: Greet\nworks:\n- name: greet\n  tasks: [Say hello.]\n"
+
+
+@dataclass(frozen=True)
+class Front:
+    """The store, and what is in it that got its id by chance."""
+
+    realm: Path
+    run: str
+    dead: str
+
+    @property
+    def url(self) -> str:
+        return f"file:{self.realm}"
+
+
+class Typist:
+    """Types commands in this process, against one store."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        self._capsys = capsys
+        self._monkeypatch = monkeypatch
+
+    def ask(self, *words: str, text: str = "") -> Any:
+        done = self(*words, "--json", text=text)
+        assert done.code == 0, done.err
+        return done.document
+
+    def __call__(self, *words: str, text: str = "") -> Done:
+        self._monkeypatch.setattr(sys, "argv", ["kingdom", *words])
+        piped = io.BytesIO(text.encode("utf-8", "surrogateescape"))
+        self._monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(piped, encoding="utf-8"))
+        code: Any = 0
+        try:
+            main()
+        except SystemExit as ended:
+            code = ended.code
+        said = self._capsys.readouterr()
+        return Done(code or 0, said.out, said.err)
+
+
+def furnish(realm: Path) -> Front:
+    """Make the store."""
+    application = declared(Realm())
+
+    async def make() -> Front:
+        async with open_bus(f"file:{realm}", application.topology, application.kinds) as bus:
+            run = await _runs(bus)
+            await _papers(bus)
+            return Front(realm, run, await _dead(bus))
+
+    return asyncio.run(make())
+
+
+async def _runs(bus: Bus) -> str:
+    """Make a run by hand, and one that does an assignment; return the first one."""
+    template = await templates.create_template(bus, read_template(TEMPLATE, "greet.yaml"), actor="tester")
+    made = await lifecycle.create(bus, template.id, actor="tester", name="By hand")
+    async with bus.transaction() as transaction:
+        step = operations.create(template, f"wf-{TASK}", utc_now(), name="For the court")
+        await save_step(transaction, step, None, "general")
+    return made.id
+
+
+async def _papers(bus: Bus) -> None:
+    now = utc_now()
+    given: dict[str, Any] = {"event_id": EVENT, "target_general": "gen-hello", "type": "demo.hello", "payload": {}}
+    event: dict[str, Any] = {
+        "id": EVENT,
+        "type": "demo.hello",
+        "source": "cli",
+        "repo": None,
+        "payload": {},
+        "priority": "normal",
+    }
+    async with bus.transaction() as transaction:
+        for task, status, root, at in (
+            (TASK, AssignmentStatus.NEEDS_HUMAN, "", now),
+            (AGAIN, AssignmentStatus.IN_PROGRESS, TASK, now),
+            (ENDED, AssignmentStatus.COMPLETED, "", now - timedelta(days=1)),
+        ):
+            document = Assignment(id=task, status=status, root=root, priority=Priority.LOW, created_at=at, **given)
+            await save(transaction, document)
+        whose: dict[str, Any] = {"general": "gen-hello", "workflow_id": f"wf-{TASK}"}
+        await save_ask(transaction, _ask(TASK))
+        kind: dict[str, Any] = {"kind": "github.comment", "target": "acme/app#1", "body": {"body": "Hello."}}
+        await save_petition(
+            transaction, Petition(id=PETITION, number=1, root=TASK, created_at=now, **kind, **whose), None
+        )
+        told = ExternalEvent.read({**event, "created_at": now.isoformat(), "status": "pending"})
+        await receive(transaction, told, "tester")
+
+
+def ask_more(realm: Path) -> None:
+    """Let somebody else ask, too."""
+
+    async def ask() -> None:
+        application = declared(Realm())
+        async with (
+            open_bus(f"file:{realm}", application.topology, application.kinds) as bus,
+            bus.transaction() as transaction,
+        ):
+            await save_ask(transaction, _ask(AGAIN))
+
+    asyncio.run(ask())
+
+
+def _ask(task: str) -> Ask:
+    now = utc_now()
+    return Ask(
+        id=task,
+        task_id=task,
+        general="gen-hello",
+        workflow_id=f"wf-{TASK}",
+        question="May I?",
+        choices=("yes", "no", "not; yet", "a\nb"),
+        asked_at=now,
+        due_at=now + timedelta(days=1),
+    )
+
+
+async def _dead(bus: Bus) -> str:
+    envelope = event_received("evt-that-is-gone")
+    await bus.publish(envelope)
+    await operations_of(bus).cancel(envelope.event_id, EVENT_STREAM.name, actor="tester")
+    return str(envelope.event_id)

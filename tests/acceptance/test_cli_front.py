@@ -1,0 +1,313 @@
+"""The command line as a whole: how quickly it answers, what it says to a slip, and what it shows."""
+
+import asyncio
+import io
+import json
+import os
+import pty
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kingdom.bootstrap import open_bus
+from kingdom.bus.record import Record
+from kingdom.cli.nouns import ALIASES, NOUNS, WORDS
+from kingdom.clock import utc_now
+from kingdom.court.asks import ASKS
+from kingdom.court.petitions.decision import PETITIONS, Petition
+from kingdom.court.petitions.records import save as save_petition
+from kingdom.court.records import ASSIGNMENTS, EVENTS
+from kingdom.realm import Realm
+from kingdom.roles import declared
+from kingdom.workflow.records import ACTIVE, GITS, MCP_SERVERS, TEMPLATES, WORKFLOWS
+from tests.acceptance.front import AGAIN, ENDED, PETITION, TASK, Front, Typist, ask_more
+from tests.acceptance.terminal import Terminal
+
+ROUNDS = 7
+AT_MOST = 5
+KINGDOM = [str(Path(sys.executable).with_name("kingdom"))]
+ESCAPE = "\x1b"
+
+
+def seconds(command: Sequence[str]) -> float:
+    begun = time.perf_counter()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+    return time.perf_counter() - begun
+
+
+def test_help_takes_at_most_five_times_as_long_as_a_program_that_does_nothing() -> None:
+    nothing = (sys.executable, "-c", "pass")
+    asked = ((*KINGDOM, "--help"), tuple(KINGDOM), (*KINGDOM, "--complete", "wo"))
+    best = dict.fromkeys((nothing, *asked), float("inf"))
+    for _ in range(ROUNDS):
+        for command in best:
+            best[command] = min(best[command], seconds(command))
+    assert {
+        command: round(best[command] / best[nothing], 1) for command in asked if best[command] > AT_MOST * best[nothing]
+    } == {}
+
+
+@pytest.mark.parametrize(
+    ("words", "unneeded"),
+    [
+        (("--help",), ("typer", "rich", "asyncio", "msgspec", "kingdom.bus", "kingdom.errors")),
+        (("status", "--help"), ("aiohttp", "psycopg", "watchfiles", "kingdom.backends.files", "kingdom.cli.general")),
+        (("--complete", "show", "evt"), ("aiohttp", "psycopg")),
+    ],
+)
+def test_what_is_not_asked_for_is_not_loaded(words: tuple[str, ...], unneeded: tuple[str, ...]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "kingdom", *words], capture_output=True, text=True, check=True
+    )
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "kingdom.cli.nouns" in loaded
+    assert loaded.isdisjoint(unneeded)
+
+
+def test_the_help_has_every_command_and_what_aliases_are_short_for(types: Typist) -> None:
+    page = types("--help").out
+    assert page == types().out == types("-h").out == types("help").out
+    assert set(WORDS) <= {line.split()[0] for line in page.splitlines() if line.startswith("  ")}
+    for alias, words in ALIASES.items():
+        assert f"(= {' '.join(words)})" in " ".join(page.split())
+        told = types(alias, "--help").out
+        assert told.startswith(f"`kingdom {alias}` is short for `kingdom {' '.join(words)}`.\n")
+        assert f"Usage: kingdom {' '.join(words)} [OPTIONS]" in told
+    assert types("help", "workflow", "show").out == types("workflow", "show", "-h").out
+
+
+def test_nouns_are_singular() -> None:
+    # None of these is the plural of a thing that is listed or shown.
+    assert {noun for noun in NOUNS if noun.endswith("s")} == {"status", "ps", "logs", "bus"}
+
+
+@pytest.mark.parametrize(
+    ("words", "cause", "step"),
+    [
+        (("workflw", "list"), "there is no command 'workflw'", "did you mean workflow?"),
+        (("--jsn",), "there is no option --jsn", "`kingdom --help`"),
+        (("workflow", "strat"), "kingdom workflow has no verb 'strat'", "did you mean start?"),
+        (("bus", "dead", "lits"), "kingdom bus dead has no verb 'lits'", "did you mean list?"),
+        (("petitions", "list"), "there is no command 'petitions'", "did you mean petition?"),
+        (("inbox", "--jsno"), "kingdom inbox has no option --jsno", "did you mean --json?"),
+        (("resume", "last", "--frm", "w1-c1"), "kingdom workflow resume has no option --frm", "--from"),
+        (("show",), "ID is missing", "`kingdom show --help` tells more"),
+        (("workflow", "list", "--limit", "few"), "--limit: ", "`kingdom workflow list --help` tells more"),
+        (("workflow", "list", "--limit"), "--limit", "`kingdom workflow list --help` tells more"),
+        (("role", "jester"), "jester", "king"),
+        (("workflow", "create", "x", "--wait"), "nothing to wait for without --start", "`kingdom workflow create"),
+        (("completion", "tcsh"), "SHELL: ", "bash"),
+        (("show", ""), "ID is empty", "`kingdom show --help`"),
+        (("cancel", ""), "WORKFLOW is empty", "`kingdom workflow cancel --help`"),
+        (("why", ""), "EVENT_ID is empty", "`kingdom why --help`"),
+        (("answer", "", ""), "TASK is empty", "`kingdom answer --help`"),
+        (("send", "demo.hello"), "'demo.hello' is no event as JSON", "did you mean --type demo.hello?"),
+    ],
+)  # fmt: skip
+def test_a_slip_is_told_with_its_cause_and_the_next_step(
+    types: Typist, words: tuple[str, ...], cause: str, step: str
+) -> None:
+    done = types(*words)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("kingdom: ")
+    assert done.err.count("\n") == 1
+    assert cause in done.err
+    assert step in done.err
+
+
+def test_a_noun_without_a_verb_is_explained(types: Typist) -> None:
+    done = types("workflow")
+    assert (done.code, "Usage: kingdom workflow [OPTIONS] COMMAND" in done.out) == (2, True)
+
+
+def test_ps_shows_what_has_not_ended_and_each_run_below_its_assignment(there: Typist, front: Front) -> None:
+    shown = [line.split()[:2] for line in there("ps").out.splitlines()]
+    ids = [words[1] if words[0] == "└" else words[0] for words in shown if len(words) > 1]
+    assert [each for each in ids if each.startswith(("task-", "wf-"))] == [front.run, TASK, AGAIN, f"wf-{TASK}"]
+    assert ["└", f"wf-{TASK}"] in shown
+    assert ENDED in there("ps", "--all").out
+    assert ENDED not in there("ps", "--all", "--limit", "1").out
+
+
+def test_nothing_that_is_piped_has_an_escape_sequence(there: Typist) -> None:
+    for words in ((), ("workflow", "resume", "--help"), ("ps",), ("event", "list"), ("show", "last"), ("nonsense",)):
+        done = there(*words)
+        assert done.out + done.err
+        assert ESCAPE not in done.out + done.err
+
+
+def on_a_screen(*words: str, **environment: str) -> str:
+    """Return what is written to a terminal."""
+    ours, theirs = pty.openpty()
+    env = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
+    process = subprocess.Popen(
+        [*KINGDOM, *words], stdout=theirs, stderr=theirs, stdin=theirs, env={**env, "TERM": "xterm", **environment}
+    )
+    os.close(theirs)
+    screen = b""
+    try:
+        while part := os.read(ours, 4096):
+            screen += part
+    except OSError:
+        # The last one has left the terminal.
+        pass
+    finally:
+        os.close(ours)
+        process.wait()
+    return screen.decode()
+
+
+def test_colours_are_for_terminals_that_want_them(front: Front) -> None:
+    assert ESCAPE in on_a_screen("--help")
+    assert ESCAPE not in on_a_screen("--help", NO_COLOR="1")
+    assert ESCAPE not in on_a_screen("--help", TERM="dumb")
+    table = ("ps", "--database-url", front.url)
+    assert ESCAPE in on_a_screen(*table)
+    assert ESCAPE not in on_a_screen(*table, NO_COLOR="1")
+    assert ESCAPE not in on_a_screen(*table, TERM="dumb")
+    assert ESCAPE in on_a_screen("ps", "-h")
+    assert ESCAPE not in on_a_screen("ps", "-h", NO_COLOR="1")
+
+
+def test_a_terminal_that_cannot_show_a_character_shows_another_one(
+    there: Typist, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", screen)
+    assert there("ps").code == 0
+    screen.seek(0)
+    assert f"wf-{TASK}" in screen.read()
+
+
+def test_help_is_as_wide_as_columns_says(types: Typist, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    for words in (("--help",), ("ps", "-h")):
+        assert max(map(len, types(*words).out.splitlines())) <= 50
+    assert "<bool>" not in types("ps", "-h").out.replace("--help   -h      <bool>", "")
+
+
+def test_who_watches_ends_when_nobody_reads_any_more(front: Front) -> None:
+    process = subprocess.Popen(
+        [*KINGDOM, "ps", "--watch", "--json", "--database-url", front.url],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout
+    assert process.stderr
+    with process.stderr:
+        with process.stdout as pipe:
+            assert len(json.loads(pipe.readline())) == 4
+        try:
+            assert process.wait(30) == 1
+        finally:
+            process.kill()
+            process.wait()
+        assert process.stderr.read() == b""
+
+
+def test_who_watches_is_told_of_changes_and_leaves_by_ctrl_c(
+    front: Front, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LINES", "8")
+    shutil.copytree(front.realm, tmp_path / "realm")
+    terminal = Terminal(tmp_path, f"file:{tmp_path / 'realm'}")
+    with terminal.start("inbox", "--watch", "--json") as watching:
+        assert [each["task_id"] for each in json.loads(watching.says(1)[0])] == [TASK]
+        ask_more(tmp_path / "realm")
+        assert [each["task_id"] for each in json.loads(watching.says(2)[1])] == [TASK, AGAIN]
+        watching.process.send_signal(2)
+        assert watching.ends() == 130
+        assert len(watching.said()) == 2
+    done = terminal.converse("ps", "--watch", until="More:", answer="\x03")
+    assert (done.code, "Traceback" in done.out) == (130, False)
+    # The newest stands last, and is what a low screen must show.
+    assert (f"wf-{TASK}" in done.out, front.run in done.out, "2 older one(s)" in done.out) == (True, False, True)
+
+
+def test_what_is_no_utf_8_is_refused_in_a_sentence(there: Typist, front: Front, tmp_path: Path) -> None:
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\xff")
+    for words in (
+        ("workflow", "modify", front.run, str(binary)),
+        ("event", "send", f"@{binary}"),
+        ("event", "send", "-"),
+        ("bus", "publish", "--stream", "orders", "--type", "T", "--file", str(binary)),
+    ):
+        done = there(*words, text="\udcff")
+        assert done.code == 2, done
+        assert "is not written in UTF-8" in done.err
+
+
+def test_a_list_reads_only_the_runs_that_it_shows(front: Front, types: Typist, tmp_path: Path) -> None:
+    shutil.copytree(front.realm, tmp_path / "realm")
+    asyncio.run(spoil(tmp_path / "realm", front.run))
+    (shown,) = types("workflow", "list", "-n", "1", "--json").document
+    assert shown["id"] == f"wf-{TASK}"
+    assert [run["id"] for run in types("workflow", "list", "--status", shown["status"], "--json").document] == [
+        shown["id"]
+    ]
+    assert "There is no such run" in types("workflow", "list", "--status", "PAUSED").out
+    assert [each["id"] for each in types("petition", "list", "-n", "1", "--json").document] == [PETITION]
+
+
+def test_what_somebody_has_spoilt_is_told_of_and_hides_nothing_else(
+    front: Front, types: Typist, tmp_path: Path
+) -> None:
+    shutil.copytree(front.realm, tmp_path / "realm")
+    asyncio.run(spoil(tmp_path / "realm", front.run))
+    for noun, spoilt in (("workflow", "wf-x"), ("event", "evt-cli-x"), ("assignment", "task-x")):
+        listed = types(noun, "list", "--json")
+        assert listed.code == 0
+        assert listed.document
+        assert f"{spoilt} is left out" in listed.err
+        assert types(noun, "show", "last").code == 0
+        assert types(noun, "show", spoilt).code == 1
+    for words, left_out in (
+        ("ps", {"wf-x", "task-x"}),
+        ("inbox", {"task-x", "task-y", "evt-cli-x"}),
+        ("petition list", {front.run, "nothing"}),
+    ):
+        listed = types(*words.split(), "--json")
+        assert (listed.code, bool(listed.document)) == (0, True), listed
+        assert {line.partition(" is left out: ")[0] for line in listed.err.splitlines()} == left_out
+    for noun in ("template", "git", "mcp"):
+        assert f"{noun}-x is left out" in types(noun, "list", "--json").err
+    for words in ("workflow show task-x", "petition list task-x"):
+        done = types(*words.split())
+        assert (done.code, "cannot be read by this version" in done.err) == (1, True), done
+
+
+async def spoil(realm: Path, run: str) -> None:
+    """Make the older run one that cannot be read any more, which asked for something first; and so one of each."""
+    application, began = declared(Realm()), utc_now() - timedelta(days=2)
+    async with (
+        open_bus(f"file:{realm}", application.topology, application.kinds) as bus,
+        bus.transaction() as transaction,
+    ):
+        record = await transaction.get(WORKFLOWS.name, run)
+        assert record
+        doc = {"status": "COMPLETED", "createdAt": began.isoformat()}
+        await transaction.put(replace(record, state="COMPLETED", doc=doc))
+        naive = {"created_at": "2026-02-07T10:00:00"}
+        await transaction.put(Record(kind=WORKFLOWS.name, id="wf-x", state="RUNNING", doc={"id": "wf-x"}))
+        await transaction.put(Record(kind=EVENTS.name, id="evt-cli-x", state="pending", doc={"created_at": "lately"}))
+        await transaction.put(Record(kind=ASSIGNMENTS.name, id="task-x", state="pending", doc=naive))
+        for kind, noun in ((TEMPLATES, "template"), (GITS, "git"), (MCP_SERVERS, "mcp")):
+            await transaction.put(Record(kind=kind.name, id=f"{noun}-x", state=ACTIVE))
+        ask = await transaction.get(ASKS.name, TASK)
+        assert ask
+        doc = {**ask.doc, "id": "task-x", "task_id": "task-x", "given": "evt-cli-x"}
+        await transaction.put(replace(ask, id="task-x", version=0, doc=doc))
+        await transaction.put(Record(kind=ASKS.name, id="task-y", state="open"))
+        await transaction.put(Record(kind=PETITIONS.name, id="nothing", state="requested"))
+        whose: dict[str, Any] = {"root": "task-20260205-001", "general": "gen-hello", "workflow_id": run}
+        asked = Petition(id="earlier", kind="github.comment", target="a#1", body={}, created_at=began, **whose)
+        await save_petition(transaction, asked, None)

@@ -1,0 +1,154 @@
+"""How one thing is called, whatever it is: by its whole id, by a part that is its own, or as the last one."""
+
+import shutil
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from kingdom.bootstrap import open_bus
+from kingdom.cli.workflow_id import find_workflow
+from kingdom.clock import utc_now
+from kingdom.ids import first_id
+from kingdom.realm import Realm
+from kingdom.roles import declared
+from kingdom.workflow import templates
+from kingdom.workflow.model import operations
+from kingdom.workflow.records import save_step
+from kingdom.workflow.template_file import read_template
+from tests.acceptance.front import AGAIN, ENDED, EVENT, PETITION, TASK, TEMPLATE, Front, Typist
+
+
+def test_show_shows_whatever_an_id_names_as_its_noun_does(there: Typist, front: Front) -> None:
+    nouns = {
+        front.run: ("workflow", "show", front.run),
+        "last": ("workflow", "show", "last"),
+        f"wf-{TASK}-w1-t1": ("workflow", "show", f"wf-{TASK}"),
+        TASK: ("assignment", "show", TASK),
+        EVENT: ("event", "show", EVENT),
+        PETITION: ("petition", "show", PETITION),
+        "3f9a01bc": ("petition", "show", PETITION),
+        "greet": ("template", "show", "greet"),
+        front.dead: ("bus", "dead", "show", front.dead),
+    }
+    for thing, words in nouns.items():
+        shown = there("show", thing, "--json")
+        assert (shown.code, shown.out) == (0, there(*words, "--json").out), thing
+    unknown = there("show", "nobody-has-this")
+    assert (unknown.code, "nothing here has the id 'nobody-has-this': `kingdom ps --all`" in unknown.err) == (1, True)
+    assert "there is no General 'gen-ghost'" in there("show", "gen-ghost").err
+    assert "has no single checkpoint 'w1-c9'; it has: none" in there("show", "last-w1-c9").err
+    assert "has no single task 'w9-t1'; it has: w1-t1" in there("show", "last-w9-t1").err
+    assert "has no single work 'w9'; it has: w1" in there("show", "last-w9").err
+    assert "'wf-' can mean" in there("show", "wf-").err
+
+
+def test_a_petition_is_named_by_six_letters_whoever_shows_it(there: Typist) -> None:
+    assert there("petition", "show", "9a01bc", "--json").document["id"] == PETITION
+    assert there("show", "9a01bc").out == there("petition", "show", "9a01bc").out
+    assert (there("show", "a01bc").code, there("petition", "show", "a01bc").code) == (1, 1)
+    assert "write at least 6 letters" in there("petition", "show", "a01bc").err
+
+
+def test_an_event_or_an_assignment_is_named_by_where_its_id_begins(front: Front, types: Typist, tmp_path: Path) -> None:
+    shutil.copytree(front.realm, tmp_path / "realm")
+    for begun in (EVENT[:-1], EVENT[:10]):
+        assert types("event", "show", begun, "--json").document["id"] == EVENT
+        assert types("show", begun, "--json").document["id"] == EVENT
+        assert types("why", begun, "--json").document["event"]["id"] == EVENT
+        assert types("explain", begun, "--json").document["event"]["id"] == EVENT
+    assert types("event", "show", "cli-2026", "--json").document["id"] == EVENT
+    assert types("assignment", "show", "20260206", "--json").document["id"] == ENDED
+    assert types("explain", "task-20260206", "--json").document["about"] == ENDED
+    for number in range(11):
+        types.ask("event", "send", "--type", "demo.hello", "--id", f"{EVENT}-{number:02}")
+    assert types("event", "show", EVENT, "--json").document["id"] == EVENT
+    for words in (("event", "show"), ("show",), ("why",), ("explain",)):
+        few, many, unknown = (types(*words, begun) for begun in (f"{EVENT}-0", "evt-", "evt-nobody"))
+        assert (few.code, many.code, unknown.code) == (1, 1, 1)
+        assert f"'{EVENT}-0' can mean {EVENT}-09 (pending), {EVENT}-08 (pending), " in few.err
+        assert (" and more" in few.err, " and more: write more of the id" in many.err) == (False, True)
+        assert "`kingdom event list`" in unknown.err
+
+
+def test_what_cannot_be_undone_wants_four_characters_of_an_id(there: Typist) -> None:
+    assert there("workflow", "show", "001").code == 0
+    for words in (("cancel", "001"), ("cancel", "wf-tas"), ("workflow", "delete", "001")):
+        refused = there(*words)
+        assert (refused.code, "write at least 4 characters of the id" in refused.err) == (1, True)
+
+
+NOW = utc_now()
+BY_HAND, OF_COURT = "wf-01k9x3v7m2q4t6", "wf-task-20260207-001"
+
+
+def made_at(made: datetime, *, court: bool) -> str:
+    """Return the id of a run that was made then."""
+    return f"wf-task-{made:%Y%m%d}-001" if court else first_id("wf", made)
+
+
+def a_minute_apart(since: datetime, *, court_first: bool) -> list[tuple[str, datetime]]:
+    """Return two ended runs, one of the court, with when they were made; the newest last."""
+    moments = ((since, court_first), (since + timedelta(minutes=1), not court_first))
+    return [(made_at(made, court=court), made) for made, court in moments]
+
+
+async def newest(realm: Path, runs: Sequence[tuple[str, datetime]], *, ended: bool) -> str:
+    """Make runs, and return the one that `last` names."""
+    application = declared(Realm())
+    async with open_bus(f"file:{realm}", application.topology, application.kinds) as bus:
+        template = await templates.create_template(bus, read_template(TEMPLATE, "greet.yaml"), actor="tester")
+        for run, made in runs:
+            async with bus.transaction() as transaction:
+                step = operations.create(template, run, made)
+                if ended:
+                    operations.cancel(step, "it is not needed")
+                await save_step(transaction, step, None, "tester")
+        return (await find_workflow(bus, "last")).id
+
+
+@pytest.mark.parametrize("ids", [(OF_COURT, BY_HAND), (BY_HAND, OF_COURT)])
+async def test_last_is_the_run_that_was_made_last_whatever_its_id(tmp_path: Path, ids: tuple[str, str]) -> None:
+    runs = [(ids[0], NOW - timedelta(minutes=1)), (ids[1], NOW)]
+    assert await newest(tmp_path / "realm", runs, ended=False) == ids[1]
+
+
+@pytest.mark.parametrize("days", [1, 20, 60])
+@pytest.mark.parametrize("court_first", [True, False])
+async def test_last_is_the_newest_also_of_what_has_ended(
+    tmp_path: Path,
+    days: int,
+    court_first: bool,  # noqa: FBT001 - a case of the test
+) -> None:
+    runs = a_minute_apart(NOW - timedelta(days=days), court_first=court_first)
+    older = a_minute_apart(NOW - timedelta(days=days + 3), court_first=not court_first)
+    assert await newest(tmp_path / "realm", [*older, *runs], ended=True) == runs[-1][0]
+
+
+def test_cancel_last_gives_up_the_run_that_was_made_last(front: Front, types: Typist, tmp_path: Path) -> None:
+    shutil.copytree(front.realm, tmp_path / "realm")
+    made = types("workflow", "create", "greet", "--json").document["id"]
+    assert types("cancel", "last", "--json").document["id"] == made
+    assert [each["id"] for each in types("workflow", "list", "--json").document] == [made, f"wf-{TASK}", front.run]
+    told = types("explain", "last", "--html", "story.html").out
+    assert told == f"{made} is explained in story.html: open it in a browser.\n"
+
+
+@pytest.mark.parametrize("task", [TASK, AGAIN])
+def test_cancel_takes_the_id_of_an_assignment_too(front: Front, types: Typist, tmp_path: Path, task: str) -> None:
+    shutil.copytree(front.realm, tmp_path / "realm")
+    cancelled = types("cancel", task, "--json")
+    assert (cancelled.code, cancelled.document["id"]) == (0, f"wf-{TASK}")
+    assert cancelled.document["wanted"] or cancelled.document["status"] == "CANCELLED"
+    without = types("cancel", ENDED)
+    assert (without.code, f"{ENDED} is completed and has no run" in without.err) == (1, True)
+
+
+def test_the_last_one_is_the_newest_of_what_a_command_is_about(front: Front, types: Typist, tmp_path: Path) -> None:
+    shutil.copytree(front.realm, tmp_path / "realm")
+    sent = types("event", "send", "--type", "demo.hello", "--json").document["id"]
+    assert types("event", "show", "last", "--json").document["id"] == sent
+    assert types("why", "last", "--json").document["event"]["id"] == sent
+    assert f"{sent} is pending" in types("event", "reroute", "last").err
+    assert types("assignment", "show", "last", "--json").document["id"] == AGAIN

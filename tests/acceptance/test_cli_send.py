@@ -1,0 +1,244 @@
+"""`kingdom send` and `kingdom answer`, in this process: what who waits is told, and what who retries gets."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kingdom.bootstrap import open_bus
+from kingdom.bus.port import Bus
+from kingdom.bus.record import Record
+from kingdom.cli.event_wait import wait_for
+from kingdom.cli.output import Output
+from kingdom.clock import utc_now
+from kingdom.court.asks import Ask, save_ask
+from kingdom.court.chamberlain.records import HEALTH
+from kingdom.court.documents import EventStatus, ExternalEvent, Priority
+from kingdom.court.heartbeat import FileSigns
+from kingdom.court.king.terms import Terms
+from kingdom.court.king.waiting import PLACES, READY, WAITING, WaitingPlace
+from kingdom.court.records import CURRENT, load, receive, save
+from kingdom.court.standing import Lookout
+from kingdom.realm import Realm
+from kingdom.roles import declared
+from tests.acceptance.front import Typist
+from tests.integration.running import eventually
+from tests.patience import PATIENCE_SECONDS
+
+TASK = "task-20260207-001"
+LATER = "task-20260208-002"
+EVENT = "evt-cli-release-1.2"
+HELLO = ("--type", "demo.hello", "--id", EVENT)
+
+
+@pytest.fixture
+def types(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Typist:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KINGDOM_DATABASE_URL", f"file:{tmp_path / 'realm'}")
+    return Typist(capsys, monkeypatch)
+
+
+@asynccontextmanager
+async def opened(directory: Path) -> AsyncIterator[Bus]:
+    application = declared(Realm())
+    async with open_bus(f"file:{directory / 'realm'}", application.topology, application.kinds) as bus:
+        yield bus
+
+
+def an_event(**changes: object) -> ExternalEvent:
+    document: dict[str, object] = {
+        "id": EVENT,
+        "type": "demo.hello",
+        "source": "cli",
+        "repo": None,
+        "payload": {},
+        "priority": Priority.NORMAL,
+        "created_at": utc_now().isoformat(),
+        "status": EventStatus.PENDING,
+    }
+    return ExternalEvent.read({**document, **changes})
+
+
+def asking(directory: Path, *tasks: str) -> None:
+    """Let an event be with a General who asks in the name of each of these assignments, the last one last."""
+
+    async def make() -> None:
+        now = utc_now()
+        async with opened(directory) as bus, bus.transaction() as transaction:
+            routes = [{"general": "gen-hello", "rule": "gen-hello#1", "task_id": tasks[0]}]
+            event = an_event(status=EventStatus.DISPATCHED, routes=routes)
+            await receive(transaction, event, "tester")
+            for number, task in enumerate(tasks):
+                ask = Ask(
+                    id=task,
+                    task_id=task,
+                    general="gen-hello",
+                    workflow_id=f"wf-{task}",
+                    question="May I?",
+                    choices=("yes", "no"),
+                    asked_at=now + timedelta(seconds=number),
+                    due_at=now + timedelta(days=1),
+                )
+                await save_ask(transaction, ask)
+
+    asyncio.run(make())
+
+
+def test_who_waits_gets_the_question_and_the_command_that_answers_it(types: Typist, tmp_path: Path) -> None:
+    asking(tmp_path, TASK)
+    done = types("send", *HELLO, "--wait")
+    assert (done.code, done.out) == (
+        4,
+        f"{TASK} asks: May I? (yes / no)\nAnswer with: kingdom answer {TASK} TEXT\n",
+    )
+    asked = types("send", *HELLO, "--wait", "--json")
+    assert (asked.code, asked.document["status"]) == (4, "dispatched")
+    assert f"kingdom answer {TASK} TEXT" in asked.err
+
+
+def test_the_same_event_twice_is_known_and_no_failure(types: Typist) -> None:
+    first = types("send", *HELLO, "--payload", '{"from": "anna"}', "--json")
+    again = types("send", *HELLO, "--payload", '{"from": "anna"}', "--json")
+    assert (first.code, again.code, again.out) == (0, 0, first.out)
+    assert (
+        "is known already (pending) and was not sent again"
+        in types("send", *HELLO, "--payload", '{"from": "anna"}').out
+    )
+    assert len(json.loads(types("event", "list", "--json").out)) == 1
+    other = types("send", *HELLO, "--payload", '{"from": "ben"}')
+    assert (other.code, "with another content: give this one another id" in other.err) == (1, True)
+
+
+@pytest.mark.parametrize("wrong", ["v1.2", "release-v1.2", "evt-x", "evt--1"])
+def test_an_id_that_no_event_can_have_is_refused_with_one_that_it_can(types: Typist, wrong: str) -> None:
+    done = types("send", "--type", "demo.hello", "--id", wrong)
+    assert (done.code, done.out) == (1, "")
+    assert f"{wrong!r} cannot be the id of an event: write evt-SOURCE-NAME, such as evt-cli-" in done.err
+
+
+@pytest.mark.parametrize(
+    ("named", "meant"), [("last", LATER), ("001", TASK), ("20260208", LATER), ("task-20260207", TASK), (TASK, TASK)]
+)
+def test_a_question_is_named_by_any_part_that_is_the_only_one(
+    types: Typist, tmp_path: Path, named: str, meant: str
+) -> None:
+    asking(tmp_path, TASK, LATER)
+    answered = types("answer", named, "yes", "--json")
+    assert (answered.code, answered.document["task_id"]) == (0, meant)
+
+
+def test_what_can_mean_two_questions_or_none_is_told(types: Typist, tmp_path: Path) -> None:
+    asking(tmp_path, TASK, LATER)
+    both = types("answer", "task-2026", "yes")
+    assert (both.code, TASK in both.err, LATER in both.err) == (1, True, True)
+    none = types("answer", "999", "yes")
+    assert (none.code, f"999 asks nothing; an answer is waited for by: {TASK}, {LATER}" in none.err) == (1, True)
+
+
+class Waiting:
+    """Somebody who waits for the event, and the lines that are told meanwhile."""
+
+    def __init__(self, realm: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        settings = Realm()
+        self.told: list[str] = []
+        self.lookout = Lookout(
+            terms=Terms(packages=tuple, zone=settings.zone, settings=settings.king, clock=self._clock),
+            settings=settings.chamberlain,
+            roles=("king", "general"),
+            store=realm,
+        )
+        self._looks = 0
+        self._capsys = capsys
+
+    async def hears(self, words: str) -> None:
+        async def was_told() -> bool:
+            self.told += self._capsys.readouterr().err.splitlines()
+            return any(words in line for line in self.told)
+
+        await eventually(was_told)
+
+    async def looks_again(self) -> None:
+        enough = self._looks + 2
+
+        async def has_looked() -> bool:
+            return self._looks >= enough
+
+        await eventually(has_looked)
+
+    def _clock(self) -> datetime:
+        self._looks += 1
+        return utc_now()
+
+
+async def put(bus: Bus, event: ExternalEvent, *records: Record) -> None:
+    """Let the event go on, and store other things."""
+    async with bus.transaction() as transaction:
+        known, _ = await load(transaction, ExternalEvent, EVENT)
+        await save(transaction, event, known)
+        for record in records:
+            before = await transaction.get(record.kind, record.id)
+            await transaction.put(replace(record, version=before.version if before else 0))
+
+
+async def test_who_waits_is_told_once_what_holds_an_event_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    somebody = Waiting(tmp_path / "realm", capsys)
+    route = {"general": "gen-hello", "rule": "gen-hello#1"}
+    async with opened(tmp_path) as bus:
+        async with bus.transaction() as transaction:
+            await receive(transaction, an_event(), "tester")
+        waiting = asyncio.create_task(wait_for(Output(json=False), bus, EVENT, somebody.lookout, patience_seconds=0.0))
+        await somebody.hears(f"{EVENT} waits: nothing runs, run `kingdom up`")
+        for role in somebody.lookout.roles:
+            await FileSigns(tmp_path / "realm", role).give(utc_now())
+        await somebody.hears("the King has not decided about it yet")
+        held = an_event(routes=[{**route, "waiting": "place"}])
+        await put(bus, held, _health(91), _place())
+        await somebody.hears(
+            "gen-hello does not get it yet: the gate of health lets nothing begin: the health is orange: CPU is at 91 %"
+        )
+        await put(bus, held, _health(93))
+        await somebody.looks_again()
+        await put(bus, an_event(status=EventStatus.DISPATCHED, routes=[{**route, "task_id": TASK}]))
+        await somebody.hears("no host is up")
+        await put(bus, an_event(status=EventStatus.COMPLETED, outcome="completed"))
+        rest = await asyncio.wait_for(waiting, PATIENCE_SECONDS)
+    assert (rest.event.status, rest.ask) == (EventStatus.COMPLETED, None)
+    assert len(somebody.told) == 4
+
+
+async def test_who_waits_for_long_is_told_the_same_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    somebody = Waiting(tmp_path / "realm", capsys)
+    async with opened(tmp_path) as bus:
+        async with bus.transaction() as transaction:
+            await receive(transaction, an_event(), "tester")
+        patience = {"patience_seconds": 0.0, "again_seconds": 0.0}
+        waiting = asyncio.create_task(wait_for(Output(json=False), bus, EVENT, somebody.lookout, **patience))
+        for _ in range(2):
+            await somebody.hears("waits: nothing runs")
+            somebody.told.clear()
+        await put(bus, an_event(status=EventStatus.COMPLETED, outcome="completed"))
+        await asyncio.wait_for(waiting, PATIENCE_SECONDS)
+
+
+def test_ps_tells_of_events_that_wait_where_nothing_goes_on(types: Typist) -> None:
+    assert types("send", *HELLO).code == 0
+    assert types("ps").out == "Nothing goes on, but events wait: kingdom status. What has ended: kingdom ps --all\n"
+    assert types("ps", "--json").document == []
+
+
+def _health(percent: int) -> Record:
+    reading = {"level": "orange", "at": utc_now().isoformat(), "reason": f"CPU is at {percent} %"}
+    return Record(kind=HEALTH.name, id=CURRENT, state=CURRENT, doc=reading)
+
+
+def _place() -> Record:
+    place = WaitingPlace(event_id=EVENT, general="gen-hello", rule="it", priority=Priority.NORMAL, since=utc_now())
+    return Record(kind=PLACES.name, id="place", state=WAITING, owner=READY, doc=msgspec.to_builtins(place))

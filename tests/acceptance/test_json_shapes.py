@@ -1,0 +1,319 @@
+"""Every command is run with --json; what it prints is exactly what it declares, and so what the reference says."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+import typer
+import yaml
+
+from kingdom.bootstrap import open_bus
+from kingdom.cli.shape import answer_of
+from kingdom.clock import utc_now
+from kingdom.court.asks import Ask, save_ask
+from kingdom.court.documents import Assignment, AssignmentStatus, Priority
+from kingdom.court.petitions.decision import Petition, PetitionState
+from kingdom.court.petitions.records import save as save_petition
+from kingdom.court.records import save
+from kingdom.errors import Misconfigured
+from kingdom.realm import Realm
+from kingdom.roles import declared
+from tests.acceptance.desk import COMMANDS, Desk
+from tests.acceptance.runs import HOST, script, write
+from tests.acceptance.terminal import ROOT, SHOP, Terminal, eventually
+
+TASK = "task-20260207-001"
+BUS = frozenset({"bus", "storage"})
+COURT = frozenset(
+    {
+        *("init", "doctor", "config", "general", "event", "why", "explain", "simulate", "status", "inbox", "answer"),
+        *("assignment", "petition", "show", "role", "up", "completion"),
+    }
+)
+# It takes long, and is held against its shape where it is played.
+ELSEWHERE = frozenset({"demo"})
+# One speaks to an agent, the other needs a screen.
+WITHOUT = frozenset({"agent-mcp", "top"})
+RUNS = frozenset({"git", "mcp", "template", "workflow", "logs", "attach", "engine", "host", "ps"})
+SERVE = f"{sys.executable} {ROOT / 'tests' / 'integration' / 'soldiers' / 'mcp_server.py'} stdio"
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    """A desk in a directory of its own, with a store of files."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("DATABASE_URL", "KINGDOM_SCHEMA", "KINGDOM_APP"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("KINGDOM_DATABASE_URL", f"file:{tmp_path / 'realm'}")
+    monkeypatch.setenv("KINGDOM_ACTOR", "tester")
+    return Desk()
+
+
+def of_nouns(nouns: frozenset[str]) -> set[str]:
+    return {name for name in COMMANDS if name.split()[0] in nouns}
+
+
+def repository(place: Path) -> str:
+    identity = ("-c", "user.name=Somebody", "-c", "user.email=somebody@localhost")
+    place.mkdir()
+    for words in (("init", "-b", "main"), (*identity, "commit", "--allow-empty", "-m", "Begin")):
+        subprocess.run(["git", "-C", str(place), *words], check=True, capture_output=True)
+    return str(place)
+
+
+def template(name: str, *works: dict[str, Any]) -> str:
+    return yaml.safe_dump({"name": name, "gitRefs": ["app"], "works": list(works)})
+
+
+def test_commands_about_runs(desk: Desk, tmp_path: Path) -> None:
+    desk.ask("bus migrate")
+    for name in ("git list", "mcp list", "template list", "workflow list", "host list", "ps"):
+        assert desk.ask(name) == []
+    desk.ask("git create", "app", repository(tmp_path / "app"))
+    assert desk.ask("mcp create", "shelf", "--command", SERVE)["tools"]
+    assert desk.ask("mcp create", "far", "--url", "https://example.invalid/mcp", "--no-check")["tools"] is None
+    assert len(desk.ask("mcp list")) == 2
+    assert desk.ask("mcp show", "shelf")["tools"] is None
+    desk.ask("mcp delete", "far")
+
+    told = script(write("a.txt", "hello"), {"report": "# Result\n\nAll is well."}, {"cost": 0.25})
+    builds = {"name": "build", "tasks": [{"query": told, "reportOutline": [{"title": "Result"}]}]}
+    asks = {"name": "ask", "tasks": [script({"ask": "Go on?", "choices": ["yes", "no"]}, write("b.txt", "bye"))]}
+    (tmp_path / "story.yaml").write_text(template("Story", builds, asks))
+    desk.ask("template validate", "story.yaml")
+    desk.ask("template create", "story.yaml")
+    desk.ask("template update", "story", "-", text=template("Story", builds, asks))
+    desk.ask("template show", "story")
+    assert len(desk.ask("template list")) == 1
+    assert desk.ask("template schema")["$defs"]
+    assert desk.ask("git show", "app")["users"]["templates"] == ["story"]
+
+    terminal = Terminal(tmp_path, f"file:{tmp_path / 'realm'}")
+    with terminal.start("engine", "--host", "--name", HOST, "--json") as engine:
+        engine.logs("host registered")
+        _story_of_a_run(desk, tmp_path)
+        _end_of_a_run(desk)
+        desk.end("engine", engine)
+    with terminal.start("host", "run", "--name", "other", "--json-logs") as host:
+        host.logs("host registered")
+        desk.end("host run", host)
+    assert len(desk.ask("host list")) == 2
+    assert desk.ask("host retire", "other", "--yes")["status"] == "LOST"
+    desk.ask("template delete", "story")
+    desk.ask("git delete", "app")
+    assert desk.ran >= of_nouns(RUNS)
+
+
+def _story_of_a_run(desk: Desk, directory: Path) -> None:
+    run = desk.ask("workflow create", "story")["id"]
+    assert [point["id"] for point in desk.ask("workflow checkpoints", run)] == []
+    definition = desk.ask("workflow definition", run)
+    (directory / "run.yaml").write_text(yaml.safe_dump(definition))
+    desk.ask("workflow modify", run, "run.yaml")
+    assert desk.ask("workflow prepare", run, "--wait")["status"] == "READY"
+    assert desk.ask("workflow start", run, "--wait", code=4)["question"]["text"] == "Go on?"
+    assert [entry["kind"] for entry in desk.ask("ps")] == ["run"]
+    assert desk.ask("workflow resume", run, "--reply", "yes", "--wait")["status"] == "COMPLETED"
+    assert desk.ask("workflow wait", run)["status"] == "COMPLETED"
+    assert desk.ask("workflow show", run)["host"]["id"] == HOST
+    assert len(desk.ask("workflow checkpoints", run)) == 2
+    (report,) = desk.ask("workflow report", run)
+    assert report["workName"] == "build"
+    (difference,) = desk.ask("workflow diff", run)
+    assert "+hello" in difference["diff"]
+    assert len(desk.ask("workflow list")) == 1
+    assert len(desk.hear("workflow logs", run)) > 10
+    entries = desk.hear("logs", run)
+    assert {line["workId"] for line in entries} == {f"{run}-w1", f"{run}-w2"}
+    assert desk.hear("attach", run) == entries
+    desk.ask("template from-workflow", run, "Again")
+    desk.ask("workflow release", run)
+
+
+def _end_of_a_run(desk: Desk) -> None:
+    waits = {"name": "wait", "tasks": [script({"wait_for": "app/go"})]}
+    desk.ask("template create", "-", text=template("Waits", waits))
+    run = desk.ask("workflow create", "waits", "--start")["id"]
+    eventually(lambda: desk.ask("workflow show", run)["workflow"]["status"] == "RUNNING" and run)
+    assert desk.ask("workflow pause", run, "--wait")["status"] == "PAUSED"
+    assert desk.ask("workflow cancel", run, "--wait")["status"] == "CANCELLED"
+    desk.ask("workflow delete", run)
+
+
+@contextmanager
+def _pinned(dsn: str) -> Iterator[None]:
+    """Keep old rows alive, which is noticed after a while."""
+    with psycopg.connect(dsn) as connection:
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        connection.execute("SELECT 1")
+        yield
+
+
+def test_commands_about_the_bus(desk: Desk, dsn: str, tmp_path: Path) -> None:
+    there = ("--database-url", dsn)
+    shop = (*there, "--app", SHOP)
+    migrated = desk.ask("bus migrate", *there, "--schema", "elsewhere")
+    assert migrated["migrations"]
+    for name in ("bus stats", "bus pins", "bus dead list"):
+        assert desk.ask(name, *there) == []
+    assert desk.hear("bus tail", *there) == []
+
+    order = ("--type", "OrderPlaced", "--payload")
+    ((bad,), (again,), (waiting,)) = (
+        desk.hear("bus publish", *shop, *order, payload) for payload in ('{"fail": "no"}', '{"fail": "nor"}', "{}")
+    )
+    assert [line["streams"] for line in (bad, again, waiting)] == [["orders"]] * 3
+    (tmp_path / "events.ndjson").write_text('{"type": "LineAdded"}\n{"type": "Nothing"}\n')
+    assert len(desk.hear("bus publish", *shop, "--file", "events.ndjson", code=1)) == 2
+    assert len(desk.ask("bus stats", *there)) == 2
+    (why,) = desk.ask("bus why", waiting["eventId"], *there)
+    assert why["status"] == "PENDING"
+    desk.ask("bus cancel", waiting["eventId"], "--stream", "orders", *there)
+    with Terminal(tmp_path, dsn).worker("--stream", "orders") as worker:
+        eventually(lambda: len(desk.ask("bus dead list", *there)) == 3 and "all")
+        desk.end("bus work", worker)
+    desk.ask("bus dead patch", bad["eventId"], "--payload", "{}", *there)
+    (letter,) = desk.ask("bus dead show", bad["eventId"], *there)
+    assert letter["history"]
+    assert desk.ask("bus redrive", "--all", "--dry-run", *there)["matching"] == 3
+    assert desk.ask("bus redrive", bad["eventId"], "--stop-after", "0", *there)["redriven"] == 1
+    assert desk.ask("bus redrive", "--all", "--yes", "--limit", "1", "--stop-after", "0", *there)["events"]
+    left = desk.ask("bus dead list", *there)[0]["eventId"]
+    assert desk.ask("bus dead discard", left, "--reason", "a test", "--yes", *there)["discarded"]
+    desk.ask("bus pause", "orders", "--reason", "a look", *there)
+    assert [row["paused"] for row in desk.ask("bus stats", *there)] == [None, "a look"]
+    desk.ask("bus resume", "orders", *there)
+    assert desk.ask("bus resume", "orders", *there, code=1)["wasPaused"] is False
+    assert desk.ask("bus retain", *there)["recordsRemoved"] == 0
+    assert len(desk.hear("bus tail", *there)) > 3
+    assert desk.ask("storage export", "house.jsonl.gz", *there)["exported"]["logEntries"]
+    desk.ask("storage import", "house.jsonl.gz", *there, "--schema", "elsewhere")
+    with _pinned(dsn):
+        eventually(lambda: desk.ask("bus pins", *there))
+    assert desk.ask("bus verify", "--seconds", "1", "--seed", "7")["faults"]
+    assert desk.ran >= of_nouns(BUS)
+
+
+def test_commands_about_the_court(desk: Desk, tmp_path: Path) -> None:
+    assert desk.ask("init", "--yes")["general"] == "gen-hello"
+    assert desk.ask("init")["made"] == []
+    assert desk.ask("doctor", "--offline")["ok"]
+    desk.ask("config check")
+    assert desk.ask("config example")["text"]
+    assert desk.ask("config schema")["$defs"]
+    assert desk.ask("completion", "bash")["text"]
+    _generals(desk)
+    desk.ask("bus migrate")
+    for name in ("event list", "inbox", "petition list", "assignment list"):
+        assert desk.ask(name) == []
+    assert desk.ask("simulate")["differences"] == []
+    asyncio.run(_furnish(tmp_path / "realm"))
+    event = _event(desk, tmp_path)
+    assert desk.ask("status", code=1)["troubles"]
+
+    questions = desk.ask("inbox")
+    assert sorted("petition_id" in question for question in questions) == [False, True]
+    assert desk.ask("answer", TASK, "yes")["question"] == "May I?"
+    (performed, waiting) = desk.ask("petition list")
+    assert (performed["url"], waiting["ended_at"]) == ("https://example.invalid/1", None)
+    (assignment,) = desk.ask("assignment list")
+    shown = {
+        assignment["id"]: desk.ask("assignment show", assignment["id"]),
+        event: desk.ask("event show", event),
+        performed["id"]: desk.ask("petition show", performed["id"]),
+        "gen-hello": desk.ask("general show", "gen-hello"),
+    }
+    assert {thing: desk.ask("show", thing) for thing in shown} == shown
+    assert desk.ask("explain", TASK)["strands"]
+    with Terminal(tmp_path, f"file:{tmp_path / 'realm'}").start(
+        "up", "--config", str(tmp_path / "kingdom.yaml"), "--role", "envoy", "--json"
+    ) as up:
+        up.logs("role started")
+        desk.end("up", up)
+    assert desk.ran >= of_nouns(COURT)
+
+
+def _generals(desk: Desk) -> None:
+    assert desk.ask("general list", "--directory", "nowhere")["generals"] == []
+    desk.ask("general install", "gen-pr")
+    made = desk.ask("general create", "docs")
+    (Path(made["directory"]) / "prompts" / "task.md").unlink()
+    assert [broken["name"] for broken in desk.ask("general list")["broken"]] == ["gen-docs"]
+    assert desk.ask("general validate", code=1)["generals"]
+    assert desk.ask("general preview", "gen-hello")["missing"]
+    assert desk.ask("general schema")["$defs"]
+
+
+def _event(desk: Desk, directory: Path) -> str:
+    """Let the King decide about an event that nobody wants, and tell which it is."""
+    event: str = desk.ask("event send", "--type", "demo.nothing", "--payload", '{"title": "Nothing"}')["id"]
+    with Terminal(directory, f"file:{directory / 'realm'}").start(
+        "role", "king", "--config", str(directory / "kingdom.yaml"), "--metrics-port", "0", "--json"
+    ) as king:
+        eventually(lambda: desk.ask("event show", event).get("outcome") == "unrouted" and event)
+        (served,) = king.logs("metrics served")
+        counted = 'kingdom_outbox_processed_total{result="done",stream="court.event"} 1.0'
+        assert eventually(lambda: counted in httpx.get(served["address"]).text and counted)
+        desk.end("role", king)
+    assert desk.ask("why", event)["considered"]
+    assert desk.ask("explain", event)["event"]["outcome"] == "unrouted"
+    assert len(desk.ask("event list")) == 1
+    assert desk.ask("simulate")["unchanged"] == 1
+    assert desk.ask("event reroute", event)["status"] == "pending"
+    return event
+
+
+async def _furnish(realm: Path) -> None:
+    """Let there be an assignment that asks, one petition that was performed, and one that awaits a person."""
+    now = utc_now()
+    application = declared(Realm())
+    whose: dict[str, Any] = {"general": "gen-pr", "workflow_id": f"wf-{TASK}"}
+    assignment = Assignment(
+        id=TASK,
+        event_id="evt-cli-0",
+        target_general="gen-pr",
+        type="demo.review",
+        payload={"number": 7},
+        priority=Priority.LOW,
+        created_at=now,
+        status=AssignmentStatus.NEEDS_HUMAN,
+    )
+    asked: dict[str, Any] = {**whose, "asked_at": now, "due_at": now + timedelta(days=1)}
+    comment: dict[str, Any] = {**whose, "root": TASK, "kind": "github.comment", "target": "acme/app#1"}
+    done: dict[str, Any] = {
+        "state": PetitionState.PERFORMED,
+        "ended_at": now,
+        "response": {"url": "https://example.invalid/1"},
+    }
+    async with (
+        open_bus(f"file:{realm}", application.topology, application.kinds) as bus,
+        bus.transaction() as transaction,
+    ):
+        await save(transaction, assignment)
+        await save_ask(transaction, Ask(id=TASK, task_id=TASK, question="May I?", **asked))
+        approve = Ask(id="petition-2", task_id=TASK, question="Say it?", petition="petition-2", **asked)
+        await save_ask(transaction, approve)
+        waits: dict[str, Any] = {"approve_by": now + timedelta(days=1)}
+        for number, more in enumerate((done, waits), start=1):
+            petition = Petition(
+                id=f"petition-{number}", number=number, body={"body": "Hello."}, created_at=now, **comment, **more
+            )
+            await save_petition(transaction, petition, None)
+
+
+def test_every_command_is_run_by_a_scene_or_has_no_json() -> None:
+    names = {name.split()[0] for name in COMMANDS}
+    assert names == BUS | COURT | RUNS | ELSEWHERE | WITHOUT
+    assert {name for name in COMMANDS if answer_of(COMMANDS[name].callback) is None} == of_nouns(WITHOUT)
+    with pytest.raises(Misconfigured):
+        COMMANDS["top"].main(args=["--json"], standalone_mode=False)
+    with pytest.raises(typer.TyperException):
+        COMMANDS["agent-mcp"].main(args=["--json"], standalone_mode=False)

@@ -1,0 +1,44 @@
+"""Plays pages and shows what each command printed: `python -m tests.documentation docs/demo.md`."""
+
+import sys
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
+
+from bench.postgres import PrivateCluster
+from tests.documentation.page import Command, UnclearPage
+from tests.documentation.playing import WrongPage, play
+from tests.documentation.shell import Done
+
+
+def main() -> int:
+    """Play the pages of the command line one after the other; end with 1 at the first that is wrong."""
+    numbers = count()
+    with ExitStack() as stack:
+        clusters: list[PrivateCluster] = []
+
+        def new_database() -> str:
+            if not clusters:
+                clusters.append(stack.enter_context(PrivateCluster()))
+            return clusters[0].create_database(f"page_{next(numbers)}")
+
+        for name in sys.argv[1:]:
+            try:
+                play(Path(name).read_text(), name, new_database, _show)
+            except (UnclearPage, WrongPage) as wrong:
+                _say(f"\n{name}: {wrong}")
+                return 1
+    return 0
+
+
+def _show(command: Command, done: Done) -> None:
+    _say(f"$ {command.text}\n{done.printed.rstrip()}\n# line {command.line}, {done.seconds:.1f} s")
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,158 @@
+"""What a page of documentation asks a reader to type, and what it promises that they will see."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_FENCE = re.compile(r"^(?P<indent>\s*)(?P<ticks>`{3,}|~{3,})\s*(?P<language>[\w+-]*)[^`]*$")
+_DIRECTION = re.compile(r"^\s*<!--\s*shell:\s*(?P<words>.*?)\s*-->\s*$")
+_HERE_DOCUMENT = re.compile(r"(?<!<)<<-?\s*(?P<quote>['\"]?)(?P<end>\w+)(?P=quote)")
+_TERMINAL = re.compile(r"terminal(?:\s+until\s+\"(?P<until>[^\"]+)\")?")
+_AFTER = re.compile(r"after\s+\"(?P<after>[^\"]+)\"")
+_WORDS = re.compile(r"(?:[^,\"]|\"[^\"]*\")+")
+_PROMPT = "$ "
+CONSOLE = "console"
+CHECKOUT, POSTGRES, STAND_INS = "checkout", "postgres", "stand-ins"
+_SURROUNDINGS = {f"with {name}": name for name in (CHECKOUT, POSTGRES, STAND_INS)}
+
+
+class UnclearPage(ValueError):
+    """Raised for a page that does not say clearly what is to be run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fenced:
+    """A fenced block of a page, with the line of its first content and the direction above it, if there is one."""
+
+    line: int
+    language: str
+    lines: tuple[str, ...]
+    direction: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command, where it stands, and the lines that the page shows below it."""
+
+    line: int
+    text: str
+    shown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Commands that are typed one after the other, and where."""
+
+    line: int
+    commands: tuple[Command, ...]
+    # In a terminal of its own, which goes on while the page does; the page waits for the text, if it names one.
+    is_terminal: bool = False
+    until: str = ""
+    # It begins when a terminal has printed this.
+    after: str = ""
+    # The last command ends with an error, on purpose.
+    fails: bool = False
+    surroundings: tuple[str, ...] = ()
+
+
+def fenced_blocks(text: str) -> Iterator[Fenced]:
+    """Yield every fenced block of a page."""
+    lines = text.splitlines()
+    at, direction = 0, ""
+    while at < len(lines):
+        opening = _FENCE.match(lines[at])
+        at += 1
+        if opening is None:
+            found = _DIRECTION.match(lines[at - 1])
+            if direction and (found or lines[at - 1].strip()):
+                raise UnclearPage(f"line {at}: a direction for the shell stands right above a console block")
+            direction = found["words"] if found else direction
+            continue
+        indent = len(opening["indent"])
+        end = _end_of_fence(lines, at, opening["ticks"], indent)
+        content = tuple(line[indent:] if not line[:indent].strip() else line for line in lines[at:end])
+        if direction and opening["language"] != CONSOLE:
+            raise UnclearPage(f"line {at}: only a console block can be given a direction for the shell")
+        yield Fenced(at + 1, opening["language"], content, direction)
+        at, direction = end + 1, ""
+    if direction:
+        raise UnclearPage("the page ends with a direction for the shell and no block below it")
+
+
+def console_blocks(text: str) -> list[Block]:
+    """Return what a page asks to be typed, in its order."""
+    blocks = [_block(fenced) for fenced in fenced_blocks(text) if fenced.language == CONSOLE]
+    for late in blocks[1:]:
+        if CHECKOUT in late.surroundings:
+            raise UnclearPage(f"line {late.line}: only the first block of a page can ask for a checkout")
+    return blocks
+
+
+def commands_in(fenced: Fenced) -> list[Command]:
+    """Return the commands of a block, each with what is shown below it."""
+    commands: list[Command] = []
+    at = 0
+    while at < len(fenced.lines):
+        if fenced.lines[at].startswith(_PROMPT):
+            end = _end_of_command(fenced, at)
+            typed = "\n".join((fenced.lines[at].removeprefix(_PROMPT), *fenced.lines[at + 1 : end]))
+            commands.append(Command(fenced.line + at, typed))
+            at = end
+            continue
+        if not commands:
+            raise UnclearPage(f"line {fenced.line + at}: a console block begins with a command, `{_PROMPT}…`")
+        last = commands[-1]
+        commands[-1] = Command(last.line, last.text, (*last.shown, fenced.lines[at]))
+        at += 1
+    return [Command(each.line, each.text, _trimmed(each.shown)) for each in commands]
+
+
+def _end_of_fence(lines: list[str], at: int, ticks: str, indent: int) -> int:
+    # What is set in deeper is text of the block, as in CommonMark.
+    closing = re.compile(rf" {{0,{indent + 3}}}{re.escape(ticks)}{re.escape(ticks[0])}*\s*")
+    for end in range(at, len(lines)):
+        if closing.fullmatch(lines[end]):
+            return end
+    raise UnclearPage(f"line {at}: the block is not closed")
+
+
+def _block(fenced: Fenced) -> Block:
+    commands = tuple(commands_in(fenced))
+    if not commands:
+        raise UnclearPage(f"line {fenced.line}: a console block without a command")
+    is_terminal, until, after, fails = False, "", "", False
+    surroundings: list[str] = []
+    for word in (each.strip() for each in _WORDS.findall(fenced.direction)):
+        if terminal := _TERMINAL.fullmatch(word):
+            is_terminal, until = True, terminal["until"] or ""
+        elif awaited := _AFTER.fullmatch(word):
+            after = awaited["after"]
+        elif word == "fails":
+            fails = True
+        elif word in _SURROUNDINGS:
+            surroundings.append(_SURROUNDINGS[word])
+        else:
+            raise UnclearPage(f"line {fenced.line - 1}: {word!r} is no direction for the shell")
+    return Block(fenced.line, commands, is_terminal, until, after, fails, tuple(surroundings))
+
+
+def _end_of_command(fenced: Fenced, at: int) -> int:
+    """Return the index behind a command: what ends in a backslash goes on, and so does a here-document."""
+    lines = fenced.lines
+    end = at + 1
+    while lines[end - 1].endswith("\\") and end < len(lines):
+        end += 1
+    for found in _HERE_DOCUMENT.finditer("\n".join(lines[at:end])):
+        try:
+            end += [line.strip() for line in lines[end:]].index(found["end"]) + 1
+        except ValueError as error:
+            raise UnclearPage(f"line {fenced.line + at}: the here-document has no end {found['end']}") from error
+    return end
+
+
+def _trimmed(lines: tuple[str, ...]) -> tuple[str, ...]:
+    """Leave out empty lines at the end: they only separate commands for the eye."""
+    kept = list(lines)
+    while kept and not kept[-1].strip():
+        kept.pop()
+    return tuple(kept)

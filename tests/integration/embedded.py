@@ -1,0 +1,96 @@
+"""A directory for an embedded server, what runs in it, and a process that uses it: `python -m … URL`."""
+
+import asyncio
+import os
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+import psutil
+
+from kingdom.bootstrap import reached
+from tests.integration.processes import Child, say
+from tests.integration.running import eventually
+
+IS_ROOT = os.geteuid() == 0
+LEFT = {"data", "keeper.lock", "programs", "server.lock", "server.log", "users.lock"}
+
+
+@contextmanager
+def open_room() -> Iterator[Path]:
+    """Yield a directory that others can reach: where root runs the tests, another account runs the server."""
+    with tempfile.TemporaryDirectory(prefix="kingdom-embedded-") as room:
+        path = Path(room)
+        path.chmod(0o755)
+        yield path
+
+
+def keepers_and_servers(directory: Path) -> tuple[list[psutil.Process], list[psutil.Process]]:
+    """Return what runs in a directory; who starts a keeper waits beside it until the server is ready."""
+    keepers, servers = [], []
+    for process in psutil.process_iter():
+        # It may end while we look.
+        with suppress(psutil.Error):
+            words = process.cmdline()
+            if process.status() != psutil.STATUS_ZOMBIE:
+                keepers += [process] if str(directory) in words else []
+                servers += [process] if str(directory / "data") in words else []
+    return keepers, servers
+
+
+async def keeper_and_server(directory: Path, *gone: psutil.Process) -> tuple[psutil.Process, psutil.Process]:
+    """Return both, as soon as both are there and others are gone."""
+    found: list[psutil.Process] = []
+
+    async def both() -> bool:
+        keepers, servers = keepers_and_servers(directory)
+        found[:] = [*keepers, *servers]
+        return len(keepers) == len(servers) == 1 and not {*gone} & {*found}
+
+    await eventually(both)
+    return found[0], found[1]
+
+
+async def until_nothing_is_left(directory: Path, *, soon: bool = False) -> None:
+    """Wait until nothing runs in a directory, and look that nothing is left there but what must be."""
+    if soon:
+        for keeper in keepers_and_servers(directory)[0]:
+            keeper.terminate()
+
+    async def nothing() -> bool:
+        return keepers_and_servers(directory) == ([], [])
+
+    await eventually(nothing)
+    assert {path.name for path in directory.iterdir()} <= LEFT
+
+
+def modes(*paths: Path) -> dict[Path, tuple[int, int, int]]:
+    """Return the permissions and owners of paths."""
+    return {path: (path.stat().st_mode, path.stat().st_uid, path.stat().st_gid) for path in paths}
+
+
+@asynccontextmanager
+async def user_process(url: str) -> AsyncIterator[Child]:
+    """Run a process that uses a server until it is killed."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.integration.embedded", url),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    child = Child(process)
+    try:
+        yield child
+    finally:
+        await child.end()
+
+
+async def _use(url: str) -> None:
+    async with reached(url):
+        say("uses it")
+        await asyncio.to_thread(sys.stdin.read)
+
+
+if __name__ == "__main__":
+    asyncio.run(_use(sys.argv[1]))

@@ -1,0 +1,121 @@
+"""A court at work and somebody who looks at it: the screen without a terminal, driven by keys."""
+
+import time
+import unicodedata
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.color_triplet import ColorTriplet
+from textual import events
+from textual.pilot import Pilot
+from textual.strip import Strip
+
+from kingdom.bus import Bus
+from kingdom.cli.status import lookout_of
+from kingdom.cli.top import readers_of
+from kingdom.court.standing import Lookout
+from kingdom.realm import Realm
+from kingdom.roles import declared
+from kingdom.settings import Settings
+from kingdom.top.app import Top
+from kingdom.top.board import Board
+from kingdom.top.desk import Desk
+from kingdom.top.listing import Listing
+from kingdom.top.rows import Row
+from tests.contract.backends import BackendUnderTest
+from tests.patience import PATIENCE_SECONDS
+
+ANNA = "anna@desk"
+_CHARACTERS = {"slash": "/", "question_mark": "?", "space": " "}
+# A key goes from the program to a widget, from there to an action, and that to another screen.
+_ROUNDS = 4
+_EVERY_SECONDS = 0.2
+_LOOK_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class Looking:
+    """Somebody before the screen."""
+
+    app: Top
+    pilot: Pilot[None]
+    bus: Bus
+
+    @property
+    def text(self) -> str:
+        """Return what is to be seen."""
+        return "\n".join(strip.text for strip in self._strips)
+
+    @property
+    def colours(self) -> set[ColorTriplet]:
+        """Return every colour on the screen."""
+        styles = [segment.style for strip in self._strips for segment in strip if segment.style]
+        return {colour.get_truecolor() for style in styles for colour in (style.color, style.bgcolor) if colour}
+
+    @property
+    def rows(self) -> dict[str, Row]:
+        """Return the rows of the pane that is shown."""
+        (listing,) = [each for each in self.app.screen_stack[0].query(Listing) if each.display]
+        return {row.key: row for row in listing.shown}
+
+    @property
+    def _strips(self) -> list[Strip]:
+        return self.app.screen._compositor.render_strips()
+
+    async def press(self, *keys: str) -> None:
+        """Press keys one after the other; a pilot would wait after each until nobody in this process has work."""
+        for key in keys:
+            character = key if len(key) == 1 else _CHARACTERS.get(key)
+            is_named = len(key) > 1 or key.isalnum()
+            self.app.post_message(events.Key(key if is_named else _name(key), character))
+            for _ in range(_ROUNDS):
+                await self.pilot.pause(0)
+
+    async def sees(self, *words: str) -> None:
+        """Wait until all of these words are on the screen."""
+        await self.until(lambda: all(word in self.text for word in words), lambda: self.text)
+
+    async def until(self, is_so: Callable[[], bool], tell: Callable[[], object] = lambda: "") -> None:
+        """Wait until something is so; looking more often would keep the others from their work."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not is_so():
+            assert time.monotonic() < deadline, tell()
+            await self.pilot.pause(_LOOK_SECONDS)
+
+    async def opens(self, key: str) -> None:
+        """Press a key that brings another screen, and wait for that."""
+        await self.press(key)
+        await self.until(lambda: not isinstance(self.app.screen, Board))
+
+    async def leaves(self, key: str = "escape") -> None:
+        """Go back to the board."""
+        await self.press(key)
+        await self.is_back()
+
+    async def is_back(self) -> None:
+        """Wait until the board is on top again."""
+        await self.until(lambda: isinstance(self.app.screen, Board))
+
+
+def _name(character: str) -> str:
+    return unicodedata.name(character).lower().replace(" ", "_")
+
+
+@asynccontextmanager
+async def looking(
+    backend: BackendUnderTest, folder: Path, *, size: tuple[int, int] = (110, 30)
+) -> AsyncIterator[Looking]:
+    """Open the screen on a bus of its own, as a process of its own would."""
+    settings = Settings(database_url=backend.place, file=folder / "kingdom.yaml", actor=ANNA)
+    realm = Realm()
+
+    async def lookout() -> Lookout:
+        return lookout_of(settings, realm)
+
+    application = declared(realm)
+    async with backend.open(application.topology, application.kinds) as bus:
+        app = Top(Desk(bus, ANNA, lookout), readers_of(bus), every=_EVERY_SECONDS)
+        async with app.run_test(size=size, notifications=True) as pilot:
+            yield Looking(app, pilot, bus)
