@@ -3,6 +3,9 @@ BIN := .venv/bin
 # A shim may exist without a working uv behind it, so it is asked for its version.
 UV := $(shell uv --version >/dev/null 2>&1 && echo uv || echo .uv/bin/uv)
 
+# The tests start hundreds of processes, and each would compile the whole house anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := check
 # The checks run one after another, the tests last, so that their summary ends the output.
 .NOTPARALLEL:
