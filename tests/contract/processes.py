@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
@@ -10,11 +11,32 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from kingdom.backends.files.lock import is_stopped
 from tests.contract.backends import BackendUnderTest
 from tests.contract.scene import Scene, eventually
 from tests.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
+
+
+async def stop(pid: int) -> None:
+    """Stop a process, and see that all its threads stand still."""
+    os.kill(pid, signal.SIGSTOP)
+    threads = Path(f"/proc/{pid}/task")
+    await eventually(lambda: all(is_stopped(int(thread.name)) for thread in threads.iterdir()), "it has stopped")
+
+
+async def stop_unlocked(pid: int, backend: BackendUnderTest) -> None:
+    """Stop a process at a moment at which its store does not kill it for that."""
+
+    async def stopped() -> bool:
+        await stop(pid)
+        if pid not in backend.holders():
+            return True
+        os.kill(pid, signal.SIGCONT)
+        return False
+
+    await eventually(stopped, "it stops with nothing locked")
 
 
 class Child:
@@ -44,21 +66,11 @@ class Child:
 
     async def stop(self) -> None:
         """Stop it, and see that it stands still."""
-        self._process.send_signal(signal.SIGSTOP)
-        stat = Path(f"/proc/{self._process.pid}/stat")
-        await eventually(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", "the child has stopped")
+        await stop(self._process.pid)
 
-    async def stop_with_nothing_locked(self) -> None:
+    async def stop_unlocked(self) -> None:
         """Stop it at a moment at which the store does not kill it for that."""
-
-        async def stopped() -> bool:
-            await self.stop()
-            if self._process.pid not in self._backend.holders():
-                return True
-            self.wake()
-            return False
-
-        await eventually(stopped, "the child stops with nothing locked")
+        await stop_unlocked(self._process.pid, self._backend)
 
     def wake(self) -> None:
         """Let it run on, if it was not killed."""

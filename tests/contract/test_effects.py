@@ -94,7 +94,7 @@ async def test_a_zombie_that_wakes_up_to_send_sends_what_its_successor_sent(scen
     await scene.bus.publish(bill())
     async with child(scene, "pay_late", str(book)) as zombie:
         assert (await zombie.told())["paying"]
-        await zombie.stop_with_nothing_locked()
+        await zombie.stop_unlocked()
         await eventually(lambda: nobody_holds_anything(scene), "the lease of the stopped process ends by itself")
         async with paying(scene, Payment(book)):
             await eventually(lambda: nothing_open(scene), "another worker has paid")

@@ -84,7 +84,7 @@ async def test_a_worker_stopped_inside_a_reaction_is_replaced_and_its_reaction_c
     await scene.bus.publish(ping(1))
     async with child(scene, "work") as zombie:
         assert (await zombie.told())["handling"] == 1
-        await zombie.stop_with_nothing_locked()
+        await zombie.stop_unlocked()
         async with recovering(scene):
             await eventually(lambda: tallies(scene), "another worker has handled it")
         zombie.wake()

@@ -1,15 +1,9 @@
-"""Finding processes by a mark in their environment, which everything they start inherits, and stopping one."""
+"""Finding processes by a mark in their environment, which everything they start inherits."""
 
-import asyncio
-import os
-import signal
-from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 
-from kingdom.backends.files.lock import is_stopped
 from tests.integration.running import eventually
-from tests.patience import PATIENCE_SECONDS
 
 MARK = "KINGDOM_TEST_MARK"
 
@@ -42,22 +36,3 @@ async def until_none(mark: str) -> None:
         return not marked(mark)
 
     await eventually(none)
-
-
-async def stop_unlocked(pid: int, holders: Callable[[], Collection[int]]) -> None:
-    """Stop a process at a moment at which it is none of the holders of a store, which would kill it for that."""
-
-    async def stands_still() -> bool:
-        return all(is_stopped(int(thread.name)) for thread in Path(f"/proc/{pid}/task").iterdir())
-
-    async def holds_nothing() -> bool:
-        return pid not in holders()
-
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while True:
-            os.kill(pid, signal.SIGSTOP)
-            await eventually(stands_still)
-            if await holds_nothing():
-                return
-            os.kill(pid, signal.SIGCONT)
-            await eventually(holds_nothing)

@@ -10,10 +10,11 @@ from kingdom.workflow.model.machine import QueryStatus, WorkflowStatus
 from kingdom.workflow.model.template import WorkDefinition
 from kingdom.workflow.model.work import Work
 from kingdom.workflow.model.workflow import Workflow
+from tests.contract.processes import stop_unlocked
 from tests.integration.processes import Child
 from tests.integration.running import eventually
 from tests.integration.soldiers.host_scene import APP, HostScene, Stay, task, work, writes
-from tests.integration.soldiers.processes import stop_unlocked, until_none
+from tests.integration.soldiers.processes import until_none
 from tests.integration.soldiers.sources import files_of
 
 ONE_BACKEND = pytest.mark.parametrize("backend", ["postgres"], indirect=True)
@@ -30,7 +31,7 @@ async def test_a_run_goes_on_elsewhere_from_its_last_checkpoint_and_the_lost_hos
     await stay.reached()
     await scene.start_host("host-b")
 
-    await stop_unlocked(lost.process.pid, scene.backend.holders)
+    await stop_unlocked(lost.process.pid, scene.backend)
     await scene.shorten_lease("host-a")
     await scene.until_lost("host-a")
     stay.let_go()
@@ -73,7 +74,7 @@ async def test_a_run_whose_checkpoints_stay_on_its_host_waits_until_that_is_back
     await stay.reached()
     await scene.start_host("host-b")
 
-    await stop_unlocked(lost.process.pid, scene.backend.holders)
+    await stop_unlocked(lost.process.pid, scene.backend)
     await scene.shorten_lease("host-a")
     await scene.until_lost("host-a")
     await scene.settle()
