@@ -1,7 +1,7 @@
 """The agents that run on this host, one per Work, never more than there are slots."""
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import timedelta
@@ -59,7 +59,7 @@ class Agents:
         self,
         client: AgentClient,
         slots: int,
-        on_gone: Callable[[Session, str], None],
+        on_gone: Callable[[Session, str], Awaitable[None]],
         *,
         start_limit: timedelta = timedelta(seconds=60),
     ) -> None:
@@ -147,7 +147,7 @@ class Agents:
                 del self._works[session.workflow_id]
         self._slots.release()
         if not session.ending:
-            self._on_gone(session, reason)
+            await self._on_gone(session, reason)
 
 
 async def _close(session: Session) -> None:

@@ -217,9 +217,18 @@ class Duty:
         late = [each for each in self._agents.all() if any(each.start is doing.command for doing in doings)]
         await asyncio.gather(*(self._agents.end(session, _AT_ONCE) for session in late))
 
-    def _agent_gone(self, session: Session, reason: str) -> None:
-        said = answer(session.start, answers.AgentError, error=reason)
-        self._reporter.say(Statement(workflow_id=session.workflow_id, answers=(said,)))
+    async def _agent_gone(self, session: Session, reason: str) -> None:
+        turns = [
+            doing.task
+            for doing in self._doing.values()
+            if isinstance(doing.command, _TURNS) and doing.command.work_id == session.work_id
+        ]
+        if turns:
+            # It tells what it has cost: with the end of the agent the run may end, and its costs are added up.
+            await asyncio.wait(turns)
+        if self._open:
+            said = answer(session.start, answers.AgentError, error=reason)
+            self._reporter.say(Statement(workflow_id=session.workflow_id, answers=(said,)))
 
 
 async def _interrupt(session: Session) -> None:

@@ -1,9 +1,13 @@
 """What agents cost on a real host: budgets end turns, limits of vendors park runs, and no cost is lost."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
+from kingdom.soldiers import paid_turns
+from kingdom.soldiers.agent import AgentGone, Answered, Asked
+from kingdom.soldiers.turn import take_turn
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model.machine import WorkflowStatus
 from kingdom.workflow.model.operations import Continue, FromBase
@@ -92,6 +96,22 @@ async def test_a_turn_that_ends_badly_is_paid_for(scene: HostScene, end: dict[st
     workflow = await scene.begin(work("one", task({"cost": 0.5}, end)))
     failed = await scene.until(workflow, WorkflowStatus.FAILED)
     assert failed.cost_usd == spent_in_transcripts(scene, failed) == 0.5
+
+
+async def test_what_a_turn_has_cost_is_told_before_the_end_of_its_agent(
+    scene: HostScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def slowly(*turn: Any) -> Answered | Asked:
+        try:
+            return await take_turn(*turn)
+        except AgentGone:
+            await asyncio.sleep(0.2)
+            raise
+
+    monkeypatch.setattr(paid_turns, "take_turn", slowly)
+    await scene.start_host()
+    workflow = await scene.begin(work("one", task({"cost": 0.5}, {"crash": 3})))
+    assert (await scene.until(workflow, WorkflowStatus.FAILED)).cost_usd == 0.5
 
 
 async def test_a_turn_that_took_too_long_is_paid_for(scene: HostScene) -> None:

@@ -58,7 +58,7 @@ class Gone:
     def __init__(self) -> None:
         self.told: list[tuple[str, str]] = []
 
-    def __call__(self, session: Session, reason: str) -> None:
+    async def __call__(self, session: Session, reason: str) -> None:
         self.told.append((session.work_id, reason))
 
 
@@ -119,7 +119,7 @@ async def test_only_an_end_that_nobody_wanted_is_told(tmp_path: Path) -> None:
 
 
 async def test_what_was_opened_for_an_agent_is_closed_once_it_is_gone(tmp_path: Path) -> None:
-    agents = Agents(InstantAgents(), 1, lambda *_: None)
+    agents = Agents(InstantAgents(), 1, Gone())
     leaving, closed = AsyncExitStack(), asyncio.Event()
     leaving.callback(closed.set)
     session = await agents.start(a_launch(tmp_path), a_start("w1"), leaving)
