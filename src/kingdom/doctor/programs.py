@@ -24,12 +24,14 @@ _OUTPUT_MAX, _WORDS_MAX = 5000, 200
 
 async def said_by(*command: str) -> tuple[int, str]:
     """Run a program to its end; returns its exit code and what it wrote. Who stops waiting ends it and its children."""
-    process = await asyncio.create_subprocess_exec(
-        *command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, start_new_session=True
+    starting = asyncio.ensure_future(
+        asyncio.create_subprocess_exec(*command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, start_new_session=True)
     )
     try:
-        output, _ = await process.communicate()
+        output, _ = await (await asyncio.shield(starting)).communicate()
     finally:
+        # Half a start cannot be undone: who stops waiting waits for the whole.
+        process = await starting
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()

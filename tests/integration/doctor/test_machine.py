@@ -3,13 +3,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from uuid import uuid4
 
 import psutil
 import pytest
 
 from kingdom.doctor.machine import judge_python
+from kingdom.doctor.programs import said_by
 from tests.integration.doctor.scene import look_at, write_program, write_settings
 from tests.integration.running import eventually
+from tests.integration.soldiers.processes import MARK, cancel_while_it_starts, marked
 
 
 @contextmanager
@@ -64,6 +67,13 @@ async def test_a_git_that_hangs_is_given_up_and_ended(tmp_path: Path, monkeypatc
         return not any(str(program) in (each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"]))
 
     await eventually(is_gone)
+
+
+async def test_a_program_ends_also_where_nobody_waits_for_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    mark = uuid4().hex
+    monkeypatch.setenv(MARK, mark)
+    await cancel_while_it_starts(said_by("/bin/sh", "-c", "sleep 917; true"), mark, "sleep 917")
+    assert marked(mark) == []
 
 
 async def test_a_bubblewrap_that_may_not_make_namespaces_is_told(

@@ -1,9 +1,14 @@
 """Finding processes by a mark in their environment, which everything they start inherits."""
 
+import asyncio
+import time
+from collections.abc import Coroutine
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from tests.integration.running import eventually
+from tests.patience import PATIENCE_SECONDS
 
 MARK = "KINGDOM_TEST_MARK"
 
@@ -27,6 +32,21 @@ async def until_runs(mark: str, words: str) -> None:
         return any(command.startswith(words) for command in marked(mark))
 
     await eventually(runs)
+
+
+async def cancel_while_it_starts(act: Coroutine[Any, Any, Any], mark: str, words: str) -> None:
+    """Cancel something that starts a marked process when that runs these words already, and nobody has heard of it."""
+    acting = asyncio.ensure_future(act)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not marked(mark):  # noqa: ASYNC110 - nobody tells of a process
+            await asyncio.sleep(0)
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    # The loop stands still meanwhile.
+    while not any(command.startswith(words) for command in marked(mark)):
+        assert time.monotonic() < deadline, marked(mark)
+        time.sleep(0.01)  # noqa: ASYNC251
+    acting.cancel()
+    await asyncio.gather(acting, return_exceptions=True)
 
 
 async def until_none(mark: str) -> None:

@@ -14,11 +14,14 @@ import pytest
 from kingdom.soldiers.agent import Agent, AgentFailed, AgentGone, Answered, Prompt, Said
 from kingdom.soldiers.process import start_program
 from kingdom.soldiers.scripted.client import ScriptedAgent, ScriptedAgents
+from kingdom.soldiers.scripted.session import open_session
+from kingdom.soldiers.scripted.turn import Body, Turn
 from kingdom.soldiers.transcript import read_entries
 from kingdom.workflow.model.answers import Finding
 from tests.contract.agents.stage import AT_ONCE, ENVIRONMENT, Stage, follow, until_exists, updates_of
+from tests.fakes.scripts import scripted
 from tests.integration.processes import child
-from tests.integration.soldiers.processes import MARK, marked, until_none, until_runs
+from tests.integration.soldiers.processes import MARK, cancel_while_it_starts, marked, until_none, until_runs
 from tests.patience import PATIENCE_SECONDS
 
 needs_bubblewrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
@@ -64,6 +67,19 @@ async def test_a_command_runs_in_the_work_space_and_is_noted_with_its_output(sta
     await follow(agent, {"run": "pwd; echo problem >&2"})
     outputs = [entry["output"] for entry in read_entries(stage.transcript) if "output" in entry]
     assert outputs == [f"{stage.work_space}\nproblem\n"]
+
+
+async def test_an_interrupt_while_a_tool_starts_ends_the_tool(tmp_path: Path, mark: str) -> None:
+    session = open_session(tmp_path / "transcript", soldier_id="soldier-1", session=None, model="")
+    body = Body(work_space=tmp_path, environment={**ENVIRONMENT, MARK: mark}, crash=os._exit, go_deaf=signal.pause)
+    turn = Turn(session, body, Prompt(id="t1#1", text=scripted({"run": "sleep 916; true"})))
+
+    async def play() -> None:
+        async for _ in turn.play():
+            pass
+
+    await cancel_while_it_starts(play(), mark, "sleep 916")
+    assert marked(mark) == []
 
 
 async def test_a_failing_command_fails_the_turn_unless_it_may(stage: Stage) -> None:

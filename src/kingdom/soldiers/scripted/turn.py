@@ -166,20 +166,24 @@ class Turn:
     async def _run(self, command: str, *, may_fail: bool) -> None:
         # A file takes the output, for a pipe would have to wait for everything that the command leaves behind.
         with tempfile.TemporaryFile() as output:
-            process = await asyncio.create_subprocess_exec(
-                "/bin/sh",
-                "-c",
-                command,
-                cwd=self._body.work_space,
-                env=self._body.environment,
-                stdin=DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
+            starting = asyncio.ensure_future(
+                asyncio.create_subprocess_exec(
+                    "/bin/sh",
+                    "-c",
+                    command,
+                    cwd=self._body.work_space,
+                    env=self._body.environment,
+                    stdin=DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                )
             )
             try:
-                code = await process.wait()
+                code = await (await asyncio.shield(starting)).wait()
             finally:
+                # Half a start cannot be undone: who is interrupted waits for the whole.
+                process = await starting
                 if process.returncode is None:
                     with suppress(ProcessLookupError):
                         os.killpg(process.pid, signal.SIGKILL)
