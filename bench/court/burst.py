@@ -24,7 +24,7 @@ from kingdom.court.documents import ExternalEvent
 from kingdom.court.king.waiting import PLACES, WAITING
 from kingdom.court.quota import QUOTAS, SOLDIERS
 from kingdom.court.records import EVENTS
-from kingdom.court.streams import EVENT_STREAM as ARRIVALS
+from kingdom.court.streams import EVENT_STREAM
 from kingdom.workflow.records import each
 
 _AT_ONCE = 50
@@ -112,7 +112,7 @@ def _processor_seconds(house: House) -> dict[str, float]:
 async def _is_decided(bus: Bus) -> bool:
     """Tell whether nothing is on its way to the King any more."""
     stats: Any = await operations_of(bus).stats()
-    return not any(each.pending or each.processing for each in stats if each.stream == ARRIVALS.name)
+    return not any(each.pending or each.processing for each in stats if each.stream == EVENT_STREAM.name)
 
 
 async def _read(bus: Bus, expected: set[str]) -> Books:

@@ -31,9 +31,7 @@ from kingdom.court.package_files import SHIPPED, load_package
 from kingdom.court.records import EVENTS, load, save
 from kingdom.court.sentinel.receiver import DELIVERY
 from kingdom.court.sentinel.records import Taken, take_in
-from kingdom.court.streams import EVENT_STREAM as ARRIVALS
-from kingdom.court.streams import MESSAGE_STREAM as MESSAGES
-from kingdom.court.streams import RESULT_STREAM as RESTED
+from kingdom.court.streams import EVENT_STREAM, MESSAGE_STREAM, RESULT_STREAM
 from kingdom.workflow.records import change
 
 _KEPT = timedelta(days=30)
@@ -72,12 +70,12 @@ class Course:
         with self._counting(RECEIVED):
             await self._receive(review_asked(number))
         with self._counting(ROUTED):
-            await self._react(ARRIVALS.name)
+            await self._react(EVENT_STREAM.name)
         (given,) = await self._bus.claim(f"court.task.{self._general}", 10, "bench")
         await self._settle([given], self._end)
         with self._counting(RESTING):
-            await self._react(RESTED.name)
-        await self._settle(await self._bus.claim(MESSAGES.name, 10, "bench"), _send)
+            await self._react(RESULT_STREAM.name)
+        await self._settle(await self._bus.claim(MESSAGE_STREAM.name, 10, "bench"), _send)
 
     async def look(self) -> None:
         """Let the King look by himself."""

@@ -83,7 +83,6 @@ class _Processes:
 
     def __init__(self, stage: Stage, point: Point | None) -> None:
         self._stage = stage
-        self._point = point
         self._victim = point.role if point else None
         self._running = {start(role, stage, point): role for role in _ROLES}
 

@@ -168,6 +168,11 @@ def generals_of(settings: Settings, realm: "Realm") -> Path:
     return (directory_of(settings.database_url) or settings.beside) / "generals"
 
 
+def house_directory_of(settings: Settings) -> Path:
+    """Return where logs and checkouts lie: in the store of files, else in `realm` beside the settings."""
+    return directory_of(settings.database_url) or settings.beside / "realm"
+
+
 def _directory_in(path: str, what: str, scheme: str) -> Path:
     if path.startswith("//"):
         # file://host/path would be a file of another machine.

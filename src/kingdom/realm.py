@@ -238,7 +238,7 @@ class _Secrets:
 def _passwords_in(url: str) -> Iterator[str]:
     if password := urlsplit(url).password:
         yield unquote(password)
-    for found in re.finditer(_WORD, url):
+    for found in re.finditer(_WORD, url, re.IGNORECASE):
         word = found["word"]
         yield re.sub(r"\\(.)", r"\1", word[1:-1]) if word.startswith("'") else unquote(word)
 

@@ -6,7 +6,7 @@ import msgspec
 import typer
 
 from kingdom.bus.record import Query
-from kingdom.cli.command import Call, command
+from kingdom.cli.command import Call, Newest, command
 from kingdom.cli.court import COURT
 from kingdom.cli.shape import array, one
 from kingdom.cli.workflow_id import meant_id
@@ -23,7 +23,7 @@ async def list_(
     *,
     status: Annotated[AssignmentStatus | None, typer.Option(help="Only those that have come so far.")] = None,
     general: Annotated[str, typer.Option(help="Only those of this General.")] = "",
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The newest so many.")] = 50,
+    limit: Newest = 50,
 ) -> None:
     """Show assignments, the newest last.
 
@@ -42,7 +42,7 @@ async def list_(
         columns = ("id", "general", "type", "status", "created", "why")
         call.output.table(columns, [_row(assignment) for assignment in shown])
     else:
-        call.output.say("There is no such assignment. An event makes one: kingdom event send --type TYPE")
+        call.output.say("There is no such assignment. An event makes one: kingdom send --type TYPE")
 
 
 @command(app, "show", answer=one(Assignment))

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+# How many of a list are shown.
+Newest = Annotated[int, typer.Option("--limit", "-n", min=1, help="The newest so many.")]
 # An operator's command does one thing at a time.
 _FEW_CONNECTIONS = 2
 

@@ -8,9 +8,8 @@ import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
-import structlog
 import typer
 
 from kingdom.bus.logs import configure_logs
@@ -19,7 +18,7 @@ from kingdom.cli.command import storeless_command
 from kingdom.cli.demo_stage import Lines, Screen, read_line
 from kingdom.cli.demo_view import end_view
 from kingdom.cli.output import Output
-from kingdom.cli.running import BY_SIGNAL
+from kingdom.cli.running import BY_SIGNAL, tell_nobody
 from kingdom.cli.shape import one
 from kingdom.court.text_logs import SYSTEM, TextLog, path_of, tee
 from kingdom.demo.house import opened_house
@@ -72,7 +71,7 @@ async def demo(
 async def _play(output: Output, directory: Path, *, fast: bool, keep: bool) -> Report:
     """Play the story in a court that ends with it; a person may look around first."""
     system_log = TextLog(path_of(directory / "realm", SYSTEM))
-    configure_logs(json=True, level=logging.INFO, also=[tee(system_log, "demo"), _tell_nobody])
+    configure_logs(json=True, level=logging.INFO, also=[tee(system_log, "demo"), tell_nobody])
     is_person = output.console.is_terminal and sys.stdin.isatty() and not output.json
     async with opened_house(directory) as house:
         if output.console.is_terminal and not output.json:
@@ -106,8 +105,3 @@ def _hear_signals() -> list[int]:
     for each in _SIGNALS:
         loop.add_signal_handler(each, stop, each)
     return heard
-
-
-def _tell_nobody(_logger: object, _method: str, _event: structlog.typing.EventDict) -> NoReturn:
-    """End the way of a log line: it stands in its file, and the screen is for the story."""
-    raise structlog.DropEvent

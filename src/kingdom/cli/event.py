@@ -10,7 +10,7 @@ from kingdom.bootstrap import directory_of
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import Query, read_document
 from kingdom.cli import exit_code, inputs
-from kingdom.cli.command import Call, command
+from kingdom.cli.command import Call, Newest, command
 from kingdom.cli.court import COURT, EventId, terms_of
 from kingdom.cli.event_wait import Rest, how_to_answer, wait_for
 from kingdom.cli.shape import array, one
@@ -37,7 +37,7 @@ async def list_(
     *,
     status: Annotated[EventStatus | None, typer.Option(help="Only those that have come so far.")] = None,
     outcome: Annotated[str, typer.Option(help="Only those that ended so, such as unrouted.")] = "",
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Show no more than this many, the newest.")] = 50,
+    limit: Newest = 50,
 ) -> None:
     """Show events, the newest last.
 
@@ -55,7 +55,7 @@ async def list_(
         columns = ("id", "type", "repo", "priority", "status", "outcome", "generals")
         call.output.table(columns, [_row(event) for event in events])
     else:
-        call.output.say("There is no such event. Send one: kingdom event send --type TYPE")
+        call.output.say("There is no such event. Send one: kingdom send --type TYPE")
 
 
 @command(app, "show", answer=one(ExternalEvent))

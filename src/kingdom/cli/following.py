@@ -19,6 +19,9 @@ from kingdom.sentence import printable
 from kingdom.soldiers.transcript import Entry, read_page, tail_offset
 from kingdom.workflow.model.workflow import Workflow
 
+# So much of the end of a run's transcripts is shown unless all is asked for.
+_TAIL_BYTES = 256 << 10
+
 
 @dataclass(frozen=True, slots=True)
 class News:
@@ -60,8 +63,9 @@ class Following:
         for session, _ in here[-1:]:
             session.offset = offset
 
-    def keep_tail(self, size: int) -> Iterator[Session]:
-        """Leave out all but about so many bytes at the end of the newest transcripts; yields those that are cut."""
+    def keep_tail(self) -> Iterator[Session]:
+        """Leave out all but the end of the newest transcripts; yields those that are cut."""
+        size = _TAIL_BYTES
         for session, path in reversed(list(self._transcripts())):
             session.offset = tail_offset(path, size)
             size = max(size - path.stat().st_size, 0)

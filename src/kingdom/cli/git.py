@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from kingdom.bootstrap import directory_of
+from kingdom.bootstrap import house_directory_of
 from kingdom.cli.command import Call, command
 from kingdom.cli.shape import array, one
 from kingdom.errors import NotFound, ProgramFailed
@@ -156,7 +156,7 @@ async def _home_of_host(call: Call) -> Path:
 
 
 def _directory_of_hosts(settings: Settings, own: str) -> Path:
-    return Path(own or directory_of(settings.database_url) or settings.beside / "realm").absolute()
+    return Path(own or house_directory_of(settings)).absolute()
 
 
 async def _checked_branch(url: str, wanted: str, home: Path) -> str:

@@ -354,7 +354,7 @@ def _steps(directory: Path, choices: Choices) -> Iterator[tuple[str, str]]:
     yield "kingdom doctor", ""
     yield "kingdom up", "in a terminal of its own"
     if github is None:
-        yield """kingdom event send --type demo.hello --payload '{"from": "anna"}' --wait""", ""
+        yield """kingdom send --type demo.hello --payload '{"from": "anna"}' --wait""", ""
     yield "kingdom status", f"after a review was requested from {github.login}" if github else ""
 
 

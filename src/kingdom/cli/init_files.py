@@ -42,7 +42,7 @@ channel: kingdom
 # soldiers: {{slots: 3}}
 """
 _NO_GITHUB = """\
-# What is watched. Without it you are the outside: `kingdom event send`.
+# What is watched. Without it you are the outside: `kingdom send`.
 # sentinel:
 #   github:
 #     token: env:GITHUB_TOKEN    # classic, with the scopes notifications and repo

@@ -17,8 +17,6 @@ from kingdom.workflow.reactions import engine
 
 app = typer.Typer(add_completion=False)
 _POLL_SECONDS = 0.3
-# So much of the end of a run's transcripts is shown unless all is asked for.
-_TAIL_BYTES = 256 << 10
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -74,7 +72,7 @@ async def watch(
     if since is not None:
         following.skip_to(since)
     elif not everything:
-        for session in following.keep_tail(_TAIL_BYTES):
+        for session in following.keep_tail():
             call.output.note(f"The first {session.offset} bytes of {session.soldier} are left out: say --all")
     while True:
         over = not follow or subject.is_over(await lifecycle.show(bus, subject.workflow.id))

@@ -10,7 +10,7 @@ from kingdom.bus.app import Application
 from kingdom.bus.dispatcher import Dispatcher
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import Query, read_document
-from kingdom.cli.command import Call, command
+from kingdom.cli.command import Call, Newest, command
 from kingdom.cli.shape import array, one
 from kingdom.cli.workflow_id import find_checkpoint, find_workflow
 from kingdom.court import records
@@ -76,7 +76,7 @@ async def list_(
     after: Annotated[
         str, typer.Option(metavar="base|CHECKPOINT", help="Only what a return to this point could not undo.")
     ] = "",
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The newest so many.")] = 50,
+    limit: Newest = 50,
 ) -> None:
     """Show what agents asked for, in its order: what left the house, when, where to, and who agreed.
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import Query, Record, RecordKind
-from kingdom.cli.command import Call, command, undeclared
+from kingdom.cli.command import Call, Newest, command, undeclared
 from kingdom.cli.output import ago, table
 from kingdom.cli.shape import array
 from kingdom.cli.watching import Watch, hidden, tell, watch
@@ -51,7 +51,7 @@ async def ps(
     call: Call,
     *,
     every: Annotated[bool, typer.Option("--all", "-a", help="Also those that have ended.")] = False,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The newest so many.")] = 50,
+    limit: Newest = 50,
     again: Watch = False,
 ) -> None:
     """Show the runs and assignments that have not ended, the newest last; a run stands below its assignment.

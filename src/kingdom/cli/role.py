@@ -65,7 +65,7 @@ async def role(
     """
     realm = read_realm(call.settings.file)
     level = logging.getLevelNamesMapping()[log_level.upper()]
-    directory = bootstrap.directory_of(call.settings.database_url) or call.settings.beside / "realm"
+    directory = bootstrap.house_directory_of(call.settings)
     logs = [TextLog(path_of(directory, SYSTEM))]
     if name in _OF_ASSIGNMENTS:
         logs.append(TextLog(path_of(directory, TASKS)))

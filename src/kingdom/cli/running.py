@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NoReturn
 
 import structlog
 import typer
@@ -100,3 +100,8 @@ async def run_until_stopped(parts: Sequence[Part], beside: Sequence[Coroutine[An
         task.result()
     _log.info("ended", cut_off=heard.again)
     return heard.again
+
+
+def tell_nobody(_logger: object, _method: str, _event: structlog.typing.EventDict) -> NoReturn:
+    """End the way of a log line: the screen is for something else."""
+    raise structlog.DropEvent

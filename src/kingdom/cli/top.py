@@ -9,9 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
 from types import ModuleType
-from typing import NoReturn
 
-import structlog
 import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -24,7 +22,7 @@ from kingdom.cli.explain_view import explain_view
 from kingdom.cli.following import Following, FollowingView
 from kingdom.cli.host_record import host_of
 from kingdom.cli.petition import left_outside
-from kingdom.cli.running import BY_SIGNAL
+from kingdom.cli.running import BY_SIGNAL, tell_nobody
 from kingdom.cli.sessions import Subject
 from kingdom.cli.status import lookout_of
 from kingdom.cli.workflow_left import differences, written_view
@@ -42,7 +40,6 @@ from kingdom.workflow.model.workflow import Workflow
 app = typer.Typer(add_completion=False)
 # Generals are files of people, who change them now and then.
 _GENERALS_SECONDS = 5.0
-_TAIL_BYTES = 256 << 10
 
 
 @command(app, "top", answer=None)
@@ -61,7 +58,7 @@ async def top(call: Call) -> int | None:
         )
     screen = _screen()
     # Whatever is logged would be written across the screen.
-    configure_logs(json=True, level=logging.ERROR, also=[_tell_nobody])
+    configure_logs(json=True, level=logging.ERROR, also=[tell_nobody])
     seen: list[tuple[float, Lookout]] = []
 
     async def lookout() -> Lookout:
@@ -115,7 +112,7 @@ async def _transcript(bus: Bus, run_id: str) -> Read:
     waiting = await following.look()
     notes = [
         Text(f"The first {session.offset} bytes of {session.soldier} are left out: kingdom logs {run_id} --all")
-        for session in following.keep_tail(_TAIL_BYTES)
+        for session in following.keep_tail()
     ]
     if not following.sessions:
         notes.append(Text("No agent was started yet; what it says will stand here.", style="dim"))
@@ -144,7 +141,3 @@ def _screen() -> ModuleType:
         if not (error.name or "").startswith("textual"):
             raise
         raise Misconfigured("the live screen is an extra: pip install 'kingdom[top]'") from error
-
-
-def _tell_nobody(_logger: object, _method: str, _event: structlog.typing.EventDict) -> NoReturn:
-    raise structlog.DropEvent

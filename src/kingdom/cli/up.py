@@ -77,7 +77,7 @@ async def up(
         return _offer(call)
     realm = read_realm(file)
     await refuse_old_store(call.settings)
-    directory = bootstrap.directory_of(call.settings.database_url) or call.settings.beside / "realm"
+    directory = bootstrap.house_directory_of(call.settings)
     is_screen = call.output.console.is_terminal and not call.output.json
     with only_one(directory):
         lines = Lines(_nobody if is_screen else to_standard_error(json=call.output.json))

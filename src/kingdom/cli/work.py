@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated
 
 import structlog
 import typer
@@ -20,7 +20,7 @@ from kingdom.cli import exit_code
 from kingdom.cli.application import load_application
 from kingdom.cli.command import Call, command
 from kingdom.cli.inputs import duration
-from kingdom.cli.running import LOOPBACK, MetricsHost, MetricsPort, hear_signals, refuse_old_store
+from kingdom.cli.running import LOOPBACK, Level, MetricsHost, MetricsPort, hear_signals, refuse_old_store
 from kingdom.cli.shape import LOG_LINES
 from kingdom.errors import Misconfigured
 
@@ -41,7 +41,7 @@ async def work(
     grace: Annotated[str, typer.Option(help="How long running handlers may take to end.")] = "30s",
     metrics_port: MetricsPort = None,
     metrics_host: MetricsHost = LOOPBACK,
-    log_level: Annotated[Literal["debug", "info", "warning", "error"], typer.Option(help="What to log.")] = "info",
+    log_level: Level = "info",
 ) -> int | None:
     """Handle the events of an application until SIGTERM or SIGINT.
 

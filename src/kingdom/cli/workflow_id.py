@@ -11,10 +11,9 @@ from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import Query, Record, RecordKind, read_document
 from kingdom.clock import utc_now
 from kingdom.court.documents import Assignment
-from kingdom.court.general.staff import run_of, run_of_root
+from kingdom.court.general.staff import run_ids_since, run_of
 from kingdom.court.records import ASSIGNMENTS, EVENTS
 from kingdom.errors import Ambiguous, NotFound
-from kingdom.ids import first_id
 from kingdom.workflow.model.checkpoint import Checkpoint
 from kingdom.workflow.model.machine import WorkflowStatus
 from kingdom.workflow.model.work import Task, Work
@@ -34,7 +33,6 @@ CAREFUL = 4
 _PREFIX = "wf-"
 BEGINNINGS = {EVENTS.name: "evt-", ASSIGNMENTS.name: "task-"}
 _SHOWN = 10
-_COURT, _COURT_END = run_of_root("task-"), run_of_root("task.")
 # Of what is at rest only ids of this time are read, if the newest run is of its second half: an older id cannot hide a
 # newer run, since no assignment waits that long for its run.
 _LATELY = timedelta(days=28)
@@ -92,7 +90,7 @@ async def _there(transaction: Transaction) -> AsyncIterator[Record]:
 
 async def _there_lately(transaction: Transaction, since: datetime) -> AsyncIterator[Record]:
     """Yield every run that goes on, and those at rest whose ids are not older."""
-    begins = ((first_id("wf", since), _COURT), (run_of_root(f"task-{since:%Y%m%d}"), _COURT_END))
+    begins = run_ids_since(since)
     for state in WORKFLOWS.directories:
         rests = state in WORKFLOWS.final or state == WorkflowStatus.FAILED
         for after, end in begins if rests and state != DELETED else ():

@@ -10,7 +10,7 @@ from kingdom.bootstrap import operations_of
 from kingdom.bus.log import Cursor, LogEntry
 from kingdom.bus.port import Bus
 from kingdom.bus.record import Query
-from kingdom.cli.command import Call, command
+from kingdom.cli.command import Call, Newest, command
 from kingdom.cli.host_record import host_of
 from kingdom.cli.output import shape
 from kingdom.cli.shape import array, camel, lines, one
@@ -52,7 +52,7 @@ async def list_(
     *,
     status: Annotated[list[WorkflowStatus] | None, typer.Option(help="Only these; repeatable.")] = None,
     every: Annotated[bool, typer.Option("--all", help="Also those that were deleted.")] = False,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The newest so many.")] = 20,
+    limit: Newest = 20,
 ) -> None:
     """Show runs, the newest first.
 

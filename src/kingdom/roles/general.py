@@ -8,11 +8,11 @@ from kingdom.bus.dispatcher import Dispatcher
 from kingdom.bus.maintenance import maintain
 from kingdom.bus.worker import Part, Worker
 from kingdom.clock import utc_now
+from kingdom.court.chamberlain.retention import store_retention
 from kingdom.court.general import reactions as generals
 from kingdom.court.general.staff import Staff
 from kingdom.court.general.watch import watch as watch_petitions
 from kingdom.court.streams import PETITION_GRANTED
-from kingdom.roles import declared
 from kingdom.roles.house import Cast, House
 from kingdom.workflow.reactions import engine
 from kingdom.workflow.streams import ENGINE_STREAMS
@@ -37,7 +37,7 @@ def cast(house: House) -> Cast:
     if systems.github or systems.jira:
         # It brings an HTTP client along, which a realm without such systems does without.
         parts.append(import_module("kingdom.roles.performing").performer(house))
-    upkeep = maintain(operations_of(house.bus), declared(house.realm).retention)
+    upkeep = maintain(operations_of(house.bus), store_retention(house.realm.chamberlain.retention))
     return Cast(parts=tuple(parts), beside=(watch_hosts(house.bus), watch_petitions(house.bus), upkeep))
 
 

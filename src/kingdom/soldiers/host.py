@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
 
 from kingdom.bus.dispatcher import Dispatcher
-from kingdom.bus.metrics import WorkerMetrics
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.received import Received
 from kingdom.bus.record import Query, Record
@@ -38,6 +38,9 @@ from kingdom.workflow.model.stale import why_stale
 from kingdom.workflow.model.workflow import Workflow
 from kingdom.workflow.records import ACCEPTED, ANSWERED, COMMANDS, TREES_KEPT, WORKFLOWS, load, load_workflow
 from kingdom.workflow.records import each as each_record
+
+if TYPE_CHECKING:
+    from kingdom.bus.metrics import WorkerMetrics
 
 LEASE = timedelta(seconds=30)
 # A lease counts as lost this much earlier here than elsewhere, so that agents are dead before anybody replaces them.
@@ -68,7 +71,7 @@ class SoldierHost:
         lease: timedelta = LEASE,
         environment: Mapping[str, str] = ENVIRONMENT,
         quarters: Quarters | None = None,
-        metrics: WorkerMetrics | None = None,
+        metrics: "WorkerMetrics | None" = None,
     ) -> None:
         self._bus = bus
         self._name = name

@@ -11,10 +11,9 @@ from kingdom.bus.record import Query, Record
 from kingdom.clock import utc_now
 from kingdom.court.asks import Ask
 from kingdom.court.envoy.answers import Answer, Taken, open_asks, take_answer
-from kingdom.court.general.staff import run_of_root
+from kingdom.court.general.staff import run_ids_since
 from kingdom.court.standing import COUNT_MAX, Lookout, Standing, look
 from kingdom.errors import Permanent, Unreadable
-from kingdom.ids import first_id
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model.machine import WORKFLOW, WorkflowStatus
 from kingdom.workflow.model.operations import Continue, ResumeFrom
@@ -28,7 +27,6 @@ _FAILED_MAX = 200
 _ENDED_MAX = 50
 _LETTERS_MAX = 20
 _LIVE = tuple(status for status in WorkflowStatus if status not in {*WORKFLOW.final, WorkflowStatus.FAILED})
-_COURT, _LAST = run_of_root("task-"), run_of_root("task.")
 _SOURCE = "cli"
 
 
@@ -131,9 +129,8 @@ class Desk:
             query = Query(kind=WORKFLOWS.name, state=status, limit=COUNT_MAX)
             found |= {record.id: record for record in await transaction.find(query)}
         since = self.clock() - _FAILED_SHOWN
-        # A run is named by the moment of its making, or by the day of its assignment, which sorts behind.
         self._is_cut = False
-        for after, before in ((first_id("wf", since), _COURT), (run_of_root(f"task-{since:%Y%m%d}"), _LAST)):
+        for after, before in run_ids_since(since):
             failed = await self._newest_failed(transaction, after, before)
             self._is_cut |= len(failed) > _FAILED_MAX
             found |= {record.id: record for record in failed[-_FAILED_MAX:]}

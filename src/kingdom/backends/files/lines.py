@@ -18,7 +18,7 @@ class _Numbered(msgspec.Struct):
 _number = careful(msgspec.json.Decoder(_Numbered))
 
 
-def lines_from(file: BinaryIO, number: int, named: bytes = b"") -> Iterator[bytes]:
+def lines_from(file: BinaryIO, number: int, named: bytes) -> Iterator[bytes]:
     """Yield the whole lines with at least this number that have something in them; numbers never fall."""
     file.seek(_first_with(file, number))
     for line in file:

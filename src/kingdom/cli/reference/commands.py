@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from kingdom.cli.dispatch import command_of
-from kingdom.cli.nouns import ALIASES, GROUPS
+from kingdom.cli.nouns import ALIASES, GROUPS, NOUNS
 from kingdom.cli.reference.markdown import beginning, code, table
 
 _WORDS = """\
@@ -71,11 +71,9 @@ def _command(words: str, command: Any) -> Iterator[str]:
 def _common() -> Iterator[str]:
     """Yield the options that almost all commands have, once."""
     found: dict[str, Any] = {}
-    for nouns in GROUPS.values():
-        for noun in nouns:
-            if noun not in ALIASES:
-                parameters = (each for _, command in commands_of(noun) for each in command.params)
-                found |= {each.name: each for each in parameters if _is_common(each)}
+    for noun in NOUNS:
+        parameters = (each for _, command in commands_of(noun) for each in command.params)
+        found |= {each.name: each for each in parameters if _is_common(each)}
     yield "Almost every command takes these; they are not repeated below.\n"
     yield from table(("Option", "Meaning"), ((_flags(each), each.help or "") for each in found.values()))
 

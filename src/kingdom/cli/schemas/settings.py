@@ -74,7 +74,7 @@ _WORDS: Words = {
     "SoldierSettings": {
         "name": "The name of this host. Nothing said: that of the machine.",
         "slots": "So many agents run at once on this machine.",
-        "directory": "Where checkouts and transcripts lie. Nothing said: `soldiers/NAME` in the realm.",
+        "directory": "Where checkouts and transcripts lie. Nothing said: the directory of the realm.",
         "agent": "Which agent is run.",
         "command": "The program that takes a prompt on its standard input, where the agent is `command`.",
         "path": "Folders of programs that agents find before those of the system, and may read.",

@@ -16,6 +16,7 @@ from kingdom.bus.record import Query, Record
 from kingdom.court.documents import Assignment
 from kingdom.court.package import Package
 from kingdom.court.records import ASSIGNMENTS
+from kingdom.ids import first_id
 
 # Runs that a General asks for are told of by this name.
 ASKER = "court"
@@ -66,6 +67,15 @@ def run_of(assignment: Assignment) -> str:
 def run_of_root(root_id: str) -> str:
     """Return the id of the run that does a root assignment and all its resumptions."""
     return f"{_RUN}{root_id}"
+
+
+def run_ids_since(since: datetime) -> tuple[tuple[str, str], tuple[str, str]]:
+    """Return behind and before which ids the runs stand that are not older.
+
+    A run is named by the moment of its making, or by the day of its assignment, which sorts behind.
+    """
+    court, end = run_of_root("task-"), run_of_root("task.")
+    return (first_id("wf", since), court), (run_of_root(f"task-{since:%Y%m%d}"), end)
 
 
 def root_of(workflow_id: str) -> str:

@@ -11,6 +11,7 @@ from kingdom.bus.effect import Answer, Rejected, Throttled, Unknown
 from kingdom.bus.http_outcome import http_answer
 from kingdom.court.outside import PAUSE, Reply, reply_of
 from kingdom.errors import Transient
+from kingdom.sentence import with_reason
 
 LONGEST_CALL = timedelta(seconds=20)
 # How long a system that cannot be reached is left alone.
@@ -68,7 +69,7 @@ def unreachable(name: str, error: Unreachable) -> Throttled:
 
 def answer_of(reply: Reply, name: str, words: str, response: Mapping[str, Any]) -> Answer:
     """Return what a reply means for an effect: of a success the response, of anything else a reason for people."""
-    reason = (f"{name} answered {reply.status}" + (f": {words}" if words else ""))[:REASON_MAX]
+    reason = with_reason(f"{name} answered {reply.status}", words)[:REASON_MAX]
     match http_answer(reply.status, reply.headers, response):
         case Rejected():
             return Rejected(reason)

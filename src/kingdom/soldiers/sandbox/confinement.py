@@ -47,6 +47,8 @@ class Confinement:
                 except OSError:
                     # A process that has ended is counted for a moment still.
                     await asyncio.sleep(_POLL_SECONDS)
+                else:
+                    break
 
 
 def make_groups(limits: Limits) -> tuple[Confinement, Limits]:
