@@ -12,7 +12,7 @@ from psycopg.errors import Diagnostic
 from psycopg.rows import DictRow
 
 from kingdom.backends.postgres import PostgresBus
-from kingdom.backends.postgres.transaction import Connection
+from kingdom.backends.postgres.connection import Connection
 
 # auto_explain tells the plan of each statement to its own client: nothing is run twice, nothing is rolled back.
 _SETTINGS = (

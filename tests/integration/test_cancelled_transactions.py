@@ -1,12 +1,30 @@
+"""Whoever is cancelled ends as cancelled: a loop that goes on after any error would otherwise never end."""
+
 import asyncio
+from typing import LiteralString
+
+import pytest
 
 from kingdom.backends.postgres import PostgresBus
-from kingdom.bus import EFFECTS, Envelope, Stream, Topology
+from kingdom.backends.postgres.connection import Connection
+from kingdom.bus import EFFECTS, Envelope, Stream
+from tests.integration.running import eventually, open_bus
+
+JOBS = Stream(name="jobs")
+# More turns of the loop than a connection takes from one hand into the next.
+TURNS = 12
+OWN_ERROR: LiteralString = """
+DO $$ BEGIN
+    PERFORM pg_sleep(600);
+EXCEPTION WHEN query_canceled THEN
+    RAISE EXCEPTION 'not the error of a cancellation';
+END $$
+"""
 
 
 async def test_a_transaction_that_is_cancelled_twice_gives_its_connection_back(dsn: str) -> None:
     entered = asyncio.Event()
-    async with PostgresBus(dsn, Topology([Stream(name="jobs")]), [EFFECTS], connections=1) as bus:
+    async with open_bus(dsn, JOBS, connections=1) as bus:
 
         async def hang() -> None:
             async with bus.transaction() as transaction:
@@ -23,3 +41,49 @@ async def test_a_transaction_that_is_cancelled_twice_gives_its_connection_back(d
         await asyncio.gather(task, return_exceptions=True)
         assert task.cancelled()
         await bus.publish(Envelope(type="Job", stream="jobs"))
+
+
+@pytest.mark.parametrize("turns", range(TURNS))
+async def test_who_is_cancelled_just_when_a_connection_comes_does_not_go_on_with_it(dsn: str, turns: int) -> None:
+    async with open_bus(dsn, JOBS, connections=1) as bus:
+        waiting = await _next_in_line(bus)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        came_first = waiting.done()
+        waiting.cancel()
+        await asyncio.wait({waiting})
+        assert waiting.cancelled() or came_first
+        if came_first:
+            await bus.pool.putconn(waiting.result())
+        await bus.publish(Envelope(type="Job", stream="jobs"))
+
+
+async def test_an_error_that_follows_upon_a_cancellation_does_not_take_its_place(dsn: str) -> None:
+    async with open_bus(dsn, JOBS) as bus:
+
+        async def sleep_on_the_server() -> None:
+            async with bus.pool.connection() as connection:
+                await connection.execute(OWN_ERROR)
+
+        async def is_asleep() -> bool:
+            async with bus.pool.connection() as connection:
+                asleep = await connection.execute("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep'")
+                return await asleep.fetchone() is not None
+
+        sleeping = asyncio.create_task(sleep_on_the_server())
+        await eventually(is_asleep)
+        sleeping.cancel()
+        await asyncio.wait({sleeping})
+        assert sleeping.cancelled()
+
+
+async def _next_in_line(bus: PostgresBus) -> "asyncio.Task[Connection]":
+    """Return who is about to be given the only connection, which was just let go."""
+
+    async def is_in_line() -> bool:
+        return bus.pool.get_stats().get("requests_waiting") == 1
+
+    async with bus.pool.connection():
+        waiting = asyncio.create_task(bus.pool.getconn())
+        await eventually(is_in_line)
+    return waiting

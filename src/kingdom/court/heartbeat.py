@@ -191,7 +191,8 @@ class Heart:
                 if self._loop_lives():
                     await signs.give(self._clock())
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(stopped.wait(), self._every_seconds)
+                    async with asyncio.timeout(self._every_seconds):
+                        await stopped.wait()
             await signs.end()
 
     def _loop_lives(self) -> bool:

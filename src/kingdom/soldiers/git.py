@@ -140,7 +140,8 @@ async def _end(starting: "asyncio.Future[Process]") -> None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
         with suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), _GRACE_SECONDS)
+            async with asyncio.timeout(_GRACE_SECONDS):
+                await process.wait()
     # The whole group: what git has started may outlive it.
     with suppress(TimeoutError):
         async with asyncio.timeout(_GRACE_SECONDS):

@@ -116,7 +116,8 @@ class SoldierHost:
             finally:
                 await self._duty.end_all()
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._reporter.said_all(), _LAST_WORDS_SECONDS)
+                    async with asyncio.timeout(_LAST_WORDS_SECONDS):
+                        await self._reporter.said_all()
                 for task in tasks:
                     task.cancel()
                 ended = await asyncio.gather(*tasks, return_exceptions=True)

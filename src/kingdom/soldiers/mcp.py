@@ -127,7 +127,8 @@ async def _started(server: McpServer, trial: _Trial) -> AsyncIterator[tuple[Any,
         try:
             program.close_input()
             with suppress(TimeoutError):
-                await asyncio.wait_for(program.wait(), _GRACE_SECONDS)
+                async with asyncio.timeout(_GRACE_SECONDS):
+                    await program.wait()
         finally:
             code = await program.kill()
             if ended_itself:

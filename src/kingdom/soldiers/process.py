@@ -175,7 +175,8 @@ class Program:
         if not self._contained:
             await end_group(self.pid)
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._pipes.output_ended.wait(), _LAST_OUTPUT_SECONDS)
+                async with asyncio.timeout(_LAST_OUTPUT_SECONDS):
+                    await self._pipes.output_ended.wait()
         if self._keeping is not None:
             # Somebody else may hold the pipe open.
             await asyncio.wait({self._keeping}, timeout=_LAST_OUTPUT_SECONDS)
@@ -304,7 +305,8 @@ async def run_program(
     program.close_input()
     reading = asyncio.create_task(read())
     try:
-        code = await asyncio.wait_for(program.wait(), timeout.total_seconds())
+        async with asyncio.timeout(timeout.total_seconds()):
+            code = await program.wait()
     except TimeoutError:
         await program.kill()
         await reading

@@ -126,6 +126,7 @@ class ProgramAgent(Agent, Generic[T]):
                     if self._turn is turn:
                         await self._ask_for_end()
                     with suppress(TimeoutError):
-                        await asyncio.wait_for(turn.over.wait(), _INSISTING_SECONDS)
+                        async with asyncio.timeout(_INSISTING_SECONDS):
+                            await turn.over.wait()
         except TimeoutError:
             await self._program.kill()

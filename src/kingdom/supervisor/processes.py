@@ -164,7 +164,8 @@ class RoleProcesses:
         words = f"role ended, starting it again in {seconds:g} s"
         _log.warning(words, role=child.role, end=child.last_end, restarts=child.restarts + 1)
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._stopping.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
 
     async def _start(self, child: Child) -> None:
         # Each has a session of its own, so that Ctrl-C at a terminal reaches only who ends them in their order.

@@ -61,8 +61,7 @@ class Wakeups:
         self._ended.set()
         if self._watcher:
             self._watcher.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._watcher
+            await asyncio.wait({self._watcher})
 
     async def _watch(self) -> None:
         bells = f"{self._layout.wake}/"

@@ -16,13 +16,13 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import TransactionStatus
 from psycopg.rows import DictRow, dict_row
 from psycopg.types.json import set_json_loads
-from psycopg_pool import AsyncConnectionPool
 
+from kingdom.backends.postgres.connection import Connection, Pool
 from kingdom.backends.postgres.faults import translated
 from kingdom.backends.postgres.pace import Pace
 from kingdom.backends.postgres.queries import DEFAULT_SCHEMA, load_queries
 from kingdom.backends.postgres.rows import read_deliveries
-from kingdom.backends.postgres.transaction import Connection, PostgresTransaction
+from kingdom.backends.postgres.transaction import PostgresTransaction
 from kingdom.backends.postgres.wakeup import Wakeups
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.port import Bus, Renewal, Settled
@@ -75,9 +75,9 @@ class PostgresBus(Bus):
         self.dsn = _patient(dsn)
         self.schema = schema
         self.queries = load_queries(schema)
-        self.pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
+        self.pool = Pool(
             self.dsn,
-            connection_class=AsyncConnection[DictRow],
+            connection_class=Connection,
             kwargs={
                 "autocommit": True,
                 "row_factory": dict_row,

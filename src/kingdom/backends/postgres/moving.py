@@ -10,9 +10,9 @@ from psycopg import errors
 from psycopg.rows import DictRow, dict_row
 
 from kingdom.backends.postgres.bus import PostgresBus
+from kingdom.backends.postgres.connection import Connection
 from kingdom.backends.postgres.faults import translated
 from kingdom.backends.postgres.rows import read_envelope, to_json
-from kingdom.backends.postgres.transaction import Connection
 from kingdom.bus.envelope import Envelope
 from kingdom.bus.moving import (
     AnyItem,

@@ -9,10 +9,10 @@ import psycopg
 from psycopg.rows import DictRow
 
 from kingdom.backends.postgres.bus import PostgresBus
+from kingdom.backends.postgres.connection import Connection
 from kingdom.backends.postgres.faults import translated
 from kingdom.backends.postgres.retention import retain
 from kingdom.backends.postgres.rows import entry_rows, read_entry, read_envelope, to_json
-from kingdom.backends.postgres.transaction import Connection
 from kingdom.bus.log import Cursor, LogEntry, LoggedEntry
 from kingdom.bus.operations import (
     COUNT_LIMIT,

@@ -8,7 +8,7 @@ from typing import Any
 from psycopg import errors, sql
 
 from kingdom.backends.postgres.bus import PostgresBus
-from kingdom.backends.postgres.transaction import Connection
+from kingdom.backends.postgres.connection import Connection
 from kingdom.bus.operations import Retention, RetentionReport
 from kingdom.clock import utc_now
 

@@ -19,7 +19,6 @@ from kingdom.bus.stream import Topology
 from kingdom.errors import Conflict, LeaseLost, Misconfigured, Transient
 
 Queries = Mapping[str, LiteralString]
-Connection = AsyncConnection[DictRow]
 # Above this many rows COPY into a staging table beats one JSON parameter.
 COPY_FROM_ROWS = 1000
 # A pipeline spares round trips and costs turns of the event loop: it pays from here on.

@@ -1,13 +1,12 @@
 """Wake-ups by NOTIFY: coalesced off the write path, and only ever a hint beside polling."""
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Collection
 from datetime import timedelta
 
-import psycopg
 import structlog
 
+from kingdom.backends.postgres.connection import Connection
 from kingdom.bus.hints import Hints
 
 _COALESCE_SECONDS = 0.01
@@ -48,8 +47,7 @@ class Wakeups:
             await self._sender
         if self._listener:
             self._listener.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._listener
+            await asyncio.wait({self._listener})
 
     async def _send_soon(self) -> None:
         # The first hint goes out at once; what is published soon after it goes out with the next.
@@ -64,7 +62,7 @@ class Wakeups:
     async def _listen(self, dsn: str) -> None:
         while True:
             try:
-                connection = await psycopg.AsyncConnection.connect(dsn, autocommit=True)
+                connection = await Connection.connect(dsn, autocommit=True)
                 async with connection:
                     await connection.execute(f'LISTEN "{self.channel}"')
                     # What was sent before is lost, so everybody looks once.

@@ -104,7 +104,8 @@ class Chamberlain:
 
     async def _pause(self, seconds: float) -> None:
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._stopping.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
 
     def stop(self, *, at_once: bool = False) -> None:
         """Ask him to end after the duty that he is at, or to leave even that; for a signal handler of the loop."""

@@ -96,7 +96,8 @@ class Envoy:
                     exc_info=None if expected else error,
                 )
             try:
-                await asyncio.wait_for(self._stopping.wait(), self._settings.every.total_seconds())
+                async with asyncio.timeout(self._settings.every.total_seconds()):
+                    await self._stopping.wait()
             except TimeoutError:
                 continue
 

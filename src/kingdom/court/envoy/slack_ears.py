@@ -110,7 +110,8 @@ class SlackEars:
     async def _fall_silent(self) -> None:
         """Wait for what is being heard; what takes longer Slack will tell again."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._idle.wait(), _LAST_WAIT_SECONDS)
+            async with asyncio.timeout(_LAST_WAIT_SECONDS):
+                await self._idle.wait()
 
     def _respond(self, taken: Taken, channel: str, thread_ts: str, person: str, text: str) -> None:
         """Let people see what became of an answer."""

@@ -123,7 +123,8 @@ class AcpAgent(ProgramAgent[Turn]):
             with suppress(TimeoutError):
                 while True:
                     self._heard.clear()
-                    await asyncio.wait_for(self._heard.wait(), _QUIET_SECONDS)
+                    async with asyncio.timeout(_QUIET_SECONDS):
+                        await self._heard.wait()
         else:
             await self._connection.resume_session(cwd=space, session_id=self.session, mcp_servers=[*servers])
 
@@ -171,7 +172,8 @@ class AcpAgent(ProgramAgent[Turn]):
     async def _fate(self) -> str:
         """Return how an agent ended that speaks no more; one that only fell silent is ended."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._program.wait(), _SILENT_SECONDS)
+            async with asyncio.timeout(_SILENT_SECONDS):
+                await self._program.wait()
         await self._program.kill()
         return await self.ended()
 

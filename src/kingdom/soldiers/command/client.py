@@ -134,7 +134,8 @@ class CommandAgent(Agent):
         """Let the program come to its end within the grace, then kill it."""
         self._stopping = True
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._idle.wait(), grace.total_seconds())
+            async with asyncio.timeout(grace.total_seconds()):
+                await self._idle.wait()
         async with self._starting:
             code = await self._program.kill() if self._program is not None else 0
         if not self._ended.done():

@@ -122,7 +122,8 @@ class ScriptedAgent(Agent):
         if grace > timedelta():
             self._program.close_input()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._program.wait(), grace.total_seconds())
+                async with asyncio.timeout(grace.total_seconds()):
+                    await self._program.wait()
         await self._program.kill()
         await asyncio.wait([self._listening])
 

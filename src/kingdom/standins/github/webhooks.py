@@ -6,7 +6,6 @@ import hmac
 import json
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from typing import Any
 from urllib.parse import urlencode
 
@@ -167,8 +166,7 @@ async def _sending(application: web.Application) -> AsyncIterator[None]:
     sender = asyncio.create_task(_send_all(application))
     yield
     sender.cancel()
-    with suppress(asyncio.CancelledError):
-        await sender
+    await asyncio.wait({sender})
 
 
 async def _send_all(application: web.Application) -> None:

@@ -216,5 +216,4 @@ async def running_courier(application: web.Application) -> AsyncIterator[None]:
     running = asyncio.create_task(application[COURIER].run())
     yield
     running.cancel()
-    with suppress(asyncio.CancelledError):
-        await running
+    await asyncio.wait({running})
