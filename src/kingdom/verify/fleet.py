@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import itertools
+import os
 import random
 import signal
 import sys
@@ -63,7 +64,8 @@ class Fleet:
         if member.process is None or member.process.returncode is not None:
             return False
         with contextlib.suppress(ProcessLookupError):
-            member.process.send_signal(what)
+            # Not through the process: that would look for its end first, and take the exit code away from the loop.
+            os.kill(member.process.pid, what)
         member.stopped = what == signal.SIGSTOP or (member.stopped and what != signal.SIGCONT)
         return True
 
