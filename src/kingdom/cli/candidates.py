@@ -2,9 +2,8 @@
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from enum import Enum
 from importlib import import_module
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 from kingdom.cli.nouns import ALIASES, WORDS
 from kingdom.sentence import plain
@@ -63,7 +62,7 @@ def _of_command(noun: str, verb: str, parameters: Sequence[Any], words: list[str
     parameter = open_option or _argument(parameters, len(given))
     if parameter is None:
         return []
-    if choices := list(_choices(getattr(getattr(parameter, "type_descriptor", None), "annotation", None))):
+    if choices := getattr(parameter.type, "choices", ()):
         return [(choice, "") for choice in choices]
     metavar = (parameter.metavar or "").strip("[].")
     named = {metavar, *parameter.opts}
@@ -106,14 +105,3 @@ def _flags(options: dict[str, Any], words: Sequence[str]) -> Iterator[_Candidate
     for flag, option in options.items():
         if flag.startswith("--") and (flag not in words or option.multiple):
             yield flag, option.help or ""
-
-
-def _choices(annotation: Any) -> Iterator[str]:
-    """Yield the values that a type allows, if it names them one by one."""
-    if get_origin(annotation) is Literal:
-        yield from map(str, get_args(annotation))
-    elif isinstance(annotation, type) and issubclass(annotation, Enum):
-        yield from (str(each.value) for each in annotation)
-    else:
-        for part in get_args(annotation):
-            yield from _choices(part)

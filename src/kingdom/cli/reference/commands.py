@@ -1,9 +1,7 @@
 """The page of commands, from what the command line itself says."""
 
 from collections.abc import Iterator
-from enum import Enum
-from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 from kingdom.cli.dispatch import command_of
 from kingdom.cli.nouns import ALIASES, GROUPS, NOUNS
@@ -17,7 +15,7 @@ Exit codes: 0 done, 1 it failed or was not found, 2 wrong usage or settings, 3 t
 waits for a person.
 """
 _COMMON = "Common options"
-_VALUES = {int: "NUMBER", float: "NUMBER", Path: "PATH"}
+_VALUES = {"int": "NUMBER", "float": "NUMBER", "path": "PATH"}
 _EXAMPLE, _JSON = "Example:", "JSON:"
 
 
@@ -99,14 +97,8 @@ def _flags(parameter: Any) -> str:
 
 def _value(parameter: Any) -> str:
     """Return what stands behind an option: the choices where there are some, else what kind of value."""
-    kind = parameter.type_descriptor.annotation
-    if get_origin(kind) in (list, tuple):
-        kind = get_args(kind)[0]
-    if get_origin(kind) is Literal:
-        return "|".join(get_args(kind))
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return "|".join(str(each.value) for each in kind)
-    return str(parameter.metavar or _VALUES.get(kind, "TEXT"))
+    choices = "|".join(getattr(parameter.type, "choices", ()))
+    return str(choices or parameter.metavar or _VALUES.get(parameter.type.name.partition(" ")[0], "TEXT"))
 
 
 def _default(parameter: Any) -> str:
