@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from kingdom.backends.embedded.place import Place, account_of
-from kingdom.backends.embedded.programs import programs_for, refuse_unreachable
+from kingdom.backends.embedded.place import Place
+from kingdom.backends.embedded.programs import programs_for, serving_account
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +20,10 @@ class ServerLook:
 def look_at_server(place: Place) -> ServerLook:
     """Look at the server of a place; raises Misconfigured where there cannot be one."""
     place.refuse_if_not_ours()
-    programs, found = programs_for(place), account_of(place)
-    if found:
-        refuse_unreachable(place, found)
+    programs, account = programs_for(place), serving_account(place)
     return ServerLook(
         version=programs.version,
-        account=found.pw_name if found else "",
+        account=account.pw_name if account else "",
         is_made=place.is_made,
         pid=place.server_pid(),
         has_keeper=place.has_keeper(),

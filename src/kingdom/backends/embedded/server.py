@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from kingdom.backends.embedded.place import PORT, ROLE, SOCKET_NAME, Place, account_of, open_lock, try_lock
-from kingdom.backends.embedded.programs import Programs, programs_for, reachable_programs, refuse_unreachable
+from kingdom.backends.embedded.place import PORT, ROLE, SOCKET_NAME, Place, open_lock, try_lock
+from kingdom.backends.embedded.programs import Programs, programs_for, reachable_programs, serving_account
 from kingdom.errors import Unavailable
 
 _NEW = "new-"
@@ -40,9 +40,8 @@ class Server:
     def start(self) -> None:
         """Start it, made first if there is none yet; raises if it cannot be."""
         place, programs = self._place, programs_for(self._place)
-        self._account = account_of(place)
+        self._account = serving_account(place)
         if self._account:
-            refuse_unreachable(place, self._account)
             programs = reachable_programs(place, programs, self._account)
         with self._alone() as lock:
             self._disown()

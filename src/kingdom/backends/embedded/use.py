@@ -12,8 +12,8 @@ from urllib.parse import quote
 
 import structlog
 
-from kingdom.backends.embedded.place import DATABASE, MISCONFIGURED, PORT, ROLE, Place, account_of, open_lock, try_lock
-from kingdom.backends.embedded.programs import programs_for, refuse_unreachable
+from kingdom.backends.embedded.place import DATABASE, MISCONFIGURED, PORT, ROLE, Place, open_lock, try_lock
+from kingdom.backends.embedded.programs import programs_for, serving_account
 from kingdom.errors import KingdomError, Misconfigured, NotFound, Unavailable
 
 _KEEPER = "kingdom.backends.embedded.keeper"
@@ -55,14 +55,12 @@ def _make_directory(place: Place) -> None:
     """Make the directory and what is missing above it; what is there stays as it is."""
     programs_for(place)
     new = [each for each in (place.directory, *place.directory.parents) if not each.exists()]
-    found = account_of(place)
-    if found:
-        refuse_unreachable(place, found)
+    account = serving_account(place)
     try:
         for each in reversed(new):
             with suppress(FileExistsError):
                 each.mkdir()
-                if found:
+                if account:
                     # The account of the server must come through.
                     each.chmod(0o711)
                 elif each == place.directory:
