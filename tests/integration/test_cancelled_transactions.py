@@ -1,13 +1,18 @@
 """Whoever is cancelled ends as cancelled: a loop that goes on after any error would otherwise never end."""
 
 import asyncio
+from contextlib import suppress
+from datetime import timedelta
 from typing import LiteralString
 
 import pytest
+from psycopg_pool import PoolClosed
 
 from kingdom.backends.postgres import PostgresBus
 from kingdom.backends.postgres.connection import Connection
-from kingdom.bus import EFFECTS, Envelope, Stream
+from kingdom.bus import EFFECTS, Envelope, Stream, Topology
+from kingdom.errors import Unavailable
+from tests.contract.backends import BackendUnderTest
 from tests.integration.running import eventually, open_bus
 
 JOBS = Stream(name="jobs")
@@ -58,6 +63,52 @@ async def test_who_is_cancelled_just_when_a_connection_comes_does_not_go_on_with
         await bus.publish(Envelope(type="Job", stream="jobs"))
 
 
+@pytest.mark.parametrize("turns", range(TURNS))
+async def test_who_is_cancelled_just_when_the_pool_is_closed_ends_as_cancelled(dsn: str, turns: int) -> None:
+    async with open_bus(dsn, JOBS, connections=1) as bus, bus.pool.connection():
+        waiting = await _in_line(bus)
+        closing = asyncio.create_task(bus.pool.close())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        came_first = waiting.done()
+        waiting.cancel()
+        await asyncio.wait({waiting, closing})
+        assert waiting.cancelled() or came_first
+        assert waiting.cancelled() or isinstance(waiting.exception(), PoolClosed)
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_who_is_cancelled_just_when_the_bus_is_open_does_not_go_on(dsn: str, turns: int) -> None:
+    bus = PostgresBus(dsn, Topology([JOBS]))
+    opening = asyncio.create_task(bus.__aenter__())
+    while bus.pool._pool_full_event is None:  # noqa: ASYNC110 - nobody tells of it
+        await asyncio.sleep(0)
+    bus.pool._pool_full_event.set()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    came_first = opening.done()
+    opening.cancel()
+    await asyncio.wait({opening})
+    assert opening.cancelled() or came_first
+    assert bus.pool.closed is not came_first
+    await bus.close()
+
+
+async def test_a_close_that_is_cancelled_lets_go_of_everything(backend: BackendUnderTest) -> None:
+    # A store of files complains of a second close.
+    with suppress(Unavailable):
+        async with backend.open(Topology([JOBS]), [EFFECTS]) as bus:
+            # Whoever waits has somebody listen for hints, and that is ended first.
+            await bus.wait(["jobs"], timedelta(0))
+            closing = asyncio.create_task(bus.close())
+            await asyncio.sleep(0)
+            closing.cancel()
+            await asyncio.wait({closing})
+            assert closing.cancelled()
+            with pytest.raises(Unavailable):
+                await bus.publish(Envelope(type="Job", stream="jobs"))
+
+
 async def test_an_error_that_follows_upon_a_cancellation_does_not_take_its_place(dsn: str) -> None:
     async with open_bus(dsn, JOBS) as bus:
 
@@ -79,11 +130,14 @@ async def test_an_error_that_follows_upon_a_cancellation_does_not_take_its_place
 
 async def _next_in_line(bus: PostgresBus) -> "asyncio.Task[Connection]":
     """Return who is about to be given the only connection, which was just let go."""
+    async with bus.pool.connection():
+        return await _in_line(bus)
 
+
+async def _in_line(bus: PostgresBus) -> "asyncio.Task[Connection]":
     async def is_in_line() -> bool:
         return bus.pool.get_stats().get("requests_waiting") == 1
 
-    async with bus.pool.connection():
-        waiting = asyncio.create_task(bus.pool.getconn())
-        await eventually(is_in_line)
+    waiting = asyncio.create_task(bus.pool.getconn())
+    await eventually(is_in_line)
     return waiting

@@ -67,7 +67,7 @@ def programs_for(place: Place) -> Programs:
 
 
 def serving_account(place: Place) -> pwd.struct_passwd | None:
-    """Return the account that the server needs, if not ours; nothing is ever opened for one that cannot reach it."""
+    """Return the account that runs the server, None for our own; refuses a directory that it cannot reach."""
     account = account_of(place)
     if account and (closed := _closed_on_the_way(place.directory, account)):
         raise Misconfigured(

@@ -75,10 +75,14 @@ class FilesBus(Bus):
 
     async def close(self) -> None:
         """Let go of every file."""
-        await self._wakeups.close()
-        await asyncio.gather(*self._adopting, return_exceptions=True)
-        await self.in_thread(self.store.close)
-        self._thread.stop()
+        try:
+            await self._wakeups.close()
+            await asyncio.gather(*self._adopting, return_exceptions=True)
+        finally:
+            try:
+                await self.in_thread(self.store.close)
+            finally:
+                self._thread.stop()
 
     @asynccontextmanager
     async def transaction(self, hold: Sequence[Delivery] = ()) -> AsyncIterator[FilesTransaction]:

@@ -109,7 +109,11 @@ class PostgresBus(Bus):
         with translated():
             # The pool would try in silence until its time is over; one plain connection tells at once what is wrong.
             await (await AsyncConnection.connect(self.dsn)).close()
-            await self.pool.open(wait=True, timeout=_POOL_SECONDS)
+            try:
+                await self.pool.open(wait=True, timeout=_POOL_SECONDS)
+            except BaseException:
+                await self.pool.close()
+                raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -117,13 +121,15 @@ class PostgresBus(Bus):
 
     async def close(self) -> None:
         """Give settled leases back and close every connection."""
-        await self._wakeups.close()
-        if self._closed_leases and not self.pool.closed:
-            # What is not closed here expires by itself, and the reaper finds nothing in it.
-            with suppress(KingdomError), translated():
-                await self._execute("close_leases", {"closed": self._take_closed()})
-        await self.pool.close()
-        await asyncio.to_thread(self._close_renewal)
+        try:
+            await self._wakeups.close()
+            if self._closed_leases and not self.pool.closed:
+                # What is not closed here expires by itself, and the reaper finds nothing in it.
+                with suppress(KingdomError), translated():
+                    await self._execute("close_leases", {"closed": self._take_closed()})
+        finally:
+            await self.pool.close()
+            await asyncio.to_thread(self._close_renewal)
 
     @asynccontextmanager
     async def transaction(self, hold: Sequence[Delivery] = ()) -> AsyncIterator[PostgresTransaction]:

@@ -1,6 +1,8 @@
-"""Connections, and a pool of them, that do not lose the cancellation of whoever waits for them."""
+"""Connections, and a pool of them, that keep the cancellation of whoever waits for them."""
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from psycopg import AsyncConnection
@@ -11,31 +13,48 @@ from psycopg_pool import AsyncConnectionPool
 _Answer = TypeVar("_Answer")
 
 
+@contextmanager
+def cancellable() -> Iterator[None]:
+    """End in the cancellation that came during the block, even if an error or an answer has taken its place."""
+    before = _cancellations()
+    try:
+        yield
+    except Exception:
+        if _cancellations() > before:
+            raise asyncio.CancelledError from None
+        raise
+    if _cancellations() > before:
+        raise asyncio.CancelledError
+
+
 class Connection(AsyncConnection[DictRow]):
-    """A connection whose cancelled caller ends as cancelled, whatever error the statement ends with."""
+    """A connection whose driver lets no error that follows upon a cancellation take its place."""
 
     async def wait(self, gen: PQGen[_Answer], interval: float = 0.1, timeout: float | None = None) -> _Answer:  # noqa: ASYNC109 - the driver's own
-        """Do what the driver does; it lets an error that follows upon a cancellation take its place."""
-        before = _cancellations()
-        try:
+        """Do what the driver does."""
+        with cancellable():
             return await super().wait(gen, interval, timeout)
-        except Exception:
-            if _cancellations() > before:
-                raise asyncio.CancelledError from None
-            raise
 
 
 class Pool(AsyncConnectionPool[Connection]):
-    """A pool that gives no connection to who was cancelled while waiting in line for it."""
+    """A pool that keeps a cancellation which comes just with what was waited for: before Python 3.12 it misses that."""
 
     async def getconn(self, timeout: float | None = None) -> Connection:  # noqa: ASYNC109 - the pool's own
-        """Do what the pool does; before Python 3.12 it misses a cancellation that comes just with the connection."""
-        before = _cancellations()
-        connection = await super().getconn(timeout)
-        if _cancellations() > before:
-            await self.putconn(connection)
-            raise asyncio.CancelledError
-        return connection
+        """Do what the pool does, but keep the connection of who was cancelled."""
+        given: list[Connection] = []
+        try:
+            with cancellable():
+                given.append(await super().getconn(timeout))
+        except asyncio.CancelledError:
+            for connection in given:
+                await self.putconn(connection)
+            raise
+        return given[0]
+
+    async def wait(self, timeout: float = 30.0) -> None:  # noqa: ASYNC109 - the pool's own
+        """Do what the pool does."""
+        with cancellable():
+            await super().wait(timeout)
 
 
 def _cancellations() -> int:

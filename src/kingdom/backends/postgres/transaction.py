@@ -9,6 +9,7 @@ from typing import Any, LiteralString, TypeVar
 from psycopg import AsyncConnection, AsyncCursor
 from psycopg.rows import DictRow, dict_row
 
+from kingdom.backends.postgres.connection import cancellable
 from kingdom.backends.postgres.faults import translated
 from kingdom.backends.postgres.rows import copy_row, entry_rows, read_record, staged_row, to_json
 from kingdom.bus.delivery import Delivery
@@ -236,9 +237,11 @@ class PostgresTransaction(Transaction):
         await self._open()
         await self._execute(self._queries["stage"])
         async with self._connection.cursor(row_factory=dict_row) as cursor:
-            async with cursor.copy(self._queries["copy_stage"]) as copying:
-                for number, copy in enumerate(copies):
-                    await copying.write_row(staged_row(number, copy))
+            # The end of a cancelled COPY is a statement of its own, with an error of its own.
+            with cancellable():
+                async with cursor.copy(self._queries["copy_stage"]) as copying:
+                    for number, copy in enumerate(copies):
+                        await copying.write_row(staged_row(number, copy))
             await cursor.execute(self._queries["publish_stage"])
             self._noting(copies)(await cursor.fetchall())
 

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Collection
 from datetime import timedelta
 
 import structlog
+from psycopg.rows import dict_row
 
 from kingdom.backends.postgres.connection import Connection
 from kingdom.bus.hints import Hints
@@ -62,7 +63,7 @@ class Wakeups:
     async def _listen(self, dsn: str) -> None:
         while True:
             try:
-                connection = await Connection.connect(dsn, autocommit=True)
+                connection = await Connection.connect(dsn, autocommit=True, row_factory=dict_row)
                 async with connection:
                     await connection.execute(f'LISTEN "{self.channel}"')
                     # What was sent before is lost, so everybody looks once.

@@ -6,6 +6,7 @@ import hmac
 import json
 import uuid
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlencode
 
@@ -166,7 +167,8 @@ async def _sending(application: web.Application) -> AsyncIterator[None]:
     sender = asyncio.create_task(_send_all(application))
     yield
     sender.cancel()
-    await asyncio.wait({sender})
+    with suppress(asyncio.CancelledError):
+        await sender
 
 
 async def _send_all(application: web.Application) -> None:

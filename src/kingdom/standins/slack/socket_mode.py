@@ -216,4 +216,5 @@ async def running_courier(application: web.Application) -> AsyncIterator[None]:
     running = asyncio.create_task(application[COURIER].run())
     yield
     running.cancel()
-    await asyncio.wait({running})
+    with suppress(asyncio.CancelledError):
+        await running
