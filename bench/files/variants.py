@@ -40,7 +40,8 @@ class _PollingBus(FilesBus):
 
     async def wait(self, streams: Collection[str], at_most: timedelta) -> None:
         del streams
-        await asyncio.sleep(min(at_most.total_seconds(), 0.1))
+        # Far beyond what a busy machine takes to wake somebody up.
+        await asyncio.sleep(min(at_most.total_seconds(), 0.4))
 
 
 VARIANTS: Mapping[str, Callable[[Path], FilesBus]] = {
