@@ -112,6 +112,7 @@ class PostgresBus(Bus):
             try:
                 await self.pool.open(wait=True, timeout=_POOL_SECONDS)
             except BaseException:
+                # Nobody leaves a block that was never entered.
                 await self.pool.close()
                 raise
         return self

@@ -28,7 +28,7 @@ def cancellable() -> Iterator[None]:
 
 
 class Connection(AsyncConnection[DictRow]):
-    """A connection whose driver lets no error that follows upon a cancellation take its place."""
+    """A connection on which no error that follows upon a cancellation takes its place."""
 
     async def wait(self, gen: PQGen[_Answer], interval: float = 0.1, timeout: float | None = None) -> _Answer:  # noqa: ASYNC109 - the driver's own
         """Do what the driver does."""
@@ -40,16 +40,16 @@ class Pool(AsyncConnectionPool[Connection]):
     """A pool that keeps a cancellation which comes just with what was waited for: before Python 3.12 it misses that."""
 
     async def getconn(self, timeout: float | None = None) -> Connection:  # noqa: ASYNC109 - the pool's own
-        """Do what the pool does, but keep the connection of who was cancelled."""
-        given: list[Connection] = []
+        """Do what the pool does; a connection that came too late for who was cancelled goes back."""
+        connection = None
         try:
             with cancellable():
-                given.append(await super().getconn(timeout))
+                connection = await super().getconn(timeout)
         except asyncio.CancelledError:
-            for connection in given:
+            if connection is not None:
                 await self.putconn(connection)
             raise
-        return given[0]
+        return connection
 
     async def wait(self, timeout: float = 30.0) -> None:  # noqa: ASYNC109 - the pool's own
         """Do what the pool does."""
