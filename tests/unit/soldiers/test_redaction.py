@@ -240,5 +240,6 @@ def test_no_text_takes_long_however_it_was_made(hostile: str) -> None:
         WELL_KNOWN.text(text)
         return time.process_time() - begun
 
-    # Twice the text takes about twice the time, where a bad expression takes four times as long.
-    assert seconds(4 * size) < 9 * seconds(size) + 0.2
+    # Four times the text takes about four times as long, with a bad expression sixteen times, however often one tries;
+    # a machine that does something else meanwhile spoils some tries.
+    assert any(seconds(4 * size) < 9 * seconds(size) + 0.2 for _ in range(10))
