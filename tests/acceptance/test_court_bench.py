@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -17,19 +16,15 @@ from bench.court.webhooks import review_asked
 from bench.files.figures import Figures
 from bench.postgres import PrivateCluster
 from kingdom.court.documents import EventStatus, ExternalEvent, Route
+from tests.benches import bench
 
-ROOT = Path(__file__).parents[2]
+SHORT = ("court", "--quick")
 BURST = {
     "webhooks of both bursts not answered 202 as they should be",
     "events of the burst lost, doubled or not routed",
 }
 EVENT = review_asked(7).happening.event
 PLACE = "01-evt"
-
-
-def bench(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "bench.court", "--quick", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
 
 
 def figures_of(done: subprocess.CompletedProcess[str], backend: str) -> dict[str, Any]:
@@ -39,8 +34,7 @@ def figures_of(done: subprocess.CompletedProcess[str], backend: str) -> dict[str
 
 @pytest.mark.slow
 def test_a_court_takes_every_webhook_once_and_tells_how_long_each_step_took() -> None:
-    done = bench("--backend", "postgres", "--only", "latency", "--only", "burst", "--json", "-")
-    assert done.returncode == 0, done.stderr
+    done = bench(*SHORT, "--backend", "postgres", "--only", "latency", "--only", "burst", "--json", "-", ends_with=0)
     figures = figures_of(done, "postgres")
     # Other tests run at the same time: only the long form, on a machine of its own, is held to be quick.
     assert {name for name, figure in figures.items() if "bound" in figure} == BURST
@@ -54,8 +48,7 @@ def test_a_court_takes_every_webhook_once_and_tells_how_long_each_step_took() ->
 @pytest.mark.slow
 def test_a_king_who_looks_through_all_events_ends_the_bench_with_a_complaint(tmp_path: Path) -> None:
     report = tmp_path / "court.json"
-    done = bench("--backend", "files", "--variant", "scan", "--json", report)
-    assert done.returncode == 1, done.stdout
+    done = bench(*SHORT, "--backend", "files", "--variant", "scan", "--json", report, ends_with=1)
     assert "bound not kept: files: system calls of an event, growth: " in done.stderr
     assert not json.loads(report.read_text())["holds"]
 
@@ -72,8 +65,7 @@ def test_a_king_who_looks_through_all_events_ends_the_bench_with_a_complaint(tmp
 def test_a_court_that_is_slow_or_forgets_ends_the_bench_with_a_complaint(
     spoilt: tuple[str, ...], complaint: str
 ) -> None:
-    done = bench("--backend", "files", *spoilt)
-    assert done.returncode == 1, done.stdout
+    done = bench(*SHORT, "--backend", "files", *spoilt, ends_with=1)
     assert f"bound not kept: files: {complaint}" in done.stderr
 
 

@@ -1,25 +1,19 @@
 """The bench of the engine keeps its bounds in its short form, and can fail."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.benches import bench
+
+SHORT = ("engine", "--quick")
 BOUNDED = {"statements per Task, growth", "buffers per Task, growth"}
-
-
-def bench(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "bench.engine", "--quick", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
 
 
 @pytest.mark.slow
 def test_the_short_form_keeps_every_bound_and_ends_with_its_figures() -> None:
-    done = bench("--json", "-")
-    assert done.returncode == 0, done.stderr
+    done = bench(*SHORT, "--json", "-", ends_with=0)
     told = json.loads(done.stdout.splitlines()[-1])
     figures = {figure["name"]: figure for figure in told["figures"]}
     assert told["holds"]
@@ -33,8 +27,7 @@ def test_the_short_form_keeps_every_bound_and_ends_with_its_figures() -> None:
 @pytest.mark.slow
 def test_an_engine_that_looks_through_all_runs_at_every_step_ends_the_bench_with_a_complaint(tmp_path: Path) -> None:
     report = tmp_path / "engine.json"
-    done = bench("--only", "counts", "--variant", "scan", "--json", report)
-    assert done.returncode == 1, done.stdout
+    done = bench(*SHORT, "--only", "counts", "--variant", "scan", "--json", report, ends_with=1)
     assert "bound not kept: buffers per Task, growth: " in done.stderr
     told = json.loads(report.read_text())
     assert not told["holds"]
@@ -43,6 +36,5 @@ def test_an_engine_that_looks_through_all_runs_at_every_step_ends_the_bench_with
 
 @pytest.mark.slow
 def test_an_engine_that_is_behind_dbos_ends_the_bench_with_a_complaint() -> None:
-    done = bench("--only", "speed", "--runs", "10", "--demand", "1000")
-    assert done.returncode == 1, done.stdout
+    done = bench(*SHORT, "--only", "speed", "--runs", "10", "--demand", "1000", ends_with=1)
     assert "bound not kept: durable steps, multiple of dbos: " in done.stderr

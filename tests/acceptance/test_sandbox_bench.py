@@ -2,26 +2,18 @@
 
 import json
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.benches import TRIES, bench
+
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
-
-
-def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "bench.sandbox", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
 
 
 @pytest.mark.slow
 def test_a_start_with_a_sandbox_keeps_its_bound() -> None:
     # Other tests run at the same time, so that this bound is wider than that of the bench itself.
-    done = bench("--pairs", "4", "--bound", "2")
-    assert done.returncode == 0, done.stderr
+    done = bench("sandbox", "--pairs", "4", "--bound", "2", ends_with=0, tries=TRIES)
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["holds"]
     assert set(told["fastest seconds"]) == {"with", "without"}
@@ -29,7 +21,6 @@ def test_a_start_with_a_sandbox_keeps_its_bound() -> None:
 
 @pytest.mark.slow
 def test_a_sandbox_that_is_slow_ends_the_bench_with_a_complaint() -> None:
-    done = bench("--pairs", "1", "--handicap", "600")
-    assert done.returncode == 1, done.stdout
+    done = bench("sandbox", "--pairs", "1", "--handicap", "600", ends_with=1)
     assert "bound not kept: start with a sandbox: " in done.stderr
     assert not json.loads(done.stdout.splitlines()[-1])["holds"]

@@ -8,8 +8,9 @@ import pytest
 
 from kingdom.bus import Dispatcher, Done, Envelope, Received, Record, Transaction
 from kingdom.clock import utc_now
-from kingdom.errors import Misconfigured
-from tests.contract.scene import HOUR, Scene, eventually, ids, ping
+from kingdom.errors import Misconfigured, Unavailable
+from tests.contract.backends import BackendUnderTest
+from tests.contract.scene import HOUR, KINDS, TOPOLOGY, Scene, eventually, ids, ping
 from tests.patience import PATIENCE_SECONDS
 
 
@@ -190,3 +191,11 @@ async def test_a_reaction_takes_effect_once_though_it_fails_and_is_run_again(sce
     followups = await scene.claim("other")
     assert sorted(delivery.envelope.payload["number"] for delivery in followups) == list(range(12))
     assert runs >= 12 + 4
+
+
+async def test_a_bus_may_be_closed_twice_and_says_so_to_whoever_comes_later(backend: BackendUnderTest) -> None:
+    async with backend.open(TOPOLOGY, KINDS) as bus:
+        await bus.close()
+        with pytest.raises(Unavailable):
+            await bus.publish(ping())
+        await bus.close()

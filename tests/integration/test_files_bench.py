@@ -1,8 +1,6 @@
 """The bench of the bus on files runs in its short form, compares like with like, and can fail."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,8 +8,9 @@ import pytest
 from bench.files.bare import Bare, record
 from bench.files.claims import calls_between_marks
 from bench.files.figures import Figures
+from tests.benches import TRIES, bench
 
-ROOT = Path(__file__).parents[2]
+SHORT = ("files", "--quick")
 BOUNDED = {
     "publish 1, share of the bare loop in a thread",
     "publish 100, share of the bare loop",
@@ -26,16 +25,10 @@ BOUNDED = {
 }
 
 
-def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "bench.files", "--quick", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
-
-
 @pytest.mark.slow
 def test_the_short_form_keeps_every_bound_and_ends_with_its_figures() -> None:
     # Other tests run at the same time: only the long form, on a machine of its own, is held to the whole bound.
-    done = bench("--demand", "0.4")
-    assert done.returncode == 0, done.stderr
+    done = bench(*SHORT, "--demand", "0.4", ends_with=0, tries=TRIES)
     figures = json.loads(done.stdout.splitlines()[-1])
     assert figures["holds"]
     assert {figure["name"] for figure in figures["figures"] if "bound" in figure} == BOUNDED
@@ -55,8 +48,7 @@ def test_the_short_form_keeps_every_bound_and_ends_with_its_figures() -> None:
     ],
 )
 def test_a_bus_that_does_too_much_ends_the_bench_with_a_complaint(variant: str, part: str, caught_by: str) -> None:
-    done = bench("--only", part, "--variant", variant)
-    assert done.returncode == 1, done.stdout
+    done = bench(*SHORT, "--only", part, "--variant", variant, ends_with=1, tries=TRIES)
     assert f"bound not kept: {caught_by}: " in done.stderr
     assert not json.loads(done.stdout.splitlines()[-1])["holds"]
 

@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,8 +12,9 @@ from bench.growth.lab import QUICK, TEMPLATE, Lab
 from bench.growth.scenarios import SCENARIOS
 from bench.growth.variants import VARIANTS
 from bench.postgres import PrivateCluster
+from tests.benches import bench
 
-ROOT = Path(__file__).parents[2]
+SHORT = ("growth", "--quick")
 CAUGHT_BY = {
     "by-creation": ("streams", "claim, four streams"),
     "any-stream": ("streams", "claim, four streams"),
@@ -25,16 +24,10 @@ CAUGHT_BY = {
 }
 
 
-def growth(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "bench.growth", "--quick", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
-
-
 @pytest.mark.slow
 def test_the_short_form_keeps_every_bound_and_draws_its_plot(tmp_path: Path) -> None:
     plot = tmp_path / "growth.png"
-    done = growth("--plot", plot)
-    assert done.returncode == 0, done.stderr
+    done = bench(*SHORT, "--plot", plot, ends_with=0)
     figures = json.loads(done.stdout.splitlines()[-1])
     assert figures["holds"]
     assert figures["failed"] == []
@@ -46,8 +39,8 @@ def test_the_short_form_keeps_every_bound_and_draws_its_plot(tmp_path: Path) -> 
 
 def test_a_statement_that_does_not_scale_ends_the_bench_with_its_name(tmp_path: Path) -> None:
     report = tmp_path / "growth.json"
-    done = growth("--variant", "by-creation", "--only", "streams", "--json", report, "--plot", tmp_path / "growth.png")
-    assert done.returncode == 1, done.stderr
+    spoilt = ("--variant", "by-creation", "--only", "streams")
+    done = bench(*SHORT, *spoilt, "--json", report, "--plot", tmp_path / "growth.png", ends_with=1)
     assert not json.loads(report.read_text())["holds"]
     assert "bound not kept: claim, four streams: " in done.stderr
 

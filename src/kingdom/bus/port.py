@@ -289,7 +289,7 @@ class Bus(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Let go of every connection and file."""
+        """Let go of every connection and file; to close again changes nothing."""
 
     async def publish(self, *envelopes: Envelope, at: datetime | None = None) -> tuple[Copy, ...]:
         """Publish in a transaction of its own; returns the copies that were there already."""

@@ -74,7 +74,9 @@ class FilesBus(Bus):
         await self.close()
 
     async def close(self) -> None:
-        """Let go of every file."""
+        """Let go of every file; to close again changes nothing."""
+        if self._thread.stopped:
+            return
         try:
             await self._wakeups.close()
             await asyncio.gather(*self._adopting, return_exceptions=True)

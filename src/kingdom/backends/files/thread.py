@@ -16,11 +16,11 @@ class DiskThread:
 
     def __init__(self, name: str) -> None:
         self._executor = ThreadPoolExecutor(1, name)
-        self._stopped = False
+        self.stopped = False
 
     async def run(self, act: Callable[[], T]) -> T:
         """Run something that waits for the disk; a cancelled caller still waits until it has ended."""
-        if self._stopped:
+        if self.stopped:
             raise Unavailable("the store is closed")
         ended = asyncio.get_running_loop().run_in_executor(self._executor, act)
         try:
@@ -36,5 +36,5 @@ class DiskThread:
 
     def stop(self) -> None:
         """End the thread after what it was asked for already."""
-        self._stopped = True
+        self.stopped = True
         self._executor.shutdown(wait=False)
