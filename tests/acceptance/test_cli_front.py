@@ -72,6 +72,17 @@ def test_what_is_not_asked_for_is_not_loaded(words: tuple[str, ...], unneeded: t
     assert loaded.isdisjoint(unneeded)
 
 
+def test_waste_is_looked_for_but_not_in_what_was_loaded() -> None:
+    tell = "atexit.register(lambda: print(gc.isenabled(), gc.get_freeze_count(), file=sys.stderr))"
+    program = f"import atexit, gc, sys; {tell}; from kingdom.cli.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "status", "--help"], capture_output=True, text=True, check=True
+    )
+    enabled, frozen = done.stderr.split()
+    assert enabled == "True"
+    assert int(frozen) > 10_000
+
+
 def test_the_help_has_every_command_and_what_aliases_are_short_for(types: Typist) -> None:
     page = types("--help").out
     assert page == types().out == types("-h").out == types("help").out

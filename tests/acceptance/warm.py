@@ -1,6 +1,7 @@
 """Processes of the command line that need not read the house from the disk: one has read all of it, and forks."""
 
 import ctypes
+import gc
 import multiprocessing
 import os
 import sys
@@ -71,3 +72,5 @@ def _forget_the_tests(cwd: Path) -> None:
 
 for noun in NOUNS:
     import_module(module_of(noun))
+# A forked process would copy whatever is looked through for waste, which takes longer than most commands.
+gc.freeze()

@@ -1,5 +1,6 @@
 """Runs the command that words name, and turns every error into one sentence: what is wrong, and what to do next."""
 
+import gc
 import sys
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
@@ -55,6 +56,9 @@ def _run(words: Sequence[str], alias: str) -> int:
     noun, *rest = words
     path = [_PROGRAM, noun]
     command = command_of(noun)
+    # From here on there is waste, and not in what was loaded: to look there too makes the end of a process slow.
+    gc.freeze()
+    gc.enable()
     code = 0
     while verbs := getattr(command, "commands", None):
         if not rest and not command.invoke_without_command:

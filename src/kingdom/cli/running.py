@@ -1,6 +1,7 @@
 """Processes that stay: they run until a signal, end gracefully at the first one and at once at the second."""
 
 import asyncio
+import gc
 import os
 import signal
 import threading
@@ -84,6 +85,8 @@ async def run_until_stopped(parts: Sequence[Part], beside: Sequence[Coroutine[An
         for part in parts:
             part.stop(at_once=at_once)
 
+    # A role, too, is loaded by now and stays.
+    gc.freeze()
     heard = hear_signals(stop)
     running = [asyncio.create_task(part.run()) for part in parts]
     others = [asyncio.create_task(each) for each in beside]
