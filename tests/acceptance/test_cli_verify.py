@@ -2,18 +2,12 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-import pytest
 
 from tests.acceptance.terminal import Terminal
 
-PATIENCE_SECONDS = 200
-
-
-pytestmark = pytest.mark.timeout(PATIENCE_SECONDS + 60)
-
 
 def verified(terminal: Terminal, *words: str) -> dict[str, Any]:
-    done = terminal.run("bus", "verify", "--seconds", "2", "--seed", "7", "--json", *words, patience=PATIENCE_SECONDS)
+    done = terminal.run("bus", "verify", "--seconds", "2", "--seed", "7", "--json", *words)
     report: dict[str, Any] = done.document
     assert report["ok"], report["details"]
     assert done.code == 0

@@ -25,7 +25,6 @@ from kingdom.soldiers.transcript import append_entry
 ROOT = Path(__file__).parents[2]
 POINTS = 8
 CLAUDE_POINTS = 3
-SWEEP_SECONDS_MAX = 800
 
 AT_ENGINE = Point(ENGINE, steps.COMMIT_AFTER, 1)
 AT_HOST = Point(HOST, steps.AGENT_UPDATE, 1)
@@ -79,7 +78,7 @@ def with_more(event: Event) -> Ending:
 
 def sweep(*words: str) -> tuple[int, dict[str, Any]]:
     command = [sys.executable, "-m", "bench.crash_sweep", *words, "--json", "-"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=SWEEP_SECONDS_MAX)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     return done.returncode, json.loads(done.stdout.splitlines()[-1])
 
 
@@ -93,7 +92,6 @@ def stage(tmp_path: Path) -> Stage:
     return stage
 
 
-@pytest.mark.timeout(SWEEP_SECONDS_MAX + 100)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_run_goes_on_after_crashes_at_steps_of_many_kinds(backend: str) -> None:
     code, figures = sweep("--backend", backend, "--points", str(POINTS), "--no-variants")
@@ -105,7 +103,6 @@ def test_a_run_goes_on_after_crashes_at_steps_of_many_kinds(backend: str) -> Non
     assert code == 0
 
 
-@pytest.mark.timeout(SWEEP_SECONDS_MAX + 100)
 @pytest.mark.slow
 def test_a_run_of_claude_goes_on_after_crashes() -> None:
     words = ("--agent", CLAUDE, "--backend", "files", "--works", "1")
@@ -117,14 +114,12 @@ def test_a_run_of_claude_goes_on_after_crashes() -> None:
     assert code == 0
 
 
-@pytest.mark.timeout(SWEEP_SECONDS_MAX + 100)
 def test_every_broken_variant_is_caught() -> None:
     code, figures = sweep("--backend", "files", "--points", "0")
     assert figures["backends"]["files"]["variants_caught"] == dict.fromkeys(VARIANTS, True)
     assert (code, figures["details"]) == (0, [])
 
 
-@pytest.mark.timeout(SWEEP_SECONDS_MAX + 100)
 def test_a_sweep_of_something_broken_fails() -> None:
     code, figures = sweep("--backend", "files", "--variant", "prompt_again")
     assert figures["ok"] is False

@@ -87,7 +87,6 @@ async def check(dsn: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [10_000, pytest.param(100_000, marks=pytest.mark.long)])
-@pytest.mark.timeout(PATIENCE_SECONDS + 100)
 async def test_every_event_is_done_exactly_once_and_every_key_keeps_its_order(
     dsn: str, way: str, count: int, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -33,7 +33,7 @@ CACHES = frozenset(
 )
 # What the archive of the source has beside the files of the checkout: its metadata.
 ADDED = frozenset({"PKG-INFO"})
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 
 
 def uv() -> str:

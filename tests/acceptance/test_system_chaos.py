@@ -117,7 +117,6 @@ def test_chaos_over_a_broken_court_fails(capfd: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("variant", ["blind_effects", "lose_events"])
 async def test_every_broken_court_is_found_out(variant: str) -> None:
     assert await caught(variant)

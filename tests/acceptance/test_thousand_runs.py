@@ -32,7 +32,6 @@ def said(dsn: str) -> dict[str, tuple[int, int]]:
 
 
 @pytest.mark.parametrize("runs", [100, pytest.param(1000, marks=pytest.mark.long)])
-@pytest.mark.timeout(PATIENCE.total_seconds() + 60)
 async def test_runs_that_start_together_all_complete_with_every_step_done_once(
     dsn: str, tmp_path: Path, runs: int
 ) -> None:

@@ -58,7 +58,7 @@ def streams(lease: timedelta) -> Topology:
 
 
 TOPOLOGY = streams(lease=timedelta(seconds=30))
-# For processes that are stopped or killed: somebody really waits for these leases to end.
+# For processes that are stopped: somebody really waits for these leases to end.
 QUICK_LEASE = timedelta(seconds=1)
 # Longer than the lease, since a reaction is given less than this, also on a slow machine.
 QUICK_IDLE = timedelta(seconds=3)
@@ -140,6 +140,11 @@ class Scene:
     async def lose(self, *deliveries: Delivery) -> int:
         """Let the leases of deliveries expire and be reaped; returns how many events came back."""
         self.backend.expire({delivery.token for delivery in deliveries})
+        return await self.reap()
+
+    async def lose_all(self) -> int:
+        """Let every lease expire and be reaped, as that of a process that has died."""
+        self.backend.expire(self.picture.leases)
         return await self.reap()
 
     async def reap(self) -> int:

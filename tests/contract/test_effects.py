@@ -54,7 +54,7 @@ async def test_a_call_whose_worker_died_before_its_answer_is_found_and_not_repea
         await eventually(lambda: victim.has_ended, "the worker dies after its call")
     assert len(calls(book)) == 1
     assert await ledger_state(scene) == "SENT"
-    await eventually(lambda: nobody_holds_anything(scene), "the lease of the dead ends")
+    await scene.lose_all()
     async with paying(scene, Payment(book)):
         await eventually(lambda: nothing_open(scene), "the event is done")
     assert len(calls(book)) == 1
@@ -69,7 +69,7 @@ async def test_a_call_that_is_proven_absent_is_made_once(scene: Scene, book: Pat
     async with child(scene, "die_before_paying", str(book)) as victim:
         await eventually(lambda: victim.has_ended, "the worker dies before its call")
     assert calls(book) == []
-    await eventually(lambda: nobody_holds_anything(scene), "the lease of the dead ends")
+    await scene.lose_all()
     async with paying(scene, Payment(book, honours)):
         await eventually(lambda: nothing_open(scene), "the event is done")
     assert len(calls(book)) == 1
@@ -81,7 +81,7 @@ async def test_a_call_to_a_target_that_excludes_no_late_sender_goes_to_a_person(
     await scene.bus.publish(event)
     async with child(scene, "die_before_paying", str(book)) as victim:
         await eventually(lambda: victim.has_ended, "the worker dies before its call")
-    await eventually(lambda: nobody_holds_anything(scene), "the lease of the dead ends")
+    await scene.lose_all()
     async with paying(scene, Payment(book, Honours.NOTHING)):
         await eventually(lambda: nothing_open(scene), "the event is given up")
     assert calls(book) == []

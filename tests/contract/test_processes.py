@@ -121,6 +121,7 @@ async def test_an_event_that_kills_every_worker_ends_dead_and_the_others_are_don
 
             await eventually(over, "the worker is killed, or the poison is dead")
             killed += victim.has_ended
+        await scene.lose_all()
     async with recovering(scene):
         await eventually(lambda: not [row for row in scene.picture.rows if row.open], "the others are done")
     # At most once in company, which only makes it a suspect, and three times alone.

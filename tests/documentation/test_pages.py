@@ -43,7 +43,6 @@ def new_database(request: pytest.FixtureRequest) -> Callable[[], str]:
     return create
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", [pytest.param(path, id=name_of(path)) for path in PAGES if has_console(path)])
 def test_a_page_can_be_typed(page: Path, new_database: Callable[[], str]) -> None:
     play(page.read_text(), name_of(page), new_database)

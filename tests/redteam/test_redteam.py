@@ -19,7 +19,6 @@ AT_LEAST = 40
 
 
 @pytest.mark.agents
-@pytest.mark.timeout(600)
 async def test_whatever_is_attempted_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     outcomes = await all_of_it(Profile.STRICT)
     with capsys.disabled():
@@ -35,7 +34,6 @@ async def test_whatever_is_attempted_fails(tmp_path: Path, capsys: pytest.Captur
 
 
 @pytest.mark.agents
-@pytest.mark.timeout(600)
 async def test_without_a_sandbox_what_only_it_stops_succeeds() -> None:
     tried = [both async for both in from_the_sandbox(ATTEMPTS, Profile.OFF)]
     stopped = [attempt.trick for attempt, outcome in tried if attempt.only_sandbox and not outcome.succeeded]

@@ -50,7 +50,6 @@ def probe(source: Path, package: str) -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.timeout(400)
 def test_importing_any_module_opens_nothing() -> None:
     found = probe(ROOT / "src", "kingdom")
     assert "kingdom" in found

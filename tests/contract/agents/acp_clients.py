@@ -20,8 +20,7 @@ PRICES = {"dear": Price(read=1000.0, cached=1000.0, written=1000.0)}
 def marks(name: str) -> list[pytest.MarkDecorator]:
     program = AGENTS / "node_modules" / ".bin" / PROFILES[name].program
     missing = pytest.mark.skipif(not program.exists(), reason=f"{name} is not installed: make .agents/node_modules")
-    # A start takes seconds of a processor.
-    return [pytest.mark.agents, pytest.mark.timeout(600), missing]
+    return [pytest.mark.agents, missing]
 
 
 def codex() -> AcpAgents:
