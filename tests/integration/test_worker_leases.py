@@ -45,6 +45,8 @@ from tests.integration.running import (
 from tests.patience import PATIENCE_SECONDS, let_pass
 
 LEASE = 1.0
+# For whoever shall not lose it by being slow.
+LONG_LEASE = 30.0
 
 
 @pytest.fixture
@@ -75,13 +77,13 @@ async def test_a_handler_that_blocks_beyond_its_deadline_loses_its_event_to_anot
     async with (
         open_bus(dsn, jobs(lease=LEASE)) as bus,
         child(
-            "integration.blocking_child", "sleep", dsn, lease=LEASE, deadline=0.3, idle_limit=1, seconds=3600
+            "integration.blocking_child", "sleep", dsn, lease=5 * LEASE, deadline=0.3, idle_limit=1, seconds=3600
         ) as stuck,
     ):
         envelope = Envelope(type="Job", payload={"n": 1})
         await bus.publish(envelope)
         await stuck.says("began 1")
-        async with child("integration.blocking_child", "plain", dsn, lease=LEASE, deadline=0.3):
+        async with child("integration.blocking_child", "plain", dsn, lease=LONG_LEASE):
             await until_all(bus, "DONE", 1)
         found = await event(bus, envelope)
         handled = await rows(bus, "SELECT actor FROM kingdom.log")
@@ -101,7 +103,7 @@ async def test_a_stopped_process_changes_nothing_when_it_wakes_up_after_its_leas
 
         await bus.publish(*numbered("Job", 1))
         await eventually(is_stopped)
-        async with child("integration.blocking_child", "plain", dsn, lease=LEASE):
+        async with child("integration.blocking_child", "plain", dsn, lease=LONG_LEASE):
             await until_all(bus, "DONE", 1)
         zombie.signal(signal.SIGCONT)
         # It has noticed its loss once it handles something new.
@@ -302,15 +304,16 @@ async def test_suspects_run_with_nothing_else_in_flight(dsn: str) -> None:
 
 
 async def test_a_poison_event_that_kills_every_worker_ends_dead_and_its_neighbours_do_not(dsn: str) -> None:
-    async with open_bus(dsn, jobs(lease=LEASE)) as bus:
+    async with open_bus(dsn, jobs(lease=LONG_LEASE)) as bus:
         envelopes = numbered("Job", 3)
         await bus.publish(*envelopes)
         killed = 0
         while (await event(bus, envelopes[1]))["status"] != "DEAD":
             assert killed < 5
-            async with child("integration.blocking_child", "die", dsn, lease=LEASE, only=1) as worker:
+            async with child("integration.blocking_child", "die", dsn, lease=LONG_LEASE, only=1) as worker:
                 await eventually(lambda worker=worker: _ended(bus, worker))  # type: ignore[misc]
                 killed += worker.process.returncode is not None
+            await _taken_away(bus)
         found = [await event(bus, envelope) for envelope in envelopes]
     assert [row["status"] for row in found] == ["DONE", "DEAD", "DONE"]
     assert found[1]["last_error_code"] == "quarantined"
