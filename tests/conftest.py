@@ -1,6 +1,7 @@
 """One private PostgreSQL cluster per test process, one fresh database per test, and each backend in turn."""
 
 import asyncio
+import gc
 import itertools
 import logging
 from collections.abc import Iterator
@@ -40,6 +41,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 def _quiet_logs() -> None:
     """Begin each test with quiet logs, whatever the one before it has run in this process."""
     configure_logs(json=True, level=logging.ERROR)
+
+
+@pytest.fixture(autouse=True)
+def _collector() -> Iterator[None]:
+    """Look for waste everywhere after each test: a command that it ran in this process has set everything aside."""
+    yield
+    gc.unfreeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -59,7 +59,7 @@ VARIANTS: dict[str, type[Receiver]] = {"trusting": Trusting}
 
 async def attack(bus: Bus, count: int, seed: int, kind: type[Receiver] = Receiver) -> Outcome:
     """Send so many inputs to a receiver on a store, then look at what it received."""
-    webhooks = WebhookSettings(secrets=(SECRET,), port=0, body_bytes_max=BODY_BYTES_MAX, body_seconds=1.0)
+    webhooks = WebhookSettings(secrets=(SECRET,), port=0, body_bytes_max=BODY_BYTES_MAX, body_seconds=5.0)
     settings = GitHubSettings(token="", logins=(US,), webhook=webhooks)
     outcome, began = Outcome(), time.monotonic()
     async with _listening(kind(bus, settings)) as receiver:

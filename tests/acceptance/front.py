@@ -1,7 +1,6 @@
 """A store of files with one of everything that a person can name, and a way to type `kingdom` in this process."""
 
 import asyncio
-import gc
 import io
 import sys
 from dataclasses import dataclass
@@ -71,10 +70,6 @@ class Typist:
             main()
         except SystemExit as ended:
             code = ended.code
-        finally:
-            # The command was to be all that this process does; the tests go on.
-            gc.unfreeze()
-            gc.enable()
         said = self._capsys.readouterr()
         return Done(code or 0, said.out, said.err)
 

@@ -30,6 +30,7 @@ from kingdom.roles import declared
 from kingdom.workflow.records import ACTIVE, GITS, MCP_SERVERS, TEMPLATES, WORKFLOWS
 from tests.acceptance.front import AGAIN, ENDED, PETITION, TASK, Front, Typist, ask_more
 from tests.acceptance.terminal import Terminal
+from tests.patience import PATIENCE_SECONDS
 
 ROUNDS = 7
 AT_MOST = 5
@@ -217,7 +218,7 @@ def test_who_watches_ends_when_nobody_reads_any_more(front: Front) -> None:
         with process.stdout as pipe:
             assert len(json.loads(pipe.readline())) == 4
         try:
-            assert process.wait(30) == 1
+            assert process.wait(PATIENCE_SECONDS) == 1
         finally:
             process.kill()
             process.wait()

@@ -147,6 +147,11 @@ class Scene:
         self.backend.expire(self.picture.leases)
         return await self.reap()
 
+    async def nothing_is_held(self) -> bool:
+        """Give back what has expired, and tell whether that was all."""
+        await self.reap()
+        return not self.picture.leases
+
     async def reap(self) -> int:
         self.backend.look_everywhere(self.bus)
         return await self.bus.reap()

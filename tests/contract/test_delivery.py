@@ -193,9 +193,32 @@ async def test_a_reaction_takes_effect_once_though_it_fails_and_is_run_again(sce
     assert runs >= 12 + 4
 
 
-async def test_a_bus_may_be_closed_twice_and_says_so_to_whoever_comes_later(backend: BackendUnderTest) -> None:
+@pytest.mark.parametrize("turns", range(4, 9))
+async def test_a_bus_may_be_closed_by_many_and_again_and_says_so_to_whoever_comes_later(
+    backend: BackendUnderTest, turns: int
+) -> None:
     async with backend.open(TOPOLOGY, KINDS) as bus:
-        await bus.close()
+        await bus.wait(["free"], timedelta(milliseconds=50))
+        await bus.publish(ping())
+        first = asyncio.create_task(bus.close())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await asyncio.gather(bus.close(), bus.close())
+        first.cancel()
+        await asyncio.wait([first])
         with pytest.raises(Unavailable):
             await bus.publish(ping())
+        await bus.close()
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_bus_whose_closing_was_cancelled_can_be_closed(backend: BackendUnderTest, turns: int) -> None:
+    async with backend.open(TOPOLOGY, KINDS) as bus:
+        await bus.wait(["free"], timedelta(milliseconds=50))
+        await bus.publish(ping())
+        first = asyncio.create_task(bus.close())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.wait([first])
         await bus.close()

@@ -30,12 +30,6 @@ async def paying(scene: Scene, payment: Payment) -> AsyncIterator[None]:
         yield
 
 
-async def nobody_holds_anything(scene: Scene) -> bool:
-    """Give back what a process of its own held, once its short lease is over."""
-    await scene.reap()
-    return not scene.picture.leases
-
-
 async def ledger_state(scene: Scene) -> str:
     async with scene.bus.transaction() as transaction:
         record = await transaction.get(EFFECTS.name, "invoice-1")
@@ -95,7 +89,7 @@ async def test_a_zombie_that_wakes_up_to_send_sends_what_its_successor_sent(scen
     async with child(scene, "pay_late", str(book)) as zombie:
         assert (await zombie.told())["paying"]
         await zombie.stop_unlocked()
-        await eventually(lambda: nobody_holds_anything(scene), "the lease of the stopped process ends by itself")
+        await eventually(scene.nothing_is_held, "the lease of the stopped process ends by itself")
         async with paying(scene, Payment(book)):
             await eventually(lambda: nothing_open(scene), "another worker has paid")
         zombie.wake()

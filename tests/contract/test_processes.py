@@ -7,9 +7,6 @@ from contextlib import asynccontextmanager
 from kingdom.bus import Dispatcher, Done, Envelope, Query, Received, Record, Transaction
 from tests.contract.processes import Child, child
 from tests.contract.scene import (
-    KINDS,
-    QUICK,
-    QUICK_IDLE,
     QUICK_LEASE,
     Scene,
     eventually,
@@ -42,8 +39,8 @@ async def tallies(scene: Scene) -> dict[str, list[str]]:
 
 @asynccontextmanager
 async def recovering(scene: Scene) -> AsyncIterator[None]:
-    """Let a second worker, with a bus of its own, take over what the child lets fall."""
-    async with scene.backend.open(QUICK, KINDS, QUICK_IDLE) as bus, scene.working(counting(), "free", bus=bus):
+    """Let a second worker, with a bus of its own, take over what the child has let fall."""
+    async with scene.second() as bus, scene.working(counting(), "free", bus=bus):
         yield
 
 
@@ -85,6 +82,7 @@ async def test_a_worker_stopped_inside_a_reaction_is_replaced_and_its_reaction_c
     async with child(scene, "work") as zombie:
         assert (await zombie.told())["handling"] == 1
         await zombie.stop_unlocked()
+        await eventually(scene.nothing_is_held, "the lease of the stopped process ends by itself")
         async with recovering(scene):
             await eventually(lambda: tallies(scene), "another worker has handled it")
         zombie.wake()
@@ -105,6 +103,7 @@ async def test_the_events_of_a_killed_worker_are_recovered_and_handled_once(scen
         assert (await victim.told())["handling"] == 0
         await victim.kill()
         assert len(scene.picture.rows) == 5
+        await eventually(scene.nothing_is_held, "the lease of the dead ends by itself")
         async with recovering(scene):
             await eventually(lambda: not scene.picture.rows, "all are done")
     assert await tallies(scene) == {str(number): ["parent"] for number in range(5)}

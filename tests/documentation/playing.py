@@ -10,8 +10,9 @@ from tests.documentation import surroundings
 from tests.documentation.output import is_shown
 from tests.documentation.page import CHECKOUT, POSTGRES, STAND_INS, Block, Command, console_blocks
 from tests.documentation.shell import Done, Shell, ShellEnded
+from tests.patience import PATIENCE_SECONDS
 
-COMMAND_SECONDS = 180.0
+COMMAND_SECONDS = PATIENCE_SECONDS
 _LOOK_SECONDS = 0.05
 
 

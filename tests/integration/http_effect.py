@@ -45,7 +45,7 @@ from tests.integration.running import open_bus, stream
 
 # Nothing but a server that hangs may let a call time out.
 PATIENT = httpx.Timeout(30.0)
-HASTY = httpx.Timeout(30.0, read=1.0)
+HASTY = httpx.Timeout(30.0, read=5.0)
 # Lets a hanging child go on.
 GO_ON = signal.SIGUSR1
 

@@ -18,6 +18,7 @@ from kingdom.backends.files.layout import file_name, is_unfinished
 from kingdom.bus import Envelope, Record
 from kingdom.bus.record import Adoption
 from tests.integration.dropping import EVENTS, TOPOLOGY, Desk, desk, staffed_desk
+from tests.patience import PATIENCE_SECONDS
 
 
 async def test_a_dropped_document_is_taken_in_and_handled(realm: Path) -> None:
@@ -40,7 +41,10 @@ async def test_what_lay_there_before_anybody_came_is_taken_in_too(realm: Path) -
         await at.until(at.dispatched, "it is dispatched")
 
 
-async def test_a_document_that_is_written_slowly_in_place_is_taken_in_when_it_is_whole(realm: Path) -> None:
+async def test_a_document_that_is_written_slowly_in_place_is_taken_in_when_it_is_whole(
+    realm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adoption, "SETTLED_SECONDS", PATIENCE_SECONDS)
     async with staffed_desk(realm) as at:
         path = at.box / "evt-slow.json"
         path.write_text('{"id": "evt-slow", ')

@@ -246,6 +246,7 @@ async def test_an_idle_transaction_is_thrown_out_and_lets_its_rows_go(pooled: st
 
         with pytest.raises(Unavailable):
             await stall()
+    async with through(pooled) as bus:
         async with bus.transaction(hold=[delivery]) as transaction:
             await transaction.settle(delivery, Done())
         assert await statuses(bus) == {"DONE": 1}

@@ -83,6 +83,7 @@ async def test_a_handler_that_blocks_beyond_its_deadline_loses_its_event_to_anot
         envelope = Envelope(type="Job", payload={"n": 1})
         await bus.publish(envelope)
         await stuck.says("began 1")
+        await eventually(lambda: _reaped(bus))
         async with child("integration.blocking_child", "plain", dsn, lease=LONG_LEASE):
             await until_all(bus, "DONE", 1)
         found = await event(bus, envelope)
@@ -103,6 +104,7 @@ async def test_a_stopped_process_changes_nothing_when_it_wakes_up_after_its_leas
 
         await bus.publish(*numbered("Job", 1))
         await eventually(is_stopped)
+        await eventually(lambda: _reaped(bus))
         async with child("integration.blocking_child", "plain", dsn, lease=LONG_LEASE):
             await until_all(bus, "DONE", 1)
         zombie.signal(signal.SIGCONT)
@@ -210,6 +212,7 @@ class Hanging(PostgresBus):
         return super().renew(leases)
 
 
+@pytest.mark.usefixtures("renewed_early")
 async def test_a_lease_whose_renewal_hangs_is_given_up_before_it_ends_and_the_loop_goes_on(dsn: str) -> None:
     dispatcher, cut_off = Dispatcher(), asyncio.Event()
 
@@ -249,6 +252,7 @@ class Away(PostgresBus):
         return super().renew(leases)
 
 
+@pytest.mark.usefixtures("renewed_early")
 async def test_a_lease_that_was_given_up_is_not_renewed_while_its_handler_winds_down(dsn: str) -> None:
     dispatcher = Dispatcher()
     async with Away(dsn, Topology([jobs(lease=LEASE)])) as bus:

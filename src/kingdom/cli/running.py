@@ -85,7 +85,8 @@ async def run_until_stopped(parts: Sequence[Part], beside: Sequence[Coroutine[An
         for part in parts:
             part.stop(at_once=at_once)
 
-    # A role, too, is loaded by now and stays.
+    # A role, too, is loaded by now and stays; what its start has left behind does not.
+    gc.collect()
     gc.freeze()
     heard = hear_signals(stop)
     running = [asyncio.create_task(part.run()) for part in parts]

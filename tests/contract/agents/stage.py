@@ -24,9 +24,9 @@ ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
 AT_ONCE = timedelta()
 A_WHILE = timedelta(seconds=20)
 # Some agents use a processor for ten seconds before they begin.
-LONG_SECONDS = 4 * PATIENCE_SECONDS
+LONG_SECONDS = 2 * PATIENCE_SECONDS
 # So soon after its agents were stopped nothing of them runs.
-_GONE_SECONDS = 1.0
+_GONE_SECONDS = 30.0
 
 
 class Stage:

@@ -8,6 +8,7 @@ from kingdom.bootstrap import reached
 from kingdom.doctor.database_checks import database_checks
 from tests.integration.doctor.scene import look, look_at
 from tests.integration.embedded import keeper_and_server, open_room, until_nothing_is_left
+from tests.patience import PATIENCE_SECONDS
 
 NAME = "embedded-server"
 AROUND = ("store", "migrations", "roles", *(check.name for check in database_checks()))
@@ -39,7 +40,7 @@ async def test_a_server_is_well_before_it_is_made_while_it_runs_and_after_its_ke
     # A stopped one does not hear that its keeper has died.
     server.suspend()
     keeper.kill()
-    keeper.wait(30)
+    keeper.wait(PATIENCE_SECONDS)
     left = await look_at(NAME, url=url)
     assert (left.status, left.fix) == ("warn", "kingdom status")
     assert f"process {server.pid} was left behind" in left.found

@@ -116,7 +116,7 @@ async def test_what_a_turn_has_cost_is_told_before_the_end_of_its_agent(
 
 async def test_a_turn_that_took_too_long_is_paid_for(scene: HostScene) -> None:
     await scene.start_host()
-    workflow = await scene.begin(work("one", task({"cost": 0.5}, {"hang": True}, timeout_seconds=2)))
+    workflow = await scene.begin(work("one", task({"cost": 0.5}, {"hang": True}, timeout_seconds=10)))
     failed = await scene.until(workflow, WorkflowStatus.FAILED)
     assert failed.cost_usd == 0.5
 

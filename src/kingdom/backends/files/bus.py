@@ -63,6 +63,7 @@ class FilesBus(Bus):
         self.in_thread = self._thread.run
         self._adopter = Adopter(self.store, topology)
         self._adopting: set[asyncio.Task[None]] = set()
+        self._closing = asyncio.Lock()
         self._wakeups = Wakeups(self.store.layout, self._look_soon, self._adopter.boxes)
 
     async def __aenter__(self) -> Self:
@@ -75,16 +76,17 @@ class FilesBus(Bus):
 
     async def close(self) -> None:
         """Let go of every file; to close again changes nothing."""
-        if self._thread.stopped:
-            return
-        try:
-            await self._wakeups.close()
-            await asyncio.gather(*self._adopting, return_exceptions=True)
-        finally:
+        async with self._closing:
+            if self._thread.stopped:
+                return
             try:
-                await self.in_thread(self.store.close)
+                await self._wakeups.close()
+                await asyncio.gather(*self._adopting, return_exceptions=True)
             finally:
-                self._thread.stop()
+                try:
+                    await self.in_thread(self.store.close)
+                finally:
+                    self._thread.stop()
 
     @asynccontextmanager
     async def transaction(self, hold: Sequence[Delivery] = ()) -> AsyncIterator[FilesTransaction]:

@@ -45,7 +45,8 @@ class Wakeups:
     async def close(self) -> None:
         """Send what is unsent and stop listening."""
         if self._sender:
-            await self._sender
+            # Who is cancelled here must not cancel it, for whoever closes next.
+            await asyncio.wait({self._sender})
         if self._listener:
             self._listener.cancel()
             await asyncio.wait({self._listener})

@@ -125,7 +125,7 @@ async def test_a_step_that_does_not_exist_fails_with_those_that_do(scene: Scene)
     [
         {"fault": {"kind": "refuse", "method": "POST", "status": 429, "retry_after": 1}},
         {"limits": {"secondary": {"method": "POST", "retry_after": 1}}},
-        {"limits": {"remaining": 0, "reset_seconds": 6}},
+        {"limits": {"remaining": 0, "reset_seconds": 15}},
     ],
     ids=["too many", "secondary", "primary"],
 )

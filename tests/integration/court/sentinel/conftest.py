@@ -9,11 +9,12 @@ import pytest
 from tests.contract.backends import BackendUnderTest
 from tests.integration.court.sentinel.scene import Watch, opened
 from tests.integration.standins.github import Site, standing_in
+from tests.patience import PATIENCE_SECONDS
 
 
 @pytest.fixture
 async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30)) as session:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PATIENCE_SECONDS)) as session:
         yield session
 
 
