@@ -89,14 +89,8 @@ class Terminal:
         }
         self._environment |= {"KINGDOM_DATABASE_URL": dsn, "KINGDOM_ACTOR": "tester"}
 
-    def run(
-        self,
-        *words: str,
-        text: str = "",
-        environment: Mapping[str, str] | None = None,
-        patience: float = PATIENCE_SECONDS,
-    ) -> Done:
-        done = Done(*warm.run(words, ROOT, {**self._environment, **(environment or {})}, text, patience))
+    def run(self, *words: str, text: str = "", environment: Mapping[str, str] | None = None) -> Done:
+        done = Done(*warm.run(words, ROOT, {**self._environment, **(environment or {})}, text))
         assert "Traceback" not in done.err
         return done
 

@@ -20,13 +20,7 @@ from tests.patience import PATIENCE_SECONDS
 _ROOT = Path(__file__).parents[2]
 
 
-def run(
-    words: tuple[str, ...],
-    cwd: Path,
-    environment: Mapping[str, str],
-    text: str = "",
-    patience: float = PATIENCE_SECONDS,
-) -> tuple[int, str, str]:
+def run(words: tuple[str, ...], cwd: Path, environment: Mapping[str, str], text: str = "") -> tuple[int, str, str]:
     """Run a command in a process of its own; return how it ended, what it said and what it complained of."""
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload([__name__])
@@ -35,11 +29,12 @@ def run(
         files[0].write_text(text)
         process = server.Process(target=_be_a_command, args=(words, cwd, dict(environment), files))
         process.start()
-        process.join(patience)
+        process.join(PATIENCE_SECONDS)
         if process.exitcode is None:
             process.kill()
             process.join()
-            pytest.fail(f"{words} has not ended after {patience} s: {files[1].read_text()} {files[2].read_text()}")
+            said = f"{files[1].read_text()} {files[2].read_text()}"
+            pytest.fail(f"{words} has not ended after {PATIENCE_SECONDS} s: {said}")
         return process.exitcode, files[1].read_text(), files[2].read_text()
 
 

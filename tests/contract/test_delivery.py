@@ -1,12 +1,14 @@
 """At least once for what was committed, never for what was not."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import pytest
 
-from kingdom.bus import Dispatcher, Done, Envelope, Received, Record, Transaction
+from kingdom.bus import Bus, Dispatcher, Done, Envelope, Received, Record, Transaction
 from kingdom.clock import utc_now
 from kingdom.errors import Misconfigured, Unavailable
 from tests.contract.backends import BackendUnderTest
@@ -193,19 +195,24 @@ async def test_a_reaction_takes_effect_once_though_it_fails_and_is_run_again(sce
     assert runs >= 12 + 4
 
 
-@pytest.mark.parametrize("turns", range(4, 9))
-async def test_a_bus_may_be_closed_by_many_and_again_and_says_so_to_whoever_comes_later(
-    backend: BackendUnderTest, turns: int
-) -> None:
+@asynccontextmanager
+async def closing(backend: BackendUnderTest, turns: int) -> AsyncIterator[tuple[Bus, asyncio.Task[None]]]:
+    """Give a bus that listens and sends, so many turns of the loop after somebody has begun to close it."""
     async with backend.open(TOPOLOGY, KINDS) as bus:
         await bus.wait(["free"], timedelta(milliseconds=50))
         await bus.publish(ping())
         first = asyncio.create_task(bus.close())
         for _ in range(turns):
             await asyncio.sleep(0)
-        await asyncio.gather(bus.close(), bus.close())
-        first.cancel()
-        await asyncio.wait([first])
+        yield bus, first
+
+
+@pytest.mark.parametrize("turns", range(4, 9))
+async def test_a_bus_may_be_closed_by_many_and_again_and_says_so_to_whoever_comes_later(
+    backend: BackendUnderTest, turns: int
+) -> None:
+    async with closing(backend, turns) as (bus, first):
+        await asyncio.gather(first, bus.close(), bus.close())
         with pytest.raises(Unavailable):
             await bus.publish(ping())
         await bus.close()
@@ -213,12 +220,7 @@ async def test_a_bus_may_be_closed_by_many_and_again_and_says_so_to_whoever_come
 
 @pytest.mark.parametrize("turns", range(6))
 async def test_a_bus_whose_closing_was_cancelled_can_be_closed(backend: BackendUnderTest, turns: int) -> None:
-    async with backend.open(TOPOLOGY, KINDS) as bus:
-        await bus.wait(["free"], timedelta(milliseconds=50))
-        await bus.publish(ping())
-        first = asyncio.create_task(bus.close())
-        for _ in range(turns):
-            await asyncio.sleep(0)
+    async with closing(backend, turns) as (bus, first):
         first.cancel()
         await asyncio.wait([first])
         await bus.close()

@@ -6,15 +6,7 @@ from contextlib import asynccontextmanager
 
 from kingdom.bus import Dispatcher, Done, Envelope, Query, Received, Record, Transaction
 from tests.contract.processes import Child, child
-from tests.contract.scene import (
-    QUICK_LEASE,
-    Scene,
-    eventually,
-    ids,
-    nothing_changes,
-    ping,
-    step,
-)
+from tests.contract.scene import QUICK_LEASE, Scene, eventually, ids, nothing_changes, ping, step
 from tests.patience import PATIENCE_SECONDS
 
 

@@ -1,6 +1,5 @@
 """What agents do besides their work: they crash, hang, ask, petition, fail their checks, and find no repository."""
 
-import signal
 from datetime import timedelta
 
 import pytest
@@ -10,12 +9,12 @@ from kingdom.soldiers.errands import GRACE
 from kingdom.soldiers.scripted.client import ScriptedAgents
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model import events
-from kingdom.workflow.model.git import Git
 from kingdom.workflow.model.machine import TaskStatus, WorkflowStatus
 from kingdom.workflow.model.operations import Continue
 from kingdom.workflow.model.refs import GitRef
 from kingdom.workflow.model.template import Policy
-from kingdom.workflow.records import DOCUMENTS, load, save
+from kingdom.workflow.records import DOCUMENTS
+from kingdom.workflow.registry import delete_git
 from tests.integration.soldiers.hindered_agents import HinderedAgents
 from tests.integration.soldiers.host_scene import ANNA, APP, HostScene, task, work, writes
 from tests.integration.soldiers.processes import until_runs
@@ -161,16 +160,12 @@ async def test_a_missing_base_branch_fails_the_run_with_the_branches_there_are(s
 
 
 @ONE_BACKEND
-async def test_a_repository_that_was_deleted_meanwhile_fails_the_run_by_name(scene: HostScene) -> None:
-    # A host that was killed counts as up until its lease is over.
-    killed = await scene.start_child("host-a")
-    killed.signal(signal.SIGKILL)
-    await killed.ends()
-    workflow = await scene.begin(writes("one"))
-    async with scene.bus.transaction() as transaction:
-        record, git = await load(transaction, Git, APP)
-        await save(transaction, Git(id=git.id, name=git.name, url=git.url, deleted=True), record)
+async def test_a_start_that_is_stored_after_its_repository_was_deleted_fails_by_name(scene: HostScene) -> None:
     await scene.start_host()
+    workflow = await scene.create_run(writes("one"))
+    async with scene.bus.transaction() as transaction:
+        await lifecycle.start(transaction, workflow.id, actor=ANNA)
+        assert (await delete_git(scene.bus, APP, actor=ANNA)).deleted
     failed = await scene.until(workflow, WorkflowStatus.FAILED)
     assert f"no checkout of {APP}" in failed.reason
     assert "DELETED" in failed.reason
