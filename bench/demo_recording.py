@@ -1,9 +1,9 @@
 """Plays `kingdom demo` and draws the terminal as an SVG that moves: `python -m bench.demo_recording FILE`."""
 
+import argparse
 import asyncio
 import io
 import logging
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -126,4 +126,7 @@ def _drawn(view: RenderableType, name: str) -> str:
 
 
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(moving(asyncio.run(record())), encoding="utf-8")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", type=Path, help="where the picture goes")
+    file: Path = parser.parse_args().file
+    file.write_text(moving(asyncio.run(record())), encoding="utf-8")

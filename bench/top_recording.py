@@ -1,9 +1,9 @@
 """Plays the demo before `kingdom top` and draws the screen as an SVG: `python -m bench.top_recording FILE`."""
 
+import argparse
 import asyncio
 import logging
 import re
-import sys
 import tempfile
 from pathlib import Path
 
@@ -81,4 +81,7 @@ async def _photographed(house: House) -> str:
 
 
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(asyncio.run(record()), encoding="utf-8")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", type=Path, help="where the picture goes")
+    file: Path = parser.parse_args().file
+    file.write_text(asyncio.run(record()), encoding="utf-8")
