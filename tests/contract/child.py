@@ -5,6 +5,7 @@ It tells what it does in JSON lines on stdout and goes on when it reads a line o
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import sys
@@ -13,6 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from kingdom.bus import Bus, Dispatcher, Done, Received, Record, Transaction, Worker
+from kingdom.bus.logs import configure_logs
 from kingdom.errors import KingdomError, LeaseLost
 from tests.contract.backends import BACKENDS, LONG, BackendUnderTest
 from tests.contract.outside import Payment, die
@@ -124,4 +126,6 @@ async def main(name: str, place: str, program: str, *details: str) -> None:
 
 
 if __name__ == "__main__":
+    # Else its lines would stand among what it tells.
+    configure_logs(json=True, level=logging.ERROR)
     asyncio.run(main(*sys.argv[1:]))
