@@ -7,9 +7,14 @@ UV := $(shell uv --version >/dev/null 2>&1 && echo uv || echo .uv/bin/uv)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := check
-# The checks run one after another, the tests last, so that their summary ends the output.
 .NOTPARALLEL:
-.PHONY: setup check format format-check lint types layers docs test test-long test-agents bench soak chaos crash-sweep
+# The parts of the proof, cheapest first; tests/tiers.py says why each is not in the gate.
+PARTS := installed pages variants timing second_store benches agents long
+# What is measured there has the machine for itself.
+ALONE := timing benches long
+PART := $(PARTS)
+WORKERS := 2
+.PHONY: setup check static format format-check lint types layers docs test proof bench soak chaos crash-sweep
 
 setup: $(filter .uv/bin/uv,$(UV))
 	$(UV) sync --all-extras --locked
@@ -18,7 +23,15 @@ setup: $(filter .uv/bin/uv,$(UV))
 	python3 -m venv .uv
 	.uv/bin/python -m pip install --quiet uv
 
-check: format-check lint types layers docs test
+# The slow static checks run beside the tests. A failure among them is shown at once, and pytest's summary comes last.
+check: format-check lint
+	@$(MAKE) --no-print-directory static & static=$$!; \
+	trap 'kill $$static 2>/dev/null' EXIT; \
+	$(MAKE) --no-print-directory test; tests=$$?; \
+	wait $$static && exit $$tests
+
+static:
+	@said=$$($(MAKE) --no-print-directory --keep-going types layers docs 2>&1) || { echo "$$said"; exit 1; }
 
 format:
 	$(BIN)/ruff check --fix-only --quiet .
@@ -41,14 +54,18 @@ docs:
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 test:
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n $(WORKERS)
 
-test-long:
-	$(BIN)/pytest -m long
+# Everything that the gate leaves out, or one part of it: make proof PART=pages.
+proof:
+	@$(MAKE) --no-print-directory --keep-going $(PART:%=proof-%)
 
-# Agents of other vendors and the red team: npm brings the programs, in the versions that the profiles were written for.
-test-agents: .agents/node_modules
-	$(BIN)/pytest -m agents
+proof-%:
+	@SECONDS=0; $(BIN)/pytest -m $* -n $(if $(filter $*,$(ALONE)),0,$(WORKERS)); code=$$?; \
+	echo "proof, part $*: exit $$code after $$((SECONDS / 60)) min $$((SECONDS % 60)) s"; exit $$code
+
+# npm brings the agents of other vendors, in the versions that the profiles were written for.
+proof-agents: .agents/node_modules
 
 .agents/node_modules: packaging/agents/package.json packaging/agents/package-lock.json
 	mkdir -p .agents

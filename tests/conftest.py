@@ -15,6 +15,7 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 from bench.postgres import PrivateCluster
 from kingdom.backends.postgres import migrate
 from kingdom.bus.logs import configure_logs
+from tests import tiers
 from tests.contract.backends import BACKENDS, BackendUnderTest
 from tests.patience import PATIENCE_SECONDS
 
@@ -31,6 +32,15 @@ class _Scheduler(LoadScopeScheduling):  # type: ignore[misc]
             return nodeid
         # There is one house per backend, and one more for real agents.
         return f"{'claude' in nodeid} {'postgres' in nodeid}"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    tiers.register(config)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    tiers.assign(items)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:

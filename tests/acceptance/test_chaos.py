@@ -54,6 +54,7 @@ def processes_under_test() -> list[psutil.Process]:
     return [child for child in children if "kingdom.verify.process" in child.cmdline()]
 
 
+@pytest.mark.variants
 @pytest.mark.parametrize(("backend", "scenario"), SHOWN)
 async def test_the_checker_catches_the_broken_variant(backend: str, scenario: Scenario, url: str) -> None:
     report = await scenario.run(url, backend, broken=True)
@@ -61,6 +62,7 @@ async def test_the_checker_catches_the_broken_variant(backend: str, scenario: Sc
     assert report.findings_by_kind["processes failed"] == 0
 
 
+@pytest.mark.variants
 @pytest.mark.parametrize(("backend", "scenario"), DIFFERENT_PLAYS)
 async def test_the_bus_passes_what_the_broken_variant_fails(backend: str, scenario: Scenario, url: str) -> None:
     report = await scenario.run(url, backend, broken=False)

@@ -120,6 +120,7 @@ end
 """
 
 
+@pytest.mark.installed
 @pytest.mark.parametrize(
     ("shell", "script", "before", "text"),
     [("bash", BASH, [EVENT, "pending"], r"not\;\ yet"), ("zsh", ZSH, [], "not; yet"), ("fish", FISH, [], "not; yet")],

@@ -10,7 +10,7 @@ from tests.acceptance.corner import Corner
 from tests.acceptance.terminal import Terminal
 from tests.patience import PATIENCE_SECONDS
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.installed
 
 
 @pytest.fixture

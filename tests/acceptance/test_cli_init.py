@@ -235,7 +235,6 @@ def test_a_database_of_somebody_else_is_told_of_or_refused(tmp_path: Path) -> No
     assert (refused.code, "names no PostgreSQL database" in refused.err) == (2, True)
 
 
-@pytest.mark.slow
 async def test_the_next_steps_of_a_realm_of_files_work_as_they_are_printed(tmp_path: Path) -> None:
     done = await asyncio.to_thread(kingdom, tmp_path, "init", "my realm", "--yes")
     settings = tmp_path / "my realm" / "kingdom.yaml"
@@ -246,7 +245,6 @@ async def test_the_next_steps_of_a_realm_of_files_work_as_they_are_printed(tmp_p
     assert "Nothing needs a person." in said
 
 
-@pytest.mark.slow
 async def test_the_next_steps_of_a_realm_in_a_database_work_as_they_are_printed(tmp_path: Path) -> None:
     with PrivateCluster(fsync=True) as cluster:
         environment = {"DATABASE_URL": cluster.create_database("init")}
@@ -259,7 +257,6 @@ async def test_the_next_steps_of_a_realm_in_a_database_work_as_they_are_printed(
     assert "ended: completed" in said
 
 
-@pytest.mark.slow
 async def test_the_next_steps_of_a_realm_with_a_database_of_its_own_work_as_they_are_printed() -> None:
     with open_room() as room:
         done = await asyncio.to_thread(kingdom, room, "init", "home", "--yes", "--store", "embedded")
@@ -272,7 +269,6 @@ async def test_the_next_steps_of_a_realm_with_a_database_of_its_own_work_as_they
     assert "Nothing needs a person." in said
 
 
-@pytest.mark.slow
 async def test_the_next_steps_of_a_realm_that_watches_github_work_as_they_are_printed(tmp_path: Path) -> None:
     source = tmp_path / "github.com" / "acme" / "shop.git"
     home = tmp_path / "shop"

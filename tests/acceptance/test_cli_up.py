@@ -46,7 +46,6 @@ def children(up: Running) -> dict[str, int]:
     return {words[words.index("role") + 1]: each.pid for each in found if "role" in (words := each.cmdline())}
 
 
-@pytest.mark.slow
 def test_all_roles_run_come_back_and_end_together(files: Terminal, settings: str) -> None:
     assert files.run("general", "install", "gen-hello").code == 0
     with files.start("up", "--config", settings, "--metrics-port", "0", "--json-logs") as up:

@@ -1,7 +1,10 @@
 import json
 
+import pytest
+
 from tests.benches import TRIES, bench
 
+pytestmark = pytest.mark.benches
 SHORT = ("compare", "--events", "1000", "--rounds", "3")
 
 

@@ -32,7 +32,7 @@ def figures_of(done: subprocess.CompletedProcess[str], backend: str) -> dict[str
     return {figure["name"]: figure for figure in told["backends"][backend]["figures"]}
 
 
-@pytest.mark.slow
+@pytest.mark.benches
 def test_a_court_takes_every_webhook_once_and_tells_how_long_each_step_took() -> None:
     done = bench(*SHORT, "--backend", "postgres", "--only", "latency", "--only", "burst", "--json", "-", ends_with=0)
     figures = figures_of(done, "postgres")
@@ -45,7 +45,7 @@ def test_a_court_takes_every_webhook_once_and_tells_how_long_each_step_took() ->
     assert figures["burst, webhooks a second"]["value"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.benches
 def test_a_king_who_looks_through_all_events_ends_the_bench_with_a_complaint(tmp_path: Path) -> None:
     report = tmp_path / "court.json"
     done = bench(*SHORT, "--backend", "files", "--variant", "scan", "--json", report, ends_with=1)

@@ -103,7 +103,7 @@ def test_a_run_goes_on_after_crashes_at_steps_of_many_kinds(backend: str) -> Non
     assert code == 0
 
 
-@pytest.mark.slow
+@pytest.mark.agents
 def test_a_run_of_claude_goes_on_after_crashes() -> None:
     words = ("--agent", CLAUDE, "--backend", "files", "--works", "1")
     code, figures = sweep(*words, "--points", str(CLAUDE_POINTS), "--no-variants")
@@ -114,12 +114,14 @@ def test_a_run_of_claude_goes_on_after_crashes() -> None:
     assert code == 0
 
 
+@pytest.mark.variants
 def test_every_broken_variant_is_caught() -> None:
     code, figures = sweep("--backend", "files", "--points", "0")
     assert figures["backends"]["files"]["variants_caught"] == dict.fromkeys(VARIANTS, True)
     assert (code, figures["details"]) == (0, [])
 
 
+@pytest.mark.variants
 def test_a_sweep_of_something_broken_fails() -> None:
     code, figures = sweep("--backend", "files", "--variant", "prompt_again")
     assert figures["ok"] is False

@@ -11,7 +11,7 @@ SHORT = ("engine", "--quick")
 BOUNDED = {"statements per Task, growth", "buffers per Task, growth"}
 
 
-@pytest.mark.slow
+@pytest.mark.benches
 def test_the_short_form_keeps_every_bound_and_ends_with_its_figures() -> None:
     done = bench(*SHORT, "--json", "-", ends_with=0)
     told = json.loads(done.stdout.splitlines()[-1])
@@ -24,7 +24,7 @@ def test_the_short_form_keeps_every_bound_and_ends_with_its_figures() -> None:
     assert figures["statements per Task, 10 stored runs"]["value"] > 1
 
 
-@pytest.mark.slow
+@pytest.mark.benches
 def test_an_engine_that_looks_through_all_runs_at_every_step_ends_the_bench_with_a_complaint(tmp_path: Path) -> None:
     report = tmp_path / "engine.json"
     done = bench(*SHORT, "--only", "counts", "--variant", "scan", "--json", report, ends_with=1)
@@ -34,7 +34,7 @@ def test_an_engine_that_looks_through_all_runs_at_every_step_ends_the_bench_with
     assert "buffers per Task, growth" in {words.partition(":")[0] for words in told["failed"]}
 
 
-@pytest.mark.slow
+@pytest.mark.benches
 def test_an_engine_that_is_behind_dbos_ends_the_bench_with_a_complaint() -> None:
     done = bench(*SHORT, "--only", "speed", "--runs", "10", "--demand", "1000", ends_with=1)
     assert "bound not kept: durable steps, multiple of dbos: " in done.stderr

@@ -46,7 +46,6 @@ def repository(place: Path) -> Path:
     return place
 
 
-@pytest.mark.slow
 def test_a_general_and_two_templates_do_what_they_say(tmp_path: Path) -> None:
     realm, config = tmp_path / "realm", ("--config", str(tmp_path / "kingdom.yaml"))
     Path(config[1]).write_text("database_url: file:realm\n")

@@ -10,7 +10,7 @@ from tests.benches import bench
 SHORT = ("hostile", "--count", "150")
 
 
-@pytest.mark.slow
+@pytest.mark.benches
 def test_the_short_form_finds_nothing_and_ends_with_its_figures() -> None:
     done = bench(*SHORT, "--json", "-", ends_with=0)
     told = json.loads(done.stdout.splitlines()[-1])
@@ -19,7 +19,7 @@ def test_the_short_form_finds_nothing_and_ends_with_its_figures() -> None:
     assert told["classes"]["genuine"] > 1
 
 
-@pytest.mark.slow
+@pytest.mark.benches
 def test_a_receiver_that_skips_the_signature_ends_the_bench_with_a_complaint(tmp_path: Path) -> None:
     report = tmp_path / "hostile.json"
     done = bench(*SHORT, "--variant", "trusting", "--json", report, ends_with=1)

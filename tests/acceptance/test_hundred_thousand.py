@@ -86,7 +86,9 @@ async def check(dsn: str, count: int) -> None:
     assert min(int(str(done)) for _, done in shares) > count / 20
 
 
-@pytest.mark.parametrize("count", [10_000, pytest.param(100_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "count", [pytest.param(10_000, marks=pytest.mark.benches), pytest.param(100_000, marks=pytest.mark.long)]
+)
 async def test_every_event_is_done_exactly_once_and_every_key_keeps_its_order(
     dsn: str, way: str, count: int, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -33,7 +33,7 @@ CACHES = frozenset(
 )
 # What the archive of the source has beside the files of the checkout: its metadata.
 ADDED = frozenset({"PKG-INFO"})
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.installed
 
 
 def uv() -> str:

@@ -10,7 +10,7 @@ from tests.benches import TRIES, bench
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 
 
-@pytest.mark.slow
+@pytest.mark.benches
 def test_a_start_with_a_sandbox_keeps_its_bound() -> None:
     # Other tests run at the same time, so that this bound is wider than that of the bench itself.
     done = bench("sandbox", "--pairs", "4", "--bound", "2", ends_with=0, tries=TRIES)
@@ -19,7 +19,7 @@ def test_a_start_with_a_sandbox_keeps_its_bound() -> None:
     assert set(told["fastest seconds"]) == {"with", "without"}
 
 
-@pytest.mark.slow
+@pytest.mark.benches
 def test_a_sandbox_that_is_slow_ends_the_bench_with_a_complaint() -> None:
     done = bench("sandbox", "--pairs", "1", "--handicap", "600", ends_with=1)
     assert "bound not kept: start with a sandbox: " in done.stderr

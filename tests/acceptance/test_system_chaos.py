@@ -99,7 +99,7 @@ def test_the_judge_finds_a_process_that_was_left() -> None:
     assert any("still runs" in finding for finding in judge(good(), 1, ["7: git gc"]))
 
 
-@pytest.mark.slow
+@pytest.mark.benches
 def test_a_court_that_is_killed_everywhere_does_each_thing_once(capfd: pytest.CaptureFixture[str]) -> None:
     code = main([*SHORT, "--seconds", "12", "--events", "4", "--drain", "200"])
     figures = json.loads(capfd.readouterr().out.splitlines()[-1])
@@ -109,7 +109,7 @@ def test_a_court_that_is_killed_everywhere_does_each_thing_once(capfd: pytest.Ca
     assert killed["killed"] >= 3
 
 
-@pytest.mark.slow
+@pytest.mark.benches
 def test_chaos_over_a_broken_court_fails(capfd: pytest.CaptureFixture[str]) -> None:
     code = main([*SHORT, "--seconds", "2", "--events", "1", "--drain", "10", "--variant", "leak_slots"])
     figures = json.loads(capfd.readouterr().out.splitlines()[-1])

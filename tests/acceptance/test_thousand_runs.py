@@ -31,7 +31,9 @@ def said(dsn: str) -> dict[str, tuple[int, int]]:
         return {kind: (times, runs) for kind, times, runs in connection.execute(_SAID)}
 
 
-@pytest.mark.parametrize("runs", [100, pytest.param(1000, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "runs", [pytest.param(100, marks=pytest.mark.benches), pytest.param(1000, marks=pytest.mark.long)]
+)
 async def test_runs_that_start_together_all_complete_with_every_step_done_once(
     dsn: str, tmp_path: Path, runs: int
 ) -> None:

@@ -15,6 +15,8 @@ from tests.documentation.surroundings import ROOT
 
 PAGES = sorted((*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")))
 _numbers = itertools.count()
+# What a new user types first.
+FIRST = ("README.md", "docs/tutorial/1-demo.md")
 
 # How many blocks of a page show commands that nobody can run here: root, another machine, or a vendor's key.
 UNRUN = {"docs/operations/deploy.md": 2, "docs/releasing.md": 1}
@@ -43,7 +45,14 @@ def new_database(request: pytest.FixtureRequest) -> Callable[[], str]:
     return create
 
 
-@pytest.mark.parametrize("page", [pytest.param(path, id=name_of(path)) for path in PAGES if has_console(path)])
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(path, id=name_of(path), marks=() if name_of(path) in FIRST else pytest.mark.pages)
+        for path in PAGES
+        if has_console(path)
+    ],
+)
 def test_a_page_can_be_typed(page: Path, new_database: Callable[[], str]) -> None:
     play(page.read_text(), name_of(page), new_database)
 

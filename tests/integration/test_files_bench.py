@@ -25,7 +25,7 @@ BOUNDED = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.benches
 def test_the_short_form_keeps_every_bound_and_ends_with_its_figures() -> None:
     # Other tests run at the same time: only the long form, on a machine of its own, is held to the whole bound.
     done = bench(*SHORT, "--demand", "0.4", ends_with=0, tries=TRIES)
@@ -37,7 +37,7 @@ def test_the_short_form_keeps_every_bound_and_ends_with_its_figures() -> None:
     assert "synced" in figures["durability"]["kingdom"]
 
 
-@pytest.mark.slow
+@pytest.mark.benches
 @pytest.mark.parametrize(
     ("variant", "part", "caught_by"),
     [

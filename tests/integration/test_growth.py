@@ -24,7 +24,7 @@ CAUGHT_BY = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.benches
 def test_the_short_form_keeps_every_bound_and_draws_its_plot(tmp_path: Path) -> None:
     plot = tmp_path / "growth.png"
     done = bench(*SHORT, "--plot", plot, ends_with=0)
@@ -37,6 +37,7 @@ def test_the_short_form_keeps_every_bound_and_draws_its_plot(tmp_path: Path) -> 
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.benches
 def test_a_statement_that_does_not_scale_ends_the_bench_with_its_name(tmp_path: Path) -> None:
     report = tmp_path / "growth.json"
     spoilt = ("--variant", "by-creation", "--only", "streams")
@@ -52,6 +53,7 @@ def template(cluster: PrivateCluster) -> Iterator[None]:
     cluster.drop_database(TEMPLATE)
 
 
+@pytest.mark.variants
 @pytest.mark.usefixtures("template")
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_statement_that_does_not_scale_is_caught(cluster: PrivateCluster, variant: str) -> None:

@@ -33,7 +33,7 @@ def soak(*arguments: str) -> tuple[int, dict[str, Any], str]:
     return done.returncode, json.loads(done.stdout.splitlines()[-1]), done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.benches
 def test_a_short_soak_is_flat_and_loses_nothing() -> None:
     # A machine that stalls for one of these short minutes changes its rate and cost; our own doing shows in every run.
     for more_runs in (2, 1, 0):
@@ -49,7 +49,7 @@ def test_a_short_soak_is_flat_and_loses_nothing() -> None:
         assert more_runs, words
 
 
-@pytest.mark.slow
+@pytest.mark.benches
 def test_a_soak_without_vacuum_is_caught() -> None:
     caught, minute = "not flat: outbox_event: grew", 1
     code, figures, words = soak("--without-vacuum")

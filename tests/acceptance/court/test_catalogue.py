@@ -13,7 +13,6 @@ from tests.acceptance.court.stories import Asked, Story
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
-    pytest.mark.slow,
 ]
 _NUMBER = 28
 _SIGNAL_KILL = -9

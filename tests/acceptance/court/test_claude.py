@@ -18,7 +18,6 @@ from tests.fakes.model.stub import ModelStub
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
-    pytest.mark.slow,
     pytest.mark.skipif(find_spec("claude_agent_sdk") is None, reason="claude-agent-sdk is not installed"),
     pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed"),
 ]

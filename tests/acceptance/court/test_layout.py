@@ -10,7 +10,6 @@ from tests.acceptance.court.stories import Asked, Superseded
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
-    pytest.mark.slow,
     pytest.mark.parametrize("url", ["files"], indirect=True, scope="package"),
 ]
 

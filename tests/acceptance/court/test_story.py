@@ -12,7 +12,6 @@ from tests.acceptance.court.stories import Asked, Story, Superseded, Unrouted
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
-    pytest.mark.slow,
 ]
 
 

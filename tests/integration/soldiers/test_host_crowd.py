@@ -17,7 +17,6 @@ ONE_BACKEND = pytest.mark.parametrize("backend", ["postgres"], indirect=True)
 
 
 @ONE_BACKEND
-@pytest.mark.slow
 async def test_many_runs_on_one_repository_all_complete_without_an_error_of_git(scene: HostScene) -> None:
     await scene.start_host(slots=8)
     writing = work("one", task({"write": f"{APP}/one.txt", "text": "by one\n"}))

@@ -105,7 +105,6 @@ async def costs(dsn: str, size: int) -> dict[str, tuple[int, int]]:
         }
 
 
-@pytest.mark.slow
 async def test_admission_costs_as_much_with_ten_thousand_that_wait_as_with_ten(
     dsn: str, request: pytest.FixtureRequest
 ) -> None:

@@ -1,0 +1,47 @@
+"""The two tiers of the tests: the gate, which `make check` runs, and the parts of `make proof`."""
+
+import pytest
+
+GATE = "gate"
+# Each part of the proof is a mark, with the reason why its tests are not in the gate.
+PARTS = {
+    "second_store": "domain code sees a store only through the bus, and the contract suite holds both stores to that",
+    "variants": "deliberately broken variants test the checkers, which seldom change",
+    "benches": "short forms of benches take minutes and measure best on a machine of their own",
+    "pages": "pages of the documentation beyond README and the first tutorial start whole courts",
+    "installed": "wheels, demos and shells as a user has them take minutes to install and to run",
+    "timing": "compares seconds or waits for real time, which a busy machine stretches",
+    "long": "full forms of tests that the gate runs in short",
+    "agents": "agents of other vendors, which npm installs, and the whole red team",
+}
+BOTH_STORES = "both_stores"
+# Code that knows the bus and no store, and so runs on files in the gate.
+_DOMAIN = tuple(f"tests/integration/{name}/" for name in ("court", "soldiers", "top", "workflow"))
+_STORE_PARAMETERS = ("backend", "history", "url")
+
+
+def register(config: pytest.Config) -> None:
+    """Make the marks known."""
+    marks = {
+        GATE: "set on every test that is in no part of the proof",
+        BOTH_STORES: "a domain test where stores can differ (races, kills, layout), so that the gate runs it on both",
+        **PARTS,
+    }
+    for name, meaning in marks.items():
+        config.addinivalue_line("markers", f"{name}: {meaning}")
+
+
+def assign(items: list[pytest.Item]) -> None:
+    """Put each test into its tier."""
+    for item in items:
+        if _is_on_second_store(item):
+            item.add_marker("second_store")
+        if not PARTS.keys() & {mark.name for mark in item.iter_markers()}:
+            item.add_marker(GATE)
+
+
+def _is_on_second_store(item: pytest.Item) -> bool:
+    if not item.nodeid.startswith(_DOMAIN) or item.get_closest_marker(BOTH_STORES):
+        return False
+    callspec = getattr(item, "callspec", None)
+    return callspec is not None and any(callspec.params.get(name) == "postgres" for name in _STORE_PARAMETERS)
