@@ -19,6 +19,7 @@ from tests import tiers
 from tests.contract.backends import BACKENDS, BackendUnderTest
 from tests.patience import PATIENCE_SECONDS
 
+pytest_plugins = ["tests.reruns"]
 _numbers = itertools.count()
 # All that happens in one house is played by one process: another would have to open the house again.
 _HOUSES = "tests/acceptance/court/"

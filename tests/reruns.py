@@ -1,0 +1,24 @@
+"""A plugin that counts a test that ran again as a failure: it would hide that it fails now and then."""
+
+from collections import Counter
+
+import pytest
+
+_calls: Counter[str] = Counter()
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    _calls[report.nodeid] += report.when == "call"
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if _ran_again():
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    terminalreporter.write_line(f"tests that ran again: {' '.join(_ran_again()) or 'none'}")
+
+
+def _ran_again() -> list[str]:
+    return [name for name, count in _calls.items() if count > 1]
