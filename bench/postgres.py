@@ -29,6 +29,7 @@ from bench.servers import (
 )
 
 START_ATTEMPTS = 3
+_WAITING = ("-w", "-s", "-t", str(PATIENCE_SECONDS))
 
 
 class PrivateCluster:
@@ -97,11 +98,11 @@ class PrivateCluster:
             self._created.clear()
 
     def create_database(self, name: str, *, template: str = "template1") -> str:
-        """Create a database and return its conninfo."""
+        """Create a database and return its conninfo, with patience for a busy machine."""
         statement = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
         self._execute(statement.format(sql.Identifier(name), sql.Identifier(template)))
         self._created.append(name)
-        return make_conninfo(self.dsn, dbname=name)
+        return make_conninfo(self.dsn, dbname=name, connect_timeout=PATIENCE_SECONDS)
 
     def drop_database(self, name: str) -> None:
         """Drop a database, with all sessions in it."""
@@ -134,7 +135,7 @@ class PrivateCluster:
         for attempt in range(1, START_ATTEMPTS + 1):
             port = free_port()
             try:
-                directory.run(find_binary("pg_ctl"), "start", "-D", data, "-l", log, "-w", "-s", "-o", f"-p {port}")
+                directory.run(find_binary("pg_ctl"), *_WAITING, "start", "-D", data, "-l", log, "-o", f"-p {port}")
             except ServerUnavailableError as error:
                 words = log.read_text() if log.exists() else ""
                 # Somebody else may have taken the port since it was seen free.
@@ -150,11 +151,12 @@ class PrivateCluster:
     def _halt(self, directory: PrivateDirectory) -> None:
         if self.pid is None:
             return
-        data = directory.path / "data"
+        with contextlib.suppress(ProcessLookupError):
+            # A cluster that a test froze with SIGSTOP obeys nothing else.
+            os.kill(self.pid, signal.SIGCONT)
         try:
-            directory.run(find_binary("pg_ctl"), "stop", "-D", data, "-m", "immediate", "-s", "-t", "3")
+            directory.run(find_binary("pg_ctl"), *_WAITING, "stop", "-D", directory.path / "data", "-m", "immediate")
         except ServerUnavailableError:
-            # A cluster that a test froze with SIGSTOP, or has already killed, answers to nothing else.
             end_process(self.pid, signal.SIGKILL)
 
 
@@ -181,7 +183,8 @@ class PrivateBouncer:
 
     def dsn(self, database: str) -> str:
         """Return the conninfo that reaches a database through the bouncer."""
-        return make_conninfo(host=LOOPBACK, port=self._port, user=self._server["user"], dbname=database)
+        place = {"host": LOOPBACK, "port": self._port, "user": self._server["user"], "dbname": database}
+        return make_conninfo(**place, connect_timeout=PATIENCE_SECONDS)
 
     def start(self) -> None:
         """Start the bouncer and wait until it answers."""
@@ -227,6 +230,9 @@ class PrivateBouncer:
             "auth_file": str(directory / "userlist.txt"),
             "pidfile": str(pidfile),
             "pool_mode": "transaction",
+            "server_connect_timeout": str(PATIENCE_SECONDS),
+            "client_login_timeout": str(PATIENCE_SECONDS),
+            "query_wait_timeout": str(PATIENCE_SECONDS),
             **self._limits,
         }
         user, password = (self._server.get(name, "").replace('"', '""') for name in ("user", "password"))

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from psycopg.conninfo import make_conninfo
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from bench.postgres import PrivateCluster
@@ -17,7 +16,6 @@ from kingdom.backends.postgres import migrate
 from kingdom.bus.logs import configure_logs
 from tests import tiers
 from tests.contract.backends import BACKENDS, BackendUnderTest
-from tests.patience import PATIENCE_SECONDS
 
 pytest_plugins = ["tests.reruns"]
 _numbers = itertools.count()
@@ -83,9 +81,7 @@ def realm(tmp_path: Path) -> Path:
 @pytest.fixture
 def dsn(cluster: PrivateCluster, migrated_template: str) -> Iterator[str]:
     name = f"test_{next(_numbers)}"
-    created = cluster.create_database(name, template=migrated_template)
-    # A busy machine may take longer to connect than a bus would wait.
-    yield make_conninfo(created, connect_timeout=int(PATIENCE_SECONDS))
+    yield cluster.create_database(name, template=migrated_template)
     cluster.drop_database(name)
 
 

@@ -32,7 +32,7 @@ from kingdom.errors import KingdomError, LeaseLost, Misconfigured
 
 _FULL_REAP_SECONDS = 60.0
 _CONNECT_SECONDS = 5
-_POOL_SECONDS = 10
+_POOL_SECONDS_MIN = 10
 # A renewal that waits for a lock must tell in time that it did not come through.
 _RENEWAL_PATIENCE: LiteralString = "SET statement_timeout = 2000"
 # A half-open connection must be noticed well before a lease ends.
@@ -73,6 +73,8 @@ class PostgresBus(Bus):
     ) -> None:
         super().__init__(topology, kinds)
         self.dsn = _patient(dsn)
+        # A caller who waits longer for the server waits as long for a place in the pool.
+        self._pool_seconds = max(_POOL_SECONDS_MIN, int(conninfo_to_dict(self.dsn)["connect_timeout"] or 0))
         self.schema = schema
         self.queries = load_queries(schema)
         self.pool = Pool(
@@ -85,7 +87,7 @@ class PostgresBus(Bus):
             },
             min_size=1,
             max_size=connections,
-            timeout=_POOL_SECONDS,
+            timeout=self._pool_seconds,
             configure=None if through_pgbouncer else self._configure,
             open=False,
         )
@@ -110,7 +112,7 @@ class PostgresBus(Bus):
             # The pool would try in silence until its time is over; one plain connection tells at once what is wrong.
             await (await AsyncConnection.connect(self.dsn)).close()
             try:
-                await self.pool.open(wait=True, timeout=_POOL_SECONDS)
+                await self.pool.open(wait=True, timeout=self._pool_seconds)
             except BaseException:
                 # Nobody leaves a block that was never entered.
                 await self.pool.close()
