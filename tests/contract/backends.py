@@ -131,8 +131,12 @@ class PostgresBackend(BackendUnderTest):
     async def open(
         self, topology: Topology, kinds: Collection[RecordKind], idle_limit: timedelta = LONG
     ) -> AsyncIterator[Bus]:
-        async with PostgresBus(self.place, topology, tuple(kinds), idle_limit=idle_limit) as bus:
-            yield bus
+        bus = PostgresBus(self.place, topology, tuple(kinds), idle_limit=idle_limit)
+        with pytest.MonkeyPatch.context() as patch:
+            # A renewal that has to wait, for a lock or for the processor, must not give up.
+            patch.setattr(postgres_bus, "_RENEWAL_PATIENCE", f"SET statement_timeout = '{PATIENCE_SECONDS:.0f}s'")
+            async with bus:
+                yield bus
 
     def operations(self, bus: Bus) -> Operations:
         return _PatientOperations(_postgres(bus), lambda: self._callers > 0)
@@ -216,9 +220,7 @@ class PostgresBackend(BackendUnderTest):
 
     @contextmanager
     def _stalled(self, query: LiteralString, number: int) -> Iterator[None]:
-        with psycopg.connect(self.place) as connection, pytest.MonkeyPatch.context() as patch:
-            # A renewal that has to wait must not give up before the block ends.
-            patch.setattr(postgres_bus, "_RENEWAL_PATIENCE", f"SET statement_timeout = '{PATIENCE_SECONDS:.0f}s'")
+        with psycopg.connect(self.place) as connection:
             connection.execute(query, [number])
             yield
 

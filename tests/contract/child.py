@@ -18,7 +18,7 @@ from kingdom.bus.logs import configure_logs
 from kingdom.errors import KingdomError, LeaseLost
 from tests.contract.backends import BACKENDS, LONG, BackendUnderTest
 from tests.contract.outside import Payment, die
-from tests.contract.scene import KINDS, QUICK, QUICK_IDLE, QUICK_LEASE, TOPOLOGY, step
+from tests.contract.scene import HOUR, KINDS, QUICK, QUICK_IDLE, TOPOLOGY, step
 
 
 def tell(**facts: object) -> None:
@@ -35,7 +35,7 @@ async def settle_late(_backend: BackendUnderTest, bus: Bus) -> None:
     (delivery,) = await bus.claim("free", 1, "child")
     tell(claimed=str(delivery.envelope.event_id), token=delivery.token)
     await told_to_go_on()
-    renewal = await asyncio.to_thread(bus.renew, {delivery.token: QUICK_LEASE})
+    renewal = await asyncio.to_thread(bus.renew, {delivery.token: HOUR})
     tell(alive=sorted(renewal.alive))
     try:
         async with bus.transaction() as transaction:
@@ -113,16 +113,17 @@ async def pay_late(_backend: BackendUnderTest, bus: Bus, book: str) -> None:
 
 
 STOPPED = (settle_late, work, publish_slowly, pay_late)
-# They come to their end also where a machine takes longer than a quick lease for each step.
 DYING = (die_of_zero, pay_and_die, die_before_paying)
 PROGRAMS: dict[str, Callable[..., Awaitable[None]]] = {program.__name__: program for program in (*STOPPED, *DYING)}
 
 
 async def main(name: str, place: str, program: str, *details: str) -> None:
     backend = BACKENDS[name](place)
-    topology, idle_limit = (TOPOLOGY, LONG) if PROGRAMS[program] in DYING else (QUICK, QUICK_IDLE)
-    async with backend.open(topology, KINDS, idle_limit) as bus:
-        await PROGRAMS[program](backend, bus, *details)
+    run = PROGRAMS[program]
+    # A Worker would give up a quick lease that it cannot renew in time; this one has none.
+    topology = QUICK if run is settle_late else TOPOLOGY
+    async with backend.open(topology, KINDS, LONG if run in DYING else QUICK_IDLE) as bus:
+        await run(backend, bus, *details)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ class Payment(Effect[dict[str, Any]]):
         before: Callable[[], None] = lambda: None,
         after: Callable[[], None] = lambda: None,
     ) -> None:
-        self.target = Target(name="bank", honours=honours, settles_after=timedelta(seconds=2))
+        self.target = Target(name="bank", honours=honours, settles_after=timedelta(milliseconds=50))
         self._book = book
         self._before = before
         self._after = after

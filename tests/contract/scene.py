@@ -57,12 +57,12 @@ def streams(lease: timedelta) -> Topology:
     )
 
 
-TOPOLOGY = streams(lease=timedelta(seconds=30))
-# For processes that are stopped: somebody really waits for these leases to end.
-QUICK_LEASE = timedelta(seconds=1)
-# Longer than the lease, since a reaction is given less than this, also on a slow machine.
+# Nothing but a test ends these leases.
+TOPOLOGY = streams(lease=HOUR)
+# For a process whose lease ends by itself.
+QUICK = streams(lease=timedelta(milliseconds=100))
+# For processes that are stopped: somebody really waits until they are thrown out.
 QUICK_IDLE = timedelta(seconds=3)
-QUICK = streams(lease=QUICK_LEASE)
 KINDS = (
     RecordKind(name="job", directories={"open": "open", "closed": "closed"}, final=frozenset({"closed"})),
     RecordKind(name="tally", directories={"counting": "counting"}),
@@ -147,10 +147,14 @@ class Scene:
         self.backend.expire(self.picture.leases)
         return await self.reap()
 
-    async def nothing_is_held(self) -> bool:
-        """Give back what has expired, and tell whether that was all."""
-        await self.reap()
-        return not self.picture.leases
+    async def until_nothing_is_held(self) -> None:
+        """Let every lease expire and be reaped, once the server has thrown out who keeps them locked."""
+
+        async def nothing_is_held() -> bool:
+            await self.lose_all()
+            return not self.picture.leases
+
+        await eventually(nothing_is_held, "nothing is held")
 
     async def reap(self) -> int:
         self.backend.look_everywhere(self.bus)

@@ -89,7 +89,7 @@ async def test_a_zombie_that_wakes_up_to_send_sends_what_its_successor_sent(scen
     async with child(scene, "pay_late", str(book)) as zombie:
         assert (await zombie.told())["paying"]
         await zombie.stop_unlocked()
-        await eventually(scene.nothing_is_held, "the lease of the stopped process ends by itself")
+        await scene.until_nothing_is_held()
         async with paying(scene, Payment(book)):
             await eventually(lambda: nothing_open(scene), "another worker has paid")
         zombie.wake()

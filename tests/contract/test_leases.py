@@ -1,7 +1,6 @@
 """A worker that lost its lease changes nothing, and what it held comes back."""
 
 import asyncio
-from datetime import timedelta
 
 import pytest
 
@@ -12,7 +11,6 @@ from tests.contract.scene import HOUR, NO_WAIT, Make, Scene, ids, nothing_change
 
 EVERY_OUTCOME = [Done(), Retry(NO_WAIT), Defer.by(HOUR, "later"), Dead("broken"), Release()]
 BOTH_STREAMS = [("free", ping), ("line", step)]
-LEASE = timedelta(seconds=30)
 
 
 async def test_an_event_of_an_expired_lease_comes_back_with_its_attempt_counted(scene: Scene) -> None:
@@ -36,7 +34,7 @@ async def test_a_renewed_lease_is_not_reaped(scene: Scene) -> None:
     await scene.bus.publish(ping())
     delivery = await scene.claim_one("free")
     scene.backend.expire([delivery.token])
-    renewal = await asyncio.to_thread(scene.bus.renew, {delivery.token: LEASE})
+    renewal = await asyncio.to_thread(scene.bus.renew, {delivery.token: HOUR})
     assert renewal.alive == {delivery.token}
     assert await scene.reap() == 0
     await scene.settle(Done(), delivery)
@@ -46,7 +44,7 @@ async def test_renewal_extends_only_the_leases_that_are_named(scene: Scene) -> N
     await scene.bus.publish(ping(1), ping(2))
     named, forgotten = await scene.claim_one("free"), await scene.claim_one("free")
     scene.backend.expire([named.token, forgotten.token])
-    await asyncio.to_thread(scene.bus.renew, {named.token: LEASE})
+    await asyncio.to_thread(scene.bus.renew, {named.token: HOUR})
     assert await scene.reap() == 1
     assert (await scene.claim_one("free")).position == forgotten.position
 
@@ -55,7 +53,7 @@ async def test_a_lease_can_be_renewed_from_a_thread_while_the_loop_is_blocked(sc
     await scene.bus.publish(ping())
     delivery = await scene.claim_one("free")
     # No await here: the loop stands still while the lease is renewed.
-    assert scene.bus.renew({delivery.token: LEASE}).alive == {delivery.token}
+    assert scene.bus.renew({delivery.token: HOUR}).alive == {delivery.token}
 
 
 @pytest.mark.parametrize(("stream", "make"), BOTH_STREAMS)
@@ -122,7 +120,7 @@ async def test_the_renewal_of_a_lost_lease_says_so_and_changes_nothing(scene: Sc
     await scene.lose(stale)
     owner = await scene.claim_one("free")
     with nothing_changes(scene):
-        renewal = await asyncio.to_thread(scene.bus.renew, {stale.token: LEASE, owner.token: LEASE})
+        renewal = await asyncio.to_thread(scene.bus.renew, {stale.token: HOUR, owner.token: HOUR})
     assert renewal.alive == {owner.token}
 
 
@@ -164,7 +162,7 @@ async def test_a_half_settled_lease_is_kept_for_the_rest_of_it(scene: Scene) -> 
     await scene.settle(Done(), done)
     # The next claim is when a process closes the leases that it believes settled.
     assert await scene.claim("free") == []
-    assert scene.bus.renew({rest.token: LEASE}).alive == {rest.token}
+    assert scene.bus.renew({rest.token: HOUR}).alive == {rest.token}
     await scene.settle(Done(), rest)
 
 

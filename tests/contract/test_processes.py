@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 from kingdom.bus import Dispatcher, Done, Envelope, Query, Received, Record, Transaction
 from tests.contract.processes import Child, child
-from tests.contract.scene import QUICK_LEASE, Scene, eventually, ids, nothing_changes, ping, step
+from tests.contract.scene import HOUR, Scene, eventually, ids, nothing_changes, ping, step
 from tests.patience import PATIENCE_SECONDS
 
 
@@ -59,7 +59,7 @@ async def test_a_process_that_goes_on_within_its_lease_settles_as_ever(scene: Sc
     await scene.bus.publish(ping())
     async with child(scene, "settle_late") as living:
         token = (await living.told())["token"]
-        scene.bus.renew({token: QUICK_LEASE * 100})
+        scene.bus.renew({token: HOUR})
         await living.stop()
         assert await scene.reap() == 0
         living.wake()
@@ -74,7 +74,7 @@ async def test_a_worker_stopped_inside_a_reaction_is_replaced_and_its_reaction_c
     async with child(scene, "work") as zombie:
         assert (await zombie.told())["handling"] == 1
         await zombie.stop_unlocked()
-        await eventually(scene.nothing_is_held, "the lease of the stopped process ends by itself")
+        await scene.until_nothing_is_held()
         async with recovering(scene):
             await eventually(lambda: tallies(scene), "another worker has handled it")
         zombie.wake()
@@ -95,7 +95,7 @@ async def test_the_events_of_a_killed_worker_are_recovered_and_handled_once(scen
         assert (await victim.told())["handling"] == 0
         await victim.kill()
         assert len(scene.picture.rows) == 5
-        await eventually(scene.nothing_is_held, "the lease of the dead ends by itself")
+        await scene.until_nothing_is_held()
         async with recovering(scene):
             await eventually(lambda: not scene.picture.rows, "all are done")
     assert await tallies(scene) == {str(number): ["parent"] for number in range(5)}

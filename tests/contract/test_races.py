@@ -3,17 +3,15 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
 
 import pytest
 
 from kingdom.bus import Dead, Delivery, Done
 from kingdom.bus.outcome import Settlement
 from kingdom.errors import LeaseLost, NotFound
-from tests.contract.scene import Make, Scene, ids, ping, skip, step
+from tests.contract.scene import HOUR, Make, Scene, ids, ping, skip, step
 from tests.patience import PATIENCE_SECONDS
 
-LEASE = timedelta(seconds=30)
 BOTH_STREAMS = [("free", ping), ("line", step)]
 
 
@@ -77,7 +75,7 @@ async def test_a_renewal_that_meets_the_reaper_comes_too_late(scene: Scene) -> N
         with scene.backend.stalled_event(delivery.position):
             reaping = asyncio.create_task(reaper.reap())
             await scene.until_waiting(1)
-            renewing = asyncio.create_task(asyncio.to_thread(scene.bus.renew, {delivery.token: LEASE}))
+            renewing = asyncio.create_task(asyncio.to_thread(scene.bus.renew, {delivery.token: HOUR}))
             await scene.until_waiting(2)
         assert await reaping == 1
         assert (await renewing).alive == frozenset()
@@ -89,7 +87,7 @@ async def test_a_reaper_passes_over_a_lease_that_is_being_renewed(scene: Scene) 
     delivery = await scene.claim_one("free")
     scene.backend.expire([delivery.token])
     with scene.backend.stalled_lease(delivery.token):
-        renewing = asyncio.create_task(asyncio.to_thread(scene.bus.renew, {delivery.token: LEASE}))
+        renewing = asyncio.create_task(asyncio.to_thread(scene.bus.renew, {delivery.token: HOUR}))
         await scene.until_waiting(1)
         assert await scene.reap() == 0
     assert (await renewing).alive == {delivery.token}
@@ -194,7 +192,7 @@ async def test_the_cancellation_of_an_event_that_is_just_claimed_reaches_its_wor
         (delivery,) = await scene.claim("line")
         await publisher.commit()
     assert await cancelling == "requested"
-    renewal = await asyncio.to_thread(scene.bus.renew, {delivery.token: LEASE})
+    renewal = await asyncio.to_thread(scene.bus.renew, {delivery.token: HOUR})
     assert renewal.cancelled == {delivery.position}
 
 
