@@ -1,12 +1,31 @@
 """Every contract test of agents runs once per client."""
 
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from kingdom.soldiers import program_agent
+from kingdom.soldiers.claude import agent as claude_agent
+from kingdom.soldiers.claude import transport
 from tests.contract.agents.clients import EVERY_KIND, KINDS
 from tests.contract.agents.stage import Stage, open_stage
+from tests.patience import PATIENCE_SECONDS
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for agents as long as for everything else, however busy the machine is."""
+    for module, name in (
+        (transport, "_PATIENCE_SECONDS"),
+        (claude_agent, "_MCP_SECONDS"),
+        (claude_agent, "_RECORD_SECONDS"),
+    ):
+        monkeypatch.setattr(module, name, PATIENCE_SECONDS)
+    monkeypatch.setattr(program_agent, "_INSISTING_LIMIT", timedelta(seconds=PATIENCE_SECONDS))
+    # What the SDK gives Claude Code to introduce itself.
+    monkeypatch.setenv("CLAUDE_CODE_STREAM_CLOSE_TIMEOUT", str(round(PATIENCE_SECONDS * 1000)))
 
 
 @pytest.fixture(params=EVERY_KIND)

@@ -22,11 +22,9 @@ from tests.patience import PATIENCE_SECONDS
 
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
 AT_ONCE = timedelta()
-A_WHILE = timedelta(seconds=20)
+A_WHILE = timedelta(seconds=PATIENCE_SECONDS)
 # Some agents use a processor for ten seconds before they begin.
 LONG_SECONDS = 2 * PATIENCE_SECONDS
-# So soon after its agents were stopped nothing of them runs.
-_GONE_SECONDS = 30.0
 
 
 class Stage:
@@ -96,7 +94,7 @@ async def open_stage(kind: Kind, folder: Path, mark: str = "") -> AsyncIterator[
     async def gone() -> bool:
         return not marked(mark)
 
-    await eventually(gone, _GONE_SECONDS)
+    await eventually(gone)
 
 
 def stage_for(kind: Kind, folder: Path, mark: str, url: str) -> Stage:

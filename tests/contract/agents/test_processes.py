@@ -13,7 +13,7 @@ from kingdom.soldiers.agent import Agent, AgentFailed, AgentGone, Answered, Prom
 from kingdom.workflow.model.answers import Finding
 from tests.contract.agents.stage import A_WHILE, AT_ONCE, Stage, follow, updates_of
 from tests.integration.processes import child
-from tests.integration.soldiers.processes import marked, until_none, until_runs
+from tests.integration.soldiers.processes import cancel_while_it_starts, marked, until_none, until_runs
 from tests.patience import PATIENCE_SECONDS
 
 needs_bubblewrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
@@ -107,9 +107,5 @@ async def test_an_interrupt_in_a_tool_ends_the_tool(process_stage: Stage) -> Non
 
 
 async def test_a_start_that_is_given_up_leaves_no_process(process_stage: Stage) -> None:
-    starting = asyncio.create_task(process_stage.client.start(process_stage.launch()))
-    await until_runs(process_stage.mark, "")
-    starting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await starting
+    await cancel_while_it_starts(process_stage.client.start(process_stage.launch()), process_stage.mark, "")
     assert marked(process_stage.mark) == []

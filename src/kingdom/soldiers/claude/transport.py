@@ -57,7 +57,7 @@ class ProgramTransport(Transport):
             # Only an error ends the wait of the SDK for a word of welcome.
             raise ProcessError("Claude Code ended before it was ready", exit_code=code)
 
-    async def request(self, subtype: str, *, within: float = _PATIENCE_SECONDS, **fields: Any) -> dict[str, Any] | None:
+    async def request(self, subtype: str, *, within: float | None = None, **fields: Any) -> dict[str, Any] | None:
         """Return what the program answers to a control request, or None where it refuses or says nothing."""
         if not self._program.running:
             return None
@@ -67,7 +67,7 @@ class ProgramTransport(Transport):
         self._requests[request_id] = answer
         try:
             self._program.write(json.dumps(request).encode() + b"\n")
-            async with asyncio.timeout(within):
+            async with asyncio.timeout(_PATIENCE_SECONDS if within is None else within):
                 return await answer
         except TimeoutError:
             return None
