@@ -139,7 +139,7 @@ class PostgresBackend(BackendUnderTest):
                 yield bus
 
     def operations(self, bus: Bus) -> Operations:
-        return _PatientOperations(_postgres(bus), lambda: self._callers > 0)
+        return PatientOperations(_postgres(bus), lambda: self._callers > 0)
 
     def picture(self) -> Picture:
         with self._connection.transaction():
@@ -234,10 +234,10 @@ class PostgresBackend(BackendUnderTest):
         return self._connection.execute(query).fetchall()
 
 
-class _PatientOperations(PostgresOperations):
+class PatientOperations(PostgresOperations):
     """Reads the log once nothing in it is hidden by an older transaction that has not ended yet."""
 
-    def __init__(self, bus: PostgresBus, is_held_back: Callable[[], bool]) -> None:
+    def __init__(self, bus: PostgresBus, is_held_back: Callable[[], bool] = lambda: False) -> None:
         super().__init__(bus)
         self._is_held_back = is_held_back
 

@@ -6,12 +6,12 @@ Job is handled by a reaction, Call by an effect: python -m tests.integration.blo
 import asyncio
 import json
 import logging
-import os
 import signal
 import sys
-import time
 from datetime import timedelta
 from typing import Any
+
+import pytest
 
 from kingdom.bus import (
     Acked,
@@ -30,7 +30,10 @@ from kingdom.bus import (
 )
 from kingdom.bus.logs import configure_logs
 from tests.integration.processes import say
-from tests.integration.running import open_bus, stream
+from tests.integration.running import RENEWED_EARLY, open_bus, stream
+
+# Lets a blocked child go on.
+GO_ON = signal.SIGUSR1
 
 
 def jobs(*, lease: float, deadline: float = 300.0) -> Stream:
@@ -38,26 +41,21 @@ def jobs(*, lease: float, deadline: float = 300.0) -> Stream:
     return stream("jobs", "Job", "Call", lease=timedelta(seconds=lease), deadline=timedelta(seconds=deadline))
 
 
-def block(kind: str, seconds: float) -> None:
+def block(kind: str) -> None:
+    """Keep the whole process from going on until it is told to, as asleep or busy as it can be."""
     match kind:
         case "sleep":
-            time.sleep(seconds)
+            signal.sigwait({GO_ON})
         case "spin":
-            until = time.monotonic() + seconds
-            while time.monotonic() < until:
+            while GO_ON not in signal.sigpending():
                 pass
-        case "stop":
-            os.kill(os.getpid(), signal.SIGSTOP)
-        case "die":
-            os._exit(1)
 
 
 class BlockingCall(Effect[dict[str, int]]):
     target = Target(name="nobody")
 
-    def __init__(self, kind: str, seconds: float) -> None:
+    def __init__(self, kind: str) -> None:
         self._kind = kind
-        self._seconds = seconds
 
     def key(self, event: Received[dict[str, int]]) -> str:
         return str(event.envelope.event_id)
@@ -67,7 +65,7 @@ class BlockingCall(Effect[dict[str, int]]):
 
     async def call(self, attempt: Attempt) -> Answer:
         say("began", attempt.request["n"])
-        block(self._kind, self._seconds)
+        block(self._kind)
         return Acked()
 
     async def reconcile(self, attempt: Attempt) -> Finding:
@@ -80,12 +78,13 @@ async def work(kind: str, dsn: str, options: dict[str, Any]) -> None:
     @dispatcher.reaction("Job")
     async def handle(received: Received[dict[str, int]], transaction: Transaction) -> None:
         say("began", received.payload["n"])
-        if received.payload["n"] == options.get("only", received.payload["n"]):
-            block(kind, options.get("seconds", 0))
+        block(kind)
         await transaction.append(LogEntry(type="handled", actor=kind, data=received.payload))
 
-    dispatcher.effect("Call", BlockingCall(kind, options.get("seconds", 0)))
+    dispatcher.effect("Call", BlockingCall(kind))
     declared = jobs(lease=options["lease"], deadline=options.get("deadline", 300.0))
+    if options.get("renewed_early"):
+        pytest.MonkeyPatch().setattr("kingdom.bus.keeper.HeldLease.due_at", RENEWED_EARLY)
     idle_limit = timedelta(seconds=options.get("idle_limit", 30))
     async with open_bus(dsn, declared, idle_limit=idle_limit) as bus:
         worker = Worker(bus, dispatcher, ["jobs"], poll=timedelta(milliseconds=20))
@@ -97,4 +96,6 @@ async def work(kind: str, dsn: str, options: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     configure_logs(json=True, level=logging.ERROR)
+    # Before any thread starts, so that each inherits it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {GO_ON})
     asyncio.run(work(sys.argv[1], sys.argv[2], json.loads(sys.argv[3])))

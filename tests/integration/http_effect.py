@@ -1,6 +1,6 @@
 """An effect that calls the HTTP target of the tests; as a program, a worker that stops before or after its call.
 
-python -m tests.integration.http_effect DSN {"url": …, "honours": …, "hang": "before" | "after" | null, "lease": …}
+python -m tests.integration.http_effect DSN {"url": …, "honours": …, "hang": "before" | "after"}
 """
 
 import asyncio
@@ -42,18 +42,17 @@ from kingdom.bus import (
 from kingdom.bus.logs import configure_logs
 from tests.integration.processes import say
 from tests.integration.running import open_bus, stream
+from tests.patience import PATIENCE_SECONDS
 
-# Nothing but a server that hangs may let a call time out.
-PATIENT = httpx.Timeout(30.0)
-HASTY = httpx.Timeout(30.0, read=5.0)
+PATIENT = httpx.Timeout(PATIENCE_SECONDS)
 # Lets a hanging child go on.
 GO_ON = signal.SIGUSR1
 
 
-def calls(*, lease: float = 30.0, attempts: int = 10) -> Stream:
+def calls(*, attempts: int = 10) -> Stream:
     """Return the stream of Call as parent and child declare it."""
     policy = RetryPolicy(base=timedelta(milliseconds=20), max_attempts=attempts)
-    return stream("calls", "Call", lease=timedelta(seconds=lease), retry=policy)
+    return stream("calls", "Call", retry=policy)
 
 
 @cache
@@ -69,9 +68,8 @@ def call(name: str, **payload: Any) -> Envelope:
 class HttpEffect(Effect[dict[str, Any]]):
     """Posts the payload; what was done is published as Made, in the transaction that records it."""
 
-    def __init__(self, url: str, target: Target, hang: str | None = None, timeout: httpx.Timeout = PATIENT) -> None:
+    def __init__(self, url: str, target: Target, hang: str | None = None) -> None:
         self.target = target
-        self._timeout = timeout
         self._url = url
         self._hang = hang
 
@@ -86,7 +84,7 @@ class HttpEffect(Effect[dict[str, Any]]):
         if self._hang:
             response = self._post_between_stops(attempt, headers)
         else:
-            async with httpx.AsyncClient(timeout=self._timeout, verify=tls()) as client:
+            async with httpx.AsyncClient(timeout=PATIENT, verify=tls()) as client:
                 response = await client.post(f"{self._url}/do", json=dict(attempt.request), headers=headers)
         if response.status_code == httpx.codes.ACCEPTED:
             return Accepted()
@@ -128,7 +126,7 @@ async def work(dsn: str, options: dict[str, Any]) -> None:
     dispatcher = Dispatcher()
     target = Target(name="http", honours=Honours[options["honours"]])
     dispatcher.effect("Call", HttpEffect(options["url"], target, options["hang"]))
-    async with open_bus(dsn, calls(lease=options["lease"]), stream("made", "Made")) as bus:
+    async with open_bus(dsn, calls(), stream("made", "Made")) as bus:
         worker = asyncio.create_task(Worker(bus, dispatcher, ["calls"], poll=timedelta(milliseconds=20)).run())
         say("ready")
         await worker

@@ -2,18 +2,17 @@
 
 import json
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal
 from urllib.parse import unquote
 
 from bench.servers import LOOPBACK
 
-Manner = Literal["do", "accept", "throttle", "refuse", "fail", "do and hang"]
+Manner = Literal["do", "accept", "throttle", "refuse", "fail", "do and drop"]
 
 
 @dataclass
@@ -23,7 +22,6 @@ class Seen:
     identifier: str
     fence: int
     body: dict[str, Any]
-    at: float = field(default_factory=time.monotonic)
 
 
 class HttpTarget:
@@ -37,7 +35,6 @@ class HttpTarget:
         self.answers_questions = True
         self.retry_after = "1"
         self.fences: dict[str, int] = defaultdict(int)
-        self.closing = threading.Event()
         self.url = ""
         self._lock = threading.Lock()
 
@@ -48,7 +45,7 @@ class HttpTarget:
             if not self._passes(seen.body["name"], seen.fence):
                 return "refuse"
             known = self.dedups and seen.identifier in self.done
-            if manner in ("do", "do and hang", "accept") and not known:
+            if manner in ("do", "do and drop", "accept") and not known:
                 self.done.append(seen.identifier)
             return manner
 
@@ -81,8 +78,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer(422, {})
             case "fail":
                 self._answer(500, {})
-            case "do and hang":
-                self.world.closing.wait()
+            case "do and drop":
+                self.close_connection = True
 
     def do_GET(self) -> None:
         if not self.world.answers_questions:
@@ -116,7 +113,6 @@ def http_target() -> Iterator[HttpTarget]:
     try:
         yield world
     finally:
-        world.closing.set()
         server.shutdown()
         thread.join()
         server.server_close()

@@ -16,15 +16,34 @@ from tests.patience import PATIENCE_SECONDS
 
 MARKS = RecordKind(name="mark", directories={"open": "state/marks/open", "made": "state/marks/made"})
 QUICK_RETRY = RetryPolicy(base=timedelta(milliseconds=10), jitter=0)
-LATE_RETRY = RetryPolicy(base=timedelta(hours=1), cap=timedelta(hours=1))
+HOUR = timedelta(hours=1)
+LATE_RETRY = RetryPolicy(base=HOUR, cap=HOUR)
+# In place of HeldLease.due_at: long before half of a lease, so that a test can have long ones.
+RENEWED_EARLY = property(lambda lease: lease.renewed_at + 0.05)
 
 
 def stream(name: str, *types: str, **options: Any) -> Stream:
-    return Stream(name=name, subscribes=frozenset(types), **{"retry": QUICK_RETRY, **options})
+    """Return a stream whose leases nothing but the test ends."""
+    return Stream(name=name, subscribes=frozenset(types), **{"retry": QUICK_RETRY, "lease": HOUR, **options})
 
 
 def numbered(event_type: str, count: int, **headers: Any) -> list[Envelope]:
     return [Envelope(type=event_type, payload={"n": number}, **headers) for number in range(count)]
+
+
+class Limits:
+    """Sets the time limits of handlers, and lets the newest pass when a test wants it."""
+
+    def __init__(self) -> None:
+        self._newest: asyncio.Timeout | None = None
+
+    def __call__(self, seconds: float) -> asyncio.Timeout:
+        self._newest = asyncio.timeout(seconds)
+        return self._newest
+
+    def let_pass(self) -> None:
+        assert self._newest is not None
+        self._newest.reschedule(asyncio.get_running_loop().time())
 
 
 @asynccontextmanager

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -65,10 +65,17 @@ class Unit:
 class Execution:
     """Handles units of deliveries until each one is settled, released or lost."""
 
-    def __init__(self, bus: Bus, dispatcher: Dispatcher, metrics: "WorkerMetrics") -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        dispatcher: Dispatcher,
+        metrics: "WorkerMetrics",
+        timeout: Callable[[float], asyncio.Timeout] = asyncio.timeout,
+    ) -> None:
         self._bus = bus
         self._dispatcher = dispatcher
         self._metrics = metrics
+        self._timeout = timeout
         self._gates = Gates()
 
     async def run(self, unit: Unit) -> None:
@@ -238,7 +245,7 @@ class Execution:
     async def _time_for_all(self, unit: Unit) -> AsyncIterator[None]:
         """Give a group the time of one reaction; where that is not enough, each gets it alone."""
         seconds = self._reaction_seconds(unit.deliveries[0].stream)
-        limit = asyncio.timeout(seconds)
+        limit = self._timeout(seconds)
         unit.lease.deadlines[unit.deliveries[0].position] = time.monotonic() + seconds
         try:
             async with limit:
@@ -253,7 +260,7 @@ class Execution:
     @asynccontextmanager
     async def _time_for_one(self, unit: Unit, delivery: Delivery, seconds: float) -> AsyncIterator[None]:
         """Cut a handler off at its deadline and note how long it took."""
-        limit, started = asyncio.timeout(seconds), time.monotonic()
+        limit, started = self._timeout(seconds), time.monotonic()
         unit.running = delivery.position
         unit.lease.deadlines[delivery.position] = started + seconds
         try:

@@ -6,7 +6,7 @@ import random
 import secrets
 import socket
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
@@ -57,6 +57,7 @@ class Worker:
         poll: timedelta = timedelta(milliseconds=250),
         grace: timedelta = timedelta(seconds=30),
         metrics: "WorkerMetrics | None" = None,
+        timeout: Callable[[float], asyncio.Timeout] = asyncio.timeout,
     ) -> None:
         if not streams:
             raise Misconfigured("a worker needs at least one stream")
@@ -70,7 +71,7 @@ class Worker:
         self._grace = grace
         # Loaded only now: whoever publishes or looks at the bus counts nothing.
         self._metrics: WorkerMetrics = metrics or import_module("kingdom.bus.metrics").WorkerMetrics()
-        self._execution = Execution(bus, dispatcher, self._metrics)
+        self._execution = Execution(bus, dispatcher, self._metrics, timeout)
         self._slots = asyncio.Semaphore(concurrency)
         self._units: dict[Unit, None] = {}
         self._changed = asyncio.Event()
