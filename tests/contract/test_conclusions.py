@@ -73,17 +73,17 @@ async def test_an_answer_is_kept_while_its_conclusion_is_tried_again(
 
 
 class Refusing(Payment):
-    """Refuses until the amount is right, and remembers what it was asked for."""
+    """Refuses until the amount is right, and remembers how it was asked."""
 
     def __init__(self, book: Path) -> None:
         super().__init__(book)
-        self.asked: list[Mapping[str, Any]] = []
+        self.asked: list[Attempt] = []
 
     def request(self, event: Received[dict[str, Any]]) -> Mapping[str, Any]:
         return {"amount": event.payload.get("amount", 0)}
 
     async def call(self, attempt: Attempt) -> Answer:
-        self.asked.append(attempt.request)
+        self.asked.append(attempt)
         return await super().call(attempt) if attempt.request["amount"] else Rejected("what amount?")
 
 
@@ -97,6 +97,7 @@ async def test_a_refused_call_is_made_anew_when_its_event_is_patched_and_redrive
         await scene.operations.redrive([letter.position], actor="tester")
         await eventually(lambda: nothing_open(scene), "the event ends again")
     assert await scene.status(event) == "DONE"
-    assert payment.asked == [{"amount": 0}, {"amount": 5}]
+    assert [attempt.request for attempt in payment.asked] == [{"amount": 0}, {"amount": 5}]
+    assert len({attempt.identifier for attempt in payment.asked}) == 2
     assert len(calls(book)) == 1
     assert await ledger_state(scene) == "ACKED"

@@ -20,14 +20,16 @@ from kingdom.clock import utc_now
 
 T = TypeVar("T")
 _HOUR = timedelta(hours=1)
+# Nothing but a scene ends a lease.
 TOPOLOGY = Topology(
-    [
+    replace(stream, lease=_HOUR)
+    for stream in (
         Stream(name="free", subscribes=frozenset({"Ping", "Both"})),
         Stream(name="other", subscribes=frozenset({"Both"})),
         Stream(name="line", subscribes=frozenset({"Step", "Both"}), ordered=True, on_dead="block"),
         Stream(name="skipping", subscribes=frozenset({"Skip"}), ordered=True, on_dead="skip"),
         Stream(name="afterwards", subscribes=frozenset({"Afterwards"})),
-    ]
+    )
 )
 KINDS = (
     RecordKind(

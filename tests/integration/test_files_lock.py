@@ -1,12 +1,12 @@
 """The lock of a store of files: one writer at a time, nobody waits for one that is stopped, and never an event loop."""
 
 import asyncio
+import itertools
 import os
 import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,11 +20,14 @@ from kingdom.backends.files import lock as files_lock
 from kingdom.backends.files.disk import Disk
 from kingdom.backends.files.lines import lines_from
 from kingdom.backends.files.lock import Lock, holders_of
+from kingdom.backends.files.lock import is_stopped as files_lock_is_stopped
 from kingdom.backends.files.tree import Tree
 from kingdom.bus import Cursor
 from tests.integration.test_files_store import FullDisk, append, drain, opened, ping
 from tests.patience import PATIENCE_SECONDS
 
+# They take longer than a stopped holder is waited for.
+MANY_LOOKS = 5
 HOLD_UNTIL_TOLD = """
 import fcntl, sys
 with open(sys.argv[1], "rb+") as lock:
@@ -56,12 +59,19 @@ def holder(path: Path) -> Iterator[subprocess.Popen[str]]:
 def test_a_stopped_holder_is_killed_and_the_lock_taken(
     lock: Lock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    looks = list[bool]()
+
+    def is_stopped(pid: int) -> bool:
+        looks.append(files_lock_is_stopped(pid))
+        return looks[-1]
+
     monkeypatch.setattr(files_lock, "STOPPED_SECONDS", 0.2)
+    monkeypatch.setattr(files_lock, "is_stopped", is_stopped)
     with holder(tmp_path / "lock") as process:
         process.send_signal(signal.SIGSTOP)
-        began = time.monotonic()
         with lock.held():
-            assert 0.2 <= time.monotonic() - began < PATIENCE_SECONDS
+            # At the first look it may have stopped just now.
+            assert looks.count(True) > 1
         assert process.wait(PATIENCE_SECONDS) == -signal.SIGKILL
 
 
@@ -70,12 +80,12 @@ def test_a_holder_that_was_stopped_for_a_moment_lives_however_long_others_have_w
 ) -> None:
     monkeypatch.setattr(files_lock, "STOPPED_SECONDS", 0.2)
     with holder(tmp_path / "lock") as process:
-        let_go, began = process.stdin, time.monotonic()
+        let_go, looks = process.stdin, itertools.count()
         assert let_go is not None
 
         def is_stopped(_pid: int) -> bool:
             """Tell so at one look, when the others have waited for longer than that."""
-            if let_go.closed or time.monotonic() - began < 0.4:
+            if let_go.closed or next(looks) < MANY_LOOKS:
                 return False
             let_go.close()
             return True
@@ -195,7 +205,7 @@ async def test_who_looks_through_all_that_has_ended_or_was_logged_keeps_nobody_w
     def meanwhile(read: Callable[..., Any]) -> Callable[..., Any]:
         def reading(*what: Any) -> Any:
             for each in (bus, other):
-                asyncio.run_coroutine_threadsafe(work(each), loop).result(30)
+                asyncio.run_coroutine_threadsafe(work(each), loop).result(PATIENCE_SECONDS)
             return read(*what)
 
         return reading

@@ -24,9 +24,10 @@ from kingdom.bus.outcome import Release, Settlement
 from kingdom.clock import utc_now
 
 EVENTS = 60_000
-STREAMS = [Stream(name="stream-0"), Stream(name="line", ordered=True, on_dead="skip")]
+# Nothing but a test ends a lease.
+LEASE = timedelta(hours=1)
+STREAMS = [Stream(name="stream-0", lease=LEASE), Stream(name="line", lease=LEASE, ordered=True, on_dead="skip")]
 THINGS = RecordKind(name="thing", directories={"open": "open", "shut": "shut"}, final=frozenset({"shut"}))
-LEASE = timedelta(seconds=30)
 Act = Callable[[ExplainedBus], Awaitable[None]]
 # Settings and COPY have no plan.
 PLANLESS = {"isolation", "stage", "copy_stage"}

@@ -87,7 +87,7 @@ async def test_roles_start_in_order_and_end_together_when_asked() -> None:
     running = asyncio.create_task(scene.processes.run())
     await scene.until(lambda: len(scene.said) == len(ROLES))
     pids = [child.pid for child in scene.processes.children.values()]
-    assert pids == sorted(pid for pid in pids if pid)
+    assert pids == sorted(pids, key=lambda pid: psutil.Process(pid).create_time())
     assert tuple(scene.processes.roles()) == ROLES
     with ended(*pids):
         scene.processes.stop()

@@ -20,7 +20,9 @@ from kingdom.bus import (
 )
 from kingdom.errors import Conflict, Permanent
 from tests.integration.running import (
+    HOUR,
     LATE_RETRY,
+    Limits,
     at_work,
     event,
     eventually,
@@ -192,20 +194,26 @@ async def test_a_write_that_cannot_be_stored_makes_only_its_own_event_dead(dsn: 
 
 
 async def test_a_reaction_that_outlasts_the_idle_limit_fails_an_attempt_instead_of_looping(dsn: str) -> None:
-    dispatcher, runs = Dispatcher(), list[int]()
+    dispatcher, runs, hung, limits = Dispatcher(), list[int](), asyncio.Semaphore(0), Limits()
 
     @dispatcher.reaction("Job")
     async def handle(received: Received[dict[str, int]], _transaction: Transaction) -> None:
         runs.append(received.attempt)
-        await asyncio.sleep(6)
+        hung.release()
+        await asyncio.Event().wait()
 
     policy = RetryPolicy(base=timedelta(milliseconds=5), max_attempts=2)
-    limit = timedelta(seconds=2)
-    async with open_bus(dsn, stream("jobs", "Job", retry=policy), idle_limit=limit) as bus:
+    slow = stream("jobs", "Job", retry=policy, deadline=24 * HOUR)
+    async with open_bus(dsn, slow, idle_limit=HOUR) as bus:
         await bus.publish(Envelope(type="Job"))
-        async with at_work(bus, dispatcher):
+        async with at_work(bus, dispatcher, timeout=limits):
+            # Each attempt once in its group and once alone, and each for less time than the server allows.
+            for _ in range(4):
+                await hung.acquire()
+                assert 0 < limits.seconds < HOUR.total_seconds()
+                limits.let_pass()
             await until_all(bus, "DEAD", 1)
-    assert max(runs) == 2
+    assert runs == [1, 1, 2, 2]
 
 
 @pytest.mark.parametrize(

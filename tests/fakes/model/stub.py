@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,6 @@ from tests.fakes.model.model import Model
 from tests.fakes.model.move import Event, Move, Refusal
 
 _BODY_BYTES_MAX = 64 << 20
-_FOREVER_SECONDS = 3600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,10 +51,21 @@ class ModelStub:
 
     `requests` has what was asked, in its order. Every response is `delay` seconds late: an agent writes its own
     transcript a little later than it acts, and one that is killed at once would not know what it has done.
+    `silent` is set once a response hangs, which it does until `hangs_up` is set.
     """
 
-    def __init__(self, *, port: int = 0, unix: Path | None = None, delay: float = 0.0) -> None:
+    def __init__(
+        self,
+        *,
+        port: int = 0,
+        unix: Path | None = None,
+        delay: float = 0.0,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
         self.requests: list[Served] = []
+        self.silent = asyncio.Event()
+        self.hangs_up = asyncio.Event()
+        self._sleep = sleep
         self.url = ""
         self.unix = unix
         self._port = port
@@ -128,37 +138,42 @@ class ModelStub:
     async def _serve(self, asked: web.Request, body: Any, request: Request, api: Api) -> web.StreamResponse:
         move = self._model.move(request)
         self._note(asked, body, request, move)
-        await asyncio.sleep(self._delay + move.delay)
+        await self._sleep(self._delay + move.delay)
         if move.refusal is not None:
             refusal = move.refusal
             return web.json_response(api.refused(refusal), status=refusal.status, headers=refusal.headers)
         if not request.stream:
             if move.hangs:
-                await asyncio.sleep(_FOREVER_SECONDS)
+                await self._hang(asked)
             return web.json_response(api.plain(move, request))
-        return await _streamed(asked, move, api.events(move, request))
+        return await self._stream(asked, move, api.events(move, request))
+
+    async def _stream(self, asked: web.Request, move: Move, events: Iterator[Event]) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/event-stream", "cache-control": "no-cache"})
+        await response.prepare(asked)
+        # An agent that has heard enough hangs up; that is no error of the stub.
+        with suppress(ConnectionError):
+            for event in events:
+                name = f"event: {event.name}\n" if event.name else ""
+                data = event.data if isinstance(event.data, str) else json.dumps(event.data)
+                await response.write(f"{name}data: {data}\n\n".encode())
+                if move.drops and asked.transport is not None:
+                    asked.transport.close()
+                    return response
+                await asyncio.sleep(event.pause)
+            if move.hangs:
+                await self._hang(asked)
+            await response.write_eof()
+        return response
+
+    async def _hang(self, asked: web.Request) -> None:
+        self.silent.set()
+        await self.hangs_up.wait()
+        if asked.transport is not None:
+            asked.transport.close()
 
     def _note(self, asked: web.Request, body: Any, request: Request | None = None, move: Move | None = None) -> None:
         served = Served(
             method=asked.method, path=asked.path_qs, headers=dict(asked.headers), body=body, request=request, move=move
         )
         self.requests.append(served)
-
-
-async def _streamed(asked: web.Request, move: Move, events: Iterator[Event]) -> web.StreamResponse:
-    response = web.StreamResponse(headers={"content-type": "text/event-stream", "cache-control": "no-cache"})
-    await response.prepare(asked)
-    # An agent that has heard enough hangs up; that is no error of the stub.
-    with suppress(ConnectionError):
-        for event in events:
-            name = f"event: {event.name}\n" if event.name else ""
-            data = event.data if isinstance(event.data, str) else json.dumps(event.data)
-            await response.write(f"{name}data: {data}\n\n".encode())
-            if move.drops and asked.transport is not None:
-                asked.transport.close()
-                return response
-            await asyncio.sleep(event.pause)
-        if move.hangs:
-            await asyncio.sleep(_FOREVER_SECONDS)
-        await response.write_eof()
-    return response
