@@ -183,8 +183,8 @@ class PrivateBouncer:
 
     def dsn(self, database: str) -> str:
         """Return the conninfo that reaches a database through the bouncer."""
-        place = {"host": LOOPBACK, "port": self._port, "user": self._server["user"], "dbname": database}
-        return make_conninfo(**place, connect_timeout=PATIENCE_SECONDS)
+        place = make_conninfo(host=LOOPBACK, port=self._port, user=self._server["user"], dbname=database)
+        return make_conninfo(place, connect_timeout=PATIENCE_SECONDS)
 
     def start(self) -> None:
         """Start the bouncer and wait until it answers."""
