@@ -4,7 +4,6 @@ import asyncio
 import json
 import subprocess
 import sys
-from datetime import timedelta
 from pathlib import Path
 
 import psutil
@@ -32,7 +31,6 @@ DIFFERENT_PLAYS = [
     for scenario in {scenario.play: scenario for scenario in SCENARIOS}.values()
     for backend in sorted(scenario.backends)
 ]
-# A busy machine starts processes slowly; nothing here is measured.
 
 
 @pytest.fixture
@@ -91,17 +89,6 @@ def test_the_bus_stays_whole_while_its_processes_are_killed_stopped_and_cut_off(
     assert done.returncode == 0, done.stderr
 
 
-async def test_verify_checks_the_users_own_database_and_leaves_nothing_there(dsn: str) -> None:
-    report = await verify(dsn, seconds=3, seed=7)
-    assert report.findings == []
-    assert report.seed == 7
-    assert report.actions["accepted"] > 0
-    assert report.statuses["DONE"] > 0
-    assert len(report.faults) > 0
-    assert leftovers(dsn) == []
-    assert processes_under_test() == []
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
 async def test_a_verification_that_is_broken_off_leaves_neither_processes_nor_its_store(url: str) -> None:
     verification = asyncio.create_task(verify(url, seconds=60, seed=7))
@@ -117,9 +104,7 @@ async def test_a_verification_that_is_broken_off_leaves_neither_processes_nor_it
 
 
 async def test_processes_that_cannot_start_are_reported_with_their_words(tmp_path: Path) -> None:
-    plan = Plan(
-        seconds=0, seed=1, patience=timedelta(seconds=2), command=(sys.executable, "-c", "raise SystemExit('no')")
-    )
+    plan = Plan(seconds=0, seed=1, command=(sys.executable, "-c", "raise SystemExit('no')"))
     with pytest.raises(Unavailable, match="do not start: no"):
         await torment(f"file:{tmp_path}", plan)
     assert leftovers(f"file:{tmp_path}") == []

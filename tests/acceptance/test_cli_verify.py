@@ -3,12 +3,14 @@ from typing import Any
 
 import psycopg
 
+from kingdom.cli.reference.shapes import every_shape
+from tests.acceptance.desk import Shaped
 from tests.acceptance.terminal import Terminal
 
 
 def verified(terminal: Terminal, *words: str) -> dict[str, Any]:
     done = terminal.run("bus", "verify", "--seconds", "2", "--seed", "7", "--json", *words)
-    report: dict[str, Any] = done.document
+    report: dict[str, Any] = Shaped(every_shape()).check("bus verify", done.out)
     assert report["ok"], report["details"]
     assert done.code == 0
     return report
@@ -16,14 +18,12 @@ def verified(terminal: Terminal, *words: str) -> dict[str, Any]:
 
 def test_verify_torments_a_throwaway_schema_and_prints_what_it_checked(terminal: Terminal, dsn: str) -> None:
     report = verified(terminal)
-    assert set(report) == {
-        *("ok", "seed", "seconds", "drainedSeconds", "events", "actions", "faults", "findings", "details"),
-    }
     assert report["seed"] == 7
+    assert report["actions"]["accepted"] > 0
     assert report["events"]["DONE"] > 0
     assert report["findings"]
     assert set(report["findings"].values()) == {0}
-    assert {"atSeconds", "kind", "detail"} == set(report["faults"][0])
+    assert len(report["faults"]) > 0
     with psycopg.connect(dsn) as connection:
         schemas = connection.execute("SELECT nspname FROM pg_namespace WHERE nspname LIKE 'kingdom_%'").fetchall()
     assert schemas == []

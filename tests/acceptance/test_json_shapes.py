@@ -198,8 +198,8 @@ def test_commands_about_the_bus(desk: Desk, dsn: str, tmp_path: Path) -> None:
     desk.ask("storage import", "house.jsonl.gz", *there, "--schema", "elsewhere")
     with _pinned(dsn):
         eventually(lambda: desk.ask("bus pins", *there))
-    assert desk.ask("bus verify", "--seconds", "1", "--seed", "7")["faults"]
-    assert desk.ran >= of_nouns(BUS)
+    # A verification takes long: its answer is checked where it runs anyway, in test_cli_verify.
+    assert desk.ran >= of_nouns(BUS) - {"bus verify"}
 
 
 def test_commands_about_the_court(desk: Desk, tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ import contextlib
 import random
 import signal
 import time
+from collections import Counter
+from typing import Any
 
 from kingdom.bus.throwaway import ThrowawayStore
 from kingdom.errors import KingdomError
@@ -40,6 +42,7 @@ class Nemesis:
         self._history = history
         self._rng = rng
         self._lease_seconds = lease_seconds
+        self.struck: Counter[str] = Counter()
         self._wakings: set[asyncio.Task[None]] = set()
         self._deck: list[str] = []
 
@@ -118,11 +121,11 @@ class Nemesis:
 
     def _kill(self, victim: Member, kind: str) -> None:
         if self._fleet.send(victim, signal.SIGKILL):
-            self._history.write("fault", kind=kind, process=victim.slot)
+            self._note(kind, process=victim.slot)
 
     def _stop(self, victim: Member, kind: str, seconds: float) -> None:
         if self._fleet.send(victim, signal.SIGSTOP):
-            self._history.write("fault", kind=kind, process=victim.slot, seconds=round(seconds, 2))
+            self._note(kind, process=victim.slot, seconds=round(seconds, 2))
             waking = asyncio.create_task(self._wake_after(victim, seconds))
             self._wakings.add(waking)
             waking.add_done_callback(self._wakings.discard)
@@ -131,7 +134,11 @@ class Nemesis:
         # On a busy machine the store may not answer in time; that is no fault of ours.
         with contextlib.suppress(KingdomError):
             if count := await self._store.cut_connections(at_most):
-                self._history.write("fault", kind="cut", connections=count)
+                self._note("cut", connections=count)
+
+    def _note(self, kind: str, **facts: Any) -> None:
+        self.struck[kind] += 1
+        self._history.write("fault", kind=kind, **facts)
 
     async def _wake_after(self, member: Member, seconds: float) -> None:
         process = member.process

@@ -6,7 +6,7 @@ import random
 import secrets
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -35,11 +35,16 @@ _TALLIES_MAX = 100_000
 _POISON_NEIGHBOURS = 6
 
 
+def _any(faults: Mapping[str, int]) -> bool:
+    return bool(faults)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """How hard a trial is; `flood` events come in one transaction first, `command` starts one process under test.
 
-    Without a `lease`, it is as short as the store can bear.
+    Without a `lease`, it is as short as the store can bear. Where not `enough` faults, counted by kind, have struck
+    after its seconds, the trial goes on until they have: a slow machine has fewer of them per second.
     """
 
     seconds: float
@@ -48,11 +53,12 @@ class Plan:
     publishers: int = 1
     lease: timedelta | None = None
     fault_every: timedelta = timedelta(seconds=1)
+    enough: Callable[[Mapping[str, int]], bool] = _any
     pause: timedelta = timedelta(milliseconds=50)
     poisons: int = 2
     flood: int = 0
     trouble: float = 0.05
-    patience: timedelta = timedelta(minutes=2)
+    patience: timedelta = timedelta(minutes=5)
     drain: timedelta = timedelta(minutes=5)
     command: Sequence[str] = COMMAND
 
@@ -91,11 +97,18 @@ class Trial:
 
     async def ready(self) -> None:
         """Wait until every process has opened its bus; what came before does not count as a part of the trial."""
-        try:
-            await self.until(lambda entries: sum(entry.what == "ready" for entry in entries) >= len(self.fleet.members))
-        except TimeoutError as error:
+
+        def are_ready(entries: list[Entry]) -> bool:
+            return sum(entry.what == "ready" for entry in entries) >= len(self.fleet.members)
+
+        def has_failed(entries: list[Entry]) -> bool:
+            return any(entry.what == "exited" and entry.facts["code"] > 0 for entry in entries)
+
+        with contextlib.suppress(TimeoutError):
+            await self.until(lambda entries: are_ready(entries) or has_failed(entries))
+        if not are_ready(read_history(self.directory)):
             words = "".join(path.read_text() for path in self.directory.glob("*.stderr")).strip()
-            raise Unavailable(f"the processes under test do not start: {words[-500:] or 'no word of them'}") from error
+            raise Unavailable(f"the processes under test do not start: {words[-500:] or 'no word of them'}")
         self._began = time.monotonic()
 
     async def publish(self, *envelopes: Envelope, at: datetime | None = None) -> None:
@@ -123,12 +136,12 @@ class Trial:
     async def poison(self) -> None:
         """Publish events that kill their worker, among healthy ones, during the first half."""
         for _ in range(self.plan.poisons):
-            await asyncio.sleep(self.plan.seconds / 2 / max(self.plan.poisons, 1))
             for stream, key in ((ANY, None), (LINE, "poisoned")):
                 neighbours = [draw_reaction(self.rng, stream) for _ in range(_POISON_NEIGHBOURS)]
                 poison = REACTED.envelope(Job(fate="poison"), stream=stream, partition_key=key)
                 neighbours.insert(self.rng.randrange(_POISON_NEIGHBOURS), poison)
                 await self.publish(*neighbours)
+            await asyncio.sleep(self.plan.seconds / 2 / self.plan.poisons)
 
     async def drain(self) -> None:
         """Let the workers finish everything, as long as the plan allows, then end them."""
@@ -202,9 +215,10 @@ async def torment(url: str, plan: Plan, directory: Path | None = None) -> Report
             try:
                 async with _meanwhile(nemesis.torment(every_seconds=plan.fault_every.total_seconds())):
                     await asyncio.gather(trial.poison(), asyncio.sleep(plan.seconds))
-                    # A machine that stood still meanwhile had no time for any.
                     with contextlib.suppress(TimeoutError):
-                        await trial.until(lambda entries: any(entry.what == "fault" for entry in entries))
+                        async with asyncio.timeout(plan.patience.total_seconds()):
+                            while not plan.enough(nemesis.struck):  # noqa: ASYNC110 - the nemesis does it by and by
+                                await asyncio.sleep(_LOOK_EVERY_SECONDS)
             finally:
                 await nemesis.relent()
             await trial.drain()
