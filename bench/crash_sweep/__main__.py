@@ -28,7 +28,7 @@ MISSED_SHARE_MAX = 0.05
 # What is swept where nobody asks for anything else: each start of the real program takes a second of a processor.
 _POINTS = {SCRIPTED: "all", CLAUDE: "20"}
 _JOBS = {SCRIPTED: 3, CLAUDE: 2}
-_PATIENCE_SECONDS = 120.0
+_PATIENCE_SECONDS = 300.0
 _NO_KEY = "a-key-of-nobody"
 _DETAILS = 20
 
@@ -137,7 +137,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--works", type=int, default=3, help="how many Works the run has (default 3)")
     parser.add_argument("--seed", type=int, default=secrets.randbits(32), help="repeat the choice of an earlier sweep")
     parser.add_argument("--jobs", type=int, help="how many runs at a time (default 3; 2 with claude)")
-    parser.add_argument("--patience", type=float, help="how many seconds a run may take (default 120)")
+    parser.add_argument("--patience", type=float, help="how many seconds a run may take (default 300)")
     parser.add_argument("--variant", choices=VARIANTS, help="sweep something that is broken on purpose, where it shows")
     parser.add_argument("--no-variants", action="store_true", help="do not show that broken variants are caught")
     parser.add_argument(

@@ -38,10 +38,11 @@ from kingdom.workflow.watch import watch
 CLIENT = "client"
 HOST_NAME = "host-a"
 _SLOTS = 2
-# What a killed process held comes back to the others after this time, where only time can tell that it is dead.
-_LEASE = timedelta(seconds=1)
+# What a killed process held comes back to the others after this time, where only time can tell that it is dead;
+# longer than a busy machine keeps any other waiting: a lease that is lost without a crash would be found.
+_LEASE = timedelta(seconds=5)
 _POLL_SECONDS = 0.1
-_LAST_WORDS_SECONDS = 30.0
+_LAST_WORDS_SECONDS = 60.0
 _PR_SET_PDEATHSIG = 1
 _ENDINGS = {WorkflowStatus.COMPLETED, WorkflowStatus.FAILED, WorkflowStatus.CANCELLED}
 TOPOLOGY = Topology(

@@ -21,6 +21,7 @@ from bench.crash_sweep.trial import Trial, begin_trial, read_trial
 from bench.crash_sweep.variants import VARIANTS
 from kingdom.soldiers.settings import SoldierSettings
 
+# A run may take a step fewer than the reference: a point that it did not come to is tried again, if all are wanted.
 _TRIES = 3
 _TELL_EVERY_SECONDS = 10.0
 # A broken variant may stand still for good: that is found sooner than in a run that shall go on.
@@ -75,12 +76,9 @@ class Sweep:
         reference = self._reference(swept, times=1 if variant or wanted == 0 else 2)
         if reference is None:
             return swept
-        if variant:
-            points: Sequence[Point] = VARIANTS[variant].shows_at
-        else:
-            points = choose(swept.points, wanted, seed)
+        points = VARIANTS[variant].shows_at if variant else in_turn(swept.points, seed)
         print(f"{self._backend}: {len(points)} points, seed {seed}", flush=True)
-        self._sweep(swept, reference, points, variant)
+        self._sweep(swept, reference, points, wanted, variant)
         if catch and not variant:
             swept.caught = self._catch(reference)
         return swept
@@ -97,23 +95,24 @@ class Sweep:
             swept.findings += [f"reference: {words}" for words in found]
         return reference
 
-    def _sweep(self, swept: Swept, reference: Ending, points: Iterable[Point], variant: str | None) -> None:
+    def _sweep(
+        self, swept: Swept, reference: Ending, points: Iterable[Point], wanted: int | None, variant: str | None
+    ) -> None:
+        """Play points until so many crashes have happened, or one at each; one that is not reached makes room."""
         told = time.monotonic()
         left = list(points)
-        swept.tried = len(left)
-        for attempt in range(_TRIES):
-            missed = []
-            for number, _, trial in self._trials(_Wanted(point, variant) for point in left):
-                if trial.point and trial.killed_at is None and not trial.complaints and attempt + 1 < _TRIES:
-                    missed.append(trial.point)
-                else:
-                    self._count(swept, reference, trial)
+        swept.tried = len(left) if wanted is None else min(wanted, len(left))
+        for _ in range(_TRIES if wanted is None else len(left)):
+            owed = swept.tried - swept.killed
+            turn, left = left[:owed], left[owed:]
+            for number, _, trial in self._trials(_Wanted(point, variant) for point in turn):
+                self._count(swept, reference, trial)
+                if trial.point and trial.killed_at is None:
+                    left.append(trial.point)
                 if time.monotonic() - told > _TELL_EVERY_SECONDS:
                     told = time.monotonic()
-                    print(f"{self._backend}: {number} of {len(left)}, {len(swept.findings)} findings", flush=True)
-            left = missed
-            if not left:
-                return
+                    print(f"{self._backend}: {number} of {len(turn)}, {len(swept.findings)} findings", flush=True)
+        swept.missed = swept.tried - swept.killed
 
     def _count(self, swept: Swept, reference: Ending, trial: Trial) -> None:
         findings = findings_of(reference, trial)
@@ -121,9 +120,7 @@ class Sweep:
             swept.findings.append(f"{trial.point} ({trial.killed_at}): {words}")
             print(f"{self._backend}: {swept.findings[-1]}", flush=True)
         swept.seconds_longest = max(swept.seconds_longest, trial.seconds)
-        if trial.killed_at is None:
-            swept.missed += 1
-        else:
+        if trial.killed_at is not None:
             swept.killed += 1
             swept.killed_by_kind[str(trial.point).partition(" #")[0]] += 1
             swept.finished += not findings
@@ -190,18 +187,15 @@ def _in_all(counted: Sequence[dict[str, dict[str, int]]]) -> dict[str, dict[str,
     }
 
 
-def choose(counts: dict[str, dict[str, int]], wanted: int | None, seed: int) -> list[Point]:
-    """Return all points, or so many of them, in turn from every kind of every role."""
-    every = [
+def in_turn(counts: dict[str, dict[str, int]], seed: int) -> list[Point]:
+    """Return all points, shuffled, in turn from every kind of every role."""
+    kinds = [
         [Point(role, kind, number) for number in range(1, count + 1)]
-        for role, kinds in sorted(counts.items())
-        for kind, count in sorted(kinds.items())
+        for role, of_role in sorted(counts.items())
+        for kind, count in sorted(of_role.items())
     ]
-    if wanted is None:
-        return [point for points in every for point in points]
     generator = random.Random(seed)
-    for points in every:
+    for points in kinds:
         generator.shuffle(points)
-    generator.shuffle(every)
-    in_turn = [point for turn in itertools.zip_longest(*every) for point in turn if point is not None]
-    return in_turn[:wanted]
+    generator.shuffle(kinds)
+    return [point for turn in itertools.zip_longest(*kinds) for point in turn if point is not None]

@@ -18,7 +18,7 @@ from bench.crash_sweep.steps import ENGINE, HOST, Point
 _ROLES = (ENGINE, HOST, CLIENT)
 _POLL_SECONDS = 0.005
 # How much longer than the run itself its processes may take to start and to end.
-_SPARE_SECONDS = 60.0
+_SPARE_SECONDS = 300.0
 _LOG_SHOWN = 1500
 
 

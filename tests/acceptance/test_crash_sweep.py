@@ -17,13 +17,13 @@ from bench.crash_sweep.judge import judge
 from bench.crash_sweep.places import BACKENDS
 from bench.crash_sweep.roles import Stage
 from bench.crash_sweep.steps import ENGINE, HOST, Point
-from bench.crash_sweep.sweep import choose
+from bench.crash_sweep.sweep import in_turn
 from bench.crash_sweep.transcripts import Played, cost_told, played
 from bench.crash_sweep.variants import VARIANTS
 from kingdom.soldiers.transcript import append_entry
 
 ROOT = Path(__file__).parents[2]
-POINTS = 8
+POINTS = 5
 CLAUDE_POINTS = 3
 
 AT_ENGINE = Point(ENGINE, steps.COMMIT_AFTER, 1)
@@ -97,8 +97,8 @@ def test_a_run_goes_on_after_crashes_at_steps_of_many_kinds(backend: str) -> Non
     code, figures = sweep("--backend", backend, "--points", str(POINTS), "--no-variants")
     found = figures["backends"][backend]
     assert figures["details"] == []
-    assert found["killed"] + found["missed"] == POINTS
-    assert found["finished"] == found["killed"] > 0
+    assert found["finished"] == found["killed"] == POINTS
+    assert len(found["killed_by_kind"]) == POINTS
     assert found["points_total"] >= POINTS_MIN[SCRIPTED]
     assert code == 0
 
@@ -131,7 +131,7 @@ def test_a_sweep_of_something_broken_fails() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(7200)
 def test_a_run_goes_on_after_a_crash_at_any_step() -> None:
     command = [sys.executable, "-m", "bench.crash_sweep", "--json", "-"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -139,7 +139,7 @@ def test_a_run_goes_on_after_a_crash_at_any_step() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(7200)
 def test_a_run_of_claude_goes_on_after_a_crash_at_many_steps() -> None:
     command = [sys.executable, "-m", "bench.crash_sweep", "--agent", CLAUDE, "--json", "-"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -307,8 +307,9 @@ def test_a_lock_that_is_held_is_found(stage: Stage, name: str) -> None:
 
 def test_few_points_are_spread_over_every_kind() -> None:
     counts = {ENGINE: {steps.COMMIT_BEFORE: 30, steps.COMMIT_AFTER: 30}, HOST: {steps.COMMIT_AFTER: 50}}
-    chosen = choose(counts, 6, seed=1)
-    assert chosen == choose(counts, 6, seed=1)
+    every = in_turn(counts, seed=1)
+    assert every == in_turn(counts, seed=1)
+    chosen = every[:6]
     kinds = {(point.role, point.kind) for point in chosen}
     assert (len(chosen), len(set(chosen)), len(kinds)) == (6, 6, 3)
-    assert len(choose(counts, None, seed=1)) == 110
+    assert len(set(every)) == 110
