@@ -16,7 +16,11 @@ PARTS = {
 }
 BOTH_STORES = "both_stores"
 # Code that knows the bus and no store, and so runs on files in the gate.
-_DOMAIN = tuple(f"tests/integration/{name}/" for name in ("court", "soldiers", "top", "workflow"))
+_DOMAIN = (
+    *(f"tests/integration/{name}/" for name in ("court", "soldiers", "top", "workflow")),
+    # Which opens a whole court per store, with every role.
+    "tests/acceptance/court/",
+)
 _STORE_PARAMETERS = ("backend", "history", "url")
 
 

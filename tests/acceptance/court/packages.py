@@ -70,7 +70,7 @@ def _hears(event_type: str, repo: str, **more: Any) -> dict[str, Any]:
     return {"subscribes": [{"type": event_type, "repos": [repo], **more}]}
 
 
-def _works(*steps: dict[str, object], timeout_seconds: int = 60, words: str = "") -> dict[str, Any]:
+def _works(*steps: dict[str, object], timeout_seconds: int = 600, words: str = "") -> dict[str, Any]:
     task = {"query": f"{words}\n{script(*steps)}", "timeoutSeconds": timeout_seconds}
     return {"name": "Follow the script", "works": [{"name": "follow", "tasks": [task]}]}
 

@@ -76,6 +76,7 @@ async def test_claude_never_has_the_key_that_opens_its_model(court: Court, model
     assert [path for path in written if KEY.encode() in path.read_bytes()] == []
 
 
+@pytest.mark.agents
 async def test_claude_plans_a_ticket_and_implements_it_once_a_person_has_clicked(court: Court) -> None:
     story = await stories.ticket(court)
     assert story.event.outcome == "completed"
@@ -90,6 +91,7 @@ async def test_claude_plans_a_ticket_and_implements_it_once_a_person_has_clicked
     assert story.thread[-1]["text"] == f"{story.task.id} is completed: Implemented as planned."
 
 
+@pytest.mark.agents
 async def test_claude_asks_a_person_and_goes_on_with_the_answer(court: Court) -> None:
     story = await stories.question(court)
     root, resumed = story.task, story.resumed

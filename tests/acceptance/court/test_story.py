@@ -77,6 +77,7 @@ async def test_a_review_leaves_its_result_what_its_soldier_said_and_who_that_was
     assert prompt.startswith("# review\n\n# Review pull request acme/shop#")
 
 
+@pytest.mark.both_stores
 async def test_an_approved_ticket_becomes_one_pull_request(court: Court, ticket: Asked) -> None:
     ours = [call for call in await court.house.calls("github", "POST pull request") if call["repository"] == REPO]
     assert len(ours) == 1

@@ -65,7 +65,7 @@ async def up_and_down(directory: Path, url: str) -> list[LogEntry]:
     directory.mkdir()
     store = url or f"file:{directory / 'realm'}"
     await migrate(store)
-    chamberlain = {"every_seconds": 1, "heartbeat": {"threshold_seconds": 2}}
+    chamberlain = {"every_seconds": 1, "heartbeat": {"threshold_seconds": 5}}
     settings = {"database_url": store, "heartbeat_seconds": 1, "chamberlain": chamberlain}
     (directory / "kingdom.yaml").write_text(yaml.safe_dump(settings))
     application = declared(Realm())

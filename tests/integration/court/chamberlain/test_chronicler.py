@@ -42,6 +42,7 @@ async def test_a_log_of_several_parts_is_read_to_its_end(house: House) -> None:
     assert await completions(house) == 2500
 
 
+@pytest.mark.both_stores
 async def test_several_chamberlains_count_everything_once(house: House) -> None:
     for _ in range(5):
         await house.log(*(completed(START) for _ in range(20)))
@@ -69,6 +70,7 @@ async def test_a_log_that_was_split_at_midnight_is_read_as_one(house: House, bac
     assert await completions(house) == 2
 
 
+@pytest.mark.both_stores
 async def test_people_are_told_what_is_unusual_once_also_by_several(house: House) -> None:
     await house.log(*(failed(START, "gen-pr") for _ in range(3)))
     house.forward(minutes=1)

@@ -107,6 +107,7 @@ async def store(bus: Bus, *stored: Record) -> None:
             await transaction.put(each)
 
 
+@pytest.mark.both_stores
 @pytest.mark.parametrize(("make", "days"), RECORDS)
 async def test_a_record_that_has_ended_stays_for_its_days(
     backend: BackendUnderTest, directory: Path, make: Callable[[str], Record], days: int
@@ -121,6 +122,7 @@ async def test_a_record_that_has_ended_stays_for_its_days(
         assert await house.ids(young.kind) == [young.id]
 
 
+@pytest.mark.both_stores
 async def test_the_settings_say_how_long_records_stay(backend: BackendUnderTest, directory: Path) -> None:
     settings = RetentionSettings(queue_days=2, results_days=1)
     made = [(event("evt-github-1", EventStatus.COMPLETED), 2), (result("task-1"), 1), (message("msg-1", "sent"), 2)]
@@ -138,6 +140,7 @@ async def test_the_settings_say_how_long_records_stay(backend: BackendUnderTest,
         assert [await house.ids(record.kind) for record, _ in made] == [[], [], []]
 
 
+@pytest.mark.both_stores
 async def test_what_has_not_ended_stays(backend: BackendUnderTest, directory: Path) -> None:
     async with opened(backend, directory) as house:
         await store(house.bus, *OPEN)
@@ -147,6 +150,7 @@ async def test_what_has_not_ended_stays(backend: BackendUnderTest, directory: Pa
         assert found == {record.id for record in OPEN}
 
 
+@pytest.mark.both_stores
 async def test_what_was_seen_is_known_for_thirty_days(backend: BackendUnderTest, directory: Path) -> None:
     async with opened(backend, directory) as house, house.bus.transaction() as transaction:
         for key in ("evt-github-young", "evt-github-old"):
@@ -164,6 +168,7 @@ async def test_what_was_seen_is_known_for_thirty_days(backend: BackendUnderTest,
             assert await transaction.once(SEEN, "evt-github-old", SEEN_KEPT)
 
 
+@pytest.mark.both_stores
 async def test_a_day_of_the_log_stays_for_seven_days_after_it(backend: BackendUnderTest, directory: Path) -> None:
     if backend.name != "files":
         pytest.skip("the log of a database has partitions, whose age is tested with them")

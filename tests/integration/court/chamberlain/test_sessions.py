@@ -88,6 +88,7 @@ async def test_a_session_that_works_is_left_alone(house: House) -> None:
     assert await house.said() == {}
 
 
+@pytest.mark.both_stores
 async def test_a_session_whose_host_is_lost_is_orphaned(house: House, box: Host) -> None:
     await note(house)
     await retire_host(house.bus, box)

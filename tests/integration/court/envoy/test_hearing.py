@@ -157,6 +157,7 @@ async def test_the_words_of_an_answer_that_waits_call_nobody(scene: Scene, dana:
     assert "by root: ask &lt;!channel&gt;; the King takes that up" in note["text"]
 
 
+@pytest.mark.both_stores
 async def test_of_answers_at_once_from_slack_and_the_command_line_one_counts(scene: Scene, dana: str) -> None:
     async with scene.envoy():
         question = await asked(scene, "approve", "reject")

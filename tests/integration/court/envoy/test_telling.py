@@ -124,6 +124,7 @@ async def test_a_message_that_a_broken_slack_did_not_take_is_sent_again(scene: S
     assert await scene.posted() == 1
 
 
+@pytest.mark.both_stores
 @pytest.mark.parametrize(("moment", "posted"), [("before", 0), ("after", 1)])
 async def test_a_killed_worker_leaves_exactly_one_message(scene: Scene, moment: str, posted: int) -> None:
     first = await scene.begin()
@@ -178,6 +179,7 @@ async def test_a_report_is_sent_once_however_often_it_is_queued(scene: Scene) ->
     assert await scene.remembered("report-sent") == {"date": "2026-11-14"}
 
 
+@pytest.mark.both_stores
 async def test_a_question_is_asked_once_however_often_it_is_queued_and_whoever_is_killed(scene: Scene) -> None:
     asked = await scene.ask("Merge it?", "yes")
     assert await scene.dies("after") == -signal.SIGKILL

@@ -20,6 +20,7 @@ ONE_BACKEND = pytest.mark.parametrize("backend", ["files"], indirect=True)
 SUCCESS = reports(task_id="invented-by-the-model", status="success", summary="all is well", details={"files": 2})
 
 
+@pytest.mark.both_stores
 async def test_an_event_becomes_a_finished_assignment_without_a_hand_on_it(court: CourtScene) -> None:
     court.has(work("look", SUCCESS, {"cost": 0.25}))
     event = await court.until_event(await court.happens(), EventStatus.COMPLETED)
@@ -276,12 +277,13 @@ async def test_an_output_that_could_not_be_made_fails_its_assignment(court: Cour
     assert event.reason == "github.comment: HTTP 401: bad credentials"
 
 
-async def test_a_general_whose_package_is_being_mended_loses_nothing(court: CourtScene) -> None:
-    court.has(work("look", {"fail": "out of luck"}), retries=1)
+async def test_a_general_whose_package_is_being_mended_loses_nothing(court: CourtScene, tmp_path: Path) -> None:
+    court.has(work("look", {"wait_for": str(tmp_path / "go")}, {"fail": "out of luck"}), retries=1)
     whole = court.packages["gen-test"]
     event_id = await court.happens()
     await court.until_assignment(AssignmentStatus.IN_PROGRESS)
     court.packages.clear()
+    (tmp_path / "go").touch()
 
     async def waits() -> bool:
         stats = {stats.stream: stats for stats in await court.operations.stats()}

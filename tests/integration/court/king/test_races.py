@@ -5,6 +5,7 @@ from collections import Counter
 from typing import Any
 
 import msgspec
+import pytest
 
 from kingdom.bus import Dispatcher, Received, Transaction
 from kingdom.court.documents import Assignment, AssignmentStatus, Priority
@@ -35,6 +36,7 @@ async def arrive(scene: Scene, *numbers: int, source: str = "github", **more: An
             await receive(transaction, make_event(number, source=source, **more), "sentinel")
 
 
+@pytest.mark.both_stores
 async def test_two_kings_never_give_the_last_slot_twice(backend: BackendUnderTest) -> None:
     barrier = Barrier(makes_assignment)
     async with opened(backend, PR, settings=KingSettings(soldiers=1), kings=0) as scene:
@@ -55,6 +57,7 @@ async def test_two_kings_never_give_the_last_slot_twice(backend: BackendUnderTes
         assert await scene.owners() == {"evt-github-1": "ready"}
 
 
+@pytest.mark.both_stores
 async def test_two_kings_admit_an_event_once(backend: BackendUnderTest) -> None:
     barrier = Barrier(makes_assignment)
     async with opened(backend, PR) as scene, backend.open(TOPOLOGY, EVERY_KIND) as other:
@@ -70,6 +73,7 @@ async def test_two_kings_admit_an_event_once(backend: BackendUnderTest) -> None:
         assert len(await scene.messages()) == 1
 
 
+@pytest.mark.both_stores
 async def test_two_kings_take_one_answer(backend: BackendUnderTest) -> None:
     barrier = Barrier(makes_assignment)
     async with opened(backend, PR, kings=0) as scene:
@@ -95,6 +99,7 @@ async def test_two_kings_take_one_answer(backend: BackendUnderTest) -> None:
         assert (await scene.event("evt-slack-2")).outcome == "ignored"
 
 
+@pytest.mark.both_stores
 async def test_two_kings_fire_a_schedule_once(backend: BackendUnderTest) -> None:
     nightly = make_package("gen-report", schedules=[every("0 * * * *")])
     barrier = Barrier(lambda transaction: bool(transaction.dedup_keys_taken))
@@ -113,6 +118,7 @@ async def test_two_kings_fire_a_schedule_once(backend: BackendUnderTest) -> None
         assert len(await scene.log("event.detected")) == 1
 
 
+@pytest.mark.both_stores
 async def test_many_events_under_two_kings_keep_every_limit_and_all_end(backend: BackendUnderTest) -> None:
     count, most = 24, Counter[str]()
 

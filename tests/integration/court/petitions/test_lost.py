@@ -61,7 +61,10 @@ async def test_nothing_is_sent_again_while_nobody_can_tell_whether_it_is_there(s
     assert await scene.attempts(asked) == ["ACKED"]
 
 
-@pytest.mark.parametrize("kind", ["github.comment", "jira.comment", "jira.transition"])
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param("github.comment", marks=pytest.mark.both_stores), "jira.comment", "jira.transition"],
+)
 @pytest.mark.parametrize(("moment", "made"), [("before", 0), ("after", 1)])
 async def test_a_killed_worker_leaves_exactly_one(scene: Scene, kind: str, moment: str, made: int) -> None:
     body, call = ASKED[kind]

@@ -100,6 +100,7 @@ async def test_what_was_refused_or_failed_holds_nothing_back(scene: Scene) -> No
     assert (refused.state, told.state) == (REFUSED, PERFORMED)
 
 
+@pytest.mark.both_stores
 async def test_nobody_overtakes_and_nobody_is_forgotten_while_others_ask_and_are_performed(scene: Scene) -> None:
     many = Policy(petitions=tuple(PetitionRule(kind=kind, at_most=9) for kind in ("github.comment", "slack.message")))
     asked: list[Petition] = []
@@ -160,9 +161,9 @@ async def test_what_could_not_be_done_in_time_is_not_done_late(scene: Scene, run
 
 
 async def test_github_that_is_back_too_late_gets_nothing_of_what_expired(scene: Scene) -> None:
-    scene.trouble(scene.github, kind="refuse", method="POST", status=429, retry_after=3)
+    scene.trouble(scene.github, kind="refuse", method="POST", status=429, retry_after=1)
     async with scene.performing():
-        asked = await scene.comment(policy=hours(2 / 3600, "github.comment"))
+        asked = await scene.comment(policy=hours(0.5 / 3600, "github.comment"))
         failed = await scene.until(asked, FAILED)
         again = await scene.comment()
         await scene.until(again, PERFORMED)

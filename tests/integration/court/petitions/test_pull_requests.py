@@ -76,6 +76,7 @@ async def test_whichever_answer_is_lost_there_is_one_pull_request(scene: Scene, 
     assert await scene.attempts(asked) == (["ACKED"] if path == "*/pulls" else ["UNKNOWN", "ACKED"])
 
 
+@pytest.mark.both_stores
 @pytest.mark.parametrize(("moment", "made"), [("before", 0), ("after", 1)])
 async def test_a_killed_worker_leaves_exactly_one_pull_request(scene: Scene, run: Run, moment: str, made: int) -> None:
     asked = await ask(scene, run)

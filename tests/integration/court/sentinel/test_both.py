@@ -137,6 +137,7 @@ async def test_talk_that_does_not_concern_us_is_not_noticed(site: Site, watch: W
     assert await watch.types() == ["github.issue.comment", "github.issue.mentioned"]
 
 
+@pytest.mark.both_stores
 @pytest.mark.usefixtures("receiver")
 async def test_webhooks_and_looks_at_the_same_time_notice_everything_once(site: Site, watch: Watch) -> None:
     looking = [asyncio.create_task(watch.look_at_github(site.url)) for _ in range(2)]

@@ -152,6 +152,7 @@ async def test_a_secondary_limit_is_honoured(site: Site, watch: Watch) -> None:
     assert trouble.value.after == timedelta(seconds=33)
 
 
+@pytest.mark.both_stores
 async def test_two_that_look_at_once_receive_everything_once(
     site: Site, watch: Watch, backend: BackendUnderTest, session: aiohttp.ClientSession
 ) -> None:

@@ -1,5 +1,7 @@
 """Hostile inputs of every class: nothing is believed, nothing crashes, and what is genuine is received meanwhile."""
 
+import pytest
+
 from bench.hostile.attack import KINDS, Trusting, attack
 from bench.hostile.inputs import inputs
 from kingdom.court import streams
@@ -8,6 +10,7 @@ from tests.contract.backends import BackendUnderTest
 COUNT = 600
 
 
+@pytest.mark.both_stores
 async def test_nothing_is_believed_and_nothing_stops_the_receiver(backend: BackendUnderTest) -> None:
     async with backend.open(streams.TOPOLOGY, KINDS) as bus:
         outcome = await attack(bus, COUNT, seed=7)

@@ -90,6 +90,7 @@ async def test_two_changes_in_one_second_are_two_events(tracker: jira_site.Site,
     assert len({event.id for event in await watch.events()}) == 3
 
 
+@pytest.mark.both_stores
 async def test_two_that_look_at_once_receive_everything_once(
     tracker: jira_site.Site, watch: Watch, backend: BackendUnderTest, session: aiohttp.ClientSession
 ) -> None:

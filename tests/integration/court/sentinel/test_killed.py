@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from kingdom.court.sentinel.receiver import PATH
 from kingdom.court.sentinel.settings import SentinelSettings
@@ -39,6 +40,7 @@ async def child(backend: BackendUnderTest, url: str, port: int) -> AsyncIterator
         await process.wait()
 
 
+@pytest.mark.both_stores
 async def test_what_happens_while_it_is_killed_again_and_again_is_noticed_once(
     site: Site, watch: Watch, backend: BackendUnderTest
 ) -> None:

@@ -37,6 +37,7 @@ async def test_a_delivery_counts_once_whatever_it_carries(watch: Watch) -> None:
     assert len(await watch.events()) == 1
 
 
+@pytest.mark.both_stores
 async def test_many_deliveries_of_one_thing_at_once_are_one_event(watch: Watch) -> None:
     async with watch.receiving() as receiver:
         posts = [watch.post(receiver, "pull_request", review_requested()) for _ in range(10)]

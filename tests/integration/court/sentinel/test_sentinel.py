@@ -97,6 +97,7 @@ async def test_it_goes_on_after_trouble(site: Site, watch: Watch) -> None:
         await until(it_is_there)
 
 
+@pytest.mark.both_stores
 async def test_two_sentinels_notice_everything_once(site: Site, watch: Watch) -> None:
     await site.people("limits", poll_interval=0)
     settings = SentinelSettings(github=github_settings(site.url, poll_seconds=0.05))
