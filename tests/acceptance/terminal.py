@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import math
 import os
 import pty
 import select
@@ -15,11 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tests.acceptance import shop, warm
+import psutil
+
+from tests.acceptance import limits, shop, warm
 from tests.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 SHOP = f"{shop.__name__}:app"
+CTRL_C = "\x03"
 T = TypeVar("T")
 
 
@@ -99,10 +101,13 @@ class Terminal:
         assert done.code == 0, done.err
         return done.document
 
-    def converse(
-        self, *words: str, until: str, answer: str | signal.Signals, again_after: float = PATIENCE_SECONDS
-    ) -> Done:
-        """Run a command for a person who answers what is on the screen, and again where it stands still."""
+    def converse(self, *words: str, until: str, answer: str | signal.Signals | Callable[[], None]) -> Done:
+        """Run a command for a person who answers, or does something, once it waits with this on its screen."""
+
+        def waits() -> bool:
+            # Python does not notice a Ctrl-C between a question and the read behind it.
+            return answer != CTRL_C or psutil.Process(os.tcgetpgrp(ours)).status() == psutil.STATUS_SLEEPING
+
         ours, theirs = pty.openpty()
         process = subprocess.Popen(
             # Only the terminal that controls a process turns Ctrl-C into a signal.
@@ -115,22 +120,23 @@ class Terminal:
         )
         os.close(theirs)
         screen = b""
-        answered = math.inf
+        answered = False
         deadline = time.monotonic() + PATIENCE_SECONDS
         try:
             # Reading fails when the last process has left the terminal.
             with contextlib.suppress(OSError):
                 while time.monotonic() < deadline:
-                    if select.select([ours], [], [], 1)[0]:
+                    if select.select([ours], [], [], 0.05)[0]:
                         screen += os.read(ours, 4096)
                         deadline = time.monotonic() + PATIENCE_SECONDS
-                    is_first = math.isinf(answered) and until.encode() in screen
-                    if is_first or time.monotonic() > answered + again_after:
-                        if isinstance(answer, str):
+                    if not answered and until.encode() in screen and waits():
+                        answered = True
+                        if callable(answer):
+                            answer()
+                        elif isinstance(answer, str):
                             os.write(ours, answer.encode())
                         else:
                             os.killpg(os.tcgetpgrp(ours), answer)
-                        answered = time.monotonic()
             return Done(process.wait(PATIENCE_SECONDS), screen.decode(), "")
         finally:
             os.close(ours)
@@ -138,12 +144,13 @@ class Terminal:
             process.wait()
 
     @contextlib.contextmanager
-    def start(self, *words: str, environment: Mapping[str, str] | None = None) -> Iterator[Running]:
+    def start(self, *words: str, environment: Mapping[str, str] | None = None, **limit: float) -> Iterator[Running]:
+        """Start a command that goes on, if need be with another limit than its own."""
         name = f"{words[1]}-{time.monotonic_ns()}"
         out, err = self._directory / f"{name}.out", self._directory / f"{name}.err"
         with out.open("wb") as said, err.open("wb") as logged:
             process = subprocess.Popen(
-                self._command(words),
+                self._command(words, **limit),
                 cwd=ROOT,
                 env={**self._environment, **(environment or {})},
                 stdin=subprocess.DEVNULL,
@@ -157,14 +164,17 @@ class Terminal:
             process.wait()
 
     @contextlib.contextmanager
-    def worker(self, *words: str, app: str = SHOP, environment: Mapping[str, str] | None = None) -> Iterator[Running]:
-        with self.start("bus", "work", app, "--json-logs", *words, environment=environment) as worker:
+    def worker(
+        self, *words: str, app: str = SHOP, environment: Mapping[str, str] | None = None, **limit: float
+    ) -> Iterator[Running]:
+        with self.start("bus", "work", app, "--json-logs", *words, environment=environment, **limit) as worker:
             worker.logs("worker started")
             yield worker
 
-    def _command(self, words: tuple[str, ...]) -> list[str]:
+    def _command(self, words: tuple[str, ...], **limit: float) -> list[str]:
+        kingdom = limits.command(**limit) if limit else [sys.executable, "-m", "kingdom"]
         # A shell that runs tests in the background lets them ignore SIGINT; a person's terminal does not.
-        return ["env", "--default-signal=INT", sys.executable, "-m", "kingdom", *words]
+        return ["env", "--default-signal=INT", *kingdom, *words]
 
 
 def eventually(look: Callable[[], T | bool]) -> T:

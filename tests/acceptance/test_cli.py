@@ -54,7 +54,8 @@ def test_a_refused_connection_is_reported_as_unreachable(terminal: Terminal, com
 def test_a_server_that_never_answers_is_given_up(terminal: Terminal) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        done = terminal.run("bus", "stats", "--database-url", f"postgresql://postgres@127.0.0.1:{port}/postgres")
+        url = f"postgresql://postgres@127.0.0.1:{port}/postgres?connect_timeout=1"
+        done = terminal.run("bus", "stats", "--database-url", url)
     assert done.code == 3
     assert "timeout" in done.err
 

@@ -6,16 +6,26 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from kingdom.bootstrap import open_bus
+from kingdom.cli import live_ids
 from kingdom.cli.court import COURT
 from kingdom.clock import utc_now
 from kingdom.court.documents import Assignment, AssignmentStatus, Priority
 from kingdom.court.records import save
 from tests.acceptance.front import AGAIN, ENDED, EVENT, PETITION, TASK, Front, Typist
+from tests.patience import PATIENCE_SECONDS
+
+
+@pytest.fixture(autouse=True)
+def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the store take its time: a person would rather have nothing than wait."""
+    monkeypatch.setattr(live_ids, "_PATIENCE_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(live_ids, "_IDLE_LIMIT", timedelta(seconds=PATIENCE_SECONDS))
 
 
 def test_words_are_completed_from_the_command_line_and_the_store(there: Typist, front: Front) -> None:

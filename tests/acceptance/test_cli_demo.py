@@ -7,7 +7,7 @@ import pytest
 
 from kingdom.court.heartbeat import ROLES
 from tests.acceptance.corner import Corner
-from tests.acceptance.terminal import Terminal
+from tests.acceptance.terminal import CTRL_C, Terminal
 from tests.patience import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.installed
@@ -27,11 +27,11 @@ def test_a_demo_that_is_stopped_leaves_no_process_and_no_file(
 ) -> None:
     with corner.demo() as demo:
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while not (corner.files() and words in corner.story()):
+        # The demo itself and six roles, unless they are still to come.
+        running = len(ROLES) if words else 0
+        while not (corner.files() and words in corner.story() and len(corner.processes()) > running):
             assert time.monotonic() < deadline, corner.story()[-3000:]
             time.sleep(0.05)
-        # The demo itself and six roles, unless they are still to come.
-        assert len(corner.processes()) > (len(ROLES) if words else 0)
         demo.send_signal(number)
         # Somebody who cannot wait must not keep it from clearing away.
         demo.send_signal(number)
@@ -49,7 +49,7 @@ def terminal(corner: Corner, monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 
 def test_ctrl_c_in_place_of_an_answer_leaves_nothing(corner: Corner, terminal: Terminal) -> None:
-    done = terminal.converse("demo", until="Your answer: ", answer="\x03")
+    done = terminal.converse("demo", until="Your answer: ", answer=CTRL_C)
     assert (done.code, "Nothing is left behind." in done.out) == (128 + signal.SIGINT, True), done.out[-3000:]
     assert (corner.files(), corner.processes()) == ([], [])
 

@@ -3,15 +3,17 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from kingdom.cli import doctor as cli_doctor
 from kingdom.doctor.checks import every_check
-from tests.acceptance.terminal import ROOT, Done, Terminal
+from tests.acceptance import limits
+from tests.acceptance.front import Typist
+from tests.acceptance.terminal import ROOT, Done
 from tests.patience import PATIENCE_SECONDS
 
 PAGE = ROOT / "docs" / "doctor.md"
@@ -19,11 +21,14 @@ PAGE = ROOT / "docs" / "doctor.md"
 ALONE = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-ec")
 
 
-def doctor(directory: Path, *words: str, before: str = "", **environment: str) -> Done:
-    """Run the command in a directory; `before` is what is done to the machine first."""
+def doctor(
+    directory: Path, *words: str, before: str = "", reading: float = PATIENCE_SECONDS, **environment: str
+) -> Done:
+    """Run the command in a directory; `before` is what is done to the machine first, `reading` may take so long."""
     given = {name: value for name, value in os.environ.items() if not name.startswith(("KINGDOM_", "PG"))}
     given.pop("DATABASE_URL", None)
-    command = [sys.executable, "-m", "kingdom", "doctor", *words]
+    given["PYTHONPATH"] = os.pathsep.join(filter(None, (environment.pop("PYTHONPATH", ""), str(ROOT))))
+    command = [*limits.command(reading=reading), "doctor", *words]
     if before:
         command = [*ALONE, f'{before}\nexec "$@"', "sh", *command]
     done = subprocess.run(
@@ -97,7 +102,7 @@ def test_a_secret_that_never_comes_does_not_keep_it_alive(house: Path) -> None:
     os.mkfifo(house / "pipe")
     github = {"token": "file:pipe", "logins": ["bot"]}
     (house / "kingdom.yaml").write_text(yaml.safe_dump({"sentinel": {"github": github}}))
-    done = doctor(house, "--json")
+    done = doctor(house, "--json", reading=0.1)
     assert (done.code, found_by(done)["kingdom.yaml"]["status"]) == (1, "fail")
 
 
@@ -116,11 +121,13 @@ def test_extras_that_are_not_installed_are_told(house: Path) -> None:
     assert found["slack-bot"]["fix"] == "pip install 'kingdom[slack]'"
 
 
-def test_a_database_is_examined_by_the_command_too(terminal: Terminal) -> None:
-    done = terminal.run("doctor", "--json")
+def test_a_database_is_examined_by_the_command_too(clerk: Typist, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, unhurried in limits.unhurried_doctor().items():
+        monkeypatch.setattr(cli_doctor, name, unhurried)
+    done = clerk("doctor", "--json")
     found = found_by(done)
     assert (found["store"]["status"], found["migrations"]["status"]) == ("ok", "ok")
-    unknown = terminal.run("doctor", "--json", "--schema", "absent")
+    unknown = clerk("doctor", "--json", "--schema", "absent")
     assert (unknown.code, found_by(unknown)["migrations"]["fix"]) == (1, "kingdom bus migrate")
 
 

@@ -29,7 +29,7 @@ from kingdom.realm import Realm
 from kingdom.roles import declared
 from kingdom.workflow.records import ACTIVE, GITS, MCP_SERVERS, TEMPLATES, WORKFLOWS
 from tests.acceptance.front import AGAIN, ENDED, PETITION, TASK, Front, Typist, ask_more
-from tests.acceptance.terminal import Terminal
+from tests.acceptance.terminal import CTRL_C, Terminal
 from tests.patience import PATIENCE_SECONDS
 
 ROUNDS = 7
@@ -44,6 +44,7 @@ def seconds(command: Sequence[str]) -> float:
     return time.perf_counter() - begun
 
 
+@pytest.mark.timing
 def test_help_takes_at_most_five_times_as_long_as_a_program_that_does_nothing() -> None:
     nothing = (sys.executable, "-c", "pass")
     asked = ((*KINGDOM, "--help"), tuple(KINGDOM), (*KINGDOM, "--complete", "wo"))
@@ -238,7 +239,7 @@ def test_who_watches_is_told_of_changes_and_leaves_by_ctrl_c(
         watching.process.send_signal(2)
         assert watching.ends() == 130
         assert len(watching.said()) == 2
-    done = terminal.converse("ps", "--watch", until="More:", answer="\x03")
+    done = terminal.converse("ps", "--watch", until="More:", answer=CTRL_C)
     assert (done.code, "Traceback" in done.out) == (130, False)
     # The newest stands last, and is what a low screen must show.
     assert (f"wf-{TASK}" in done.out, front.run in done.out, "2 older one(s)" in done.out) == (True, False, True)

@@ -110,5 +110,5 @@ def test_who_waits_for_a_run_hears_that_nobody_is_at_work(files: Terminal, tmp_p
     runs.template("Alone", {"name": "alone", "tasks": ["Nothing."]})
     with files.start(*RUN_HOST, "box") as host:
         host.logs("host registered")
-        with files.start("workflow", "create", "alone", "--start", "--wait", "--json") as waiting:
+        with files.start("workflow", "create", "alone", "--start", "--wait", "--json", lonely=0.0) as waiting:
             eventually(lambda: "is `kingdom engine` running?" in waiting._err.read_text() and "said")

@@ -14,7 +14,7 @@ from bench.postgres import PrivateCluster
 from kingdom.court.package_files import load_packages
 from kingdom.realm import read_realm
 from tests.acceptance import warm
-from tests.acceptance.terminal import Done, Terminal
+from tests.acceptance.terminal import CTRL_C, Done, Terminal
 from tests.integration.embedded import open_room, until_nothing_is_left
 from tests.integration.standins.github import TOKEN, standing_in
 from tests.patience import PATIENCE_SECONDS
@@ -61,7 +61,7 @@ async def follow(directory: Path, steps: list[str], environment: Mapping[str, st
             lines += [f"{step.partition('#')[0]} 2> up.log & up=$!"]
         elif step.startswith("kingdom status"):
             # A role that has just begun gives its first sign of life in a moment.
-            lines += [f"for each in $(seq 60); do {step.partition('#')[0]} && break; sleep 1; done", "[ $each -lt 60 ]"]
+            lines += [f"until {step.partition('#')[0]}; do sleep 0.2; done"]
         else:
             lines += [step]
     process = await asyncio.create_subprocess_exec(
@@ -222,9 +222,8 @@ def test_three_questions_are_asked_on_a_terminal_and_all_have_answers(tmp_path: 
 
 
 def test_ctrl_c_at_a_question_ends_it_at_once_and_makes_nothing(tmp_path: Path) -> None:
-    # Python does not notice a Ctrl-C between the question and the read behind it, so it is pressed until it works.
     words = ("init", str(tmp_path / "home"))
-    screen = Terminal(tmp_path, "").converse(*words, until="[file:realm]: ", answer="\x03", again_after=2)
+    screen = Terminal(tmp_path, "").converse(*words, until="[file:realm]: ", answer=CTRL_C)
     assert (screen.code, "nothing was done" in screen.out, (tmp_path / "home").exists()) == (1, True, False)
 
 

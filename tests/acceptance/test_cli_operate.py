@@ -3,11 +3,13 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import psycopg
+import pytest
 
 from kingdom.backends.postgres import PostgresBus, PostgresOperations
 from kingdom.bus import Dead, Envelope, LogEntry
 from tests.acceptance import shop
-from tests.acceptance.terminal import SHOP, Terminal, eventually
+from tests.acceptance.front import Typist
+from tests.acceptance.terminal import CTRL_C, SHOP, Terminal
 
 
 async def publish(dsn: str, *envelopes: Envelope) -> list[UUID]:
@@ -78,7 +80,7 @@ async def test_watched_stats_go_on_until_interrupted(terminal: Terminal, dsn: st
 
 async def test_watched_stats_are_redrawn_for_a_person(terminal: Terminal, dsn: str) -> None:
     await publish(dsn, Envelope(type="OrderPlaced"))
-    done = terminal.converse("bus", "stats", "--watch", until="oldest due", answer="\x03")
+    done = terminal.converse("bus", "stats", "--watch", until="oldest due", answer=CTRL_C)
     assert done.code == 130
     assert "orders" in done.out
 
@@ -128,14 +130,15 @@ async def test_retention_makes_and_drops_partitions(terminal: Terminal, dsn: str
     assert terminal.ask("bus", "retain", "--ahead-days", "2")["partitionsDropped"] == 1
 
 
-async def test_pins_name_the_session_that_keeps_old_rows(terminal: Terminal, dsn: str) -> None:
-    assert terminal.run("bus", "pins").code == 0
+def test_pins_name_the_session_that_keeps_old_rows(clerk: Typist, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert clerk("bus", "pins").code == 0
+    # A transaction counts as a pin only after a while.
+    monkeypatch.setattr("kingdom.backends.postgres.operations._PIN_SECONDS", 0.0)
     with psycopg.connect(dsn, application_name="forgotten") as connection:
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         connection.execute("SELECT 1")
         session = f"session {connection.info.backend_pid} of "
-        # A transaction counts as a pin only after a while.
-        (pin,) = eventually(lambda: [pin for pin in terminal.ask("bus", "pins") if pin["what"].startswith(session)])
+        (pin,) = [pin for pin in clerk.ask("bus", "pins") if pin["what"].startswith(session)]
     assert set(pin) == {"what", "ageSeconds", "detail"}
     assert "forgotten" in pin["detail"]
 

@@ -8,7 +8,7 @@ import yaml
 
 from kingdom.court.heartbeat import ROLES
 from kingdom.realm import EXAMPLE
-from tests.acceptance.terminal import Running, Terminal, eventually
+from tests.acceptance.terminal import CTRL_C, Running, Terminal, eventually
 
 METRICS = frozenset({'kingdom_court_money_usd{kind="limit"}', 'kingdom_outbox_pending{stream="court.event"}'})
 
@@ -95,7 +95,7 @@ def test_roles_die_with_a_keeper_that_is_killed(files: Terminal, settings: str) 
 
 
 def test_a_second_signal_does_not_wait_for_a_role_that_hangs(files: Terminal, settings: str) -> None:
-    with files.start("up", "--config", settings, "--json-logs", "--role", "envoy") as up:
+    with files.start("up", "--config", settings, "--json-logs", "--role", "envoy", last_wait=0.1) as up:
         roles_started(up, 1)
         (envoy,) = children(up).values()
         psutil.Process(envoy).suspend()
@@ -108,7 +108,7 @@ def test_a_second_signal_does_not_wait_for_a_role_that_hangs(files: Terminal, se
 
 
 def test_a_terminal_shows_the_roles_and_how_the_court_stands(files: Terminal, settings: str) -> None:
-    done = files.converse("up", "--config", settings, "--role", "envoy", until="money today", answer="\x03")
+    done = files.converse("up", "--config", settings, "--role", "envoy", until="money today", answer=CTRL_C)
     assert done.code == 0
     for words in ("envoy", "running", "health", "assignments", "king and sentinel do not run"):
         assert words in done.out

@@ -13,6 +13,7 @@ from bench.postgres import PrivateBouncer
 from tests.acceptance.front import Typist
 from tests.acceptance.store import open_rows, statuses
 from tests.acceptance.terminal import SHOP, Terminal, eventually
+from tests.patience import PATIENCE_SECONDS
 
 LOG_FIELDS = {"traceId", "eventId", "stream", "eventType", "aggregateType", "aggregateId"}
 BACKLOG = ("pending", "processing", "dead", "oldest_pending_seconds")
@@ -105,7 +106,7 @@ def test_the_second_signal_cuts_handlers_off_and_gives_their_attempts_back(
     terminal: Terminal, dsn: str, tmp_path: Path, number: signal.Signals
 ) -> None:
     orders(terminal, 3, until=str(tmp_path / "never"))
-    with terminal.worker() as worker:
+    with terminal.worker(last_wait=PATIENCE_SECONDS) as worker:
         worker.logs("placing")
         worker.process.send_signal(number)
         worker.logs("worker stopping")
@@ -127,8 +128,8 @@ def test_the_end_of_the_grace_period_gives_attempts_back_too(terminal: Terminal,
 
 
 def test_a_handler_that_blocks_the_whole_process_cannot_keep_it(terminal: Terminal) -> None:
-    orders(terminal, 1, block=300)
-    with terminal.worker() as worker:
+    orders(terminal, 1, block=PATIENCE_SECONDS)
+    with terminal.worker(last_wait=0.1) as worker:
         worker.logs("placing")
 
         def insist() -> str | bool:

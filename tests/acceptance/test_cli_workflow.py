@@ -178,11 +178,16 @@ def test_a_run_is_named_by_any_part_of_its_id_that_is_its_own(runs: Runs) -> Non
 
 
 def test_a_person_at_a_terminal_sees_the_run_as_a_tree_that_lives(runs: Runs) -> None:
-    runs.template("Look", {"name": "look", "tasks": [script({"ask": "Shall I?"})]})
+    runs.template("Look", {"name": "look", "tasks": [script({"wait_for": "app/go"}, {"ask": "Shall I?"})]})
+
+    def let_it_go_on() -> None:
+        (runs.tree(runs.ask("show", "last")["workflow"]["id"]) / "go").touch()
+
     words = ("workflow", "create", "look", "--start", "--wait")
-    screen = runs.terminal.converse(*words, until="it asks: Shall I?", answer="").out
+    screen = runs.terminal.converse(*words, until="RUNNING", answer=let_it_go_on).out
     assert "1. look (w1)" in screen
-    assert screen.index("PREPARING") < screen.index("AWAITING")
+    assert "it asks: Shall I?" in screen
+    assert screen.index("RUNNING") < screen.index("AWAITING")
 
 
 def test_a_directory_that_is_no_store_has_no_runs(runs: Runs) -> None:

@@ -1,0 +1,57 @@
+"""`python -m tests.acceptance.limits LIMITS …`: `kingdom` with other limits than its own, in seconds, as JSON."""
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from kingdom.cli.main import main
+from tests.patience import PATIENCE_SECONDS
+
+
+def unhurried_doctor(seconds: float = PATIENCE_SECONDS, reading: float = PATIENCE_SECONDS) -> dict[str, Any]:
+    """Return what the command's module has instead where a look and the reading of settings may take so long."""
+    from kingdom.doctor.admission import admit  # noqa: PLC0415 - the limits of one command need no other one
+    from kingdom.doctor.checks import every_check  # noqa: PLC0415
+
+    return {
+        "every_check": lambda: [replace(check, limit=timedelta(seconds=seconds)) for check in every_check()],
+        "admit": partial(admit, limit=timedelta(seconds=reading)),
+    }
+
+
+def _reading(seconds: float) -> None:
+    from kingdom.cli import doctor  # noqa: PLC0415
+
+    vars(doctor).update(unhurried_doctor(reading=seconds))
+
+
+def _last_wait(seconds: float) -> None:
+    from kingdom.cli import running  # noqa: PLC0415
+
+    running._LAST_WAIT_SECONDS = seconds
+
+
+def _lonely(seconds: float) -> None:
+    from kingdom.cli import workflow_follow  # noqa: PLC0415
+
+    workflow_follow._LONELY_SECONDS = seconds
+
+
+# How long a doctor reads settings, with patience for every look; how long a process still waits after a second signal;
+# after how long events that nobody takes are told of.
+_LIMITS: dict[str, Callable[[float], None]] = {"reading": _reading, "last_wait": _last_wait, "lonely": _lonely}
+
+
+def command(**limits: float) -> list[str]:
+    """Return how to start `kingdom` with other limits, from the root of the repository."""
+    return [sys.executable, "-m", __spec__.name, json.dumps(limits)]
+
+
+if __name__ == "__main__":
+    for name, limit in json.loads(sys.argv.pop(1)).items():
+        _LIMITS[name](limit)
+    main()
