@@ -20,12 +20,12 @@ from kingdom.standins.github import github
 from kingdom.standins.jira import EMAIL, TOKEN, jira
 from kingdom.standins.server import CONTROL, Running, start
 from kingdom.standins.slack import slack
+from tests.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 # What belongs to whoever runs the tests and not to a person who reads a page.
 _NOT_THEIRS = ("ANTHROPIC_", "DATABASE_URL", "GEMINI_", "GIT_", "GITHUB_", "JIRA_", "KINGDOM_", "OPENAI_", "PG")
 _NOT_THEIRS_EITHER = ("COLUMNS", "LINES", "PYTEST_", "PYTHON", "SLACK_", "UV", "VIRTUAL_ENV", "XDG_")
-_SECONDS = 30
 # The court begins nothing new on a busy machine, and one that runs tests is busy.
 _QUIET_MACHINE = """\
 try:
@@ -129,7 +129,7 @@ def opened_standins(directory: Path) -> Iterator[dict[str, str]]:
     thread = threading.Thread(target=loop.run_forever, name="stand-ins", daemon=True)
     thread.start()
     try:
-        running = asyncio.run_coroutine_threadsafe(_start_standins(directory), loop).result(_SECONDS)
+        running = asyncio.run_coroutine_threadsafe(_start_standins(directory), loop).result(PATIENCE_SECONDS)
         try:
             yield {
                 "GITHUB_API_URL": running["github"].url,
@@ -143,10 +143,10 @@ def opened_standins(directory: Path) -> Iterator[dict[str, str]]:
             }
         finally:
             for each in running.values():
-                asyncio.run_coroutine_threadsafe(each.stop(), loop).result(_SECONDS)
+                asyncio.run_coroutine_threadsafe(each.stop(), loop).result(PATIENCE_SECONDS)
     finally:
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(_SECONDS)
+        thread.join(PATIENCE_SECONDS)
         loop.close()
 
 
@@ -181,7 +181,7 @@ def _end_processes(directory: Path) -> None:
                 getattr(each, number)()
             except psutil.NoSuchProcess:
                 continue
-        left = psutil.wait_procs(left, timeout=10)[1]
+        left = psutil.wait_procs(left, timeout=PATIENCE_SECONDS)[1]
 
 
 def _belongs(process: psutil.Process, home: str, directory: Path) -> bool:

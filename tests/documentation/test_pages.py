@@ -12,6 +12,7 @@ from bench.postgres import PrivateCluster
 from tests.documentation.page import CONSOLE, Fenced, fenced_blocks
 from tests.documentation.playing import WrongPage, play
 from tests.documentation.surroundings import ROOT
+from tests.patience import PATIENCE_SECONDS
 
 PAGES = sorted((*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")))
 _numbers = itertools.count()
@@ -84,7 +85,7 @@ def no_database() -> str:
     pytest.fail("this page needs no database")
 
 
-def played(text: str, seconds: float = 30) -> None:
+def played(text: str, seconds: float = PATIENCE_SECONDS) -> None:
     play(text, "page.md", no_database, seconds=seconds)
 
 

@@ -23,12 +23,13 @@ from kingdom.soldiers.sandbox.vendors import Upstream, Vendor
 from kingdom.soldiers.trees import Tree, Trees
 from tests.integration.soldiers.processes import MARK, marked
 from tests.integration.soldiers.sources import a_tree, bare, make_source
+from tests.patience import PATIENCE_SECONDS
 
 SECRET_BEGINS, KEY_BEGINS = "house-secret-", "sk-house-"
 SECRET, KEY = f"{SECRET_BEGINS}4711", f"{KEY_BEGINS}0815"
 LIMITS = Limits(memory_bytes=400 << 20, processes=100, file_bytes=16 << 20)
 _HERE = Path(__file__).parent
-_PATIENCE = timedelta(seconds=60)
+_PATIENCE = timedelta(seconds=PATIENCE_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,7 @@ class House:
             said = json.loads(finished.output.splitlines()[-1])
         except (ValueError, IndexError):
             return Tried(succeeded=False, evidence=f"it died, exit code {finished.code}")
+        assert said["succeeded"] is not None, f"whether {trick} succeeds is unclear: {said['evidence']}"
         return Tried(succeeded=said["succeeded"], evidence=" ".join(said["evidence"].split())[:200])
 
     async def answer(self, request: web.Request) -> web.Response:
