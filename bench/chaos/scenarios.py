@@ -20,9 +20,9 @@ from kingdom.verify.workload import ANY, CALLED, LINE, REACTED, Job
 BOTH = frozenset({"postgres", "files"})
 FILES = frozenset({"files"})
 # Long enough for a healthy bus on a busy machine; what never ends is given up sooner.
-_PATIENCE = timedelta(seconds=60)
+_PATIENCE = timedelta(minutes=5)
 _GIVE_UP = timedelta(seconds=5)
-_A_WHILE = timedelta(seconds=2)
+_A_WHILE = timedelta(seconds=10)
 _TRIES = 3
 
 

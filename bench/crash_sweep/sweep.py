@@ -25,7 +25,7 @@ from kingdom.soldiers.settings import SoldierSettings
 _TRIES = 3
 _TELL_EVERY_SECONDS = 10.0
 # A broken variant may stand still for good: that is found sooner than in a run that shall go on.
-_VARIANT_SECONDS = {"scripted": 30.0, "claude": 60.0}
+_VARIANT_SECONDS = {"scripted": 120.0, "claude": 120.0}
 
 
 @dataclass(slots=True)

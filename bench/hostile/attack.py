@@ -18,7 +18,9 @@ from kingdom.court.sentinel.receiver import Receiver
 from kingdom.court.sentinel.settings import GitHubSettings, WebhookSettings
 
 KINDS = (*records.KINDS, *remembered.KINDS)
-_PATIENCE_SECONDS = 120.0
+_PATIENCE_SECONDS = 300.0
+# So long is waited for each body that stalls; one that comes has come by then on a busy machine too.
+_BODY_SECONDS = 5.0
 _AT_ONCE = 8
 _TEXTS_MAX = {"subject_title": 500, "subject_url": 2000, "html_url": 2000, "text": 20_000, "actor": 100}
 
@@ -59,7 +61,13 @@ VARIANTS: dict[str, type[Receiver]] = {"trusting": Trusting}
 
 async def attack(bus: Bus, count: int, seed: int, kind: type[Receiver] = Receiver) -> Outcome:
     """Send so many inputs to a receiver on a store, then look at what it received."""
-    webhooks = WebhookSettings(secrets=(SECRET,), port=0, body_bytes_max=BODY_BYTES_MAX, body_seconds=5.0)
+    webhooks = WebhookSettings(
+        secrets=(SECRET,),
+        port=0,
+        body_bytes_max=BODY_BYTES_MAX,
+        body_seconds=_BODY_SECONDS,
+        store_seconds=_PATIENCE_SECONDS,
+    )
     settings = GitHubSettings(token="", logins=(US,), webhook=webhooks)
     outcome, began = Outcome(), time.monotonic()
     async with _listening(kind(bus, settings)) as receiver:

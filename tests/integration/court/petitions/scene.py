@@ -58,7 +58,7 @@ REPO = "acme/rocket"
 TICKET = "QP-1"
 LONGEST_CALL = timedelta(seconds=60)
 # A stand-in shows at once what it did, so that nobody has to wait for as long as a call may take.
-SETTLES_AFTER = timedelta(seconds=1) - LONGEST_CALL
+SETTLES_AFTER = timedelta(seconds=0.1) - LONGEST_CALL
 KINDS = (EFFECTS, SEQUENCES, *WORKFLOW_KINDS, *records.KINDS, PETITIONS, ASKS)
 # Nobody wants to wait for a retry.
 _BRISK = replace(

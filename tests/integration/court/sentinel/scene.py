@@ -23,6 +23,7 @@ from kingdom.court.sentinel.settings import GitHubSettings, JiraSettings, Webhoo
 from kingdom.standins import jira
 from tests.contract.backends import BackendUnderTest
 from tests.integration.standins.github import SECRET, TOKEN
+from tests.patience import PATIENCE_SECONDS
 
 US = "kingdom-bot"
 KINDS = (*records.KINDS, *remembered.KINDS)
@@ -30,7 +31,8 @@ _numbers = itertools.count(1)
 
 
 def github_settings(url: str, **more: Any) -> GitHubSettings:
-    webhook = WebhookSettings(**{"secrets": (SECRET,), "port": 0, **more.pop("webhook", {})})
+    patient = {"body_seconds": PATIENCE_SECONDS, "store_seconds": PATIENCE_SECONDS}
+    webhook = WebhookSettings(**{"secrets": (SECRET,), "port": 0, **patient, **more.pop("webhook", {})})
     return GitHubSettings(**{"token": TOKEN, "logins": (US,), "api_url": url, "webhook": webhook, **more})
 
 
