@@ -1,14 +1,12 @@
 """Asking a program for its version, and telling how one is installed."""
 
 import asyncio
-import os
 import re
 import shutil
-import signal
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT
-from contextlib import suppress
 
 from kingdom.sentence import with_reason
+from kingdom.soldiers.process_table import end_group
 
 _VERSION = re.compile(r"\d+(?:\.\d+)+\S*")
 _INSTALLERS = {
@@ -32,8 +30,7 @@ async def said_by(*command: str) -> tuple[int, str]:
     finally:
         # Half a start cannot be undone: who stops waiting waits for the whole.
         process = await starting
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        await end_group(process.pid)
         await process.wait()
     return process.returncode or 0, output.decode(errors="replace").strip()[:_OUTPUT_MAX]
 

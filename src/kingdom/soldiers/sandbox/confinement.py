@@ -5,6 +5,7 @@ set for memory: what programs reserve without using it, as sanitizers do, would 
 """
 
 import asyncio
+import errno
 import os
 import resource
 from collections.abc import Iterator
@@ -19,7 +20,6 @@ from kingdom.soldiers.sandbox.sandbox import Limits
 _PROCESSES = "cgroup.procs"
 _NAME = "kingdom"
 _POLL_SECONDS = 0.002
-_TRIES = 500
 
 
 class Confinement:
@@ -39,16 +39,8 @@ class Confinement:
     async def remove(self) -> None:
         """Remove the groups once their last process is gone."""
         for group in self._groups:
-            for _ in range(_TRIES):
-                try:
-                    group.rmdir()
-                except FileNotFoundError:
-                    break
-                except OSError:
-                    # A process that has ended is counted for a moment still.
-                    await asyncio.sleep(_POLL_SECONDS)
-                else:
-                    break
+            while _is_populated(group):  # noqa: ASYNC110 - the kernel tells of no change
+                await asyncio.sleep(_POLL_SECONDS)
 
 
 def make_groups(limits: Limits) -> tuple[Confinement, Limits]:
@@ -103,6 +95,16 @@ def _remove_left_over(parent: Path) -> None:
         if not Path("/proc", group.name.split("-")[1]).exists():
             with suppress(OSError):
                 group.rmdir()
+
+
+def _is_populated(group: Path) -> bool:
+    """Remove a group; tell whether a process keeps it: one that has ended is counted for a moment still."""
+    try:
+        group.rmdir()
+    except OSError as error:
+        # Groups inside of it would keep it for good.
+        return error.errno == errno.EBUSY and not any(each.is_dir() for each in group.iterdir())
+    return False
 
 
 def _forbid_swap(group: Path) -> None:

@@ -3,11 +3,9 @@
 import asyncio
 import os
 import re
-import signal
 import tempfile
 from asyncio.subprocess import DEVNULL
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -30,6 +28,7 @@ from kingdom.soldiers.agent import (
     Update,
     UsageLimited,
 )
+from kingdom.soldiers.process_table import end_group
 from kingdom.soldiers.scripted import script
 from kingdom.soldiers.scripted.memory import DEFAULT_ANSWER, Unfinished
 from kingdom.soldiers.scripted.session import Session
@@ -185,8 +184,7 @@ class Turn:
                 # Half a start cannot be undone: who is interrupted waits for the whole.
                 process = await starting
                 if process.returncode is None:
-                    with suppress(ProcessLookupError):
-                        os.killpg(process.pid, signal.SIGKILL)
+                    await end_group(process.pid)
                     await process.wait()
             output.seek(max(0, output.seek(0, os.SEEK_END) - _OUTPUT_TAIL))
             self._output = output.read().decode(errors="replace")
