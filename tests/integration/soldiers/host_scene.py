@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ from typing import Any
 import msgspec
 
 from bench.crash_sweep.scene import make_repository
-from kingdom.bus import Bus, Cursor, LogEntry, Query, Record, Worker
+from kingdom.bus import Bus, Cursor, LogEntry, Query, Record, Transaction, Worker
+from kingdom.clock import utc_now
 from kingdom.soldiers.agent import AgentClient
 from kingdom.soldiers.folders import Folders
 from kingdom.soldiers.host import ENVIRONMENT, SoldierHost
@@ -33,7 +34,7 @@ from kingdom.workflow.model.template import Policy, Section, TaskDefinition, Wor
 from kingdom.workflow.model.work import Work
 from kingdom.workflow.model.workflow import Workflow
 from kingdom.workflow.reactions import engine
-from kingdom.workflow.records import ACCEPTED, COMMANDS, WORKFLOWS, load, save
+from kingdom.workflow.records import ACCEPTED, COMMANDS, WORKFLOWS, change, load, save
 from kingdom.workflow.registry import create_git
 from kingdom.workflow.streams import ENGINE_STREAMS
 from kingdom.workflow.templates import create_template
@@ -49,8 +50,8 @@ from tests.unit.workflow.model.invariants import AT_REST, contradictions
 
 ANNA = "anna"
 APP = "app"
-LEASE = timedelta(seconds=30)
-SHORT_LEASE = timedelta(seconds=3)
+# No host of a test loses its lease by itself, however slow the machine is.
+LEASE = timedelta(minutes=5)
 _POLL = timedelta(milliseconds=20)
 _WATCH_EVERY = timedelta(milliseconds=100)
 _LOOK_SECONDS = 0.01
@@ -204,10 +205,10 @@ class HostScene:
         await eventually(registered)
 
     async def shorten_lease(self, name: str) -> None:
-        """Let a host that stands still be lost soon, as if a short lease was the last that it asked for."""
+        """Let a host that stands still be lost at once, as if no time at all was the last that it asked for."""
         host = await self.host(name)
         assert host is not None
-        await renew_host(self.bus, host, host.busy, SHORT_LEASE)
+        await renew_host(self.bus, host, host.busy, timedelta(0))
 
     async def until_lost(self, name: str) -> None:
         """Wait until a host has not renewed its lease."""
@@ -237,20 +238,18 @@ class HostScene:
     async def show(self, workflow: Workflow) -> Workflow:
         return await lifecycle.show(self.bus, workflow.id)
 
-    async def until(self, workflow: Workflow, status: WorkflowStatus, *, seconds: float = PATIENCE_SECONDS) -> Workflow:
+    async def until(self, workflow: Workflow, status: WorkflowStatus) -> Workflow:
         """Wait until a run has a status; one that came to rest with another will not get there."""
 
         def reached(now: Workflow) -> bool:
             assert now.status is status or now.status not in AT_REST, f"{now.status}: {now.reason}"
             return now.status is status
 
-        return await self.until_true(workflow, reached, seconds=seconds)
+        return await self.until_true(workflow, reached)
 
-    async def until_true(
-        self, workflow: Workflow, true: Callable[[Workflow], bool], *, seconds: float = PATIENCE_SECONDS
-    ) -> Workflow:
+    async def until_true(self, workflow: Workflow, true: Callable[[Workflow], bool]) -> Workflow:
         """Wait until something is true of a run, which never contradicts itself meanwhile."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             now = await self.show(workflow)
             assert contradictions(now) == []
@@ -258,6 +257,17 @@ class HostScene:
                 return now
             assert time.monotonic() < deadline, f"{now.status}: {now.reason}, {json.dumps(now.document(), default=str)}"
             await asyncio.sleep(_LOOK_SECONDS)
+
+    async def fall_due(self, workflow: Workflow) -> None:
+        """Let it be time for what a run waits for."""
+
+        async def act(transaction: Transaction) -> None:
+            record = await transaction.get(WORKFLOWS.name, workflow.id)
+            assert record
+            assert record.due_at
+            await transaction.put(replace(record, due_at=utc_now() - timedelta(seconds=1)))
+
+        await change(self.bus, act)
 
     async def record(self, workflow: Workflow) -> bytes:
         """Return all that is stored of a run as bytes, with its version."""

@@ -22,7 +22,7 @@ async def test_many_runs_on_one_repository_all_complete_without_an_error_of_git(
     writing = work("one", task({"write": f"{APP}/one.txt", "text": "by one\n"}))
     runs = [await scene.create_run(writing) for _ in range(RUNS)]
     await asyncio.gather(*(lifecycle.start(scene.bus, each.id, actor=ANNA) for each in runs))
-    ended = [await scene.until(each, WorkflowStatus.COMPLETED, seconds=100) for each in runs]
+    ended = [await scene.until(each, WorkflowStatus.COMPLETED) for each in runs]
 
     assert all(files_of(scene.tree(each))["one.txt"] == "by one\n" for each in ended)
     failures = (answers.WorkTreeFailed, answers.CheckpointFailed, answers.VerifyFailed)

@@ -4,6 +4,7 @@ import signal
 
 import pytest
 
+from kingdom.bus import LogEntry
 from kingdom.workflow.model import answers
 from kingdom.workflow.model.answers import Finding
 from kingdom.workflow.model.machine import QueryStatus, WorkflowStatus
@@ -58,10 +59,19 @@ async def test_what_a_lost_host_was_about_to_say_is_logged_and_ignored(scene: Ho
     await scene.start_host("host-b")
     await scene.shorten_lease("host-a")
     completed = await scene.until(workflow, WorkflowStatus.COMPLETED)
+    before = await scene.record(completed)
 
     await _comes_back(scene, lost, completed)
 
-    late = [entry for entry in await scene.logged(workflow, said) if entry.data.get("ignored")]
+    late: list[LogEntry] = []
+
+    async def is_logged() -> bool:
+        late[:] = [entry for entry in await scene.logged(workflow, said) if entry.data.get("ignored")]
+        return bool(late)
+
+    await eventually(is_logged)
+    await scene.settle()
+    assert await scene.record(completed) == before
     assert [(entry.actor, entry.data["taskId"]) for entry in late] == [("host-a", completed.works[1].tasks[0].id)]
     assert "lost the run, which is placed on host-b, epoch 2" in late[0].data["ignored"]
 

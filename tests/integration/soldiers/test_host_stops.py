@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from kingdom.soldiers import duty
 from kingdom.soldiers.scripted.client import ScriptedAgents
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model import answers, events
@@ -18,6 +19,7 @@ from tests.integration.soldiers.host_barriers import ImpatientAgents
 from tests.integration.soldiers.host_scene import ANNA, APP, HostScene, task, work, writes
 from tests.integration.soldiers.processes import until_runs
 from tests.integration.soldiers.sources import files_of
+from tests.patience import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.parametrize("backend", ["files"], indirect=True)
 
@@ -34,7 +36,10 @@ class OneFailure:
             raise ConnectionResetError("the connection to the agent is gone")
 
 
-async def test_a_paused_run_goes_on_in_its_session_and_with_what_was_changed_meanwhile(scene: HostScene) -> None:
+async def test_a_paused_run_goes_on_in_its_session_and_with_what_was_changed_meanwhile(
+    scene: HostScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(duty, "GRACE", timedelta(seconds=PATIENCE_SECONDS))
     await scene.start_host()
     stay = scene.stay("one")
     first = work("one", task(*stay.steps), task({"write": f"{APP}/one.txt", "text": "by one\n"}))

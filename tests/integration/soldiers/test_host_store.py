@@ -19,7 +19,7 @@ from kingdom.workflow.model.workflow import Workflow
 from kingdom.workflow.records import ACCEPTED, COMMANDS, HOSTS
 from tests.integration.running import eventually
 from tests.integration.soldiers.host_barriers import BarredBus, Barrier, accepts, says
-from tests.integration.soldiers.host_scene import ANNA, APP, HostScene, task, work, writes
+from tests.integration.soldiers.host_scene import ANNA, APP, LEASE, HostScene, task, work, writes
 
 ONE_BACKEND = pytest.mark.parametrize("backend", ["files"], indirect=True)
 LOOKS_OFTEN = pytest.mark.usefixtures("looks_often")
@@ -80,8 +80,8 @@ class LostAnswer:
 
 @pytest.fixture
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let hosts look for what they have forgotten every half a second, under a lease that is not lost so soon."""
-    monkeypatch.setattr(hosting, "_RENEWALS_PER_LEASE", 60)
+    """Let hosts look for what they have forgotten a few times a second, under a lease that is not lost so soon."""
+    monkeypatch.setattr(hosting, "_RENEWALS_PER_LEASE", LEASE / timedelta(seconds=0.2))
 
 
 @pytest.fixture
@@ -112,6 +112,7 @@ async def test_what_an_agent_answers_while_the_store_is_away_is_not_lost(scene: 
     assert completed.works[0].tasks[0].query.attempt == 1
 
 
+@pytest.mark.timing
 @ONE_BACKEND
 @ENDS_EARLY
 async def test_a_host_that_cannot_renew_its_lease_ends_its_agents_before_anybody_replaces_them(
@@ -139,6 +140,7 @@ async def test_a_host_that_cannot_renew_its_lease_ends_its_agents_before_anybody
     assert completed.works[0].agent.session == session
 
 
+@pytest.mark.timing
 @ONE_BACKEND
 @ENDS_EARLY
 async def test_agents_end_before_their_lease_while_the_store_stands_still(scene: HostScene) -> None:
@@ -197,6 +199,7 @@ async def test_a_forgotten_prompt_that_was_never_sent_is_looked_up_and_sent(scen
 
 
 @ONE_BACKEND
+@LOOKS_OFTEN
 async def test_however_many_commands_are_forgotten_all_of_them_are_found_at_once(scene: HostScene) -> None:
     diary: list[str] = []
 
@@ -207,7 +210,7 @@ async def test_however_many_commands_are_forgotten_all_of_them_are_found_at_once
             elif put.record.kind == COMMANDS.name:
                 diary.append(put.record.id)
 
-    await scene.start_host(wrap=lambda bus: BarredBus(bus, note), lease=timedelta(seconds=3))
+    await scene.start_host(wrap=lambda bus: BarredBus(bus, note))
     forgotten = await _leave_accepted(scene, commands.ReleaseWorkTree, MORE_THAN_A_PAGE)
 
     async def all_found() -> bool:
