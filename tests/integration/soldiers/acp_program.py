@@ -27,19 +27,21 @@ _answered = threading.Event()
 _writing = threading.Lock()
 
 
-def _write(message: Message | str) -> None:
-    text = message if isinstance(message, str) else json.dumps({"jsonrpc": "2.0", **message})
+def _write(*messages: Message | str) -> None:
+    """Write messages at once."""
+    lines = (each if isinstance(each, str) else json.dumps({"jsonrpc": "2.0", **each}) for each in messages)
+    text = "".join(f"{line}\n" for line in lines)
     with _writing:
-        sys.stdout.write(text + "\n")
+        sys.stdout.write(text)
         sys.stdout.flush()
 
 
-def _update(session: str, update: Message) -> None:
-    _write({"method": "session/update", "params": {"sessionId": session, "update": update}})
+def _updating(session: str, update: Message) -> Message:
+    return {"method": "session/update", "params": {"sessionId": session, "update": update}}
 
 
-def _say(session: str, text: str) -> None:
-    _update(session, {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}})
+def _saying(session: str, text: str) -> Message:
+    return _updating(session, {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}})
 
 
 def _ask(session: str, kinds: list[str]) -> None:
@@ -48,7 +50,7 @@ def _ask(session: str, kinds: list[str]) -> None:
     params = {"sessionId": session, "options": options, "toolCall": call}
     _write({"id": "permission", "method": "session/request_permission", "params": params})
     _answered.wait()
-    _say(session, json.dumps(_granted[-1]["outcome"]))
+    _write(_saying(session, json.dumps(_granted[-1]["outcome"])))
 
 
 def _take_turn(request: Message) -> None:
@@ -57,7 +59,7 @@ def _take_turn(request: Message) -> None:
         step = json.loads(line) if line.startswith("{") else {}
         match step:
             case {"update": update}:
-                _update(session, update)
+                _write(_updating(session, update))
             case {"permission": kinds}:
                 _ask(session, kinds)
             case {"line": text}:
@@ -76,7 +78,7 @@ def _take_turn(request: Message) -> None:
             case {"end": response}:
                 _write({"id": request["id"], "result": response})
                 return
-    _say(session, "done")
+    _write(_saying(session, "done"))
     _write({"id": request["id"], "result": {"stopReason": "end_turn"}})
 
 
@@ -91,8 +93,8 @@ def _answer(request: Message) -> None:
             error = {"code": -32603, "message": "Internal error", "data": {"details": "no such thread"}}
             _write({"id": request["id"], "error": error})
         case "session/load":
-            _write({"id": request["id"], "result": {}})
-            _say(params["sessionId"], "what I said before")
+            # At once, for whoever loads a session waits only a moment for what it tells.
+            _write({"id": request["id"], "result": {}}, _saying(params["sessionId"], "what I said before"))
         case "session/prompt":
             _cancelled.clear()
             threading.Thread(target=_take_turn, args=(request,), daemon=True).start()

@@ -12,6 +12,7 @@ from typing import Any
 
 from kingdom.bootstrap import open_bus
 from kingdom.bus import Bus, Transaction
+from kingdom.soldiers import host as hosting
 from kingdom.soldiers.folders import Folders
 from kingdom.soldiers.host import ENVIRONMENT, SoldierHost
 from kingdom.soldiers.scripted.client import ScriptedAgents
@@ -20,8 +21,12 @@ from tests.integration.processes import say
 from tests.integration.soldiers.host_barriers import BarredBus, says
 from tests.integration.soldiers.processes import MARK
 
+# A host that was stopped soon learns what became of it, although its lease is long.
+_RENEWED_EVERY_SECONDS = 0.5
+
 
 async def run(options: dict[str, Any]) -> None:
+    hosting._RENEWALS_PER_LEASE = options["lease_seconds"] / _RENEWED_EVERY_SECONDS
     application = engine()
     url = f"file:{options['place']}" if options["backend"] == "files" else options["place"]
     async with open_bus(url, application.topology, application.kinds) as bus:

@@ -36,10 +36,10 @@ def main(manner: str, *words: str) -> None:
         case "crash":
             sys.exit(f"the shelf {os.environ['SHELF']} has fallen down")
         case "hang":
-            sys.stderr.write("the shelf is being dusted\n")
-            sys.stderr.flush()
             # A child in a session of its own, which a signal to the group would not reach.
-            subprocess.run(["sleep", "600"], start_new_session=True, check=False)
+            with subprocess.Popen(["sleep", "600"], start_new_session=True):
+                sys.stderr.write("the shelf is being dusted\n")
+                sys.stderr.flush()
         case _:
             serve(manner, *words)
 

@@ -2,10 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.integration.running import eventually
 from tests.patience import PATIENCE_SECONDS
@@ -23,6 +26,13 @@ def marked(mark: str) -> list[str]:
                 if sought in (entry / "environ").read_bytes().split(b"\0"):
                     found.append((entry / "cmdline").read_bytes().rstrip(b"\0").replace(b"\0", b" ").decode())
     return found
+
+
+def growing_limits() -> Iterator[timedelta]:
+    """Yield limits, each longer, for a program that hangs: with one of them it has begun before its time is over."""
+    for number in range(6):
+        yield timedelta(seconds=0.2 * 4**number)
+    pytest.fail("it never began")
 
 
 async def until_runs(mark: str, words: str) -> None:

@@ -183,7 +183,7 @@ async def test_an_error_of_the_model_fails_the_turn_and_the_agent_lives_on(house
 async def test_a_model_that_falls_silent_fails_the_turn(house: House) -> None:
     if house.profile.name != "codex":
         pytest.skip(f"{house.profile.name} asks a silent model again for longer than a test can wait")
-    changes = {"stream_idle_timeout_ms = 300000": "stream_idle_timeout_ms = 500", "max_retries = 4": "max_retries = 1"}
+    changes = {"stream_idle_timeout_ms = 300000": "stream_idle_timeout_ms = 5000", "max_retries = 4": "max_retries = 1"}
     text = house.profile.files["config.toml"]
     for old, new in changes.items():
         assert old in text

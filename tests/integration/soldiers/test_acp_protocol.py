@@ -4,14 +4,12 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kingdom.errors import Misconfigured, ProgramFailed
-from kingdom.soldiers.acp import agent as acp_agent
 from kingdom.soldiers.acp.profile import CostFrom
 from kingdom.soldiers.agent import (
     AgentFailed,
@@ -26,9 +24,10 @@ from kingdom.soldiers.agent import (
 )
 from kingdom.workflow.model.answers import Finding
 from kingdom.workflow.model.mcp import McpServer, Transport
-from tests.contract.agents.stage import A_WHILE, AT_ONCE, ENVIRONMENT, only, updates_of
+from tests.contract.agents.stage import A_WHILE, AT_ONCE, ENVIRONMENT, only, until_exists, updates_of
 from tests.integration.running import eventually
 from tests.integration.soldiers.acp_scene import PLAIN, Scene, end, said, steps, take, tool, used
+from tests.integration.soldiers.sources import processes_in
 from tests.patience import PATIENCE_SECONDS
 
 
@@ -233,11 +232,7 @@ async def test_a_session_that_was_never_prompted_begins_anew(scene: Scene) -> No
     assert (await take(again))[-1] == Answered("done", 0.0)
 
 
-async def test_a_session_that_is_loaded_does_not_tell_its_past_again(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # The program may be slow between its answer and what it says next.
-    monkeypatch.setattr(acp_agent, "_QUIET_SECONDS", 5.0)
+async def test_a_session_that_is_loaded_does_not_tell_its_past_again(scene: Scene) -> None:
     profile = replace(PLAIN, loads=True)
     agent = await scene.start(profile)
     await take(agent)
@@ -320,8 +315,11 @@ async def test_an_agent_that_does_not_come_up_is_gone(scene: Scene) -> None:
 
 
 async def test_a_start_that_is_given_up_leaves_nothing(scene: Scene) -> None:
-    silent = replace(PLAIN, arguments=("-c", "import time; time.sleep(600)"))
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(timedelta(seconds=1).total_seconds()):
-            await scene.start(silent)
+    silent = replace(PLAIN, arguments=("-c", "import pathlib, time; pathlib.Path('up').touch(); time.sleep(600)"))
+    starting = asyncio.create_task(scene.start(silent))
+    await until_exists(scene.folder / "work space" / "up")
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert processes_in(scene.folder) == []
     assert not (scene.folder / "soldier-1-1.json").exists()

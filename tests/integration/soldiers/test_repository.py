@@ -2,20 +2,47 @@
 
 import asyncio
 import fcntl
+import itertools
+import os
 import shutil
+import signal
 import sys
 from asyncio.subprocess import Process
-from contextlib import suppress
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from kingdom.errors import ProgramFailed
+from kingdom.soldiers import repository as repositories
 from kingdom.soldiers.checkout import Checkout
 from kingdom.soldiers.repository import Repository, without_password
 from kingdom.soldiers.trees import Tree, TreeFailed, Trees
+from tests.integration.running import eventually
 from tests.integration.soldiers.sources import a_tree, files_of, run
 from tests.patience import PATIENCE_SECONDS
+
+Tries = Callable[[int], Awaitable[None]]
+
+
+@pytest.fixture
+def tries(monkeypatch: pytest.MonkeyPatch) -> Tries:
+    """Wait until a lock was tried so often."""
+    tried: list[int] = []
+    try_lock = repositories._try_lock
+
+    def note(lock: int) -> bool:
+        tried.append(lock)
+        return try_lock(lock)
+
+    async def until(count: int) -> None:
+        async def so_often() -> bool:
+            return len(tried) >= count
+
+        await eventually(so_often)
+
+    monkeypatch.setattr(repositories, "_try_lock", note)
+    return until
 
 
 def entry_of(host: Path, tree: Tree) -> Path:
@@ -23,11 +50,18 @@ def entry_of(host: Path, tree: Tree) -> Path:
     return host / "repositories" / f"{tree.git_id}.git" / "worktrees" / tree.path.name
 
 
-async def start_preparing(host: Path, source: Path, first: int, last: int) -> Process:
+async def start_preparing(host: Path, source: Path, first: int, last: int, **environment: str) -> Process:
     """Start a process that prepares trees of these numbers at once."""
     module = ["-m", "tests.integration.soldiers.preparing"]
     return await asyncio.create_subprocess_exec(
-        sys.executable, *module, host, source, str(first), str(last), stderr=asyncio.subprocess.PIPE
+        sys.executable,
+        *module,
+        host,
+        source,
+        str(first),
+        str(last),
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, **environment},
     )
 
 
@@ -123,13 +157,13 @@ async def test_a_second_prepare_that_was_killed_does_not_pass_for_deleted_files(
 
 
 async def test_a_host_that_was_killed_at_any_time_prepares_again(trees: Trees, host: Path, source: Path) -> None:
-    for number in range(12):
-        process = await start_preparing(host, source, number, number + 3)
-        # Python itself takes a while to start; the kills fall before, into and after the work of git.
-        await asyncio.wait([asyncio.create_task(process.wait())], timeout=0.1 + number * 0.02)
-        with suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
+    for number in itertools.count():
+        path = _with_killing_git(host.parent / "bin" / str(number), calls=1 + 2 * number)
+        process = await start_preparing(host, source, number, number + 3, PATH=path)
+        await process.communicate()
+        if process.returncode == 0:
+            break
+        assert process.returncode == -signal.SIGKILL
         wanted = [a_tree(host, source, f"tree{each}") for each in range(number, number + 3)]
         await trees.prepare(wanted)
         assert [files_of(tree.path) for tree in wanted] == [files_of(source)] * 3
@@ -205,22 +239,24 @@ async def test_the_data_of_other_checkouts_is_not_looked_at(trees: Trees, host: 
     assert Checkout(repository, tree.path, tree.branch).is_there
 
 
-async def test_the_lock_is_waited_for_without_holding_up_others(host: Path, source: Path) -> None:
+async def test_the_lock_is_waited_for_without_holding_up_others(host: Path, source: Path, tries: Tries) -> None:
     repository = Repository(host / "app.git", url=str(source), home=host)
     host.mkdir()
     with (host / "app.lock").open("w") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         waiting = asyncio.create_task(_take(repository))
-        done, _ = await asyncio.wait([waiting], timeout=0.2)
-        assert not done
+        await tries(3)
+        assert not waiting.done()
     await asyncio.wait_for(waiting, PATIENCE_SECONDS)
 
 
-async def test_who_is_cancelled_while_waiting_for_the_lock_does_not_get_it(host: Path, source: Path) -> None:
+async def test_who_is_cancelled_while_waiting_for_the_lock_does_not_get_it(
+    host: Path, source: Path, tries: Tries
+) -> None:
     repository = Repository(host / "app.git", url=str(source), home=host)
     async with repository.held():
         waiting = asyncio.create_task(_take(repository))
-        await asyncio.wait([waiting], timeout=0.05)
+        await tries(3)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
@@ -230,6 +266,18 @@ async def test_who_is_cancelled_while_waiting_for_the_lock_does_not_get_it(host:
 def test_passwords_are_not_shown() -> None:
     assert without_password("https://ada:secret@example.org/app.git") == "https://example.org/app.git"
     assert without_password("git@example.org:app.git") == "git@example.org:app.git"
+
+
+def _with_killing_git(folder: Path, *, calls: int) -> str:
+    """Return a PATH whose git kills its caller at the so many-th call, and goes on itself."""
+    counted = folder / "calls"
+    counted.mkdir(parents=True)
+    (folder / "git").write_text(
+        f"#!/bin/sh\nn=1; until mkdir {counted}/$n 2>/dev/null; do n=$((n + 1)); done\n"
+        f'[ $n -eq {calls} ] && kill -KILL $PPID\nexec {shutil.which("git")} "$@"\n'
+    )
+    (folder / "git").chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
 
 
 async def _take(repository: Repository) -> None:
