@@ -1,7 +1,6 @@
 """The plan of a redrive, against operations that keep their dead letters in a dictionary."""
 
 import asyncio
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 from uuid import UUID
@@ -22,7 +21,6 @@ class DeadLetters(Operations):
         self.letters = {position: letter(position) for position in range(1, count + 1)}
         self.cursed = cursed
         self.redriven: list[int] = []
-        self.times: list[float] = []
         self.pages: list[int] = []
 
     async def dead_letters(self, which: DeadFilter, limit: int) -> list[DeadLetter]:
@@ -35,7 +33,6 @@ class DeadLetters(Operations):
         found = [self.letters[position] for position in positions if position in self.letters]
         for each in found:
             self.redriven.append(each.position)
-            self.times.append(time.monotonic())
             if each.position not in self.cursed:
                 del self.letters[each.position]
         return [each.event_id for each in found]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kingdom.court import live_packages
 from kingdom.court.live_packages import LivePackages
 from kingdom.court.package_files import SHIPPED
 
@@ -71,7 +72,8 @@ def test_what_a_general_remembers_is_no_change_of_it(generals: Path) -> None:
     assert packages.all() is known
 
 
-def test_files_are_looked_at_now_and_then_only(generals: Path) -> None:
+def test_files_are_looked_at_now_and_then_only(generals: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_packages, "_LOOK_SECONDS", 3600)
     packages = LivePackages(generals)
     assert packages.all() == ()
     install(generals, "gen-pr")

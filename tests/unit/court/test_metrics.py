@@ -24,6 +24,7 @@ from kingdom.court.standing import (
     Waiting,
 )
 from kingdom.workflow.model.host import HostStatus
+from tests.patience import PATIENCE_SECONDS
 
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
 BUSY = Standing(
@@ -49,7 +50,7 @@ BUSY = Standing(
 
 async def scraped(address: str) -> dict[str, float | dict[str, float]]:
     """Return the value of each metric, or its values by label."""
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=PATIENCE_SECONDS) as client:
         text = (await client.get(address)).text
     found: dict[str, float | dict[str, float]] = {}
     for family in text_string_to_metric_families(text):

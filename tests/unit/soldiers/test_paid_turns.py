@@ -13,7 +13,7 @@ from tests.fakes.scripts import scripted
 from tests.patience import PATIENCE_SECONDS
 from tests.unit.soldiers.launching import a_launch
 
-LONG = timedelta(seconds=20)
+LONG = timedelta(seconds=PATIENCE_SECONDS)
 
 
 async def the_turns(folder: Path, told: list[float]) -> PaidTurns:

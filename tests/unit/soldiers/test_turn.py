@@ -1,6 +1,7 @@
 """One turn of an agent: what is told on the way, how it ends, and what happens when its time is over."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncGenerator, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -28,7 +29,7 @@ from kingdom.soldiers.transcript import read_entries
 from kingdom.soldiers.turn import take_turn
 from tests.fakes.instant_agent import InstantAgent, InstantAgents
 from tests.fakes.scripts import scripted
-from tests.patience import PATIENCE_SECONDS, let_pass
+from tests.patience import PATIENCE_SECONDS
 from tests.unit.soldiers.launching import a_launch
 
 LONG = timedelta(seconds=PATIENCE_SECONDS)
@@ -121,25 +122,23 @@ class LateBiller(Agent):
         return "it never ran"
 
 
-class Talker(LateBiller):
-    """An agent that is never silent for more than a minute, and talks for long."""
+async def test_an_agent_that_keeps_saying_things_may_take_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deadlines: list[float] = []
+    timeout_at = asyncio.timeout_at
 
-    async def send(self, prompt: Prompt) -> AsyncGenerator[Update, None]:
-        for _ in range(5):
-            await let_pass(timedelta(minutes=1))
-            yield Said(f"on and on with {prompt.id}")
-        yield Answered("on", 0.0)
+    def note(when: float) -> asyncio.Timeout:
+        deadlines.append(when)
+        return timeout_at(when)
 
-
-async def test_an_agent_that_keeps_saying_things_may_take_its_time() -> None:
-    told: list[Update] = []
-    agent, now = Talker(Answered("never", 0.0)), asyncio.get_running_loop().time()
-    ended = await take_turn(
-        agent, Prompt(id="t1#1", text=""), timedelta(hours=1), told.append, idle_limit=timedelta(minutes=2)
-    )
+    monkeypatch.setattr(asyncio, "timeout_at", note)
+    talking = Prompt(id="t1#1", text=scripted({"stream": "on and on", "every": 0.001}, {"answer": "on"}))
+    ended = await take_turn(await an_agent(tmp_path), talking, 2 * LONG, lambda _: None, idle_limit=LONG)
     assert ended == Answered("on", 0.0)
-    assert told == [Said("on and on with t1#1")] * 5
-    assert asyncio.get_running_loop().time() - now >= 300
+    # Whatever is said gives new time, for the next word or for the answer.
+    assert len(deadlines) == 4
+    assert all(earlier < later for earlier, later in itertools.pairwise(deadlines))
 
 
 @pytest.mark.parametrize(("limit", "idle_limit"), [(SHORT, LONG), (LONG, SHORT)], ids=["time", "silence"])
@@ -189,10 +188,11 @@ async def test_an_agent_that_ends_tells_what_its_turn_had_cost(tmp_path: Path) -
 async def test_a_limit_of_the_vendor_is_passed_on_and_the_script_goes_on_behind_it(tmp_path: Path) -> None:
     agent = await an_agent(tmp_path)
     text = scripted({"cost": 0.5}, {"usage_limit": 3600}, {"answer": "at last"})
+    before = datetime.now(UTC)
     with pytest.raises(UsageLimited, match="usage limit reached") as caught:
         await take_turn(agent, Prompt(id="t1#1", text=text), LONG, lambda _: None)
     assert caught.value.cost_usd == 0.5
-    assert timedelta(minutes=59) < caught.value.until - datetime.now(UTC) <= timedelta(hours=1)
+    assert before <= caught.value.until - timedelta(hours=1) <= datetime.now(UTC)
     ended = await take_turn(agent, Prompt(id="t1#2", text=text, continues=True), LONG, lambda _: None)
     assert ended == Answered("at last", 0.0)
 

@@ -1,5 +1,6 @@
 """Web API methods by which the app says something: chat.* and reactions.*."""
 
+import math
 import time
 from typing import Any
 
@@ -107,7 +108,7 @@ def _keep_pace(application: web.Application, channel_id: str) -> None:
     if not application[BOOK].state["settings"]["rate_limit"]:
         return
     now = time.monotonic()
-    if now < application[PACE].get(channel_id, 0.0) + _PACE_SECONDS:
+    if now < application[PACE].get(channel_id, -math.inf) + _PACE_SECONDS:
         raise RateLimited
     application[PACE][channel_id] = now
 

@@ -2,8 +2,9 @@ import asyncio
 from datetime import timedelta
 
 from kingdom.backends.postgres.wakeup import Wakeups
+from tests.patience import PATIENCE_SECONDS
 
-SOON, LONG = timedelta(milliseconds=20), timedelta(seconds=30)
+SOON, LONG = timedelta(milliseconds=20), timedelta(seconds=PATIENCE_SECONDS)
 
 
 class Sender:
