@@ -26,6 +26,7 @@ async def register_host(
     directory: str = "",
     instance: str = "",
     first: Callable[[Transaction], Awaitable[None]] | None = None,
+    clock: Callable[[], float] = boot_time,
 ) -> Host:
     """Let a host take commands, under an epoch that it never had.
 
@@ -58,7 +59,7 @@ async def register_host(
         outcome = await change(bus, act)
         if isinstance(outcome, Host):
             return outcome
-        silent = await _outwait(bus, outcome)
+        silent = await _outwait(bus, outcome, clock)
 
 
 async def renew_host(bus: Bus, host: Host, busy: int, lease: timedelta) -> Renewal:
@@ -124,10 +125,10 @@ def _sign(record: Record) -> Sign:
     return Sign(record.version, read_document(record.doc, Host).lease_seconds)
 
 
-async def _outwait(bus: Bus, other: Record) -> int:
+async def _outwait(bus: Bus, other: Record, clock: Callable[[], float]) -> int:
     """Return the version of a host that gives no sign of life for a lease; refuses to replace one that does."""
     lease = _sign(other).lease_seconds
-    over = boot_time() + lease
+    over = clock() + lease
     while True:
         await asyncio.sleep(lease / _LOOKS_PER_LEASE)
         async with bus.transaction() as transaction:
@@ -137,7 +138,7 @@ async def _outwait(bus: Bus, other: Record) -> int:
                 f"another host named {now.id} runs on machine {now.machine or 'unknown'}, directory"
                 f" {now.directory or 'unknown'}: stop it there, or give this one a name of its own"
             )
-        if record is None or record.version != other.version or boot_time() >= over:
+        if record is None or record.version != other.version or clock() >= over:
             return other.version
 
 

@@ -12,6 +12,9 @@ from kingdom.clock import utc_now
 from kingdom.doctor.admission import admit
 from kingdom.doctor.check import Finding, examine
 from kingdom.doctor.checks import every_check
+from tests.patience import PATIENCE_SECONDS
+
+PATIENCE = timedelta(seconds=PATIENCE_SECONDS)
 
 
 def write_settings(directory: Path, **document: Any) -> Path:
@@ -34,8 +37,8 @@ async def look(
     config: Path | None = None,
     url: str | None = None,
     clock: Callable[[], datetime] = utc_now,
-    limit: timedelta = timedelta(seconds=30),
-    reading_limit: timedelta = timedelta(seconds=30),
+    limit: timedelta = PATIENCE,
+    reading_limit: timedelta = PATIENCE,
     offline: bool = False,
     **changes: Any,
 ) -> dict[str, Finding]:

@@ -8,6 +8,7 @@ from uuid import uuid4
 import psutil
 import pytest
 
+from kingdom.doctor import machine
 from kingdom.doctor.machine import judge_python
 from kingdom.doctor.programs import said_by
 from tests.integration.doctor.scene import look_at, write_program, write_settings
@@ -103,7 +104,10 @@ async def test_a_clock_that_was_never_set_is_told() -> None:
 
 
 @pytest.mark.parametrize(("orange", "status"), [(0.001, "warn"), (1000, "ok")])
-async def test_a_machine_too_busy_for_anything_to_begin_is_told(tmp_path: Path, orange: float, status: str) -> None:
+async def test_a_machine_too_busy_for_anything_to_begin_is_told(
+    tmp_path: Path, orange: float, status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "_LOAD_SECONDS", 0.01)
     health = {"yellow": 0.001, "orange": orange, "red": 1000}
     finding = await look_at("load", config=write_settings(tmp_path, chamberlain={"health": health}))
     assert (finding.status, "nothing new begins" in finding.found) == (status, status == "warn")

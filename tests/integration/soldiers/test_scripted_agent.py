@@ -1,6 +1,5 @@
 import asyncio
 import os
-import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator, Mapping
@@ -10,20 +9,16 @@ from uuid import uuid4
 
 import pytest
 
-from kingdom.soldiers.agent import Agent, AgentFailed, AgentGone, Answered, Prompt, Said
+from kingdom.soldiers.agent import AgentFailed, AgentGone, Answered, Prompt, Said
 from kingdom.soldiers.process import start_program
 from kingdom.soldiers.scripted.client import ScriptedAgent, ScriptedAgents
 from kingdom.soldiers.scripted.session import open_session
 from kingdom.soldiers.scripted.turn import Body, Turn
 from kingdom.soldiers.transcript import read_entries
-from kingdom.workflow.model.answers import Finding
-from tests.contract.agents.stage import AT_ONCE, ENVIRONMENT, Stage, follow, until_exists, updates_of
+from tests.contract.agents.stage import ENVIRONMENT, Stage, follow, until_exists, updates_of
 from tests.fakes.scripts import scripted
-from tests.integration.processes import child
-from tests.integration.soldiers.processes import MARK, cancel_while_it_starts, marked, until_none, until_runs
+from tests.integration.soldiers.processes import MARK, cancel_while_it_starts, marked, until_runs
 from tests.patience import PATIENCE_SECONDS
-
-needs_bubblewrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 
 
 @pytest.fixture
@@ -44,16 +39,6 @@ def a_turn(folder: Path, environment: Mapping[str, str], *steps: dict[str, Any])
     session = open_session(folder / "transcript", soldier_id="soldier-1", session=None, model="")
     body = Body(work_space=folder, environment=environment, crash=os._exit, go_deaf=signal.pause)
     return Turn(session, body, Prompt(id="t1#1", text=scripted(*steps)))
-
-
-async def in_a_tool(agent: Agent, stage: Stage, mark: str) -> asyncio.Task[list[Any]]:
-    """Let an agent do a step and then hang in a tool that has a session of its own and a daemon."""
-    steps = ({"append": "log", "text": "a"}, {"run": "setsid sleep 912 & sleep 913", "first_time_only": True})
-    turn = asyncio.create_task(follow(agent, *steps, {"append": "log", "text": "b"}, prompt_id="t1#1"))
-    await until_runs(mark, "sleep 912")
-    await until_runs(mark, "sleep 913")
-    assert (stage.work_space / "log").read_text() == "a"
-    return turn
 
 
 async def test_a_file_is_written_into_new_folders_and_appended_to(stage: Stage) -> None:
@@ -149,54 +134,6 @@ async def test_modules_in_the_work_space_are_not_taken_for_kingdom_or_python(sta
         (stage.work_space / f"{name}.py").write_text("raise SystemExit('this is foreign code')")
     agent = await stage.start()
     assert (await follow(agent))[-1] == Answered("done", 0.0)
-
-
-async def test_an_interrupt_in_a_tool_ends_the_tool(stage: Stage, mark: str) -> None:
-    agent = await stage.start()
-    turn = asyncio.create_task(follow(agent, {"run": "sleep 914"}, prompt_id="t1#1"))
-    await until_runs(mark, "sleep 914")
-    await agent.interrupt()
-    with pytest.raises(AgentFailed, match="interrupted"):
-        await asyncio.wait_for(turn, PATIENCE_SECONDS)
-    assert "sleep 914" not in marked(mark)
-    assert (await follow(agent, prompt_id="t2#1"))[-1] == Answered("done", 0.0)
-
-
-@needs_bubblewrap
-async def test_an_agent_that_is_stopped_in_a_tool_leaves_no_process(stage: Stage, mark: str) -> None:
-    agent = await stage.start()
-    turn = await in_a_tool(agent, stage, mark)
-    await agent.stop(AT_ONCE)
-    assert marked(mark) == []
-    with pytest.raises(AgentGone, match="SIGKILL"):
-        await turn
-
-
-@needs_bubblewrap
-async def test_an_agent_killed_in_a_tool_leaves_no_process_and_its_session_goes_on(stage: Stage, mark: str) -> None:
-    agent = await stage.start()
-    turn = await in_a_tool(agent, stage, mark)
-    assert agent.pid is not None
-    os.kill(agent.pid, signal.SIGKILL)
-    assert "killed by SIGKILL" in await asyncio.wait_for(agent.ended(), PATIENCE_SECONDS)
-    assert marked(mark) == []
-    with pytest.raises(AgentGone, match="killed by SIGKILL"):
-        await turn
-    assert (await stage.client.inspect(stage.launch(agent.session), "t1#1")).finding is Finding.UNFINISHED
-    again = await stage.start(agent.session)
-    told = await updates_of(again, Prompt(id="t1#2", text="go on", continues=True))
-    assert told[-1] == Answered("done", 0.0)
-    assert (stage.work_space / "log").read_text() == "ab"
-    assert (await stage.client.inspect(stage.launch(agent.session), "t1#2")).finding is Finding.ANSWERED
-
-
-@needs_bubblewrap
-async def test_agent_and_tools_die_with_the_process_that_started_them(tmp_path: Path, mark: str) -> None:
-    async with child("integration.soldiers.starting_child", folder=str(tmp_path), mark=mark) as host:
-        assert marked(mark) != []
-        host.signal(signal.SIGKILL)
-        await host.ends()
-        await until_none(mark)
 
 
 async def test_an_agent_that_does_not_come_up_says_why(stage: Stage) -> None:

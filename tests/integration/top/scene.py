@@ -103,6 +103,12 @@ def _name(character: str) -> str:
     return unicodedata.name(character).lower().replace(" ", "_")
 
 
+class PatientTop(Top):
+    """A screen on which what was told stays until somebody has seen it."""
+
+    NOTIFICATION_TIMEOUT = PATIENCE_SECONDS
+
+
 @asynccontextmanager
 async def looking(
     backend: BackendUnderTest, folder: Path, *, size: tuple[int, int] = (110, 30)
@@ -116,6 +122,6 @@ async def looking(
 
     application = declared(realm)
     async with backend.open(application.topology, application.kinds) as bus:
-        app = Top(Desk(bus, ANNA, lookout), readers_of(bus), every=_EVERY_SECONDS)
+        app = PatientTop(Desk(bus, ANNA, lookout), readers_of(bus), every=_EVERY_SECONDS)
         async with app.run_test(size=size, notifications=True) as pilot:
             yield Looking(app, pilot, bus)

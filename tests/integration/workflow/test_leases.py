@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -13,16 +13,18 @@ import pytest
 from kingdom.bus import LogEntry, Retention, Transaction
 from kingdom.errors import Misconfigured, Transient
 from kingdom.workflow.hosts import known_hosts, lose_hosts, register_host, renew_host, retire_host
-from kingdom.workflow.lookout import Lookout, boot_time
+from kingdom.workflow.lookout import Lookout
 from kingdom.workflow.model.host import Host, HostStatus, Renewal
 from kingdom.workflow.reactions import engine
 from kingdom.workflow.records import HOSTS
 from kingdom.workflow.watch import watch
 from tests.contract.backends import BackendUnderTest
 from tests.integration.workflow.scene import LEASE, Scene
-from tests.patience import PATIENCE_SECONDS, let_pass
+from tests.patience import PATIENCE_SECONDS
 
-SHORT = timedelta(seconds=1)
+# A number of seconds that a sixth of is added up to exactly; six looks lie in a lease.
+SHORT = timedelta(seconds=6 / 128)
+LOOKS = 6
 
 
 class Clock:
@@ -107,35 +109,41 @@ async def test_nobody_is_lost_because_the_store_was_away(scene: Scene) -> None:
 
 async def test_a_second_host_of_a_name_is_refused_while_the_first_gives_signs_of_life(scene: Scene) -> None:
     first = await register_host(scene.bus, "box", 4, SHORT, machine="oak", directory="/srv/a", instance="one")
-    bus: Any = Reviving(scene.bus, first, boot_time())
+    bus: Any = Looks(scene.bus, lambda _: renew_host(scene.bus, first, 0, SHORT))
     touched: list[Transaction] = []
 
     async def touch(transaction: Transaction) -> None:
         touched.append(transaction)
 
     with pytest.raises(Misconfigured, match="another host named box runs on machine oak, directory /srv/a: stop it"):
-        await register_host(bus, "box", 4, SHORT, machine="elm", instance="two", first=touch)
+        await register_host(bus, "box", 4, SHORT, machine="elm", instance="two", first=touch, clock=bus.clock)
     assert touched == []
     assert await renew_host(scene.bus, first, 0, SHORT) is Renewal.RENEWED
 
 
 async def test_a_silent_host_of_the_same_name_is_replaced_and_told_so(scene: Scene) -> None:
     first = await register_host(scene.bus, "box", 4, SHORT, instance="one")
-    began = time.monotonic()
-    second = await register_host(scene.bus, "box", 4, SHORT, instance="two")
-    assert time.monotonic() - began >= SHORT.total_seconds()
+    bus: Any = Looks(scene.bus)
+    second = await register_host(bus, "box", 4, SHORT, instance="two", clock=bus.clock)
+    # It looks before, during and after the lease.
+    assert bus.count == 1 + LOOKS + 1
     assert (first.epoch, second.epoch) == (1, 2)
     assert await renew_host(scene.bus, first, 0, SHORT) is Renewal.REPLACED
     assert await renew_host(scene.bus, second, 0, SHORT) is Renewal.RENEWED
 
 
-class Reviving:
-    """A bus that lets a host renew its lease behind every look at it, once it was silent for long enough."""
+async def nothing(_: int) -> None:
+    """Let everything be as it is."""
 
-    def __init__(self, bus: Any, host: Host, silent_until: float) -> None:
+
+class Looks:
+    """A bus by whose clock a sixth of a lease passes with each look, and behind whose looks something is done."""
+
+    def __init__(self, bus: Any, behind: Callable[[int], Awaitable[Any]] = nothing) -> None:
+        self.clock = Clock()
+        self.count = 0
         self._bus = bus
-        self._host = host
-        self._silent_until = silent_until
+        self._behind = behind
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._bus, name)
@@ -144,15 +152,22 @@ class Reviving:
     async def transaction(self, *hold: Any) -> AsyncIterator[Transaction]:
         async with self._bus.transaction(*hold) as transaction:
             yield transaction
-        if boot_time() >= self._silent_until:
-            await renew_host(self._bus, self._host, 0, SHORT)
+        self.count += 1
+        self.clock.at += SHORT.total_seconds() / LOOKS
+        await self._behind(self.count)
 
 
 async def test_a_host_that_speaks_in_the_last_moment_keeps_its_name(scene: Scene) -> None:
     first = await register_host(scene.bus, "box", 4, SHORT, instance="one")
-    bus: Any = Reviving(scene.bus, first, boot_time() + SHORT.total_seconds())
+
+    async def speak_at_last(looks: int) -> None:
+        if looks > LOOKS:
+            await renew_host(scene.bus, first, 0, SHORT)
+
+    bus: Any = Looks(scene.bus, speak_at_last)
     with pytest.raises(Misconfigured, match="another host named box runs"):
-        await register_host(bus, "box", 4, SHORT, instance="two")
+        await register_host(bus, "box", 4, SHORT, instance="two", clock=bus.clock)
+    assert bus.count > 1 + LOOKS
     assert await renew_host(scene.bus, first, 0, SHORT) is Renewal.RENEWED
 
 
@@ -181,13 +196,15 @@ async def test_what_comes_first_is_stored_with_the_registration_or_not_at_all(sc
 
 
 async def test_whoever_waits_for_a_silent_host_goes_on_once_that_is_counted_as_lost(scene: Scene) -> None:
-    first = await register_host(scene.bus, "box", 4, LEASE, instance="one")
-    waiting = asyncio.create_task(register_host(scene.bus, "box", 4, LEASE, instance="two"))
-    # It looks six times in a lease.
-    await let_pass(LEASE / 6)
-    await retire_host(scene.bus, first)
-    await let_pass(LEASE / 6)
-    assert (await asyncio.wait_for(waiting, PATIENCE_SECONDS)).instance == "two"
+    first = await register_host(scene.bus, "box", 4, SHORT, instance="one")
+
+    async def retire_it(looks: int) -> None:
+        if looks == 2:
+            await retire_host(scene.bus, first)
+
+    bus: Any = Looks(scene.bus, retire_it)
+    assert (await register_host(bus, "box", 4, SHORT, instance="two", clock=bus.clock)).instance == "two"
+    assert bus.count < 1 + LOOKS
 
 
 async def test_a_lease_tells_whether_it_was_renewed_lost_or_taken_over(scene: Scene) -> None:
@@ -202,7 +219,7 @@ async def test_a_lease_tells_whether_it_was_renewed_lost_or_taken_over(scene: Sc
 
 @pytest.mark.parametrize("error", [Transient("away"), RuntimeError("a bug")], ids=["expected", "unexpected"])
 async def test_the_watch_goes_on_after_any_error(scene: Scene, error: Exception) -> None:
-    await register_host(scene.bus, "host-a", 4, timedelta(seconds=0.5))
+    await register_host(scene.bus, "host-a", 4, timedelta(0))
     bus: Any = Broken(scene.bus, error, 4)
     watching = asyncio.create_task(watch(bus, timedelta(seconds=0.02)))
 
