@@ -35,7 +35,7 @@ _TAIL = 1 << 16
 _SHOWN = 2000
 _LINE_MAX = 256 << 20
 # How long output may still come after the end of a program whose pipe somebody else holds open.
-_LAST_OUTPUT_SECONDS = 1.0
+_LAST_OUTPUT_SECONDS = 10.0
 _POLL_SECONDS = 0.002
 
 _BECOME = (sys.executable, "-I", "-S", str(Path(__file__).with_name("become.py")))

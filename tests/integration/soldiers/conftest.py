@@ -10,6 +10,7 @@ from kingdom.soldiers.trees import Trees
 from tests.contract.backends import BackendUnderTest
 from tests.integration.soldiers.host_scene import HostScene, opened
 from tests.integration.soldiers.sources import make_source
+from tests.patience import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -17,6 +18,13 @@ async def scene(backend: BackendUnderTest, tmp_path: Path) -> AsyncIterator[Host
     """An engine at work, one known repository, no host."""
     async with opened(backend, tmp_path / "machine") as scene:
         yield scene
+
+
+@pytest.fixture
+def patient_with_claude(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for Claude Code as long as for everything else, however busy the machine is."""
+    for name in ("transport._PATIENCE_SECONDS", "agent._MCP_SECONDS", "agent._RECORD_SECONDS"):
+        monkeypatch.setattr(f"kingdom.soldiers.claude.{name}", PATIENCE_SECONDS)
 
 
 @pytest.fixture

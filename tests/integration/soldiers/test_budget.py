@@ -30,6 +30,7 @@ from tests.integration.court.general.scene import EVERY_KIND, CourtScene, opened
 from tests.integration.running import eventually
 from tests.patience import PATIENCE_SECONDS
 
+pytestmark = pytest.mark.usefixtures("patient_with_claude")
 SUCCESS = reports(status="success", summary="done")
 # One Work is within the budget, the turn of the other goes beyond it and has more to do.
 CHEAP = work("cheap", SUCCESS, {"cost": 0.25})

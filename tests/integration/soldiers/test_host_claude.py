@@ -14,7 +14,10 @@ from kingdom.workflow.model.operations import Continue
 from tests.fakes.model.stub import ModelStub
 from tests.integration.soldiers.host_scene import ANNA, APP, HostScene, task, work
 
-pytestmark = pytest.mark.parametrize("backend", ["files"], indirect=True)
+pytestmark = [
+    pytest.mark.parametrize("backend", ["files"], indirect=True),
+    pytest.mark.usefixtures("patient_with_claude"),
+]
 KEY = "sk-ant-api03-a-key-that-no-agent-ever-sees"
 
 

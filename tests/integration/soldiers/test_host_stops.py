@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kingdom.soldiers import duty
+from kingdom.soldiers import agents, duty
 from kingdom.soldiers.scripted.client import ScriptedAgents
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model import answers, events
@@ -94,8 +94,8 @@ async def test_an_agent_that_does_not_finish_its_turn_is_ended_and_goes_on_after
 async def test_a_cancelled_run_gets_less_than_a_second_and_leaves_no_process_whatever_its_agent_was_doing(
     scene: HostScene, doing: dict[str, Any], runs: tuple[str, ...]
 ) -> None:
-    agents = HinderedAgents(ScriptedAgents())
-    await scene.start_host(client=agents)
+    hindered = HinderedAgents(ScriptedAgents())
+    await scene.start_host(client=hindered)
     here = scene.folder / "here"
     workflow = await scene.begin(work("one", task({"write": str(here)}, doing)), writes("two"))
     for words in runs:
@@ -112,12 +112,15 @@ async def test_a_cancelled_run_gets_less_than_a_second_and_leaves_no_process_wha
     await eventually(none_left)
     cancelled = await scene.until(workflow, WorkflowStatus.CANCELLED)
     assert [work.status for work in cancelled.works] == [WorkStatus.CANCELLED] * 2
-    assert agents.graces
-    assert max(agents.graces) < timedelta(seconds=1)
+    assert hindered.graces
+    assert max(hindered.graces) < timedelta(seconds=1)
 
 
 @pytest.mark.parametrize("fails", ["interrupt", "stop"])
-async def test_an_agent_that_fails_as_it_is_ended_is_ended_all_the_same(scene: HostScene, fails: str) -> None:
+async def test_an_agent_that_fails_as_it_is_ended_is_ended_all_the_same(
+    scene: HostScene, fails: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agents, "_PAUSE_SECONDS", 0.01)
     failure = OneFailure()
     await scene.start_host(slots=1, client=HinderedAgents(ScriptedAgents(), **{f"before_{fails}": failure}))
     stay = scene.stay("one")

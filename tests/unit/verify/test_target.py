@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kingdom.verify import target as targets
 from kingdom.verify.history import History, read_history
 from kingdom.verify.target import CallTarget, Request
 
@@ -28,7 +29,9 @@ class Caller:
 
 
 @pytest.fixture
-async def caller(tmp_path: Path) -> AsyncIterator[Caller]:
+async def caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Caller]:
+    for pause in ("_SILENCE_SECONDS", "_LATENESS_SECONDS"):
+        monkeypatch.setattr(targets, pause, 0.05)
     history = History(tmp_path, "target")
     target = CallTarget(history)
     await target.start()
