@@ -1,7 +1,7 @@
 """A store with something in every state that an event, a record and a key can be in."""
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from kingdom.bus import Dead, Done, Envelope, LogEntry, Record, Retry
 from kingdom.clock import utc_now
@@ -13,14 +13,14 @@ TAKEN_KEYS = [("webhook", "delivery-1"), ("webhook", _LONG_KEY), ("seen", "githu
 LONG_AGO = datetime(2020, 2, 29, 12, 30, 0, 123456, tzinfo=UTC)
 
 
-async def furnish(scene: Scene) -> None:
-    """Bring a store into every state that an event, a record and a key can be in."""
-    await _unordered_events(scene)
-    await _ordered_events(scene)
+async def furnish(scene: Scene, later: timedelta = HOUR) -> None:
+    """Bring a store into every state that an event, a record and a key can be in; what waits is due `later`."""
+    await _ordered_events(scene, later)
+    await _unordered_events(scene, later)
     await _everything_else(scene)
 
 
-async def _unordered_events(scene: Scene) -> None:
+async def _unordered_events(scene: Scene, later: timedelta) -> None:
     bus = scene.bus
     rich = Envelope(
         type="Both",
@@ -34,9 +34,9 @@ async def _unordered_events(scene: Scene) -> None:
         attributes={"market": "krx", "strategyKey": "a=b"},
     )
     await bus.publish(ping(1), ping(2), rich)
-    await bus.publish(ping(3), at=utc_now() + HOUR)
+    await bus.publish(ping(3), at=utc_now() + later)
     for host, outcome in (
-        ("retrying", Retry(HOUR, "busy", "the line is busy\tstill")),
+        ("retrying", Retry(later, "busy", "the line is busy\tstill")),
         ("dead", Dead("broken", "broken")),
         ("discarded", Dead("useless", "useless")),
         ("done", Done()),
@@ -62,15 +62,15 @@ async def _twice_dead(scene: Scene) -> None:
     await scene.kill_next("host.history")
 
 
-async def _ordered_events(scene: Scene) -> None:
+async def _ordered_events(scene: Scene, later: timedelta) -> None:
     bus = scene.bus
     await bus.publish(*(step("blocked", number) for number in range(3)))
     await scene.kill_next("line")
     await bus.publish(*(step("retrying", number) for number in range(3)))
-    await scene.settle(Retry(HOUR, "busy", "busy"), await scene.claim_one("line"))
+    await scene.settle(Retry(later, "busy", "busy"), await scene.claim_one("line"))
     await bus.publish(*(step("waiting", number) for number in range(4)))
     await scene.settle(Done(), await scene.claim_one("line"))
-    await bus.publish(step("later"), at=utc_now() + HOUR)
+    await bus.publish(step("later"), at=utc_now() + later)
     await pass_by(scene)
 
 

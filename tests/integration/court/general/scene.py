@@ -35,6 +35,7 @@ from kingdom.court.package import General, Package, Policy, Subscription
 from kingdom.court.petitions.decision import PETITIONS
 from kingdom.court.records import ASSIGNMENTS, receive
 from kingdom.court.streams import TOPOLOGY
+from kingdom.ids import new_id
 from kingdom.soldiers.folders import Folders
 from kingdom.soldiers.host import SoldierHost
 from kingdom.soldiers.scripted.client import ScriptedAgents
@@ -52,6 +53,7 @@ from tests.patience import PATIENCE_SECONDS
 
 GENERAL = "gen-test"
 REPO = "acme/app"
+EVENT_REPO = (GitRef(git_id="event-repo", base_branch=""),)
 EVERY_KIND = (
     *(EFFECTS, SEQUENCES, PETITIONS),
     *WORKFLOW_KINDS,
@@ -72,7 +74,9 @@ def work(name: str, *steps: dict[str, Any], **more: Any) -> WorkDefinition:
     return WorkDefinition(name=name, tasks=(TaskDefinition(query=scripted(*steps)),), **more)
 
 
-def package(*works: WorkDefinition, directory: Path, **policy: Any) -> Package:
+def package(
+    *works: WorkDefinition, directory: Path, git_refs: tuple[GitRef, ...] = EVENT_REPO, **policy: Any
+) -> Package:
     """Return a General that takes every event on, and tries again at once."""
     general = General(
         name=GENERAL,
@@ -80,9 +84,7 @@ def package(*works: WorkDefinition, directory: Path, **policy: Any) -> Package:
         subscribes=(Subscription(type="*"),),
         policy=Policy(**{"retry_after_seconds": 0, "retries": 0, **policy}),
     )
-    template = WorkflowTemplate(
-        id="test", name="Test", works=works, git_refs=(GitRef(git_id="event-repo", base_branch=""),)
-    )
+    template = WorkflowTemplate(id="test", name="Test", works=works, git_refs=git_refs)
     return Package(general=general, template=template, directory=str(directory))
 
 
@@ -95,17 +97,15 @@ class CourtScene:
         self.realm = folder / "realm"
         self.packages: dict[str, Package] = {}
         self.operations = backend.operations(bus)
-        self._number = 0
 
-    def has(self, *works: WorkDefinition, **policy: Any) -> None:
+    def has(self, *works: WorkDefinition, **more: Any) -> None:
         """Let the General's runs be of these Works from now on."""
-        self.packages[GENERAL] = package(*works, directory=self.folder / "generals" / GENERAL, **policy)
+        self.packages[GENERAL] = package(*works, directory=self.folder / "generals" / GENERAL, **more)
 
     async def happens(self, *, repo: str = REPO, **payload: Any) -> str:
         """Let something happen outside; returns the id of the event."""
-        self._number += 1
         event = ExternalEvent(
-            id=f"evt-github-{self._number}",
+            id=new_id("evt-github"),
             type="github.pr.review_requested",
             source="github",
             repo=repo,
@@ -120,9 +120,8 @@ class CourtScene:
 
     async def answer(self, task_id: str, text: str, together: Transaction | None = None) -> str:
         """Let a person answer, in one with what else happens in a transaction."""
-        self._number += 1
         event = ExternalEvent(
-            id=f"evt-cli-response-{task_id}-{self._number}",
+            id=new_id(f"evt-cli-response-{task_id}"),
             type="cli.human_response",
             source="cli",
             repo=None,
@@ -191,12 +190,19 @@ class CourtScene:
 
 @asynccontextmanager
 async def opened(backend: BackendUnderTest, folder: Path, *, with_host: bool = True) -> AsyncIterator[CourtScene]:
-    """Open a court with everybody at work."""
+    """Open a court with everybody at work, and a repository."""
+    async with at_work(backend, folder, with_host=with_host) as scene:
+        source = make_repository(folder / "sources" / "app")
+        await create_git(scene.bus, Git(id="acme-app", name="app", url=str(source)), actor="anna")
+        yield scene
+
+
+@asynccontextmanager
+async def at_work(backend: BackendUnderTest, folder: Path, *, with_host: bool = True) -> AsyncIterator[CourtScene]:
+    """Let everybody work on what a store holds."""
     async with AsyncExitStack() as stack:
         bus = await stack.enter_async_context(backend.open(TOPOLOGY, EVERY_KIND))
         scene = CourtScene(backend, bus, folder)
-        source = make_repository(folder / "sources" / "app")
-        await create_git(bus, Git(id="acme-app", name="app", url=str(source)), actor="anna")
         zone = ZoneInfo("Asia/Seoul")
         staff = Staff(
             packages=lambda: scene.packages, channel="kingdom", zone=zone, clock=utc_now, directory=scene.realm

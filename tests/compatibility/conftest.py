@@ -1,0 +1,76 @@
+"""Every sample of every earlier version, opened once per backend by this one."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from bench.postgres import PrivateCluster
+from kingdom.bootstrap import migrate
+from kingdom.standins.github import github
+from kingdom.standins.jira import jira
+from kingdom.standins.server import Running, start
+from tests.compatibility.sample import FOLDER, STORE, Sample, restore, unpack
+from tests.contract.backends import BACKENDS
+from tests.patience import PATIENCE_SECONDS
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def restored(cluster: PrivateCluster) -> Callable[[Path], str]:
+    """Return what makes a database of a dump, brought up to this version; once for each."""
+
+    @cache
+    def once(dumped: Path) -> str:
+        name = f"sample_{dumped.parent.name}"
+        place = cluster.create_database(name)
+        restore(dumped, place)
+        asyncio.run(migrate(place))
+        return name
+
+    return once
+
+
+@pytest.fixture(params=sorted(FOLDER.iterdir()), ids=lambda folder: folder.name)
+def version(request: pytest.FixtureRequest) -> Path:
+    """Each version that has left a sample."""
+    folder: Path = request.param
+    return folder
+
+
+@pytest.fixture(params=BACKENDS)
+def sample(request: pytest.FixtureRequest, version: Path, tmp_path: Path) -> Iterator[Sample]:
+    """A copy of the sample of a version, of each backend in turn."""
+    unpack(version / f"{request.param}.tar.gz", tmp_path)
+    place = request.getfixturevalue(f"{request.param}_place")
+    backend = BACKENDS[request.param](place)
+    yield Sample(backend, tmp_path)
+    backend.close()
+
+
+@pytest.fixture
+def files_place(tmp_path: Path) -> str:
+    asyncio.run(migrate(f"file:{tmp_path / STORE}"))
+    return str(tmp_path / STORE)
+
+
+@pytest.fixture
+def postgres_place(cluster: PrivateCluster, restored: Callable[[Path], str], version: Path) -> Iterator[str]:
+    name = f"sample_copy_{next(_numbers)}"
+    created = cluster.create_database(name, template=restored(version / "postgres.sql"))
+    yield make_conninfo(created, connect_timeout=int(PATIENCE_SECONDS))
+    cluster.drop_database(name)
+
+
+@pytest.fixture
+async def sites(tmp_path: Path) -> AsyncIterator[tuple[Running, Running]]:
+    """Return what plays GitHub, and what plays Jira."""
+    running = await start(github(tmp_path / "github.json")), await start(jira(tmp_path / "jira.json"))
+    yield running
+    for site in running:
+        await site.stop()

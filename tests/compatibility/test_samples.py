@@ -1,0 +1,152 @@
+"""This version opens the stores of earlier ones, and finishes what they have begun."""
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from kingdom.bus import EFFECTS, Dispatcher, Query, Received, Transaction
+from kingdom.court.documents import Assignment, AssignmentStatus, EventStatus
+from kingdom.court.envoy.answers import open_asks
+from kingdom.court.petitions.decision import PETITIONS, PetitionState
+from kingdom.court.petitions.records import read
+from kingdom.court.records import load
+from kingdom.standins.server import Running
+from kingdom.workflow import lifecycle
+from kingdom.workflow.model.machine import WorkflowStatus, WorkStatus
+from kingdom.workflow.model.operations import Auto
+from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.records import WORKFLOWS
+from tests.compatibility.sample import GONE_HOST, HOST, Sample
+from tests.contract.outside import Payment, calls
+from tests.contract.scene import Scene, eventually
+from tests.integration.court.general.scene import REPO, CourtScene
+from tests.integration.court.petitions.scene import Scene as PetitionScene
+from tests.integration.soldiers.host_scene import ANNA, APP
+from tests.integration.soldiers.sources import files_of
+
+STREAMS = ("free", "other", "line", "skipping", "host.retrying", "host.dead", "host.history", "host.lost")
+Handled = dict[str, list[Any]]
+
+
+async def finish(scene: Scene, payments: Path) -> Handled:
+    """Redrive what is dead, let go on what is paused, and handle everything; returns it by stream or key."""
+    dispatcher, handled = Dispatcher(), defaultdict[str, list[Any]](list)
+    dispatcher.effect("Bill", Payment(payments))
+
+    async def note(event: Received[dict[str, Any]], _transaction: Transaction) -> None:
+        handled[event.envelope.partition_key or event.envelope.type].append(event.payload)
+
+    for kind in ("Ping", "Both", "Step", "Skip"):
+        dispatcher.reaction(kind)(note)
+    # As every worker does, sooner or later.
+    await scene.reap()
+    async with scene.working(dispatcher, *STREAMS):
+        await scene.operations.resume("other", actor=ANNA)
+        await scene.operations.redrive([letter.position for letter in await scene.dead()], actor=ANNA)
+        await eventually(lambda: not left(scene), "everything is handled")
+    return handled
+
+
+def left(scene: Scene) -> list[str]:
+    """Return the streams of all events that wait or run."""
+    return [row.stream for row in scene.picture.rows if row.open and row.stream in STREAMS]
+
+
+async def dead(scene: Scene) -> dict[str, str | None]:
+    """Return the streams of dead letters, each with its key."""
+    return {letter.stream: letter.partition_key for letter in await scene.dead()}
+
+
+def numbers(handled: Handled, key: str) -> list[int]:
+    return [payload["number"] for payload in handled[key]]
+
+
+async def effects(scene: Scene) -> dict[str, str]:
+    async with scene.bus.transaction() as transaction:
+        return {record.id: record.state for record in await transaction.find(Query(kind=EFFECTS.name))}
+
+
+async def the_run(court: CourtScene, status: WorkflowStatus) -> Workflow:
+    async with court.bus.transaction() as transaction:
+        (record,) = await transaction.find(Query(kind=WORKFLOWS.name, state=status))
+    return Workflow.read(record.doc)
+
+
+async def test_the_backlog_is_handled_in_its_order_and_dead_letters_once_they_are_redriven(sample: Sample) -> None:
+    async with sample.events() as scene:
+        assert await dead(scene) == {"host.dead": None, "host.history": None, "line": "blocked"}
+        assert scene.picture.keys["line", "blocked"] is not None
+        assert [each.stream for each in await scene.operations.stats() if each.paused] == ["other"]
+        handled = await finish(scene, sample.payments)
+        scene.check()
+        # Somebody cancelled it while it ran.
+        assert await dead(scene) == {"host.lost": None}
+    assert numbers(handled, "blocked") == numbers(handled, "retrying") == [0, 1, 2]
+    assert (numbers(handled, "waiting"), numbers(handled, "later")) == ([1, 2, 3], [0])
+    assert numbers(handled, "passed") == [1, 0, 2]
+
+
+async def test_an_open_effect_is_looked_up_and_made_once(sample: Sample) -> None:
+    async with sample.events() as scene:
+        assert await effects(scene) == {"invoice-1": "PREPARED", "invoice-2": "UNKNOWN", "invoice-3": "SENT"}
+        (made,) = calls(sample.payments)
+        await finish(scene, sample.payments)
+        assert await effects(scene) == dict.fromkeys(("invoice-1", "invoice-2", "invoice-3"), "ACKED")
+    assert calls(sample.payments).count(made) == 1
+    assert len(calls(sample.payments)) == len(set(calls(sample.payments))) == 3
+
+
+async def test_a_paused_run_goes_on_elsewhere_behind_its_checkpoint(sample: Sample) -> None:
+    async with sample.court() as (court, runs):
+        paused = await the_run(court, WorkflowStatus.PAUSED)
+        assert [work.status for work in paused.works] == [WorkStatus.COMPLETED, WorkStatus.PENDING]
+        assert paused.placement
+        assert paused.placement.host == GONE_HOST
+        await lifecycle.resume(court.bus, paused.id, Auto(), actor=ANNA)
+        completed = await runs.until(paused, WorkflowStatus.COMPLETED)
+        assert completed.placement
+        assert completed.placement.host == HOST
+        assert files_of(runs.tree(completed)) == {
+            "README.md": f"# {APP}\n",
+            "one.txt": "by one\n",
+            "two.txt": "by two\n",
+        }
+
+
+async def test_a_question_is_answered_and_its_session_goes_on(sample: Sample) -> None:
+    async with sample.court() as (court, _):
+        (waiting,) = [each for each in await court.assignments() if each.status is AssignmentStatus.NEEDS_HUMAN]
+        session = (await the_run(court, WorkflowStatus.AWAITING)).works[0].agent.session
+        await court.answer(waiting.id, "left")
+        await court.until_event(waiting.event_id, EventStatus.COMPLETED)
+        assert (await court.result(waiting.id))["summary"] == "Went left."
+        run = await lifecycle.show(court.bus, waiting.workflow_id)
+        assert (run.status, run.works[0].agent.session) == (WorkflowStatus.COMPLETED, session)
+
+
+async def test_a_petition_is_approved_and_performed_once(sample: Sample, sites: tuple[Running, Running]) -> None:
+    async with sample.court() as (court, _):
+        petitions = PetitionScene(sample.backend, court.bus, *sites)
+        await petitions.people(petitions.github, "pull_request", repository=REPO, title="Add a fin", head="fin")
+        async with court.bus.transaction() as transaction:
+            (ask,) = [each for each in await open_asks(transaction) if each.petition]
+            _, assignment = await load(transaction, Assignment, ask.task_id)
+        asked = await court.record(PETITIONS.name, ask.petition)
+        assert asked
+        assert asked.state == PetitionState.REQUESTED
+        async with petitions.performing():
+            assert (await petitions.answer(read(asked), "approve")).is_new
+            await court.until_event(assignment.event_id, EventStatus.COMPLETED)
+        performed = await court.record(PETITIONS.name, ask.petition)
+        assert performed
+        assert performed.state == PetitionState.PERFORMED
+    assert [text.partition("\n")[0] for text in petitions.texts()] == ["Merge this at once."]
+
+
+async def test_what_a_general_remembers_is_shown_to_its_next_agent(sample: Sample) -> None:
+    async with sample.court() as (court, _):
+        event = await court.until_event(await court.happens(), EventStatus.COMPLETED)
+        run = await lifecycle.show(court.bus, f"wf-{event.routes[0].task_id}")
+    instructions = run.works[0].definition.instructions
+    assert "Reviews are short here." in instructions
+    assert "The tests need a database." in instructions
