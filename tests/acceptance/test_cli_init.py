@@ -234,6 +234,7 @@ def test_a_database_of_somebody_else_is_told_of_or_refused(tmp_path: Path) -> No
     assert (refused.code, "names no PostgreSQL database" in refused.err) == (2, True)
 
 
+@pytest.mark.installed
 async def test_the_next_steps_of_a_realm_of_files_work_as_they_are_printed(tmp_path: Path) -> None:
     done = await asyncio.to_thread(kingdom, tmp_path, "init", "my realm", "--yes")
     settings = tmp_path / "my realm" / "kingdom.yaml"
@@ -244,6 +245,7 @@ async def test_the_next_steps_of_a_realm_of_files_work_as_they_are_printed(tmp_p
     assert "Nothing needs a person." in said
 
 
+@pytest.mark.installed
 async def test_the_next_steps_of_a_realm_in_a_database_work_as_they_are_printed(tmp_path: Path) -> None:
     with PrivateCluster(fsync=True) as cluster:
         environment = {"DATABASE_URL": cluster.create_database("init")}
@@ -256,6 +258,7 @@ async def test_the_next_steps_of_a_realm_in_a_database_work_as_they_are_printed(
     assert "ended: completed" in said
 
 
+@pytest.mark.installed
 async def test_the_next_steps_of_a_realm_with_a_database_of_its_own_work_as_they_are_printed() -> None:
     with open_room() as room:
         done = await asyncio.to_thread(kingdom, room, "init", "home", "--yes", "--store", "embedded")
@@ -268,6 +271,7 @@ async def test_the_next_steps_of_a_realm_with_a_database_of_its_own_work_as_they
     assert "Nothing needs a person." in said
 
 
+@pytest.mark.installed
 async def test_the_next_steps_of_a_realm_that_watches_github_work_as_they_are_printed(tmp_path: Path) -> None:
     source = tmp_path / "github.com" / "acme" / "shop.git"
     home = tmp_path / "shop"

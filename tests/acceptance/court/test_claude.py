@@ -18,6 +18,7 @@ from tests.fakes.model.stub import ModelStub
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.agents,
     pytest.mark.skipif(find_spec("claude_agent_sdk") is None, reason="claude-agent-sdk is not installed"),
     pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed"),
 ]
@@ -76,7 +77,6 @@ async def test_claude_never_has_the_key_that_opens_its_model(court: Court, model
     assert [path for path in written if KEY.encode() in path.read_bytes()] == []
 
 
-@pytest.mark.agents
 async def test_claude_plans_a_ticket_and_implements_it_once_a_person_has_clicked(court: Court) -> None:
     story = await stories.ticket(court)
     assert story.event.outcome == "completed"
@@ -91,7 +91,6 @@ async def test_claude_plans_a_ticket_and_implements_it_once_a_person_has_clicked
     assert story.thread[-1]["text"] == f"{story.task.id} is completed: Implemented as planned."
 
 
-@pytest.mark.agents
 async def test_claude_asks_a_person_and_goes_on_with_the_answer(court: Court) -> None:
     story = await stories.question(court)
     root, resumed = story.task, story.resumed
