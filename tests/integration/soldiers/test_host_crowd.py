@@ -32,6 +32,7 @@ async def test_many_runs_on_one_repository_all_complete_without_an_error_of_git(
     assert run("fsck", "--connectivity-only", cwd=scene.bare()) == ""
 
 
+@pytest.mark.both_stores
 @ONE_BACKEND
 async def test_a_host_with_one_slot_never_runs_two_agents_and_forgets_no_run(scene: HostScene) -> None:
     client = ImpatientAgents(ScriptedAgents())

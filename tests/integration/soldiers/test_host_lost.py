@@ -18,6 +18,8 @@ from tests.integration.soldiers.host_scene import APP, HostScene, Stay, task, wo
 from tests.integration.soldiers.processes import until_none
 from tests.integration.soldiers.sources import files_of
 
+# Processes are stopped and killed that use the store.
+pytestmark = pytest.mark.both_stores
 ONE_BACKEND = pytest.mark.parametrize("backend", ["postgres"], indirect=True)
 FILES = {"README.md": f"# {APP}\n", "one.txt": "by one\n", "two.txt": "by two\n"}
 

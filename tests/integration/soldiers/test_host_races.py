@@ -15,6 +15,7 @@ from tests.integration.soldiers.sources import run
 from tests.unit.workflow.model.invariants import contradictions
 
 
+@pytest.mark.both_stores
 async def test_a_cancel_that_is_faster_than_an_answer_lets_the_answer_count(scene: HostScene) -> None:
     barrier = Barrier(lambda transaction: says(transaction, answers.QueryResponded.__name__))
     cancelled = await _cancel_at(scene, barrier)
@@ -31,6 +32,7 @@ async def test_a_cancel_that_is_slower_than_an_answer_ends_what_follows_from_it(
     assert cancelled.checkpoints == []
 
 
+@pytest.mark.both_stores
 async def test_an_agent_whose_start_is_overtaken_by_a_cancel_is_never_started(scene: HostScene) -> None:
     barrier = Barrier(lambda transaction: accepts(transaction, commands.StartAgent))
     await scene.start_host(wrap=barrier.wrap)

@@ -192,6 +192,7 @@ async def test_dead_letters_and_paused_queues_are_shown_with_what_to_do(
             await anna.sees("1 dead letter in workflow")
 
 
+@pytest.mark.both_stores
 async def test_a_store_that_is_away_is_said_to_be_and_comes_back_by_itself(
     backend: BackendUnderTest, tmp_path: Path
 ) -> None:

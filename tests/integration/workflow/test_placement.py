@@ -80,6 +80,7 @@ async def test_a_host_that_retires_is_lost_at_once_and_an_earlier_one_cannot_ret
     assert [entry.type for entry in await scene.log()].count("HostLost") == 1
 
 
+@pytest.mark.both_stores
 async def test_a_stopped_host_is_lost_once_though_several_engines_look(backend: BackendUnderTest) -> None:
     async with opened(backend, engines=2) as scene, opened(backend) as other:
         for number in range(5):

@@ -127,6 +127,7 @@ async def test_no_template_is_made_from_a_run_that_is_not_there(scene: Scene) ->
         await template_from_workflow(scene.bus, run, "any", actor=ANNA)
 
 
+@pytest.mark.both_stores
 async def test_of_many_updates_at_once_none_is_lost_half_way(scene: Scene) -> None:
     await create_template(scene.bus, template(), actor=ANNA)
     others = [template(work(f"work-{number}"), name=f"name-{number}") for number in range(8)]

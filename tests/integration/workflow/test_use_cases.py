@@ -257,6 +257,7 @@ async def test_a_repository_is_kept_while_a_run_uses_it_and_free_after_its_end(s
     assert (await delete_git(scene.bus, "git-app", actor=ANNA)).deleted
 
 
+@pytest.mark.both_stores
 async def test_a_repository_that_is_deleted_while_a_run_starts_is_kept_for_it_or_refused_to_it(scene: Scene) -> None:
     await scene.start_host()
     for number in range(10):
@@ -278,6 +279,7 @@ async def test_a_repository_that_is_deleted_while_a_run_starts_is_kept_for_it_or
             assert git.deleted
 
 
+@pytest.mark.both_stores
 async def test_twenty_runs_that_start_at_once_all_complete(scene: Scene) -> None:
     await scene.start_host("host-a", slots=10, obeys=True)
     await scene.start_host("host-b", slots=10, obeys=True)
@@ -289,6 +291,7 @@ async def test_twenty_runs_that_start_at_once_all_complete(scene: Scene) -> None
     assert {workflow.placement.host for workflow in shown if workflow.placement} == {"host-a", "host-b"}
 
 
+@pytest.mark.both_stores
 async def test_five_who_start_the_same_run_start_it_once(scene: Scene) -> None:
     await scene.start_host()
     run = await scene.create_run(SMALL)
@@ -300,6 +303,7 @@ async def test_five_who_start_the_same_run_start_it_once(scene: Scene) -> None:
     scene.pick(run, commands.PrepareResources)
 
 
+@pytest.mark.both_stores
 async def test_five_who_cancel_the_same_run_end_it_once(scene: Scene) -> None:
     run = await running(scene)
     cancels = (lifecycle.cancel(scene.bus, run, actor=f"person-{number}") for number in range(5))
