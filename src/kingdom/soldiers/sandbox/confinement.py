@@ -39,7 +39,7 @@ class Confinement:
     async def remove(self) -> None:
         """Remove the groups once their last process is gone."""
         for group in self._groups:
-            while _is_populated(group):  # noqa: ASYNC110 - the kernel tells of no change
+            while not _is_removed(group):  # noqa: ASYNC110 - the kernel tells of no change
                 await asyncio.sleep(_POLL_SECONDS)
 
 
@@ -97,14 +97,13 @@ def _remove_left_over(parent: Path) -> None:
                 group.rmdir()
 
 
-def _is_populated(group: Path) -> bool:
-    """Remove a group; tell whether a process keeps it: one that has ended is counted for a moment still."""
+def _is_removed(group: Path) -> bool:
+    """Remove a group; tell whether it is gone, or stays for good: a process that has ended keeps it for a moment."""
     try:
         group.rmdir()
     except OSError as error:
-        # Groups inside of it would keep it for good.
-        return error.errno == errno.EBUSY and not any(each.is_dir() for each in group.iterdir())
-    return False
+        return error.errno != errno.EBUSY or any(each.is_dir() for each in group.iterdir())
+    return True
 
 
 def _forbid_swap(group: Path) -> None:
