@@ -21,12 +21,16 @@ pytest_plugins = ["tests.reruns"]
 _numbers = itertools.count()
 # All that happens in one house is played by one process: another would have to open the house again.
 _HOUSES = "tests/acceptance/court/"
+# So are files whose tests share something that takes seconds to make.
+_SHARING = ("tests/integration/test_plans.py", "tests/unit/workflow/model/test_properties.py")
 
 
 class _Scheduler(LoadScopeScheduling):  # type: ignore[misc]
     """Gives each test to whoever is free, and those that share a house to one process."""
 
     def _split_scope(self, nodeid: str) -> str:
+        if nodeid.startswith(_SHARING):
+            return nodeid.partition("::")[0]
         if not nodeid.startswith(_HOUSES):
             return nodeid
         # There is one house per backend, and one more for real agents.
