@@ -26,7 +26,7 @@ _SHARING = ("tests/integration/test_plans.py", "tests/unit/workflow/model/test_p
 
 
 class _Scheduler(LoadScopeScheduling):  # type: ignore[misc]
-    """Gives each test to whoever is free, and those that share a house to one process."""
+    """Gives each test to the process that is free, and tests that share something costly to one process."""
 
     def _split_scope(self, nodeid: str) -> str:
         if nodeid.startswith(_SHARING):

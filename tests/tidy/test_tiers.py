@@ -23,6 +23,29 @@ def pytest_runtest_protocol(item, nextitem):
         runtestprotocol(item, nextitem=nextitem)
     return True
 """
+TIERS = """
+from tests import tiers
+
+def pytest_configure(config):
+    tiers.register(config)
+
+def pytest_collection_modifyitems(items):
+    tiers.assign(items)
+"""
+STORE_NAMES = ("files", "postgres")
+STORES = f"""
+import pytest
+
+@pytest.mark.parametrize("backend", {STORE_NAMES})
+def test_any(backend): pass
+
+@pytest.mark.both_stores
+@pytest.mark.parametrize("backend", {STORE_NAMES})
+def test_race(backend): pass
+
+@pytest.mark.timing
+def test_slow(): pass
+"""
 
 
 def workflow(name: str) -> dict[str, Any]:
@@ -79,7 +102,23 @@ def test_a_test_that_ran_again_is_a_failure(tmp_path: Path) -> None:
     assert done.returncode == pytest.ExitCode.TESTS_FAILED
 
 
-def test_each_test_is_in_one_tier(request: pytest.FixtureRequest) -> None:
-    for item in request.session.items:
-        marks = {mark.name for mark in item.iter_markers()}
-        assert (GATE in marks) != bool(PARTS.keys() & marks), item.nodeid
+def test_only_domain_tests_on_postgres_leave_the_gate_by_themselves(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(TIERS)
+    for place in ("tests/integration/court", "tests/contract"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "test_it.py").write_text(STORES)
+    domain = "tests/integration/court/test_it.py::"
+    assert collected(tmp_path, "second_store") == {f"{domain}test_any[postgres]"}
+    assert collected(tmp_path, "timing") == {f"{place}test_slow" for place in (domain, "tests/contract/test_it.py::")}
+    assert collected(tmp_path, GATE) == {
+        f"{domain}test_any[files]",
+        f"{domain}test_race[files]",
+        f"{domain}test_race[postgres]",
+        *(f"tests/contract/test_it.py::test_{name}[{store}]" for name in ("any", "race") for store in STORE_NAMES),
+    }
+
+
+def collected(root: Path, part: str) -> set[str]:
+    words = (sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", part, f"--rootdir={root}", root)
+    done = subprocess.run((*words, "--import-mode=importlib"), cwd=ROOT, capture_output=True, text=True, check=True)
+    return {line for line in done.stdout.splitlines() if "::" in line}
