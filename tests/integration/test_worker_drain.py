@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -175,6 +176,31 @@ async def test_a_stop_during_a_claim_does_not_wait_for_the_next_poll(dsn: str) -
     async with StoppingBus(dsn, Topology([stream("jobs", "Job")]), [EFFECTS]) as bus:
         bus.worker = Worker(bus, Dispatcher(), ["jobs"], poll=LONG)
         await asyncio.wait_for(bus.worker.run(), PATIENCE_SECONDS)
+
+
+class SilentBus(PostgresBus):
+    """Never answers a claim, as a pool that waits long for a lost server."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.asked = asyncio.Event()
+
+    async def claim(self, stream: str, limit: int, worker: str) -> list[Delivery]:
+        self.asked.set()
+        await asyncio.Event().wait()
+        return []
+
+
+async def test_a_claim_that_never_comes_back_does_not_keep_the_worker_from_ending(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kingdom.bus.worker._LAST_CLAIM_SECONDS", 0.01)
+    async with SilentBus(dsn, Topology([stream("jobs", "Job")]), [EFFECTS]) as bus:
+        worker = Worker(bus, Dispatcher(), ["jobs"])
+        task = asyncio.create_task(worker.run())
+        await asyncio.wait_for(bus.asked.wait(), PATIENCE_SECONDS)
+        worker.stop()
+        await asyncio.wait_for(task, PATIENCE_SECONDS)
 
 
 @pytest.mark.parametrize("concurrency", [1, 5])

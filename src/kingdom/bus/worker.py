@@ -29,6 +29,8 @@ GROUP_SIZE = 32
 _WORTH_SECONDS = 1.0
 _UNAVAILABLE_PAUSE_SECONDS = 1.0
 _GUARD_SECONDS_MIN = 0.01
+# A claim that has not come back so long after a stop is given up: what it may have got, others get after the lease.
+_LAST_CLAIM_SECONDS = 20.0
 _log = structlog.get_logger("kingdom.bus")
 
 
@@ -92,7 +94,7 @@ class Worker:
         reaper = asyncio.create_task(self._reap_forever(), name="kingdom-reaper")
         guard = asyncio.create_task(self._guard_leases(), name="kingdom-lease-guard")
         try:
-            await self._fetch_forever()
+            await self._fetch_until_stopped()
         finally:
             reaper.cancel()
             await asyncio.gather(reaper, return_exceptions=True)
@@ -108,6 +110,22 @@ class Worker:
         self._changed.set()
         if at_once:
             self._cut_off()
+
+    async def _fetch_until_stopped(self) -> None:
+        """Fetch until a stop, and wait for the last claim, but not as long as a pool waits for a lost server."""
+        fetching = asyncio.create_task(self._fetch_forever(), name="kingdom-fetcher")
+        stopped = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait({fetching, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait({fetching}, timeout=_LAST_CLAIM_SECONDS)
+            if not done:
+                _log.warning("the last claim did not come back, given up")
+        finally:
+            stopped.cancel()
+            fetching.cancel()
+            await asyncio.wait({fetching, stopped})
+        if not fetching.cancelled():
+            fetching.result()
 
     async def _fetch_forever(self) -> None:
         while not self._stopping.is_set():

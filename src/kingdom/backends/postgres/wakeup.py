@@ -12,6 +12,8 @@ from kingdom.bus.hints import Hints
 
 _COALESCE_SECONDS = 0.01
 _RECONNECT_SECONDS = 1.0
+# A hint that cannot be sent in this time is not worth keeping a process alive for.
+_LAST_HINT_SECONDS = 5.0
 _log = structlog.get_logger(__name__)
 
 
@@ -43,10 +45,14 @@ class Wakeups:
         await self._hints.wait(streams, at_most)
 
     async def close(self) -> None:
-        """Send what is unsent and stop listening."""
+        """Send what is unsent, if the server answers, and stop listening."""
         if self._sender:
             # Who is cancelled here must not cancel it, for whoever closes next.
-            await asyncio.wait({self._sender})
+            _, late = await asyncio.wait({self._sender}, timeout=_LAST_HINT_SECONDS)
+            if late:
+                self._unsent.clear()
+                self._sender.cancel()
+                await asyncio.wait(late)
         if self._listener:
             self._listener.cancel()
             await asyncio.wait({self._listener})
