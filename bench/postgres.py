@@ -14,6 +14,7 @@ from typing import Self
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.rows import TupleRow
 
 from bench.servers import (
     LOOPBACK,
@@ -52,6 +53,7 @@ class PrivateCluster:
         }
         self._directory: PrivateDirectory | None = None
         self._created: list[str] = []
+        self._connection: psycopg.Connection[TupleRow] | None = None
         self.dsn = os.environ.get("DATABASE_URL", "")
         self.log_path: Path | None = None
         self.pid: int | None = None
@@ -89,8 +91,10 @@ class PrivateCluster:
         if self._directory is None:
             for name in tuple(self._created):
                 self.drop_database(name)
+            self._disconnect()
             return
         try:
+            self._disconnect()
             self._halt(self._directory)
         finally:
             self._directory.remove()
@@ -110,8 +114,23 @@ class PrivateCluster:
         self._created = [kept for kept in self._created if kept != name]
 
     def _execute(self, statement: sql.Composed) -> None:
-        with psycopg.connect(self.dsn, autocommit=True) as connection:
-            connection.execute(statement)
+        """Execute on a connection that is kept, for whoever makes a database per test; a lost one is replaced."""
+        try:
+            self._connected().execute(statement)
+        except psycopg.OperationalError:
+            if self._connection and not self._connection.closed:
+                raise
+            self._connected().execute(statement)
+
+    def _connected(self) -> psycopg.Connection[TupleRow]:
+        if self._connection is None or self._connection.closed:
+            self._connection = psycopg.connect(self.dsn, autocommit=True)
+        return self._connection
+
+    def _disconnect(self) -> None:
+        if self._connection:
+            self._connection.close()
+            self._connection = None
 
     def _initialise(self, directory: PrivateDirectory) -> None:
         data = directory.path / "data"

@@ -8,11 +8,11 @@ PARTS = {
     "second_store": "domain code sees a store only through the bus, and the contract suite holds both stores to that",
     "variants": "deliberately broken variants test the checkers, which seldom change",
     "benches": "short forms of benches take minutes and measure best on a machine of their own",
-    "pages": "pages of the documentation beyond README and the first tutorial start whole courts",
+    "pages": "pages of the documentation beyond README start whole courts",
     "installed": "wheels, demos, new realms and shells as a user has them take minutes to install and to run",
     "timing": "compares seconds or waits for real time, which a busy machine stretches",
     "long": "full forms of tests that the gate runs in short",
-    "agents": "whole courts with Claude Code, agents of other vendors, which npm installs, and the whole red team",
+    "agents": "the contract of agents with Claude Code, whole courts with it, agents of other vendors, and the whole red team",
 }
 BOTH_STORES = "both_stores"
 # Code that knows the bus and no store, and so runs on files in the gate.

@@ -17,7 +17,7 @@ from tests.patience import PATIENCE_SECONDS
 PAGES = sorted((*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")))
 _numbers = itertools.count()
 # What a new user types first.
-FIRST = ("README.md", "docs/tutorial/1-demo.md")
+FIRST = "README.md"
 
 # How many blocks of a page show commands that nobody can run here: root, another machine, or a vendor's key.
 UNRUN = {"docs/operations/deploy.md": 2, "docs/releasing.md": 1}
@@ -49,7 +49,7 @@ def new_database(request: pytest.FixtureRequest) -> Callable[[], str]:
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(path, id=name_of(path), marks=() if name_of(path) in FIRST else pytest.mark.pages)
+        pytest.param(path, id=name_of(path), marks=() if name_of(path) == FIRST else pytest.mark.pages)
         for path in PAGES
         if has_console(path)
     ],

@@ -28,6 +28,8 @@ from tests.integration.crash_sweep import (
 )
 from tests.integration.power_loss import RecordingDisk, State
 
+# Scenes that do in one commit, or one after another, what others do alone.
+COMPOSED = frozenset({"publish many", "settle a group", "many records", "a new day's log", "a life"})
 Tell = Callable[[str], None]
 Break = Callable[[pytest.MonkeyPatch], None]
 
@@ -60,7 +62,9 @@ def place(tmp_path: Path) -> Iterator[Path]:
         yield Path(directory)
 
 
-@pytest.mark.parametrize("name", SCENES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long if name in COMPOSED else ()) for name in SCENES]
+)
 def test_a_crash_anywhere_leaves_the_store_as_it_was_before_or_after(name: str, place: Path, tell: Tell) -> None:
     run = rehearse(SCENES[name], place)
     killed = list(killed_everywhere(run, place))

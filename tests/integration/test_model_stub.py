@@ -15,6 +15,7 @@ from tests.fakes.model.stub import ModelStub
 from tests.fakes.scripts import scripted
 from tests.patience import PATIENCE_SECONDS
 
+pytestmark = pytest.mark.agents
 claude_agent_sdk = pytest.importorskip("claude_agent_sdk")
 
 CLAUDE = Path(claude_agent_sdk.__file__).parent / "_bundled" / "claude"

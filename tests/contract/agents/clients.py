@@ -128,6 +128,7 @@ KINDS = {
 }
 MARKS = {
     "claude": [
+        pytest.mark.agents,
         pytest.mark.skipif(find_spec("claude_agent_sdk") is None, reason="claude-agent-sdk is not installed"),
         pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed"),
     ],

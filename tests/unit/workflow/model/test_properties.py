@@ -17,6 +17,10 @@ from tests.unit.workflow.model.scene import APP, DOCS, LIB
 from tests.unit.workflow.model.walk import ENDS, WatchedRun, WatchedStep, lead_to, walk
 
 
+# Walks that together take every arrow today; where they no longer do, more are taken.
+_TELLING = (429, 34, 186, 333, 77, 0, 5, 7, 44, 51, 76, 98, 105, 277, 790)
+
+
 @settings(max_examples=200)
 @given(data=st.data())
 def test_whatever_happens_nothing_contradicts_and_every_run_can_still_be_completed_or_cancelled(
@@ -49,7 +53,7 @@ def moves() -> set[tuple[str, str, str]]:
     WatchedStep.moves = set()
     _rare()
     drawn = sum(len(following) for machine in MACHINES for following in machine.arrows.values())
-    for seed in range(3000):
+    for seed in (*_TELLING, *range(3000)):
         choose = random.Random(seed).choice
         walked = walk(choose, choose(range(5, 60)))
         if walked.run.workflow.status not in ENDS:
