@@ -12,7 +12,7 @@ PARTS = {
     "installed": "wheels, demos, new realms and shells as a user has them take minutes to install and to run",
     "timing": "compares seconds or waits for real time, which a busy machine stretches",
     "long": "full forms of tests that the gate runs in short",
-    "agents": "the contract of agents with Claude Code, whole courts with it, agents of other vendors, and the whole red team",
+    "agents": "Claude Code in whole courts and in the contract of agents, agents of other vendors, the whole red team",
 }
 BOTH_STORES = "both_stores"
 # Code that knows the bus and no store, and so runs on files in the gate.

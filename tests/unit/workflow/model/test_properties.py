@@ -16,7 +16,6 @@ from kingdom.workflow.model.workflow import Placement, Wish
 from tests.unit.workflow.model.scene import APP, DOCS, LIB
 from tests.unit.workflow.model.walk import ENDS, WatchedRun, WatchedStep, lead_to, walk
 
-
 # Walks that together take every arrow today; where they no longer do, more are taken.
 _TELLING = (429, 34, 186, 333, 77, 0, 5, 7, 44, 51, 76, 98, 105, 277, 790)
 
