@@ -13,7 +13,8 @@ PARTS := installed pages variants timing second_store benches agents long
 # What is measured there has the machine for itself.
 ALONE := timing benches long
 PART := $(PARTS)
-WORKERS := 2
+# One more than there are cores, since tests also wait for each other's processes.
+WORKERS := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 # Tests make and sync hundreds of thousands of small files, which takes a fraction of the time in memory.
 MEMORY := $(shell test "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 4000000 2>/dev/null && echo /dev/shm)
 IN_MEMORY := $(if $(MEMORY),TMPDIR=$(MEMORY))

@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 
 import psutil
 
-from tests.acceptance import limits, shop, warm
+from tests import warm
+from tests.acceptance import limits, shop
 from tests.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]

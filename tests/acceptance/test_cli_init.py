@@ -13,7 +13,7 @@ import yaml
 from bench.postgres import PrivateCluster
 from kingdom.court.package_files import load_packages
 from kingdom.realm import read_realm
-from tests.acceptance import warm
+from tests import warm
 from tests.acceptance.terminal import CTRL_C, Done, Terminal
 from tests.integration.embedded import open_room, until_nothing_is_left
 from tests.integration.standins.github import TOKEN, standing_in

@@ -1,9 +1,12 @@
 """A command that is forked from a process with everything in memory behaves like one that was started."""
 
 import os
+import signal
 from pathlib import Path
 
-from tests.acceptance import warm
+import pytest
+
+from tests import warm
 
 ENDS = "import atexit\natexit.register(print, 'it ends')\n"
 PUBLISH = ("bus", "publish", "--type", "OrderPlaced", "--stream", "orders", "--app")
@@ -21,3 +24,23 @@ def test_it_finds_modules_of_its_directory_and_none_of_the_tests(tmp_path: Path)
 def test_what_is_said_when_the_interpreter_ends_is_heard(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(ENDS)
     assert warm.run((*PUBLISH, "shop:app"), tmp_path, environment(tmp_path))[1] == "it ends\n"
+
+
+async def test_a_program_has_its_arguments_its_environment_and_an_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Seoul")
+    program = await warm.start("timeit", "-n1", "-r1", "-s", "import os", "print(os.environ['TZ'])", stdout=True)
+    assert program.stdout
+    assert await program.stdout.readline() == b"Asia/Seoul\n"
+    assert await program.wait() == 0
+    await program.end()
+
+
+async def test_a_program_listens_and_can_be_killed() -> None:
+    program = await warm.start("code", "-q", stdin=True, stdout=True)
+    assert program.stdout
+    program.tell(b"print(6 * 7, flush=True)\n")
+    assert b"42" in await program.stdout.readline()
+    assert program.returncode is None
+    program.kill()
+    assert await program.wait() == -signal.SIGKILL
+    await program.end()

@@ -4,19 +4,16 @@ import asyncio
 import json
 import os
 import signal
-import sys
-from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from kingdom.backends.files.lock import is_stopped
+from tests import warm
 from tests.contract.backends import BackendUnderTest
 from tests.contract.scene import Scene, eventually
 from tests.patience import PATIENCE_SECONDS
-
-ROOT = Path(__file__).parents[2]
 
 
 async def stop(pid: int) -> None:
@@ -42,7 +39,7 @@ async def stop_unlocked(pid: int, backend: BackendUnderTest) -> None:
 class Child:
     """One such process, which tells what it does line by line."""
 
-    def __init__(self, process: Process, backend: BackendUnderTest) -> None:
+    def __init__(self, process: warm.Program, backend: BackendUnderTest) -> None:
         self._process = process
         self._backend = backend
 
@@ -55,8 +52,7 @@ class Child:
         return facts
 
     def go_on(self) -> None:
-        assert self._process.stdin
-        self._process.stdin.write(b"\n")
+        self._process.tell(b"\n")
 
     async def always_go_on(self) -> None:
         """Let it go on whenever it tells something, for as long as this runs."""
@@ -74,8 +70,7 @@ class Child:
 
     def wake(self) -> None:
         """Let it run on, if it was not killed."""
-        with suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGCONT)
+        self._process.send_signal(signal.SIGCONT)
 
     async def was_thrown_out(self) -> bool:
         """Tell whether the store has refused what it did, or has killed it."""
@@ -95,11 +90,9 @@ class Child:
 @asynccontextmanager
 async def child(scene: Scene, program: str, *details: str) -> AsyncIterator[Child]:
     """Run a program of `tests.contract.child` on the same store during the block."""
-    arguments = ["-m", "tests.contract.child", scene.backend.name, scene.backend.place, program, *details]
-    process = await asyncio.create_subprocess_exec(sys.executable, *arguments, cwd=ROOT, stdin=PIPE, stdout=PIPE)
+    arguments = [scene.backend.name, scene.backend.place, program, *details]
+    process = await warm.start("tests.contract.child", *arguments, stdin=True, stdout=True)
     try:
         yield Child(process, scene.backend)
     finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
+        await process.end()

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 
 from kingdom.bootstrap import reached
+from tests import warm
 from tests.integration.processes import Child, say
 from tests.integration.running import eventually
 
@@ -74,12 +75,7 @@ def modes(*paths: Path) -> dict[Path, tuple[int, int, int]]:
 @asynccontextmanager
 async def user_process(url: str) -> AsyncIterator[Child]:
     """Run a process that uses a server until it is killed."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.integration.embedded", url),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    child = Child(process)
+    child = Child(await warm.start("tests.integration.embedded", url, stdin=True, stdout=True))
     try:
         yield child
     finally:

@@ -5,9 +5,10 @@ import json
 import signal
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any
 
+from tests import warm
 from tests.integration.running import eventually
 from tests.patience import PATIENCE_SECONDS
 
@@ -21,7 +22,7 @@ def say(*words: object) -> None:
 class Child:
     """A process that says in lines on its standard output what it does."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: warm.Program) -> None:
         self.process = process
         self.lines: list[str] = []
         self._reader = asyncio.create_task(self._read())
@@ -36,17 +37,14 @@ class Child:
         await eventually(said)
 
     def signal(self, number: signal.Signals) -> None:
-        with suppress(ProcessLookupError):
-            self.process.send_signal(number)
+        self.process.send_signal(number)
 
     async def ends(self) -> int:
         return await asyncio.wait_for(self.process.wait(), PATIENCE_SECONDS)
 
     async def end(self) -> None:
         """Kill the process, also a stopped one, and read what it has said to the end."""
-        if self.process.returncode is None:
-            self.signal(signal.SIGKILL)
-        await self.process.wait()
+        await self.process.end()
         await self._reader
 
     async def _read(self) -> None:
@@ -58,16 +56,7 @@ class Child:
 @asynccontextmanager
 async def child(module: str, *arguments: str, **options: Any) -> AsyncIterator[Child]:
     """Run `python -m tests.<module>` with arguments and, last, its options as JSON."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        f"tests.{module}",
-        *arguments,
-        json.dumps(options),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    running = Child(process)
+    running = Child(await warm.start(f"tests.{module}", *arguments, json.dumps(options), stdout=True))
     try:
         await running.says("ready")
         yield running

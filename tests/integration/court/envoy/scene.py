@@ -1,12 +1,10 @@
 """An Envoy at work on a real bus and on the Slack stand-in; what the other roles would say, the test says."""
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, cast
 from zoneinfo import ZoneInfo
 
@@ -48,6 +46,7 @@ from kingdom.court.king.terms import Terms
 from kingdom.court.records import load, save, tell_people
 from kingdom.errors import Unavailable
 from kingdom.workflow.records import KINDS as WORKFLOW_KINDS
+from tests import warm
 from tests.contract.backends import BackendUnderTest
 from tests.integration.running import eventually
 from tests.integration.standins.slack_scene import APP_TOKEN, BOT_TOKEN
@@ -158,15 +157,11 @@ class Scene:
     async def dies(self, moment: str) -> int:
         """Run a worker in a process of its own that is killed before or after its first post; its lease ends then."""
         arguments = [self.backend.name, self.backend.place, self.slack.url, moment]
-        child = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.integration.court.envoy.child", *arguments, cwd=Path(__file__).parents[4]
-        )
+        child = await warm.start("tests.integration.court.envoy.child", *arguments)
         try:
             ended = await asyncio.wait_for(child.wait(), PATIENCE_SECONDS)
         finally:
-            if child.returncode is None:
-                child.kill()
-                await child.wait()
+            await child.end()
         self.backend.expire(self.backend.picture().leases)
         return ended
 

@@ -2,12 +2,10 @@
 
 import asyncio
 import itertools
-import sys
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -48,6 +46,7 @@ from kingdom.workflow.model.answers import AgentPetitioned
 from kingdom.workflow.model.workflow import Workflow
 from kingdom.workflow.records import KINDS as WORKFLOW_KINDS
 from kingdom.workflow.verdicts import Verdict, load_verdict
+from tests import warm
 from tests.contract.backends import BackendUnderTest
 from tests.contract.scene import eventually
 from tests.patience import PATIENCE_SECONDS
@@ -284,15 +283,11 @@ class Scene:
     async def dies(self, moment: str) -> int:
         """Run a worker in a process of its own that is killed before or after its first call; its lease ends then."""
         arguments = [self.backend.name, self.backend.place, self.github.url, self.jira.url, moment]
-        child = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.integration.court.petitions.child", *arguments, cwd=Path(__file__).parents[4]
-        )
+        child = await warm.start("tests.integration.court.petitions.child", *arguments)
         try:
             ended = await asyncio.wait_for(child.wait(), PATIENCE_SECONDS)
         finally:
-            if child.returncode is None:
-                child.kill()
-                await child.wait()
+            await child.end()
         self.backend.expire(self.backend.picture().leases)
         return ended
 

@@ -3,7 +3,6 @@
 import asyncio
 import random
 import socket
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from kingdom.court.sentinel.receiver import PATH
 from kingdom.court.sentinel.settings import SentinelSettings
+from tests import warm
 from tests.contract.backends import BackendUnderTest
 from tests.integration.court.sentinel.scene import Watch, github_settings
 from tests.integration.standins.github import SECRET, Site
@@ -27,17 +27,14 @@ PULL_REQUESTS = 12
 async def child(backend: BackendUnderTest, url: str, port: int) -> AsyncIterator[None]:
     github = github_settings(url, poll_seconds=0.02, webhook={"port": port})
     settings = msgspec.json.encode(SentinelSettings(github=github)).decode()
-    program = ("-m", "tests.integration.court.sentinel.sentinel_child")
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, *program, backend.name, backend.place, settings, cwd=ROOT, stdout=asyncio.subprocess.PIPE
-    )
+    program = "tests.integration.court.sentinel.sentinel_child"
+    process = await warm.start(program, backend.name, backend.place, settings, stdout=True)
     try:
         assert process.stdout is not None
         assert await asyncio.wait_for(process.stdout.readline(), PATIENCE_SECONDS) == b"begun\n"
         yield
     finally:
-        process.kill()
-        await process.wait()
+        await process.end()
 
 
 @pytest.mark.both_stores

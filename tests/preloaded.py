@@ -1,0 +1,19 @@
+"""What the process behind `tests.warm` has read before it forks: every command, and programs that tests start often."""
+
+import gc
+from importlib import import_module
+
+from kingdom.cli.nouns import NOUNS, module_of
+
+PROGRAMS = (
+    "tests.contract.child",
+    "tests.integration.court.envoy.child",
+    "tests.integration.court.petitions.child",
+    "tests.integration.court.sentinel.sentinel_child",
+    "tests.integration.soldiers.host_child",
+)
+
+for name in (*map(module_of, NOUNS), *PROGRAMS):
+    import_module(name)
+# A forked process would copy whatever is looked through for waste, which takes longer than most commands.
+gc.freeze()

@@ -1,0 +1,175 @@
+"""Python processes that need not read the house from the disk: one has read all of it, and forks."""
+
+import asyncio
+import ctypes
+import multiprocessing
+import os
+import runpy
+import signal
+import sys
+import time
+from asyncio import StreamReader, StreamReaderProtocol
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from kingdom.cli.main import main
+from tests.patience import PATIENCE_SECONDS
+
+_ROOT = Path(__file__).parents[1]
+
+
+def run(words: tuple[str, ...], cwd: Path, environment: Mapping[str, str], text: str = "") -> tuple[int, str, str]:
+    """Run a command in a process of its own; return how it ended, what it said and what it complained of."""
+    with TemporaryDirectory() as directory:
+        files = [Path(directory) / name for name in ("in", "out", "err")]
+        files[0].write_text(text)
+        process = _server().Process(target=_be_a_command, args=(words, cwd, dict(environment), files))
+        process.start()
+        process.join(PATIENCE_SECONDS)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+            said = f"{files[1].read_text()} {files[2].read_text()}"
+            pytest.fail(f"{words} has not ended after {PATIENCE_SECONDS} s: {said}")
+        return process.exitcode, files[1].read_text(), files[2].read_text()
+
+
+class Program:
+    """A process of `python -m`, with what tests use of asyncio's own."""
+
+    def __init__(self, process: ForkServerProcess, stdin: int | None, stdout: StreamReader | None) -> None:
+        assert process.pid
+        self.pid = process.pid
+        self.stdout = stdout
+        self._stdin = stdin
+        self._process = process
+        self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().add_reader(process.sentinel, self._has_ended)
+
+    @property
+    def returncode(self) -> int | None:
+        """Return how it ended: a signal is negative; None while it runs."""
+        return self._end.result() if self._end.done() else None
+
+    def tell(self, text: bytes) -> None:
+        """Write to its standard input."""
+        assert self._stdin is not None
+        with suppress(BrokenPipeError):
+            os.write(self._stdin, text)
+
+    def send_signal(self, number: signal.Signals) -> None:
+        if self.returncode is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    async def wait(self) -> int:
+        """Wait for its end."""
+        return await asyncio.shield(self._end)
+
+    async def end(self) -> None:
+        """Kill it, if it still runs, and let go of it."""
+        self.kill()
+        await self.wait()
+        if self._stdin is not None:
+            os.close(self._stdin)
+            self._stdin = None
+
+    def _has_ended(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._process.sentinel)
+        code = self._process.exitcode
+        assert code is not None
+        self._process.close()
+        self._end.set_result(code)
+
+
+async def start(module: str, *arguments: str, stdin: bool = False, stdout: bool = False) -> Program:
+    """Start `python -m MODULE` with arguments in this directory and environment; what is piped says True."""
+    given, told = os.pipe() if stdin else (os.open(os.devnull, os.O_RDONLY), None)
+    heard, said = os.pipe() if stdout else (None, os.dup(1))
+    theirs = [
+        Connection(given, writable=False),
+        Connection(said, readable=False),
+        Connection(os.dup(2), readable=False),
+    ]
+    try:
+        reader = await _reader(heard) if heard is not None else None
+        parameters = (module, arguments, Path.cwd(), dict(os.environ), theirs)
+        # Nobody waits at the end for one that a test forgot.
+        process = _server().Process(target=_be_a_program, args=parameters, daemon=True)
+        # The first one waits for the server to have read everything.
+        await asyncio.to_thread(process.start)
+    finally:
+        for end in theirs:
+            end.close()
+    return Program(process, told, reader)
+
+
+async def _reader(descriptor: int) -> StreamReader:
+    reader = StreamReader()
+    pipe = os.fdopen(descriptor, "rb", 0)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: StreamReaderProtocol(reader), pipe)
+    return reader
+
+
+def _server() -> ForkServerContext:
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(["tests.preloaded"])
+    return server
+
+
+def _be_a_command(words: tuple[str, ...], cwd: Path, environment: Mapping[str, str], files: list[Path]) -> None:
+    for number, (file, mode) in enumerate(zip(files, ("rb", "wb", "wb"), strict=True)):
+        with file.open(mode) as opened:
+            os.dup2(opened.fileno(), number)
+    _move(cwd, environment)
+    _forget_the_tests(cwd)
+    sys.argv = ["kingdom", *words]
+    _act(main)
+
+
+def _be_a_program(
+    module: str, arguments: tuple[str, ...], cwd: Path, environment: Mapping[str, str], files: list[Connection]
+) -> None:
+    for number, file in enumerate(files):
+        os.dup2(file.fileno(), number)
+        file.close()
+    _move(cwd, environment)
+    # It is read again, as the program.
+    sys.modules.pop(module, None)
+    sys.argv = [module, *arguments]
+    _act(lambda: runpy.run_module(module, run_name="__main__", alter_sys=True))
+
+
+def _move(cwd: Path, environment: Mapping[str, str]) -> None:
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(environment)
+    time.tzset()
+    sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w")
+
+
+def _act(program: Callable[[], object]) -> None:
+    code: Any = 0
+    try:
+        program()
+    except SystemExit as ended:
+        code = ended.code
+    # Some complain only when the interpreter ends, which a forked process would leave out.
+    ctypes.pythonapi.Py_Exit(code)
+
+
+def _forget_the_tests(cwd: Path) -> None:
+    """Find only what `python -m` finds in this directory."""
+    sys.path[:] = [str(cwd), *(place for place in sys.path if place and Path(place) != _ROOT)]
+    for name in [name for name in sys.modules if name.partition(".")[0] == __name__.partition(".")[0]]:
+        del sys.modules[name]
