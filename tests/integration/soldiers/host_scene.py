@@ -36,7 +36,7 @@ from kingdom.workflow.model.workflow import Workflow
 from kingdom.workflow.reactions import engine
 from kingdom.workflow.records import ACCEPTED, COMMANDS, WORKFLOWS, change, load, save
 from kingdom.workflow.registry import create_git
-from kingdom.workflow.streams import ENGINE_STREAMS
+from kingdom.workflow.streams import ENGINE_STREAMS, REGISTRY
 from kingdom.workflow.templates import create_template
 from kingdom.workflow.watch import watch
 from tests.contract.backends import BackendUnderTest
@@ -194,7 +194,10 @@ class HostScene:
         return host.epoch if host else 0
 
     async def until_registered(self, name: str, epoch: int, running: asyncio.Task[None] | None = None) -> None:
-        """Wait until a host is up under this epoch or a later one."""
+        """Wait until a host is up under this epoch or a later one, and the engine has heard of it.
+
+        A run that is placed on it before that is placed there once more, since its host seems to have begun anew.
+        """
 
         async def registered() -> bool:
             if running and running.done():
@@ -202,7 +205,12 @@ class HostScene:
             host = await self.host(name)
             return host is not None and host.epoch >= epoch and host.status is HostStatus.UP
 
+        async def heard() -> bool:
+            stats = await self.operations.stats()
+            return not any(each.pending or each.processing for each in stats if each.stream == REGISTRY.name)
+
         await eventually(registered)
+        await eventually(heard)
 
     async def shorten_lease(self, name: str) -> None:
         """Let a host that stands still be lost at once, as if no time at all was the last that it asked for."""
