@@ -158,12 +158,19 @@ async def test_a_second_prepare_that_was_killed_does_not_pass_for_deleted_files(
 
 async def test_a_host_that_was_killed_at_any_time_prepares_again(trees: Trees, host: Path, source: Path) -> None:
     for number in itertools.count():
-        path = _with_killing_git(host.parent / "bin" / str(number), calls=1 + 2 * number)
+        folder = host.parent / "bin" / str(number)
+        path = _with_killing_git(folder, calls=1 + 2 * number)
         process = await start_preparing(host, source, number, number + 3, PATH=path)
         await process.communicate()
         if process.returncode == 0:
             break
         assert process.returncode == -signal.SIGKILL
+
+        async def git_has_ended(ended: Path = folder / "ended") -> bool:
+            return ended.exists()
+
+        # Two that make the same repository get into each other's way.
+        await eventually(git_has_ended)
         wanted = [a_tree(host, source, f"tree{each}") for each in range(number, number + 3)]
         await trees.prepare(wanted)
         assert [files_of(tree.path) for tree in wanted] == [files_of(source)] * 3
@@ -269,12 +276,13 @@ def test_passwords_are_not_shown() -> None:
 
 
 def _with_killing_git(folder: Path, *, calls: int) -> str:
-    """Return a PATH whose git kills its caller at the so many-th call, and goes on itself."""
+    """Return a PATH whose git kills its caller at the so many-th call, goes on itself, and tells when it has ended."""
     counted = folder / "calls"
     counted.mkdir(parents=True)
     (folder / "git").write_text(
         f"#!/bin/sh\nn=1; until mkdir {counted}/$n 2>/dev/null; do n=$((n + 1)); done\n"
-        f'[ $n -eq {calls} ] && kill -KILL $PPID\nexec {shutil.which("git")} "$@"\n'
+        f'[ $n -ne {calls} ] && exec {shutil.which("git")} "$@"\n'
+        f'kill -KILL $PPID\n{shutil.which("git")} "$@"\ntouch {folder}/ended\n'
     )
     (folder / "git").chmod(0o755)
     return f"{folder}:{os.environ['PATH']}"
