@@ -4,6 +4,7 @@ import asyncio
 import gc
 import itertools
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,9 @@ class _Scheduler(LoadScopeScheduling):  # type: ignore[misc]
 
 def pytest_configure(config: pytest.Config) -> None:
     tiers.register(config)
+    if hasattr(config, "workerinput"):
+        # Linux shares the processor between sessions: who else is busy in this terminal takes one share, not all.
+        os.setsid()
 
 
 @pytest.hookimpl(tryfirst=True)
