@@ -13,10 +13,10 @@ PARTS := installed pages variants timing second_store benches agents long
 # What is measured there has the machine for itself.
 ALONE := timing benches long
 PART := $(PARTS)
-# One more than there are cores, since tests also wait for each other's processes.
+# One more than there are cores, since tests also wait for processes that they have started.
 WORKERS := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 # Tests make and sync hundreds of thousands of small files, which takes a fraction of the time in memory.
-MEMORY := $(shell test "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 4000000 2>/dev/null && echo /dev/shm)
+MEMORY := $(shell test "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -gt $$((1500000 * $(WORKERS))) 2>/dev/null && echo /dev/shm)
 IN_MEMORY := $(if $(MEMORY),TMPDIR=$(MEMORY))
 .PHONY: setup check static format format-check lint types layers docs test proof bench soak chaos crash-sweep
 
@@ -27,10 +27,10 @@ setup: $(filter .uv/bin/uv,$(UV))
 	python3 -m venv .uv
 	.uv/bin/python -m pip install --quiet uv
 
-# The slow static checks run beside the tests. A failure among them is shown at once, and pytest's summary comes last.
+# The slow static checks run beside the tests; what they complain of is shown before pytest's summary.
 check: format-check lint
-	@$(MAKE) --no-print-directory static & static=$$!; \
-	trap 'kill $$static 2>/dev/null' EXIT; \
+	@setsid $(MAKE) --no-print-directory static & static=$$!; \
+	trap 'kill -- -$$static 2>/dev/null' EXIT; \
 	$(MAKE) --no-print-directory test; tests=$$?; \
 	wait $$static && exit $$tests
 

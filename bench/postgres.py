@@ -115,12 +115,18 @@ class PrivateCluster:
 
     def _execute(self, statement: sql.Composed) -> None:
         """Execute on a connection that is kept, for whoever makes a database per test; a lost one is replaced."""
-        try:
-            self._connected().execute(statement)
-        except psycopg.OperationalError:
-            if self._connection and not self._connection.closed:
-                raise
-            self._connected().execute(statement)
+        for _ in until(PATIENCE_SECONDS):
+            try:
+                self._connected().execute(statement)
+            except psycopg.errors.ObjectInUse:
+                # The server waits only five seconds for sessions that are about to end.
+                continue
+            except psycopg.OperationalError:
+                if self._connection is None or not self._connection.closed:
+                    raise
+            else:
+                return
+        raise ServerUnavailableError(f"{statement.as_string()}: somebody uses the database")
 
     def _connected(self) -> psycopg.Connection[TupleRow]:
         if self._connection is None or self._connection.closed:

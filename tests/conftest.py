@@ -5,10 +5,13 @@ import gc
 import itertools
 import logging
 import os
+import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
@@ -41,8 +44,16 @@ class _Scheduler(LoadScopeScheduling):  # type: ignore[misc]
 def pytest_configure(config: pytest.Config) -> None:
     tiers.register(config)
     if hasattr(config, "workerinput"):
-        # Linux shares the processor between sessions: who else is busy in this terminal takes one share, not all.
-        os.setsid()
+        # Where the kernel shares the processor between sessions, whatever else runs in this terminal has one share.
+        with suppress(PermissionError):
+            os.setsid()
+
+
+def pytest_keyboard_interrupt() -> None:
+    """Tell the workers and all that they have started, which the terminal no longer does."""
+    for worker in psutil.Process().children():
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(worker.pid, signal.SIGINT)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -4,11 +4,11 @@ from collections import Counter
 
 import pytest
 
-_calls: Counter[str] = Counter()
+_begun: Counter[str] = Counter()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    _calls[report.nodeid] += report.when == "call"
+    _begun[report.nodeid] += report.when == "setup"
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -21,4 +21,4 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def _ran_again() -> list[str]:
-    return [name for name, count in _calls.items() if count > 1]
+    return [name for name, count in _begun.items() if count > 1]

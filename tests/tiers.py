@@ -38,10 +38,8 @@ def register(config: pytest.Config) -> None:
 def assign(items: list[pytest.Item]) -> None:
     """Put each test into its tier."""
     for item in items:
-        if _is_on_second_store(item):
-            item.add_marker("second_store")
         if not PARTS.keys() & {mark.name for mark in item.iter_markers()}:
-            item.add_marker(GATE)
+            item.add_marker("second_store" if _is_on_second_store(item) else GATE)
 
 
 def _is_on_second_store(item: pytest.Item) -> bool:

@@ -10,11 +10,14 @@ import sys
 import time
 from asyncio import StreamReader, StreamReaderProtocol
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import chdir, suppress
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, ForkServerProcess
+from multiprocessing.forkserver import ensure_running
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Lock
 from typing import Any
 
 import pytest
@@ -23,6 +26,9 @@ from kingdom.cli.main import main
 from tests.patience import PATIENCE_SECONDS
 
 _ROOT = Path(__file__).parents[1]
+_PRELOADED = "tests.preloaded"
+# A process that starts looks how all others have ended, and who reads that reads it alone.
+_starting = Lock()
 
 
 def run(words: tuple[str, ...], cwd: Path, environment: Mapping[str, str], text: str = "") -> tuple[int, str, str]:
@@ -31,23 +37,29 @@ def run(words: tuple[str, ...], cwd: Path, environment: Mapping[str, str], text:
         files = [Path(directory) / name for name in ("in", "out", "err")]
         files[0].write_text(text)
         process = _server().Process(target=_be_a_command, args=(words, cwd, dict(environment), files))
-        process.start()
-        process.join(PATIENCE_SECONDS)
-        if process.exitcode is None:
+        with _starting:
+            process.start()
+        try:
+            process.join(PATIENCE_SECONDS)
+            ended = process.exitcode is not None
+        finally:
             process.kill()
             process.join()
+        if not ended:
             said = f"{files[1].read_text()} {files[2].read_text()}"
             pytest.fail(f"{words} has not ended after {PATIENCE_SECONDS} s: {said}")
+        assert process.exitcode is not None
         return process.exitcode, files[1].read_text(), files[2].read_text()
 
 
 class Program:
     """A process of `python -m`, with what tests use of asyncio's own."""
 
-    def __init__(self, process: ForkServerProcess, stdin: int | None, stdout: StreamReader | None) -> None:
+    def __init__(self, process: ForkServerProcess, stdin: int | None, stdout: "_Pipe | None") -> None:
         assert process.pid
         self.pid = process.pid
-        self.stdout = stdout
+        self.stdout = stdout.reader if stdout else None
+        self._stdout = stdout
         self._stdin = stdin
         self._process = process
         self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -80,20 +92,23 @@ class Program:
         """Kill it, if it still runs, and let go of it."""
         self.kill()
         await self.wait()
+        if self._stdout:
+            self._stdout.transport.close()
         if self._stdin is not None:
             os.close(self._stdin)
             self._stdin = None
 
     def _has_ended(self) -> None:
         asyncio.get_running_loop().remove_reader(self._process.sentinel)
-        code = self._process.exitcode
-        assert code is not None
-        self._process.close()
+        with _starting:
+            code = self._process.exitcode
+            assert code is not None
+            self._process.close()
         self._end.set_result(code)
 
 
 async def start(module: str, *arguments: str, stdin: bool = False, stdout: bool = False) -> Program:
-    """Start `python -m MODULE` with arguments in this directory and environment; what is piped says True."""
+    """Start `python -m MODULE` with arguments, in this directory and environment; `stdin` and `stdout` make pipes."""
     given, told = os.pipe() if stdin else (os.open(os.devnull, os.O_RDONLY), None)
     heard, said = os.pipe() if stdout else (None, os.dup(1))
     theirs = [
@@ -102,28 +117,42 @@ async def start(module: str, *arguments: str, stdin: bool = False, stdout: bool 
         Connection(os.dup(2), readable=False),
     ]
     try:
-        reader = await _reader(heard) if heard is not None else None
+        pipe = await _listen(heard) if heard is not None else None
         parameters = (module, arguments, Path.cwd(), dict(os.environ), theirs)
-        # Nobody waits at the end for one that a test forgot.
+        # One that a test forgets is ended with this process.
         process = _server().Process(target=_be_a_program, args=parameters, daemon=True)
+
+        def begin() -> None:
+            with _starting:
+                process.start()
+
         # The first one waits for the server to have read everything.
-        await asyncio.to_thread(process.start)
+        await asyncio.to_thread(begin)
     finally:
         for end in theirs:
             end.close()
-    return Program(process, told, reader)
+    return Program(process, told, pipe)
 
 
-async def _reader(descriptor: int) -> StreamReader:
+@dataclass(frozen=True, slots=True)
+class _Pipe:
+    reader: StreamReader
+    transport: asyncio.ReadTransport
+
+
+async def _listen(descriptor: int) -> _Pipe:
     reader = StreamReader()
     pipe = os.fdopen(descriptor, "rb", 0)
-    await asyncio.get_running_loop().connect_read_pipe(lambda: StreamReaderProtocol(reader), pipe)
-    return reader
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: StreamReaderProtocol(reader), pipe)
+    return _Pipe(reader, transport)
 
 
 def _server() -> ForkServerContext:
     server = multiprocessing.get_context("forkserver")
-    server.set_forkserver_preload(["tests.preloaded"])
+    server.set_forkserver_preload([_PRELOADED])
+    # It finds the tests from here only, and a test may have gone elsewhere.
+    with chdir(_ROOT):
+        ensure_running()
     return server
 
 
@@ -151,6 +180,7 @@ def _be_a_program(
 
 
 def _move(cwd: Path, environment: Mapping[str, str]) -> None:
+    assert _PRELOADED in sys.modules, "the server could not read what it was told to"
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(environment)
@@ -164,6 +194,9 @@ def _act(program: Callable[[], object]) -> None:
         program()
     except SystemExit as ended:
         code = ended.code
+        if isinstance(code, str):
+            sys.stderr.write(f"{code}\n")
+            code = 1
     # Some complain only when the interpreter ends, which a forked process would leave out.
     ctypes.pythonapi.Py_Exit(code)
 

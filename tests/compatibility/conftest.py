@@ -7,7 +7,6 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from psycopg.conninfo import make_conninfo
 
 from bench.postgres import PrivateCluster
 from kingdom.bootstrap import migrate
@@ -16,7 +15,6 @@ from kingdom.standins.jira import jira
 from kingdom.standins.server import Running, start
 from tests.compatibility.sample import FOLDER, STORE, Sample, restore, unpack
 from tests.contract.backends import BACKENDS
-from tests.patience import PATIENCE_SECONDS
 
 _numbers = itertools.count()
 
@@ -36,7 +34,7 @@ def restored(cluster: PrivateCluster) -> Callable[[Path], str]:
     return once
 
 
-@pytest.fixture(params=sorted(FOLDER.iterdir()), ids=lambda folder: folder.name)
+@pytest.fixture(params=sorted(folder for folder in FOLDER.iterdir() if folder.is_dir()), ids=lambda folder: folder.name)
 def version(request: pytest.FixtureRequest) -> Path:
     """Each version that has left a sample."""
     folder: Path = request.param
@@ -62,8 +60,7 @@ def files_place(tmp_path: Path) -> str:
 @pytest.fixture
 def postgres_place(cluster: PrivateCluster, restored: Callable[[Path], str], version: Path) -> Iterator[str]:
     name = f"sample_copy_{next(_numbers)}"
-    created = cluster.create_database(name, template=restored(version / "postgres.sql"))
-    yield make_conninfo(created, connect_timeout=int(PATIENCE_SECONDS))
+    yield cluster.create_database(name, template=restored(version / "postgres.sql"))
     cluster.drop_database(name)
 
 

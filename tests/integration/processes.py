@@ -44,8 +44,10 @@ class Child:
 
     async def end(self) -> None:
         """Kill the process, also a stopped one, and read what it has said to the end."""
-        await self.process.end()
+        self.process.kill()
+        await self.process.wait()
         await self._reader
+        await self.process.end()
 
     async def _read(self) -> None:
         assert self.process.stdout is not None

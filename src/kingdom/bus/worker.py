@@ -117,6 +117,7 @@ class Worker:
         stopped = asyncio.create_task(self._stopping.wait())
         try:
             await asyncio.wait({fetching, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            self._cut_what_has_not_begun()
             done, _ = await asyncio.wait({fetching}, timeout=_LAST_CLAIM_SECONDS)
             if not done:
                 _log.warning("the last claim did not come back, given up")
@@ -222,15 +223,18 @@ class Worker:
 
     async def _drain(self) -> None:
         """Give back what has not begun, wait for what has, cut off what takes too long."""
-        for unit in list(self._units):
-            if not unit.started:
-                unit.cut()
+        self._cut_what_has_not_begun()
         try:
             async with asyncio.timeout(0 if self._cutting_off else self._grace.total_seconds()):
                 await self._until_idle()
         except TimeoutError:
             self._cut_off()
             await self._until_idle()
+
+    def _cut_what_has_not_begun(self) -> None:
+        for unit in list(self._units):
+            if not unit.started:
+                unit.cut()
 
     def _cut_off(self) -> None:
         """Cancel every handler; what it had not settled is given back."""

@@ -12,7 +12,7 @@ from typing import Any, LiteralString, Self
 import msgspec
 import psycopg
 from psycopg import AsyncConnection
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo, timeout_from_conninfo
 from psycopg.pq import TransactionStatus
 from psycopg.rows import DictRow, dict_row
 from psycopg.types.json import set_json_loads
@@ -74,7 +74,8 @@ class PostgresBus(Bus):
         super().__init__(topology, kinds)
         self.dsn = _patient(dsn)
         # A caller who waits longer for the server waits as long for a place in the pool.
-        self._pool_seconds = max(_POOL_SECONDS_MIN, int(conninfo_to_dict(self.dsn)["connect_timeout"] or 0))
+        with translated():
+            self._pool_seconds = max(_POOL_SECONDS_MIN, timeout_from_conninfo(conninfo_to_dict(self.dsn)))
         self.schema = schema
         self.queries = load_queries(schema)
         self.pool = Pool(

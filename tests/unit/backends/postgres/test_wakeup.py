@@ -1,6 +1,8 @@
 import asyncio
 from datetime import timedelta
 
+import pytest
+
 from kingdom.backends.postgres.wakeup import Wakeups
 from tests.patience import PATIENCE_SECONDS
 
@@ -45,6 +47,17 @@ async def test_a_hint_that_comes_while_another_is_sent_is_sent_too() -> None:
     sender.go_on.set()
     await wakeups.close()
     assert sender.sent == [["a"], ["a", "b"]]
+
+
+async def test_a_hint_that_never_gets_out_does_not_keep_a_process_from_ending(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kingdom.backends.postgres.wakeup._LAST_HINT_SECONDS", 0.01)
+    sender = Sender()
+    wakeups = Wakeups("channel", sender.send, None)
+    wakeups.published(["a"])
+    await sender.under_way.wait()
+    wakeups.published(["b"])
+    await asyncio.wait_for(wakeups.close(), PATIENCE_SECONDS)
+    assert (sender.sent, sender.arrived) == ([["a"]], [])
 
 
 async def test_a_hint_that_cannot_be_sent_does_no_harm() -> None:
