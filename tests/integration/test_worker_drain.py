@@ -1,9 +1,11 @@
 """How much a real worker takes on at once, and how it ends."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -201,6 +203,54 @@ async def test_a_claim_that_never_comes_back_does_not_keep_the_worker_from_endin
         await asyncio.wait_for(bus.asked.wait(), PATIENCE_SECONDS)
         worker.stop()
         await asyncio.wait_for(task, PATIENCE_SECONDS)
+
+
+class LateBus(PostgresBus):
+    """Answers the first claim that finds events some turns of the loop after something else has happened.
+
+    With each number of turns another one comes first: the start of the claim's units, or what ends them.
+    """
+
+    meanwhile: Callable[[], object] | None = None
+    turns = 0
+    claimed_again: asyncio.Event
+
+    async def claim(self, stream: str, limit: int, worker: str) -> list[Delivery]:
+        if self.meanwhile is None:
+            self.claimed_again.set()
+        deliveries = await super().claim(stream, limit, worker)
+        if deliveries and self.meanwhile:
+            self.meanwhile()
+            self.meanwhile = None
+            for _ in range(self.turns):
+                await asyncio.sleep(0)
+        return deliveries
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_stop_beside_the_answer_of_a_claim_gives_the_events_back(dsn: str, turns: int) -> None:
+    dispatcher, valve = Dispatcher(), Valve()
+    dispatcher.effect("Job", LocalEffect(valve.call))
+    valve.shut()
+    async with LateBus(dsn, Topology([stream("jobs", "Job")]), [EFFECTS]) as bus:
+        worker = Worker(bus, dispatcher, ["jobs"], concurrency=3)
+        bus.meanwhile, bus.turns = partial(worker.stop, at_once=True), turns
+        await bus.publish(*numbered("Job", 3))
+        await asyncio.wait_for(worker.run(), PATIENCE_SECONDS)
+        assert await waiting(bus) == [("PENDING", 0)] * 3
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_process_that_was_suspended_past_its_lease_during_a_claim_goes_on(dsn: str, turns: int) -> None:
+    lease, dispatcher, valve = timedelta(milliseconds=200), Dispatcher(), Valve()
+    dispatcher.effect("Job", LocalEffect(valve.call))
+    async with LateBus(dsn, Topology([stream("jobs", "Job", lease=lease)]), [EFFECTS]) as bus:
+        # Nothing of the process runs, as if it were stopped or its machine asleep.
+        bus.meanwhile, bus.turns = partial(time.sleep, lease.total_seconds()), turns
+        bus.claimed_again = asyncio.Event()
+        await bus.publish(Envelope(type="Job"))
+        async with at_work(bus, dispatcher, concurrency=1):
+            await asyncio.wait_for(bus.claimed_again.wait(), PATIENCE_SECONDS)
 
 
 @pytest.mark.parametrize("concurrency", [1, 5])

@@ -55,10 +55,21 @@ class Unit:
     def __post_init__(self) -> None:
         self.open = {delivery.position: delivery for delivery in self.deliveries}
 
+    def begin(self) -> None:
+        """Take on the current task, if the unit may still run: cancelled before its first step it could not tidy up."""
+        self.task = asyncio.current_task()
+        if self.lost or self.cut_off:
+            raise asyncio.CancelledError
+
     def cut(self) -> None:
         """Cancel the unit, but only once: a second time would hit the giving back."""
-        if self.task and not self.cut_off:
+        if not self.cut_off:
             self.cut_off = True
+            self.cancel()
+
+    def cancel(self) -> None:
+        """Cancel the task of the unit, if it has begun; one that has not finds out when it begins."""
+        if self.task:
             self.task.cancel()
 
 

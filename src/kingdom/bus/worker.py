@@ -75,7 +75,7 @@ class Worker:
         self._metrics: WorkerMetrics = metrics or import_module("kingdom.bus.metrics").WorkerMetrics()
         self._execution = Execution(bus, dispatcher, self._metrics, timeout)
         self._slots = asyncio.Semaphore(concurrency)
-        self._units: dict[Unit, None] = {}
+        self._units: dict[Unit, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
         self._stopping = asyncio.Event()
         self._lease_units: dict[int, int] = {}
@@ -183,14 +183,14 @@ class Worker:
         units += [Unit(lease, run, calls_outside=True) for run in calling]
         self._lease_units[lease.token] = len(units)
         for unit in units:
-            self._units[unit] = None
-            unit.task = asyncio.create_task(self._run_unit(unit), name=f"kingdom-unit-{lease.token}")
+            self._units[unit] = asyncio.create_task(self._run_unit(unit), name=f"kingdom-unit-{lease.token}")
 
     async def _give_back(self, lease: HeldLease, deliveries: list[Delivery]) -> None:
         await self._execution.release(Unit(lease, deliveries, calls_outside=False))
 
     async def _run_unit(self, unit: Unit) -> None:
         try:
+            unit.begin()
             async with self._slots:
                 unit.started = True
                 while True:
@@ -270,15 +270,14 @@ class Worker:
                 unit.lost = True
                 for delivery in unit.open.values():
                     self._metrics.lost(delivery)
-                if unit.task:
-                    unit.task.cancel()
+                unit.cancel()
 
     def _cancel(self, positions: frozenset[int]) -> None:
         for unit in list(self._units):
             wanted = (positions & unit.open.keys()) - unit.cancelled
             unit.cancelled |= wanted
-            if unit.running in wanted and unit.task:
-                unit.task.cancel()
+            if unit.running in wanted:
+                unit.cancel()
 
     def _limit(self, stream: str) -> int:
         seconds = self._metrics.seconds_per_event.get(stream)
