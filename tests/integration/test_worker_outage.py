@@ -16,6 +16,7 @@ from kingdom.bus import Acked, Answer, Attempt, Dispatcher, Envelope, Finding, H
 from kingdom.errors import Unavailable
 from tests.integration.local_effect import LocalEffect
 from tests.integration.running import at_work, event, eventually, numbered, open_bus, rows, stream, until_all
+from tests.patience import PATIENCE_SECONDS
 
 
 class Server:
@@ -27,14 +28,15 @@ class Server:
         self._port = conninfo_to_dict(self.dsn)["port"]
 
     def stop(self) -> None:
-        self._control("stop", "-m", "immediate", "-s")
+        self._control("stop", "-m", "immediate")
 
     def start(self) -> None:
         log: Path = self._directory.path / "server.log"
-        self._control("start", "-l", log, "-w", "-s", "-o", f"-p {self._port}")
+        self._control("start", "-l", log, "-o", f"-p {self._port}")
 
     def _control(self, *arguments: str | Path) -> None:
-        self._directory.run(find_binary("pg_ctl"), *arguments, "-D", self._directory.path / "data")
+        data = self._directory.path / "data"
+        self._directory.run(find_binary("pg_ctl"), "-w", "-s", "-t", f"{PATIENCE_SECONDS:g}", *arguments, "-D", data)
 
 
 @pytest.fixture

@@ -168,7 +168,6 @@ async def test_what_was_seen_is_known_for_thirty_days(backend: BackendUnderTest,
             assert await transaction.once(SEEN, "evt-github-old", SEEN_KEPT)
 
 
-@pytest.mark.both_stores
 async def test_a_day_of_the_log_stays_for_seven_days_after_it(backend: BackendUnderTest, directory: Path) -> None:
     if backend.name != "files":
         pytest.skip("the log of a database has partitions, whose age is tested with them")
