@@ -56,6 +56,16 @@ def pytest_keyboard_interrupt() -> None:
             os.killpg(worker.pid, signal.SIGINT)
 
 
+# Thousands of tests are collected and stay: to look through them all again and again takes a tenth of the whole time.
+gc.disable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    gc.set_threshold(20_000, 20, 20)
+    gc.enable()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     tiers.assign(items)

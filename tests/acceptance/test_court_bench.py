@@ -69,6 +69,7 @@ def test_a_court_that_is_slow_or_forgets_ends_the_bench_with_a_complaint(
     assert f"bound not kept: files: {complaint}" in done.stderr
 
 
+@pytest.mark.benches
 @pytest.mark.parametrize("scans", [False, True])
 async def test_an_event_costs_as_much_in_a_database_whatever_is_stored_unless_somebody_looks_through_all(
     cluster: PrivateCluster, *, scans: bool
@@ -80,6 +81,7 @@ async def test_an_event_costs_as_much_in_a_database_whatever_is_stored_unless_so
     assert {figure.name for figure in figures.all if figure.bound} == growths("statements", "rows", "buffers")
 
 
+@pytest.mark.benches
 async def test_an_event_costs_as_many_system_calls_whatever_is_stored(tmp_path: Path) -> None:
     figures = Figures()
     await measure_files(tmp_path, figures, stored=(10, 200), events=5, scans=False)

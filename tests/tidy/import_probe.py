@@ -3,13 +3,13 @@
 import ast
 import compileall
 import contextlib
+import gc
 import importlib
 import inspect
 import json
 import os
 import re
 import sys
-import tempfile
 import threading
 import tomllib
 from collections.abc import Iterator
@@ -151,17 +151,17 @@ def main() -> None:
     sys.dont_write_bytecode = True
     sys.path.insert(0, str(source))
     load_foreign(source, package)
-    with tempfile.TemporaryDirectory() as cache:
-        # Else every fork would compile every module anew.
-        sys.pycache_prefix = cache
-        compileall.compile_dir(source / package, quiet=2)
-        found: dict[str, list[str]] = {}
-        for modules in by_layers(modules_of(source, package)):
-            found |= {module: doings_of(module, source) for module in modules}
-            for module in modules:
-                # No fork for a layer above has to import it again.
-                if not found[module]:
-                    importlib.import_module(module)
+    # Else every fork would compile every module anew.
+    compileall.compile_dir(source / package, quiet=2)
+    # A fork that looks for waste touches every page that it shares with this process.
+    gc.disable()
+    found: dict[str, list[str]] = {}
+    for modules in by_layers(modules_of(source, package)):
+        found |= {module: doings_of(module, source) for module in modules}
+        for module in modules:
+            # No fork for a layer above has to import it again.
+            if not found[module]:
+                importlib.import_module(module)
     json.dump(found, sys.stdout)
 
 
