@@ -12,6 +12,7 @@ PARTS = {
     "installed": "wheels, demos, new realms and shells as a user has them take minutes to install and to run",
     "timing": "compares seconds or waits for real time, which a busy machine stretches",
     "long": "full forms of tests that the gate runs in short",
+    "sweep": "a crash at every step of a run, one after the other, takes most of half an hour",
     "agents": "Claude Code in whole courts and in the contract of agents, agents of other vendors, the whole red team",
 }
 BOTH_STORES = "both_stores"

@@ -130,7 +130,7 @@ def test_a_sweep_of_something_broken_fails() -> None:
     assert code == 1
 
 
-@pytest.mark.long
+@pytest.mark.sweep
 @pytest.mark.timeout(7200)
 def test_a_run_goes_on_after_a_crash_at_any_step() -> None:
     command = [sys.executable, "-m", "bench.crash_sweep", "--json", "-"]
@@ -138,7 +138,7 @@ def test_a_run_goes_on_after_a_crash_at_any_step() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.long
+@pytest.mark.agents
 @pytest.mark.timeout(7200)
 def test_a_run_of_claude_goes_on_after_a_crash_at_many_steps() -> None:
     command = [sys.executable, "-m", "bench.crash_sweep", "--agent", CLAUDE, "--json", "-"]
