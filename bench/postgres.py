@@ -30,7 +30,7 @@ from bench.servers import (
 )
 
 START_ATTEMPTS = 3
-_WAITING = ("-w", "-s", "-t", str(PATIENCE_SECONDS))
+WAITING = ("-w", "-s", "-t", str(PATIENCE_SECONDS))
 
 
 class PrivateCluster:
@@ -160,7 +160,7 @@ class PrivateCluster:
         for attempt in range(1, START_ATTEMPTS + 1):
             port = free_port()
             try:
-                directory.run(find_binary("pg_ctl"), *_WAITING, "start", "-D", data, "-l", log, "-o", f"-p {port}")
+                directory.run(find_binary("pg_ctl"), *WAITING, "start", "-D", data, "-l", log, "-o", f"-p {port}")
             except ServerUnavailableError as error:
                 words = log.read_text() if log.exists() else ""
                 # Somebody else may have taken the port since it was seen free.
@@ -180,7 +180,7 @@ class PrivateCluster:
             # A cluster that a test froze with SIGSTOP obeys nothing else.
             os.kill(self.pid, signal.SIGCONT)
         try:
-            directory.run(find_binary("pg_ctl"), *_WAITING, "stop", "-D", directory.path / "data", "-m", "immediate")
+            directory.run(find_binary("pg_ctl"), *WAITING, "stop", "-D", directory.path / "data", "-m", "immediate")
         except ServerUnavailableError:
             end_process(self.pid, signal.SIGKILL)
 

@@ -56,12 +56,13 @@ def pytest_keyboard_interrupt() -> None:
             os.killpg(worker.pid, signal.SIGINT)
 
 
-# Thousands of tests are collected and stay: to look through them all again and again takes a tenth of the whole time.
-gc.disable()
+def pytest_collection() -> None:
+    # Looking through all that is collected again and again would take a quarter of the time.
+    gc.disable()
 
 
-@pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
+    # And here a twentieth.
     gc.set_threshold(20_000, 20, 20)
     gc.enable()
 

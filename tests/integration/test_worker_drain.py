@@ -213,7 +213,10 @@ class LateBus(PostgresBus):
 
     meanwhile: Callable[[], object] | None = None
     turns = 0
-    claimed_again: asyncio.Event
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.claimed_again = asyncio.Event()
 
     async def claim(self, stream: str, limit: int, worker: str) -> list[Delivery]:
         if self.meanwhile is None:
@@ -247,7 +250,6 @@ async def test_a_process_that_was_suspended_past_its_lease_during_a_claim_goes_o
     async with LateBus(dsn, Topology([stream("jobs", "Job", lease=lease)]), [EFFECTS]) as bus:
         # Nothing of the process runs, as if it were stopped or its machine asleep.
         bus.meanwhile, bus.turns = partial(time.sleep, lease.total_seconds()), turns
-        bus.claimed_again = asyncio.Event()
         await bus.publish(Envelope(type="Job"))
         async with at_work(bus, dispatcher, concurrency=1):
             await asyncio.wait_for(bus.claimed_again.wait(), PATIENCE_SECONDS)

@@ -9,14 +9,13 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from bench.postgres import PrivateCluster
+from bench.postgres import WAITING, PrivateCluster
 from bench.servers import PrivateDirectory, find_binary
 from kingdom.backends.postgres import PostgresBus, migrate
 from kingdom.bus import Acked, Answer, Attempt, Dispatcher, Envelope, Finding, Happened, LogEntry, Received, Transaction
 from kingdom.errors import Unavailable
 from tests.integration.local_effect import LocalEffect
 from tests.integration.running import at_work, event, eventually, numbered, open_bus, rows, stream, until_all
-from tests.patience import PATIENCE_SECONDS
 
 
 class Server:
@@ -35,8 +34,7 @@ class Server:
         self._control("start", "-l", log, "-o", f"-p {self._port}")
 
     def _control(self, *arguments: str | Path) -> None:
-        data = self._directory.path / "data"
-        self._directory.run(find_binary("pg_ctl"), "-w", "-s", "-t", f"{PATIENCE_SECONDS:g}", *arguments, "-D", data)
+        self._directory.run(find_binary("pg_ctl"), *WAITING, *arguments, "-D", self._directory.path / "data")
 
 
 @pytest.fixture

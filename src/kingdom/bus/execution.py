@@ -55,8 +55,11 @@ class Unit:
     def __post_init__(self) -> None:
         self.open = {delivery.position: delivery for delivery in self.deliveries}
 
-    def begin(self) -> None:
-        """Take on the current task, if the unit may still run: cancelled before its first step it could not tidy up."""
+    def adopt_task(self) -> None:
+        """Make the current task that of the unit; raises CancelledError where the unit must not run any more.
+
+        A task that is cancelled before its first step never runs, so nobody knows it before that.
+        """
         self.task = asyncio.current_task()
         if self.lost or self.cut_off:
             raise asyncio.CancelledError
@@ -68,7 +71,7 @@ class Unit:
             self.cancel()
 
     def cancel(self) -> None:
-        """Cancel the task of the unit, if it has begun; one that has not finds out when it begins."""
+        """Cancel the task of the unit; one that has not taken its first step finds out then."""
         if self.task:
             self.task.cancel()
 

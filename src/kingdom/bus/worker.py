@@ -117,7 +117,7 @@ class Worker:
         stopped = asyncio.create_task(self._stopping.wait())
         try:
             await asyncio.wait({fetching, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            self._cut_what_has_not_begun()
+            self._cut_what_waits_for_a_slot()
             done, _ = await asyncio.wait({fetching}, timeout=_LAST_CLAIM_SECONDS)
             if not done:
                 _log.warning("the last claim did not come back, given up")
@@ -183,6 +183,7 @@ class Worker:
         units += [Unit(lease, run, calls_outside=True) for run in calling]
         self._lease_units[lease.token] = len(units)
         for unit in units:
+            # Kept here, since the loop itself may forget a task.
             self._units[unit] = asyncio.create_task(self._run_unit(unit), name=f"kingdom-unit-{lease.token}")
 
     async def _give_back(self, lease: HeldLease, deliveries: list[Delivery]) -> None:
@@ -190,7 +191,7 @@ class Worker:
 
     async def _run_unit(self, unit: Unit) -> None:
         try:
-            unit.begin()
+            unit.adopt_task()
             async with self._slots:
                 unit.started = True
                 while True:
@@ -223,7 +224,7 @@ class Worker:
 
     async def _drain(self) -> None:
         """Give back what has not begun, wait for what has, cut off what takes too long."""
-        self._cut_what_has_not_begun()
+        self._cut_what_waits_for_a_slot()
         try:
             async with asyncio.timeout(0 if self._cutting_off else self._grace.total_seconds()):
                 await self._until_idle()
@@ -231,7 +232,7 @@ class Worker:
             self._cut_off()
             await self._until_idle()
 
-    def _cut_what_has_not_begun(self) -> None:
+    def _cut_what_waits_for_a_slot(self) -> None:
         for unit in list(self._units):
             if not unit.started:
                 unit.cut()
