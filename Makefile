@@ -9,9 +9,9 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := check
 .NOTPARALLEL:
 # The parts of the proof, cheapest first; tests/tiers.py says why each is not in the gate.
-PARTS := installed pages variants timing second_store benches agents long sweep
+PARTS := installed pages variants timing second_store benches agents long sweep_files sweep_postgres
 # What is measured there has the machine for itself.
-ALONE := timing benches long sweep
+ALONE := timing benches long
 PART := $(PARTS)
 # One more than there are cores, since tests also wait for processes that they have started.
 WORKERS := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))

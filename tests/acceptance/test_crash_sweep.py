@@ -130,10 +130,13 @@ def test_a_sweep_of_something_broken_fails() -> None:
     assert code == 1
 
 
-@pytest.mark.sweep
 @pytest.mark.timeout(7200)
-def test_a_run_goes_on_after_a_crash_at_any_step() -> None:
-    command = [sys.executable, "-m", "bench.crash_sweep", "--json", "-"]
+@pytest.mark.parametrize(
+    "store",
+    [pytest.param("files", marks=pytest.mark.sweep_files), pytest.param("postgres", marks=pytest.mark.sweep_postgres)],
+)
+def test_a_run_goes_on_after_a_crash_at_any_step(store: str) -> None:
+    command = [sys.executable, "-m", "bench.crash_sweep", "--backend", store, "--json", "-"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
