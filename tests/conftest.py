@@ -62,7 +62,7 @@ def pytest_collection() -> None:
 
 
 def pytest_collection_finish() -> None:
-    # And here a twentieth.
+    # While the tests run it would take a twentieth.
     gc.set_threshold(20_000, 20, 20)
     gc.enable()
 

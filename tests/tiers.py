@@ -12,7 +12,7 @@ PARTS = {
     "installed": "wheels, demos, new realms and shells as a user has them take minutes to install and to run",
     "timing": "compares seconds or waits for real time, which a busy machine stretches",
     "long": "full forms of tests that the gate runs in short",
-    "sweep_files": "a crash at every step of a run takes a quarter of an hour",
+    "sweep_files": "a crash at every step of a run takes up to half an hour",
     "sweep_postgres": "the same on the other store",
     "agents": "Claude Code in whole courts and in the contract of agents, agents of other vendors, the whole red team",
 }

@@ -183,7 +183,7 @@ class Worker:
         units += [Unit(lease, run, calls_outside=True) for run in calling]
         self._lease_units[lease.token] = len(units)
         for unit in units:
-            # Kept here, since the loop itself may forget a task.
+            # The loop alone would let the garbage collector take a task that waits.
             self._units[unit] = asyncio.create_task(self._run_unit(unit), name=f"kingdom-unit-{lease.token}")
 
     async def _give_back(self, lease: HeldLease, deliveries: list[Delivery]) -> None:
