@@ -39,6 +39,8 @@ _LAST_OUTPUT_SECONDS = 10.0
 _POLL_SECONDS = 0.002
 
 _BECOME = (sys.executable, "-I", "-S", str(Path(__file__).with_name("become.py")))
+# Says that it is there, waits until it is told to begin, and becomes the program.
+_AWAIT = ("/bin/sh", "-c", 'echo; read -r word && exec "$@"', "sh")
 _BRIDGE = (sys.executable, "-I", "-S", bridge.__file__)
 _OPEN = Sandbox(profile=Profile.OFF)
 
@@ -268,11 +270,10 @@ async def _start(call: _Call, *, contained: bool | None, sandbox: Sandbox | None
     if (contained or closed) and bubblewrap is None:
         raise Misconfigured("programs shall be contained, but bwrap is not on PATH: install bubblewrap")
     way_out = [*_BRIDGE, str(PORT), GATE] if sandbox.profile is Profile.STRICT and sandbox.socket else []
-    parent = "" if bubblewrap else str(os.getpid())
-    locale = "LC_CTYPE" if "LC_CTYPE" in call.environment else ""
-    call = replace(call, argv=[*_BECOME, parent, locale, *way_out, *call.argv])
     if bubblewrap is None:
-        return Program(await _spawn(call))
+        locale = "LC_CTYPE" if "LC_CTYPE" in call.environment else ""
+        return Program(await _spawn(replace(call, argv=[*_BECOME, str(os.getpid()), locale, *call.argv])))
+    call = replace(call, argv=[*_AWAIT, *way_out, *call.argv])
     with enclosing(sandbox, call.environment) as (options, kept):
         return await _start_contained([bubblewrap, *options], call, kept, sandbox.limits)
 
