@@ -73,7 +73,9 @@ async def _photographed(house: House) -> str:
 
     application, photographer = declared(realm), Photographer()
     async with open_bus(settings.database_url, application.topology, application.kinds) as bus:
-        photographer.app = Top(Desk(bus, settings.actor, lookout), readers_of(bus), every=_EVERY_SECONDS)
+        photographer.app = Top(
+            Desk(bus, settings.actor, lookout), readers_of(bus, realm.soldiers), every=_EVERY_SECONDS
+        )
         async with photographer.app.run_test(size=_SIZE):
             report = await Story(house, photographer, person="anna").play()
     assert report.ok, report.findings

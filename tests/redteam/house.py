@@ -22,7 +22,7 @@ from kingdom.soldiers.sandbox.soldier import soldier_sandbox
 from kingdom.soldiers.sandbox.vendors import Upstream, Vendor
 from kingdom.soldiers.trees import Tree, Trees
 from tests.integration.soldiers.processes import MARK, marked
-from tests.integration.soldiers.sources import a_tree, bare, make_source
+from tests.integration.soldiers.sources import a_tree, bare, make_source, place_of
 from tests.patience import PATIENCE_SECONDS
 
 SECRET_BEGINS, KEY_BEGINS = "house-secret-", "sk-house-"
@@ -107,7 +107,7 @@ class House:
             self.profile,
             space=self.space,
             home=self.home,
-            checkouts={self.tree.path: self.clone},
+            checkouts=[place_of(self.tree, self.clone)],
             reports=self.reports,
             tools=[_HERE],
             gate=self.gates[0],

@@ -12,7 +12,7 @@ from kingdom.soldiers.result import read_result
 from kingdom.soldiers.trees import Tree
 from kingdom.workflow.model.template import TaskDefinition, WorkDefinition
 from kingdom.workflow.model.work import Work
-from tests.integration.soldiers.sources import a_tree, make_source, run
+from tests.integration.soldiers.sources import a_tree, checkpointed, make_source, run
 from tests.redteam.house import SECRET, House, released
 
 Leaving = Callable[[House], Awaitable[str]]
@@ -218,7 +218,7 @@ async def _work_through(house: House) -> str:
     base = await house.trees.base_of(tree)
     (tree.path / "file0.txt").write_text("changed\n")
     await house.trees.diff(tree, base)
-    commits = await house.trees.checkpoint([tree], "c1", "work")
+    commits = await checkpointed(house.trees, [tree], "c1", "work")
     await house.trees.roll_back([tree], {}, [tree.id], "r1")
     await house.trees.roll_back([tree], commits, [], "r2")
     await released(house)

@@ -32,6 +32,7 @@ from kingdom.court.standing import Lookout
 from kingdom.errors import Misconfigured
 from kingdom.roles import declared
 from kingdom.sentence import printable
+from kingdom.soldiers.settings import SoldierSettings
 from kingdom.top.desk import Desk
 from kingdom.top.readers import Read, Readers
 from kingdom.workflow import lifecycle
@@ -67,7 +68,7 @@ async def top(call: Call) -> int | None:
         return seen[0][1]
 
     async with call.bus(declared(call.realm), create=False) as bus:
-        shown = screen.Top(Desk(bus, call.settings.actor, lookout), readers_of(bus))
+        shown = screen.Top(Desk(bus, call.settings.actor, lookout), readers_of(bus, call.realm.soldiers))
         for number in (signal.SIGTERM, signal.SIGHUP):
             # By itself it would leave the terminal as the screen needs it.
             leave = partial(shown.exit, return_code=BY_SIGNAL + number)
@@ -77,7 +78,7 @@ async def top(call: Call) -> int | None:
     return code
 
 
-def readers_of(bus: Bus) -> Readers:
+def readers_of(bus: Bus, settings: SoldierSettings) -> Readers:
     """Return what the screen shows of a run: the very views of the commands."""
 
     async def show(run_id: str) -> RenderableType:
@@ -85,7 +86,7 @@ def readers_of(bus: Bus) -> Readers:
         return tree_view(run, await host_of(bus, run), utc_now())
 
     async def diff(run_id: str) -> RenderableType:
-        found = await differences(bus, await lifecycle.show(bus, run_id))
+        found = await differences(bus, settings, await lifecycle.show(bus, run_id))
         parts: list[RenderableType] = []
         for each in found:
             said = "" if each.diff else ": no difference"

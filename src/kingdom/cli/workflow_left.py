@@ -15,7 +15,10 @@ from kingdom.cli.workflow_id import RunId, find_checkpoint, find_task, find_work
 from kingdom.errors import NotFound
 from kingdom.sentence import printable
 from kingdom.soldiers.briefing import document_of, tree_here
+from kingdom.soldiers.checkout import GitUse
 from kingdom.soldiers.folders import Folders
+from kingdom.soldiers.sandbox.sandbox import Profile
+from kingdom.soldiers.settings import SoldierSettings
 from kingdom.soldiers.trees import Trees
 from kingdom.workflow.model.git import Git
 from kingdom.workflow.model.machine import WorkTreeStatus
@@ -100,7 +103,7 @@ async def diff(
     JSON: an array of {workTreeId, gitId, branch, since, diff}.
     """
     async with call.bus(engine(), create=False) as bus:
-        found = await differences(bus, await find_workflow(bus, workflow_id), since)
+        found = await differences(bus, call.realm.soldiers, await find_workflow(bus, workflow_id), since)
     if call.output.json:
         call.output.document(found)
         return
@@ -108,14 +111,17 @@ async def diff(
         _show_diff(call, each, several=len(found) > 1)
 
 
-async def differences(bus: Bus, workflow: Workflow, since: str = BASE) -> list[TreeDifference]:
+async def differences(
+    bus: Bus, settings: SoldierSettings, workflow: Workflow, since: str = BASE
+) -> list[TreeDifference]:
     """Return what a run changed in each of its checkouts since a checkpoint or its base."""
     there = [tree for tree in workflow.work_trees if tree.status is WorkTreeStatus.READY]
     if not there:
         branches = ", ".join(f"{tree.branch} of {tree.ref.git_id}" for tree in workflow.work_trees) or "none"
         raise NotFound(f"workflow {workflow.id} has no checkout now; its branches: {branches}")
     folders = await folders_here(bus, workflow, "checkout")
-    trees = Trees(folders.repositories, home=folders.directory)
+    use = GitUse(sandboxed=settings.sandbox is not Profile.OFF, may_commit=settings.may_commit)
+    trees = Trees(folders.repositories, home=folders.directory, use=use)
     return [await _diff(bus, workflow, tree, trees, folders, since) for tree in there]
 
 

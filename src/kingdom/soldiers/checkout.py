@@ -1,238 +1,309 @@
-"""One checkout: a worktree with a branch of its own, and what an agent may leave in it."""
+"""One checkout: the files of a run on a branch of their own, and what an agent may leave in them.
+
+An agent can change the files at any moment, so this process opens none of them. Whatever is to be done there is done
+by a program in a sandbox that sees the checkout, its git directory and the objects of the clone, and nothing else.
+What comes out of it are objects, which git checks before the clone takes them in, and then one branch is moved.
+"""
 
 import asyncio
+import marshal
+import os
+import re
 import shutil
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
-from itertools import chain
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TypeVar
+from tempfile import TemporaryDirectory, TemporaryFile
+from typing import IO, Any
 
+import kingdom
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers.git import LOCAL_TRIES, finish, retried
-from kingdom.soldiers.nested import gathered, repositories_in, stage
+from kingdom.soldiers import checkout_program
+from kingdom.soldiers.git import (
+    CHECKOUT_ENVIRONMENT,
+    CHECKOUT_SETTINGS,
+    LOCAL_LIMIT,
+    LOCAL_TRIES,
+    GitFailed,
+    finish,
+    retried,
+)
+from kingdom.soldiers.process import start_program
 from kingdom.soldiers.removal import remove_tree
-from kingdom.soldiers.repository import Repository, read_own
+from kingdom.soldiers.repository import Repository
+from kingdom.soldiers.sandbox.sandbox import AGENT_LIMITS, Profile, Sandbox
 from kingdom.whole_file import write_whole
 
-T = TypeVar("T")
-
-_UNFINISHED = ("rebase-merge", "rebase-apply")
+# Without `site`, and compiled already: it starts often.
+_CODE = f"import sys; sys.path.append(sys.argv[1]); from {checkout_program.__name__} import main; main()"
+_PROGRAM = (sys.executable, "-I", "-S", "-c", _CODE, str(Path(*kingdom.__path__).parent))
+_SCRATCH = "/tmp/kingdom"  # noqa: S108 - the sandbox has a /tmp of its own
+_LINE_MAX = 1 << 20
+_OUTPUT_MAX = 8 << 30
+_COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """All that a checkout holds: where it is, its branch, and a commit of its files; `head` is None before a first."""
+    """All that a checkout holds: a commit of its files, where its agent stands, other commits of it, and its branch."""
 
-    on: str
-    head: str | None
-    tip: str | None
     files: str
+    head: str
+    others: tuple[str, ...]
+    tip: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GitUse:
+    """How git is run on checkouts: in a sandbox, unless agents have none, and whether agents may commit too."""
+
+    sandboxed: bool = True
+    may_commit: bool = False
+
+    @property
+    def shares_git_directory(self) -> bool:
+        """Tell whether agents can write to the git directories of their checkouts."""
+        return self.may_commit or not self.sandboxed
 
 
 class Checkout:
-    """The files of one run; git is told where its data lies, since an agent may have changed what `.git` says."""
+    """The files of one run.
 
-    def __init__(self, repository: Repository, path: Path, branch: str) -> None:
+    Beside them, where no agent gets, lies a folder with their git directory, which `.git` leads to, and a note of their
+    branch, which is written when they are complete.
+    """
+
+    def __init__(self, repository: Repository, path: Path, branch: str, use: GitUse) -> None:
         self._repository = repository
         self._path = path
         self._branch = f"refs/heads/{branch}"
+        self._use = use
+        self._kept = path.with_name(f".{path.name}")
+        self._note = self._kept / "branch"
+        self.git_directory = git_directory_of(path)
 
     @property
     def is_there(self) -> bool:
-        """Tell whether the checkout was made to its end: git writes the index after the last file."""
-        entry = self._entry()
-        return entry is not None and self._path.is_dir() and (entry / "index").exists()
+        """Tell whether the checkout was made to its end."""
+        return self._note.exists() and self._path.is_dir()
 
     @property
     def is_on_branch(self) -> bool:
-        """Tell whether git knows of a checkout here, on the branch that it shall be made for."""
-        return self._entry() is not None and self._on() == self._branch
+        """Tell whether a checkout was begun here for no other branch."""
+        return self._kept.exists() and self._noted() in {"", self._branch}
 
     async def make(self, start: str) -> None:
         """Check out the branch, or a new one from `start`, also after a call that was killed; the lock must be held."""
-        await retried(lambda: self._register(start), tries=LOCAL_TRIES)
-        if not self.is_on_branch:
+        if self._noted() not in {"", self._branch}:
             raise ProgramFailed(
-                f"{self._path} is a checkout of {self._on() or 'no branch'}, not of {self._branch}: use another path,"
-                " or look at what lies there and release it"
+                f"{self._path} is a checkout of {self._noted()}, not of {self._branch}: use another path, or look at"
+                " what lies there and release it"
             )
-        # Only now, so that a call that was killed before has left no files that might be somebody's work.
-        if not self.is_there:
-            await self._twice(lambda: self._git("reset", "--quiet", "--hard"))
+        self._make_room()
+        tip = await self._repository.commit(self._branch)
+        if tip is None:
+            tip = start
+            await self._repository.point(self._branch, tip)
+        await asyncio.to_thread(self._make_git_directory, await self._repository.shown_refs())
+        self._path.mkdir(exist_ok=True)
+        await self._act_anyway("go_to", tip, commit=tip, head=tip)
+        write_whole(self._note, self._branch)
 
-    def repair(self) -> None:
-        """Remove what a killed git left behind; nobody else may use this checkout now."""
-        entry = self._known_entry()
-        for lock in [*entry.glob("*.lock"), self._repository.path / f"{self._branch}.lock"]:
-            lock.unlink(missing_ok=True)
-        link, words = self._path / ".git", f"gitdir: {entry}\n"
-        # A folder in its place may hold commits; whatever else it is leads astray.
-        if (link.is_symlink() or not link.is_dir()) and read_own(link) != words:
-            write_whole(link, words)
+    async def adopt(self) -> None:
+        """Take over the files that an earlier version has checked out here."""
+        self._make_git_directory(await self._repository.shown_refs())
+        await self._act_anyway("adopt", await self.tip())
+        write_whole(self._note, self._branch)
 
     async def commit(self, message: str) -> str:
         """Commit everything but ignored files, where anything has changed, and return the commit that is there then."""
+        tip = await self.tip()
+        (made, *_), _ = await self._act("commit", tip, message=message)
+        if made != tip:
+            await self._repository.point(self._branch, made, tip)
+        return made
 
-        async def once() -> None:
-            staged = await self._stage()
-            if staged != await self._tree(await self._head()):
-                await self._git("commit", "--quiet", "--no-verify", "--no-gpg-sign", "-m", message)
-
-        await self._twice(once)
-        head = await self._head()
-        if head is None:
-            raise ProgramFailed(f"{self._path} has no commit and no files: nothing can be recorded; roll it back")
-        return head
+    async def tip(self) -> str:
+        """Return the commit that the branch is at."""
+        if tip := await self._repository.commit(self._branch):
+            return tip
+        raise ProgramFailed(f"the branch {self._branch} of {self._path} is gone: release the checkout, and prepare it")
 
     async def state(self) -> State:
         """Return all that the checkout holds, and change nothing but the store of objects."""
-        head, tip = await self._head(), await self._repository.commit(self._branch)
-        files = await self._files()
-        if head is not None and files == await self._tree(head):
-            return State(on=self._on(), head=head, tip=tip, files=head)
-        parents = [] if head is None else ["-p", head]
-        files = (await self._git("commit-tree", files, *parents, "-m", "What lay in the checkout")).strip()
-        return State(on=self._on(), head=head, tip=tip, files=files)
+        tip = await self.tip()
+        (files, head, *others), _ = await self._act("state", tip, message="What lay in the checkout")
+        return State(files=files, head=head, others=tuple(others), tip=tip)
 
     async def go_to(self, commit: str) -> None:
         """Bring branch, index and files to a commit; only ignored files stay."""
-
-        async def once() -> None:
-            await self._git("symbolic-ref", "HEAD", self._branch)
-            await self._git("reset", "--quiet", "--hard", commit)
-            await self._git("clean", "--quiet", "-fd")
-
-        await self._twice(once)
-        entry = self._known_entry()
-        for name in _UNFINISHED:
-            shutil.rmtree(entry / name, ignore_errors=True)
+        await self._repository.point(self._branch, commit)
+        await self._act("go_to", commit=commit, head=commit)
 
     async def put_back(self, state: State) -> None:
         """Bring the checkout back to what it held; what was staged is a mere change afterwards."""
-        head = state.head or state.files
-        if state.on:
-            await self._git("symbolic-ref", "HEAD", state.on)
-        else:
-            await self._git("update-ref", "--no-deref", "HEAD", head)
-        await self._git("reset", "--quiet", "--hard", head)
-        await self._git("read-tree", "--reset", "-u", state.files)
-        await self._git("reset", "--quiet", "--mixed", head)
-        if state.tip is not None:
-            await self._repository.point(self._branch, state.tip)
+        await self._act("go_to", commit=state.files, head=state.head)
+        await self._repository.point(self._branch, state.tip)
 
     async def diff(self, since: str) -> str:
         """Return what the files differ in from a commit, with all that is not committed yet."""
-        return await self._git("diff", "--no-color", "--no-ext-diff", "--no-textconv", since, await self._files())
+        return (await self._act("diff", since=since))[1].decode(errors="replace")
+
+    async def differing(self) -> list[str]:
+        """Return the names of some files that differ from the branch; each file is read again."""
+        return _names((await self._act("differing"))[1])
+
+    async def ignored(self, names: list[str]) -> list[str]:
+        """Return those of these names that git ignores in the checkout."""
+        said = {*_names((await self._act("ignored", names=names))[1])} if names else set()
+        return [name for name in names if name in said]
 
     async def nested(self) -> list[str]:
         """Return commits with all that the repositories inside of the checkout hold; raises ProgramFailed if it cannot.
 
         A `.git` that an agent put in the place of ours makes the checkout itself such a repository.
         """
-        own = self._path / ".git"
-        if own.is_dir() and not own.is_symlink():
-            return await gathered(self._repository, self._path, self._path)
-        untracked, linked = await repositories_in(self._git, self._path)
-        return [
-            commit
-            for name in (*untracked, *linked)
-            for commit in await gathered(self._repository, self._path / name, self._path)
-        ]
+        return (await self._act("nested"))[0]
 
     async def remove(self) -> None:
-        """Remove files and registration; the branch stays. One that is not there is fine."""
-        aside = self._path.with_name(f".{self._path.name}.removed")
-        await finish(asyncio.to_thread(_delete, aside))
-        async with self._repository.held():
-            entry = self._entry()
-            if entry is None:
-                self._make_room()
-            elif self._path.exists():
-                # At once or not at all, so that half of it is never taken for the work of an agent.
-                self._path.rename(aside)
-            if entry is not None:
-                (entry / "locked").unlink(missing_ok=True)
-            await self._repository.git("worktree", "prune")
-        await finish(asyncio.to_thread(_delete, aside))
-
-    async def _register(self, start: str) -> None:
-        """Let git know of the checkout, without any files yet."""
-        self._repository.remove_half_made()
-        await self._repository.git("worktree", "prune")
-        if self._entry() is not None:
+        """Remove the files and all that is kept of them; the branch stays. One that is not there is fine."""
+        if not self._kept.exists():
+            self._make_room()
             return
-        self._make_room()
-        exists = await self._repository.commit(self._branch) is not None
-        name = self._branch.removeprefix("refs/heads/")
-        what = [str(self._path), name] if exists else ["--no-track", "-b", name, str(self._path), start]
-        await self._repository.git("worktree", "add", "--quiet", "--no-checkout", *what)
+        if self._path.exists():
+            # At once or not at all, so that half of it is never taken for the work of an agent.
+            self._path.rename(self._kept / f"removed-{os.getpid()}-{os.urandom(4).hex()}")
+        self._note.unlink(missing_ok=True)
+        await finish(asyncio.to_thread(_delete, self._kept))
 
-    async def _files(self) -> str:
-        """Return the files that are not ignored as a tree; neither branch nor index is touched."""
-        with TemporaryDirectory() as directory:
-            index = Path(directory, "index")
-            with suppress(FileNotFoundError):
-                shutil.copyfile(self._known_entry() / "index", index)
-            return await self._stage(index)
-
-    async def _stage(self, index: Path | None = None) -> str:
-        """Put all files that are not ignored into an index, and return it as a tree."""
-        if not self.is_there:
-            raise ProgramFailed(f"the checkout at {self._path} was never completed: prepare it first")
-        return await stage(partial(self._git, index=index), self._path)
-
-    async def _head(self) -> str | None:
-        return await self._repository.commit(f"worktrees/{self._known_entry().name}/HEAD")
-
-    def _on(self) -> str:
-        """Return the ref that is checked out, or nothing where HEAD is a mere commit."""
-        words = (read_own(self._known_entry() / "HEAD") or "").strip()
-        return words.removeprefix("ref: ") if words.startswith("ref: ") else ""
-
-    async def _tree(self, commit: str | None) -> str | None:
-        return None if commit is None else (await self._git("rev-parse", f"{commit}^{{tree}}")).strip()
-
-    async def _git(self, *arguments: str, index: Path | None = None) -> str:
-        return await self._repository.git(*arguments, entry=self._known_entry(), files=self._path, index=index)
-
-    async def _twice(self, act: Callable[[], Awaitable[T]]) -> T:
-        async def once() -> T:
-            self.repair()
-            return await act()
-
-        return await retried(once, tries=LOCAL_TRIES)
-
-    def _known_entry(self) -> Path:
-        entry = self._entry()
-        if entry is None or not self._path.is_dir():
-            raise ProgramFailed(f"there is no checkout at {self._path}: prepare it first")
-        return entry
-
-    def _entry(self) -> Path | None:
-        """Return where git keeps the data of this checkout, or None where it knows of none."""
-        own = str(self._path.resolve() / ".git")
-        worktrees = self._repository.path / "worktrees"
-        # Git names it after the folder, and gives it a number only where that name is taken.
-        for record in chain([worktrees / self._path.name / "gitdir"], worktrees.glob("*/gitdir")):
-            if (read_own(record) or "").strip() == own:
-                return record.parent
-        return None
+    def _noted(self) -> str:
+        return self._note.read_text() if self._note.exists() else ""
 
     def _make_room(self) -> None:
-        """Remove the empty beginning of a checkout; files that nobody knows of are left to people."""
-        if not self._path.exists():
-            return
-        if any(child.name != ".git" or child.is_dir() for child in self._path.iterdir()):
-            raise ProgramFailed(
-                f"{self._path} has files, but is no checkout of {self._repository.path}: look whether they are still"
-                " wanted, and move them away"
-            )
-        (self._path / ".git").unlink(missing_ok=True)
-        self._path.rmdir()
+        """Remove an empty beginning; files that nobody knows of are left to people."""
+        if not self._kept.exists() and self._path.exists():
+            try:
+                self._path.rmdir()
+            except OSError as error:
+                raise ProgramFailed(
+                    f"{self._path} has files, but is no checkout of {self._repository.path}: look whether they are"
+                    " still wanted, and move them away"
+                ) from error
+
+    def _make_git_directory(self, refs: str) -> None:
+        """Make the git directory anew; agents see the branches of the remote there."""
+        with suppress(FileNotFoundError):
+            shutil.rmtree(self.git_directory)
+        for folder in ("objects/info", "refs/heads"):
+            (self.git_directory / folder).mkdir(parents=True)
+        texts = {
+            "HEAD": f"ref: {self._branch}\n",
+            "config": self._repository.checkout_config,
+            # Git looks for its configuration where this says; agents that may commit can write to all but these two.
+            "commondir": ".\n",
+            "packed-refs": refs,
+            "objects/info/alternates": f"{self._repository.objects}\n",
+        }
+        for name, text in texts.items():
+            (self.git_directory / name).write_text(text)
+
+    async def _act(self, action: str, tip: str = "", **request: Any) -> tuple[list[str], bytes]:
+        """Have something done to the files, more than once if git fails; returns commits, and what else was written."""
+        if not self.is_there:
+            raise ProgramFailed(f"there is no complete checkout at {self._path}: prepare it first")
+        return await self._act_anyway(action, tip or await self.tip(), **request)
+
+    async def _act_anyway(self, action: str, tip: str, **request: Any) -> tuple[list[str], bytes]:
+        return await retried(lambda: self._act_once(action, tip, request), tries=LOCAL_TRIES)
+
+    async def _act_once(self, action: str, tip: str, request: dict[str, Any]) -> tuple[list[str], bytes]:
+        with TemporaryFile() as output:
+            async with self._scratch() as scratch:
+                told = {
+                    **request,
+                    "action": action,
+                    "files": str(self._path),
+                    "own": str(self.git_directory),
+                    "objects": str(self._repository.objects),
+                    "scratch": scratch,
+                    "settings": CHECKOUT_SETTINGS.encode(),
+                    "tip": tip,
+                    "branch": self._branch,
+                    "may_commit": self._use.shares_git_directory,
+                }
+                code = await self._run(marshal.dumps(told), output)
+            output.seek(0)
+            verdict, *words = output.readline(_LINE_MAX).decode(errors="replace").split() or [""]
+            if verdict == "refused":
+                raise ProgramFailed(f"the checkout at {self._path} cannot be used: {' '.join(words)}")
+            if verdict != "done" or code:
+                output.seek(0)
+                said = output.read(_LINE_MAX).decode(errors="replace").strip()
+                raise GitFailed(f"git failed in {self._path}: {said or f'exit code {code}'}", code or 1)
+            if action not in _RETURNING_COMMITS:
+                return [], output.read()
+            if not all(_COMMIT.fullmatch(word) for word in words):
+                raise GitFailed(f"git in {self._path} named what is no commit", 1)
+            await self._repository.take_in(output)
+            return words, b""
+
+    async def _run(self, request: bytes, output: IO[bytes]) -> int:
+        """Run the program in its sandbox, and write down what it answers."""
+        sandbox = Sandbox(
+            profile=Profile.STRICT,
+            writable=(self._path, self.git_directory),
+            readable=(self._repository.objects,),
+            limits=AGENT_LIMITS,
+        )
+        program = await start_program(
+            _PROGRAM,
+            cwd=self.git_directory,
+            # A home in the directory of the host, so that one that a killed host has left is found.
+            environment={**CHECKOUT_ENVIRONMENT, "HOME": str(self._repository.home / "nowhere")},
+            errors=None,
+            sandbox=sandbox if self._use.sandboxed else None,
+        )
+        try:
+            program.write(request)
+            program.close_input()
+            size = 0
+            async with asyncio.timeout(LOCAL_LIMIT.total_seconds()):
+                async for chunk in program.chunks():
+                    size += len(chunk)
+                    if size > _OUTPUT_MAX:
+                        raise ProgramFailed(f"{self._path} holds more than {_OUTPUT_MAX >> 30} GiB of new files")
+                    output.write(chunk)
+                return await program.wait()
+        except TimeoutError:
+            raise GitFailed(
+                f"git took longer than {LOCAL_LIMIT.total_seconds():g} s in {self._path} and was ended: look for pipes"
+                " and very large files there, and remove them"
+            ) from None
+        finally:
+            await finish(program.kill())
+
+    @asynccontextmanager
+    async def _scratch(self) -> AsyncIterator[str]:
+        """Give a place for what is needed for a moment only."""
+        if self._use.sandboxed:
+            yield _SCRATCH
+        else:
+            with TemporaryDirectory() as directory:
+                yield directory
+
+
+_RETURNING_COMMITS = frozenset({"commit", "state", "nested"})
+
+
+def git_directory_of(checkout: Path) -> Path:
+    """Return the git directory of a checkout."""
+    return checkout.with_name(f".{checkout.name}") / "git"
+
+
+def _names(told: bytes) -> list[str]:
+    return [os.fsdecode(name) for name in told.split(b"\0") if name]
 
 
 def _delete(directory: Path) -> None:

@@ -62,7 +62,7 @@ class Duty:
         self._agents = Agents(client, slots, self._agent_gone)
         self._tools = Tools(
             folders=folders,
-            trees=Trees(folders.repositories, home=folders.directory),
+            trees=Trees(folders.repositories, home=folders.directory, use=quarters.git_use),
             agents=self._agents,
             environment=environment,
             quarters=quarters,

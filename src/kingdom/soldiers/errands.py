@@ -62,12 +62,19 @@ async def start_agent(tools: Tools, briefing: Briefing[commands.StartAgent]) -> 
 
 
 async def verify_work(tools: Tools, briefing: Briefing[commands.VerifyWork]) -> Statement:
-    """Commit what the agent left, then run the checks of the Work in its WorkSpace."""
+    """End the agent, commit what it left, and run the checks of the Work; what was checked must be what was committed.
+
+    Nothing of the agent may run any more: it could change the files for the moment of the commit, or of a check.
+    """
     command, work = briefing.command, briefing.work
-    await tools.trees.commit(briefing.some_trees(*command.work_tree_ids), _message(briefing))
+    session = tools.agents.find(command.work_id)
+    if session:
+        await tools.agents.end(session, GRACE)
+    trees = briefing.some_trees(*command.work_tree_ids)
+    await tools.trees.commit(trees, _message(briefing))
     space = tools.folders.space(briefing.general, (work and work.work_space_id) or "")
     # What the checks run was written by the agent.
-    lodging = _lodging(tools, briefing, space, briefing.some_trees(*command.work_tree_ids))
+    lodging = _lodging(tools, briefing, space, trees)
     seconds = work and work.definition.timeout_seconds
     for check in command.commands:
         try:
@@ -84,19 +91,20 @@ async def verify_work(tools: Tools, briefing: Briefing[commands.VerifyWork]) -> 
         if finished.code:
             output = lodging.redaction.text(finished.output)[-ERROR_MAX:]
             raise ProgramFailed(with_reason(f"`{check}` failed ({described(finished.code)})", output))
-    return said_of(briefing, answer(command, answers.WorkVerified, result=lodging.redaction.value(read_result(space))))
+    if command.commands and (changed := await tools.trees.differing(trees)):
+        raise ProgramFailed(
+            f"the checks passed, but they changed what they had checked: {', '.join(changed)}; let them write only"
+            " files that .gitignore names, or have the agent commit the change"
+        )
+    verified = answer(command, answers.WorkVerified, result=lodging.redaction.value(read_result(space)))
+    stopped = [answer(command, answers.AgentStopped, attempt=session.attempt)] if session else []
+    return said_of(briefing, verified, *stopped)
 
 
 async def take_checkpoint(tools: Tools, briefing: Briefing[commands.TakeCheckpoint]) -> Statement:
-    """End the agent and record a commit per checkout."""
+    """Keep, per checkout, the commit that was verified."""
     command = briefing.command
-    session = tools.agents.find(command.work_id)
-    if session:
-        await tools.agents.end(session, GRACE)
-        stopped = answer(command, answers.AgentStopped, attempt=session.attempt)
-        tools.say(Statement(workflow_id=command.workflow_id, answers=(stopped,)))
-    trees = briefing.some_trees(*command.work_tree_ids)
-    commits = await tools.trees.checkpoint(trees, command.checkpoint_id, _message(briefing))
+    commits = await tools.trees.checkpoint(briefing.some_trees(*command.work_tree_ids), command.checkpoint_id)
     return said_of(briefing, answer(command, answers.CheckpointCreated, commits=commits))
 
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from kingdom.errors import ProgramFailed
 from kingdom.soldiers.process_table import end_group
@@ -51,6 +51,22 @@ _SETTINGS = (
     "http.lowSpeedLimit=1",
     "http.lowSpeedTime=300",
 )
+# For git on a checkout: nothing of the machine counts, and the folder is used whoever owns it.
+CHECKOUT_SETTINGS = "".join(
+    "[{}]\n\t{} = {}\n".format(*name.split(".", 1), value)
+    for name, _, value in (each.partition("=") for each in (*_SETTINGS, "safe.directory=*", "pack.threads=1"))
+    if name.count(".") == 1
+)
+CHECKOUT_ENVIRONMENT = {
+    "PATH": os.defpath,
+    "LC_ALL": "C",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_ATTR_NOSYSTEM": "1",
+    "GIT_NO_REPLACE_OBJECTS": "1",
+    "GIT_NO_LAZY_FETCH": "1",
+    **IDENTITY,
+}
 
 
 class GitFailed(ProgramFailed):
@@ -61,8 +77,10 @@ class GitFailed(ProgramFailed):
         self.exit_code = exit_code
 
 
-async def git(*arguments: str, cwd: Path, home: Path, limit: timedelta = LOCAL_LIMIT, index: Path | None = None) -> str:
-    """Run git and return what it printed; `index` replaces the index of a checkout for this one call.
+async def git(
+    *arguments: str, cwd: Path, home: Path, limit: timedelta = LOCAL_LIMIT, told: IO[bytes] | None = None
+) -> str:
+    """Run git and return what it printed; `told` is its standard input, from where that file stands.
 
     When the limit is over or the caller is cancelled, git is ended with everything it has started.
     """
@@ -75,8 +93,8 @@ async def git(*arguments: str, cwd: Path, home: Path, limit: timedelta = LOCAL_L
                 *options,
                 *arguments,
                 cwd=cwd,
-                env=_environment(home, index),
-                stdin=DEVNULL,
+                env=_environment(home),
+                stdin=told or DEVNULL,
                 stdout=output,
                 stderr=errors,
                 start_new_session=True,
@@ -156,8 +174,8 @@ def _program() -> str:
     return program
 
 
-def _environment(home: Path, index: Path | None) -> dict[str, str]:
-    environment = {
+def _environment(home: Path) -> dict[str, str]:
+    return {
         "PATH": os.pathsep.join([str(Path(_program()).parent), os.defpath]),
         "HOME": str(home),
         "LC_ALL": "C",
@@ -167,7 +185,6 @@ def _environment(home: Path, index: Path | None) -> dict[str, str]:
         "GIT_NO_LAZY_FETCH": "1",
         **IDENTITY,
     }
-    return environment if index is None else {**environment, "GIT_INDEX_FILE": str(index)}
 
 
 def _verb(arguments: tuple[str, ...]) -> str:

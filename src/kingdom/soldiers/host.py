@@ -23,6 +23,7 @@ from kingdom.errors import KingdomError, Misconfigured, NotFound, Transient, Unr
 from kingdom.soldiers.agent import AgentClient
 from kingdom.soldiers.briefing import brief, tree_here
 from kingdom.soldiers.duty import Duty
+from kingdom.soldiers.earlier_checkouts import take_over_checkouts
 from kingdom.soldiers.folders import Folders
 from kingdom.soldiers.leftovers import end_leftovers
 from kingdom.soldiers.quarters import Quarters
@@ -78,7 +79,7 @@ class SoldierHost:
         self._folders = folders
         self._slots = slots
         self._lease = lease
-        quarters = quarters or Quarters()
+        self._quarters = quarters = quarters or Quarters()
         self._reporter = Reporter(bus, quarters.redaction)
         self._duty = Duty(
             client,
@@ -100,6 +101,9 @@ class SoldierHost:
         self._folders.make()
         async with _alone(self._folders):
             await asyncio.to_thread(end_leftovers, self._folders.directory)
+            await take_over_checkouts(
+                self._folders.repositories, home=self._folders.directory, use=self._quarters.git_use
+            )
             await self._begin()
             tasks = [
                 asyncio.create_task(self._reporter.run(), name="kingdom-reporter"),

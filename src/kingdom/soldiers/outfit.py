@@ -18,7 +18,7 @@ from kingdom.soldiers.process import described, start_program
 from kingdom.soldiers.redaction import WELL_KNOWN, RedactedFile, Redaction, secrets_in
 from kingdom.soldiers.sandbox.sandbox import Sandbox
 from kingdom.soldiers.trees import Tree
-from kingdom.soldiers.worktree_include import copy_included, read_patterns
+from kingdom.soldiers.worktree_include import Ignored, copy_included, read_patterns
 from kingdom.whole_file import write_whole
 
 PORTS_PER_RUN = 10
@@ -52,10 +52,11 @@ async def fit_out(
     *,
     folder: Path,
     environment: Mapping[str, str],
+    ignored: Ignored,
     sandbox: Sandbox | None = None,
     redaction: Redaction = WELL_KNOWN,
 ) -> None:
-    """Copy files into a checkout and run its setup script, unless that was done; raises OutfitFailed.
+    """Copy files that are `ignored` into a checkout and run its setup script, unless that was done; or OutfitFailed.
 
     `folder` is where it is noted that it was done, which `.env` files the checkout asked for, and the output of the
     script: `{tree}.done`, `{tree}.env-files`, `{tree}.log`.
@@ -64,7 +65,7 @@ async def fit_out(
     if _is_there(done):
         return
     try:
-        await _copy(tree, outfit, folder)
+        await _copy(tree, outfit, folder, ignored)
         redaction = redaction.knowing(copied_secrets(tree, outfit, folder=folder))
         await _set_up(tree, outfit, folder / f"{tree.id}.log", environment, sandbox, redaction)
     except OutfitFailed:
@@ -98,13 +99,13 @@ def port_base(folders: Folders, workflow_id: str) -> int:
     return base
 
 
-async def _copy(tree: Tree, outfit: Outfit, folder: Path) -> None:
+async def _copy(tree: Tree, outfit: Outfit, folder: Path, ignored: Ignored) -> None:
     """Copy files, having noted where their secrets stand: a later attempt finds them in the checkout already."""
     source = outfit.files / tree.git_id if outfit.files else None
     if source and source.is_dir():
         asked_for = await asyncio.to_thread(_env_files, source, tree.path)
         write_whole(_note(tree, folder), "".join(f"{name}\n" for name in sorted(asked_for | _noted(tree, folder))))
-        await copy_included(source, tree.path, home=folder)
+        await copy_included(source, tree.path, ignored=ignored)
 
 
 def _env_files(source: Path, checkout: Path) -> set[str]:

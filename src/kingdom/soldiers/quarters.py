@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from kingdom.bus.port import Bus
+from kingdom.soldiers.checkout import GitUse, git_directory_of
 from kingdom.soldiers.folders import Folders
 from kingdom.soldiers.git import IDENTITY
 from kingdom.soldiers.outfit import PORT_VARIABLE, Outfit, copied_secrets, fit_out, port_base
@@ -15,7 +16,7 @@ from kingdom.soldiers.redaction import WELL_KNOWN, Redaction
 from kingdom.soldiers.sandbox.gate import Gate
 from kingdom.soldiers.sandbox.programs import places_in, toolchain_environment, toolchain_programs, user_home
 from kingdom.soldiers.sandbox.sandbox import Profile, Sandbox
-from kingdom.soldiers.sandbox.soldier import soldier_sandbox
+from kingdom.soldiers.sandbox.soldier import Place, soldier_sandbox
 from kingdom.soldiers.sandbox.vendors import Upstream
 from kingdom.soldiers.trees import Tree, Trees
 from kingdom.soldiers.voice.house import HouseVoice
@@ -38,6 +39,11 @@ class Quarters:
     may_commit: bool = False
     outfit: Outfit = field(default_factory=Outfit)
     redaction: Redaction = WELL_KNOWN
+
+    @property
+    def git_use(self) -> GitUse:
+        """Return how git is run on the checkouts of these agents."""
+        return GitUse(sandboxed=self.profile is not Profile.OFF, may_commit=self.may_commit)
 
     def tools(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return where programs are found, those too that a person has installed, if the profile shows them."""
@@ -82,16 +88,22 @@ class Lodging:
         """Return what agents and checks may see; `gate` is the one way out."""
         if self.quarters.profile is None:
             return None
-        branch = self.checkouts[0].branch if self.checkouts and self.quarters.may_commit else None
         return soldier_sandbox(
             self.quarters.profile,
             space=self.space,
             home=self.folders.home(self.workflow_id),
-            checkouts={tree.path: self.trees.clone_of(tree) for tree in self.checkouts},
+            checkouts=[
+                Place(
+                    files=tree.path,
+                    git_directory=git_directory_of(tree.path),
+                    objects=self.trees.clone_of(tree) / "objects",
+                )
+                for tree in self.checkouts
+            ],
             reports=self.folders.run(self.workflow_id) / "reports",
             tools=[place for folder in self.quarters.path for place in places_in(folder)],
             gate=gate,
-            branch=branch,
+            may_commit=self.quarters.may_commit,
         )
 
     async def fit_out(self) -> None:
@@ -102,6 +114,7 @@ class Lodging:
                 self.quarters.outfit,
                 folder=self._outfit_folder,
                 environment=self.environment_inside(),
+                ignored=partial(self.trees.ignored, tree),
                 sandbox=self.sandbox(),
                 redaction=self.redaction,
             )

@@ -4,13 +4,13 @@ import asyncio
 import fcntl
 import os
 import re
-import shutil
 import stat
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
+from typing import IO
 
 import structlog
 
@@ -25,8 +25,10 @@ _FIRST_NAP_SECONDS = 0.002
 _LONGEST_NAP_SECONDS = 0.05
 _NAMES_SHOWN = 20
 _LEFT_OVER_SECONDS = 30
-# What git writes into a lock of its own while it makes a checkout.
-_HALF_MADE = "initializing"
+_PACK_HEADER = 12
+_FEW_OBJECTS = 100
+_PACKED = "# pack-refs with: sorted"
+_OF_CHECKOUT = "bare = false\n\thooksPath = /dev/null\n[gc]\n\tauto = 0\n[maintenance]\n\tauto = false"
 _NOTHING = "0" * 40
 _SMALL_BYTES = 1 << 20
 # What counts for all checkouts without being in the configuration: whose files are which, and objects of others.
@@ -41,6 +43,7 @@ _CONFIG = f"""\
 \turl = "{{url}}"
 \tfetch = +refs/heads/*:{_FETCHED}/*
 """
+_URL = re.compile(r'^\turl = "(.*)"$', re.MULTILINE)
 _CREDENTIALS = re.compile(r"(?<=://)[^/@]*@")
 
 
@@ -75,29 +78,31 @@ class Repository:
             while not _try_lock(lock):
                 await asyncio.sleep(nap)
                 nap = min(nap * 2, _LONGEST_NAP_SECONDS)
-            self.remove_half_made()
             yield
         finally:
             os.close(lock)
 
-    def remove_half_made(self) -> None:
-        """Remove the data of checkouts whose making was killed: next to them git neither fetches nor makes another."""
-        for mark in self.path.glob("worktrees/*/locked"):
-            if (read_own(mark) or "").strip() == _HALF_MADE:
-                shutil.rmtree(mark.parent)
+    async def git(self, *arguments: str, limit: timedelta = LOCAL_LIMIT, told: IO[bytes] | None = None) -> str:
+        """Run git in this repository."""
+        self._disown_changes()
+        place = f"--git-dir={self.path}"
+        return await git(place, *arguments, cwd=self.path, home=self.home, limit=limit, told=told)
 
-    async def git(
-        self,
-        *arguments: str,
-        entry: Path | None = None,
-        files: Path | None = None,
-        index: Path | None = None,
-        limit: timedelta = LOCAL_LIMIT,
-    ) -> str:
-        """Run git in this repository: in the checkout whose data is `entry`, with these `files` and this `index`."""
-        self._disown_changes(entry)
-        place = [f"--git-dir={entry or self.path}", *([f"--work-tree={files}"] if files else [])]
-        return await git(*place, *arguments, cwd=files or self.path, home=self.home, limit=limit, index=index)
+    async def take_in(self, pack: IO[bytes]) -> None:
+        """Take in the objects of a pack from where the file stands, all or none; broken ones are refused."""
+        start = pack.tell()
+        count = int.from_bytes(pack.read(_PACK_HEADER)[8:], "big")
+        pack.seek(start)
+        # Not by the position of the file object: it may have read further.
+        os.lseek(pack.fileno(), start, os.SEEK_SET)
+        if count:
+            large = ("index-pack", "--stdin", "--fix-thin", "--strict")
+            await self.git(*(("unpack-objects", "-q", "--strict") if count < _FEW_OBJECTS else large), told=pack)
+
+    async def shown_refs(self) -> str:
+        """Return what an agent sees of the branches and tags of the remote, as git packs refs."""
+        options = ("--format=%(objectname) %(refname)", "--sort=refname")
+        return f"{_PACKED}\n{await self.git('for-each-ref', *options, 'refs/remotes', 'refs/tags')}"
 
     async def fetch(self, base: str) -> None:
         """Fetch all branches and `base`, and make the repository if there is none; the lock must be held."""
@@ -163,7 +168,7 @@ class Repository:
         """Let a ref of one tree point to a commit, if it still points to the one named as `before`."""
         # Nobody else changes it, so that a lock file is left over from a killed git.
         (self.path / f"{ref}.lock").unlink(missing_ok=True)
-        await self.git("update-ref", ref, commit, *before)
+        await self.git("update-ref", "--no-deref", ref, commit, *before)
 
     async def keep(self, ref: str, commit: str) -> None:
         """Let a ref point to a commit; where it keeps other content already, a numbered one beside it."""
@@ -186,21 +191,28 @@ class Repository:
         await self._remotely(remote, "fetch", "--no-write-fetch-head", f"+{pattern}:{pattern}")
 
     @property
+    def objects(self) -> Path:
+        """Return where its objects lie."""
+        return self.path / "objects"
+
+    @property
+    def checkout_config(self) -> str:
+        """Return the configuration of the git directory of a checkout: no hook is run, and nothing is tidied up."""
+        return self._config.replace("bare = true", _OF_CHECKOUT)
+
+    @property
     def _config(self) -> str:
         url = without_password(self._url).replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
         return _CONFIG.format(url=url)
 
-    def _disown_changes(self, entry: Path | None = None) -> None:
+    def _disown_changes(self) -> None:
         """Bring back what tells git which programs to run; no hook is run anyway."""
         if not self.is_there:
             return
-        wanted = {self.path / "config": self._config}
-        if entry is not None:
-            wanted[entry / "commondir"] = "../..\n"
-        for file, text in wanted.items():
-            if read_own(file) != text:
-                write_whole(file, text)
-                _log.warning("somebody else changed the configuration of git: it was brought back", file=str(file))
+        config = self.path / "config"
+        if read_own(config) != self._config:
+            write_whole(config, self._config)
+            _log.warning("somebody else changed the configuration of git: it was brought back", file=str(config))
         for folder, names in _PLANTED.items():
             place = self.path / folder
             for planted in [place] if place.is_symlink() else [place / name for name in names]:
@@ -248,6 +260,12 @@ def read_own(file: Path) -> str | None:
         return None
     finally:
         os.close(descriptor)
+
+
+def url_of(clone: Path) -> str:
+    """Return the address that a clone was made from, without a password."""
+    found = _URL.search(read_own(clone / "config") or "")
+    return found[1].replace(r"\n", "\n").replace(r"\"", '"').replace(r"\\", "\\") if found else ""
 
 
 def without_password(url: str) -> str:

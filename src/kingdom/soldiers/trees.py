@@ -11,7 +11,7 @@ from urllib.parse import quote
 import structlog
 
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers.checkout import Checkout, State
+from kingdom.soldiers.checkout import Checkout, GitUse, State
 from kingdom.soldiers.git import REMOTE_PAUSE, finish
 from kingdom.soldiers.repository import Repository, without_password
 
@@ -55,14 +55,21 @@ class TreeFailed(ProgramFailed):
 class Trees:
     """All repositories below one directory of this host; git finds its configuration and credentials in `home`.
 
-    One caller at a time may work on a tree, and nothing else may run in it meanwhile. After a failure a remote is
-    tried again after a `pause` that doubles.
+    One caller at a time may change a tree. After a failure a remote is tried again after a `pause` that doubles.
     """
 
-    def __init__(self, repositories: Path, *, home: Path | None = None, pause: timedelta = REMOTE_PAUSE) -> None:
+    def __init__(
+        self,
+        repositories: Path,
+        *,
+        home: Path | None = None,
+        pause: timedelta = REMOTE_PAUSE,
+        use: GitUse = GitUse(),  # noqa: B008 - it never changes
+    ) -> None:
         self._repositories = repositories
         self._home = home or repositories
         self._pause = pause
+        self._use = use
 
     async def prepare(self, trees: Sequence[Tree]) -> None:
         """Make these checkouts, all or none; what is there already is used as it is."""
@@ -81,9 +88,18 @@ class Trees:
         with _disk_failures():
             return {tree.id: await self._checkout(tree).commit(message) for tree in trees}
 
-    async def checkpoint(self, trees: Sequence[Tree], checkpoint_id: str, message: str) -> dict[str, str]:
-        """Commit, keep the commits under refs, and share these where there is a remote for them."""
-        commits = await self.commit(trees, message)
+    async def differing(self, trees: Sequence[Tree]) -> list[str]:
+        """Return the names of some files that differ from what was committed last, having read every file again."""
+        with _disk_failures():
+            return [f"{tree.git_id}/{name}" for tree in trees for name in await self._checkout(tree).differing()]
+
+    async def ignored(self, tree: Tree, names: list[str]) -> list[str]:
+        """Return those of these names that git ignores in a checkout."""
+        return await self._checkout(tree).ignored(names)
+
+    async def checkpoint(self, trees: Sequence[Tree], checkpoint_id: str) -> dict[str, str]:
+        """Keep what was committed last under refs, and share these where there is a remote for them."""
+        commits = {tree.id: await self._checkout(tree).tip() for tree in trees}
         for tree in trees:
             await self._repository(tree).point(tree.checkpoint_ref(checkpoint_id), commits[tree.id])
         for tree in trees:
@@ -154,14 +170,13 @@ class Trees:
         return Repository(self.clone_of(tree), url=tree.url, home=self._home, pause=self._pause)
 
     def _checkout(self, tree: Tree) -> Checkout:
-        return Checkout(self._repository(tree), tree.path, tree.branch)
+        return Checkout(self._repository(tree), tree.path, tree.branch, self._use)
 
     async def _prepare(self, tree: Tree, begun: list[Tree]) -> None:
         """Make one checkout unless it is there with its start, which is written last."""
         repository, checkout = self._repository(tree), self._checkout(tree)
         async with repository.held():
             if checkout.is_there and await repository.commit(tree.start_ref):
-                checkout.repair()
                 return
             await repository.fetch(tree.base_branch)
             base = await repository.base(tree.base_branch)
@@ -206,8 +221,8 @@ class Trees:
         """Keep under refs what a checkout holds, but for what can be reached without it or is in its base branch."""
         repository = self._repository(tree)
         safe = [commit for commit in (stays, await repository.fetched(tree.base_branch)) if commit]
-        for commit in (state.files, state.tip):
-            if commit and not any([await repository.contains(each, commit) for each in safe]):
+        for commit in dict.fromkeys((state.files, state.tip, *state.others)):
+            if not any([await repository.contains(each, commit) for each in safe]):
                 await repository.keep(tree.rescue_ref(rescue), commit)
                 safe.append(commit)
 

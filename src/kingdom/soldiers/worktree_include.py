@@ -9,7 +9,7 @@ import asyncio
 import os
 import shutil
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from errno import ELOOP
@@ -17,13 +17,14 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers.git import GitFailed, finish, git
+from kingdom.soldiers.git import finish
+
+Ignored = Callable[[list[str]], Awaitable[list[str]]]
 
 NAME = ".worktreeinclude"
 _TEXT_MAX = 64 << 10
 _LOOKED_AT_MAX = 200_000
 _FILES_MAX = 10_000
-_BATCH = 200
 _ANY_FOLDERS = "**"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -85,17 +86,17 @@ def parse_patterns(text: str) -> Iterator[Pattern]:
             yield Pattern((_ANY_FOLDERS, *parts) if anywhere else parts, taken)
 
 
-async def copy_included(source: Path, checkout: Path, *, home: Path) -> list[str]:
+async def copy_included(source: Path, checkout: Path, *, ignored: Ignored) -> list[str]:
     """Copy what a checkout asks for from a folder, unless it is there already, and return the names.
 
-    Only files that git ignores are copied, for others would be committed. No link is followed, neither in the folder
-    nor in the checkout.
+    Only files that are `ignored` by git are copied, for others would be committed. No link is followed, neither in the
+    folder nor in the checkout.
     """
     patterns = read_patterns(checkout)
     wanted = await asyncio.to_thread(_wanted, source, checkout, patterns) if patterns else []
-    ignored = await _ignored(wanted, checkout, home)
+    fitting = await ignored(wanted)
     try:
-        return await finish(asyncio.to_thread(_copy_all, source, checkout, ignored))
+        return await finish(asyncio.to_thread(_copy_all, source, checkout, fitting))
     except OSError as error:
         raise ProgramFailed(f"files for {checkout} could not be copied from {source}: {error}") from error
 
@@ -129,21 +130,6 @@ def _chosen(source: Path, patterns: Sequence[Pattern]) -> Iterator[str]:
                 yield str(path)
         if looked_at > _LOOKED_AT_MAX or found > _FILES_MAX:
             raise ProgramFailed(f"{source} has too many files to copy from: name fewer in {NAME}, or tidy it up")
-
-
-async def _ignored(names: Sequence[str], checkout: Path, home: Path) -> list[str]:
-    """Return those names that git ignores in a checkout; one that git would write in quotes counts as none."""
-    found: set[str] = set()
-    for start in range(0, len(names), _BATCH):
-        batch = names[start : start + _BATCH]
-        try:
-            said = await git("-c", "core.quotePath=false", "check-ignore", "--", *batch, cwd=checkout, home=home)
-        except GitFailed as failure:
-            if failure.exit_code != 1:
-                raise
-        else:
-            found.update(said.splitlines())
-    return [name for name in names if name in found]
 
 
 def _copy(source: Path, checkout: Path, path: PurePosixPath) -> bool:

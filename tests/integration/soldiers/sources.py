@@ -1,10 +1,12 @@
 """Repositories to work with, and a run's trees in them."""
 
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from kingdom.soldiers.trees import Tree
+from kingdom.soldiers.checkout import git_directory_of
+from kingdom.soldiers.sandbox.soldier import Place
+from kingdom.soldiers.trees import Tree, Trees
 
 
 def run(*arguments: str, cwd: Path) -> str:
@@ -56,6 +58,12 @@ def files_of(path: Path) -> dict[str, str]:
     return {str(file.relative_to(path)): file.read_text() for file in found}
 
 
+async def checkpointed(trees: Trees, wanted: Sequence[Tree], checkpoint_id: str, message: str) -> dict[str, str]:
+    """Commit, and keep that as a checkpoint."""
+    await trees.commit(wanted, message)
+    return await trees.checkpoint(wanted, checkpoint_id)
+
+
 def processes_in(path: Path) -> list[str]:
     """Return the command lines of all processes that have to do with a directory."""
     found = []
@@ -69,6 +77,11 @@ def processes_in(path: Path) -> list[str]:
             if place.startswith(str(path)) or (str(path) in line and "pytest" not in line):
                 found.append(line)
     return found
+
+
+def place_of(tree: Tree, clone: Path) -> Place:
+    """Return what of a checkout is in the sandbox of its agent."""
+    return Place(files=tree.path, git_directory=git_directory_of(tree.path), objects=clone / "objects")
 
 
 def bare(host: Path, tree: Tree) -> Path:

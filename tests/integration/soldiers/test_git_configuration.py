@@ -5,12 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from kingdom.soldiers.checkout import git_directory_of
 from kingdom.soldiers.trees import Tree, Trees
-from tests.integration.soldiers.sources import a_tree, bare, files_of, make_source, run
-
-
-def entry(host: Path, tree: Tree) -> Path:
-    return bare(host, tree) / "worktrees" / tree.path.name
+from tests.integration.soldiers.sources import a_tree, bare, checkpointed, files_of, make_source, run
 
 
 def change_it(_: Path, tree: Tree, evil: str) -> None:
@@ -33,7 +30,7 @@ def lead_elsewhere(host: Path, tree: Tree, evil: str) -> None:
     elsewhere = host / "elsewhere"
     run("clone", "--quiet", "--bare", str(bare(host, tree)), str(elsewhere), cwd=host)
     run("config", "filter.evil.clean", evil, cwd=elsewhere)
-    (entry(host, tree) / "commondir").write_text(f"{elsewhere}\n")
+    (git_directory_of(tree.path) / "commondir").write_text(f"{elsewhere}\n")
 
 
 @pytest.mark.parametrize("change", [change_it, change_it_for_one_checkout, put_a_link_in_its_place, lead_elsewhere])
@@ -47,7 +44,7 @@ async def test_a_program_that_an_agent_configures_is_not_run(
     change(host, tree, f"touch {host}/was-run; cat")
     (tree.path / "file0.txt").write_text("changed\n")
     assert "+changed" in await trees.diff(tree, start)
-    commits = await trees.checkpoint([tree], "c1", "work")
+    commits = await checkpointed(trees, [tree], "c1", "work")
     await trees.roll_back([tree], {}, [tree.id], "r1")
     await trees.roll_back([tree], commits, [], "r2")
     assert (tree.path / "file0.txt").read_text() == "changed\n"

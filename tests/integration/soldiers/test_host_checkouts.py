@@ -17,7 +17,7 @@ from kingdom.soldiers.scripted.client import ScriptedAgents
 from kingdom.workflow import lifecycle
 from kingdom.workflow.hosts import register_host
 from kingdom.workflow.model import answers, commands
-from kingdom.workflow.model.machine import CheckpointStatus, WorkflowStatus, WorkTreeStatus
+from kingdom.workflow.model.machine import VerificationStatus, WorkflowStatus, WorkTreeStatus
 from kingdom.workflow.model.modify import Modification, WorkChange
 from kingdom.workflow.model.proceed import release_tree
 from kingdom.workflow.model.refs import GitRef
@@ -62,17 +62,17 @@ async def test_a_checkout_is_not_removed_while_the_checks_of_its_run_go_on(scene
 
 
 @ONE_BACKEND
-async def test_a_checkout_is_not_removed_while_a_checkpoint_is_being_taken(scene: HostScene) -> None:
+async def test_a_checkout_is_not_removed_while_the_agent_of_its_run_ends_for_the_checks(scene: HostScene) -> None:
     reluctance = Reluctance()
     await scene.start_host(client=HinderedAgents(ScriptedAgents(), before_stop=reluctance))
     workflow = await _begin_with_lib_for_later(scene)
-    await scene.until_true(workflow, lambda now: now.works[0].checkpointing.status is CheckpointStatus.TAKING)
+    await scene.until_true(workflow, lambda now: now.works[0].verification.status is VerificationStatus.RUNNING)
     await _take_lib_out(scene, workflow)
     # The engine would wait with it, but a host has no right to rely on that.
     await _release_lib_at_once(scene, workflow)
     await _assert_release_waits(scene, workflow)
     reluctance.may_end.set()
-    await _assert_released_after(scene, workflow, answers.CheckpointCreated)
+    await _assert_released_after(scene, workflow, answers.WorkVerified)
 
 
 @ONE_BACKEND

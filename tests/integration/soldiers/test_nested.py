@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from kingdom.errors import ProgramFailed
+from kingdom.soldiers.checkout import GitUse
 from kingdom.soldiers.trees import Trees
 from tests.integration.soldiers.sources import a_tree, bare, make_source, run
 
@@ -103,11 +104,13 @@ async def test_what_the_configuration_of_such_a_repository_names_is_not_run(
     assert not (host / "was-run").exists()
 
 
-async def test_a_commit_records_where_a_linked_repository_is(trees: Trees, host: Path, source: Path) -> None:
+async def test_a_commit_records_where_a_linked_repository_is(host: Path, source: Path) -> None:
+    trees = Trees(host / "repositories", use=GitUse(may_commit=True))
     tree = a_tree(host, source)
     await trees.prepare([tree])
     nested = make_source(tree.path / "nested")
     run("add", "nested", cwd=tree.path)
+    run("commit", "--quiet", "-m", "link", cwd=tree.path)
     run("commit", "--quiet", "--allow-empty", "-m", "second", cwd=nested)
     await trees.commit([tree], "work")
     assert run("rev-parse", "HEAD:nested", cwd=tree.path) == run("rev-parse", "HEAD", cwd=nested)

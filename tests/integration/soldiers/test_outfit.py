@@ -1,7 +1,9 @@
 import os
 import shutil
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,10 +44,16 @@ def provided(tmp_path: Path, files: Mapping[str, str]) -> Outfit:
     return Outfit(files=tmp_path / "files")
 
 
+async def fitted_out(tree: Tree, outfit: Outfit, **options: Any) -> None:
+    """Fit out a checkout, asking git which files it ignores there."""
+    trees = Trees(tree.path.parents[1] / "repositories")
+    await fit_out(tree, outfit, ignored=partial(trees.ignored, tree), **options)
+
+
 async def test_a_setup_script_of_the_repository_runs_once_per_checkout(tmp_path: Path) -> None:
     tree = await checked_out(tmp_path, {SCRIPT: "echo set up with $KINGDOM_PORT_BASE; echo again >> cache\n"})
     for _ in range(2):
-        await fit_out(tree, Outfit(), folder=tmp_path / "notes", environment=ENVIRONMENT)
+        await fitted_out(tree, Outfit(), folder=tmp_path / "notes", environment=ENVIRONMENT)
     assert (tree.path / "cache").read_text() == "again\n"
     assert (tmp_path / "notes" / f"{tree.id}.log").read_text() == "set up with 20000\n"
 
@@ -53,13 +61,13 @@ async def test_a_setup_script_of_the_repository_runs_once_per_checkout(tmp_path:
 async def test_a_command_of_the_settings_goes_before_the_script_of_the_repository(tmp_path: Path) -> None:
     tree = await checked_out(tmp_path, {SCRIPT: "echo wrong > cache\n"})
     outfit = Outfit(setup={"app": "echo right > cache", "other": "false"})
-    await fit_out(tree, outfit, folder=tmp_path / "notes", environment=ENVIRONMENT)
+    await fitted_out(tree, outfit, folder=tmp_path / "notes", environment=ENVIRONMENT)
     assert (tree.path / "cache").read_text() == "right\n"
 
 
 async def test_without_a_script_nothing_runs(tmp_path: Path) -> None:
     tree = await checked_out(tmp_path, {})
-    await fit_out(tree, Outfit(), folder=tmp_path / "notes", environment=ENVIRONMENT)
+    await fitted_out(tree, Outfit(), folder=tmp_path / "notes", environment=ENVIRONMENT)
     assert not (tmp_path / "notes" / f"{tree.id}.log").exists()
 
 
@@ -67,18 +75,18 @@ async def test_a_script_that_fails_is_told_by_its_end_and_runs_again_the_next_ti
     script = "for i in $(seq 2000); do echo noise; done; echo no such package >&2; test -f ready || exit 3\n"
     tree = await checked_out(tmp_path, {SCRIPT: script})
     with pytest.raises(OutfitFailed, match=r"(?s)exit code 3.*noise\nno such package$") as failed:
-        await fit_out(tree, Outfit(), folder=tmp_path / "notes", environment=ENVIRONMENT)
+        await fitted_out(tree, Outfit(), folder=tmp_path / "notes", environment=ENVIRONMENT)
     assert len(str(failed.value)) < 3000
     assert (tmp_path / "notes" / f"{tree.id}.log").read_text().count("noise") == 2000
     (tree.path / "ready").touch()
-    await fit_out(tree, Outfit(), folder=tmp_path / "notes", environment=ENVIRONMENT)
+    await fitted_out(tree, Outfit(), folder=tmp_path / "notes", environment=ENVIRONMENT)
 
 
 async def test_a_script_that_takes_too_long_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
     tree = await checked_out(tmp_path, {SCRIPT: "(sleep 300 &)\necho begun\nsleep 300\n"})
     for limit in growing_limits():
         with pytest.raises(OutfitFailed, match=f"longer than {limit.total_seconds():g} s and was killed") as failed:
-            await fit_out(tree, Outfit(limit=limit), folder=tmp_path / "notes", environment=ENVIRONMENT)
+            await fitted_out(tree, Outfit(limit=limit), folder=tmp_path / "notes", environment=ENVIRONMENT)
         assert processes_in(tree.path) == []
         if str(failed.value).endswith("begun"):
             break
@@ -87,7 +95,7 @@ async def test_a_script_that_takes_too_long_is_killed_with_all_that_it_started(t
 async def test_the_output_of_a_script_is_kept_without_secrets(tmp_path: Path) -> None:
     tree = await checked_out(tmp_path, {SCRIPT: "printf 'open-'; printf 'sesame\\n'; exit 1\n"})
     with pytest.raises(OutfitFailed) as failed:
-        await fit_out(
+        await fitted_out(
             tree,
             Outfit(),
             folder=tmp_path / "notes",
@@ -103,7 +111,7 @@ async def test_a_script_is_kept_in_the_sandbox(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     tree = await checked_out(tmp_path, {SCRIPT: f"echo in > cache; echo out > {outside}; true\n"})
     sandbox = Sandbox(profile=Profile.STRICT, writable=(tree.path,))
-    await fit_out(tree, Outfit(), folder=tmp_path / "notes", environment=ENVIRONMENT, sandbox=sandbox)
+    await fitted_out(tree, Outfit(), folder=tmp_path / "notes", environment=ENVIRONMENT, sandbox=sandbox)
     assert (tree.path / "cache").read_text() == "in\n"
     assert not outside.exists()
 
@@ -112,7 +120,7 @@ async def test_files_that_git_ignores_are_copied_as_asked(tmp_path: Path) -> Non
     tree = await checked_out(tmp_path, {".worktreeinclude": ".env*\n!.env.example\nconfig/local.yaml\n"})
     outfit = provided(tmp_path, {".env": "A=1", "sub/.env.test": "B=2", ".env.example": "C", "config/local.yaml": "x"})
     (tmp_path / "files" / "app" / ".env").chmod(0o600)
-    await fit_out(tree, outfit, folder=tmp_path / "notes", environment=ENVIRONMENT)
+    await fitted_out(tree, outfit, folder=tmp_path / "notes", environment=ENVIRONMENT)
     assert (tree.path / ".env").read_text() == "A=1"
     assert (tree.path / ".env").stat().st_mode & 0o777 == 0o600
     assert (tree.path / "sub" / ".env.test").read_text() == "B=2"
@@ -124,7 +132,7 @@ async def test_files_that_git_ignores_are_copied_as_asked(tmp_path: Path) -> Non
 async def test_a_file_that_would_be_committed_is_not_copied(tmp_path: Path) -> None:
     tree = await checked_out(tmp_path, {".worktreeinclude": "*\n"})
     outfit = provided(tmp_path, {".env": "A=1", "notes.txt": "mine", "file0.txt": "another"})
-    await fit_out(tree, outfit, folder=tmp_path / "notes", environment=ENVIRONMENT)
+    await fitted_out(tree, outfit, folder=tmp_path / "notes", environment=ENVIRONMENT)
     assert (tree.path / ".env").exists()
     assert not (tree.path / "notes.txt").exists()
     assert (tree.path / "file0.txt").read_text() == "line 0\n"
@@ -140,7 +148,7 @@ async def test_no_link_leads_out_of_the_folder_or_of_the_checkout(tmp_path: Path
     outfit = provided(tmp_path, {"sub/.env.local": "A=1", ".env.there": "B=2", ".env": "C=3"})
     (tmp_path / "files" / "app" / ".env.link").symlink_to(outside / ".env")
     (tmp_path / "files" / "app" / "folder").symlink_to(outside)
-    await fit_out(tree, outfit, folder=tmp_path / "notes", environment=ENVIRONMENT)
+    await fitted_out(tree, outfit, folder=tmp_path / "notes", environment=ENVIRONMENT)
     assert [path.name for path in outside.iterdir()] == [".env"]
     assert (tree.path / ".env.there").is_symlink()
     assert not (tree.path / ".env.link").exists()
@@ -153,7 +161,7 @@ async def test_secrets_in_copied_files_are_known(tmp_path: Path) -> None:
     text = "# for tests\nexport API_KEY='of-the-house'\nDEBUG=1\nDB_PASSWORD=hunter2hunter2\n"
     outfit = provided(tmp_path, {".env": text, "local.yaml": "TOKEN=not-looked-at"})
     assert copied_secrets(tree, outfit, folder=tmp_path / "notes") == set()
-    await fit_out(tree, outfit, folder=tmp_path / "notes", environment=ENVIRONMENT)
+    await fitted_out(tree, outfit, folder=tmp_path / "notes", environment=ENVIRONMENT)
     assert copied_secrets(tree, outfit, folder=tmp_path / "notes") == {"of-the-house", "hunter2hunter2"}
 
 
@@ -164,9 +172,9 @@ async def test_secrets_in_copied_files_are_known_to_the_setup_script_and_after_i
     outfit = provided(tmp_path, {".env": text, ".env.example": "API_KEY=put-yours-here"})
     notes = tmp_path / "notes"
     with pytest.raises(OutfitFailed) as failed:
-        await fit_out(tree, outfit, folder=notes, environment=ENVIRONMENT)
+        await fitted_out(tree, outfit, folder=notes, environment=ENVIRONMENT)
     assert str(failed.value).endswith(f"DB_PASSWORD={REDACTED}")
-    await fit_out(tree, outfit, folder=notes, environment=ENVIRONMENT)
+    await fitted_out(tree, outfit, folder=notes, environment=ENVIRONMENT)
     assert (notes / f"{tree.id}.log").read_text() == f"DB_PASSWORD={REDACTED}\n" * 2
     assert copied_secrets(tree, outfit, folder=notes) == {"hunter2hunter2"}
 

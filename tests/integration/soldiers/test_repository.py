@@ -15,11 +15,11 @@ import pytest
 
 from kingdom.errors import ProgramFailed
 from kingdom.soldiers import repository as repositories
-from kingdom.soldiers.checkout import Checkout
+from kingdom.soldiers.checkout import git_directory_of
 from kingdom.soldiers.repository import Repository, without_password
 from kingdom.soldiers.trees import Tree, TreeFailed, Trees
 from tests.integration.running import eventually
-from tests.integration.soldiers.sources import a_tree, files_of, run
+from tests.integration.soldiers.sources import a_tree, bare, checkpointed, files_of, run
 from tests.patience import PATIENCE_SECONDS
 
 Tries = Callable[[int], Awaitable[None]]
@@ -45,9 +45,9 @@ def tries(monkeypatch: pytest.MonkeyPatch) -> Tries:
     return until
 
 
-def entry_of(host: Path, tree: Tree) -> Path:
-    """Return where git keeps the data of a checkout."""
-    return host / "repositories" / f"{tree.git_id}.git" / "worktrees" / tree.path.name
+def note_of(tree: Tree) -> Path:
+    """Return what tells that a checkout is complete."""
+    return git_directory_of(tree.path).parent / "branch"
 
 
 async def start_preparing(host: Path, source: Path, first: int, last: int, **environment: str) -> Process:
@@ -79,41 +79,32 @@ async def test_lock_files_of_a_killed_git_are_removed(trees: Trees, host: Path, 
     await trees.prepare([tree])
     repository = host / "repositories" / "app.git"
     locks = [
-        entry_of(host, tree) / "index.lock",
-        entry_of(host, tree) / "HEAD.lock",
-        entry_of(host, tree) / "ORIG_HEAD.lock",
+        *(git_directory_of(tree.path) / f"{name}.lock" for name in ("index", "HEAD", "ORIG_HEAD")),
         repository / "refs" / "heads" / f"{tree.branch}.lock",
+        repository / "config.lock",
+        repository / "refs" / "remotes" / "origin" / "main.lock",
     ]
     for lock in locks:
-        lock.touch()
-    await trees.prepare([tree])
-    assert not any(lock.exists() for lock in locks)
-    for lock in [*locks, repository / "config.lock", repository / "refs" / "remotes" / "origin" / "main.lock"]:
         lock.touch()
     (tree.path / "new.txt").write_text("new\n")
     kept = [tree.checkpoint_ref("c1"), tree.rescue_ref("r1")]
     for ref in kept:
         (repository / ref).parent.mkdir(parents=True)
         (repository / f"{ref}.lock").touch()
-    await trees.checkpoint([tree], "c1", "work")
+    await checkpointed(trees, [tree], "c1", "work")
     assert await trees.roll_back([tree], {}, [tree.id], "r1") == (kept[1],)
     run("commit", "--quiet", "--allow-empty", "-m", "second", cwd=source)
     await trees.prepare([a_tree(host, source, "tree2")])
-    assert list(repository.rglob("*.lock")) == []
+    assert [*repository.rglob("*.lock"), *git_directory_of(tree.path).rglob("*.lock")] == []
 
 
-async def test_a_checkout_that_git_had_only_begun_is_made_anew(trees: Trees, host: Path, source: Path) -> None:
-    first, tree = a_tree(host, source, "tree0"), a_tree(host, source)
-    await trees.prepare([first])
-    # So far a killed `git worktree add` had come; a fetch stumbles over such a HEAD.
-    entry_of(host, tree).mkdir()
-    (entry_of(host, tree) / "locked").write_text("initializing")
-    (entry_of(host, tree) / "HEAD").write_text("0" * 40)
-    (entry_of(host, tree) / "commondir").write_text("../..\n")
-    (entry_of(host, tree) / "gitdir").write_text(f"{tree.path}/.git\n")
+async def test_a_checkout_that_was_only_begun_is_made_anew(trees: Trees, host: Path, source: Path) -> None:
+    tree = a_tree(host, source)
+    await trees.prepare([a_tree(host, source, "tree0")])
+    # So far a killed prepare had come.
+    git_directory_of(tree.path).mkdir(parents=True)
+    (git_directory_of(tree.path) / "HEAD").write_text("0" * 40)
     tree.path.mkdir()
-    (tree.path / ".git").write_text(f"gitdir: {entry_of(host, tree)}\n")
-    await trees.prepare([a_tree(host, source, "tree2")])
     await trees.prepare([tree])
     assert files_of(tree.path) == files_of(source)
 
@@ -121,10 +112,10 @@ async def test_a_checkout_that_git_had_only_begun_is_made_anew(trees: Trees, hos
 async def test_a_checkout_without_all_its_files_is_completed(trees: Trees, host: Path, source: Path) -> None:
     tree = a_tree(host, source)
     await trees.prepare([tree])
-    run("update-ref", "-d", tree.start_ref, cwd=tree.path)
+    run("update-ref", "-d", tree.start_ref, cwd=bare(host, tree))
     (tree.path / "file1.txt").unlink()
-    (entry_of(host, tree) / "index").unlink()
-    (entry_of(host, tree) / "index.lock").touch()
+    note_of(tree).unlink()
+    (git_directory_of(tree.path) / "index.lock").touch()
     await trees.prepare([tree])
     assert files_of(tree.path) == files_of(source)
     assert await trees.base_of(tree) == run("rev-parse", "main", cwd=source)
@@ -148,9 +139,9 @@ async def test_a_second_prepare_that_was_killed_does_not_pass_for_deleted_files(
     tree = a_tree(host, source)
     await trees.prepare([tree])
     await trees.release(tree, "r1")
-    repository = host / "repositories" / "app.git"
-    run("worktree", "add", "--quiet", "--no-checkout", str(tree.path), tree.branch, cwd=repository)
-    with pytest.raises(ProgramFailed, match="never completed"):
+    git_directory_of(tree.path).mkdir(parents=True)
+    tree.path.mkdir()
+    with pytest.raises(ProgramFailed, match="no complete checkout"):
         await trees.commit([tree], "nothing")
     await trees.prepare([tree])
     assert files_of(tree.path) == files_of(source)
@@ -234,16 +225,6 @@ async def test_checkouts_are_told_apart_where_their_folders_have_one_name(
     ]
     await trees.release(first, "end")
     assert (await trees.commit([second], "nothing"))[second.id] == run("rev-parse", second.branch, cwd=second.path)
-
-
-async def test_the_data_of_other_checkouts_is_not_looked_at(trees: Trees, host: Path, source: Path) -> None:
-    tree = a_tree(host, source)
-    await trees.prepare([tree])
-    for number in range(20):
-        # Reading a folder as a file would fail.
-        (entry_of(host, tree).parent / f"other{number}" / "gitdir").mkdir(parents=True)
-    repository = Repository(host / "repositories" / "app.git", url=str(source), home=host)
-    assert Checkout(repository, tree.path, tree.branch).is_there
 
 
 async def test_the_lock_is_waited_for_without_holding_up_others(host: Path, source: Path, tries: Tries) -> None:

@@ -17,6 +17,7 @@ from structlog.testing import capture_logs
 
 from kingdom.bus.logs import configure_logs
 from kingdom.errors import Misconfigured, ProgramFailed
+from kingdom.soldiers.checkout import GitUse
 from kingdom.soldiers.git import IDENTITY
 from kingdom.soldiers.process import Finished, described, run_program, start_program
 from kingdom.soldiers.sandbox.confinement import Confinement, hold, make_groups
@@ -25,7 +26,7 @@ from kingdom.soldiers.sandbox.sandbox import Limits, Profile, Sandbox
 from kingdom.soldiers.sandbox.soldier import soldier_sandbox
 from kingdom.soldiers.trees import Tree, Trees
 from tests.integration.soldiers.processes import MARK, marked, until_runs
-from tests.integration.soldiers.sources import a_tree, bare
+from tests.integration.soldiers.sources import a_tree, bare, place_of, run
 from tests.patience import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
@@ -292,22 +293,26 @@ async def test_an_agent_reads_the_repository_but_only_the_house_commits(
     assert commit != await trees.base_of(tree)
 
 
-async def test_an_agent_that_may_commit_does_so_only_on_the_branches_of_its_run(
-    trees: Trees, host: Path, source: Path, work: Path
+async def test_an_agent_that_may_commit_does_so_in_a_git_directory_of_its_own(
+    host: Path, source: Path, work: Path
 ) -> None:
-    tree = a_tree(host, source)
-    await trees.prepare([tree])
-    sandbox = _of(tree, host, work, branch=tree.branch)
-    commit = f"cd {tree.path} && echo x > new && git add new && git commit -qm mine"
-    finished = await shell(commit, work, sandbox, **IDENTITY)
+    trees = Trees(host / "repositories", use=GitUse(may_commit=True))
+    tree, other = a_tree(host, source), a_tree(host, source, "tree2")
+    await trees.prepare([tree, other])
+    before = run("for-each-ref", cwd=bare(host, tree))
+    sandbox = _of(tree, host, work, may_commit=True)
+    commit = f"cd {tree.path} && echo x > new && git add new && git commit -qm mine && git branch elsewhere"
+    others = f"git update-ref refs/heads/{other.branch} HEAD; git update-ref refs/remotes/origin/main HEAD"
+    finished = await shell(f"{commit} && {others}", work, sandbox, **IDENTITY)
     assert finished.code == 0, finished.output
-    for attempt in (
-        "git branch elsewhere",
-        "git config a.b c",
-        "git update-ref refs/remotes/origin/main HEAD",
-    ):
+    for attempt in ("git config a.b c", "echo /tmp > $(git rev-parse --git-dir)/commondir"):
         assert (await shell(f"cd {tree.path} && {attempt}", work, sandbox)).code != 0
-    assert await trees.commit([tree], "nothing new") != {tree.id: await trees.base_of(tree)}
+    assert run("for-each-ref", cwd=bare(host, tree)) == before
+    (tree.path / "late").touch()
+    commits = await trees.commit([tree], "by the house")
+    assert run("log", "-2", "--format=%s", tree.branch, cwd=bare(host, tree)).splitlines() == ["by the house", "mine"]
+    assert commits[tree.id] == run("rev-parse", tree.branch, cwd=bare(host, tree))
+    assert run("rev-parse", other.branch, cwd=bare(host, tree)) == await trees.base_of(other)
 
 
 async def test_an_agent_is_not_started_where_another_has_replaced_the_pointer(
@@ -328,7 +333,7 @@ def test_the_absence_of_a_sandbox_is_loud(work: Path) -> None:
     configure_logs(json=True, level=logging.WARNING)
     try:
         with capture_logs() as logs:
-            soldier_sandbox(Profile.OFF, space=work, home=work, checkouts={}, reports=work)
+            soldier_sandbox(Profile.OFF, space=work, home=work, checkouts=[], reports=work)
     finally:
         configure_logs(json=True, level=logging.ERROR)
     assert "WITHOUT A SANDBOX" in logs[0]["event"]
@@ -340,12 +345,12 @@ async def test_a_sandbox_needs_bubblewrap(work: Path, monkeypatch: pytest.Monkey
         await shell("true", work)
 
 
-def _of(tree: Tree, host: Path, work: Path, branch: str | None = None) -> Sandbox:
+def _of(tree: Tree, host: Path, work: Path, *, may_commit: bool = False) -> Sandbox:
     return soldier_sandbox(
         Profile.STRICT,
         space=work,
         home=work,
-        checkouts={tree.path: bare(host, tree)},
+        checkouts=[place_of(tree, bare(host, tree))],
         reports=host / "reports",
-        branch=branch,
+        may_commit=may_commit,
     )

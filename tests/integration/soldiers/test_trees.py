@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from kingdom.errors import ProgramFailed
+from kingdom.soldiers.checkout import GitUse
 from kingdom.soldiers.trees import Tree, TreeFailed, Trees
-from tests.integration.soldiers.sources import a_tree, bare, files_of, make_bare, make_source, run
+from tests.integration.soldiers.sources import a_tree, bare, checkpointed, files_of, make_bare, make_source, run
 
 
 def work_in(tree: Tree) -> None:
@@ -140,7 +141,7 @@ async def test_hooks_of_the_checkout_are_not_run(trees: Trees, host: Path, sourc
         (hooks / name).chmod(0o755)
     run("config", "core.hooksPath", str(hooks), cwd=tree.path)
     work_in(tree)
-    await trees.checkpoint([tree], "c1", "work")
+    await checkpointed(trees, [tree], "c1", "work")
     await trees.prepare([a_tree(host, source, "tree2")])
     await trees.roll_back([tree], {}, [tree.id], "r1")
     assert not (host / "hook-was-run").exists()
@@ -165,20 +166,20 @@ async def test_a_checkpoint_is_kept_under_a_ref_and_pushed(
     shared, local = a_tree(host, source, checkpoint_remote=str(remote)), a_tree(host, source, "tree2")
     await trees.prepare([shared, local])
     work_in(shared)
-    commits = await trees.checkpoint([shared, local], "c1", "work")
+    commits = await checkpointed(trees, [shared, local], "c1", "work")
     for tree in (shared, local):
         ref = f"refs/kingdom/checkpoints/c1/{tree.id}"
         assert run("rev-parse", ref, cwd=bare(host, tree)) == commits[tree.id]
     pushed = run("for-each-ref", "--format=%(refname)", cwd=remote).splitlines()
     assert pushed == ["refs/kingdom/checkpoints/c1/wf1-tree1", "refs/kingdom/start/wf1-tree1"]
-    assert await trees.checkpoint([shared, local], "c1", "again") == commits
+    assert await checkpointed(trees, [shared, local], "c1", "again") == commits
 
 
 async def test_a_checkpoint_that_cannot_be_pushed_fails(trees: Trees, host: Path, source: Path, tmp_path: Path) -> None:
     tree = a_tree(host, source, checkpoint_remote=str(tmp_path / "gone"))
     await trees.prepare([tree])
     with pytest.raises(ProgramFailed, match="gone could not be reached"):
-        await trees.checkpoint([tree], "c1", "work")
+        await checkpointed(trees, [tree], "c1", "work")
 
 
 async def test_rolling_back_restores_the_files_and_keeps_what_came_later(
@@ -187,7 +188,7 @@ async def test_rolling_back_restores_the_files_and_keeps_what_came_later(
     first, second = a_tree(host, source), a_tree(host, make_source(tmp_path / "lib"), "tree2")
     await trees.prepare([first, second])
     (first.path / "one.txt").write_text("one\n")
-    commits = await trees.checkpoint([first], "c1", "one")
+    commits = await checkpointed(trees, [first], "c1", "one")
     at_checkpoint = files_of(first.path)
     (first.path / "two.txt").write_text("two\n")
     await trees.commit([first], "two")
@@ -200,11 +201,11 @@ async def test_rolling_back_restores_the_files_and_keeps_what_came_later(
     assert files_of(second.path) == files_of(tmp_path / "lib")
     assert run("rev-parse", first.branch, cwd=first.path) == commits[first.id]
     assert refs == ("refs/kingdom/rescue/r1/wf1-tree1", "refs/kingdom/rescue/r1/wf1-tree2")
-    rescued = run("ls-tree", "-r", "--name-only", refs[0], cwd=first.path).splitlines()
+    rescued = run("ls-tree", "-r", "--name-only", refs[0], cwd=bare(host, first)).splitlines()
     assert rescued == [".gitignore", "file0.txt", "file2.txt", "new/file.txt", "one.txt", "two.txt"]
-    assert run("show", f"{refs[0]}:file0.txt", cwd=first.path) == "changed"
-    assert run("log", "--format=%s", f"{refs[0]}~1", "-1", cwd=first.path) == "two"
-    assert run("show", f"{refs[1]}:three.txt", cwd=second.path) == "three"
+    assert run("show", f"{refs[0]}:file0.txt", cwd=bare(host, first)) == "changed"
+    assert run("log", "--format=%s", f"{refs[0]}~1", "-1", cwd=bare(host, first)) == "two"
+    assert run("show", f"{refs[1]}:three.txt", cwd=bare(host, second)) == "three"
 
 
 async def test_rolling_back_twice_tells_the_same_and_a_later_rescue_gets_a_number(
@@ -214,11 +215,11 @@ async def test_rolling_back_twice_tells_the_same_and_a_later_rescue_gets_a_numbe
     await trees.prepare([tree])
     work_in(tree)
     refs = await trees.roll_back([tree], {}, [tree.id], "r1")
-    rescued = run("rev-parse", refs[0], cwd=tree.path)
+    rescued = run("rev-parse", refs[0], cwd=bare(host, tree))
     assert await trees.roll_back([tree], {}, [tree.id], "r1") == refs
     (tree.path / "other.txt").write_text("other\n")
     assert await trees.roll_back([tree], {}, [tree.id], "r1") == (*refs, f"{refs[0]}.2")
-    assert run("rev-parse", refs[0], cwd=tree.path) == rescued
+    assert run("rev-parse", refs[0], cwd=bare(host, tree)) == rescued
 
 
 async def test_a_missing_commit_changes_nothing(trees: Trees, host: Path, source: Path) -> None:
@@ -232,7 +233,7 @@ async def test_a_missing_commit_changes_nothing(trees: Trees, host: Path, source
         await trees.roll_back([first, second], {**commits, second.id: missing}, [], "r1")
     assert files_of(first.path) == before
     assert run("status", "--porcelain", cwd=first.path) == status
-    assert run("for-each-ref", "refs/kingdom/rescue", cwd=first.path) == ""
+    assert run("for-each-ref", "refs/kingdom/rescue", cwd=bare(host, first)) == ""
 
 
 async def test_if_one_tree_cannot_be_reset_the_others_get_their_work_back(
@@ -256,9 +257,8 @@ async def test_if_one_tree_cannot_be_reset_the_others_get_their_work_back(
     assert run("status", "--porcelain", cwd=first.path) == status
 
 
-async def test_an_agent_that_went_to_another_branch_is_brought_back_to_its_own(
-    trees: Trees, host: Path, source: Path
-) -> None:
+async def test_an_agent_that_went_to_another_branch_is_brought_back_to_its_own(host: Path, source: Path) -> None:
+    trees = Trees(host / "repositories", use=GitUse(may_commit=True))
     tree = a_tree(host, source)
     await trees.prepare([tree])
     (tree.path / "own.txt").write_text("own\n")
@@ -268,7 +268,7 @@ async def test_an_agent_that_went_to_another_branch_is_brought_back_to_its_own(
     refs = await trees.roll_back([tree], {}, [tree.id], "r1")
     assert run("symbolic-ref", "HEAD", cwd=tree.path) == f"refs/heads/{tree.branch}"
     assert files_of(tree.path) == files_of(source)
-    assert {run("log", "-1", "--name-only", "--format=", ref, cwd=tree.path) for ref in refs} == {
+    assert {run("log", "-1", "--name-only", "--format=", ref, cwd=bare(host, tree)) for ref in refs} == {
         "own.txt",
         "aside.txt",
     }
@@ -281,7 +281,7 @@ async def test_another_host_goes_on_from_the_shared_checkpoint(
     tree = a_tree(host, source, checkpoint_remote=str(remote))
     await trees.prepare([tree])
     work_in(tree)
-    commits = await trees.checkpoint([tree], "c1", "work")
+    commits = await checkpointed(trees, [tree], "c1", "work")
     start = await trees.base_of(tree)
     run("commit", "--quiet", "--allow-empty", "-m", "second", cwd=source)
 
@@ -345,7 +345,7 @@ async def test_trees_of_one_repository_can_be_worked_on_at_once(trees: Trees, ho
     await trees.prepare(many)
     for tree in many:
         work_in(tree)
-    commits = await asyncio.gather(*(trees.checkpoint([tree], "c1", tree.id) for tree in many))
+    commits = await asyncio.gather(*(checkpointed(trees, [tree], "c1", tree.id) for tree in many))
     assert len({commit for each in commits for commit in each.values()}) == 8
     await asyncio.gather(*(trees.roll_back([tree], {}, [tree.id], "r1") for tree in many))
     assert all((tree.path / "file1.txt").exists() for tree in many)
@@ -358,7 +358,7 @@ async def test_a_host_with_an_empty_disk_rolls_back_to_the_shared_checkpoint(
     tree = a_tree(host, source, checkpoint_remote=str(remote))
     await trees.prepare([tree])
     (tree.path / "one.txt").write_text("one\n")
-    commits = await trees.checkpoint([tree], "c1", "work")
+    commits = await checkpointed(trees, [tree], "c1", "work")
     start, wanted = await trees.base_of(tree), files_of(tree.path)
     run("commit", "--quiet", "--allow-empty", "-m", "second", cwd=source)
     shutil.rmtree(host)

@@ -122,6 +122,6 @@ async def looking(
 
     application = declared(realm)
     async with backend.open(application.topology, application.kinds) as bus:
-        app = PatientTop(Desk(bus, ANNA, lookout), readers_of(bus), every=_EVERY_SECONDS)
+        app = PatientTop(Desk(bus, ANNA, lookout), readers_of(bus, realm.soldiers), every=_EVERY_SECONDS)
         async with app.run_test(size=size, notifications=True) as pilot:
             yield Looking(app, pilot, bus)

@@ -1,7 +1,6 @@
 """The options of bubblewrap that make a Sandbox true."""
 
 import os
-import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -78,17 +77,6 @@ def enclosing(sandbox: Sandbox, environment: Mapping[str, str]) -> Iterator[tupl
 
 
 _NAMES = "passwd: files\ngroup: files\nhosts: files dns\n"
-
-
-def only_reading(folder: Path) -> list[str]:
-    """Return what a program is started with so that it sees, beside the system, only one folder, and changes nothing.
-
-    Nothing is returned where bubblewrap is not installed.
-    """
-    program = shutil.which("bwrap")
-    if program is None:
-        return []
-    return [program, *_CLOSED, *_kernel(), *_system(), "--ro-bind", str(folder), str(folder), "--remount-ro", "/"]
 
 
 def _passwd(environment: Mapping[str, str]) -> str:

@@ -1,0 +1,222 @@
+"""Git for the program that works on the files of a checkout, with a directory of its own in the place of the agent's.
+
+Neither configuration nor hooks that an agent has written count. New objects go into the git directory of the checkout,
+which reads those of the clone. It is loaded for each call, so it imports nothing that Python has not loaded already.
+"""
+
+import os
+import stat
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+_WORDS_SHOWN = 2000
+_NAME_SHOWN = 300
+_CHUNK = 1 << 20
+_OWN_WORK = ("refs/heads/", "refs/stash")
+_HEX = frozenset("0123456789abcdef")
+_BEGUN = (b"rebase-merge", b"rebase-apply", b"MERGE_HEAD", b"CHERRY_PICK_HEAD", b"REVERT_HEAD")
+
+
+class Failed(Exception):
+    """Git failed, which another try may mend."""
+
+
+class Refused(Exception):
+    """A person must change something first."""
+
+
+class CheckoutGit:
+    """Git on the files of a checkout; `own` is the git directory that its agent sees."""
+
+    def __init__(self, request: "dict[str, Any]") -> None:
+        self.files = os.fsencode(request["files"])
+        self.own = os.fsencode(request["own"])
+        self.scratch = os.fsencode(request["scratch"])
+        self.tip = request["tip"]
+        self.git_directory = self.scratch + b"/git"
+        self.environment = {
+            **os.environb,
+            b"GIT_DIR": self.git_directory,
+            b"GIT_WORK_TREE": self.files,
+            b"GIT_INDEX_FILE": self.scratch + b"/index",
+            b"GIT_OBJECT_DIRECTORY": self.own + b"/objects",
+            b"GIT_ALTERNATE_OBJECT_DIRECTORIES": os.fsencode(request["objects"]),
+            b"GIT_CONFIG_GLOBAL": self.scratch + b"/config",
+        }
+        for folder in (self.git_directory + b"/refs", self.git_directory + b"/objects"):
+            os.makedirs(folder, exist_ok=True)
+        _write(self.git_directory + b"/HEAD", b"ref: refs/heads/none\n")
+        _write(self.scratch + b"/config", request["settings"])
+        self._point_to_own()
+
+    def call(self, *arguments: str | bytes, told: bytes = b"", **changes: str | bytes) -> bytes:
+        """Run git and return what it printed; raises Failed."""
+        code, output, errors = self.run(arguments, told, changes)
+        if code:
+            raise Failed(f"git {_verb(arguments)} failed with exit code {code}: {errors.decode(errors='replace')}")
+        return output
+
+    def asks(self, *arguments: str | bytes, **changes: str | bytes) -> str | None:
+        """Return the one word that git prints, or None where there is none."""
+        code, output, _ = self.run(arguments, b"", changes)
+        return None if code else output.decode().strip()
+
+    def read_index(self, commit: str) -> None:
+        """Begin with an index of a commit; each file is read, whatever its times say of it."""
+        self.call("read-tree", commit)
+        # It complains of each file that differs.
+        self.run(("update-index", "-q", "--really-refresh"))
+
+    def copy_index(self) -> None:
+        """Begin with the index that the checkout has: files with the same times count as the same."""
+        _copy(self.own + b"/index", self.scratch + b"/index")
+
+    def keep_index(self) -> None:
+        """Let the checkout have the index."""
+        _copy(self.scratch + b"/index", self.own + b"/index.new")
+        os.rename(self.own + b"/index.new", self.own + b"/index")
+
+    def stand_on(self, branch: str, commit: str) -> None:
+        """Let the git directory of the checkout be on a branch, at a commit, with nothing else begun."""
+        ref = os.path.join(self.own, os.fsencode(branch))
+        # What a killed git of the agent has left.
+        locks = [name for name in os.listdir(self.own) if name.endswith(b".lock")]
+        for path in (*locks, os.fsencode(branch) + b".lock", *_BEGUN):
+            remove(os.path.join(self.own, path))
+        os.makedirs(os.path.dirname(ref), exist_ok=True)
+        _write(ref, commit.encode() + b"\n")
+        _write(self.own + b"/HEAD", b"ref: " + os.fsencode(branch) + b"\n")
+
+    def own_tips(self) -> list[str]:
+        """Return the commits that the agent is at and has branches and stashes at, that one first."""
+        head = self.asks("rev-parse", "--verify", "--quiet", "HEAD^{commit}", GIT_DIR=self.own)
+        if head is None:
+            return []
+        told = self.asks("for-each-ref", "--format=%(objectname)", *_OWN_WORK, GIT_DIR=self.own) or ""
+        return [each for each in dict.fromkeys([head, *told.split()]) if set(each) <= _HEX]
+
+    def pack(self, *commits: str) -> "Callable[[], object] | None":
+        """Return what writes all that commits hold beyond the one that the clone has; None where that is nothing."""
+        if all(commit == self.tip for commit in commits):
+            return None
+        told = "".join(f"{commit}\n" for commit in commits) + f"^{self.tip}\n"
+        options = ("--revs", "--thin", "--stdout", "--quiet", "--delta-base-offset")
+        return lambda: self.run(("pack-objects", *options), told.encode(), output=1)[0]
+
+    def _point_to_own(self) -> None:
+        """Let the checkout name its git directory; a folder in that place may hold commits, and stays."""
+        link, words = self.files + b"/.git", b"gitdir: " + self.own + b"\n"
+        found = lstat(link)
+        if found is not None and (
+            stat.S_ISDIR(found.st_mode) or (stat.S_ISREG(found.st_mode) and _read(link) == words)
+        ):
+            return
+        if os.path.isdir(self.files):
+            _write(link, words)
+
+    def run(
+        self,
+        arguments: "tuple[str | bytes, ...]",
+        told: bytes = b"",
+        changes: "dict[str, str | bytes] | None" = None,
+        output: int | None = None,
+    ) -> tuple[int, bytes, bytes]:
+        """Run git and return its exit code, what it printed unless that goes to `output`, and its complaints."""
+        given, errors = os.memfd_create("told"), os.memfd_create("errors")
+        printed = os.memfd_create("printed") if output is None else output
+        try:
+            write_all(given, told)
+            os.lseek(given, 0, os.SEEK_SET)
+            actions = [(os.POSIX_SPAWN_DUP2, fd, to) for fd, to in ((given, 0), (printed, 1), (errors, 2))]
+            changed = {name.encode(): os.fsencode(value) for name, value in (changes or {}).items()}
+            environment = {**self.environment, **changed}
+            pid = os.posix_spawnp("git", ["git", *arguments], environment, file_actions=actions)
+            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            return code, b"" if output is not None else _content(printed), _content(errors)[-_WORDS_SHOWN:]
+        finally:
+            os.close(given)
+            os.close(errors)
+            if output is None:
+                os.close(printed)
+
+
+def _verb(arguments: "tuple[str | bytes, ...]") -> str:
+    return next((os.fsdecode(each) for each in arguments if not os.fsdecode(each).startswith("-")), "")
+
+
+def joined(names: "Iterable[bytes]") -> bytes:
+    """Return names as git reads a list of them."""
+    return b"".join(name + b"\0" for name in names)
+
+
+def shown(name: bytes) -> str:
+    """Return a name as it may be shown."""
+    return repr(os.fsdecode(name[:_NAME_SHOWN]))[1:-1]
+
+
+def lstat(path: bytes) -> os.stat_result | None:
+    """Return what lies at a path, or None."""
+    try:
+        return os.lstat(path)
+    except OSError:
+        return None
+
+
+def remove(path: bytes) -> None:
+    """Remove a file, or a folder with all that is in it, if there is one."""
+    if os.path.isdir(path) and not os.path.islink(path):
+        for name in os.listdir(path):
+            remove(os.path.join(path, name))
+        os.rmdir(path)
+    elif os.path.lexists(path):
+        os.unlink(path)
+
+
+def _copy(source: bytes, target: bytes) -> None:
+    """Copy a file with its times: git compares those of an index with those of files. One that is missing is not."""
+    try:
+        opened = os.open(source, os.O_RDONLY | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return
+    try:
+        found = os.fstat(opened)
+        _write(target, _content(opened))
+        os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
+    finally:
+        os.close(opened)
+
+
+def _read(path: bytes) -> bytes:
+    opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    try:
+        return os.read(opened, _CHUNK)
+    finally:
+        os.close(opened)
+
+
+def _write(path: bytes, content: bytes) -> None:
+    """Write a file in the place of whatever lies there."""
+    remove(path)
+    opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        write_all(opened, content)
+    finally:
+        os.close(opened)
+
+
+def write_all(descriptor: int, content: bytes) -> None:
+    """Write all of a content to an open file."""
+    view = memoryview(content)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _content(descriptor: int) -> bytes:
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    parts = []
+    while part := os.read(descriptor, _CHUNK):
+        parts.append(part)
+    return b"".join(parts)

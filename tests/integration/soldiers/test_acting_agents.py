@@ -1,0 +1,261 @@
+"""Agents that act while the house works on their checkouts, and what they leave in git directories of their own."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from kingdom.errors import ProgramFailed
+from kingdom.soldiers.checkout import GitUse, git_directory_of
+from kingdom.soldiers.trees import Tree, Trees
+from tests.integration.soldiers.sources import a_tree, bare, run
+
+KEY = "the private key of the operator"
+FILES = 100
+# Exchanges a folder for a link, and back, as fast as it can.
+SWAPPER = """
+import ctypes, sys
+folder, link = (name.encode() for name in sys.argv[1:])
+exchange = ctypes.CDLL(None).renameat2
+print(flush=True)
+while True:
+    exchange(-100, folder, -100, link, 2)
+"""
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    """Return a folder of the operator with files of the same names as the agent's."""
+    folder = tmp_path / "home-of-operator"
+    folder.mkdir()
+    for number in range(FILES):
+        (folder / f"key{number}").write_text(f"{KEY} {number}\n")
+    return folder
+
+
+@contextmanager
+def swapping(tree: Tree, victim: Path) -> Iterator[None]:
+    """Let a process replace a folder of the checkout by a link to the operator's, again and again."""
+    (tree.path / "keys").mkdir()
+    for number in range(FILES):
+        (tree.path / "keys" / f"key{number}").write_text(f"mine {number}\n")
+    (tree.path / "link.log").symlink_to(victim)
+    argv = [sys.executable, "-I", "-S", "-c", SWAPPER, str(tree.path / "keys"), str(tree.path / "link.log")]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as swapper:
+        assert swapper.stdout
+        swapper.stdout.readline()
+        try:
+            yield
+        finally:
+            swapper.send_signal(signal.SIGKILL)
+
+
+def leaked(host: Path, tree: Tree) -> bool:
+    """Tell whether the clone or the git directory of the checkout, which the agent reads, has the operator's files."""
+    for place in (bare(host, tree), git_directory_of(tree.path)):
+        listed = run("cat-file", "--batch-all-objects", "--batch-check=%(objectname) %(objecttype)", cwd=place)
+        blobs = [line.split()[0] for line in listed.splitlines() if line.endswith(" blob")]
+        told = subprocess.run(
+            ["git", "cat-file", "--batch"], input="\n".join(blobs).encode(), cwd=place, capture_output=True, check=True
+        )
+        if KEY.encode() in told.stdout:
+            return True
+    return False
+
+
+async def leaks_within(trees: Trees, host: Path, tree: Tree, tries: int) -> bool:
+    base = await trees.base_of(tree)
+    for number in range(tries):
+        with suppress(ProgramFailed):
+            await (trees.commit([tree], "work") if number % 2 else trees.diff(tree, base))
+        # Every try begins with files that git does not know.
+        for name in ("keys", "link.log"):
+            with suppress(OSError):
+                (tree.path / name / f"new{number}").touch()
+        if leaked(host, tree):
+            return True
+    return False
+
+
+async def test_a_folder_that_becomes_a_link_while_the_house_commits_leads_nowhere(
+    trees: Trees, host: Path, source: Path, victim: Path
+) -> None:
+    tree = a_tree(host, source)
+    await trees.prepare([tree])
+    with swapping(tree, victim):
+        assert not await leaks_within(trees, host, tree, 10)
+
+
+@pytest.mark.variants
+async def test_without_the_sandbox_such_a_folder_shows_what_the_host_can_read(
+    host: Path, source: Path, victim: Path
+) -> None:
+    trees = Trees(host / "repositories", use=GitUse(sandboxed=False))
+    tree = a_tree(host, source)
+    await trees.prepare([tree])
+    with swapping(tree, victim):
+        assert await leaks_within(trees, host, tree, 1000)
+
+
+def link_to(name: str) -> Callable[[Path, Path], None]:
+    """Return what puts a link to a file of the house in the place of a file of git."""
+
+    def lay(own: Path, victim: Path) -> None:
+        place = own / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.unlink(missing_ok=True)
+        place.symlink_to(victim)
+
+    return lay
+
+
+def head_on_the_branch_of_another(own: Path, _: Path) -> None:
+    (own / "HEAD").write_text("ref: refs/heads/kingdom/wf1/tree2\n")
+
+
+def head_on_the_base(own: Path, _: Path) -> None:
+    (own / "HEAD").write_text("ref: refs/remotes/origin/main\n")
+
+
+def branch_that_leads_to_that_of_another(own: Path, _: Path) -> None:
+    (own / "refs/heads/kingdom/wf1/tree1").write_text("ref: refs/heads/kingdom/wf1/tree2\n")
+
+
+def hooks_and_configuration(own: Path, victim: Path) -> None:
+    hooks = own / "hooks"
+    hooks.mkdir()
+    for name in ("pre-commit", "post-index-change", "reference-transaction"):
+        (hooks / name).write_text(f"#!/bin/sh\necho run >> {victim}\n")
+        (hooks / name).chmod(0o755)
+    evil = f"echo run >> {victim}; cat"
+    (own / "config").write_text(
+        f'[core]\n\tfsmonitor = "{evil}"\n\thooksPath = {hooks}\n[filter "evil"]\n\tclean = "{evil}"\n'
+    )
+    (own / "info").mkdir()
+    (own / "info" / "attributes").write_text("* filter=evil\n")
+
+
+LEFT = [
+    *(link_to(name) for name in ("COMMIT_EDITMSG", "logs/HEAD", "HEAD", "index", "index.new", "packed-refs")),
+    *(link_to(name) for name in ("refs/heads/kingdom/wf1/tree1", "logs/refs/heads/kingdom/wf1/tree1")),
+    *(head_on_the_branch_of_another, head_on_the_base, branch_that_leads_to_that_of_another, hooks_and_configuration),
+]
+
+
+@pytest.mark.parametrize("sandboxed", [True, pytest.param(False, marks=pytest.mark.variants)])
+@pytest.mark.parametrize("leave", LEFT)
+async def test_nothing_in_the_git_directory_of_an_agent_leads_the_house_elsewhere(
+    host: Path, source: Path, tmp_path: Path, leave: Callable[[Path, Path], None], *, sandboxed: bool
+) -> None:
+    trees = Trees(host / "repositories", use=GitUse(may_commit=True, sandboxed=sandboxed))
+    tree, other = a_tree(host, source), a_tree(host, source, "tree2")
+    await trees.prepare([tree, other])
+    victim = tmp_path / "kingdom.yaml"
+    victim.write_text("database_url: file:realm\n")
+    before = refs(host, tree)
+    leave(git_directory_of(tree.path), victim)
+    (tree.path / "new.txt").write_text("new\n")
+    commit = (await trees.commit([tree], "work"))[tree.id]
+    assert victim.read_text() == "database_url: file:realm\n"
+    assert refs(host, tree) == before
+    assert run("show", f"{commit}:new.txt", cwd=bare(host, tree)) == "new"
+    assert run("rev-parse", tree.branch, cwd=bare(host, tree)) == commit
+
+
+def refs(host: Path, tree: Tree) -> list[str]:
+    """Return all refs of the clone but the branch of a tree."""
+    return [line for line in run("for-each-ref", cwd=bare(host, tree)).splitlines() if not line.endswith(tree.branch)]
+
+
+def a_pipe_for_attributes(path: Path) -> None:
+    os.mkfifo(path / ".gitattributes")
+
+
+def a_pipe_for_what_is_ignored(path: Path) -> None:
+    (path / "folder").mkdir()
+    os.mkfifo(path / "folder" / ".gitignore")
+
+
+def a_repository_whose_head_is_a_pipe(path: Path) -> None:
+    (path / "nested" / ".git").mkdir(parents=True)
+    os.mkfifo(path / "nested" / ".git" / "HEAD")
+
+
+def a_folder_that_cannot_be_read(path: Path) -> None:
+    (path / "shut").mkdir()
+    (path / "shut" / "file").touch()
+    (path / "shut").chmod(0)
+
+
+def a_path_that_is_too_long(path: Path) -> None:
+    place = os.open(path, os.O_RDONLY)
+    for _ in range(30):
+        os.mkdir("d" * 200, dir_fd=place)
+        inner = os.open("d" * 200, os.O_RDONLY, dir_fd=place)
+        os.close(place)
+        place = inner
+    os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=place))
+    os.close(place)
+
+
+def a_file_that_is_too_large(path: Path) -> None:
+    with (path / "large").open("wb") as file:
+        file.truncate((1 << 30) + 1)
+
+
+TRAPS = {
+    a_pipe_for_attributes: r"\.gitattributes is no file",
+    a_pipe_for_what_is_ignored: r"folder/\.gitignore is no file",
+    a_repository_whose_head_is_a_pipe: "nested/ has a .git that git would wait for",
+    a_folder_that_cannot_be_read: "shut/ cannot be read",
+    a_path_that_is_too_long: "d/d+.*cannot be read",
+    a_file_that_is_too_large: "large makes a commit larger than 1 GiB",
+}
+
+
+@pytest.mark.parametrize(("lay", "told"), TRAPS.items(), ids=lambda each: getattr(each, "__name__", ""))
+async def test_what_git_would_wait_for_or_leave_out_fails_at_once_by_name(
+    trees: Trees, host: Path, source: Path, lay: Callable[[Path], None], told: str
+) -> None:
+    tree = a_tree(host, source)
+    await trees.prepare([tree])
+    lay(tree.path)
+    with pytest.raises(ProgramFailed, match=told):
+        await trees.commit([tree], "work")
+    with pytest.raises(ProgramFailed, match=told):
+        await trees.diff(tree, await trees.base_of(tree))
+
+
+@pytest.mark.parametrize("lay", [lay for lay in TRAPS if lay is not a_pipe_for_attributes])
+async def test_the_same_in_an_ignored_folder_is_nobodys_business(
+    trees: Trees, host: Path, source: Path, lay: Callable[[Path], None]
+) -> None:
+    tree = a_tree(host, source)
+    await trees.prepare([tree])
+    (tree.path / "build.log").mkdir()
+    lay(tree.path / "build.log")
+    (tree.path / "new.txt").write_text("new\n")
+    commit = (await trees.commit([tree], "work"))[tree.id]
+    assert run("show", f"{commit}:new.txt", cwd=bare(host, tree)) == "new"
+
+
+async def test_a_file_with_the_times_it_had_is_committed_all_the_same(trees: Trees, host: Path, source: Path) -> None:
+    tree = a_tree(host, source)
+    await trees.prepare([tree])
+    file = tree.path / "file0.txt"
+    before = file.stat()
+    index = git_directory_of(tree.path) / "index"
+    file.write_text("like 0\n")
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    # As if nothing had happened to it since: only the content tells.
+    run("update-index", "--assume-unchanged", "file0.txt", cwd=tree.path)
+    assert index.exists()
+    assert await trees.differing([tree]) == ["app/file0.txt"]
+    commit = (await trees.commit([tree], "work"))[tree.id]
+    assert run("show", f"{commit}:file0.txt", cwd=bare(host, tree)) == "like 0"
+    assert await trees.differing([tree]) == []
