@@ -145,7 +145,7 @@ class AgentFile:
 
             def make() -> None:
                 try:
-                    os.close(os.open(name, _FOLDER, dir_fd=folder))
+                    os.close(open_folder_in(folder, name))
                 except OSError:
                     _move_aside(folder, name)
                     os.mkdir(name, dir_fd=folder)
@@ -248,7 +248,7 @@ def _opened_folder(root: Path, way: list[str], *, make: bool = False) -> Iterato
             if make:
                 with suppress(FileExistsError):
                     os.mkdir(name, dir_fd=current)
-            below = os.open(name, _FOLDER, dir_fd=current)
+            below = open_folder_in(current, name)
             os.close(current)
             current = below
         yield current
@@ -260,6 +260,11 @@ def _entries(root: Path, name: str) -> Iterator[os.DirEntry[str]]:
     """Yield what lies in a folder, up to a limit; nothing where there is none."""
     with suppress(OSError), _opened_folder(root, [*PurePosixPath(name).parts]) as folder:
         yield from islice(entries_in(folder), _LOOKED_AT_MAX)
+
+
+def open_folder_in(folder: int, name: str) -> int:
+    """Open a folder in an open folder, only to go on from there; raises NotADirectoryError where it is a link."""
+    return os.open(name, _FOLDER, dir_fd=folder)
 
 
 def entries_in(folder: int) -> Iterator[os.DirEntry[str]]:

@@ -6,9 +6,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
 
-from kingdom.soldiers.agent_files import entries_in
+from kingdom.soldiers.agent_files import entries_in, open_folder_in
 
-_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # An agent that is at work may add to a folder that had just been emptied.
 _TRIES = 10
 
@@ -71,7 +70,7 @@ def _folders_moved_up(place: int, top: int) -> Iterator[str]:
 @contextmanager
 def _opened(above: int, name: str) -> Iterator[int]:
     """Open a folder in an open folder, and permit everything in it; a link is none."""
-    descriptor = os.open(name, _FOLDER, dir_fd=above)
+    descriptor = open_folder_in(above, name)
     try:
         # By its descriptor: the name may mean something else by now.
         Path(f"/proc/self/fd/{descriptor}").chmod(0o700)
