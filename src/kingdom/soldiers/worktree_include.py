@@ -57,8 +57,14 @@ class Pattern:
 
 
 def read_patterns(checkout: Path) -> list[Pattern]:
-    """Return what a checkout asks for; nothing where it has no such file, or a link in its place."""
-    content = AgentFile(checkout, NAME).read(_TEXT_MAX)
+    """Return what a checkout asks for; nothing where it has no such file, or a link in its place.
+
+    Raises ProgramFailed where the file is too long.
+    """
+    file = AgentFile(checkout, NAME)
+    content = file.read(_TEXT_MAX)
+    if content is None and (found := file.found()) and found.size > _TEXT_MAX:
+        raise ProgramFailed(f"{NAME} has more than {_TEXT_MAX >> 10} kB: name fewer files, or folders as a whole")
     try:
         return [] if content is None else list(parse_patterns(content.decode()))
     except UnicodeDecodeError:
