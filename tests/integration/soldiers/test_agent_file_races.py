@@ -208,4 +208,4 @@ def is_won(act: Callable[[Path], object], place: Path, meddling: AbstractContext
 def contents(folder: Path) -> dict[str, tuple[int, str]]:
     """Return what a folder holds, with its rights."""
     paths = (folder, *folder.rglob("*"))
-    return {str(path): (path.stat().st_mode, path.read_text() if path.is_file() else "") for path in paths}
+    return {str(path): (path.lstat().st_mode, path.read_text() if path.is_file() else "") for path in paths}
