@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from kingdom.soldiers.agent_files import AgentFile
 from kingdom.soldiers.claude.memory import own_answer, own_transcript
 from kingdom.soldiers.transcript import Entry, read_entries
 
@@ -82,7 +83,7 @@ class _Told:
 
 def _own_answers(entries: list[Entry], home: Path) -> Iterator[Entry]:
     """Yield the prompts that were answered by what Claude Code has written down itself."""
-    own: Path | None = None
+    own: AgentFile | None = None
     for entry in entries:
         match entry:
             case {"type": "session", "agent": "claude", "session": str(session)}:

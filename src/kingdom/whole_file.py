@@ -17,7 +17,7 @@ def write_whole(file: Path, text: str) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            _write(folder, file.name, text)
+            write_into(folder, file.name, text)
         finally:
             os.close(folder)
     except OSError as error:
@@ -26,7 +26,8 @@ def write_whole(file: Path, text: str) -> None:
         ) from error
 
 
-def _write(folder: int, name: str, text: str) -> None:
+def write_into(folder: int, name: str, text: str) -> None:
+    """Do the same in an open folder; raises OSError."""
     # Nobody can guess the name, and so put a link there.
     draft = f".draft-{secrets.token_hex(8)}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -22,6 +22,7 @@ from kingdom.demo.report import Kill, Report, ended, findings, places
 from kingdom.demo.stage import Stage
 from kingdom.demo.watching import Standing, Watcher
 from kingdom.errors import ProgramFailed
+from kingdom.soldiers.agent_files import AgentFile
 from kingdom.soldiers.folders import Folders
 from kingdom.workflow.model.machine import QueryStatus
 from kingdom.workflow.model.work import Work
@@ -129,9 +130,7 @@ class Story:
         await self._kill_agent()
         await self.until(lambda _: self._waits(2), "the agent waits for the build again")
         work = await self.until(_building, "the agent runs")
-        built = Folders(self.house.realm).space(TICKET, work.work_space_id or "") / _BUILT
-        built.parent.mkdir(exist_ok=True)
-        built.touch()
+        AgentFile(Folders(self.house.realm).space(TICKET, work.work_space_id or ""), _BUILT).write("")
         self._tell(_DEMO, "lets the build end")
         await self._until_completed(TICKET)
 

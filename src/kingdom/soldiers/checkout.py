@@ -9,7 +9,6 @@ import asyncio
 import marshal
 import os
 import re
-import shutil
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -195,7 +194,7 @@ class Checkout:
     def _make_git_directory(self, refs: str) -> None:
         """Make the git directory anew; agents see the branches of the remote there."""
         with suppress(FileNotFoundError):
-            shutil.rmtree(self.git_directory)
+            remove_tree(self.git_directory)
         for folder in ("objects/info", "refs/heads"):
             (self.git_directory / folder).mkdir(parents=True)
         texts = {

@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from kingdom.errors import ProgramFailed
 from kingdom.sentence import with_reason
+from kingdom.soldiers.agent_files import AgentFile
 from kingdom.soldiers.folders import Folders
 from kingdom.soldiers.process import described, start_program
 from kingdom.soldiers.redaction import WELL_KNOWN, RedactedFile, Redaction, secrets_in
@@ -135,9 +136,10 @@ async def _set_up(
     redaction: Redaction,
 ) -> None:
     command = outfit.setup.get(tree.git_id)
-    if command is None and not (tree.path / _SCRIPT).is_file():
+    if command is None and not AgentFile(tree.path, _SCRIPT.parts[0]).is_there():
         return
-    argv = ["/bin/sh", str(_SCRIPT)] if command is None else ["/bin/sh", "-c", command]
+    # Whether there really is a script is found out inside, where links lead nowhere else.
+    argv = ["/bin/sh", "-c", command or f"test ! -f {_SCRIPT} || exec /bin/sh {_SCRIPT}"]
     program = await start_program(argv, cwd=tree.path, environment=environment, errors=None, sandbox=sandbox)
     program.close_input()
     try:

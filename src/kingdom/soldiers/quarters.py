@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from kingdom.bus.port import Bus
+from kingdom.soldiers.agent_files import AgentFile
 from kingdom.soldiers.checkout import GitUse, git_directory_of
 from kingdom.soldiers.folders import Folders
 from kingdom.soldiers.git import IDENTITY
@@ -78,10 +79,11 @@ class Lodging:
     def environment_inside(self) -> dict[str, str]:
         """Return the environment of agents and checks, with a HOME, a place for temporary files, ports and tools."""
         home = self.folders.home(self.workflow_id)
-        temporary = home / "tmp"
-        temporary.mkdir(parents=True, exist_ok=True)
+        home.mkdir(parents=True, exist_ok=True)
+        temporary = AgentFile(home, "tmp")
+        temporary.make_folder()
         ports = {PORT_VARIABLE: str(port_base(self.folders, self.workflow_id))}
-        places = {**self.quarters.tools(self.environment), "HOME": str(home), "TMPDIR": str(temporary)}
+        places = {**self.quarters.tools(self.environment), "HOME": str(home), "TMPDIR": str(temporary.path)}
         return {**self.environment, **IDENTITY, **ports, **places}
 
     def sandbox(self, gate: Gate | None = None) -> Sandbox | None:

@@ -8,6 +8,7 @@ import msgspec
 
 from kingdom.bus.envelope import STORE_KEY
 from kingdom.soldiers.agent import AgentFailed, Answered, Asked
+from kingdom.soldiers.agent_files import AgentFile
 from kingdom.soldiers.voice.report import RESULT, read_document
 
 _NUL = b"\\u0000"
@@ -16,7 +17,7 @@ _FAILED, _NEEDS_HUMAN = "failed", "needs_human"
 
 def read_result(space: Path) -> dict[str, Any] | None:
     """Return what the agent reported; None where it did not, or wrote something else than a document of fair size."""
-    result = read_document(space / RESULT)
+    result = read_document(AgentFile(space, RESULT))
     # Neither what no store can keep, nor what a store keeps for itself.
     unfit = result is not None and (STORE_KEY in result or _NUL in msgspec.json.encode(result))
     return None if unfit else result
@@ -26,7 +27,7 @@ def forget_refusal(space: Path) -> None:
     """Remove a report that a new turn is to replace: that it failed, or needs a person."""
     if is_refusal(space):
         with suppress(OSError):
-            (space / RESULT).unlink()
+            AgentFile(space, RESULT).remove()
 
 
 def is_refusal(space: Path) -> bool:

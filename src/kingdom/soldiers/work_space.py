@@ -3,9 +3,9 @@
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from itertools import count
 from pathlib import Path
 
+from kingdom.soldiers.agent_files import AgentFile
 from kingdom.soldiers.removal import remove_tree
 from kingdom.soldiers.trees import Tree
 from kingdom.soldiers.voice.report import RESULT
@@ -47,18 +47,15 @@ def lay_out(space: Path, run: Path, work: Work, trees: Iterable[Tree], reports: 
         if not file.exists():
             write_whole(file, text)
         reading[f"{_REPORTS}/{file.name}"] = file
-    for folder in (space, space / _REPORTS):
-        if folder.is_symlink() or not folder.is_dir():
-            _make_way(folder)
-            folder.mkdir(parents=True)
+    space.parent.mkdir(parents=True, exist_ok=True)
+    AgentFile(space.parent, space.name).make_folder()
+    AgentFile(space, _REPORTS).make_folder()
     for name, target in {**repositories, **reading}.items():
-        _link(space / name, target)
+        AgentFile(space, name).link_to(target)
     task = {"task_id": work.id, "result_path": str(space / RESULT)}
     texts = {_GUIDE: _instructions(work, repositories, reading), _TASK: json.dumps(task, indent=2) + "\n"}
     for name, text in texts.items():
-        if (space / name).is_dir():
-            _make_way(space / name)
-        write_whole(space / name, text)
+        AgentFile(space, name).write(text)
 
 
 def remove(space: Path) -> None:
@@ -80,22 +77,6 @@ def _named(trees: Iterable[Tree]) -> dict[str, Path]:
         taken.add(name)
         found[name] = tree.path
     return found
-
-
-def _link(link: Path, target: Path) -> None:
-    if link.is_symlink() and link.readlink() == target:
-        return
-    _make_way(link)
-    link.symlink_to(target)
-
-
-def _make_way(path: Path) -> None:
-    """Move away what the agent put here; a mere link is removed."""
-    if path.is_symlink():
-        path.unlink()
-    elif path.exists():
-        found = (path.with_name(f"{path.name}.found-{number}") for number in count(1))
-        path.rename(next(aside for aside in found if not aside.exists() and not aside.is_symlink()))
 
 
 def _instructions(work: Work, repositories: Iterable[str], reports: Iterable[str]) -> str:

@@ -7,16 +7,13 @@ line took.
 
 import asyncio
 import os
-import shutil
-import stat
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from errno import ELOOP
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
 from kingdom.errors import ProgramFailed
+from kingdom.soldiers.agent_files import AgentFile, is_in_the_way
 from kingdom.soldiers.git import finish
 
 Ignored = Callable[[list[str]], Awaitable[list[str]]]
@@ -26,7 +23,6 @@ _TEXT_MAX = 64 << 10
 _LOOKED_AT_MAX = 200_000
 _FILES_MAX = 10_000
 _ANY_FOLDERS = "**"
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +58,17 @@ class Pattern:
 
 
 def read_patterns(checkout: Path) -> list[Pattern]:
-    """Return what a checkout asks for; nothing where it has no such file, or a link in its place."""
+    """Return what a checkout asks for; nothing where it has no such file, or a link in its place.
+
+    Raises ProgramFailed where the file is too long.
+    """
+    file = AgentFile(checkout, NAME)
+    content = file.read(_TEXT_MAX)
+    if content is None and (found := file.found()) and found.size > _TEXT_MAX:
+        raise ProgramFailed(f"{NAME} has more than {_TEXT_MAX >> 10} kB: name fewer files, or folders as a whole")
     try:
-        with os.fdopen(os.open(checkout / NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                return []
-            return list(parse_patterns(file.read(_TEXT_MAX)))
-    except (OSError, UnicodeDecodeError):
+        return [] if content is None else list(parse_patterns(content.decode()))
+    except UnicodeDecodeError:
         return []
 
 
@@ -102,19 +102,11 @@ async def copy_included(source: Path, checkout: Path, *, ignored: Ignored) -> li
 
 
 def _wanted(source: Path, checkout: Path, patterns: Sequence[Pattern]) -> list[str]:
-    return [name for name in _chosen(source, patterns) if _has_room_for(checkout, PurePosixPath(name))]
-
-
-def _has_room_for(checkout: Path, path: PurePosixPath) -> bool:
-    """Tell whether nothing stands where a file would be, and only folders above it."""
-    above = [checkout / folder for folder in path.parents]
-    return not any(os.path.lexists(folder) and (folder.is_symlink() or not folder.is_dir()) for folder in above) and (
-        not os.path.lexists(checkout / path)
-    )
+    return [name for name in _chosen(source, patterns) if AgentFile(checkout, name).is_free()]
 
 
 def _copy_all(source: Path, checkout: Path, names: Sequence[str]) -> list[str]:
-    return [name for name in names if _copy(source, checkout, PurePosixPath(name))]
+    return [name for name in names if _copy(source, checkout, name)]
 
 
 def _chosen(source: Path, patterns: Sequence[Pattern]) -> Iterator[str]:
@@ -132,50 +124,13 @@ def _chosen(source: Path, patterns: Sequence[Pattern]) -> Iterator[str]:
             raise ProgramFailed(f"{source} has too many files to copy from: name fewer in {NAME}, or tidy it up")
 
 
-def _copy(source: Path, checkout: Path, path: PurePosixPath) -> bool:
+def _copy(source: Path, checkout: Path, name: str) -> bool:
     """Copy a regular file; return whether it was one and was not there yet."""
-    with _opened(source, path.parts[:-1], make=False) as here, _opened(checkout, path.parts[:-1], make=True) as there:
-        if here is None or there is None:
-            return False
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        try:
-            with os.fdopen(os.open(path.name, flags, dir_fd=here), "rb") as original:
-                mode = os.fstat(original.fileno()).st_mode
-                if not stat.S_ISREG(mode):
-                    return False
-                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-                with os.fdopen(os.open(path.name, flags, stat.S_IMODE(mode), dir_fd=there), "wb") as copy:
-                    shutil.copyfileobj(original, copy)
-        except OSError as error:
-            if _is_in_the_way(error):
-                return False
-            raise
-    return True
-
-
-@contextmanager
-def _opened(top: Path, folders: Iterable[str], *, make: bool) -> Iterator[int | None]:
-    """Open a folder below another one step by step, so that no link is followed; None where there is none."""
-    current = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        for name in folders:
-            if make:
-                with suppress(FileExistsError):
-                    os.mkdir(name, dir_fd=current)
-            try:
-                below = os.open(name, _FOLDER, dir_fd=current)
-            except OSError as error:
-                if not _is_in_the_way(error):
-                    raise
-                yield None
-                return
-            os.close(current)
-            current = below
-        yield current
-    finally:
-        os.close(current)
-
-
-def _is_in_the_way(error: OSError) -> bool:
-    """Tell whether something else stands where a file or a folder was looked for: nothing, a link, another kind."""
-    return isinstance(error, FileExistsError | FileNotFoundError | NotADirectoryError) or error.errno == ELOOP
+        # The operator may have linked the folder as a whole.
+        with AgentFile(source.resolve(), name).opened() as original:
+            return AgentFile(checkout, name).add(original, os.fstat(original.fileno()).st_mode)
+    except OSError as error:
+        if is_in_the_way(error):
+            return False
+        raise

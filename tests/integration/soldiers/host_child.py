@@ -15,9 +15,12 @@ from kingdom.bus import Bus, Transaction
 from kingdom.soldiers import host as hosting
 from kingdom.soldiers.folders import Folders
 from kingdom.soldiers.host import ENVIRONMENT, SoldierHost
+from kingdom.soldiers.outfit import Outfit
+from kingdom.soldiers.quarters import Quarters
 from kingdom.soldiers.scripted.client import ScriptedAgents
 from kingdom.workflow.reactions import engine
 from tests.integration.processes import say
+from tests.integration.soldiers.file_accesses import note_accesses
 from tests.integration.soldiers.host_barriers import BarredBus, says
 from tests.integration.soldiers.processes import MARK
 
@@ -27,6 +30,8 @@ _RENEWED_EVERY_SECONDS = 0.5
 
 async def run(options: dict[str, Any]) -> None:
     hosting._RENEWALS_PER_LEASE = options["lease_seconds"] / _RENEWED_EVERY_SECONDS
+    if "notes" in options:
+        note_accesses(Path(options["directory"]), Path(options["notes"]))
     application = engine()
     url = f"file:{options['place']}" if options["backend"] == "files" else options["place"]
     async with open_bus(url, application.topology, application.kinds) as bus:
@@ -38,6 +43,7 @@ async def run(options: dict[str, Any]) -> None:
             slots=options["slots"],
             lease=timedelta(seconds=options["lease_seconds"]),
             environment={**ENVIRONMENT, MARK: options["mark"]},
+            quarters=Quarters(outfit=Outfit(files=Path(options["files"]))) if "files" in options else None,
         )
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, host.stop)
         say("ready")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kingdom.soldiers.agent import Prompt
+from kingdom.soldiers.agent_files import AgentFile
 from kingdom.soldiers.claude import memory
 from kingdom.soldiers.claude.memory import OwnRecord, Past, own_answer, own_transcript
 from kingdom.soldiers.notebook import GO_ON, recalled
@@ -34,10 +35,10 @@ def home(tmp_path: Path) -> dict[str, str]:
     return {"HOME": str(tmp_path / "home")}
 
 
-def write_own(home: dict[str, str], *entries: Entry) -> Path:
-    path = Path(home["HOME"], ".claude/projects/-space", f"{SESSION}.jsonl")
-    path.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
-    return path
+def write_own(home: dict[str, str], *entries: Entry) -> AgentFile:
+    own = AgentFile(Path(home["HOME"]), f".claude/projects/-space/{SESSION}.jsonl")
+    own.path.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    return own
 
 
 def past(*entries: Entry) -> Past:
@@ -137,7 +138,7 @@ def test_calls_of_tools_are_found_however_they_were_written_down(home: dict[str,
     own = write_own(home, prompted("toolu_old"))
     record = OwnRecord(home, SESSION)
     assert not record.tells_of("toolu_1")
-    with own.open("a") as file:
+    with own.path.open("a") as file:
         file.write('{"id":"toolu_1"}{"id":"toolu_2"}{"id":"tool')
         file.flush()
         assert record.tells_of("toolu_1")
@@ -149,9 +150,9 @@ def test_calls_of_tools_are_found_however_they_were_written_down(home: dict[str,
 def test_its_own_transcript_is_looked_for_until_it_is_found_and_again_once_it_is_gone(
     home: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks: list[Path | None] = []
+    looks: list[AgentFile | None] = []
 
-    def look(environment: Mapping[str, str], session: str) -> Path | None:
+    def look(environment: Mapping[str, str], session: str) -> AgentFile | None:
         looks.append(own_transcript(environment, session))
         return looks[-1]
 
@@ -162,10 +163,10 @@ def test_its_own_transcript_is_looked_for_until_it_is_found_and_again_once_it_is
     assert record.tells_of("toolu_1")
     assert not record.tells_of("toolu_2")
     assert looks == [None, own]
-    own.unlink()
-    os.mkfifo(own)
+    own.path.unlink()
+    os.mkfifo(own.path)
     assert not record.tells_of("toolu_1")
-    own.unlink()
+    own.path.unlink()
     write_own(home, prompted("toolu_2"))
     assert record.tells_of("toolu_2")
     assert looks == [None, own, own]
@@ -174,7 +175,7 @@ def test_its_own_transcript_is_looked_for_until_it_is_found_and_again_once_it_is
 def test_a_folder_that_leads_elsewhere_holds_no_transcript(home: dict[str, str], tmp_path: Path) -> None:
     own = write_own(home, prompted("u1"))
     assert own_transcript(home, SESSION) == own
-    projects = own.parents[1]
+    projects = own.path.parents[1]
     projects.rename(tmp_path / "elsewhere")
     projects.symlink_to(tmp_path / "elsewhere")
     assert own_transcript(home, SESSION) is None

@@ -65,6 +65,18 @@ async def test_a_command_of_the_settings_goes_before_the_script_of_the_repositor
     assert (tree.path / "cache").read_text() == "right\n"
 
 
+async def test_a_script_that_lies_behind_a_link_runs_too(tmp_path: Path) -> None:
+    tree = await checked_out(tmp_path, {"tools/setup.sh": "echo linked > cache\n"}, {".kingdom": "tools"})
+    await fitted_out(tree, Outfit(), folder=tmp_path / "notes", environment=ENVIRONMENT)
+    assert (tree.path / "cache").read_text() == "linked\n"
+
+
+async def test_a_folder_of_ours_without_a_script_sets_nothing_up(tmp_path: Path) -> None:
+    tree = await checked_out(tmp_path, {".kingdom/notes.md": "none\n"})
+    await fitted_out(tree, Outfit(), folder=tmp_path / "notes", environment=ENVIRONMENT)
+    assert (tmp_path / "notes" / f"{tree.id}.log").read_text() == ""
+
+
 async def test_without_a_script_nothing_runs(tmp_path: Path) -> None:
     tree = await checked_out(tmp_path, {})
     await fitted_out(tree, Outfit(), folder=tmp_path / "notes", environment=ENVIRONMENT)

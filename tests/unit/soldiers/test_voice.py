@@ -147,12 +147,20 @@ async def test_a_pipe_in_the_place_of_the_memory_holds_nobody_up(tmp_path: Path)
 
 
 async def test_a_result_that_cannot_be_written_is_told_to_the_agent(tmp_path: Path) -> None:
+    assert RESULT in await refused(in_turn(tmp_path / "gone"), "report_result", SUCCESS)
+
+
+async def test_a_folder_in_the_place_of_the_result_is_moved_aside(tmp_path: Path) -> None:
     (tmp_path / RESULT).mkdir()
-    assert RESULT in await refused(in_turn(tmp_path), "report_result", SUCCESS)
+    (tmp_path / RESULT / "kept").touch()
+    await said(in_turn(tmp_path), "report_result", **SUCCESS)
+    assert read_result(tmp_path) == SUCCESS
+    assert (tmp_path / f"{RESULT}.found-1" / "kept").exists()
 
 
 async def test_what_is_remembered_before_and_after_the_report_becomes_memory(tmp_path: Path) -> None:
     space, package = tmp_path / "space", tmp_path / "package"
+    space.mkdir()
     voice = in_turn(space)
     await said(voice, "remember", text="Tests need a database.")
     await said(voice, "report_result", **SUCCESS)

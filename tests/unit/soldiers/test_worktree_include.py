@@ -2,6 +2,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from kingdom.errors import ProgramFailed
 from kingdom.soldiers.worktree_include import NAME, parse_patterns, read_patterns
 
 
@@ -60,3 +61,9 @@ def test_a_checkout_without_the_file_or_with_a_link_in_its_place_asks_for_nothin
     (tmp_path / "elsewhere").write_text("*\n")
     (tmp_path / NAME).symlink_to(tmp_path / "elsewhere")
     assert read_patterns(tmp_path) == []
+
+
+def test_a_file_beyond_all_measure_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / NAME).write_text(".env\n" * 20_000)
+    with pytest.raises(ProgramFailed, match=r"\.worktreeinclude has more than 64 kB"):
+        read_patterns(tmp_path)

@@ -1,16 +1,15 @@
 """What a profile comes to for one launch: the command, the environment, and the files that are written first."""
 
-import os
 import re
 import shutil
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from string import Template
 
-from kingdom.errors import Misconfigured, ProgramFailed
+from kingdom.errors import Misconfigured
 from kingdom.soldiers.acp.profile import Price, Profile
 from kingdom.soldiers.agent import Launch
+from kingdom.soldiers.agent_files import AgentFile, matching
 from kingdom.soldiers.sandbox.programs import places_of
 from kingdom.soldiers.sandbox.sandbox import Sandbox
 
@@ -18,8 +17,6 @@ _AGENTS = ".kingdom-agents"
 # What stands in files of settings, where anything else could be read as more than a name.
 _NAME = re.compile(r"[\w./:@+\[\]-]+")
 _BEGINNING = 8
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +52,7 @@ def outfit(profile: Profile, launch: Launch, price: Price, url: str, directory: 
     environment["PATH"] = search_path(environment.get("PATH", ""), directory)
     program, shown = program_of(profile, environment["PATH"]), launch.sandbox
     for name, text in profile.files.items():
-        _write(Path(home), folder / name, Template(text).substitute(texts))
+        AgentFile(Path(home), f"{folder.relative_to(home)}/{name}").write(Template(text).substitute(texts))
     return Outfit(
         argv=(str(program), *(Template(argument).substitute(texts) for argument in profile.arguments)),
         environment=environment,
@@ -69,16 +66,15 @@ def put_aside(profile: Profile, outfit: Outfit, session: str) -> None:
     if not profile.aside:
         return
     pattern = Template(profile.aside).substitute(session=session[:_BEGINNING])
-    # Only what really lies there: the agent may have put links.
-    root = outfit.folder.parents[1].resolve() / _AGENTS / outfit.folder.name
-    files = [file for file in root.glob(pattern) if file.is_file() and file.resolve() == file]
-    if not files:
+    home = outfit.folder.parents[1]
+    found = matching(home, f"{outfit.folder.relative_to(home)}/{pattern}")
+    if not found:
         return
     # Of several only the longest has the conversation; the others are what earlier loadings began.
-    *others, longest = sorted(files, key=lambda file: file.stat().st_size)
+    *others, longest = (each.file for each in sorted(found, key=lambda each: each.size))
     for file in others:
-        file.unlink()
-    longest.rename(longest.with_name(f"session-2000-01-01T00-00-{session[:_BEGINNING]}{longest.suffix}"))
+        file.remove()
+    longest.rename(f"session-2000-01-01T00-00-{session[:_BEGINNING]}{longest.path.suffix}")
 
 
 def search_path(path: str, directory: Path | None) -> str:
@@ -96,27 +92,3 @@ def program_of(profile: Profile, path: str) -> Path:
             " already, name its folder in soldiers.path"
         )
     return Path(program)
-
-
-def _write(home: Path, file: Path, text: str) -> None:
-    """Write a file where agents may write too: no link is followed, neither now nor when one comes in between."""
-    *way, name = file.relative_to(home).parts
-    try:
-        folder = os.open(home, _FOLDER)
-        try:
-            for part in way:
-                with suppress(FileExistsError):
-                    os.mkdir(part, dir_fd=folder)
-                outer, folder = folder, os.open(part, _FOLDER, dir_fd=folder)
-                os.close(outer)
-            with suppress(FileNotFoundError):
-                os.unlink(name, dir_fd=folder)
-            with os.fdopen(os.open(name, _NEW, 0o644, dir_fd=folder), "w", encoding="utf-8") as written:
-                written.write(text)
-        finally:
-            os.close(folder)
-    except OSError as error:
-        raise ProgramFailed(
-            f"{file} could not be written: {error}; an agent may have put something in its way: look at it, and remove"
-            " it"
-        ) from error

@@ -2,8 +2,6 @@
 
 import json
 import os
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from kingdom.soldiers.agent import Launch
@@ -65,11 +63,6 @@ def environment(launch: Launch) -> dict[str, str]:
 def mcp_servers(launch: Launch) -> dict[str, Any]:
     """Return how the MCP servers of the launch are reached; the name of the house's own is not to be had."""
     return {server.name: _reached(server) for server in launch.mcp_servers if server.name != SERVER}
-
-
-def settings_folder(environment: Mapping[str, str]) -> Path:
-    """Return where Claude Code keeps what it has to remember."""
-    return Path(environment.get("CLAUDE_CONFIG_DIR") or Path(environment.get("HOME", "/"), ".claude"))
 
 
 def _reached(server: McpServer) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """What is known of a session without its process: from our transcript, and from the one Claude Code keeps itself."""
 
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +8,9 @@ from typing import Any
 
 from kingdom.soldiers import notebook
 from kingdom.soldiers.agent import Prompt
-from kingdom.soldiers.claude.command import settings_folder
+from kingdom.soldiers.agent_files import AgentFile, matching
 from kingdom.soldiers.notebook import GO_ON, Remembered
-from kingdom.soldiers.transcript import Entry, read_entries
+from kingdom.soldiers.transcript import Entry, entry_or_none
 
 _TAKEN = "You have made these petitions already, and they were taken; do not make them again:"
 _PETITION_SHOWN = 500
@@ -20,8 +19,6 @@ SYNTHETIC = "<synthetic>"
 _ENDS = frozenset({"asked", "answered", "failed", "interrupted"})
 _BYTES_MAX = 256 << 20
 _LATEST_BYTES = 1 << 20
-# Without waiting for a writer: the agent may have put a pipe there.
-_READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @dataclass
@@ -52,7 +49,7 @@ class Past(Remembered[Unfinished]):
                 petition = f"{kind} {json.dumps(entry.get('body', {}), ensure_ascii=False)}"
                 self.unfinished.petitions += (petition[:_PETITION_SHOWN],)
 
-    def text_for(self, prompt: Prompt, own: Path | None) -> str:
+    def text_for(self, prompt: Prompt, own: AgentFile | None) -> str:
         """Return what the agent is to be told, who may have heard of it already."""
         before = self.text_or_unfinished(prompt)
         if isinstance(before, str):
@@ -85,17 +82,13 @@ def open_prompt(entries: Iterable[Entry], prompt_id: str) -> OpenPrompt | None:
     return found
 
 
-def own_transcript(environment: Mapping[str, str], session: str) -> Path | None:
+def own_transcript(environment: Mapping[str, str], session: str) -> AgentFile | None:
     """Return the transcript that Claude Code keeps itself, if it has begun one.
 
     The agent may write where it lies: a link to somewhere else is none, and neither is a file beyond all measure.
     """
-    folder = settings_folder(environment)
-    root = folder.parent.resolve() / folder.name
-    for path in folder.glob(f"projects/*/{session}.jsonl"):
-        if path.is_file() and path.resolve() == root / path.relative_to(folder) and path.stat().st_size <= _BYTES_MAX:
-            return path
-    return None
+    found = matching(Path(environment.get("HOME", "/")), f".claude/projects/*/{session}.jsonl")
+    return next((each.file for each in found if each.size <= _BYTES_MAX), None)
 
 
 class OwnRecord:
@@ -104,24 +97,20 @@ class OwnRecord:
     def __init__(self, environment: Mapping[str, str], session: str) -> None:
         self._environment = environment
         self._session = session
-        self._path: Path | None = None
+        self._file: AgentFile | None = None
 
     def tells_of(self, call: str) -> bool:
         """Return whether the call of a tool has been written down of late."""
         # Looked for only once: the agent may have filled the place with folders.
-        self._path = self._path or own_transcript(self._environment, self._session)
-        try:
-            if self._path is None:
-                return False
-            with os.fdopen(os.open(self._path, _READING), "rb") as file:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - _LATEST_BYTES))
-                return call.encode() in file.read(_LATEST_BYTES)
-        except OSError:
-            self._path = None
+        self._file = self._file or own_transcript(self._environment, self._session)
+        latest = self._file.read_end(_LATEST_BYTES) if self._file else None
+        if latest is None:
+            self._file = None
             return False
+        return call.encode() in latest
 
 
-def own_answer(own: Path, uuid: str) -> str | None:
+def own_answer(own: AgentFile, uuid: str) -> str | None:
     """Return the answer to a prompt according to Claude Code's own transcript, or None if there is none."""
     turn = _turn_of(own, uuid)
     if not turn:
@@ -135,10 +124,11 @@ def own_answer(own: Path, uuid: str) -> str | None:
     return None
 
 
-def _turn_of(own: Path, uuid: str) -> list[Entry] | None:
+def _turn_of(own: AgentFile, uuid: str) -> list[Entry] | None:
     """Return what came of a prompt, or None if Claude Code has not heard of it."""
     turn: list[Entry] | None = None
-    for entry in read_entries(own):
+    for line in (own.read(_BYTES_MAX) or b"").split(b"\n"):
+        entry = entry_or_none(line) or {}
         if entry.get("type") not in {"user", "assistant"} or entry.get("isSidechain"):
             continue
         if entry.get("uuid") == uuid:

@@ -9,10 +9,10 @@ from string import Template
 
 from kingdom.errors import Misconfigured
 from kingdom.soldiers.agent import Launch
+from kingdom.soldiers.agent_files import AgentFile
 from kingdom.soldiers.model_url import model_url
 from kingdom.soldiers.sandbox.programs import places_of
 from kingdom.soldiers.sandbox.sandbox import Sandbox
-from kingdom.whole_file import write_whole
 
 # What the words of a command may have after a dollar.
 PLACES = frozenset({"model", "prompt", "prompt_file", "url"})
@@ -67,18 +67,18 @@ AIDER = Command(
 def called(command: Command, launch: Launch, prompt: str) -> Call:
     """Return the call for a prompt, whose file is written; raises Misconfigured where there is no such program."""
     wanted = " ".join(command.argv)
-    file = launch.work_space / _FILE
+    file = AgentFile(launch.work_space, _FILE)
     texts = {
         "model": launch.model or command.model,
         "url": model_url(launch, command.url),
         "prompt": prompt,
-        "prompt_file": str(file),
+        "prompt_file": str(file.path),
     }
     environment = {name: Template(value).substitute(texts) for name, value in command.environment.items()}
     environment |= launch.environment
     program = program_of(command, environment.get("PATH", ""))
     if _PROMPT_FILE in wanted:
-        write_whole(file, prompt)
+        file.write(prompt)
     arguments = (Template(argument).substitute(texts) for argument in command.argv[1:])
     shown = (*command.readable, *places_of(program))
     return Call(

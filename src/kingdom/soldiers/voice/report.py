@@ -1,15 +1,13 @@
 """What an agent said, in its WorkSpace: the report in `result.json`, and what it learned beside it until it reports."""
 
-import os
-import stat
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from kingdom.errors import MalformedEvent
+from kingdom.soldiers.agent_files import AgentFile
 from kingdom.soldiers.voice.calls import BYTES_MAX, Remember, ReportResult
-from kingdom.whole_file import write_whole
 
 RESULT = "result.json"
 MEMORY = ".kingdom-memory.json"
@@ -32,17 +30,17 @@ def add_memory(space: Path, memory: Remember) -> None:
     if len(learned) >= _MEMORIES_MAX and memory not in learned:
         raise MalformedEvent(f"{_MEMORIES_MAX} sentences are kept already, which is the limit: remember no more")
     learned = [*(each for each in learned if each != memory), memory]
-    result = read_document(space / RESULT)
+    result = read_document(AgentFile(space, RESULT))
     if result is not None:
         reported = result.get(_FIELD)
         others = [each for each in reported if each != _update(memory)] if isinstance(reported, list) else []
         _write_result(space, {**result, _FIELD: [*others, _update(memory)]})
-    write_whole(space / MEMORY, _encoded(learned))
+    AgentFile(space, MEMORY).write(_encoded(learned))
 
 
-def read_document(file: Path) -> dict[str, Any] | None:
+def read_document(file: AgentFile) -> dict[str, Any] | None:
     """Return a JSON object that an agent may have written; None where there is none, or none of fair size."""
-    content = _content(file)
+    content = file.read(BYTES_MAX)
     try:
         return None if content is None else msgspec.json.decode(content, type=dict[str, Any])
     except _UNREADABLE:
@@ -50,31 +48,18 @@ def read_document(file: Path) -> dict[str, Any] | None:
 
 
 def _learned(space: Path) -> list[Remember]:
-    content = _content(space / MEMORY)
+    content = AgentFile(space, MEMORY).read(BYTES_MAX)
     try:
         return [] if content is None else msgspec.json.decode(content, type=list[Remember])[:_MEMORIES_MAX]
     except _UNREADABLE:
         return []
 
 
-def _content(file: Path) -> bytes | None:
-    try:
-        # The agent may have put anything there: a link to what it must not read, or a pipe that never ends.
-        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        content = os.read(descriptor, BYTES_MAX + 1) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
-    finally:
-        os.close(descriptor)
-    return content if 0 < len(content) <= BYTES_MAX else None
-
-
 def _write_result(space: Path, document: dict[str, Any]) -> None:
     text = _encoded(document)
     if len(text.encode()) > BYTES_MAX:
         raise MalformedEvent(f"the report would have more than {BYTES_MAX} bytes: shorten its details, and try again")
-    write_whole(space / RESULT, text)
+    AgentFile(space, RESULT).write(text)
 
 
 def _update(memory: Remember) -> dict[str, str]:

@@ -1,0 +1,211 @@
+"""An agent that swaps folders and files for links while the host works on them gets nothing by it.
+
+Each race is first run in the plain way, and won by the agent: it can be won.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from kingdom.errors import ProgramFailed
+from kingdom.soldiers import work_space
+from kingdom.soldiers.agent_files import AgentFile, files_below
+from kingdom.soldiers.removal import remove_tree
+from kingdom.soldiers.result import read_result
+from kingdom.whole_file import write_whole
+from kingdom.workflow.model.template import TaskDefinition, WorkDefinition
+from kingdom.workflow.model.work import Work
+from tests.integration.soldiers import swapping
+from tests.patience import PATIENCE_SECONDS
+
+OWN, SECRET = "own", "secret"
+TRIES = 1000
+NUMBERS = count(1)
+CALLS = (
+    *("chmod", "listdir", "lstat", "mkdir", "open", "readlink", "rename", "replace", "rmdir", "scandir", "stat"),
+    *("symlink", "unlink"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """What the host does below a WorkSpace in which something is swapped; either way returns what it has seen."""
+
+    swapped: str
+    safely: Callable[[Path], object]
+    plainly: Callable[[Path], object]
+
+
+def lay_out(space: Path) -> None:
+    work = Work.of("wf-1-w1", WorkDefinition(name="Work", tasks=(TaskDefinition(query="work"),)))
+    work_space.lay_out(space, space.parent / "run", work, [], {f"reports/{next(NUMBERS)}.md": "# Found\n"})
+
+
+def link_plainly(space: Path) -> None:
+    if not (space / "reports").is_symlink():
+        (space / "reports" / f"{next(NUMBERS)}.md").symlink_to(space.parent / "run")
+
+
+def read_plainly(file: Path, flags: int = os.O_NOFOLLOW) -> bytes:
+    with os.fdopen(os.open(file, os.O_RDONLY | flags), "rb") as opened:
+        return opened.read()
+
+
+def list_plainly(space: Path) -> list[str]:
+    return [name for _, _, names in os.walk(space, followlinks=False) for name in names]
+
+
+def remove_plainly(space: Path) -> None:
+    for folder, _, names in os.walk(space, followlinks=False):
+        for name in names:
+            Path(folder, name).unlink()
+
+
+RACES = {
+    "read a result": Race("result.json", read_result, lambda space: read_plainly(space / "result.json", 0)),
+    "read in a folder": Race(
+        "folder",
+        lambda space: AgentFile(space, "folder/file").read(100),
+        lambda space: read_plainly(space / "folder" / "file"),
+    ),
+    "write": Race(
+        "folder",
+        lambda space: AgentFile(space, "folder/deep/new").write(OWN),
+        lambda space: write_whole(space / "folder" / "deep" / "new", OWN),
+    ),
+    "lay out": Race("reports", lay_out, link_plainly),
+    "list": Race("folder", lambda space: [*files_below(space, leaving_out=".git")], list_plainly),
+    "remove": Race("folder", remove_tree, remove_plainly),
+}
+
+
+class Meddler:
+    """Swaps something just before a certain call of the system, and, if it is `brief`, back before the next one."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._real = {name: getattr(os, name) for name in CALLS}
+        self._left: list[Callable[[], None]] = []
+        self.has_swapped = False
+        for name in CALLS:
+            monkeypatch.setattr(os, name, self._meddled(self._real[name]))
+
+    @contextmanager
+    def at(self, call: int, race: Race, place: Path, *, brief: bool) -> Iterator[None]:
+        """Swap before the call of this number, counted from 0, in the block."""
+        name, outside = place / "space" / race.swapped, outside_of(race, place)
+        aside = name.with_name("aside")
+
+        def swap() -> None:
+            self.has_swapped = True
+            self._real["rename"](name, aside)
+            self._real["symlink"](outside, name)
+
+        def swap_back() -> None:
+            self._real["unlink"](name)
+            self._real["rename"](aside, name)
+
+        self.has_swapped = False
+        self._left = [*([lambda: None] * call), swap, *([swap_back] if brief else [])]
+        try:
+            yield
+        finally:
+            self._left = []
+
+    def _meddled(self, real: Callable[..., object]) -> Callable[..., object]:
+        def meddled(*arguments: object, **options: object) -> object:
+            if self._left:
+                # What the host has done meanwhile may be in the way of the agent, too.
+                with suppress(OSError):
+                    self._left.pop(0)()
+            return real(*arguments, **options)
+
+        return meddled
+
+
+@pytest.mark.parametrize("brief", [False, True], ids=["for good", "for one call"])
+@pytest.mark.parametrize("name", RACES)
+def test_a_swap_before_any_call_of_the_system_wins_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, *, brief: bool
+) -> None:
+    race, meddler = RACES[name], Meddler(monkeypatch)
+
+    def wins(act: Callable[[Path], object]) -> list[int]:
+        """Return before which calls a swap wins."""
+        won = []
+        for call in count():
+            place = make_place(tmp_path / str(next(NUMBERS)))
+            if is_won(act, place, meddler.at(call, race, place, brief=brief)):
+                won.append(call)
+            if not meddler.has_swapped:
+                return won
+        raise AssertionError
+
+    assert wins(race.plainly)
+    assert not wins(race.safely)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", RACES)
+def test_a_process_that_swaps_all_the_time_wins_nothing(tmp_path: Path, name: str) -> None:
+    race = RACES[name]
+    with swapping_in(race, make_place(tmp_path / "plain")) as place:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not is_won(race.plainly, place):
+            assert time.monotonic() < deadline, "nobody can win this race"
+    with swapping_in(race, make_place(tmp_path / "safe")) as place:
+        assert not any(is_won(race.safely, place) for _ in range(TRIES))
+
+
+def make_place(place: Path) -> Path:
+    """Make a WorkSpace, and something outside of it."""
+    space, outside = place / "space", place / "outside"
+    for folder in (space / "folder" / "deep", space / "reports", outside / "deep"):
+        folder.mkdir(parents=True)
+    for file in ("result.json", "folder/file"):
+        (space / file).write_text(json.dumps({"summary": OWN}))
+    for file in ("file", SECRET):
+        (outside / file).write_text(json.dumps({"summary": SECRET}))
+    return place
+
+
+def outside_of(race: Race, place: Path) -> Path:
+    """Return what a link leads to."""
+    return place / "outside" / ("file" if "." in race.swapped else "")
+
+
+@contextmanager
+def swapping_in(race: Race, place: Path) -> Iterator[Path]:
+    """Let a process swap as long as the block lasts."""
+    words = [str(place / "space" / race.swapped), str(outside_of(race, place))]
+    with subprocess.Popen([sys.executable, "-I", swapping.__file__, *words], stdout=subprocess.PIPE) as agent:
+        try:
+            assert agent.stdout
+            assert agent.stdout.readline()
+            yield place
+        finally:
+            agent.kill()
+
+
+def is_won(act: Callable[[Path], object], place: Path, meddling: AbstractContextManager[None] | None = None) -> bool:
+    """Tell whether the host has seen or changed something outside."""
+    before = contents(place / "outside")
+    (place / "space").mkdir(exist_ok=True)
+    seen: object = None
+    with suppress(OSError, ProgramFailed), meddling or nullcontext():
+        seen = act(place / "space")
+    return SECRET in str(seen) or contents(place / "outside") != before
+
+
+def contents(folder: Path) -> dict[str, tuple[int, str]]:
+    """Return what a folder holds, with its rights."""
+    paths = (folder, *folder.rglob("*"))
+    return {str(path): (path.lstat().st_mode, path.read_text() if path.is_file() else "") for path in paths}
