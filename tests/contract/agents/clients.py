@@ -119,7 +119,7 @@ OPENCODE = Kind(
     checks_mcp_servers=False,
 )
 KINDS = {
-    "scripted": Kind(make=ScriptedAgents),
+    "scripted": Kind(make=ScriptedAgents, sandboxed=True),
     "scripted, not contained": Kind(make=lambda: ScriptedAgents(contained=False)),
     "instant": Kind(make=InstantAgents),
     "claude": CLAUDE,
