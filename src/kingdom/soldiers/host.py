@@ -68,9 +68,9 @@ class SoldierHost:
         folders: Folders,
         *,
         slots: int,
+        quarters: Quarters,
         lease: timedelta = LEASE,
         environment: Mapping[str, str] = ENVIRONMENT,
-        quarters: Quarters | None = None,
         metrics: "WorkerMetrics | None" = None,
     ) -> None:
         self._bus = bus
@@ -78,7 +78,6 @@ class SoldierHost:
         self._folders = folders
         self._slots = slots
         self._lease = lease
-        quarters = quarters or Quarters()
         self._reporter = Reporter(bus, quarters.redaction)
         self._duty = Duty(
             client,

@@ -26,12 +26,12 @@ from kingdom.soldiers.voice.voice import Voice
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quarters:
-    """What a host gives to its agents; without a `profile` they are contained and see what the host sees.
+    """What a host gives to its agents, whatever their kind; setup scripts and checks run under the same `profile`.
 
     `path` are folders of programs, which they find before those of the system.
     """
 
-    profile: Profile | None = None
+    profile: Profile
     path: tuple[Path, ...] = ()
     upstreams: tuple[Upstream, ...] = ()
     speaks: bool = False
@@ -78,10 +78,8 @@ class Lodging:
         places = {**self.quarters.tools(self.environment), "HOME": str(home), "TMPDIR": str(temporary)}
         return {**self.environment, **IDENTITY, **ports, **places}
 
-    def sandbox(self, gate: Gate | None = None) -> Sandbox | None:
+    def sandbox(self, gate: Gate | None = None) -> Sandbox:
         """Return what agents and checks may see; `gate` is the one way out."""
-        if self.quarters.profile is None:
-            return None
         branch = self.checkouts[0].branch if self.checkouts and self.quarters.may_commit else None
         return soldier_sandbox(
             self.quarters.profile,
@@ -117,8 +115,8 @@ class Lodging:
         return self.folders.run(self.workflow_id) / "outfit"
 
     async def open_gate(self, soldier_id: str, voice: Voice | None, stack: AsyncExitStack) -> Gate | None:
-        """Open the way out of an agent, until the stack is closed."""
-        if self.quarters.profile is None:
+        """Open the way out of an agent that has something to reach, until the stack is closed."""
+        if not self.quarters.upstreams and voice is None:
             return None
         gate = Gate(
             self.folders.run(self.workflow_id) / "gates" / soldier_id,

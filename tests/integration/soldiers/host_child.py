@@ -17,6 +17,7 @@ from kingdom.soldiers.folders import Folders
 from kingdom.soldiers.host import ENVIRONMENT, SoldierHost
 from kingdom.soldiers.scripted.client import ScriptedAgents
 from kingdom.workflow.reactions import engine
+from tests.fakes.quarters import UNCONFINED
 from tests.integration.processes import say
 from tests.integration.soldiers.host_barriers import BarredBus, says
 from tests.integration.soldiers.processes import MARK
@@ -36,6 +37,7 @@ async def run(options: dict[str, Any]) -> None:
             ScriptedAgents(),
             Folders(Path(options["directory"])),
             slots=options["slots"],
+            quarters=UNCONFINED,
             lease=timedelta(seconds=options["lease_seconds"]),
             environment={**ENVIRONMENT, MARK: options["mark"]},
         )

@@ -23,8 +23,6 @@ from kingdom.soldiers.scripted.session import Session
 from kingdom.soldiers.scripted.turn import Body, Turn
 from kingdom.soldiers.transcript import Entry, read_entries
 
-_WITHOUT_END = 1 << 30
-
 
 class ScriptedProgram:
     """Takes one prompt after the other until its input ends."""
@@ -33,6 +31,8 @@ class ScriptedProgram:
         self._session = Session(opening.session, recalled(read_entries(Path(opening.transcript))), self._write)
         self._body = Body(work_space=Path.cwd(), environment=None, crash=os._exit, go_deaf=_go_deaf)
         self._prompts: asyncio.Queue[Prompt | None] = asyncio.Queue()
+        # What is noted after the end of the input is written too, but nobody can say so.
+        self._confirmed = True
         self._written = threading.Semaphore(0)
         self._interrupted: set[str] = set()
         self._turn: tuple[str, asyncio.Task[None] | None] = ("", None)
@@ -65,7 +65,8 @@ class ScriptedProgram:
     def _write(self, entry: Entry) -> None:
         """Have an entry written, and wait for it: what is done next may be seen by others, or kill this process."""
         _say(wire.Noted(entry))
-        self._written.acquire()
+        if self._confirmed:
+            self._written.acquire()
 
     def _read(self, loop: asyncio.AbstractEventLoop) -> None:
         for line in sys.stdin.buffer:
@@ -74,8 +75,8 @@ class ScriptedProgram:
                 self._written.release()
             else:
                 loop.call_soon_threadsafe(self._hear, message)
-        # Nothing is confirmed any more.
-        self._written.release(_WITHOUT_END)
+        self._confirmed = False
+        self._written.release()
         loop.call_soon_threadsafe(self._prompts.put_nowait, None)
 
     def _hear(self, message: wire.Take | wire.Interrupt) -> None:
