@@ -97,9 +97,9 @@ def test_a_sandbox_that_cannot_be_made_ends_it_and_one_that_is_off_is_told_at_ea
     up = ("up", "--config", str(file), "--json-logs", "--role", "soldiers")
     refused = files.run(*up, environment={"PATH": f"{broken.parent}{os.pathsep}{os.environ['PATH']}"})
     assert (refused.code, "No permissions to create new namespace" in refused.err) == (2, True), refused.err
-    assert "Or write `soldiers.sandbox: off` into kingdom.yaml" in refused.err
+    assert "under `soldiers` into kingdom.yaml" in refused.err
 
-    file.write_text("soldiers: {sandbox: off}\n")
+    file.write_text("soldiers: {sandbox: 'off'}\n")
     with files.start(*up) as running:
         for times in (1, 2):
             roles_started(running, times, "soldiers")

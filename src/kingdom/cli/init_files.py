@@ -37,14 +37,12 @@ channel: kingdom
 #     bot_token: env:SLACK_BOT_TOKEN
 #     app_token: env:SLACK_APP_TOKEN
 
-# What does the work, and how much of it at once. The scripted agent is free and only follows the scripts of Generals.
-soldiers:
-  agent: scripted  # or claude, codex, gemini, opencode, aider, command
-  sandbox: strict  # of every agent, setup script and check: it sees its own work and reaches its model, nothing else
-  slots: 3
-
-# How much is begun, and what a day may cost.
+# How much runs at once, and what a day may cost.
 # king: {{soldiers: 3, soldiers_per_repo: 1, daily_usd: 300}}
+
+# What does the work: without a name the scripted agent, which is free and only follows the scripts of Generals.
+# Every agent, setup script and check runs in a sandbox: it sees its own work and reaches its model, nothing else.
+# soldiers: {{agent: claude, slots: 3, sandbox: strict}}
 """
 _NO_GITHUB = """\
 # What is watched. Without it you are the outside: `kingdom send`.

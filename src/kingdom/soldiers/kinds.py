@@ -111,7 +111,7 @@ def _refuse_what_is_missing(settings: SoldierSettings, kind: Kind) -> None:
         remedy = "`kingdom doctor` tells how to allow it" if shutil.which("bwrap") else how_to_install("bubblewrap")
         raise Misconfigured(
             f"agents, setup scripts and checks run in a sandbox, which cannot be made here: {reason}. What to do:"
-            f" {remedy}. Or write `soldiers.sandbox: {Profile.OFF}` into kingdom.yaml: it {NO_SANDBOX}"
+            f' {remedy}. Or write `sandbox: "{Profile.OFF}"` under `soldiers` into kingdom.yaml: it {NO_SANDBOX}'
         )
 
 

@@ -16,7 +16,7 @@ from tests.integration.soldiers.host_scene import APP, HostScene, task, work
 from tests.integration.soldiers.sources import run
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
-SECRET = "OPERATOR-PRIVATE-KEY-4711"
+KEY = "OPERATOR-PRIVATE-KEY-4711"
 DOORS = ("setup", "agent", "check")
 
 
@@ -37,12 +37,12 @@ async def test_a_hostile_branch_reads_and_writes_nothing_of_the_operator_unless_
         settings = msgspec.structs.replace(settings, sandbox=profile)
     operator = tmp_path / "operator"
     operator.mkdir()
-    (operator / "id_ed25519").write_text(SECRET)
+    (operator / "id_ed25519").write_text(KEY)
     source = scene.folder / "sources" / APP
     (source / ".kingdom").mkdir()
     (source / ".kingdom" / "setup.sh").write_text("sh steal.sh setup\n")
     (source / "steal.sh").write_text(
-        f'cd "$(dirname "$0")"; cat {operator}/id_ed25519 >"$1.seen" 2>/dev/null; touch {operator}/"$1" 2>/dev/null; :\n'
+        f'cd "$(dirname "$0")"; exec 2>/dev/null; cat {operator}/id_ed25519 >"$1.seen"; touch {operator}/"$1"; :\n'
     )
     run("add", "--all", cwd=source)
     run("commit", "--quiet", "-m", "hostile", cwd=source)
@@ -53,5 +53,5 @@ async def test_a_hostile_branch_reads_and_writes_nothing_of_the_operator_unless_
     done = await scene.until(await scene.begin(hostile), WorkflowStatus.COMPLETED)
     seen = {door: (scene.tree(done) / f"{door}.seen").read_text() for door in DOORS}
     planted = {file.name for file in operator.iterdir()} - {"id_ed25519"}
-    assert seen == dict.fromkeys(DOORS, SECRET if profile else "")
+    assert seen == dict.fromkeys(DOORS, KEY if profile else "")
     assert planted == ({*DOORS} if profile else set())

@@ -227,7 +227,7 @@ def test_without_bubblewrap_no_host_starts_unless_the_sandbox_is_off(
 ) -> None:
     a_program(tmp_path / "dnf", "")
     monkeypatch.setenv("PATH", str(tmp_path))
-    told = r"bwrap is not on PATH\. What to do: sudo dnf install bubblewrap\. Or write `soldiers\.sandbox: off` into"
+    told = r"bwrap is not on PATH\. What to do: sudo dnf install bubblewrap\. Or write `sandbox: \"off\"` under"
     with pytest.raises(Misconfigured, match=told):
         quarters_of(SoldierSettings(agent=agent), lambda _: KEY, set())
     off = SoldierSettings(agent=agent, sandbox=Profile.OFF)
