@@ -23,6 +23,8 @@ from kingdom.bus.port import Bus
 from kingdom.bus.worker import Worker
 from kingdom.soldiers.folders import Folders
 from kingdom.soldiers.host import SoldierHost
+from kingdom.soldiers.quarters import Quarters
+from kingdom.soldiers.sandbox.sandbox import Profile
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model.machine import WorkflowStatus
 from kingdom.workflow.model.template import TaskDefinition, WorkDefinition, WorkflowTemplate
@@ -69,7 +71,9 @@ async def kingdom_at_work(bus: Bus, dsn: str, directory: Path, *, slots: int = 1
     """Let an engine and a host work in this process."""
     earlier = await _furnish(bus)
     worker = Worker(bus, engine().dispatcher, ENGINE_STREAMS)
-    host = SoldierHost(bus, _HOST, InstantAgents(), Folders(directory), slots=slots)
+    host = SoldierHost(
+        bus, _HOST, InstantAgents(), Folders(directory), slots=slots, quarters=Quarters(profile=Profile.STRICT)
+    )
     tasks = [asyncio.create_task(part) for part in (worker.run(), host.run())]
     watching = asyncio.create_task(watch(bus))
     try:

@@ -1,3 +1,4 @@
+import os
 import signal
 from pathlib import Path
 
@@ -82,6 +83,31 @@ def test_all_roles_run_come_back_and_end_together(files: Terminal, settings: str
     assert [(entry["actor"], list(entry["data"])) for entry in log] == [("system", ["version"])]
     ends = [entry["data"] for entry in files.run("bus", "tail", "--json").documents if "shutdown" in entry["type"]]
     assert ends == [{"reason": "a signal"}]
+
+
+def test_a_sandbox_that_cannot_be_made_ends_it_and_one_that_is_off_is_told_at_each_start(
+    files: Terminal, tmp_path: Path
+) -> None:
+    broken = tmp_path / "bin" / "bwrap"
+    broken.parent.mkdir()
+    broken.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    file = tmp_path / "kingdom.yaml"
+    file.write_text("soldiers: {sandbox: strict}\n")
+    up = ("up", "--config", str(file), "--json-logs", "--role", "soldiers")
+    refused = files.run(*up, environment={"PATH": f"{broken.parent}{os.pathsep}{os.environ['PATH']}"})
+    assert (refused.code, "No permissions to create new namespace" in refused.err) == (2, True), refused.err
+    assert "under `soldiers` into kingdom.yaml" in refused.err
+
+    file.write_text("soldiers: {sandbox: 'off'}\n")
+    with files.start(*up) as running:
+        for times in (1, 2):
+            roles_started(running, times, "soldiers")
+            warnings = [line for line in running.logged() if "WITHOUT A SANDBOX" in line["event"]]
+            assert [line["level"] for line in warnings] == ["warning"] * times
+            psutil.Process(children(running)["soldiers"]).send_signal(signal.SIGKILL)
+        running.process.terminate()
+        assert running.ends() == 0
 
 
 def test_roles_die_with_a_keeper_that_is_killed(files: Terminal, settings: str) -> None:

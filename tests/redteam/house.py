@@ -15,6 +15,7 @@ from aiohttp import web
 
 from kingdom.errors import ProgramFailed
 from kingdom.soldiers import become
+from kingdom.soldiers.checkout import place_of
 from kingdom.soldiers.process import run_program
 from kingdom.soldiers.sandbox.gate import Gate
 from kingdom.soldiers.sandbox.sandbox import Limits, Profile, Sandbox
@@ -22,7 +23,7 @@ from kingdom.soldiers.sandbox.soldier import soldier_sandbox
 from kingdom.soldiers.sandbox.vendors import Upstream, Vendor
 from kingdom.soldiers.trees import Tree, Trees
 from tests.integration.soldiers.processes import MARK, marked
-from tests.integration.soldiers.sources import a_tree, bare, make_source, place_of
+from tests.integration.soldiers.sources import a_tree, bare, make_source
 from tests.patience import PATIENCE_SECONDS
 
 SECRET_BEGINS, KEY_BEGINS = "house-secret-", "sk-house-"
@@ -107,7 +108,7 @@ class House:
             self.profile,
             space=self.space,
             home=self.home,
-            checkouts=[place_of(self.tree, self.clone)],
+            checkouts=[place_of(self.tree.path, self.clone / "objects")],
             reports=self.reports,
             tools=[_HERE],
             gate=self.gates[0],

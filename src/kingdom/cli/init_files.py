@@ -39,7 +39,10 @@ channel: kingdom
 
 # How much runs at once, and what a day may cost.
 # king: {{soldiers: 3, soldiers_per_repo: 1, daily_usd: 300}}
-# soldiers: {{slots: 3}}
+
+# What does the work: without a name the scripted agent, which is free and only follows the scripts of Generals.
+# Every agent, setup script and check runs in a sandbox: it sees its own work and reaches its model, nothing else.
+# soldiers: {{agent: claude, slots: 3, sandbox: strict}}
 """
 _NO_GITHUB = """\
 # What is watched. Without it you are the outside: `kingdom send`.

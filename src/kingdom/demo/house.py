@@ -127,7 +127,8 @@ def _realm_settings(outside: Outside) -> dict[str, Any]:
             "jira": {"url": outside.url("jira"), "email": EMAIL, "token": TOKEN, "poll_seconds": 1},
         },
         "king": {"every_seconds": 1, "soldiers_per_repo": 3},
-        "soldiers": {"name": "soldiers", "slots": 3},
+        # Its own scripts in its own repository are all that runs here, so it needs no sandbox where none can be made.
+        "soldiers": {"name": "soldiers", "slots": 3, "sandbox": "strict" if shutil.which("bwrap") else "off"},
         # How busy this machine is must not hold up a demo.
         "chamberlain": {
             "every_seconds": 2,

@@ -18,6 +18,7 @@ def _machine() -> list[Check]:
         Check(name="python", look=machine.python, remedy="install Python 3.11 or newer"),
         Check(name="git", look=machine.git, remedy="see what `git --version` waits for"),
         Check(name="bubblewrap", look=machine.bubblewrap, remedy="see what `bwrap --version` waits for"),
+        Check(name="sandbox", look=machine.sandbox, remedy="kingdom config check"),
         Check(name="open-files", look=machine.open_files, remedy="ulimit -n 4096"),
         Check(name="inotify", look=machine.inotify, remedy="sudo sysctl fs.inotify.max_user_instances=1024"),
         Check(name="clock", look=machine.clock, remedy="sudo timedatectl set-ntp true"),

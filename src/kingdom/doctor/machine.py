@@ -1,4 +1,4 @@
-"""The machine: Python, git, bubblewrap, open files, inotify, the clock, what is left of it."""
+"""The machine: Python, git, bubblewrap, the sandbox, open files, inotify, the clock, what is left of it."""
 
 import asyncio
 import ctypes
@@ -7,17 +7,18 @@ import os
 import resource
 import shutil
 import sys
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 from kingdom.court.chamberlain.health import DISK, Health, Level, next_health, thresholds_named
 from kingdom.court.chamberlain.sensor import MachineSensor
 from kingdom.doctor.check import Verdict, fail, in_thread, ok, skipped, warn
 from kingdom.doctor.patient import Patient
-from kingdom.doctor.programs import as_numbers, how_it_ended, how_to_install, said_by, version_in
-from kingdom.errors import KingdomError
-from kingdom.sentence import with_reason
-from kingdom.soldiers.process import run_program
+from kingdom.doctor.programs import as_numbers, how_it_ended, said_by, version_in
+from kingdom.soldiers.kinds import NO_SANDBOX
+from kingdom.soldiers.sandbox.programs import how_to_install
+from kingdom.soldiers.sandbox.sandbox import Profile
+from kingdom.soldiers.sandbox.trial import why_no_sandbox
 
 PYTHON_OLDEST = (3, 11)
 # The first one whose `fetch` knows --no-write-fetch-head.
@@ -30,7 +31,7 @@ _NO_NAMESPACES = {
     "user/max_user_namespaces": ("0", "sudo sysctl user.max_user_namespaces=10000"),
 }
 _SYSTEM = Path("/proc/sys")
-_TRY_BUBBLEWRAP = "bwrap --dev-bind / / --unshare-pid --proc /proc true"
+_TRY_BUBBLEWRAP = "bwrap --ro-bind / / --unshare-all --proc /proc true"
 # Nobody's clock was right before this version was written.
 _NOT_BEFORE = datetime(2025, 1, 1, tzinfo=UTC)
 # Long enough that the other looks, which run meanwhile, weigh little.
@@ -63,22 +64,25 @@ async def git(_: Patient) -> Verdict:
     return ok(version)
 
 
-async def bubblewrap(_: Patient) -> Verdict:
-    """Look whether agents can be contained, by containing a program as a soldier would."""
+async def bubblewrap(patient: Patient) -> Verdict:
+    """Look whether what agents run can be put into a sandbox, by putting a program into one."""
+    profile = patient.realm.soldiers.sandbox
     if shutil.which("bwrap") is None:
-        found = "it is not on PATH: what an agent leaves running may outlive it"
-        return warn(found, how_to_install("bubblewrap"))
-    words = (await said_by("bwrap", "--version"))[1]
-    try:
-        done = await run_program(
-            ["true"], cwd=Path("/"), environment={"PATH": os.defpath}, timeout=timedelta(seconds=10), contained=True
-        )
-        reason = "" if done.code == 0 else with_reason(f"exit code {done.code}", done.output)
-    except KingdomError as error:
-        reason = str(error)
-    if not reason:
-        return ok(f"{version_in(words)}, and it contains programs")
-    return fail(f"it cannot contain a program, so no agent can be started: {reason}", _namespaces_fix())
+        if profile is Profile.OFF:
+            return warn("it is not on PATH: what an agent leaves running may outlive it", how_to_install("bubblewrap"))
+        return fail("it is not on PATH, and without a sandbox no agent is started", how_to_install("bubblewrap"))
+    if reason := await in_thread(lambda: why_no_sandbox(profile)):
+        return fail(f"it cannot make a sandbox, so no agent can be started: {reason}", _namespaces_fix())
+    return ok(f"{version_in((await said_by('bwrap', '--version'))[1])}, and it makes sandboxes")
+
+
+async def sandbox(patient: Patient) -> Verdict:
+    """Look how much agents are kept from."""
+    profile = patient.realm.soldiers.sandbox
+    if profile is Profile.OFF:
+        found = f"soldiers.sandbox is off: agents, setup scripts and checks run WITHOUT A SANDBOX, which {NO_SANDBOX}"
+        return warn(found, "set soldiers.sandbox to strict in kingdom.yaml")
+    return ok(f"{profile}, for every agent, setup script and check")
 
 
 async def open_files(_: Patient) -> Verdict:
@@ -136,7 +140,7 @@ def _namespaces_fix() -> str:
         file = _SYSTEM / name
         if file.exists() and file.read_text().strip() == closed:
             return command
-    return f"see what `{_TRY_BUBBLEWRAP}` says, and allow user namespaces, or take bwrap off PATH"
+    return f"see what `{_TRY_BUBBLEWRAP}` says, and allow user namespaces"
 
 
 def _limit(name: str) -> int:

@@ -1,22 +1,13 @@
-"""Asking a program for its version, and telling how one is installed."""
+"""Asking a program for its version."""
 
 import asyncio
 import re
-import shutil
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT
 
 from kingdom.sentence import with_reason
 from kingdom.soldiers.process_table import end_group
 
 _VERSION = re.compile(r"\d+(?:\.\d+)+\S*")
-_INSTALLERS = {
-    "apt-get": "sudo apt-get install",
-    "dnf": "sudo dnf install",
-    "pacman": "sudo pacman -S",
-    "apk": "sudo apk add",
-    "zypper": "sudo zypper install",
-    "brew": "brew install",
-}
 _OUTPUT_MAX, _WORDS_MAX = 5000, 200
 
 
@@ -50,11 +41,3 @@ def as_numbers(version: str) -> tuple[int, ...]:
     """Return the leading numbers of a version, to be compared."""
     numbers = re.match(r"\d+(?:\.\d+)*", version)
     return tuple(map(int, numbers[0].split("."))) if numbers else ()
-
-
-def how_to_install(package: str) -> str:
-    """Return the command that installs a package on this machine, as far as its installer is known."""
-    for program, command in _INSTALLERS.items():
-        if shutil.which(program):
-            return f"{command} {package}"
-    return f"install {package} with the installer of your system"

@@ -5,6 +5,8 @@ import socket
 from datetime import timedelta
 from pathlib import Path
 
+import structlog
+
 from kingdom.bootstrap import directory_of
 from kingdom.bus.metrics import WorkerMetrics
 from kingdom.bus.port import Bus
@@ -14,11 +16,13 @@ from kingdom.roles.house import Cast, House
 from kingdom.settings import Settings, read_environment
 from kingdom.soldiers.folders import Folders
 from kingdom.soldiers.host import SoldierHost
-from kingdom.soldiers.kinds import KINDS, quarters_of
+from kingdom.soldiers.kinds import KINDS, NO_SANDBOX, quarters_of
+from kingdom.soldiers.sandbox.sandbox import Profile
 from kingdom.soldiers.settings import SoldierSettings
 
 # Part of the name of a stream, in which a dot would end it.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
+_log = structlog.get_logger("kingdom.soldiers")
 
 
 def cast(house: House) -> Cast:
@@ -43,6 +47,10 @@ def soldier_host(
     chosen = soldiers.name or socket.gethostname().partition(".")[0]
     if not _NAME.fullmatch(chosen):
         raise Misconfigured(f"{chosen!r} is no name for a host: choose one of letters, digits, - and _ with --name")
+    if soldiers.sandbox is Profile.OFF:
+        _log.warning(
+            f"agents, setup scripts and checks run WITHOUT A SANDBOX: soldiers.sandbox is off, which {NO_SANDBOX}"
+        )
     # The directory of a store of files; beside the work for others.
     beside = directory_of(settings.database_url) or Path()
     folders = Folders(directory or beside / "soldiers" / chosen)

@@ -33,6 +33,7 @@ from kingdom.soldiers.process import start_program
 from kingdom.soldiers.removal import remove_tree
 from kingdom.soldiers.repository import Repository
 from kingdom.soldiers.sandbox.sandbox import AGENT_LIMITS, Profile, Sandbox
+from kingdom.soldiers.sandbox.soldier import Place
 from kingdom.whole_file import write_whole
 
 # Without `site`, and compiled already: it starts often.
@@ -79,7 +80,7 @@ class Checkout:
         self._path = path
         self._branch = f"refs/heads/{branch}"
         self._use = use
-        self._kept = path.with_name(f".{path.name}")
+        self._kept = _kept_of(path)
         self._note = self._kept / "branch"
         self.git_directory = git_directory_of(path)
 
@@ -207,6 +208,7 @@ class Checkout:
         }
         for name, text in texts.items():
             (self.git_directory / name).write_text(text)
+        place_of(self._path, self._repository.objects).pointer.write_text(f"gitdir: {self.git_directory}\n")
 
     async def _act(self, action: str, tip: str = "", **request: Any) -> tuple[list[str], bytes]:
         """Have something done to the files, more than once if git fails; returns commits, and what else was written."""
@@ -298,7 +300,21 @@ _RETURNING_COMMITS = frozenset({"commit", "state", "nested"})
 
 def git_directory_of(checkout: Path) -> Path:
     """Return the git directory of a checkout."""
-    return checkout.with_name(f".{checkout.name}") / "git"
+    return _kept_of(checkout) / "git"
+
+
+def place_of(checkout: Path, objects: Path) -> Place:
+    """Return what an agent sees of a checkout, with the objects of its clone."""
+    return Place(
+        files=checkout,
+        pointer=_kept_of(checkout) / "pointer",
+        git_directory=git_directory_of(checkout),
+        objects=objects,
+    )
+
+
+def _kept_of(checkout: Path) -> Path:
+    return checkout.with_name(f".{checkout.name}")
 
 
 def _names(told: bytes) -> list[str]:

@@ -69,9 +69,9 @@ class SoldierHost:
         folders: Folders,
         *,
         slots: int,
+        quarters: Quarters,
         lease: timedelta = LEASE,
         environment: Mapping[str, str] = ENVIRONMENT,
-        quarters: Quarters | None = None,
         metrics: "WorkerMetrics | None" = None,
     ) -> None:
         self._bus = bus
@@ -79,7 +79,7 @@ class SoldierHost:
         self._folders = folders
         self._slots = slots
         self._lease = lease
-        self._quarters = quarters = quarters or Quarters()
+        self._quarters = quarters
         self._reporter = Reporter(bus, quarters.redaction)
         self._duty = Duty(
             client,

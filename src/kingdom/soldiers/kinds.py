@@ -19,7 +19,9 @@ from kingdom.soldiers.command.command import AIDER, PLACES, Command
 from kingdom.soldiers.outfit import Outfit
 from kingdom.soldiers.quarters import Quarters
 from kingdom.soldiers.redaction import Redaction
+from kingdom.soldiers.sandbox.programs import how_to_install
 from kingdom.soldiers.sandbox.sandbox import Profile
+from kingdom.soldiers.sandbox.trial import why_no_sandbox
 from kingdom.soldiers.sandbox.vendors import Upstream, Vendor
 from kingdom.soldiers.scripted.client import ScriptedAgents
 from kingdom.soldiers.settings import SoldierSettings
@@ -54,6 +56,8 @@ def _acp(profile: AcpProfile, settings: SoldierSettings) -> AgentClient:
     return AcpAgents(profile, directory=Path(settings.agents).absolute() if settings.agents else None)
 
 
+# What `off` means, behind its name.
+NO_SANDBOX = "lets them read and change whatever this user can, and reach every network"
 _CLAUDE, _ACP = ("claude_agent_sdk", "kingdom[claude]"), ("acp", "kingdom[acp]")
 KINDS: Mapping[str, Kind] = {
     "scripted": Kind(client=lambda _: ScriptedAgents(), speaks=False),
@@ -82,14 +86,14 @@ _REACHED_BY = {
 def quarters_of(settings: SoldierSettings, environment: Callable[[str], str | None], secrets: set[str]) -> Quarters:
     """Return how the agents of a host live; `secrets` are removed from all that they write.
 
-    `environment` finds the key of a vendor where the settings name none. The scripted agent does what its General has
-    written and nothing else: it is contained like all, and needs no sandbox.
+    `environment` finds the key of a vendor where the settings name none. What is in a checkout, a stranger may have
+    written, and whatever agent works there, it is run: so no agent is exempt from the sandbox.
     """
     kind = KINDS[settings.agent]
     _refuse_what_is_missing(settings, kind)
     upstreams = _upstreams(settings, _vendor(settings, kind), environment)
     return Quarters(
-        profile=None if settings.agent == "scripted" else settings.sandbox,
+        profile=settings.sandbox,
         path=_path(settings),
         upstreams=upstreams,
         speaks=kind.speaks,
@@ -103,11 +107,11 @@ def _refuse_what_is_missing(settings: SoldierSettings, kind: Kind) -> None:
     """Tell at once what the first agent would fail for."""
     if kind.library and find_spec(kind.library[0]) is None:
         raise Misconfigured(f"{settings.agent} needs a library that is not installed: pip install '{kind.library[1]}'")
-    is_confined = settings.agent != "scripted" and settings.sandbox is not Profile.OFF
-    if is_confined and shutil.which("bwrap") is None:
+    if settings.sandbox is not Profile.OFF and (reason := why_no_sandbox(settings.sandbox)):
+        remedy = "`kingdom doctor` tells how to allow it" if shutil.which("bwrap") else how_to_install("bubblewrap")
         raise Misconfigured(
-            f"agents run in a sandbox, and bwrap is not on PATH: install bubblewrap; soldiers.sandbox: {Profile.OFF}"
-            " lets them see and change whatever you can"
+            f"agents, setup scripts and checks run in a sandbox, which cannot be made here: {reason}. What to do:"
+            f' {remedy}. Or write `sandbox: "{Profile.OFF}"` under `soldiers` into kingdom.yaml: it {NO_SANDBOX}'
         )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kingdom.bus.port import Bus
 from kingdom.soldiers.agent_files import AgentFile
-from kingdom.soldiers.checkout import GitUse, git_directory_of
+from kingdom.soldiers.checkout import GitUse, place_of
 from kingdom.soldiers.folders import Folders
 from kingdom.soldiers.git import IDENTITY
 from kingdom.soldiers.outfit import PORT_VARIABLE, Outfit, copied_secrets, fit_out, port_base
@@ -17,7 +17,7 @@ from kingdom.soldiers.redaction import WELL_KNOWN, Redaction
 from kingdom.soldiers.sandbox.gate import Gate
 from kingdom.soldiers.sandbox.programs import places_in, toolchain_environment, toolchain_programs, user_home
 from kingdom.soldiers.sandbox.sandbox import Profile, Sandbox
-from kingdom.soldiers.sandbox.soldier import Place, soldier_sandbox
+from kingdom.soldiers.sandbox.soldier import soldier_sandbox
 from kingdom.soldiers.sandbox.vendors import Upstream
 from kingdom.soldiers.trees import Tree, Trees
 from kingdom.soldiers.voice.house import HouseVoice
@@ -28,12 +28,12 @@ from kingdom.soldiers.voice.voice import Voice
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quarters:
-    """What a host gives to its agents; without a `profile` they are contained and see what the host sees.
+    """What a host gives to its agents, whatever their kind; setup scripts and checks run under the same `profile`.
 
     `path` are folders of programs, which they find before those of the system.
     """
 
-    profile: Profile | None = None
+    profile: Profile
     path: tuple[Path, ...] = ()
     upstreams: tuple[Upstream, ...] = ()
     speaks: bool = False
@@ -86,22 +86,13 @@ class Lodging:
         places = {**self.quarters.tools(self.environment), "HOME": str(home), "TMPDIR": str(temporary.path)}
         return {**self.environment, **IDENTITY, **ports, **places}
 
-    def sandbox(self, gate: Gate | None = None) -> Sandbox | None:
+    def sandbox(self, gate: Gate | None = None) -> Sandbox:
         """Return what agents and checks may see; `gate` is the one way out."""
-        if self.quarters.profile is None:
-            return None
         return soldier_sandbox(
             self.quarters.profile,
             space=self.space,
             home=self.folders.home(self.workflow_id),
-            checkouts=[
-                Place(
-                    files=tree.path,
-                    git_directory=git_directory_of(tree.path),
-                    objects=self.trees.clone_of(tree) / "objects",
-                )
-                for tree in self.checkouts
-            ],
+            checkouts=[place_of(tree.path, self.trees.clone_of(tree) / "objects") for tree in self.checkouts],
             reports=self.folders.run(self.workflow_id) / "reports",
             tools=[place for folder in self.quarters.path for place in places_in(folder)],
             gate=gate,
@@ -132,8 +123,8 @@ class Lodging:
         return self.folders.run(self.workflow_id) / "outfit"
 
     async def open_gate(self, soldier_id: str, voice: Voice | None, stack: AsyncExitStack) -> Gate | None:
-        """Open the way out of an agent, until the stack is closed."""
-        if self.quarters.profile is None:
+        """Open the way out of an agent that has something to reach, until the stack is closed."""
+        if not self.quarters.upstreams and voice is None:
             return None
         gate = Gate(
             self.folders.run(self.workflow_id) / "gates" / soldier_id,

@@ -16,7 +16,7 @@ from kingdom.court.text_logs import NAMES, path_of
 from kingdom.realm import Realm
 from kingdom.roles import declared
 from tests.acceptance.court.court import Court, wait
-from tests.acceptance.court.packages import REPOSITORIES, write_packages
+from tests.acceptance.court.packages import REPOSITORIES, gates, write_packages
 
 # Nobody is told by a hook what happens here.
 POLLED = "acme/polled"
@@ -98,9 +98,11 @@ def _settings(house: House, zone: str, chamberlain: Mapping[str, Any]) -> dict[s
     # However early people are warned, everything goes on.
     changes["king"] = {"warning_percent": 70}
     changes["envoy"] = {"slack": _PATIENT_SLACK}
+    gates(house).mkdir(exist_ok=True)
+    changes["soldiers"] = {"path": [str(gates(house))]}
     if directory_of(house.url):
         # Transcripts then lie where the source documents say.
-        changes["soldiers"] = {"directory": str(house.realm)}
+        changes["soldiers"]["directory"] = str(house.realm)
     return changes
 
 

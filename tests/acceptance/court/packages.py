@@ -20,14 +20,19 @@ QUESTION = "Which colour shall the bike shed have?"
 _MENTIONED = "github.issue.mentioned"
 
 
+def gates(house: House) -> Path:
+    """Return the folder in which agents look for the files that they wait for."""
+    return house.directory / "gates"
+
+
 def gate(house: House) -> Path:
     """Return the file for which the agents of gen-busy wait."""
-    return house.directory / "gate-is-open"
+    return gates(house) / "first-is-open"
 
 
 def second_gate(house: House) -> Path:
     """Return the file for which the agents of gen-lost wait."""
-    return house.directory / "second-gate-is-open"
+    return gates(house) / "second-is-open"
 
 
 def write_packages(house: House) -> None:

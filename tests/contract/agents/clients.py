@@ -58,7 +58,7 @@ class Kind:
     goes_deaf: bool = True
     checks_mcp_servers: bool = True
 
-    def sandbox(self, *writable: Path, socket: Path) -> Sandbox | None:
+    def sandbox(self, *writable: Path, socket: Path | None) -> Sandbox | None:
         if not self.sandboxed:
             return None
         return Sandbox(profile=Profile.STRICT, writable=writable, readable=_SHOWN, socket=socket, limits=AGENT_LIMITS)
@@ -119,7 +119,7 @@ OPENCODE = Kind(
     checks_mcp_servers=False,
 )
 KINDS = {
-    "scripted": Kind(make=ScriptedAgents),
+    "scripted": Kind(make=ScriptedAgents, sandboxed=True),
     "scripted, not contained": Kind(make=lambda: ScriptedAgents(contained=False)),
     "instant": Kind(make=InstantAgents),
     "claude": CLAUDE,

@@ -101,13 +101,13 @@ def stage_for(kind: Kind, folder: Path, mark: str, url: str) -> Stage:
     """Return a stage whose agents carry a mark and ask the model at an address, if they ask one."""
     environment = {**ENVIRONMENT, MARK: mark}
     sandbox = None
-    if kind.has_model:
+    if kind.has_model or kind.sandboxed:
         home = folder / "home"
         (home / "tmp").mkdir(parents=True, exist_ok=True)
         reached = f"http://127.0.0.1:{PORT}" if kind.sandboxed else url
         found = {name: value.format(model=reached) for name, value in kind.environment.items()}
         environment |= {"HOME": str(home), "TMPDIR": str(home / "tmp"), **found}
-        sandbox = kind.sandbox(folder / "work space", home, socket=folder / "model")
+        sandbox = kind.sandbox(folder / "work space", home, socket=folder / "model" if kind.has_model else None)
     return Stage(kind.make(), folder, environment, kind=kind, sandbox=sandbox, url=url)
 
 

@@ -22,9 +22,13 @@ async def finding(directory: Path, **soldiers: Any) -> tuple[str, str]:
     return found.status, found.found
 
 
-async def test_the_scripted_agent_needs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_scripted_agent_needs_nothing_but_its_sandbox(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    assert await finding(tmp_path, sandbox="strict") == ("ok", "scripted, which needs nothing to be installed")
+    status, found = await finding(tmp_path, sandbox="strict")
+    assert (status, "bubblewrap is not installed" in found) == ("fail", True)
+    assert await finding(tmp_path) == ("ok", "scripted, which needs nothing to be installed")
 
 
 @pytest.mark.parametrize(
@@ -90,7 +94,7 @@ async def test_a_missing_key_extra_or_sandbox_is_told(tmp_path: Path, monkeypatc
     assert "there is no key for the model of claude: set ANTHROPIC_API_KEY" in found
     monkeypatch.setenv("PATH", str(tmp_path))
     status, found = await finding(tmp_path, agent="claude", sandbox="strict")
-    assert (status, "bwrap is not on PATH: install bubblewrap" in found) == ("fail", True)
+    assert (status, "bwrap is not on PATH. What to do: " in found) == ("fail", True)
     monkeypatch.setitem(sys.modules, "acp", None)
     status, found = await finding(tmp_path, agent="codex")
     assert (status, found) == ("fail", "codex needs a library that is not installed: pip install 'kingdom[acp]'")

@@ -1,3 +1,4 @@
+import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,8 +40,9 @@ def test_an_old_python_is_refused() -> None:
 async def test_a_path_without_git_and_bubblewrap_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     git, bubblewrap = await look_at("git"), await look_at("bubblewrap")
-    assert (git.status, bubblewrap.status) == ("fail", "warn")
+    assert (git.status, bubblewrap.status) == ("fail", "fail")
     assert "not on PATH" in git.found
+    assert "without a sandbox no agent is started" in bubblewrap.found
     assert ("git" in git.fix, "bubblewrap" in bubblewrap.fix) == (True, True)
 
 
@@ -89,6 +91,19 @@ async def test_a_bubblewrap_that_may_not_make_namespaces_is_told(
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     finding = await look_at("bubblewrap")
     assert (finding.status, "no agent can be started" in finding.found) == ("fail", True)
+
+
+async def test_a_sandbox_that_is_off_is_told_with_bubblewrap_and_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    off = write_settings(tmp_path, soldiers={"sandbox": "off"})
+    for path, status in ((os.environ["PATH"], "ok"), (str(tmp_path), "warn")):
+        monkeypatch.setenv("PATH", path)
+        sandbox, bubblewrap = await look_at("sandbox", config=off), await look_at("bubblewrap", config=off)
+        assert (sandbox.status, bubblewrap.status) == ("warn", status)
+        assert "WITHOUT A SANDBOX" in sandbox.found
+        assert "soldiers.sandbox to strict" in sandbox.fix
+    assert (await look_at("sandbox")).found == "strict, for every agent, setup script and check"
 
 
 async def test_few_open_files_are_told() -> None:

@@ -17,8 +17,10 @@ from kingdom.soldiers.folders import Folders
 from kingdom.soldiers.host import ENVIRONMENT, SoldierHost
 from kingdom.soldiers.outfit import Outfit
 from kingdom.soldiers.quarters import Quarters
+from kingdom.soldiers.sandbox.sandbox import Profile
 from kingdom.soldiers.scripted.client import ScriptedAgents
 from kingdom.workflow.reactions import engine
+from tests.fakes.quarters import UNCONFINED
 from tests.integration.processes import say
 from tests.integration.soldiers.file_accesses import note_accesses
 from tests.integration.soldiers.host_barriers import BarredBus, says
@@ -43,11 +45,16 @@ async def run(options: dict[str, Any]) -> None:
             slots=options["slots"],
             lease=timedelta(seconds=options["lease_seconds"]),
             environment={**ENVIRONMENT, MARK: options["mark"]},
-            quarters=Quarters(outfit=Outfit(files=Path(options["files"]))) if "files" in options else None,
+            quarters=_confined_with(Path(options["files"])) if "files" in options else UNCONFINED,
         )
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, host.stop)
         say("ready")
         await host.run()
+
+
+def _confined_with(files: Path) -> Quarters:
+    """Return how agents live in a sandbox with a folder that they read, whose files checkouts may ask for."""
+    return Quarters(profile=Profile.STRICT, path=(files,), outfit=Outfit(files=files))
 
 
 def _freezing_at(bus: Bus, event_type: str, number: int) -> Bus:

@@ -40,6 +40,7 @@ from kingdom.workflow.streams import ENGINE_STREAMS, REGISTRY
 from kingdom.workflow.templates import create_template
 from kingdom.workflow.watch import watch
 from tests.contract.backends import BackendUnderTest
+from tests.fakes.quarters import UNCONFINED
 from tests.fakes.scripts import scripted
 from tests.integration.processes import Child, child
 from tests.integration.running import eventually
@@ -132,7 +133,7 @@ class HostScene:
         name: str = "host-a",
         *,
         client: AgentClient | None = None,
-        quarters: Quarters | None = None,
+        quarters: Quarters = UNCONFINED,
         slots: int = 4,
         lease: timedelta = LEASE,
         wrap: Callable[[Bus], Bus] = lambda bus: bus,

@@ -4,8 +4,6 @@ import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from kingdom.soldiers.checkout import git_directory_of
-from kingdom.soldiers.sandbox.soldier import Place
 from kingdom.soldiers.trees import Tree, Trees
 
 
@@ -77,11 +75,6 @@ def processes_in(path: Path) -> list[str]:
             if place.startswith(str(path)) or (str(path) in line and "pytest" not in line):
                 found.append(line)
     return found
-
-
-def place_of(tree: Tree, clone: Path) -> Place:
-    """Return what of a checkout is in the sandbox of its agent."""
-    return Place(files=tree.path, git_directory=git_directory_of(tree.path), objects=clone / "objects")
 
 
 def bare(host: Path, tree: Tree) -> Path:

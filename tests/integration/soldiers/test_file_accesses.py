@@ -21,7 +21,7 @@ OPENING = {"kingdom.soldiers.agent_files", "kingdom.soldiers.removal"}
 
 @pytest.mark.parametrize("backend", ["files"], indirect=True)
 async def test_in_a_whole_run_nothing_else_opens_what_agents_can_change(scene: HostScene) -> None:
-    files, notes, may_pass = scene.folder / "files", scene.folder / "notes", scene.folder / "may-pass"
+    files, notes, may_pass = scene.folder / "files", scene.folder / "notes", scene.folder / "files" / "may-pass"
     (files / APP).mkdir(parents=True)
     (files / APP / ".env").write_text("TOKEN=x\n")
     fit_out(scene.folder / "sources" / APP)

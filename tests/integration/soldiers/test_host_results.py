@@ -1,13 +1,13 @@
 """What agents report of their Works, and how whoever asked for a run is told of it."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from kingdom.bus import Dispatcher, Received, Transaction
 from kingdom.soldiers.outfit import Outfit
-from kingdom.soldiers.quarters import Quarters
 from kingdom.soldiers.redaction import REDACTED
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model.events import WorkflowFailed
@@ -19,6 +19,7 @@ from kingdom.workflow.model.template import WorkflowTemplate
 from kingdom.workflow.model.workflow import Workflow
 from kingdom.workflow.records import DOCUMENTS, TOLD
 from kingdom.workflow.registry import register_mcp_server
+from tests.fakes.quarters import UNCONFINED
 from tests.integration.running import at_work, eventually
 from tests.integration.soldiers.host_scene import ANNA, APP, HostScene, task, work
 from tests.integration.soldiers.sources import run as run_git
@@ -150,7 +151,7 @@ async def test_secrets_in_copied_files_and_of_mcp_servers_reach_neither_results_
         reports(status="success", summary="hunter2hunter2", details="sesame-of-the-tracker"),
         {"answer": "it is sesame-of-the-tracker"},
     )
-    await scene.start_host(quarters=Quarters(outfit=Outfit(files=files)))
+    await scene.start_host(quarters=replace(UNCONFINED, outfit=Outfit(files=files)))
     run = await scene.begin(work("leak", leak, verify=(check,), mcp_server_refs=(ref,)))
     passes = check == "true"
     done = await scene.until(run, WorkflowStatus.COMPLETED if passes else WorkflowStatus.FAILED)

@@ -17,6 +17,7 @@ from kingdom.workflow.model.host import HostStatus
 from kingdom.workflow.model.machine import WorkflowStatus, WorkTreeStatus
 from kingdom.workflow.model.workflow import Workflow
 from kingdom.workflow.records import ACCEPTED, COMMANDS, HOSTS
+from tests.fakes.quarters import UNCONFINED
 from tests.integration.running import eventually
 from tests.integration.soldiers.host_barriers import BarredBus, Barrier, accepts, says
 from tests.integration.soldiers.host_scene import ANNA, APP, LEASE, HostScene, task, work, writes
@@ -321,7 +322,7 @@ async def test_a_host_that_can_no_longer_keep_its_lease_for_a_bug_ends_with_all_
 @ONE_BACKEND
 async def test_a_second_host_in_the_same_directory_is_refused(scene: HostScene) -> None:
     await scene.start_host("host-a")
-    second = SoldierHost(scene.bus, "host-b", ScriptedAgents(), scene.folders("host-a"), slots=1)
+    second = SoldierHost(scene.bus, "host-b", ScriptedAgents(), scene.folders("host-a"), slots=1, quarters=UNCONFINED)
     with pytest.raises(Misconfigured, match=r"another host uses .*: stop it, or give this one a directory of its own"):
         await second.run()
     assert await scene.host("host-b") is None

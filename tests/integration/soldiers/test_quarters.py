@@ -221,8 +221,29 @@ def test_a_dollar_in_the_command_that_stands_for_nothing_is_told_before_any_agen
     KINDS["command"].client(SoldierSettings(agent="command", command=("sh", "-c", "tool $$HOME $prompt_file ${model}")))
 
 
-def test_a_sandbox_without_bubblewrap_is_refused_before_any_agent_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(Misconfigured, match="install bubblewrap"):
-        quarters_of(SoldierSettings(agent="claude"), lambda _: "a key", set())
-    assert quarters_of(SoldierSettings(), lambda _: None, set()).profile is None
+@pytest.mark.parametrize("agent", ["scripted", "claude"])
+def test_without_bubblewrap_no_host_starts_unless_the_sandbox_is_off(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, agent: AgentName
+) -> None:
+    a_program(tmp_path / "dnf", "")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    told = r"bwrap is not on PATH\. What to do: sudo dnf install bubblewrap\. Or write `sandbox: \"off\"` under"
+    with pytest.raises(Misconfigured, match=told):
+        quarters_of(SoldierSettings(agent=agent), lambda _: KEY, set())
+    off = SoldierSettings(agent=agent, sandbox=Profile.OFF)
+    assert quarters_of(off, lambda _: KEY, set()).profile is Profile.OFF
+
+
+@pytest.mark.parametrize("profile", [Profile.STRICT, Profile.DEV])
+def test_a_bubblewrap_that_makes_no_namespaces_is_found_out_before_any_agent_starts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, profile: Profile
+) -> None:
+    a_program(tmp_path / "bwrap", "#!/bin/sh\necho 'bwrap: setting up uid map: Permission denied' >&2\nexit 1\n")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(Misconfigured, match=r"ended with 1: .* Permission denied\. What to do: `kingdom doctor` tells"):
+        quarters_of(SoldierSettings(sandbox=profile), lambda _: None, set())
+
+
+async def test_an_agent_that_has_nothing_to_reach_has_no_way_out(house: House) -> None:
+    async with AsyncExitStack() as stack:
+        assert await house.lodging(SoldierSettings()).open_gate("s1", None, stack) is None

@@ -1,7 +1,6 @@
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from kingdom.soldiers.scripted.turn import Body, Turn
 from kingdom.soldiers.transcript import read_entries
 from tests.contract.agents.stage import ENVIRONMENT, Stage, follow, until_exists, updates_of
 from tests.fakes.scripts import scripted
-from tests.integration.soldiers.processes import MARK, cancel_while_it_starts, marked, until_runs
+from tests.integration.soldiers.processes import MARK, cancel_while_it_starts, marked
 from tests.patience import PATIENCE_SECONDS
 
 
@@ -138,19 +137,17 @@ async def test_modules_in_the_work_space_are_not_taken_for_kingdom_or_python(sta
 
 async def test_an_agent_that_does_not_come_up_says_why(stage: Stage) -> None:
     stage.transcript.mkdir()
-    with pytest.raises(AgentGone, match=r"(?s)did not come up: exit code 1; its last words: .*IsADirectoryError"):
+    with pytest.raises(AgentGone, match=r"its transcript cannot be written: .*Is a directory"):
         await stage.start()
 
 
-async def test_a_start_that_is_given_up_leaves_no_process(stage: Stage, mark: str) -> None:
-    # Nobody will ever write into it, so the agent cannot come up.
-    os.mkfifo(stage.transcript)
-    starting = asyncio.create_task(stage.client.start(stage.launch()))
-    await until_runs(mark, f"{sys.executable} -I -m kingdom.soldiers.scripted.program")
-    starting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await starting
-    assert marked(mark) == []
+async def test_an_agent_whose_transcript_cannot_be_written_any_more_ends_and_says_why(stage: Stage) -> None:
+    agent = await stage.start()
+    stage.transcript.unlink()
+    stage.transcript.mkdir()
+    with pytest.raises(AgentGone, match=r"SIGKILL, since its transcript cannot be written: .*Is a directory"):
+        await follow(agent, {"write": "a.txt", "text": "never"})
+    assert not (stage.work_space / "a.txt").exists()
 
 
 @pytest.mark.parametrize("rounds", range(5))
@@ -189,7 +186,7 @@ async def test_an_agent_that_speaks_nonsense_is_killed(stage: Stage, mark: str, 
     program = await start_program(
         ["/bin/sh", "-c", say_it], cwd=stage.work_space, environment={**ENVIRONMENT, MARK: mark}, errors=stage.errors
     )
-    agent = ScriptedAgent(program)
+    agent = ScriptedAgent(program, lambda _: None)
     with pytest.raises(AgentGone, match="SIGKILL"):
         await asyncio.wait_for(agent.comes_up(), PATIENCE_SECONDS)
     assert marked(mark) == []

@@ -18,9 +18,9 @@ from kingdom.soldiers.briefing import Briefing, document_of
 from kingdom.soldiers.errands import ERRANDS
 from kingdom.soldiers.folders import Folders
 from kingdom.soldiers.limits import AgentLoops
-from kingdom.soldiers.quarters import Quarters
 from kingdom.soldiers.trees import TreeFailed, Trees
 from kingdom.workflow.model import answers, commands
+from tests.fakes.quarters import UNCONFINED
 from tests.patience import PATIENCE_SECONDS
 from tests.unit.soldiers.launching import a_start
 
@@ -119,7 +119,7 @@ async def test_the_loop_goes_on_while_a_work_space_is_removed(tmp_path: Path, mo
         trees=Trees(folders.repositories),
         agents=nobody,
         environment={},
-        quarters=Quarters(),
+        quarters=UNCONFINED,
         bus=nobody,
         say=nobody,
     )

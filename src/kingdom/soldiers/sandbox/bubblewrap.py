@@ -59,6 +59,8 @@ def enclosing(sandbox: Sandbox, environment: Mapping[str, str]) -> Iterator[tupl
     else:
         texts["/etc/hosts"] = _HOSTS
     options += _mounts(sandbox)
+    for seen, covered in sandbox.covers:
+        options += ["--ro-bind", str(seen), str(covered)]
     if sandbox.profile is Profile.STRICT and sandbox.socket is not None:
         options += ["--ro-bind", str(sandbox.socket), GATE]
     kept: list[int] = []

@@ -1,8 +1,9 @@
-"""Where programs lie that are not part of the system, and what must be seen of the disk so that they run."""
+"""Where programs lie that are not part of the system, what they need to see of the disk, and what installs others."""
 
 import os
 import pwd
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,21 @@ _PROGRAMS = (
 )
 _SYSTEM = ("/usr", "/bin", "/sbin")
 _LINKS_MAX = 40
+_INSTALLERS = {
+    "apt-get": "sudo apt-get install",
+    "dnf": "sudo dnf install",
+    "pacman": "sudo pacman -S",
+    "apk": "sudo apk add",
+    "zypper": "sudo zypper install",
+}
+
+
+def how_to_install(package: str) -> str:
+    """Return the command that installs a package on this machine, as far as its installer is known."""
+    for program, command in _INSTALLERS.items():
+        if shutil.which(program):
+            return f"{command} {package}"
+    return f"install {package} with the installer of your system"
 
 
 def user_home() -> Path:

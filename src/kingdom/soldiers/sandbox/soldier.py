@@ -6,7 +6,6 @@ from pathlib import Path
 
 import structlog
 
-from kingdom.errors import ProgramFailed
 from kingdom.soldiers.sandbox.gate import Gate
 from kingdom.soldiers.sandbox.sandbox import AGENT_LIMITS, Limits, Profile, Sandbox
 
@@ -16,9 +15,13 @@ _log = structlog.get_logger("kingdom.soldiers")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """One checkout of an agent: its files, its git directory, and the objects of the clone, which it reads."""
+    """One checkout of an agent: its files, its git directory, and the objects of the clone, which it reads.
+
+    `pointer` is what it sees as `.git`, whatever lies there.
+    """
 
     files: Path
+    pointer: Path
     git_directory: Path
     objects: Path
 
@@ -41,6 +44,7 @@ def soldier_sandbox(
     that `may_commit` writes to these git directories too, but not to what tells git which programs to run.
     """
     writable, readable = [space, home, *(each.files for each in checkouts)], [*tools]
+    covers: list[tuple[Path, Path]] = []
     if reports.is_dir():
         readable.append(reports)
     if profile is Profile.OFF:
@@ -49,20 +53,12 @@ def soldier_sandbox(
         )
     else:
         for each in checkouts:
-            readable += [each.objects, _link(each.files)]
+            readable.append(each.objects)
+            covers.append((each.pointer, each.files / ".git"))
             (writable if may_commit else readable).append(each.git_directory)
             if may_commit:
                 readable += [each.git_directory / name for name in _TELLING_PROGRAMS]
-    sandbox = Sandbox(profile=profile, writable=(*writable,), readable=(*readable,), limits=limits)
+    sandbox = Sandbox(profile=profile, writable=(*writable,), readable=(*readable,), covers=(*covers,), limits=limits)
     if gate is None:
         return sandbox
     return replace(sandbox, socket=gate.socket, url=gate.url or sandbox.url)
-
-
-def _link(checkout: Path) -> Path:
-    link = checkout / ".git"
-    if link.is_symlink() or not link.is_file():
-        raise ProgramFailed(
-            f"{link} is not what git has put there, an agent may have replaced it: look at it, and release the checkout"
-        )
-    return link

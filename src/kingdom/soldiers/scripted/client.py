@@ -2,9 +2,11 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 
 from kingdom.soldiers.agent import (
     Agent,
@@ -25,13 +27,18 @@ from kingdom.soldiers.agent import (
 from kingdom.soldiers.process import Program, described, start_program
 from kingdom.soldiers.scripted import wire
 from kingdom.soldiers.scripted.memory import inspected
-from kingdom.soldiers.transcript import UNREADABLE, looked_up
+from kingdom.soldiers.scripted.session import open_session
+from kingdom.soldiers.transcript import UNREADABLE, Entry, append_entry, looked_up
 
 _MODULE = "kingdom.soldiers.scripted.program"
+_UNWRITTEN = "its transcript cannot be written: "
 
 
 class ScriptedAgents(AgentClient):
-    """Runs scripted agents, which use no MCP server; by default each is contained where bubblewrap is installed."""
+    """Runs scripted agents, which use no MCP server.
+
+    Without a sandbox each is contained where bubblewrap is installed, unless `contained` says otherwise.
+    """
 
     name = "scripted"
     has_process = True
@@ -41,12 +48,22 @@ class ScriptedAgents(AgentClient):
 
     async def start(self, launch: Launch) -> "ScriptedAgent":
         """Start the process and wait until it takes prompts."""
-        opening = wire.Opening(
-            soldier_id=launch.soldier_id,
-            session=launch.session,
-            model=launch.model,
-            transcript=str(launch.transcript.absolute()),
-        )
+        transcript = launch.transcript.absolute()
+        try:
+            session = await asyncio.to_thread(
+                open_session,
+                transcript,
+                soldier_id=launch.soldier_id,
+                session=launch.session,
+                model=launch.model,
+                redaction=launch.redaction,
+            )
+        except OSError as error:
+            raise AgentGone(f"{_UNWRITTEN}{error}") from error
+        opening = wire.Opening(session=session.id, transcript=str(transcript))
+        sandbox = launch.sandbox
+        if sandbox is not None:
+            sandbox = replace(sandbox, readable=(*sandbox.readable, transcript))
         program = await start_program(
             # Isolated, so that nothing in the work space can pass for a module of Python or Kingdom.
             [sys.executable, "-I", "-m", _MODULE, wire.encode(opening).decode()],
@@ -55,9 +72,10 @@ class ScriptedAgents(AgentClient):
             errors=launch.errors,
             redaction=launch.redaction,
             contained=self._contained,
-            sandbox=launch.sandbox,
+            sandbox=sandbox,
         )
-        agent = ScriptedAgent(program)
+        write = partial(append_entry, transcript, redaction=launch.redaction)
+        agent = ScriptedAgent(program, write)
         return await once_up(agent, agent.comes_up())
 
     async def inspect(self, launch: Launch, prompt_id: str) -> Inspection:
@@ -68,10 +86,12 @@ class ScriptedAgents(AgentClient):
 class ScriptedAgent(Agent):
     """A scripted agent that runs."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, write: Callable[[Entry], None]) -> None:
         self.session = ""
         self.pid = program.pid
         self._program = program
+        self._write = write
+        self._unwritten = ""
         self._prompt_id: str | None = None
         self._heard: asyncio.Queue[wire.Happened | wire.Failed | None] = asyncio.Queue()
         self._ready = asyncio.Event()
@@ -129,7 +149,7 @@ class ScriptedAgent(Agent):
 
     async def ended(self) -> str:
         """Wait for the end of the process and return its exit code with its last words."""
-        how = described(await self._program.wait())
+        how = described(await self._program.wait()) + self._unwritten
         words = await asyncio.to_thread(self._program.last_words)
         return f"{how}; its last words: {words}" if words else how
 
@@ -152,10 +172,16 @@ class ScriptedAgent(Agent):
                     case wire.Ready(session=session):
                         self.session = session
                         self._ready.set()
+                    case wire.Noted(entry=entry):
+                        await asyncio.to_thread(self._write, entry)
+                        self._program.write(wire.encode(wire.Written()) + b"\n")
                     case message:
                         self._heard.put_nowait(message)
         except UNREADABLE:
             # A line was torn by the end of the agent, or the agent speaks nonsense: either way it is of no more use.
+            await self._program.kill()
+        except OSError as error:
+            self._unwritten = f", since {_UNWRITTEN}{error}"
             await self._program.kill()
         finally:
             self._ready.set()

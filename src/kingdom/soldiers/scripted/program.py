@@ -1,7 +1,8 @@
 """The scripted agent as a process: `python -m kingdom.soldiers.scripted.program`, told its Opening as JSON.
 
 Prompts come as lines on standard input, updates go as lines to standard output. At the end of its input the agent
-finishes what it has been given and ends.
+finishes what it has been given and ends. It may read its transcript, which its host writes: a sandbox shows the agent
+nothing of the host that it could change.
 """
 
 import asyncio
@@ -15,19 +16,24 @@ from pathlib import Path
 
 import msgspec
 
-from kingdom.soldiers.agent import INTERRUPTED, AgentFailed, AgentGone, Prompt, UsageLimited
+from kingdom.soldiers.agent import INTERRUPTED, AgentFailed, Prompt, UsageLimited
 from kingdom.soldiers.scripted import wire
-from kingdom.soldiers.scripted.session import Session, open_session
+from kingdom.soldiers.scripted.memory import recalled
+from kingdom.soldiers.scripted.session import Session
 from kingdom.soldiers.scripted.turn import Body, Turn
+from kingdom.soldiers.transcript import Entry, read_entries
 
 
 class ScriptedProgram:
     """Takes one prompt after the other until its input ends."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, opening: wire.Opening) -> None:
+        self._session = Session(opening.session, recalled(read_entries(Path(opening.transcript))), self._write)
         self._body = Body(work_space=Path.cwd(), environment=None, crash=os._exit, go_deaf=_go_deaf)
         self._prompts: asyncio.Queue[Prompt | None] = asyncio.Queue()
+        # What is noted after the end of the input is written too, but nobody can say so.
+        self._confirmed = True
+        self._written = threading.Semaphore(0)
         self._interrupted: set[str] = set()
         self._turn: tuple[str, asyncio.Task[None] | None] = ("", None)
 
@@ -56,13 +62,25 @@ class ScriptedProgram:
         except asyncio.CancelledError:
             _say(wire.Failed(prompt.id, INTERRUPTED, turn.cost_usd))
 
+    def _write(self, entry: Entry) -> None:
+        """Have an entry written, and wait for it: what is done next may be seen by others, or kill this process."""
+        _say(wire.Noted(entry))
+        if self._confirmed:
+            self._written.acquire()
+
     def _read(self, loop: asyncio.AbstractEventLoop) -> None:
         for line in sys.stdin.buffer:
-            loop.call_soon_threadsafe(self._hear, line)
+            message = wire.decode_for_agent(line)
+            if isinstance(message, wire.Written):
+                self._written.release()
+            else:
+                loop.call_soon_threadsafe(self._hear, message)
+        self._confirmed = False
+        self._written.release()
         loop.call_soon_threadsafe(self._prompts.put_nowait, None)
 
-    def _hear(self, line: bytes) -> None:
-        match wire.decode_for_agent(line):
+    def _hear(self, message: wire.Take | wire.Interrupt) -> None:
+        match message:
             case wire.Take(prompt=prompt):
                 self._prompts.put_nowait(prompt)
             case wire.Interrupt(prompt_id=prompt_id):
@@ -87,13 +105,7 @@ def _say(message: msgspec.Struct) -> None:
 def main() -> None:
     """Open the session and serve it."""
     opening = msgspec.json.decode(sys.argv[1], type=wire.Opening)
-    try:
-        session = open_session(
-            Path(opening.transcript), soldier_id=opening.soldier_id, session=opening.session, model=opening.model
-        )
-    except AgentGone as gone:
-        sys.exit(gone.reason)
-    asyncio.run(ScriptedProgram(session).run())
+    asyncio.run(ScriptedProgram(opening).run())
 
 
 if __name__ == "__main__":

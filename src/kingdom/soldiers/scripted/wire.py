@@ -1,6 +1,7 @@
 """The lines that a scripted agent and its client exchange: one tagged JSON object each."""
 
 from datetime import datetime
+from typing import Any
 
 import msgspec
 
@@ -8,11 +9,9 @@ from kingdom.soldiers.agent import Prompt, Update
 
 
 class Opening(msgspec.Struct, frozen=True, kw_only=True):
-    """What the agent is told as it starts, as its only argument."""
+    """What the agent is told as it starts, as its only argument: its session, which the transcript tells of last."""
 
-    soldier_id: str
-    session: str | None
-    model: str
+    session: str
     transcript: str
 
 
@@ -28,10 +27,20 @@ class Interrupt(msgspec.Struct, frozen=True, tag=True):
     prompt_id: str
 
 
+class Written(msgspec.Struct, frozen=True, tag=True):
+    """To the agent: what it noted last is in the transcript."""
+
+
 class Ready(msgspec.Struct, frozen=True, tag=True):
     """From the agent: it takes prompts now."""
 
     session: str
+
+
+class Noted(msgspec.Struct, frozen=True, tag=True):
+    """From the agent: what the transcript is to tell; the agent does nothing more until it does."""
+
+    entry: dict[str, Any]
 
 
 class Happened(msgspec.Struct, frozen=True, tag=True):
@@ -51,5 +60,5 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
 
 
 encode = msgspec.json.encode
-decode_for_agent = msgspec.json.Decoder(Take | Interrupt).decode
-decode_for_client = msgspec.json.Decoder(Ready | Happened | Failed).decode
+decode_for_agent = msgspec.json.Decoder(Take | Interrupt | Written).decode
+decode_for_client = msgspec.json.Decoder(Ready | Noted | Happened | Failed).decode

@@ -47,6 +47,7 @@ from kingdom.workflow.records import KINDS as WORKFLOW_KINDS
 from kingdom.workflow.registry import create_git
 from kingdom.workflow.streams import ENGINE_STREAMS
 from tests.contract.backends import BackendUnderTest
+from tests.fakes.quarters import UNCONFINED
 from tests.fakes.scripts import scripted
 from tests.integration.running import eventually
 from tests.patience import PATIENCE_SECONDS
@@ -215,7 +216,9 @@ async def at_work(backend: BackendUnderTest, folder: Path, *, with_host: bool = 
         parts: list[Worker | SoldierHost] = [Worker(bus, dispatcher, streams, poll=_POLL)]
         if with_host:
             own = await stack.enter_async_context(backend.open(TOPOLOGY, EVERY_KIND))
-            parts.append(SoldierHost(own, "host-a", ScriptedAgents(), Folders(folder / "host-a"), slots=4))
+            parts.append(
+                SoldierHost(own, "host-a", ScriptedAgents(), Folders(folder / "host-a"), slots=4, quarters=UNCONFINED)
+            )
         running = [asyncio.create_task(part.run()) for part in parts]
         try:
             yield scene
