@@ -1,8 +1,8 @@
 """What a General has learned: small files in its package, shown to its agents and written with what they report.
 
-    memory/patterns.md       what is true everywhere, at most 5 KB
-    memory/repo-{slug}.md    what is true of one repository, at most 3 KB
-    memory/decisions.md      what was decided, at most 3 KB
+    memory/patterns.md                   what is true everywhere, at most 5 KB
+    memory/repository-{owner}.{name}.md  what is true of one repository, at most 3 KB
+    memory/decisions.md                  what was decided, at most 3 KB
 
 The oldest lines go when a file is full. What agents report was drawn from foreign text, so it stays on one line each.
 """
@@ -16,9 +16,10 @@ from typing import Literal
 
 import msgspec
 
-from kingdom.court.prompt import git_id_of, newest_lines, one_line
+from kingdom.court.prompt import newest_lines, one_line
 from kingdom.errors import Misconfigured
 from kingdom.whole_file import write_whole
+from kingdom.workflow.model.git import unique_name
 
 LOADED_BYTES_MAX = 50 * 1024
 _FOLDER = "memory"
@@ -95,7 +96,7 @@ def _kept(directory: Path, about: str, repo: str) -> str:
 
 
 def _file(directory: Path, about: str, repo: str) -> Path:
-    return directory / _FOLDER / (f"repo-{git_id_of(repo)}.md" if about == "repo" else f"{about}.md")
+    return directory / _FOLDER / (f"repository-{unique_name(repo)}.md" if about == "repo" else f"{about}.md")
 
 
 def _text(directory: Path, name: str, bytes_max: int) -> str:
