@@ -111,7 +111,9 @@ async def init(
         typer.Option(help="Where: file:DIRECTORY, embedded:DIRECTORY, env:NAME or a URL without a password."),
     ] = "",
     github: Annotated[str, typer.Option(metavar="LOGIN", help="The account on GitHub that reviews.")] = "",
-    repo: Annotated[str, typer.Option(metavar="OWNER/NAME", help="The repository that it works in, or OWNER/* for all.")] = "",
+    repo: Annotated[
+        str, typer.Option(metavar="OWNER/NAME", help="The repository that it works in, or OWNER/* for all.")
+    ] = "",
     github_api: Annotated[str, typer.Option(metavar="URL", help="Where GitHub is asked.")] = GITHUB_API,
 ) -> None:
     """Make a realm: kingdom.yaml with comments, one General, .gitignore; nothing that is there is changed.
@@ -139,6 +141,8 @@ async def init(
         if not yes and not output.json and sys.stdin.isatty():
             with at_the_keyboard():
                 choices = _ask(choices, origin, is_store_given=bool(database_url))
+        if choices.github and not choices.github.repo and origin.name:
+            choices = _with_github(choices, origin, github, origin.name, github_api)
         if choices.github and not choices.github.repo:
             raise typer.BadParameter("--github needs --repo, as acme/shop or acme/*: else strangers could have it work")
         if choices.embedded:

@@ -9,7 +9,7 @@ The oldest lines go when a file is full. What agents report was drawn from forei
 
 import fcntl
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
@@ -82,6 +82,24 @@ def apply_memory_updates(directory: Path | str, updates: object, repo: str = "")
             for about, added in lines.items():
                 _append(directory, about, repo, added)
     return tuple(refused)
+
+
+def earlier_files(directory: Path, files: Collection[str] = ()) -> list[Path]:
+    """Return what an earlier version wrote about one repository each, but for `files` that the package names itself."""
+    found = sorted((directory / _FOLDER).glob("repo-*.md"))
+    return [file for file in found if str(file.relative_to(directory)) not in files]
+
+
+def take_over_file(directory: Path, file: Path, repo: str) -> None:
+    """Let what an earlier version wrote be the oldest that is known of a repository."""
+    with _locked(_inside(directory, _FOLDER)):
+        text = _text(directory, str(file.relative_to(directory)), _BYTES_MAX["repo"])
+        lines = dict.fromkeys([*text.splitlines(), *_kept(directory, "repo", repo).splitlines()])
+        write_whole(
+            _inside(directory, _FOLDER) / _file(directory, "repo", repo).name,
+            newest_lines("".join(f"{line}\n" for line in lines), _BYTES_MAX["repo"]),
+        )
+        file.unlink(missing_ok=True)
 
 
 def _append(directory: Path, about: str, repo: str, added: list[str]) -> None:

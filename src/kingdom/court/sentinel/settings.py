@@ -98,9 +98,10 @@ class SentinelSettings(_Entry, frozen=True, kw_only=True):
     @property
     def hears_strangers(self) -> bool:
         """Tell whether anybody can make an event by mentioning us in a repository of their own."""
-        return self.github is not None and not all(map(_names_owner, self.github.repos))
+        return self.github is not None and not all(map(names_owner, self.github.repos))
 
 
-def _names_owner(glob: str) -> bool:
+def names_owner(glob: str) -> bool:
+    """Tell whether all repositories that fit a glob are of one owner."""
     owner, slash, _ = glob.partition("/")
     return bool(owner and slash) and not _WILD & set(owner)
