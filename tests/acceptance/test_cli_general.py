@@ -25,7 +25,7 @@ def laptop(types: Typist, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ty
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
     directory = tmp_path_factory.mktemp("generals")
     runs = Runs(Terminal(directory, f"file:{directory / 'realm'}"), directory)
-    runs.terminal.ask("git", "create", "acme-shop", str(directory / "app"))
+    runs.terminal.ask("git", "create", "shop", str(directory / "app"), "--repo", "acme/shop")
     with runs.engine():
         yield runs
 

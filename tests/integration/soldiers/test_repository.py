@@ -19,7 +19,7 @@ from kingdom.soldiers.checkout import Checkout
 from kingdom.soldiers.repository import Repository, without_password
 from kingdom.soldiers.trees import Tree, TreeFailed, Trees
 from tests.integration.running import eventually
-from tests.integration.soldiers.sources import a_tree, files_of, run
+from tests.integration.soldiers.sources import a_tree, bare, files_of, run
 from tests.patience import PATIENCE_SECONDS
 
 Tries = Callable[[int], Awaitable[None]]
@@ -47,7 +47,7 @@ def tries(monkeypatch: pytest.MonkeyPatch) -> Tries:
 
 def entry_of(host: Path, tree: Tree) -> Path:
     """Return where git keeps the data of a checkout."""
-    return host / "repositories" / f"{tree.git_id}.git" / "worktrees" / tree.path.name
+    return bare(host, tree) / "worktrees" / tree.path.name
 
 
 async def start_preparing(host: Path, source: Path, first: int, last: int, **environment: str) -> Process:
@@ -77,7 +77,7 @@ async def test_fifty_trees_are_prepared_at_once_by_two_processes(host: Path, sou
 async def test_lock_files_of_a_killed_git_are_removed(trees: Trees, host: Path, source: Path) -> None:
     tree = a_tree(host, source)
     await trees.prepare([tree])
-    repository = host / "repositories" / "app.git"
+    repository = bare(host, tree)
     locks = [
         entry_of(host, tree) / "index.lock",
         entry_of(host, tree) / "HEAD.lock",
@@ -148,7 +148,7 @@ async def test_a_second_prepare_that_was_killed_does_not_pass_for_deleted_files(
     tree = a_tree(host, source)
     await trees.prepare([tree])
     await trees.release(tree, "r1")
-    repository = host / "repositories" / "app.git"
+    repository = bare(host, tree)
     run("worktree", "add", "--quiet", "--no-checkout", str(tree.path), tree.branch, cwd=repository)
     with pytest.raises(ProgramFailed, match="never completed"):
         await trees.commit([tree], "nothing")
@@ -181,7 +181,7 @@ async def test_a_branch_of_an_interrupted_prepare_is_used(trees: Trees, host: Pa
     tree = a_tree(host, source)
     await trees.prepare([a_tree(host, source, "tree0")])
     start = run("rev-parse", "main", cwd=source)
-    run("branch", "--no-track", tree.branch, "origin/main", cwd=host / "repositories" / "app.git")
+    run("branch", "--no-track", tree.branch, "origin/main", cwd=bare(host, tree))
     run("commit", "--quiet", "--allow-empty", "-m", "second", cwd=source)
     await trees.prepare([tree])
     assert await trees.base_of(tree) == start == run("rev-parse", "HEAD", cwd=tree.path)

@@ -25,7 +25,7 @@ def test_what_an_agent_learned_is_shown_to_later_ones_of_the_same_repository(tmp
     assert sorted(file.name for file in (tmp_path / "memory").iterdir()) == [
         "decisions.md",
         "patterns.md",
-        "repo-acme-shop.md",
+        "repository-acme.shop.md",
     ]
 
 

@@ -47,13 +47,14 @@ async def take_over_slugs(bus: Bus, packages: Collection[Package], sentinel: Sen
     ]
     async with bus.transaction() as transaction:
         stored = [record async for record in each(transaction, Query(kind=GITS.name, state=ACTIVE))]
-        gits = [_with_address(git, sentinel.forge) for git in readable(stored, Git)]
+        found = list(readable(stored, Git))
+        gits = [_with_address(git, sentinel.forge) for git in found]
         is_done = not files and all(git.repo for git in gits)
         assigned = frozenset() if is_done else await _assigned(transaction)
     known = _known(packages, sentinel, [git.repo for git in gits if git.repo], assigned)
     gits = [git if git.repo else _with_slug(git, known) for git in gits]
-    for git in gits:
-        if git.repo:
+    for before, git in zip(found, gits, strict=True):
+        if git != before:
             await _keep_repo(bus, git)
     _tell_of_twins(gits)
     for directory, file in files:
