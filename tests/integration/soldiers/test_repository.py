@@ -16,7 +16,7 @@ import pytest
 from kingdom.errors import ProgramFailed
 from kingdom.soldiers import repository as repositories
 from kingdom.soldiers.checkout import Checkout
-from kingdom.soldiers.repository import Repository, without_password
+from kingdom.soldiers.repository import Repository, clone_name, without_password
 from kingdom.soldiers.trees import Tree, TreeFailed, Trees
 from tests.integration.running import eventually
 from tests.integration.soldiers.sources import a_tree, bare, files_of, run
@@ -48,6 +48,17 @@ def tries(monkeypatch: pytest.MonkeyPatch) -> Tries:
 def entry_of(host: Path, tree: Tree) -> Path:
     """Return where git keeps the data of a checkout."""
     return bare(host, tree) / "worktrees" / tree.path.name
+
+
+def test_two_addresses_never_share_a_clone_and_a_new_password_makes_no_new_one() -> None:
+    names = {
+        clone_name(git_id, url)
+        for git_id in ("app", "app-web", "web/app")
+        for url in ("https://github.com/acme/web-app.git", "https://github.com/acme-web/app.git", "/srv/web-app")
+    }
+    assert len(names) == 9
+    assert not any("/" in name for name in names)
+    assert clone_name("app", "https://x:old@github.com/acme/app") == clone_name("app", "https://github.com/acme/app")
 
 
 async def start_preparing(host: Path, source: Path, first: int, last: int, **environment: str) -> Process:
@@ -242,7 +253,7 @@ async def test_the_data_of_other_checkouts_is_not_looked_at(trees: Trees, host: 
     for number in range(20):
         # Reading a folder as a file would fail.
         (entry_of(host, tree).parent / f"other{number}" / "gitdir").mkdir(parents=True)
-    repository = Repository(host / "repositories" / "app.git", url=str(source), home=host)
+    repository = Repository(bare(host, tree), url=str(source), home=host)
     assert Checkout(repository, tree.path, tree.branch).is_there
 
 
