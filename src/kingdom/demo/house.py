@@ -24,9 +24,10 @@ from kingdom.soldiers.leftovers import end_leftovers
 from kingdom.standins.jira import EMAIL, TOKEN
 from kingdom.supervisor.processes import RoleProcesses, only_one
 from kingdom.workflow import registry
-from kingdom.workflow.model.git import Git, unique_name
+from kingdom.workflow.model.git import Git
 
 _GENERALS = Path(__file__).with_name("generals")
+_GIT = "acme-shop"
 _ACTOR = "demo"
 _ENDING_SECONDS = 5.0
 _LINES_KEPT = 20
@@ -69,8 +70,8 @@ async def opened_house(directory: Path) -> AsyncIterator[House]:
         file.write_text(yaml.safe_dump(_realm_settings(outside), sort_keys=False))
         application = declared(read_realm(file))
         bus = await stack.enter_async_context(open_bus(settings.database_url, application.topology, application.kinds))
-        git_id, url = unique_name(REPO), str(repository)
-        git = Git(id=git_id, name=git_id, url=url, default_branch="main", checkpoint_remote=url, repo=REPO)
+        url = str(repository)
+        git = Git(id=_GIT, name=_GIT, url=url, default_branch="main", checkpoint_remote=url, repo=REPO)
         await registry.create_git(bus, git, actor=_ACTOR)
         stack.enter_context(only_one(realm))
         lines: deque[str] = deque(maxlen=_LINES_KEPT)
