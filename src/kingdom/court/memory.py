@@ -93,7 +93,8 @@ def earlier_files(directory: Path, files: Collection[str] = ()) -> list[Path]:
 def take_over_file(directory: Path, file: Path, repo: str) -> None:
     """Let what an earlier version wrote be the oldest that is known of a repository."""
     with _locked(_inside(directory, _FOLDER)):
-        text = _text(directory, str(file.relative_to(directory)), _BYTES_MAX["repo"])
+        # What cannot be read must not be removed below.
+        text = _inside(directory, str(file.relative_to(directory))).read_text(encoding="utf-8", errors="replace")
         lines = dict.fromkeys([*text.splitlines(), *_kept(directory, "repo", repo).splitlines()])
         write_whole(
             _inside(directory, _FOLDER) / _file(directory, "repo", repo).name,
