@@ -77,6 +77,7 @@ class House:
                 "github": {
                     "token": "github-token",
                     "logins": ["kingdom-bot"],
+                    "repos": ["acme/*"],
                     "api_url": self.address("github"),
                     "poll_seconds": 1,
                     "webhook": {"secrets": [SECRET], "port": self.webhook_port},
@@ -235,7 +236,8 @@ async def opened(directory: Path, url: str = "") -> AsyncIterator[House]:
         make_remote(house.source)
         await migrate(house.url)
         house.write_settings()
-        await house.kingdom("git", "create", "acme-shop", str(house.source), "--checkpoint-remote", str(house.source))
+        source = str(house.source)
+        await house.kingdom("git", "create", "acme-shop", source, "--repo", REPO, "--checkpoint-remote", source)
         try:
             yield house
         finally:

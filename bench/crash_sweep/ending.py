@@ -202,7 +202,7 @@ def locks_of(stage: Stage) -> Iterator[str]:
 
 
 def _git(stage: Stage, repository: str, *arguments: str) -> str:
-    directory = stage.host_directory / "repositories" / f"{repository}.git"
+    directory = next((stage.host_directory / "repositories").glob(f"{repository}-*.git"), Path())
     done = subprocess.run(["git", f"--git-dir={directory}", *arguments], capture_output=True, text=True, check=False)
     return done.stdout.strip() if done.returncode == 0 else f"none: {done.stderr.strip()}"
 

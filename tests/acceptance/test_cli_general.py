@@ -25,7 +25,7 @@ def laptop(types: Typist, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ty
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
     directory = tmp_path_factory.mktemp("generals")
     runs = Runs(Terminal(directory, f"file:{directory / 'realm'}"), directory)
-    runs.terminal.ask("git", "create", "acme-shop", str(directory / "app"))
+    runs.terminal.ask("git", "create", "shop", str(directory / "app"), "--repo", "acme/shop")
     with runs.engine():
         yield runs
 
@@ -110,6 +110,26 @@ def test_a_broken_general_is_told_of_loudly_and_the_others_stay(laptop: Typist, 
     assert (unread.code, "line 1 of the script is no step" in unread.out) == (1, True), unread
     shown = laptop("general", "show", "gen-pr", "--directory", str(place))
     assert (shown.code, "gen-pr is broken" in shown.err) == (2, True)
+
+
+def test_where_strangers_are_heard_a_general_does_nothing_until_it_names_repositories(
+    laptop: Typist, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = tmp_path / "kingdom.yaml"
+    settings.write_text("sentinel: {github: {token: env:NOT_SET_ANYWHERE, logins: [bot]}}\n")
+    installed = laptop("general", "install", "gen-pr")
+    assert (installed.code, "gen-pr does nothing yet:" in installed.err) == (0, True)
+    checked = laptop("general", "validate", "gen-pr")
+    assert (checked.code, 'add a line `repos: ["OWNER/*"]`' in checked.out) == (1, True)
+    assert "gen-pr is broken and does nothing" in laptop("general", "list").err
+    file = tmp_path / "realm" / "generals" / "gen-pr" / "general.yaml"
+    text = file.read_text()
+    file.write_text(text.replace("requested\n    #", 'requested\n    repos: ["acme/*"]\n    #'))
+    assert laptop("general", "validate", "gen-pr").code == 0
+    file.write_text(text)
+    settings.write_text('sentinel: {github: {token: env:NOT_SET_ANYWHERE, logins: [bot], repos: ["acme/*"]}}\n')
+    assert laptop("general", "validate", "gen-pr").code == 0
 
 
 def test_a_general_is_replaced_only_when_told_so(laptop: Typist, tmp_path: Path) -> None:

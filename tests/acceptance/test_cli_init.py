@@ -196,7 +196,9 @@ def test_the_store_of_a_realm_comes_before_the_database_of_the_application_besid
     assert kingdom(tmp_path, "status", **shop).code == 3
 
 
-@pytest.mark.parametrize("words", [("--github", "a b"), ("--github", "bot", "--repo", "shop"), ("--repo", "acme/shop")])
+@pytest.mark.parametrize(
+    "words", [("--github", "a b"), ("--github", "bot", "--repo", "shop"), ("--repo", "acme/shop"), ("--github", "bot")]
+)
 def test_names_that_github_does_not_know_are_refused(tmp_path: Path, words: tuple[str, ...]) -> None:
     done = kingdom(tmp_path, "init", "home", "--yes", *words)
     assert (done.code, (tmp_path / "home").exists()) == (2, False)
@@ -286,7 +288,7 @@ async def test_the_next_steps_of_a_realm_that_watches_github_work_as_they_are_pr
         words = ("init", "--yes", "--github", "kingdom-bot", "--repo", "acme/shop", "--github-api", site.url)
         done = await asyncio.to_thread(kingdom, home, *words)
         steps = next_steps(done)
-        assert f"kingdom git create acme-shop {source}" in steps
+        assert f"kingdom git create acme.shop {source} --repo acme/shop" in steps
         settings = home / "kingdom.yaml"
         settings.write_text(settings.read_text() + CALM)
         said = await follow(home, steps, plain(), text=f"{TOKEN}\n")

@@ -52,6 +52,7 @@ def test_a_repository_is_looked_at_and_known_with_its_default_branch(laptop: Ter
         "url": str(repository),
         "defaultBranch": "trunk",
         "checkpointRemote": "",
+        "repo": "",
         "deleted": False,
         "deleting": False,
     }
@@ -61,6 +62,23 @@ def test_a_repository_is_looked_at_and_known_with_its_default_branch(laptop: Ter
     assert "trunk" in shown.out
     again = laptop.run("git", "create", "app", str(repository), "--branch", "dev")
     assert (again.code, "git app is ACTIVE" in again.err) == (1, True)
+
+
+def test_one_repository_of_github_is_one_git_which_events_find_by_its_repository(
+    laptop: Terminal, repository: Path
+) -> None:
+    made = laptop.run("git", "create", "app", str(repository), "--repo", "acme/web-app")
+    assert "Events of acme/web-app work in it." in made.out
+    listed = laptop.run("git", "list").out
+    assert "acme/web-app" in listed
+    again = laptop.run("git", "create", "other", "git@github.com:Acme/Web-App.git", "--no-check")
+    assert again.code == 1
+    assert "git app is ACTIVE: events of Acme/Web-App work in it, so other cannot be of Acme/Web-App too" in again.err
+    twin = laptop.ask("git", "create", "acme-web-app", "https://github.com/acme-web/app.git", "--no-check")
+    assert twin["repo"] == "acme-web/app"
+    assert laptop.ask("git", "create", "other", str(repository), "--repo", "")["repo"] == ""
+    unfit = laptop.run("git", "create", "third", str(repository), "--repo", "web-app")
+    assert (unfit.code, "write it as acme/shop" in unfit.err) == (2, True)
 
 
 def test_a_repository_is_looked_at_as_a_host_would(

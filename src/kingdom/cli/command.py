@@ -61,7 +61,8 @@ class Call:
 
     def part(self, name: str) -> "Realm":
         """Return what the file of settings says in one field, whatever stands in the others."""
-        realm: Realm = import_module("kingdom.realm").read_part(self.settings.file, name)
+        file = _settings_file(self.given.get("config"))
+        realm: Realm = import_module("kingdom.realm").read_part(file, name)
         return realm
 
     def readable(self, records: Iterable[Record], kind: type[T]) -> list[T]:
@@ -212,7 +213,7 @@ def _refuse_empty(parameters: list[inspect.Parameter], given: dict[str, Any]) ->
 
 def settings_of(*, config: Path | str | None = None, **given: str | None) -> Settings:
     """Return the settings; the file of settings names the store, unless a person has named one."""
-    file = Path(config) if config else find_realm_file()
+    file = _settings_file(config)
     settings = Settings.read(file=file, **given)
     is_named = settings.store_is_named
     if file is None or (is_named and not config):
@@ -220,6 +221,10 @@ def settings_of(*, config: Path | str | None = None, **given: str | None) -> Set
     # A file that somebody names must be one, even where its store does not count.
     url: str = import_module("kingdom.realm").read_part(file, "database_url", secrets=not is_named).database_url
     return replace(settings, database_url=url) if url and not is_named else settings
+
+
+def _settings_file(config: Path | str | None) -> Path | None:
+    return Path(config) if config else find_realm_file()
 
 
 def _how_to_begin(file: Path | None) -> str:

@@ -31,7 +31,8 @@ EventId = Annotated[
 
 def terms_of(call: Call, rules: str) -> Terms:
     """Return what the King decides by; broken Generals are told of and left out."""
-    loaded = load_packages(Path(rules) if rules else generals_of(call.settings, call.realm))
+    place = Path(rules) if rules else generals_of(call.settings, call.realm)
+    loaded = load_packages(place, hears_strangers=call.realm.sentinel.hears_strangers)
     for broken in loaded.broken:
         call.output.note(f"{broken.name} is broken and gets nothing: {broken.reason}")
     return Terms(packages=lambda: loaded.packages, zone=call.realm.zone, settings=call.realm.king)

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -23,14 +24,18 @@ from kingdom.court.package_files import (
     Broken,
     Loaded,
     install_package,
+    load_package,
     load_packages,
     shipped,
 )
-from kingdom.court.prompt import Context, git_id_of, missing, needs_repo, render_template
+from kingdom.court.prompt import Context, missing, needs_repo, render_template
 from kingdom.errors import IllegalTransition, Misconfigured, NotFound
 from kingdom.soldiers.agent import AgentFailed
 from kingdom.soldiers.scripted.script import parse_script
+from kingdom.workflow.model.git import unique_name
 from kingdom.workflow.model.template import WorkflowTemplate
+from kingdom.workflow.reactions import engine
+from kingdom.workflow.registry import git_finder
 from kingdom.workflow.template_file import write_template
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="The Generals: who does what when, as YAML files.")
@@ -77,7 +82,7 @@ async def list_(call: Call, *, directory: _Directory = "") -> None:
     broken: [{name, directory, reason}]}.
     """
     place = generals_place(call, directory)
-    loaded = load_packages(place)
+    loaded = load_packages(place, hears_strangers=_hears_strangers(call))
     if call.output.json:
         call.output.document(_listed(place, loaded))
         return
@@ -143,15 +148,16 @@ async def preview(
     repo = repo or general.default_repo or ""
     if needs_repo(package.template) and not repo:
         raise Misconfigured(f"{name} works in the repository of its event: name one, as --repo acme/shop")
+    git = await _git_of(call, repo) if needs_repo(package.template) else ""
     context = Context(
         payload=inputs.payload(payload),
         repo=repo,
         event={"id": "evt-demo-preview", "type": event_type, "source": "demo", "priority": "normal"},
         task={"id": "task-preview", "type": event_type, "event_id": "evt-demo-preview", "priority": "normal"},
         memory=load_memory(package.directory, repo, general.memory),
-        git=git_id_of(repo),
+        git=git,
     )
-    template = render_template(package.template, context, git_id_of)
+    template = render_template(package.template, context, lambda _: git)
     queries = [task.query for work in package.template.works for task in work.tasks]
     absent = list(dict.fromkeys(path for query in queries for path in missing(query, context)))
     if call.output.json:
@@ -176,7 +182,7 @@ async def validate(
     JSON: {directory, generals: [...], broken: [{name, directory, reason}]}, as `list` answers it.
     """
     place = _to_check(call, path, directory)
-    loaded = _with_scripts_read(_checked(place))
+    loaded = _with_scripts_read(_checked(place, hears_strangers=_hears_strangers(call)))
     if call.output.json:
         call.output.document(_listed(place, loaded))
     for package in loaded.packages:
@@ -208,6 +214,10 @@ async def install(
         f"{package.name} is installed in {package.directory}.",
         f"Look at what it hears of, its default_repo and its policy in {package.directory}/{GENERAL_FILE}.",
     )
+    try:
+        load_package(Path(package.directory), hears_strangers=_hears_strangers(call))
+    except Misconfigured as error:
+        call.output.note(f"{package.name} does nothing yet: {error}")
 
 
 @command(app, "create", answer=one(Package))
@@ -258,7 +268,7 @@ def generals_place(call: Call, directory: str) -> Path:
 
 def _package(call: Call, name: str, directory: str) -> Package:
     place = generals_place(call, directory)
-    loaded = load_packages(place)
+    loaded = load_packages(place, hears_strangers=_hears_strangers(call))
     for package in loaded.packages:
         if package.name == name:
             return package
@@ -278,12 +288,24 @@ def _to_check(call: Call, path: str, directory: str) -> Path:
     return place
 
 
-def _checked(place: Path) -> Loaded:
+async def _git_of(call: Call, repo: str) -> str:
+    """Return the Git of a repository, or what it would best be called."""
+    with suppress(NotFound):
+        async with call.bus(engine(), create=False) as bus, bus.transaction() as transaction:
+            return (await git_finder(transaction))(repo)
+    return unique_name(repo)
+
+
+def _hears_strangers(call: Call) -> bool:
+    return call.part("sentinel").sentinel.hears_strangers
+
+
+def _checked(place: Path, *, hears_strangers: bool) -> Loaded:
     """Return what is in a directory of Generals, or the one General that it is itself."""
     if not (place / GENERAL_FILE).exists():
-        return load_packages(place)
+        return load_packages(place, hears_strangers=hears_strangers)
     place = place.absolute()
-    loaded = load_packages(place.parent)
+    loaded = load_packages(place.parent, hears_strangers=hears_strangers)
     return Loaded(
         packages=tuple(each for each in loaded.packages if each.name == place.name),
         broken=tuple(each for each in loaded.broken if each.name == place.name),

@@ -1,5 +1,6 @@
 """`kingdom git …`: the repositories that runs may use."""
 
+import re
 import socket
 from contextlib import suppress
 from datetime import timedelta
@@ -19,7 +20,7 @@ from kingdom.soldiers.git import git as run_git
 from kingdom.soldiers.repository import without_password
 from kingdom.workflow import registry
 from kingdom.workflow.hosts import known_hosts
-from kingdom.workflow.model.git import Git
+from kingdom.workflow.model.git import REPOSITORY, Git, repo_of
 from kingdom.workflow.model.host import HostStatus
 from kingdom.workflow.reactions import engine
 
@@ -47,15 +48,27 @@ async def create(
     checkpoint_remote: Annotated[
         str, typer.Option(help="Where checkpoints are pushed, so that another host can go on from them.")
     ] = "",
+    repo: Annotated[
+        str | None,
+        typer.Option(
+            metavar="OWNER/NAME",
+            help="What events call it, for a mirror or a folder; else what URL names on GitHub, and '' for nothing.",
+        ),
+    ] = None,
     no_check: Annotated[bool, typer.Option("--no-check", help="Do not look whether it can be reached.")] = False,
 ) -> None:
     """Make a repository known; it is looked at first.
 
+    Events find it by the repository that they name, whatever its name is here, so one repository is one Git.
+
     Example: kingdom git create app https://example.org/app.git --branch develop
 
-    JSON: {id, name, url, defaultBranch, checkpointRemote, deleted, deleting}.
+    Example: kingdom git create shop ./shop --repo acme/shop
+
+    JSON: {id, name, url, defaultBranch, checkpointRemote, repo, deleted, deleting}.
     """
     url, checkpoint_remote = _address(url), _address(checkpoint_remote)
+    repo = repo_of(url, call.part("sentinel").sentinel.forge) if repo is None else _checked_repo(repo)
     if no_check:
         branch = branch or "main"
     else:
@@ -63,12 +76,15 @@ async def create(
         branch = await _checked_branch(url, branch, home)
         if checkpoint_remote:
             await _ls_remote(checkpoint_remote, home)
-    git = Git(id=name, name=name, url=url, default_branch=branch, checkpoint_remote=checkpoint_remote)
+    git = Git(id=name, name=name, url=url, default_branch=branch, checkpoint_remote=checkpoint_remote, repo=repo)
     async with call.bus(engine()) as bus:
         git = await registry.create_git(bus, git, actor=call.settings.actor)
     if call.output.json:
         call.output.document(_shown(git))
-    call.output.say(f"Git {name} is known. Templates refer to it by this name and start from {branch} by default.")
+    call.output.say(
+        f"Git {name} is known. Templates refer to it by this name and start from {branch} by default.",
+        *([f"Events of {repo} work in it."] if repo else []),
+    )
 
 
 @command(app, "list", answer=array(Git))
@@ -77,14 +93,15 @@ async def list_(call: Call) -> None:
 
     Example: kingdom git list
 
-    JSON: an array of {id, name, url, defaultBranch, checkpointRemote, deleted, deleting}.
+    JSON: an array of {id, name, url, defaultBranch, checkpointRemote, repo, deleted, deleting}.
     """
     async with call.bus(engine(), create=False) as bus:
         gits = [_shown(git) for git in await registry.list_gits(bus, call.leave_out)]
     if call.output.json:
         call.output.document(gits)
     elif gits:
-        call.output.table(("name", "url", "branch"), [(git.id, git.url, git.default_branch) for git in gits])
+        rows = [(git.id, git.repo or None, git.url, git.default_branch) for git in gits]
+        call.output.table(("name", "repo", "url", "branch"), rows)
     else:
         call.output.say("No repository is known. Add one: kingdom git create NAME URL")
 
@@ -105,6 +122,7 @@ async def show(call: Call, name: _Name) -> None:
         return
     rows = {
         "name": git.id + (" (deleted)" if git.deleted else " (being deleted)" if git.deleting else ""),
+        "repo": git.repo or None,
         "url": git.url,
         "branch": git.default_branch,
         "checkpoint remote": git.checkpoint_remote or None,
@@ -120,7 +138,7 @@ async def delete(call: Call, name: _Name) -> None:
 
     Example: kingdom git delete app
 
-    JSON: {id, name, url, defaultBranch, checkpointRemote, deleted, deleting}.
+    JSON: {id, name, url, defaultBranch, checkpointRemote, repo, deleted, deleting}.
     """
     async with call.bus(engine(), create=False) as bus:
         _, users = await registry.show_git(bus, name)
@@ -143,6 +161,12 @@ def _address(text: str) -> str:
     """Return a folder of this host as every process can find it; other addresses stay as they are."""
     is_remote = "://" in text or ":" in text.partition("/")[0]
     return text if is_remote or not text else str(Path(text).expanduser().absolute())
+
+
+def _checked_repo(said: str) -> str:
+    if said and not re.fullmatch(REPOSITORY, said):
+        raise typer.BadParameter(f"{said!r} is no repository on GitHub: write it as acme/shop")
+    return said
 
 
 async def _home_of_host(call: Call) -> Path:

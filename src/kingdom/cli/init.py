@@ -19,11 +19,11 @@ from kingdom.cli.init_files import GITHUB_API, GitHub, ignored_text, settings_te
 from kingdom.cli.output import Output, at_the_keyboard
 from kingdom.cli.shape import one
 from kingdom.court.package_files import install_package, load_packages, shipped
-from kingdom.court.prompt import git_id_of
 from kingdom.doctor.programs import said_by
 from kingdom.errors import KingdomError, Misconfigured
 from kingdom.realm import read_realm, url_without_password
 from kingdom.settings import DEFAULT_URL, FILE, read_environment
+from kingdom.workflow.model.git import REPOSITORY, unique_name
 
 app = typer.Typer(add_completion=False)
 _TOKEN = "GITHUB_TOKEN"  # noqa: S105 - the name of a variable
@@ -36,7 +36,8 @@ _EMBEDDED_URL = f"{_EMBEDDED}realm/postgres"
 _EXTRA = "pip install 'kingdom[postgres-embedded]'"
 Store = Literal["files", "postgres", "embedded"]
 _LOGIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\[bot\])?")
-_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+# All repositories of an owner, too.
+_REPOSITORY = re.compile(rf"{REPOSITORY}|[A-Za-z0-9][\w-]*/\*")
 _ORIGIN = re.compile(r"github\.com[:/](?P<name>[\w.-]+/[\w.-]+?)(\.git)?/?$")
 
 
@@ -110,7 +111,9 @@ async def init(
         typer.Option(help="Where: file:DIRECTORY, embedded:DIRECTORY, env:NAME or a URL without a password."),
     ] = "",
     github: Annotated[str, typer.Option(metavar="LOGIN", help="The account on GitHub that reviews.")] = "",
-    repo: Annotated[str, typer.Option(metavar="OWNER/NAME", help="The repository that it works in.")] = "",
+    repo: Annotated[
+        str, typer.Option(metavar="OWNER/NAME", help="The repository that it works in, or OWNER/* for all.")
+    ] = "",
     github_api: Annotated[str, typer.Option(metavar="URL", help="Where GitHub is asked.")] = GITHUB_API,
 ) -> None:
     """Make a realm: kingdom.yaml with comments, one General, .gitignore; nothing that is there is changed.
@@ -138,6 +141,10 @@ async def init(
         if not yes and not output.json and sys.stdin.isatty():
             with at_the_keyboard():
                 choices = _ask(choices, origin, is_store_given=bool(database_url))
+        if choices.github and not choices.github.repo and origin.name:
+            choices = _with_github(choices, origin, github, origin.name, github_api)
+        if choices.github and not choices.github.repo:
+            raise typer.BadParameter("--github needs --repo, as acme/shop or acme/*: else strangers could have it work")
         if choices.embedded:
             # Whatever would keep it from running is said before anything is made.
             await asyncio.to_thread(look_at_embedded, f"{_EMBEDDED}{directory / choices.url.removeprefix(_EMBEDDED)}")
@@ -195,15 +202,19 @@ def _ask(given: Choices, origin: Origin, *, is_store_given: bool) -> Choices:
         question = "Which account on GitHub shall review pull requests? Empty for none"
         login = _prompted(question, "", _LOGIN)
     if login and not (github and github.repo):
-        question = "In which repository, as acme/shop? Empty for all that it hears of"
-        repo = _prompted(question, origin.name, _REPOSITORY)
+        question = "In which repository, as acme/shop? Or acme/* for all of acme"
+        repo = _prompted(question, origin.name, _REPOSITORY, is_needed=True)
         choices = _with_github(choices, origin, login, repo, github.api if github else GITHUB_API)
     return choices
 
 
-def _prompted(question: str, default: str, form: re.Pattern[str]) -> str:
+def _prompted(question: str, default: str, form: re.Pattern[str], *, is_needed: bool = False) -> str:
     answer: str = typer.prompt(
-        question, default=default, show_default=bool(default), value_proc=lambda said: _checked(said.strip(), form)
+        question,
+        # Where nothing is offered and something is needed, the question is asked until it is answered.
+        default=default or (None if is_needed else ""),
+        show_default=bool(default),
+        value_proc=lambda said: _checked(said.strip(), form),
     )
     return answer
 
@@ -241,7 +252,9 @@ def _with_github(choices: Choices, origin: Origin, login: str, repo: str, api: s
     if not login:
         return choices
     web = "https://github.com" if api == GITHUB_API else api.removesuffix("/api/v3")
-    clone = (origin.url if repo == origin.name else f"{web}/{repo}.git") if repo else ""
+    clone = origin.url if repo == origin.name else f"{web}/{repo}.git"
+    if not repo or repo.endswith("*"):
+        clone = ""
     return replace(choices, github=GitHub(login=login, repo=repo, api=api), clone=clone)
 
 
@@ -350,7 +363,8 @@ def _steps(directory: Path, choices: Choices) -> Iterator[tuple[str, str]]:
     if not directory_of(choices.url) and not choices.embedded:
         yield "kingdom bus migrate", ""
     if github and choices.clone:
-        yield f"kingdom git create {git_id_of(github.repo)} {shlex.quote(choices.clone)}", ""
+        name = unique_name(github.repo)
+        yield f"kingdom git create {name} {shlex.quote(choices.clone)} --repo {github.repo}", ""
     yield "kingdom doctor", ""
     yield "kingdom up", "in a terminal of its own"
     if github is None:

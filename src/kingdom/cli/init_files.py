@@ -50,7 +50,7 @@ _NO_GITHUB = """\
 #   github:
 #     token: env:GITHUB_TOKEN    # classic, with the scopes notifications and repo
 #     logins: [the-account-of-the-token]
-#     repos: ["acme/*"]          # all, if nothing is said
+#     repos: ["acme/*"]
 """
 _WITH_GITHUB = """\
 # What is watched.
@@ -65,7 +65,7 @@ sentinel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GitHub:
-    """Which account acts on GitHub, and in which repository; nothing named is every one."""
+    """Which account acts on GitHub, and in which repository, or in which of an owner."""
 
     login: str
     repo: str = ""
@@ -76,7 +76,7 @@ def settings_text(store: str, zone: str, github: GitHub | None) -> str:
     """Return a file of settings with a comment on each; what a person has said is quoted."""
     text = _NO_GITHUB
     if github:
-        repos = f"    repos: [{json.dumps(github.repo)}]\n" if github.repo else '    # repos: ["acme/*"]\n'
+        repos = f"    repos: [{json.dumps(github.repo)}]\n"
         api = f"    api_url: {json.dumps(github.api)}\n" if github.api != GITHUB_API else ""
         text = _WITH_GITHUB.format(login=json.dumps(github.login), repos=repos, api=api)
     return _SETTINGS.format(store=_plain(store), zone=_plain(zone), github=text)

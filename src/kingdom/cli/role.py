@@ -83,7 +83,9 @@ async def role(
             bus=bus,
             settings=call.settings,
             realm=realm,
-            packages=LivePackages(bootstrap.generals_of(call.settings, realm)),
+            packages=LivePackages(
+                bootstrap.generals_of(call.settings, realm), hears_strangers=realm.sentinel.hears_strangers
+            ),
             metrics=WorkerMetrics(registry),
             directory=directory,
             stack=stack,

@@ -58,7 +58,7 @@ async def look_now(bus: Bus, settings: Settings, realm: Realm, running: frozense
 
 def lookout_of(settings: Settings, realm: Realm) -> Lookout:
     """Return what a look at the court needs."""
-    loaded = load_packages(generals_of(settings, realm))
+    loaded = load_packages(generals_of(settings, realm), hears_strangers=realm.sentinel.hears_strangers)
     return Lookout(
         terms=Terms(packages=lambda: loaded.packages, zone=realm.zone, settings=realm.king),
         settings=realm.chamberlain,

@@ -14,8 +14,6 @@ from kingdom.errors import MalformedEvent
 _EVENT_ID = re.compile(r"evt-[a-z0-9]+-[A-Za-z0-9][A-Za-z0-9._:+-]{0,180}")
 EVENT_TYPE = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)*")
 _TYPE_LENGTH_MAX = 100
-# It becomes a part of paths and addresses, where a name of dots alone would lead elsewhere.
-REPOSITORY = r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}/(?!\.+\Z)[A-Za-z0-9._-]{1,100}"
 # The type of an assignment that goes on with the answer of a person.
 RESUME = "resume"
 

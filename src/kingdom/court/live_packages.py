@@ -17,8 +17,9 @@ _log = structlog.get_logger("kingdom.court")
 class LivePackages:
     """The packages below a directory; a broken one is told of once, and its General does nothing until it is mended."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, hears_strangers: bool = False) -> None:
         self.directory = directory
+        self._hears_strangers = hears_strangers
         self._loaded = Loaded()
         self._seen: tuple[tuple[str, int, int], ...] | None = None
         self._next_look = 0.0
@@ -37,7 +38,8 @@ class LivePackages:
             return
         seen = tuple(sorted(_fingerprints(self.directory)))
         if seen != self._seen:
-            self._seen, self._loaded = seen, load_packages(self.directory)
+            loaded = load_packages(self.directory, hears_strangers=self._hears_strangers)
+            self._seen, self._loaded = seen, loaded
             _log.info("Generals", names=[package.name for package in self._loaded.packages])
             for broken in self._loaded.broken:
                 _log.error("a General is out of service", general=broken.name, reason=broken.reason)

@@ -1,24 +1,25 @@
 """What a General has learned: small files in its package, shown to its agents and written with what they report.
 
-    memory/patterns.md       what is true everywhere, at most 5 KB
-    memory/repo-{slug}.md    what is true of one repository, at most 3 KB
-    memory/decisions.md      what was decided, at most 3 KB
+    memory/patterns.md                   what is true everywhere, at most 5 KB
+    memory/repository-{owner}.{name}.md  what is true of one repository, at most 3 KB
+    memory/decisions.md                  what was decided, at most 3 KB
 
 The oldest lines go when a file is full. What agents report was drawn from foreign text, so it stays on one line each.
 """
 
 import fcntl
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from kingdom.court.prompt import git_id_of, newest_lines, one_line
+from kingdom.court.prompt import newest_lines, one_line
 from kingdom.errors import Misconfigured
 from kingdom.whole_file import write_whole
+from kingdom.workflow.model.git import unique_name
 
 LOADED_BYTES_MAX = 50 * 1024
 _FOLDER = "memory"
@@ -83,6 +84,25 @@ def apply_memory_updates(directory: Path | str, updates: object, repo: str = "")
     return tuple(refused)
 
 
+def earlier_files(directory: Path, files: Collection[str] = ()) -> list[Path]:
+    """Return what an earlier version wrote about one repository each, but for `files` that the package names itself."""
+    found = sorted((directory / _FOLDER).glob("repo-*.md"))
+    return [file for file in found if str(file.relative_to(directory)) not in files]
+
+
+def take_over_file(directory: Path, file: Path, repo: str) -> None:
+    """Let what an earlier version wrote be the oldest that is known of a repository."""
+    with _locked(_inside(directory, _FOLDER)):
+        # What cannot be read must not be removed below.
+        text = _inside(directory, str(file.relative_to(directory))).read_text(encoding="utf-8", errors="replace")
+        lines = dict.fromkeys([*text.splitlines(), *_kept(directory, "repo", repo).splitlines()])
+        write_whole(
+            _inside(directory, _FOLDER) / _file(directory, "repo", repo).name,
+            newest_lines("".join(f"{line}\n" for line in lines), _BYTES_MAX["repo"]),
+        )
+        file.unlink(missing_ok=True)
+
+
 def _append(directory: Path, about: str, repo: str, added: list[str]) -> None:
     old = [line for line in _kept(directory, about, repo).splitlines() if line not in added]
     text = "".join(f"{line}\n" for line in [*old, *dict.fromkeys(added)])
@@ -95,7 +115,7 @@ def _kept(directory: Path, about: str, repo: str) -> str:
 
 
 def _file(directory: Path, about: str, repo: str) -> Path:
-    return directory / _FOLDER / (f"repo-{git_id_of(repo)}.md" if about == "repo" else f"{about}.md")
+    return directory / _FOLDER / (f"repository-{unique_name(repo)}.md" if about == "repo" else f"{about}.md")
 
 
 def _text(directory: Path, name: str, bytes_max: int) -> str:

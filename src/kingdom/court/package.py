@@ -52,6 +52,11 @@ class Subscription(Entry, frozen=True, kw_only=True):
             if path not in _EVENT_FIELDS and not path.startswith("payload."):
                 raise ValueError(f"{path!r} is no field of an event; there are: payload.…, {', '.join(_EVENT_FIELDS)}")
 
+    def may_hear_of(self, prefix: str) -> bool:
+        """Tell whether an event whose type begins so can fit."""
+        literal = re.split(r"[*?[]", self.type, maxsplit=1)[0]
+        return literal.startswith(prefix) or (literal != self.type and prefix.startswith(literal))
+
 
 class Schedule(Entry, frozen=True, kw_only=True):
     """When a General acts by itself; `catch_up` tells which of the times that nobody was there for still count."""

@@ -13,12 +13,14 @@ from kingdom.court.prompt import PROMPT_BYTES_MAX, mistakes, needs_repo
 from kingdom.errors import IllegalTransition, KingdomError, Misconfigured
 from kingdom.workflow.model.template import TaskDefinition, WorkflowTemplate
 from kingdom.workflow.template_file import read_template
-from kingdom.yaml_file import read_yaml
+from kingdom.yaml_file import place_in, read_yaml
 
 GENERAL_FILE, WORKFLOW_FILE, MEMORY = "general.yaml", "workflow.yaml", "memory"
 # The Generals that come with Kingdom, to be installed or learned from.
 SHIPPED = Path(__file__).parents[1] / "generals"
 _PREFIX = "gen-"
+# How the types of all events of GitHub begin.
+_GITHUB = "github."
 _PROMPT_FILE = re.compile(r"prompts/\S+")
 _UNDER: dict[str, type[msgspec.Struct]] = {
     "subscribes": Subscription,
@@ -44,25 +46,28 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
     broken: tuple[Broken, ...] = ()
 
 
-def load_packages(directory: Path) -> Loaded:
-    """Read every package of a directory; where there is none, there are no Generals."""
+def load_packages(directory: Path, *, hears_strangers: bool = False) -> Loaded:
+    """Read every package of a directory for a realm that hears strangers or not; without a directory there is none."""
     packages: list[Package] = []
     broken: list[Broken] = []
     for folder in _folders(directory):
         try:
-            packages.append(load_package(folder))
+            packages.append(load_package(folder, hears_strangers=hears_strangers))
         except KingdomError as error:
             broken.append(Broken(name=folder.name, directory=str(folder), reason=str(error)))
     packages.sort(key=lambda package: (package.general.order, package.name))
     return _without_twins(packages, broken)
 
 
-def load_package(folder: Path) -> Package:
+def load_package(folder: Path, *, hears_strangers: bool = False) -> Package:
     """Read one package, or say what is wrong with it."""
     source = folder / GENERAL_FILE
-    general = read_yaml(_read(folder, GENERAL_FILE), str(source), General, _UNDER)
+    text = _read(folder, GENERAL_FILE)
+    general = read_yaml(text, str(source), General, _UNDER)
     if general.name != folder.absolute().name:
         raise Misconfigured(f"{source}: name is {general.name!r}: call its folder so, or change the name")
+    if hears_strangers:
+        _refuse_every_repository(general, text, source)
     workflow = folder / WORKFLOW_FILE
     template = read_template(_read(folder, WORKFLOW_FILE), str(workflow), template_id=general.name)
     template = _with_prompts(template, folder)
@@ -103,6 +108,18 @@ def install_package(source: Path, directory: Path, *, replace: bool) -> Package:
 def shipped(name: str) -> Path | None:
     """Return the folder of a General that comes with Kingdom."""
     return next((folder for folder in _folders(SHIPPED) if folder.name == name), None)
+
+
+def _refuse_every_repository(general: General, text: str, source: Path) -> None:
+    """Refuse a General that would work for everybody who mentions us on GitHub without saying so."""
+    for number, subscription in enumerate(general.subscribes):
+        if subscription.may_hear_of(_GITHUB) and not subscription.repos:
+            place = place_in(text, str(source), ("subscribes", number))
+            raise Misconfigured(
+                f"{place}: {subscription.type} would be heard from every repository on GitHub, also from those of"
+                ' strangers: add a line `repos: ["OWNER/*"]` to this subscription, or name the owners for all Generals'
+                " in kingdom.yaml, under sentinel: github: repos"
+            )
 
 
 def _refuse_install(package: Package, source: Path, target: Path, *, replace: bool) -> None:

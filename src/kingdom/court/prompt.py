@@ -22,7 +22,6 @@ from kingdom.errors import Misconfigured, Permanent
 from kingdom.workflow.model.refs import GitRef
 from kingdom.workflow.model.template import WorkDefinition, WorkflowTemplate
 from kingdom.workflow.registry import ID_PATTERN
-from kingdom.workflow.templates import slug
 
 PROMPT_BYTES_MAX = 200 * 1024
 MEMORY_BYTES_MAX = PROMPT_BYTES_MAX // 5
@@ -149,11 +148,6 @@ def needs_repo(template: WorkflowTemplate) -> bool:
     """Tell whether runs of a template work in the repository of their event."""
     refs = [*template.git_refs, *(ref for work in template.works for ref in work.git_refs)]
     return any(ref.git_id == EVENT_REPO for ref in refs)
-
-
-def git_id_of(repo: str) -> str:
-    """Return the id under which the Git of a repository is looked for: acme-shop for acme/shop."""
-    return slug(repo)
 
 
 def one_line(value: object) -> str:

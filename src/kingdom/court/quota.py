@@ -19,8 +19,8 @@ ONE = Decimal(1)
 
 
 def repo_scope(repo: str) -> str:
-    """Return the scope of the slots of a repository."""
-    return f"repo:{repo}"
+    """Return the scope of the slots of a repository, whose name has no case."""
+    return f"repo:{repo.lower()}"
 
 
 def general_scope(general: str) -> str:

@@ -15,7 +15,6 @@ import yaml
 from kingdom.bootstrap import open_bus
 from kingdom.bus.port import Bus
 from kingdom.court.heartbeat import ROLES
-from kingdom.court.prompt import git_id_of
 from kingdom.demo.outside import BOT, CHANNEL, PULL, REPO, Outside, opened_outside
 from kingdom.demo.toy import make_repository
 from kingdom.realm import read_realm
@@ -28,6 +27,7 @@ from kingdom.workflow import registry
 from kingdom.workflow.model.git import Git
 
 _GENERALS = Path(__file__).with_name("generals")
+_GIT = "acme-shop"
 _ACTOR = "demo"
 _ENDING_SECONDS = 5.0
 _LINES_KEPT = 20
@@ -70,8 +70,8 @@ async def opened_house(directory: Path) -> AsyncIterator[House]:
         file.write_text(yaml.safe_dump(_realm_settings(outside), sort_keys=False))
         application = declared(read_realm(file))
         bus = await stack.enter_async_context(open_bus(settings.database_url, application.topology, application.kinds))
-        git_id, url = git_id_of(REPO), str(repository)
-        git = Git(id=git_id, name=git_id, url=url, default_branch="main", checkpoint_remote=url)
+        url = str(repository)
+        git = Git(id=_GIT, name=_GIT, url=url, default_branch="main", checkpoint_remote=url, repo=REPO)
         await registry.create_git(bus, git, actor=_ACTOR)
         stack.enter_context(only_one(realm))
         lines: deque[str] = deque(maxlen=_LINES_KEPT)
@@ -123,6 +123,7 @@ def _realm_settings(outside: Outside) -> dict[str, Any]:
                 "logins": [BOT],
                 "api_url": outside.url("github"),
                 "poll_seconds": 1,
+                "repos": [REPO],
             },
             "jira": {"url": outside.url("jira"), "email": EMAIL, "token": TOKEN, "poll_seconds": 1},
         },

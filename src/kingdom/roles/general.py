@@ -10,6 +10,7 @@ from kingdom.bus.worker import Part, Worker
 from kingdom.clock import utc_now
 from kingdom.court.chamberlain.retention import store_retention
 from kingdom.court.general import reactions as generals
+from kingdom.court.general.earlier_names import take_over_slugs
 from kingdom.court.general.staff import Staff
 from kingdom.court.general.watch import watch as watch_petitions
 from kingdom.court.streams import PETITION_GRANTED
@@ -51,6 +52,7 @@ class _Generals:
         self._worker: Worker | None = None
 
     async def run(self) -> None:
+        await take_over_slugs(self._house.bus, self._house.packages.all(), self._house.realm.sentinel)
         while not self._stopping.is_set():
             names = sorted(self._house.packages.by_name())
             streams = (*ENGINE_STREAMS, *generals.streams_of(names))

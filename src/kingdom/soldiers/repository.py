@@ -9,8 +9,10 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
+from hashlib import sha256
 from pathlib import Path
 from typing import IO
+from urllib.parse import quote
 
 import structlog
 
@@ -31,6 +33,7 @@ _PACKED = "# pack-refs with: sorted"
 _OF_CHECKOUT = "bare = false\n\thooksPath = /dev/null\n[gc]\n\tauto = 0\n[maintenance]\n\tauto = false"
 _NOTHING = "0" * 40
 _SMALL_BYTES = 1 << 20
+_DIGEST_LENGTH = 12
 # What counts for all checkouts without being in the configuration: whose files are which, and objects of others.
 _PLANTED = {"info": ("attributes", "exclude", "grafts"), "objects/info": ("alternates", "http-alternates")}
 _REFS = "refs/"
@@ -271,6 +274,11 @@ def url_of(clone: Path) -> str:
 def without_password(url: str) -> str:
     """Return an address as it may be shown."""
     return _CREDENTIALS.sub("", url) if url.startswith(("http://", "https://")) else url
+
+
+def clone_name(git_id: str, url: str) -> str:
+    """Return the name of the clone of a Git, which no other address shares."""
+    return f"{quote(git_id, safe='')}-{sha256(without_password(url).encode()).hexdigest()[:_DIGEST_LENGTH]}.git"
 
 
 def _open_lock(path: Path) -> int:

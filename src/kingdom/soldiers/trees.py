@@ -6,14 +6,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from urllib.parse import quote
 
 import structlog
 
 from kingdom.errors import ProgramFailed
 from kingdom.soldiers.checkout import Checkout, GitUse, State
 from kingdom.soldiers.git import REMOTE_PAUSE, finish
-from kingdom.soldiers.repository import Repository, without_password
+from kingdom.soldiers.repository import Repository, clone_name, without_password
 
 _log = structlog.get_logger(__name__)
 
@@ -164,7 +163,7 @@ class Trees:
 
     def clone_of(self, tree: Tree) -> Path:
         """Return the bare clone that a checkout belongs to."""
-        return self._repositories / f"{quote(tree.git_id, safe='')}.git"
+        return self._repositories / clone_name(tree.git_id, tree.url)
 
     def _repository(self, tree: Tree) -> Repository:
         return Repository(self.clone_of(tree), url=tree.url, home=self._home, pause=self._pause)

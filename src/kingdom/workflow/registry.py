@@ -1,6 +1,7 @@
 """Gits and MCP servers in the store: they become known, are looked at with who uses them, and go."""
 
 import re
+import shlex
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -9,9 +10,9 @@ import msgspec
 
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import LeaveOut, Query, Record, RecordKind, hide, readable
-from kingdom.errors import IllegalTransition, Misconfigured
+from kingdom.errors import IllegalTransition, Misconfigured, NotFound
 from kingdom.workflow.model.events import DomainEvent
-from kingdom.workflow.model.git import Git
+from kingdom.workflow.model.git import Git, unique_name
 from kingdom.workflow.model.machine import WORKFLOW
 from kingdom.workflow.model.mcp import McpServer
 from kingdom.workflow.model.template import WorkflowTemplate
@@ -43,8 +44,18 @@ class Users(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def create_git(bus: Bus, git: Git, *, actor: str) -> Git:
-    """Make a repository known."""
-    return await _create(bus, GITS, git, git.created(), actor)
+    """Make a repository known, unless events that name it work in another one already."""
+
+    async def act(transaction: Transaction) -> Git:
+        found = [record async for record in each(transaction, Query(kind=GITS.name, state=ACTIVE))]
+        for other in readable(found, Git):
+            if other.is_of(git.repo) and other.id != git.id:
+                asked = f"events of {git.repo} work in it, so {git.id} cannot be of {git.repo} too"
+                allowed = (f"delete {other.id} first", f'create {git.id} with --repo "", for no events')
+                raise IllegalTransition(f"git {other.id}", ACTIVE, asked, allowed)
+        return await _create(transaction, GITS, git, git.created(), actor)
+
+    return await change(bus, act)
 
 
 async def delete_git(bus: Bus, git_id: str, *, actor: str) -> Git:
@@ -72,6 +83,21 @@ async def show_git(bus: Bus, git_id: str) -> tuple[Git, Users]:
             workflows=await _workflows_with(transaction, lambda run: git_id in run.git_ids()),
             templates=await _templates_with(transaction, lambda template: template.without_git(git_id)[1] is not None),
         )
+
+
+async def git_finder(transaction: Transaction) -> Callable[[str], str]:
+    """Return what finds the id of the Git of a repository."""
+    found = [record async for record in each(transaction, Query(kind=GITS.name, state=ACTIVE))]
+    gits = list(readable(found, Git))
+
+    def find(repo: str) -> str:
+        for git in gits:
+            if git.is_of(repo):
+                return git.id
+        create = f"kingdom git create {unique_name(repo)} ADDRESS --repo {shlex.quote(repo)}"
+        raise NotFound(f"no Git is known for {repo}: `{create}` makes it known")
+
+    return find
 
 
 async def register_mcp_server(bus: Bus, server: McpServer, *, actor: str) -> McpServer:
@@ -187,14 +213,14 @@ async def _delete(bus: Bus, deletion: _Deletion[_Used], thing_id: str, actor: st
     return thing
 
 
-async def _create(bus: Bus, kind: RecordKind, thing: Thing, said: DomainEvent, actor: str) -> Thing:
+async def _create(where: Bus | Transaction, kind: RecordKind, thing: Thing, said: DomainEvent, actor: str) -> Thing:
     async def act(transaction: Transaction) -> Thing:
         record = await free_place(transaction, kind, thing.id)
         await save(transaction, thing, record)
         await announce(transaction, [said], aggregate=type(thing).__name__, key=thing.id, actor=actor)
         return thing
 
-    return await change(bus, act)
+    return await change(where, act)
 
 
 async def _workflows_with(transaction: Transaction, has: Callable[[Workflow], bool]) -> tuple[str, ...]:

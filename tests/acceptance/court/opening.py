@@ -70,7 +70,7 @@ async def _empty_court(directory: Path, url: str) -> AsyncIterator[Court]:
     async with opened(directory, url) as house:
         write_packages(house)
         source = str(house.source)
-        await house.kingdom("git", "create", "acme-polled", source, "--checkpoint-remote", source)
+        await house.kingdom("git", "create", "polled", source, "--repo", POLLED, "--checkpoint-remote", source)
         await asyncio.gather(*(house.start(name) for name in STANDINS))
         person = await _invite_people(house)
         async with open_bus(house.url, application.topology, application.kinds) as bus:

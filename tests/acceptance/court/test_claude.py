@@ -66,7 +66,7 @@ async def test_claude_reviews_a_pull_request(court: Court) -> None:
     final, raw = await result(court, task), await result(court, f"{task}-raw")
     assert final["metrics"]["cost_usd"] == pytest.approx(0.05, rel=0.05)
     assert raw["details"] == {"findings": 0}
-    memory = court.house.directory / "generals" / "gen-pr" / "memory" / "repo-acme-shop.md"
+    memory = court.house.directory / "generals" / "gen-pr" / "memory" / "repository-acme.shop.md"
     assert "Reviews by the scripted agent find nothing." in memory.read_text()
 
 

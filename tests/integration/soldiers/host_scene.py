@@ -335,7 +335,7 @@ class HostScene:
 
     def bare(self, host: str = "host-a", name: str = APP) -> Path:
         """Return the repository behind the checkouts of a host."""
-        return self.folders(host).repositories / f"{name}.git"
+        return next(self.folders(host).repositories.glob(f"{name}-*.git"))
 
     def space(self, workflow: Workflow, work: Work, host: str = "host-a") -> Path:
         """Return the WorkSpace of a Work."""

@@ -4,6 +4,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from kingdom.soldiers.repository import clone_name
 from kingdom.soldiers.trees import Tree, Trees
 
 
@@ -79,4 +80,4 @@ def processes_in(path: Path) -> list[str]:
 
 def bare(host: Path, tree: Tree) -> Path:
     """Return the clone that a checkout belongs to."""
-    return host / "repositories" / f"{tree.git_id}.git"
+    return host / "repositories" / clone_name(tree.git_id, tree.url)

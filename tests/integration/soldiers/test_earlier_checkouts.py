@@ -4,15 +4,18 @@ from pathlib import Path
 
 from kingdom.soldiers.checkout import GitUse, git_directory_of
 from kingdom.soldiers.earlier_checkouts import take_over_checkouts
+from kingdom.soldiers.repository import Repository
 from kingdom.soldiers.trees import Tree, Trees
 from tests.integration.soldiers.sources import a_tree, bare, files_of, run
 
 
-async def made_by_the_version_before(trees: Trees, host: Path, source: Path) -> Tree:
-    """Return a checkout with a commit and a dirty file, as a worktree of its clone."""
+async def made_by_the_version_before(host: Path, source: Path) -> Tree:
+    """Return a checkout with a commit and a dirty file, as a worktree of a clone that is named by its Git alone."""
     tree = a_tree(host, source)
-    await trees.prepare([a_tree(host, source, "tree0")])
-    clone = bare(host, tree)
+    clone = host / "repositories" / "app.git"
+    repository = Repository(clone, url=str(source), home=host)
+    async with repository.held():
+        await repository.fetch("main")
     run("worktree", "add", "--quiet", "-b", tree.branch, str(tree.path), "refs/remotes/origin/main", cwd=clone)
     run("update-ref", tree.start_ref, "refs/remotes/origin/main", cwd=clone)
     (tree.path / "done.txt").write_text("done\n")
@@ -25,8 +28,8 @@ async def made_by_the_version_before(trees: Trees, host: Path, source: Path) -> 
 async def test_a_worktree_of_the_version_before_is_taken_over_with_its_work(
     trees: Trees, host: Path, source: Path
 ) -> None:
-    tree = await made_by_the_version_before(trees, host, source)
-    files, branch = files_of(tree.path), run("rev-parse", tree.branch, cwd=bare(host, tree))
+    tree = await made_by_the_version_before(host, source)
+    files, branch = files_of(tree.path), run("rev-parse", "HEAD", cwd=tree.path)
     assert await take_over_checkouts(host / "repositories", home=host, use=GitUse()) == 1
     assert files_of(tree.path) == files
     assert (tree.path / ".git").read_text() == f"gitdir: {git_directory_of(tree.path)}\n"
@@ -39,17 +42,15 @@ async def test_a_worktree_of_the_version_before_is_taken_over_with_its_work(
     assert files_of(tree.path) == files_of(source)
 
 
-async def test_it_is_taken_over_once_and_again_where_that_was_interrupted(
-    trees: Trees, host: Path, source: Path
-) -> None:
-    tree = await made_by_the_version_before(trees, host, source)
+async def test_it_is_taken_over_once_and_again_where_that_was_interrupted(host: Path, source: Path) -> None:
+    tree = await made_by_the_version_before(host, source)
     git_directory_of(tree.path).mkdir(parents=True)
     assert [await take_over_checkouts(host / "repositories", home=host, use=GitUse()) for _ in range(2)] == [1, 0]
     assert run("log", "-1", "--format=%s", cwd=tree.path) == "done"
 
 
-async def test_one_that_is_on_no_branch_is_left_to_people(trees: Trees, host: Path, source: Path) -> None:
-    tree = await made_by_the_version_before(trees, host, source)
+async def test_one_that_is_on_no_branch_is_left_to_people(host: Path, source: Path) -> None:
+    tree = await made_by_the_version_before(host, source)
     run("checkout", "--quiet", "--detach", cwd=tree.path)
     assert await take_over_checkouts(host / "repositories", home=host, use=GitUse()) == 0
     assert (tree.path / "dirty.txt").exists()

@@ -16,7 +16,7 @@ import pytest
 from kingdom.errors import ProgramFailed
 from kingdom.soldiers import repository as repositories
 from kingdom.soldiers.checkout import git_directory_of
-from kingdom.soldiers.repository import Repository, without_password
+from kingdom.soldiers.repository import Repository, clone_name, without_password
 from kingdom.soldiers.trees import Tree, TreeFailed, Trees
 from tests.integration.running import eventually
 from tests.integration.soldiers.sources import a_tree, bare, checkpointed, files_of, run
@@ -50,6 +50,17 @@ def note_of(tree: Tree) -> Path:
     return git_directory_of(tree.path).parent / "branch"
 
 
+def test_two_addresses_never_share_a_clone_and_a_new_password_makes_no_new_one() -> None:
+    names = {
+        clone_name(git_id, url)
+        for git_id in ("app", "app-web", "web/app")
+        for url in ("https://github.com/acme/web-app.git", "https://github.com/acme-web/app.git", "/srv/web-app")
+    }
+    assert len(names) == 9
+    assert not any("/" in name for name in names)
+    assert clone_name("app", "https://x:old@github.com/acme/app") == clone_name("app", "https://github.com/acme/app")
+
+
 async def start_preparing(host: Path, source: Path, first: int, last: int, **environment: str) -> Process:
     """Start a process that prepares trees of these numbers at once."""
     module = ["-m", "tests.integration.soldiers.preparing"]
@@ -77,7 +88,7 @@ async def test_fifty_trees_are_prepared_at_once_by_two_processes(host: Path, sou
 async def test_lock_files_of_a_killed_git_are_removed(trees: Trees, host: Path, source: Path) -> None:
     tree = a_tree(host, source)
     await trees.prepare([tree])
-    repository = host / "repositories" / "app.git"
+    repository = bare(host, tree)
     locks = [
         *(git_directory_of(tree.path) / f"{name}.lock" for name in ("index", "HEAD", "ORIG_HEAD")),
         repository / "refs" / "heads" / f"{tree.branch}.lock",
@@ -172,7 +183,7 @@ async def test_a_branch_of_an_interrupted_prepare_is_used(trees: Trees, host: Pa
     tree = a_tree(host, source)
     await trees.prepare([a_tree(host, source, "tree0")])
     start = run("rev-parse", "main", cwd=source)
-    run("branch", "--no-track", tree.branch, "origin/main", cwd=host / "repositories" / "app.git")
+    run("branch", "--no-track", tree.branch, "origin/main", cwd=bare(host, tree))
     run("commit", "--quiet", "--allow-empty", "-m", "second", cwd=source)
     await trees.prepare([tree])
     assert await trees.base_of(tree) == start == run("rev-parse", "HEAD", cwd=tree.path)

@@ -3,7 +3,13 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.court.memory import LOADED_BYTES_MAX, apply_memory_updates, load_memory
+from kingdom.court.memory import (
+    LOADED_BYTES_MAX,
+    apply_memory_updates,
+    earlier_files,
+    load_memory,
+    take_over_file,
+)
 from kingdom.errors import Misconfigured
 from tests.patience import PATIENCE_SECONDS
 
@@ -25,8 +31,27 @@ def test_what_an_agent_learned_is_shown_to_later_ones_of_the_same_repository(tmp
     assert sorted(file.name for file in (tmp_path / "memory").iterdir()) == [
         "decisions.md",
         "patterns.md",
-        "repo-acme-shop.md",
+        "repository-acme.shop.md",
     ]
+
+
+def test_repositories_with_one_slug_have_a_memory_each_and_one_repository_has_one_however_it_is_written(
+    tmp_path: Path,
+) -> None:
+    apply_memory_updates(tmp_path, [{"about": "repo", "text": "The key is under the mat."}], repo="acme/web-app")
+    assert "under the mat" not in load_memory(tmp_path, "acme-web/app")
+    assert "under the mat" in load_memory(tmp_path, "Acme/Web-App")
+
+
+def test_what_an_earlier_version_wrote_becomes_the_oldest_that_is_known(tmp_path: Path) -> None:
+    apply_memory_updates(tmp_path, [{"about": "repo", "text": each} for each in ("both", "new")], repo="acme/shop")
+    earlier = tmp_path / "memory" / "repo-acme-shop.md"
+    earlier.write_text("- old\n- both\n")
+    (tmp_path / "memory" / "repo-notes.md").write_text("named by the package itself\n")
+    assert earlier_files(tmp_path, ["memory/repo-notes.md"]) == [earlier]
+    take_over_file(tmp_path, earlier, "acme/shop")
+    assert (tmp_path / "memory" / "repository-acme.shop.md").read_text() == "- old\n- both\n- new\n"
+    assert not earlier.exists()
 
 
 def test_a_package_without_memory_remembers_nothing(tmp_path: Path) -> None:

@@ -77,6 +77,25 @@ def test_a_broken_package_disables_only_itself(tmp_path: Path) -> None:
     assert "gen-empty/general.yaml is missing" in loaded.broken[3].reason
 
 
+@pytest.mark.parametrize("heard", ["github.issue.mentioned", "github.*", "git*", "*", "[g]ithub.pr.mentioned"])
+def test_where_strangers_are_heard_a_general_for_github_must_name_repositories(tmp_path: Path, heard: str) -> None:
+    folder = make(tmp_path)
+    file = folder / "general.yaml"
+    text = f"name: gen-x\ndescription: Looks.\nsubscribes:\n  - type: demo.hello\n  - type: '{heard}'\n"
+    file.write_text(text)
+    assert load_package(folder).name == "gen-x"
+    (broken,) = load_packages(tmp_path, hears_strangers=True).broken
+    assert broken.reason.startswith(f"{file}:5: {heard} would be heard from every repository on GitHub")
+    assert 'add a line `repos: ["OWNER/*"]`' in broken.reason
+    file.write_text(f'{text}    repos: ["acme/*"]\n')
+    assert load_packages(tmp_path, hears_strangers=True).broken == ()
+
+
+def test_where_strangers_are_heard_what_does_not_come_from_github_needs_no_repository(tmp_path: Path) -> None:
+    make(tmp_path, subscribes=[{"type": "jira.*"}, {"type": "demo.*"}, {"type": "gith"}], schedules=[MORNING])
+    assert load_packages(tmp_path, hears_strangers=True).broken == ()
+
+
 @pytest.mark.parametrize(
     ("fields", "complaint"),
     [

@@ -11,7 +11,6 @@ from kingdom.court.prompt import (
     MEMORY_BYTES_MAX,
     PROMPT_BYTES_MAX,
     Context,
-    git_id_of,
     missing,
     mistakes,
     newest_lines,
@@ -143,7 +142,7 @@ def test_a_script_may_name_the_checkout_and_text_after_it_is_free_again() -> Non
 def test_a_template_gets_its_values_and_the_repository_of_the_event() -> None:
     refs = [{"gitId": "event-repo", "baseBranch": "dev"}, {"gitId": "tools", "baseBranch": ""}]
     made = template(gitRefs=refs, verify=["make -C {{ git }} test", "docker ps --format '{{.Names}}'"])
-    rendered = render_template(made, context(title="Fix `it`"), git_id_of)
+    rendered = render_template(made, context(title="Fix `it`"), lambda _: "acme-shop")
     (work,) = rendered.works
     assert [(ref.git_id, ref.base_branch) for ref in work.git_refs] == [("acme-shop", "dev"), ("tools", "")]
     assert work.verify == ("make -C acme-shop test", "docker ps --format '{{.Names}}'")
@@ -152,16 +151,16 @@ def test_a_template_gets_its_values_and_the_repository_of_the_event() -> None:
 
 def test_the_branch_that_work_starts_from_may_be_named_by_the_event() -> None:
     refs = [{"gitId": "event-repo", "baseBranch": "refs/pull/{{ payload.number }}/head"}]
-    made = render_template(template(gitRefs=refs), context(number=7), git_id_of)
+    made = render_template(template(gitRefs=refs), context(number=7), lambda _: "acme-shop")
     assert [ref.base_branch for ref in made.works[0].git_refs] == ["refs/pull/7/head"]
     for foreign in ("../heads/main", "7 8", "7:refs/heads/main", "*", "", "7.lock", None):
         with pytest.raises(Permanent, match="no name of a branch"):
-            render_template(template(gitRefs=refs), context(number=foreign), git_id_of)
+            render_template(template(gitRefs=refs), context(number=foreign), lambda _: "acme-shop")
 
 
 def test_a_repository_that_is_named_already_is_not_referred_to_twice() -> None:
     refs = [{"gitId": "event-repo", "baseBranch": ""}, {"gitId": "acme-shop", "baseBranch": "dev"}]
-    rendered = render_template(template(gitRefs=refs), context(title=""), git_id_of)
+    rendered = render_template(template(gitRefs=refs), context(title=""), lambda _: "acme-shop")
     assert [(ref.git_id, ref.base_branch) for ref in rendered.works[0].git_refs] == [("acme-shop", "dev")]
 
 
@@ -169,7 +168,7 @@ def test_a_template_that_needs_a_repository_is_refused_without_one() -> None:
     made = template(gitRefs=[{"gitId": "event-repo", "baseBranch": ""}])
     nowhere = Context(payload={}, event={}, task={})
     with pytest.raises(Misconfigured, match="this one has none: give the General a default_repo"):
-        render_template(made, nowhere, git_id_of)
+        render_template(made, nowhere, lambda _: "acme-shop")
     with pytest.raises(Misconfigured, match="it is no id of a Git"):
         render_template(made, context(), lambda _: "$(reboot)")
 

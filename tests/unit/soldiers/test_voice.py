@@ -170,7 +170,7 @@ async def test_what_is_remembered_before_and_after_the_report_becomes_memory(tmp
     assert result is not None
     assert apply_memory_updates(package, result["memory_updates"], "acme/api") == ()
     assert (package / "memory/patterns.md").read_text() == "- Tests need a database.\n"
-    assert (package / "memory/repo-acme-api.md").read_text() == "- The API is in src/api.\n"
+    assert (package / "memory/repository-acme.api.md").read_text() == "- The API is in src/api.\n"
 
 
 async def test_what_is_remembered_survives_the_host_and_a_report_that_is_withdrawn(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ _WORDS: Words = {
     },
     "Subscription": {
         "type": "The type of the event, as a glob.",
-        "repos": "Only events of these repositories, as globs. None named: all.",
+        "repos": "Only events of these repositories, as globs; needed where strangers are heard. None named: all.",
         "where": "Only events with these values, by the path of a field, such as `payload.actor`; texts are globs.",
         "also": "`true`: gets the event beside the first General that fits.",
         "priority": "Another priority than that of the event.",

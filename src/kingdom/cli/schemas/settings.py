@@ -35,7 +35,7 @@ _WORDS: Words = {
         "logins": "All names under which we act, the first that of the token. What they do is no news.",
         "api_url": "Where its API is; another one for GitHub Enterprise.",
         "poll_seconds": _POLL_SECONDS,
-        "repos": "Which repositories are ours, as globs.",
+        "repos": "Which repositories are ours, as globs; where one names no owner, Generals must name `repos`.",
         "reasons": "Which reasons of a notification count, such as `review_requested`. None named: every one.",
         "ignore_actors": "Whose doings are ignored, as globs, such as `*[bot]`.",
         "webhook": "Where GitHub reaches us. Nothing said: it is only asked.",

@@ -1,6 +1,5 @@
 """A General takes an assignment on: a run is made from its template, or goes on with what a person answered."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -8,7 +7,6 @@ import msgspec
 from kingdom.bus.outcome import Outcome
 from kingdom.bus.port import Transaction
 from kingdom.bus.received import Received
-from kingdom.bus.record import Query
 from kingdom.chronicle.catalogue import chronicle
 from kingdom.chronicle.events import TaskStarted
 from kingdom.court.asks import REJECT
@@ -18,18 +16,19 @@ from kingdom.court.general.side_files import keep_prompts
 from kingdom.court.general.staff import ASKER, Staff, run_of
 from kingdom.court.memory import load_memory
 from kingdom.court.package import Package, Policy
-from kingdom.court.prompt import context_of, git_id_of, needs_repo, render_template
+from kingdom.court.prompt import context_of, needs_repo, render_template
 from kingdom.court.records import ASSIGNMENTS, EVENTS, load, save
 from kingdom.court.streams import AssignmentGiven, RetryDue
 from kingdom.errors import IllegalTransition, Misconfigured, NotFound, Permanent, Transient
 from kingdom.workflow import lifecycle
-from kingdom.workflow.model.git import Git
+from kingdom.workflow.model.git import Git, unique_name
 from kingdom.workflow.model.machine import OPERATIONS, WORKFLOW, WorkflowStatus
 from kingdom.workflow.model.operations import Auto, Continue
 from kingdom.workflow.model.template import OverBudget, WorkflowTemplate
 from kingdom.workflow.model.workflow import About, Workflow
-from kingdom.workflow.records import ACTIVE, GITS, each, load_workflow
 from kingdom.workflow.records import load as load_thing
+from kingdom.workflow.records import load_workflow
+from kingdom.workflow.registry import git_finder
 from kingdom.workflow.templates import with_base_branches
 
 
@@ -140,7 +139,7 @@ async def _rendered(transaction: Transaction, assignment: Assignment, package: P
     repo = assignment.repo or package.general.default_repo or ""
     memory = load_memory(Path(package.directory), repo, package.general.memory)
     context = context_of(assignment, event, repo=repo, memory=memory)
-    git_of = await _gits(transaction) if needs_repo(package.template) else git_id_of
+    git_of = await git_finder(transaction) if needs_repo(package.template) else unique_name
     template = render_template(package.template, context, git_of)
     works = tuple(
         msgspec.structs.replace(work, timeout_seconds=work.timeout_seconds or package.general.timeout_seconds)
@@ -148,18 +147,3 @@ async def _rendered(transaction: Transaction, assignment: Assignment, package: P
     )
     gits = [(await load_thing(transaction, Git, git_id))[1] for git_id in template.git_ids()]
     return with_base_branches(msgspec.structs.replace(template, works=works), gits)
-
-
-async def _gits(transaction: Transaction) -> Callable[[str], str]:
-    """Return how the Git of a repository is found: by its id, or by the end of its address."""
-    gits = [msgspec.convert(record.doc, Git) async for record in each(transaction, Query(kind=GITS.name, state=ACTIVE))]
-
-    def find(repo: str) -> str:
-        wanted = git_id_of(repo)
-        named = [git.id for git in gits if git.id == wanted]
-        placed = [git.id for git in gits if git.url.removesuffix("/").removesuffix(".git").endswith(f"/{repo}")]
-        if found := [*named, *placed]:
-            return found[0]
-        raise NotFound(f"no Git is known for {repo}: `kingdom git create {wanted} ADDRESS` makes it known")
-
-    return find

@@ -56,7 +56,9 @@ def needs(general: str, repo: str | None, terms: Terms, usd: float | None = None
 
 def scopes(assignment: Assignment) -> list[str]:
     """Return every quota that an assignment may hold a part of."""
-    of_repo = [repo_scope(assignment.repo)] if assignment.repo else []
+    # Earlier versions counted a repository as it was written.
+    written = [f"{repo_scope('')}{assignment.repo}"] if assignment.repo else []
+    of_repo = dict.fromkeys([repo_scope(assignment.repo), *written]) if assignment.repo else ()
     return [SOLDIERS, general_scope(assignment.target_general), *of_repo, MONEY]
 
 

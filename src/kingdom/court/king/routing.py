@@ -97,7 +97,9 @@ def _misfit(document: Mapping[str, Any], subscription: Subscription) -> str:
     if not fnmatchcase(document["type"], subscription.type):
         return f"type is {_shown(document['type'])}, wanted {subscription.type!r}"
     repo = document["repo"]
-    if subscription.repos and not any(repo is not None and fnmatchcase(repo, glob) for glob in subscription.repos):
+    # Names of GitHub have no case.
+    fits = repo is not None and any(fnmatchcase(repo.lower(), glob.lower()) for glob in subscription.repos)
+    if subscription.repos and not fits:
         return f"repo is {_shown(repo)}, wanted {_wanted(list(subscription.repos))}"
     for path, wanted in subscription.where.items():
         found = look_up(document, path)

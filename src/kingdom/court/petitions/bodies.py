@@ -6,8 +6,8 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
-from kingdom.court.documents import REPOSITORY
 from kingdom.errors import MalformedEvent
+from kingdom.workflow.model.git import REPOSITORY
 
 _Repo = Annotated[str, Meta(pattern=rf"\A(|{REPOSITORY})\Z")]
 _Number = Annotated[int, Meta(ge=0, le=2**31)]

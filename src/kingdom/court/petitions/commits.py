@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import msgspec
 
 from kingdom.bus.port import Transaction
-from kingdom.court.prompt import git_id_of
 from kingdom.workflow.model.git import Git
 from kingdom.workflow.model.machine import WorkflowStatus
 from kingdom.workflow.model.workflow import Workflow
@@ -48,8 +47,4 @@ def _commit(workflow: Workflow, tree: WorkTree, asked_as: Collection[str]) -> st
 
 async def _is_of(transaction: Transaction, tree: WorkTree, repo: str) -> bool:
     record = await transaction.get(GITS.name, tree.ref.git_id)
-    if record is None:
-        return False
-    git = msgspec.convert(record.doc, Git)
-    address = git.url.removesuffix("/").removesuffix(".git").lower()
-    return git.id == git_id_of(repo) or address.endswith((f"/{repo.lower()}", f":{repo.lower()}"))
+    return record is not None and msgspec.convert(record.doc, Git).is_of(repo)

@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
@@ -9,6 +10,8 @@ from msgspec import Meta
 _Period = Annotated[float, Meta(gt=0)]
 _Count = Annotated[int, Meta(ge=1)]
 _MEGABYTE = 1 << 20
+_GITHUB = "github.com"
+_WILD = frozenset("*?[")
 
 
 class _Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -57,6 +60,14 @@ class GitHubSettings(_Source, frozen=True, kw_only=True):
     # How far the very first look goes back.
     look_back_hours: _Period = 24.0
 
+    @property
+    def host(self) -> str:
+        """Return the host of the addresses of its repositories."""
+        api = urlsplit(self.api_url.lower())
+        host = api.netloc.rpartition("@")[2]
+        # GitHub Enterprise Server answers at HOST/api/v3.
+        return host if api.path.startswith("/api/") else host.removeprefix("api.")
+
 
 class JiraSettings(_Source, frozen=True, kw_only=True):
     """Which tickets are ours; `own_accounts` are the ids of all accounts under which we act there.
@@ -78,3 +89,19 @@ class SentinelSettings(_Entry, frozen=True, kw_only=True):
 
     github: GitHubSettings | None = None
     jira: JiraSettings | None = None
+
+    @property
+    def forge(self) -> str:
+        """Return the host of the repositories that events name."""
+        return self.github.host if self.github else _GITHUB
+
+    @property
+    def hears_strangers(self) -> bool:
+        """Tell whether anybody can make an event by mentioning us in a repository of their own."""
+        return self.github is not None and not all(map(names_owner, self.github.repos))
+
+
+def names_owner(glob: str) -> bool:
+    """Tell whether all repositories that fit a glob are of one owner."""
+    owner, slash, _ = glob.partition("/")
+    return bool(owner and slash) and not _WILD & set(owner)

@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kingdom.court.documents import REPOSITORY
 from kingdom.errors import MalformedEvent
+from kingdom.workflow.model.git import REPOSITORY
 
 TITLE_MAX = 500
 TEXT_MAX = 20_000

@@ -194,7 +194,7 @@ async def opened(backend: BackendUnderTest, folder: Path, *, with_host: bool = T
     """Open a court with everybody at work, and a repository."""
     async with at_work(backend, folder, with_host=with_host) as scene:
         source = make_repository(folder / "sources" / "app")
-        await create_git(scene.bus, Git(id="acme-app", name="app", url=str(source)), actor="anna")
+        await create_git(scene.bus, Git(id="acme-app", name="app", url=str(source), repo=REPO), actor="anna")
         yield scene
 
 

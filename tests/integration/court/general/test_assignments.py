@@ -221,7 +221,7 @@ async def test_an_agent_that_leaves_no_result_has_aborted(court: CourtScene) -> 
 async def test_an_unknown_repository_fails_the_assignment_and_says_what_to_do(court: CourtScene) -> None:
     court.has(work("look", SUCCESS))
     event = await court.until_event(await court.happens(repo="acme/other"), EventStatus.FAILED)
-    assert "kingdom git create acme-other" in event.reason
+    assert "kingdom git create acme.other ADDRESS --repo acme/other" in event.reason
 
 
 async def test_without_a_host_an_assignment_waits_and_nothing_is_begun(

@@ -7,6 +7,7 @@ from decimal import Decimal
 from kingdom.court.documents import AssignmentStatus, ExternalEvent, Priority
 from kingdom.court.king.settings import KingSettings
 from kingdom.court.king.waiting import PLACES
+from kingdom.court.quota import ONE, load_quota, save_quota
 from tests.contract.backends import BackendUnderTest
 from tests.integration.court.king.scene import Scene, opened
 from tests.unit.court.king.making import make_event, make_package, wants
@@ -27,6 +28,32 @@ async def test_two_events_of_one_repository_run_one_after_the_other(backend: Bac
         await scene.complete(await scene.task_of("evt-github-1"))
         assert await assigned_events(scene) == ["1", "3", "2"]
         assert await scene.owners() == {}
+
+
+async def test_repositories_with_one_slug_have_a_limit_each_and_one_repository_has_one_however_it_is_written(
+    backend: BackendUnderTest,
+) -> None:
+    async with opened(backend, PR) as scene:
+        await scene.send(make_event(1, repo="acme/web-app"), make_event(2, repo="acme-web/app"))
+        assert await assigned_events(scene) == ["1", "2"]
+        await scene.send(make_event(3, repo="Acme/Web-App"))
+        assert await scene.owners() == {"evt-github-3": "repo:acme/web-app"}
+        await scene.complete(await scene.task_of("evt-github-1"))
+        assert await assigned_events(scene) == ["1", "2", "3"]
+
+
+async def test_a_slot_that_an_earlier_version_counted_as_it_was_written_is_given_back(
+    backend: BackendUnderTest,
+) -> None:
+    async with opened(backend, PR) as scene:
+        await scene.send(make_event(1, repo="Acme/App"))
+        task = await scene.task_of("evt-github-1")
+        async with scene.bus.transaction() as transaction:
+            record, quota = await load_quota(transaction, "repo:Acme/App", ONE)
+            await save_quota(transaction, quota.hold(task), record)
+        await scene.complete(task)
+        assert not (await scene.quota("repo:Acme/App")).holders
+        assert not (await scene.quota("repo:acme/app")).holders
 
 
 async def test_no_more_than_three_soldiers_work_at_once(backend: BackendUnderTest) -> None:

@@ -37,7 +37,8 @@ def terminal(scene: Scene, tmp_path: Path) -> Terminal:
 @pytest.fixture
 async def run(scene: Scene) -> Run:
     """A run whose two agents each had a comment written, and whose second then failed."""
-    await create_git(scene.bus, Git(id="git-app", name="app", url=f"git@github.com:{REPO}.git"), actor="anna")
+    git = Git(id="git-app", name="app", url=f"git@github.com:{REPO}.git", repo=REPO)
+    await create_git(scene.bus, git, actor="anna")
     run = started(template(work("build"), work("check"), git_refs=(APP,)))
     run.hear(spoken(run.until(commands.SendQuery), "p1"))
     run.until(commands.StartAgent, work_index=1)

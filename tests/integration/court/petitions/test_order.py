@@ -29,7 +29,8 @@ def hours(hours: float, *kinds: str) -> Policy:
 @pytest.fixture
 async def run(scene: Scene) -> Run:
     """A run whose first agent is at work."""
-    await create_git(scene.bus, Git(id="git-app", name="app", url=f"git@github.com:{REPO}.git"), actor="anna")
+    git = Git(id="git-app", name="app", url=f"git@github.com:{REPO}.git", repo=REPO)
+    await create_git(scene.bus, git, actor="anna")
     run = started(template(work("build"), work("check"), git_refs=(APP,)))
     run.hear(spoken(run.until(commands.SendQuery), "p1"))
     return run

@@ -23,7 +23,8 @@ COMMIT = "c0ffee" + "0" * 34
 @pytest.fixture
 async def run(scene: Scene) -> Run:
     """A run whose first Work asked for a pull request and left a commit."""
-    await create_git(scene.bus, Git(id="git-app", name="app", url=f"git@github.com:{REPO}.git"), actor="anna")
+    git = Git(id="git-app", name="app", url=f"git@github.com:{REPO}.git", repo=REPO)
+    await create_git(scene.bus, git, actor="anna")
     run = started(template(work("build"), work("check"), git_refs=(APP,)))
     run.hear(spoken(run.until(commands.SendQuery), "p1"))
     run.until(commands.StartAgent, work_index=1)

@@ -24,8 +24,9 @@ def run() -> Run:
     return started(template(work("build"), work("check"), git_refs=(APP,)))
 
 
-async def knows_the_repository(scene: Scene, url: str = f"https://github.com/{REPO}.git") -> None:
-    await create_git(scene.bus, Git(id="git-app", name="app", url=url), actor="anna")
+async def knows_the_repository(scene: Scene, repo: str = REPO) -> None:
+    git = Git(id="git-app", name="app", url=f"https://github.com/{repo}.git", repo=repo)
+    await create_git(scene.bus, git, actor="anna")
 
 
 async def asks_for_a_pull_request(scene: Scene, run: Run) -> Petition:
@@ -79,7 +80,7 @@ async def test_asking_again_for_the_same_pull_request_keeps_its_place(scene: Sce
 
 
 async def test_a_run_without_a_checkout_of_the_repository_makes_no_pull_request(scene: Scene, run: Run) -> None:
-    await knows_the_repository(scene, "https://github.com/acme/other.git")
+    await knows_the_repository(scene, "acme/other")
     asked = await asks_for_a_pull_request(scene, run)
     assert (asked.state, asked.reason) == (PetitionState.REFUSED, f"the run has no checkout of {REPO}")
     assert not await is_open(scene)

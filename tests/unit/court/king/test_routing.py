@@ -52,8 +52,10 @@ def test_a_general_that_hears_of_an_event_and_wants_another_one_is_told_from_non
     assert why_nobody(make_event(1, "jira.ticket.assigned"), packages) == "no General subscribes to it"
 
 
-def test_globs_tell_upper_from_lower_case() -> None:
-    assert not route(make_event(repo="Acme/App"), [make_package("gen-pr", wants("*", repos=("acme/*",)))]).choices
+def test_names_of_repositories_have_no_case_as_on_github_but_other_texts_do() -> None:
+    event = make_event(repo="Acme/App", payload={"reason": "Mention"})
+    assert route(event, [make_package("gen-pr", wants("*", repos=("acme/*",)))]).choices
+    assert not route(event, [make_package("gen-pr", wants("*", where={"payload.reason": "mention"}))]).choices
 
 
 def test_conditions_look_at_fields_by_their_path_and_tell_the_value_they_found() -> None:

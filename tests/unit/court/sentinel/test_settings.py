@@ -1,0 +1,37 @@
+"""Whom the Sentinel hears, and where the repositories are that events name."""
+
+from typing import Any
+
+import pytest
+
+from kingdom.court.sentinel.settings import GitHubSettings, SentinelSettings
+
+
+def watching(**more: Any) -> SentinelSettings:
+    return SentinelSettings(github=GitHubSettings(token="t", logins=("bot",), **more))  # noqa: S106
+
+
+@pytest.mark.parametrize("repos", [("*",), ("*/*",), ("*/app",), ("acme*/app",), ("acme/*", "b?b/*"), ("acme*",)])
+def test_strangers_are_heard_where_a_repository_of_any_owner_fits(repos: tuple[str, ...]) -> None:
+    assert watching(repos=repos).hears_strangers
+
+
+def test_strangers_are_heard_by_default_but_not_where_github_is_not_watched() -> None:
+    assert watching().hears_strangers
+    assert not SentinelSettings().hears_strangers
+    assert not watching(repos=("acme/*", "bob/shop")).hears_strangers
+
+
+@pytest.mark.parametrize(
+    ("api", "host"),
+    [
+        ("https://api.github.com", "github.com"),
+        ("https://api.acme.ghe.com", "acme.ghe.com"),
+        ("https://Git.acme.example/api/v3", "git.acme.example"),
+        ("https://api.acme.example/api/v3", "api.acme.example"),
+        ("http://127.0.0.1:8080", "127.0.0.1:8080"),
+    ],
+)
+def test_repositories_are_where_the_api_belongs_to(api: str, host: str) -> None:
+    assert watching(api_url=api).forge == host
+    assert SentinelSettings().forge == "github.com"
