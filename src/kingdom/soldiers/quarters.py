@@ -13,6 +13,7 @@ from kingdom.soldiers.git import IDENTITY
 from kingdom.soldiers.outfit import PORT_VARIABLE, Outfit, copied_secrets, fit_out, port_base
 from kingdom.soldiers.redaction import WELL_KNOWN, Redaction
 from kingdom.soldiers.sandbox.gate import Gate
+from kingdom.soldiers.sandbox.meter import Meter
 from kingdom.soldiers.sandbox.programs import places_in, toolchain_environment, toolchain_programs, user_home
 from kingdom.soldiers.sandbox.sandbox import Profile, Sandbox
 from kingdom.soldiers.sandbox.soldier import soldier_sandbox
@@ -116,7 +117,13 @@ class Lodging:
     def _outfit_folder(self) -> Path:
         return self.folders.run(self.workflow_id) / "outfit"
 
-    async def open_gate(self, soldier_id: str, voice: Voice | None, stack: AsyncExitStack) -> Gate | None:
+    def meter(self) -> Meter | None:
+        """Return what counts the cost of an agent, if it asks its model through the house."""
+        return Meter() if self.quarters.profile is not None and self.quarters.upstreams else None
+
+    async def open_gate(
+        self, soldier_id: str, voice: Voice | None, stack: AsyncExitStack, meter: Meter | None = None
+    ) -> Gate | None:
         """Open the way out of an agent, until the stack is closed."""
         if self.quarters.profile is None:
             return None
@@ -125,5 +132,6 @@ class Lodging:
             self.quarters.upstreams,
             voice=partial(answer, voice) if voice else None,
             on_loopback=self.quarters.profile is not Profile.STRICT,
+            meter=meter,
         )
         return await stack.enter_async_context(gate)

@@ -17,7 +17,8 @@ LONG = timedelta(seconds=PATIENCE_SECONDS)
 
 
 async def the_turns(folder: Path, told: list[float]) -> PaidTurns:
-    return PaidTurns(await InstantAgents().start(a_launch(folder)), LONG, told.append)
+    launch = a_launch(folder)
+    return PaidTurns(await InstantAgents().start(launch), launch, LONG, told.append)
 
 
 async def test_turns_that_come_to_their_end_tell_their_cost_themselves(tmp_path: Path) -> None:
