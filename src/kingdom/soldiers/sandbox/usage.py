@@ -18,6 +18,7 @@ BYTES_PER_TOKEN = 2
 _BYTES_MAX = 4 << 20
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _WHOLE = b"{["
+_OTHER_FIELDS = (b"event:", b"id:", b"retry:", b":")
 
 
 class UsageReader:
@@ -90,6 +91,8 @@ class UsageReader:
             self._end_event()
         elif line.startswith(b"data:"):
             self._data.append(line.removeprefix(b"data:"))
+        elif not line.startswith(_OTHER_FIELDS):
+            self._unread_bytes += len(line)
 
     def _end_event(self) -> None:
         if self._data:
