@@ -41,7 +41,7 @@ def coalesced(entries: Iterable[Entry]) -> Iterator[Entry]:
     """Yield entries with pieces of text that follow one another as one, and without what is said again at the end."""
     held: Entry | None = None
     for entry in entries:
-        if entry["type"] == "spent":
+        if entry["type"] in {"spent", "metered"}:
             continue
         if held and _continues(held, entry):
             held = {**held, "text": f"{held['text']}\n{entry['text']}"}

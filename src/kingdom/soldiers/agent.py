@@ -11,6 +11,7 @@ import msgspec
 
 from kingdom.errors import ProgramFailed
 from kingdom.soldiers.redaction import WELL_KNOWN, Redaction
+from kingdom.soldiers.sandbox.meter import Meter
 from kingdom.soldiers.sandbox.sandbox import Sandbox
 from kingdom.soldiers.voice.voice import Voice
 from kingdom.workflow.model.answers import Finding
@@ -70,7 +71,7 @@ class Launch:
     `environment` is the whole environment of the agent: nothing is inherited, only PWD is added. What the agent
     writes to its standard error is appended to `errors`; the transcript grows by whole JSON lines. `instructions` is
     what the agent shall know beside its prompts, `sandbox` what it may see, `voice` what it may say to the house,
-    `redaction` what must not be written down.
+    `redaction` what must not be written down. `meter` counts what the model costs, where its answers pass the house.
     """
 
     soldier_id: str
@@ -85,6 +86,7 @@ class Launch:
     sandbox: Sandbox | None = None
     voice: Voice | None = None
     redaction: Redaction = WELL_KNOWN
+    meter: Meter | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from kingdom.soldiers.answering import ERROR_MAX, Tools, answer, said_of
 from kingdom.soldiers.briefing import Briefing
 from kingdom.soldiers.process import described, run_program
 from kingdom.soldiers.quarters import Lodging
-from kingdom.soldiers.queries import generate_report, send_query
+from kingdom.soldiers.queries import generate_report, say_rest, send_query
 from kingdom.soldiers.redaction import secrets_in
 from kingdom.soldiers.reporter import Statement
 from kingdom.soldiers.result import read_result
@@ -162,7 +162,11 @@ async def _launch(
     token = command.session or ""
     soldier_id = soldier_of(token) or f"soldier-{int(time.time())}-{secrets.randbelow(10**6):06d}"
     voice = lodging.voice(tools.bus)
-    gate = await lodging.open_gate(soldier_id, voice, stack)
+    meter = lodging.meter()
+    if meter is not None:
+        # Before the gate, so that nothing can be charged any more.
+        stack.push_async_callback(say_rest, tools, command, meter)
+    gate = await lodging.open_gate(soldier_id, voice, stack, meter)
     known = (GUIDE if voice else "", briefing.work.definition.instructions if briefing.work else "")
     return Launch(
         soldier_id=soldier_id,
@@ -177,6 +181,7 @@ async def _launch(
         sandbox=lodging.sandbox(gate),
         voice=voice,
         redaction=lodging.redaction,
+        meter=meter,
     )
 
 

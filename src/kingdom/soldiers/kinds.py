@@ -53,7 +53,8 @@ def _command(settings: SoldierSettings) -> AgentClient:
 
 
 def _acp(profile: AcpProfile, settings: SoldierSettings) -> AgentClient:
-    return AcpAgents(profile, directory=Path(settings.agents).absolute() if settings.agents else None)
+    directory = Path(settings.agents).absolute() if settings.agents else None
+    return AcpAgents(profile, directory=directory, prices=settings.model.prices)
 
 
 # What `off` means, behind its name.
@@ -152,4 +153,5 @@ def _upstreams(
             f"there is no key for the model of {settings.agent}: set {variable}, or name a place for it as"
             " soldiers.model.key in kingdom.yaml, such as file:PATH"
         )
-    return (Upstream(vendor=vendor, url=settings.model.url or address, key=key),)
+    url, prices = settings.model.url or address, settings.model.prices
+    return (Upstream(vendor=vendor, url=url, key=key, prices=prices),)

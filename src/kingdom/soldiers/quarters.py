@@ -15,6 +15,7 @@ from kingdom.soldiers.git import IDENTITY
 from kingdom.soldiers.outfit import PORT_VARIABLE, Outfit, copied_secrets, fit_out, port_base
 from kingdom.soldiers.redaction import WELL_KNOWN, Redaction
 from kingdom.soldiers.sandbox.gate import Gate
+from kingdom.soldiers.sandbox.meter import Meter
 from kingdom.soldiers.sandbox.programs import places_in, toolchain_environment, toolchain_programs, user_home
 from kingdom.soldiers.sandbox.sandbox import Profile, Sandbox
 from kingdom.soldiers.sandbox.soldier import soldier_sandbox
@@ -122,7 +123,13 @@ class Lodging:
     def _outfit_folder(self) -> Path:
         return self.folders.run(self.workflow_id) / "outfit"
 
-    async def open_gate(self, soldier_id: str, voice: Voice | None, stack: AsyncExitStack) -> Gate | None:
+    def meter(self) -> Meter | None:
+        """Return what counts the cost of an agent, if it asks its model through the house."""
+        return Meter() if self.quarters.upstreams else None
+
+    async def open_gate(
+        self, soldier_id: str, voice: Voice | None, stack: AsyncExitStack, meter: Meter | None = None
+    ) -> Gate | None:
         """Open the way out of an agent that has something to reach, until the stack is closed."""
         if not self.quarters.upstreams and voice is None:
             return None
@@ -131,5 +138,6 @@ class Lodging:
             self.quarters.upstreams,
             voice=partial(answer, voice) if voice else None,
             on_loopback=self.quarters.profile is not Profile.STRICT,
+            meter=meter,
         )
         return await stack.enter_async_context(gate)

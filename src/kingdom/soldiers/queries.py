@@ -14,6 +14,7 @@ from kingdom.soldiers.briefing import Briefing, document_of
 from kingdom.soldiers.paid_turns import PaidTurns
 from kingdom.soldiers.reporter import Statement
 from kingdom.soldiers.result import as_reported, forget_refusal, is_refusal, read_result
+from kingdom.soldiers.sandbox.meter import Meter
 from kingdom.soldiers.spoken import demand_result
 from kingdom.soldiers.voice.house import petition_id
 from kingdom.whole_file import write_whole
@@ -59,7 +60,7 @@ async def send_query(tools: Tools, briefing: Briefing[commands.SendQuery]) -> St
     )
     limit = timedelta(seconds=command.timeout_seconds) if command.timeout_seconds else QUERY_LIMIT
     forget_refusal(space)
-    turns = PaidTurns(session.agent, limit, partial(_say_spent, tools, command))
+    turns = PaidTurns(session.agent, session.launch, limit, partial(_say_spent, tools, command))
     take = partial(turns.take, hear=_Petitions(tools, command, prompt_id).hear)
     ended = await take(prompt)
     if _owes_result(briefing, session):
@@ -80,7 +81,7 @@ async def generate_report(tools: Tools, briefing: Briefing[commands.GenerateRepo
     await _say_earlier_costs(tools, command, session)
     prompt_id = f"{command.report_id}#{command.attempt}"
     prompt = Prompt(id=prompt_id, text=_report_prompt(command), budget_usd=command.budget_usd)
-    turns = PaidTurns(session.agent, REPORT_LIMIT, partial(_say_spent, tools, command))
+    turns = PaidTurns(session.agent, session.launch, REPORT_LIMIT, partial(_say_spent, tools, command))
     end = _without_secrets(await turns.take(prompt, _Petitions(tools, command, prompt_id).hear), session)
     if isinstance(end, Asked):
         raise AgentFailed("the agent asked a question instead of writing the report", end.cost_usd)
@@ -92,6 +93,14 @@ async def generate_report(tools: Tools, briefing: Briefing[commands.GenerateRepo
     document = _document(command, document_of(path), end.text)
     said = answer(command, answers.ReportGenerated, file_path=path, cost_usd=end.cost_usd)
     return _paid(said_of(briefing, said, documents=(document,)), command, end.cost_usd)
+
+
+async def say_rest(tools: Tools, command: commands.StartAgent, meter: Meter) -> None:
+    """Tell what an agent that is gone has cost beside all that its turns have told."""
+    await meter.is_idle.wait()
+    if meter.unclaimed_usd:
+        said = answer(command, answers.AgentSpent, cost_usd=meter.unclaimed_usd)
+        tools.say(Statement(workflow_id=command.workflow_id, answers=(said,)))
 
 
 def _owes_result(briefing: Briefing[commands.SendQuery], session: Session) -> bool:

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from kingdom.soldiers.sandbox.prices import Price
 from kingdom.soldiers.sandbox.sandbox import Profile
 from kingdom.soldiers.sandbox.vendors import Vendor
 
@@ -21,6 +22,8 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     vendor: Vendor | None = None
     url: str = ""
     key: str = ""
+    # By the beginning of a model's name; they come before those that Kingdom knows.
+    prices: dict[str, Price] = {}
 
 
 class SoldierSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

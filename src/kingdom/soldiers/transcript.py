@@ -8,7 +8,8 @@ prompt       text, reply, continues                durable before the agent gets
 said         text                                  a whole piece of text, never cut within a word
 tool         tool, detail, call                    the agent began to use a tool
 output       call, text, isError                   what the tool answered, shortened
-spent        costUsd, inputTokens, outputTokens    of the turn so far
+spent        costUsd, inputTokens, outputTokens    of the turn so far, as the agent reports it
+metered      costUsd                               what the vendor charged for all of this prompt; this counts
 petition     kind, body                            durable before anybody is told
 asked        question, choices, costUsd            the turn ended with a question
 answered     answer, costUsd                       the turn ended with an answer
@@ -121,9 +122,13 @@ def typed(entry: Entry) -> Entry:
 def inspected(entries: Iterable[Entry], prompt_id: str) -> Inspection:
     """Return what a transcript tells about one prompt; a turn that ended with a question is not finished."""
     finding, text, cost, cost_before = Finding.ABSENT, "", 0.0, 0.0
+    metered: float | None = None
     petitions: list[Petitioned] = []
     for entry in entries:
         if entry.get("prompt") != prompt_id:
+            continue
+        if entry.get("type") == "metered":
+            metered = entry["costUsd"]
             continue
         if entry.get("type") == "prompt":
             # The agent was interrupted and prompted again about the same.
@@ -136,7 +141,8 @@ def inspected(entries: Iterable[Entry], prompt_id: str) -> Inspection:
                 petitions.append(Petitioned(kind, entry.get("body", {})))
         if finding is Finding.ABSENT:
             finding = Finding.UNFINISHED
-    return Inspection(finding=finding, text=text, cost_usd=round(cost_before + cost, 9), petitions=tuple(petitions))
+    cost_usd = round(cost_before + cost, 9) if metered is None else metered
+    return Inspection(finding=finding, text=text, cost_usd=cost_usd, petitions=tuple(petitions))
 
 
 def looked_up(

@@ -23,6 +23,7 @@ from kingdom.soldiers.agent import (
     Update,
 )
 from kingdom.soldiers.limits import Advice, AgentLoops, Circles
+from kingdom.soldiers.sandbox.meter import Meter
 
 # An agent that shows no sign of life for so long hangs.
 IDLE_LIMIT = timedelta(minutes=10)
@@ -38,15 +39,21 @@ async def take_turn(
     on_update: Callable[[Update], None],
     *,
     idle_limit: timedelta = IDLE_LIMIT,
+    meter: Meter | None = None,
 ) -> Answered | Asked:
     """Return how a turn ended, and tell what happened on the way; every failure tells what the turn had cost.
 
     One that takes too long is interrupted and fails, and so is one that costs too much, with BudgetSpent. An agent
     that makes the same tool call again and again is interrupted and told so, once; then the turn fails with AgentLoops.
+    With a `meter` the turn costs what that says, whatever the agent reports.
     """
-    turn = _Turn(agent, limit, on_update, idle_limit, prompt.budget_usd)
-    while (end := await turn.play(prompt)) is None:
-        prompt = replace(prompt, text=turn.circles.nudge, continues=True, reply="", budget_usd=turn.left_usd)
+    turn = _Turn(agent, limit, on_update, idle_limit, prompt.budget_usd, meter)
+    try:
+        while (end := await turn.play(prompt)) is None:
+            prompt = replace(prompt, text=turn.circles.nudge, continues=True, reply="", budget_usd=turn.left_usd)
+    finally:
+        if meter is not None:
+            meter.reported_usd += turn.reported_usd
     return end
 
 
@@ -60,6 +67,7 @@ class _Turn:
         on_update: Callable[[Update], None],
         idle_limit: timedelta,
         budget_usd: float | None,
+        meter: Meter | None,
     ) -> None:
         self.circles = Circles()
         self._agent = agent
@@ -68,23 +76,35 @@ class _Turn:
         self._loop = asyncio.get_running_loop()
         self._end = self._loop.time() + limit.total_seconds()
         self._budget_usd = budget_usd
+        self._meter = meter
         self._cost_before = 0.0
-        self._cost_usd = 0.0
+        self.reported_usd = 0.0
+
+    @property
+    def cost_usd(self) -> float:
+        """Return what the turn has cost so far."""
+        return self.reported_usd if self._meter is None else self._meter.unclaimed_usd
 
     @property
     def left_usd(self) -> float | None:
         """Return what the turn may still cost."""
-        return None if self._budget_usd is None else max(round(self._budget_usd - self._cost_usd, _USD_DIGITS), 0.0)
+        return None if self._budget_usd is None else max(round(self._budget_usd - self.cost_usd, _USD_DIGITS), 0.0)
 
     async def play(self, prompt: Prompt) -> Answered | Asked | None:
         """Return how the turn ended, or None where the agent is to be nudged."""
+        if self._meter is not None:
+            # The meter stops it in time, whatever the agent believes that it has cost.
+            prompt = replace(prompt, budget_usd=None)
         try:
-            async with aclosing(_Updates(self._agent.send(prompt))) as updates:
+            async with aclosing(_Updates(self._agent.send(prompt), self._meter)) as updates:
                 return await self._listen(updates)
         except TurnFailed as failure:
             self._count(failure.cost_usd)
-            failure.cost_usd = self._cost_usd
-            raise
+            # An agent that was refused an answer tells so in its own words.
+            is_refused = isinstance(failure, AgentFailed) and self._meter is not None and self._meter.is_spent
+            end = self._over_budget() if is_refused else failure
+            end.cost_usd = self.cost_usd
+            raise end from None
 
     async def _listen(self, updates: "_Updates") -> Answered | Asked | None:
         while True:
@@ -117,13 +137,16 @@ class _Turn:
     async def _out_of_money(self, updates: "_Updates") -> Answered | Asked:
         if end := await self._cut_off(updates):
             return end
-        raise BudgetSpent(f"the turn has cost ${self._cost_usd:.4g}, and ${self._budget_usd:.4g} were left for it")
+        raise self._over_budget()
+
+    def _over_budget(self) -> BudgetSpent:
+        return BudgetSpent(f"the turn has cost ${self.cost_usd:.4g}, and ${self._budget_usd:.4g} were left for it")
 
     async def _in_circles(self, updates: "_Updates", advice: Advice) -> Answered | Asked | None:
         end = await self._cut_off(updates)
         if end is None and advice is Advice.GIVE_UP:
             raise AgentLoops(f"the agent {self.circles.fact}")
-        self._cost_before = self._cost_usd
+        self._cost_before = self.reported_usd
         return end
 
     async def _cut_off(self, updates: "_Updates") -> Answered | Asked | None:
@@ -146,16 +169,16 @@ class _Turn:
     def _hear(self, update: Update) -> None:
         if isinstance(update, Spent):
             self._count(update.cost_usd)
-            update = Spent(self._cost_usd)
+            update = Spent(self.cost_usd)
         self._on_update(update)
 
     def _count(self, cost_usd: float) -> None:
-        """Take down what the current prompt has cost so far."""
-        self._cost_usd = max(self._cost_usd, self._cost_before + cost_usd)
+        """Take down what the agent reports that the current prompt has cost so far."""
+        self.reported_usd = max(self.reported_usd, self._cost_before + cost_usd)
 
     def _ended(self, end: Answered | Asked) -> Answered | Asked:
         self._count(end.cost_usd)
-        return msgspec.structs.replace(end, cost_usd=self._cost_usd)
+        return msgspec.structs.replace(end, cost_usd=self.cost_usd)
 
     def _patience(self) -> float:
         return min(self._end, self._loop.time() + self._idle_limit.total_seconds())
@@ -167,22 +190,33 @@ class _Turn:
 
 
 class _Updates:
-    """What an agent does about a prompt; whoever gives up waiting for the next update can still be told it later."""
+    """What an agent does about a prompt; whoever gives up waiting for the next update can still be told it later.
 
-    def __init__(self, updates: AsyncGenerator[Update, None]) -> None:
+    What its meter charges is an update, too.
+    """
+
+    def __init__(self, updates: AsyncGenerator[Update, None], meter: Meter | None) -> None:
         self._updates = updates
+        self._meter = meter
         self._coming: asyncio.Task[Update | None] | None = None
+        self._charge = asyncio.create_task(meter.charged.wait()) if meter else None
 
     async def next(self) -> Update | None:
         """Return the next update, or None at the end."""
         coming = self._coming = self._coming or asyncio.create_task(self._read())
         # A timeout that reached the generator itself would end it.
-        await asyncio.wait([coming])
+        await asyncio.wait([coming, *filter(None, [self._charge])], return_when=asyncio.FIRST_COMPLETED)
+        if not coming.done() and self._meter is not None:
+            self._meter.charged.clear()
+            self._charge = asyncio.create_task(self._meter.charged.wait())
+            return Spent(0.0)
         self._coming = None
         return coming.result()
 
     async def aclose(self) -> None:
         """Interrupt the turn, unless it has ended."""
+        if self._charge:
+            self._charge.cancel()
         if self._coming:
             self._coming.cancel()
             await asyncio.gather(self._coming, return_exceptions=True)

@@ -5,16 +5,16 @@ from pathlib import Path
 import pytest
 
 from kingdom.soldiers.acp.client import AcpAgents
-from kingdom.soldiers.acp.profile import Price
 from kingdom.soldiers.acp.profiles import CODEX, OPENCODE, PROFILES
 from kingdom.soldiers.model_url import MODEL_URL
+from kingdom.soldiers.sandbox.prices import Price
 
 AGENTS = Path(__file__).parents[3] / ".agents"
 MODEL = "dear-1"
 ENVIRONMENT = {MODEL_URL: "{model}"}
 LIMIT = "You've hit your usage limit. Upgrade to Pro, or try again at {date:%b %d, %Y} 12:00 AM."
 # As the stub of the model counts.
-PRICES = {"dear": Price(read=1000.0, cached=1000.0, written=1000.0)}
+PRICES = {"dear": Price(input=1000.0, output=1000.0, cache_read=1000.0)}
 
 
 def marks(name: str) -> list[pytest.MarkDecorator]:

@@ -4,6 +4,7 @@ Input tokens stand for the money, since agents hear of them when a response begi
 shorten its conversation; beyond that Claude's searches of the web stand for it, which cost one cent each.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 # US dollars per million input tokens, as Claude Code 2.1.325 counts them; a model that it does not know costs as Opus.
@@ -23,9 +24,15 @@ _TOKENS_MAX = 120_000
 _CENTS = 100
 
 
+def charged_for(usage: Mapping[str, Any], model: str) -> float:
+    """Return what a response with a usage costs, which has nothing but input tokens and searches."""
+    searches = usage.get("server_tool_use", {}).get("web_search_requests", 0)
+    return float(usage.get("input_tokens", 0) * _input_usd(model) / _MILLION + searches / _CENTS)
+
+
 def usage_for(cost_usd: float, model: str) -> dict[str, Any]:
     """Return the usage of a response that shall cost so much."""
-    usd = next((price for name, price in _INPUT_USD.items() if model.startswith(name)), _OTHER_USD)
+    usd = _input_usd(model)
     # Whole cents as searches, rounded so that what remains is not negative.
     beyond = cost_usd - _TOKENS_MAX * usd / _MILLION
     searches = int(beyond * _CENTS) + 1 if beyond > 0 else 0
@@ -34,3 +41,7 @@ def usage_for(cost_usd: float, model: str) -> dict[str, Any]:
     if searches:
         usage["server_tool_use"] = {"web_search_requests": searches}
     return usage
+
+
+def _input_usd(model: str) -> float:
+    return next((price for name, price in _INPUT_USD.items() if model.startswith(name)), _OTHER_USD)

@@ -15,6 +15,7 @@ from tests.fakes.model import anthropic, chat, gemini, responses
 from tests.fakes.model.conversation import Request
 from tests.fakes.model.model import Model
 from tests.fakes.model.move import Event, Move, Refusal
+from tests.fakes.model.prices import charged_for
 
 _BODY_BYTES_MAX = 64 << 20
 
@@ -93,6 +94,12 @@ class ModelStub:
     def asked(self) -> list[Served]:
         """The requests that were for the model."""
         return [served for served in self.requests if served.move is not None]
+
+    @property
+    def charged_usd(self) -> float:
+        """What the responses cost that began; one that the stub refuses is free."""
+        begun = [each for each in self.asked if each.request and each.move and each.move.refusal is None]
+        return sum(charged_for(each.move.usage, each.request.model) for each in begun if each.request and each.move)
 
     def _application(self) -> web.Application:
         application = web.Application(client_max_size=_BODY_BYTES_MAX)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from kingdom.cli.files_view import changed_files
 from kingdom.soldiers.acp.outfit import outfit, put_aside
-from kingdom.soldiers.acp.profile import Price
 from kingdom.soldiers.claude.memory import OwnRecord, own_answer, own_transcript
 from kingdom.soldiers.command.command import Command, called
 from kingdom.soldiers.folders import Folders
 from kingdom.soldiers.result import forget_refusal, is_refusal
+from kingdom.soldiers.sandbox.prices import Price
 from kingdom.soldiers.voice.calls import Remember, ReportResult
 from kingdom.soldiers.voice.report import RESULT, add_memory, write_report
 from tests.integration.processes import say
@@ -35,7 +35,7 @@ def act(space: Path, home: Path) -> None:
     assert OwnRecord(environment, SESSION).tells_of("toolu_1")
     launch = replace(a_launch(space), environment=environment)
     profile = replace(PLAIN, files={"deep/config": "x"}, aside="deep/*-$session")
-    fitted = outfit(profile, launch, Price(read=1, cached=1, written=1), "http://127.0.0.1:1", None)
+    fitted = outfit(profile, launch, Price(input=1, output=1), "http://127.0.0.1:1", None)
     put_aside(profile, fitted, SESSION)
     called(Command(argv=("cat", "$prompt_file")), launch, "a prompt")
     assert changed_files(space, 10)

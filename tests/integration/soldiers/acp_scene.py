@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from kingdom.soldiers.acp.client import AcpAgents
-from kingdom.soldiers.acp.profile import Price, Profile
+from kingdom.soldiers.acp.profile import Profile
 from kingdom.soldiers.agent import Agent, Prompt, Update
+from kingdom.soldiers.sandbox.prices import Price
 from kingdom.soldiers.sandbox.vendors import Vendor
 from kingdom.soldiers.transcript import read_entries
 from tests.contract.agents.stage import ENVIRONMENT, Stage, updates_of
@@ -21,7 +22,10 @@ PLAIN = Profile(
     model="best",
     url="http://127.0.0.1:1",
     arguments=("-I", acp_program.__file__),
-    prices={"best": Price(read=10.0, cached=1.0, written=100.0), "dear": Price(read=20.0, cached=2.0, written=200.0)},
+    prices={
+        "best": Price(input=10.0, output=100.0, cache_read=1.0),
+        "dear": Price(input=20.0, output=200.0, cache_read=2.0),
+    },
 )
 
 

@@ -263,7 +263,7 @@ async def test_who_has_begun_is_told_to_go_on_and_who_may_not_have_heard_is_told
 
 
 async def test_the_files_of_a_profile_are_written_for_each_start(scene: Scene) -> None:
-    files = {"deep/config": "model=$model url=$url at $read", "GUIDE.md": "$instructions"}
+    files = {"deep/config": "model=$model url=$url at $input", "GUIDE.md": "$instructions"}
     profile = replace(PLAIN, files=files, environment={"AGENT_HOME": "$folder"})
     await scene.start(profile, instructions="Costs $5 and {more}.")
     folder = scene.home / ".kingdom-agents" / "plain-soldier-1-1"

@@ -24,7 +24,6 @@ from kingdom.workflow.model.machine import WorkflowStatus
 from kingdom.workflow.model.template import OverBudget
 from kingdom.workflow.model.workflow import Workflow
 from tests.contract.backends import BackendUnderTest
-from tests.fakes.model.prices import usage_for
 from tests.fakes.model.stub import ModelStub
 from tests.integration.court.general.scene import EVERY_KIND, CourtScene, opened, reports, work
 from tests.integration.running import eventually
@@ -103,12 +102,6 @@ def told_in_transcripts(court: CourtScene) -> float:
     return sum(turns.values())
 
 
-def charged(model: ModelStub, *costs: float) -> float:
-    """Return what the model has charged, whose responses cost one of these or nothing."""
-    served = [(each.request.model, dict(each.move.usage)) for each in model.asked if each.request and each.move]
-    return sum(next(cost for cost in costs if usage == usage_for(cost, name)) for name, usage in served if usage)
-
-
 async def until_ledger_has(court: CourtScene, usd: float) -> None:
     """Wait until the bills and the money of the day tell of so much."""
 
@@ -156,7 +149,7 @@ async def test_a_run_that_hits_its_budget_stops_within_the_turn_and_the_ledger_h
     await until_ledger_has(court, completed.cost_usd)
     if agent == "claude":
         assert len(model.asked) > asked
-        assert completed.cost_usd == pytest.approx(charged(model, 0.25, 0.5), abs=1e-4)
+        assert completed.cost_usd == pytest.approx(model.charged_usd, abs=1e-6)
 
 
 @pytest.mark.parametrize("backend", ["files"], indirect=True)
@@ -178,7 +171,7 @@ async def test_nothing_is_asked_of_the_model_once_the_budget_is_spent(
     await until_ledger_has(court, stopped.cost_usd)
     assert list(court.folder.rglob("tried.txt")) == []
     if agent == "claude":
-        assert charged(model, 1.25) == 1.25
+        assert stopped.cost_usd == pytest.approx(model.charged_usd, abs=1e-6) == pytest.approx(1.25)
         last = model.asked[-1].move
         assert last
         assert last.usage

@@ -104,9 +104,9 @@ async def test_a_turn_that_ends_badly_is_paid_for(scene: HostScene, end: dict[st
 async def test_what_a_turn_has_cost_is_told_before_the_end_of_its_agent(
     scene: HostScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def slowly(agent: Agent, *turn: Any) -> Answered | Asked:
+    async def slowly(agent: Agent, *turn: Any, **more: Any) -> Answered | Asked:
         try:
-            return await take_turn(agent, *turn)
+            return await take_turn(agent, *turn, **more)
         except AgentGone:
             await agent.ended()
             # Whoever else waits for its end acts on it before this goes on.

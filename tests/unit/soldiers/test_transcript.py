@@ -150,6 +150,18 @@ def test_an_inspection_tells_the_answer_its_cost_and_every_petition() -> None:
     assert (found.text, found.cost_usd, found.petitions) == ("yes", 0.5, petitions)
 
 
+def test_what_the_vendor_charged_counts_before_what_the_agent_reports() -> None:
+    def metered(cost: float) -> Entry:
+        return {"type": "metered", "prompt": TURN, "costUsd": cost}
+
+    asked = {"type": "prompt", "prompt": TURN}
+    reported = [entry_of(update, TURN) for update in (Spent(0.25), Answered("yes", 0.5))]
+    found = inspected([asked, metered(0.75), *reported, asked, metered(1.25), *reported], TURN)
+    assert (found.finding, found.cost_usd) == (Finding.ANSWERED, 1.25)
+    # What was spent before the prompt was sent does not tell that it was sent.
+    assert inspected([metered(0.75)], TURN).finding is Finding.ABSENT
+
+
 def timeless(entries: list[Entry]) -> list[Entry]:
     """Return entries without their times."""
     return [{name: value for name, value in entry.items() if name != "at"} for entry in entries]

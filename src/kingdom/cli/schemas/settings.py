@@ -90,6 +90,13 @@ _WORDS: Words = {
         "vendor": "Whose protocol the model speaks, where the agent is `command`; the others know.",
         "url": "Where the model is. Nothing said: at the vendor's own address.",
         "key": "The key to it, which agents never see. Nothing said: the variable of the vendor.",
+        "prices": "What models cost, by the beginning of their names, before what Kingdom knows of their prices.",
+    },
+    "Price": {
+        "input": "A million tokens of a prompt, in US dollars.",
+        "output": "A million tokens of an answer.",
+        "cache_read": "A million tokens of a prompt that the vendor had in its cache. Nothing said: as `input`.",
+        "cache_write": "A million tokens that the vendor puts into its cache. Nothing said: `input` and a quarter.",
     },
     "EnvoySettings": {
         "slack": "Tell and ask people in Slack.",

@@ -20,7 +20,7 @@ from acp.schema import (
 )
 
 from kingdom.soldiers.acp.memory import Past
-from kingdom.soldiers.acp.profile import Price, Profile
+from kingdom.soldiers.acp.profile import Profile
 from kingdom.soldiers.acp.servers import mcp_servers
 from kingdom.soldiers.acp.transport import ProgramTransport
 from kingdom.soldiers.acp.turn import Turn
@@ -40,6 +40,7 @@ from kingdom.soldiers.notebook import Notebook
 from kingdom.soldiers.noted_turn import End
 from kingdom.soldiers.process import Program, described
 from kingdom.soldiers.program_agent import ProgramAgent
+from kingdom.soldiers.sandbox.prices import Price
 
 # A session that is loaded tells all of itself again, and does not say when it is through.
 _QUIET_SECONDS = 0.3

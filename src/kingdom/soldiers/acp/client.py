@@ -10,12 +10,13 @@ from tempfile import TemporaryDirectory
 
 from kingdom.soldiers.acp.memory import Past
 from kingdom.soldiers.acp.outfit import Outfit, outfit, program_of, put_aside, search_path
-from kingdom.soldiers.acp.profile import Price, Profile
+from kingdom.soldiers.acp.profile import Profile
 from kingdom.soldiers.agent import Agent, AgentClient, Inspection, Launch, once_up
 from kingdom.soldiers.model_url import model_url
 from kingdom.soldiers.notebook import Notebook, past_of
 from kingdom.soldiers.process import Program, start_program
 from kingdom.soldiers.sandbox.gate import Gate
+from kingdom.soldiers.sandbox.prices import Price
 from kingdom.soldiers.transcript import looked_up
 from kingdom.soldiers.voice.relay import answer
 

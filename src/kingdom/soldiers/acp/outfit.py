@@ -7,9 +7,10 @@ from pathlib import Path
 from string import Template
 
 from kingdom.errors import Misconfigured
-from kingdom.soldiers.acp.profile import Price, Profile
+from kingdom.soldiers.acp.profile import Profile
 from kingdom.soldiers.agent import Launch
 from kingdom.soldiers.agent_files import AgentFile, matching
+from kingdom.soldiers.sandbox.prices import Price
 from kingdom.soldiers.sandbox.programs import places_of
 from kingdom.soldiers.sandbox.sandbox import Sandbox
 
@@ -43,9 +44,9 @@ def outfit(profile: Profile, launch: Launch, price: Price, url: str, directory: 
         "url": url,
         "model": model,
         "instructions": launch.instructions,
-        "read": f"{price.read:g}",
-        "cached": f"{price.cached:g}",
-        "written": f"{price.written:g}",
+        "input": f"{price.input:g}",
+        "cache_read": f"{price.input if price.cache_read is None else price.cache_read:g}",
+        "output": f"{price.output:g}",
     }
     environment = {name: Template(value).substitute(texts) for name, value in profile.environment.items()}
     environment |= launch.environment

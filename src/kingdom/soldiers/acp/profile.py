@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from kingdom.soldiers.sandbox.prices import Price, price_of
 from kingdom.soldiers.sandbox.vendors import Vendor
-
-_MILLION = 1_000_000
 
 
 class CostFrom(StrEnum):
@@ -21,35 +20,11 @@ class CostFrom(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tokens:
-    """What a model has read and written; `cached` is a part of `read`."""
-
-    read: int = 0
-    cached: int = 0
-    written: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Price:
-    """US dollars per million tokens."""
-
-    read: float
-    cached: float
-    written: float
-
-    def of(self, tokens: Tokens) -> float:
-        """Return what so many tokens cost."""
-        fresh = max(0, tokens.read - tokens.cached)
-        usd = fresh * self.read + tokens.cached * self.cached + tokens.written * self.written
-        return round(usd / _MILLION, 9)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
     """How an agent is started, and where it goes its own way.
 
     `arguments`, `environment` and `files` are templates: $folder is what the agent has for itself, $url the server of
-    the model, $model its name, $instructions what the agent shall know, and $read, $cached, $written are the price.
+    the model, $model its name, $instructions what the agent shall know, and $input, $cache_read, $output are the price.
     `files` are written below the folder before each start. Prices go by the beginning of a model's name.
     """
 
@@ -83,6 +58,4 @@ class Profile:
 
     def price(self, model: str, own: Mapping[str, Price]) -> Price:
         """Return the price of a model; one that nobody knows counts as the dearest, so that no budget is overdrawn."""
-        prices = {**self.prices, **own}
-        known = [name for name in prices if model.startswith(name)]
-        return prices[max(known, key=len)] if known else max(prices.values(), key=lambda price: price.written)
+        return price_of(model, self.prices, own)

@@ -1,18 +1,8 @@
 """The agents that were tried, each in the version that packaging/agents pins."""
 
-from kingdom.soldiers.acp.profile import CostFrom, Price, Profile
+from kingdom.soldiers.acp.profile import CostFrom, Profile
+from kingdom.soldiers.sandbox import prices
 from kingdom.soldiers.sandbox.vendors import Vendor
-
-_GPT = {
-    "gpt-5": Price(read=1.25, cached=0.125, written=10.0),
-    "gpt-5-mini": Price(read=0.25, cached=0.025, written=2.0),
-    "gpt-5-pro": Price(read=15.0, cached=15.0, written=120.0),
-}
-_GEMINI = {
-    "gemini-2.5-pro": Price(read=2.5, cached=0.625, written=15.0),
-    "gemini-2.5-flash": Price(read=0.3, cached=0.075, written=2.5),
-    "gemini-2.5-flash-lite": Price(read=0.1, cached=0.025, written=0.4),
-}
 
 CODEX = Profile(
     name="codex",
@@ -47,7 +37,7 @@ enabled = false
 """,
         "AGENTS.md": "$instructions",
     },
-    prices=_GPT,
+    prices=prices.OPENAI.models,
     mode="agent-full-access",
     notices=True,
     gone="app-server exited",
@@ -83,7 +73,7 @@ GEMINI = Profile(
 """,
         ".gemini/GEMINI.md": "$instructions",
     },
-    prices=_GEMINI,
+    prices=prices.GEMINI.models,
     cost_from=CostFrom.QUOTA,
     loads=True,
     # A session that is loaded in the minute in which it began would be written over: the name tells the minute.
@@ -130,7 +120,7 @@ OPENCODE = Profile(
       "name": "$model",
       "tool_call": true,
       "limit": {"context": 200000, "output": 32000},
-      "cost": {"input": $read, "output": $written, "cache_read": $cached}
+      "cost": {"input": $input, "output": $output, "cache_read": $cache_read}
     }}
   }},
   "permission": {"*": "allow", "external_directory": "allow", "doom_loop": "allow"}
@@ -141,7 +131,7 @@ OPENCODE = Profile(
         "config/opencode/package-lock.json": '{"packages": {"": {"dependencies": {"@opencode-ai/plugin": "*"}}}}\n',
         "config/opencode/node_modules/.package-lock.json": "{}\n",
     },
-    prices=_GPT,
+    prices=prices.OPENAI.models,
     cost_from=CostFrom.SESSION,
 )
 

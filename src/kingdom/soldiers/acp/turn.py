@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from kingdom.soldiers.acp.memory import Past
-from kingdom.soldiers.acp.profile import CostFrom, Price, Profile, Tokens
+from kingdom.soldiers.acp.profile import CostFrom, Profile
 from kingdom.soldiers.agent import AgentFailed, Prompt, Said, Spent, ToolCalled
 from kingdom.soldiers.notebook import Notebook
 from kingdom.soldiers.noted_turn import End, NotedTurn, detail_of
+from kingdom.soldiers.sandbox.prices import Price, Tokens
 
 _OUTPUT_MAX = 2000
 # What a tool is used upon, and what says nothing about that.
@@ -67,13 +68,14 @@ class Turn(NotedTurn):
         """Take in what the turn has used up, as its end tells it."""
         match self._profile.cost_from, response:
             case CostFrom.USAGE, {"usage": dict(usage)}:
-                read, written = usage.get("inputTokens") or 0, usage.get("outputTokens") or 0
-                self._tokens = Tokens(read=read, cached=usage.get("cachedReadTokens") or 0, written=written)
+                prompt, cached = usage.get("inputTokens") or 0, usage.get("cachedReadTokens") or 0
+                output = usage.get("outputTokens") or 0
+                self._tokens = Tokens(input=max(0, prompt - cached), cache_read=cached, output=output)
             case CostFrom.USAGE, _:
                 # What was counted on the way was said again and again by a turn that came to nothing.
                 self._tokens = Tokens()
             case CostFrom.QUOTA, {"_meta": {"quota": {"token_count": dict(usage)}}}:
-                self._tokens = Tokens(read=usage.get("input_tokens") or 0, written=usage.get("output_tokens") or 0)
+                self._tokens = Tokens(input=usage.get("input_tokens") or 0, output=usage.get("output_tokens") or 0)
         if self._tokens is not None:
             self._spend(self._price.of(self._tokens))
             self.cost_usd = self._price.of(self._tokens)
@@ -82,8 +84,8 @@ class Turn(NotedTurn):
         """Tell how the turn ended."""
         spent: dict[str, Any] = {"sessionUsd": self._past.cost_usd}
         if self._tokens is not None:
-            spent |= {"inputTokens": self._tokens.read, "outputTokens": self._tokens.written}
-            spent |= {"cacheReadTokens": self._tokens.cached}
+            spent |= {"inputTokens": self._tokens.prompt, "outputTokens": self._tokens.output}
+            spent |= {"cacheReadTokens": self._tokens.cache_read}
         try:
             self._finish_message()
             self._note_end(end, spent)
@@ -137,7 +139,7 @@ class Turn(NotedTurn):
                 self._spend(round(session_usd - self._before_usd, 9), sessionUsd=session_usd)
             case CostFrom.USAGE, {"used": int(used)}:
                 # What it read and what it wrote are told apart only in the end.
-                self._spend(round(self.cost_usd + self._price.of(Tokens(read=used)), 9))
+                self._spend(round(self.cost_usd + self._price.of(Tokens(input=used)), 9))
 
     def _spend(self, cost_usd: float, **fields: Any) -> None:
         if cost_usd > self.cost_usd:

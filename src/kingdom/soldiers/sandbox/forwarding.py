@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any
 
@@ -11,8 +12,23 @@ import structlog
 from aiohttp import web
 from yarl import URL
 
+from kingdom.soldiers.sandbox.meter import Meter, MeteredCall
+from kingdom.soldiers.sandbox.prices import Tokens
 from kingdom.soldiers.sandbox.reaching_out import reaching_out
-from kingdom.soldiers.sandbox.vendors import Upstream, allows, answered_with, asked_by, asked_with
+from kingdom.soldiers.sandbox.usage import BYTES_PER_TOKEN
+from kingdom.soldiers.sandbox.vendors import (
+    PAYMENT_REQUIRED,
+    Upstream,
+    allows,
+    answered_with,
+    asked_by,
+    asked_model,
+    asked_with,
+    is_charged,
+    most_output,
+    refused_payment,
+    telling_usage,
+)
 
 _BODY_BYTES_MAX = 64 << 20
 _MARKS_MAX = 4_000_000
@@ -22,15 +38,27 @@ _REFUSALS_TOLD = 100
 _SHOWN = 200
 _REDIRECT, _BAD, _UNAUTHORIZED, _FORBIDDEN, _BAD_GATEWAY = 300, 400, 401, 403, 502
 _HIDDEN = b"[the key of the house]"
+_SPENT = "the budget of this work is spent, so its model is not asked any more: end your turn"
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError)
 _log = structlog.get_logger("kingdom.soldiers.gate")
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What goes on to a vendor, or the `reason` why it does not; `most` is what the answer uses up at most."""
+
+    body: bytes | None = None
+    reason: str = ""
+    model: str = ""
+    most: Tokens = field(default_factory=Tokens)
 
 
 class Forwarding:
     """Hands requests on through a client; what is not allowed is refused and told in the log, without secrets."""
 
-    def __init__(self, client: aiohttp.ClientSession, upstreams: Sequence[Upstream]) -> None:
+    def __init__(self, client: aiohttp.ClientSession, upstreams: Sequence[Upstream], meter: Meter) -> None:
         self.client = client
+        self._meter = meter
         self.refused = 0
         self._unreached = 0
         self._upstreams = upstreams
@@ -44,31 +72,46 @@ class Forwarding:
         upstream = next((each for each in self._upstreams if allows(each.vendor, request.method, path)), None)
         if upstream is None:
             return self._refuse(request, path, "no model is asked like this")
-        body = None
+        question = _Question()
         if request.method == "POST":
             try:
-                body, reason = await self._looked_at(request)
+                question = await self._looked_at(request, path)
             except _UNREADABLE as error:
                 return _error(_BAD, f"the body is no JSON: {error}")
-            if reason:
-                return self._refuse(request, path, reason)
+            if question.reason:
+                return self._refuse(request, path, question.reason)
         try:
-            return await self._forward(request, path, upstream, body)
+            return await self._metered(request, path, upstream, question)
         except (aiohttp.ClientError, TimeoutError) as error:
             self._unreached += 1
             if self._unreached <= _REFUSALS_TOLD:
                 _log.warning("the model cannot be reached", url=upstream.url, error=type(error).__name__)
             return _error(_BAD_GATEWAY, f"the model cannot be reached: {type(error).__name__}")
 
-    async def _looked_at(self, request: web.Request) -> tuple[bytes, str | None]:
+    async def _looked_at(self, request: web.Request, path: str) -> _Question:
         """Return the body as it may be sent, or why it may not be."""
         # Few at a time and beside the loop: what an agent sends must cost the house neither its memory nor its time.
         async with self._looking:
             body = await read(request.content, _BODY_BYTES_MAX)
-            return await asyncio.to_thread(_look_at, body)
+            return await asyncio.to_thread(_look_at, body, path)
+
+    async def _metered(
+        self, request: web.Request, path: str, upstream: Upstream, question: _Question
+    ) -> web.StreamResponse:
+        if not is_charged(request.method, path):
+            return await self._forward(request, path, upstream, question.body, None)
+        call = await self._meter.admit(upstream, question.model, question.most)
+        if call is None:
+            return web.json_response(refused_payment(upstream.vendor, _SPENT), status=PAYMENT_REQUIRED)
+        with call:
+            try:
+                return await self._forward(request, path, upstream, question.body, call)
+            except aiohttp.ClientConnectorError:
+                call.refuse()
+                raise
 
     async def _forward(
-        self, request: web.Request, path: str, upstream: Upstream, body: bytes | None
+        self, request: web.Request, path: str, upstream: Upstream, body: bytes | None, call: MeteredCall | None
     ) -> web.StreamResponse:
         parameters = {name: value for name, value in request.rel_url.query.items() if asked_by(name)}
         base = upstream.url.rstrip("/").removesuffix("/v1")
@@ -85,8 +128,10 @@ class Forwarding:
         )
         async with asking as answer:
             if answer.status >= _REDIRECT:
+                if call is not None:
+                    call.refuse()
                 return await _failure(answer, upstream)
-            return await _stream(request, answer)
+            return await _stream(request, answer, call)
 
     def _refuse(self, request: web.Request, path: str, reason: str) -> web.Response:
         self.refused += 1
@@ -107,27 +152,38 @@ async def read(content: aiohttp.StreamReader, most: int) -> bytes:
     return bytes(body)
 
 
-def _look_at(body: bytes) -> tuple[bytes, str | None]:
+def _look_at(body: bytes, path: str) -> _Question:
     if sum(body.count(mark) for mark in b",[{") > _MARKS_MAX:
-        return b"", "it has more values than any prompt"
+        return _Question(reason="it has more values than any prompt")
     document = msgspec.json.decode(body)
     if found := reaching_out(document):
-        return b"", f"the vendor would fetch what the agent names: {found}"
+        return _Question(reason=f"the vendor would fetch what the agent names: {found}")
+    if not isinstance(document, dict):
+        return _Question(body=msgspec.json.encode(document))
+    if document.get("background"):
+        return _Question(reason="nobody would know what an answer in the background costs")
     # Written anew, so that what was looked at is what is sent, also where a name stands twice.
-    return msgspec.json.encode(document), None
+    sent = msgspec.json.encode(telling_usage(path, document))
+    most = Tokens(input=len(sent) // BYTES_PER_TOKEN, output=most_output(document))
+    return _Question(body=sent, model=asked_model(path, document), most=most)
 
 
-async def _stream(request: web.Request, answer: aiohttp.ClientResponse) -> web.StreamResponse:
+async def _stream(request: web.Request, answer: aiohttp.ClientResponse, call: MeteredCall | None) -> web.StreamResponse:
     response = web.StreamResponse(status=answer.status, headers=_headers(answer))
     await response.prepare(request)
     try:
         async for chunk in answer.content.iter_any():
+            if call is not None:
+                # Charged before the agent can act upon it.
+                call.feed(chunk)
             await response.write(chunk)
     except (aiohttp.ClientError, TimeoutError):
         # Half an answer must not look like a whole one.
         if request.transport is not None:
             request.transport.abort()
     else:
+        if call is not None:
+            call.finish()
         await response.write_eof()
     return response
 

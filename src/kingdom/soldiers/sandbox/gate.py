@@ -20,6 +20,7 @@ import aiohttp
 from aiohttp import web
 
 from kingdom.soldiers.sandbox.forwarding import Forwarding, read
+from kingdom.soldiers.sandbox.meter import Meter
 from kingdom.soldiers.sandbox.vendors import Upstream
 
 # Takes what was posted to /voice and returns the answer, both as JSON.
@@ -41,7 +42,7 @@ class Gate:
     """The gate of one soldier, on a unix socket; open it, and close it when the agent has ended.
 
     With `on_loopback` it listens also on a free port of this machine, for an agent without a network of its own; who
-    does not know the secret part of its `url` is refused there.
+    does not know the secret part of its `url` is refused there. `meter` counts what the answers of models cost.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Gate:
         *,
         voice: VoiceHandler | None = None,
         on_loopback: bool = False,
+        meter: Meter | None = None,
     ) -> None:
         self.socket = path
         self.url = ""
@@ -60,6 +62,7 @@ class Gate:
         self._secret = f"/{secrets.token_urlsafe(32)}"
         self._servers: list[asyncio.Server] = []
         self._runners: list[web.AppRunner] = []
+        self._meter = meter or Meter()
         self._forwarding: Forwarding | None = None
 
     @property
@@ -70,7 +73,7 @@ class Gate:
     async def open(self) -> None:
         """Listen from now on."""
         client = aiohttp.ClientSession(timeout=_TIMEOUT, auto_decompress=False)
-        self._forwarding = Forwarding(client, self._upstreams)
+        self._forwarding = Forwarding(client, self._upstreams, self._meter)
         loop = asyncio.get_running_loop()
         try:
             self._servers.append(

@@ -1,8 +1,16 @@
 """What an agent may ask of the model of each vendor, and how the vendor knows who asks."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
+
+from kingdom.soldiers.sandbox import prices
+from kingdom.soldiers.sandbox.prices import Bill, Price, Tokens
+
+# No agent asks again after this answer.
+PAYMENT_REQUIRED = 402
 
 
 class Vendor(StrEnum):
@@ -15,11 +23,12 @@ class Vendor(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upstream:
-    """Where the model of a vendor is reached, and the key that is added on the way there."""
+    """Where the model of a vendor is reached, the key that is added on the way there, and what the operator pays."""
 
     vendor: Vendor
     url: str
     key: str = field(repr=False)
+    prices: Mapping[str, Price] = field(default_factory=dict)
 
     @property
     def credentials(self) -> dict[str, str]:
@@ -27,11 +36,20 @@ class Upstream:
         name, form = _CREDENTIALS[self.vendor]
         return {name: form.format(self.key)}
 
+    def bill(self, tokens: Tokens, *models: str) -> Bill:
+        """Return what tokens cost of the first of these models that has a price."""
+        return _PRICES[self.vendor].bill(tokens, *models, own=self.prices)
+
 
 _CREDENTIALS = {
     Vendor.ANTHROPIC: ("x-api-key", "{}"),
     Vendor.OPENAI: ("authorization", "Bearer {}"),
     Vendor.GEMINI: ("x-goog-api-key", "{}"),
+}
+_PRICES = {
+    Vendor.ANTHROPIC: prices.ANTHROPIC,
+    Vendor.OPENAI: prices.OPENAI,
+    Vendor.GEMINI: prices.GEMINI,
 }
 _ALLOWED = {
     Vendor.ANTHROPIC: (("POST", r"/v1/messages"), ("POST", r"/v1/messages/count_tokens")),
@@ -41,6 +59,12 @@ _ALLOWED = {
     ),
     Vendor.GEMINI: (("POST", r"/v1(beta)?/models/[\w.-]+:(generateContent|streamGenerateContent|countTokens)"),),
 }
+_CHAT = "/v1/chat/completions"
+_OUTPUT_LIMITS = ("max_tokens", "max_output_tokens", "max_completion_tokens", "maxOutputTokens")
+# What an answer may have where nobody says.
+_OUTPUT_MAX = 32_000
+_FREE = re.compile(r".*(count_tokens|countTokens)")
+_GEMINI_MODEL = re.compile(r".*/models/(?P<model>[^:]+):.*")
 # What else travels is neither needed nor known: a header or a parameter may choose another account.
 _PARAMETERS = frozenset({"alt", "beta"})
 _ASKED_WITH = re.compile(
@@ -71,3 +95,40 @@ def answered_with(name: str) -> bool:
 def asked_by(name: str) -> bool:
     """Tell whether a parameter of the address goes on to the vendor."""
     return name in _PARAMETERS
+
+
+def is_charged(method: str, path: str) -> bool:
+    """Tell whether a vendor charges for an answer to this."""
+    return method == "POST" and _FREE.fullmatch(path) is None
+
+
+def asked_model(path: str, document: Mapping[str, Any]) -> str:
+    """Return the name of the model that a request is for."""
+    named = _GEMINI_MODEL.fullmatch(path)
+    return named["model"] if named else str(document.get("model") or "")
+
+
+def most_output(document: Mapping[str, Any]) -> int:
+    """Return how many tokens the answer to a request may have."""
+    generation = document.get("generationConfig")
+    places = (document, generation if isinstance(generation, Mapping) else {})
+    limits = [place.get(name) for place in places for name in _OUTPUT_LIMITS]
+    return max((limit for limit in limits if isinstance(limit, int) and limit > 0), default=_OUTPUT_MAX)
+
+
+def telling_usage(path: str, document: dict[str, Any]) -> dict[str, Any]:
+    """Return a request whose answer tells its usage, which streams of Chat Completions do only if asked to."""
+    if path != _CHAT or not document.get("stream"):
+        return document
+    options = document.get("stream_options")
+    return {**document, "stream_options": {**(options if isinstance(options, dict) else {}), "include_usage": True}}
+
+
+def refused_payment(vendor: Vendor, message: str) -> dict[str, Any]:
+    """Return an error in the words of a vendor: there is no money for this."""
+    if vendor is Vendor.ANTHROPIC:
+        return {"type": "error", "error": {"type": "billing_error", "message": message}}
+    if vendor is Vendor.OPENAI:
+        kind = "insufficient_quota"
+        return {"error": {"message": message, "type": kind, "param": None, "code": kind}}
+    return {"error": {"code": PAYMENT_REQUIRED, "message": message, "status": "FAILED_PRECONDITION"}}

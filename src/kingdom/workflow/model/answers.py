@@ -80,10 +80,10 @@ class AgentAsked(PaidAnswer, frozen=True, kw_only=True):
 
 
 class AgentSpent(PaidAnswer, frozen=True, kw_only=True):
-    """A turn was cut off, and this is what it had cost; what became of it is told by others, if at all."""
+    """What a turn had cost that was cut off; without a `task_id`, what an agent has cost outside of its turns."""
 
     work_id: str
-    task_id: str
+    task_id: str = ""
     report_id: str = ""
 
 

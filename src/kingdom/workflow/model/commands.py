@@ -146,7 +146,7 @@ class Contract:
 
 COMMANDS: Mapping[type[Command], Contract] = {
     PrepareResources: Contract((answers.WorkTreeCreated, answers.WorkTreeFailed)),
-    StartAgent: Contract((answers.WorkSpaceCreated, answers.AgentStarted, answers.AgentError)),
+    StartAgent: Contract((answers.WorkSpaceCreated, answers.AgentStarted, answers.AgentError, answers.AgentSpent)),
     SendQuery: Contract(
         (
             answers.QueryResponded,

@@ -4,6 +4,7 @@ import msgspec
 
 from kingdom.workflow.model import answers
 from kingdom.workflow.model.awaited import (
+    Attempted,
     awaited_agent,
     awaited_checkpoint,
     awaited_petition,
@@ -173,12 +174,20 @@ def agent_asked(step: Step, answer: answers.AgentAsked) -> None:
 
 
 def agent_spent(step: Step, answer: answers.AgentSpent) -> None:
-    """Count what a turn has cost that was cut off."""
-    found = paid(step, answer)
-    part = (found[1].report if answer.report_id else found[1].query) if found else None
+    """Count what a turn has cost that was cut off, or an agent outside of its turns."""
+    part: Attempted | None
+    if answer.task_id:
+        found = paid(step, answer)
+        part = (found[1].report if answer.report_id else found[1].query) if found else None
+    else:
+        work = step.workflow.find_work(answer.work_id)
+        part = work.agent if work else None
+        if work:
+            work.count_cost(f"{work.id}#{answer.attempt}", answer.cost_usd)
     status = step.workflow.status
     going_on = status not in step.workflow.machine.final
-    step.is_late(answer, f"turn of {answer.task_id}", part.attempt if part else None, status, awaited=going_on)
+    what = f"turn of {answer.task_id or answer.work_id}"
+    step.is_late(answer, what, part.attempt if part else None, status, awaited=going_on)
 
 
 def agent_petitioned(step: Step, answer: answers.AgentPetitioned) -> None:

@@ -1,0 +1,164 @@
+"""What the answers of a model cost one soldier, counted where they pass; no word of the agent has a say in it."""
+
+import asyncio
+from types import TracebackType
+from typing import Self
+
+import structlog
+
+from kingdom.soldiers.sandbox.prices import Tokens
+from kingdom.soldiers.sandbox.usage import UsageReader
+from kingdom.soldiers.sandbox.vendors import Upstream
+
+_USD_DIGITS = 9
+_CENT = 0.01
+_SHARE = 0.05
+_SHOWN = 200
+_log = structlog.get_logger("kingdom.soldiers.gate")
+
+
+class Meter:
+    """Counts what a session has cost, in turns and between them, and keeps it within what it may cost.
+
+    `usd` is all of it, `claimed_usd` what turns have told of it, `reported_usd` what the agent says. `charged` is set
+    whenever something was charged, and `is_idle` while no turn is under way.
+    """
+
+    def __init__(self) -> None:
+        self.usd = 0.0
+        self.claimed_usd = 0.0
+        self.reported_usd = 0.0
+        self.charged = asyncio.Event()
+        self.is_idle = asyncio.Event()
+        self.is_idle.set()
+        self._limit_usd: float | None = None
+        self._under_way: set[MeteredCall] = set()
+        self._ended = asyncio.Event()
+        self._told: set[str] = set()
+
+    @property
+    def unclaimed_usd(self) -> float:
+        """Return what no turn has told yet."""
+        return round(self.usd - self.claimed_usd, _USD_DIGITS)
+
+    @property
+    def is_spent(self) -> bool:
+        """Return whether the session has cost what it may."""
+        return self._limit_usd is not None and round(self.usd - self._limit_usd, _USD_DIGITS) >= 0
+
+    def begin_turn(self, budget_usd: float | None) -> None:
+        """Let a turn cost so much, with what nobody has told of before it."""
+        self._limit_usd = None if budget_usd is None else self.claimed_usd + budget_usd
+        self.is_idle.clear()
+        self._ended.set()
+
+    def end_turn(self, claimed_usd: float) -> str | None:
+        """Take in what a turn tells that it has cost; return once that the agent reports something else."""
+        self.claimed_usd = round(self.claimed_usd + claimed_usd, _USD_DIGITS)
+        self.is_idle.set()
+        apart = abs(self.reported_usd - self.usd)
+        # An agent that reports nothing has said nothing wrong.
+        if not self.reported_usd or apart <= _CENT or apart <= self.usd * _SHARE or "difference" in self._told:
+            return None
+        self._told.add("difference")
+        return (
+            f"the agent reports that its session has cost ${self.reported_usd:.2f}, and the vendor's answers say"
+            f" ${self.usd:.2f}, which counts: if the agent is right, set soldiers.model.prices"
+        )
+
+    async def admit(self, upstream: Upstream, model: str, most: Tokens) -> "MeteredCall | None":
+        """Let a model be asked, which uses up so much at most; return None where the session has cost what it may.
+
+        Calls that together might go beyond the limit wait for one another, so that only one answer can.
+        """
+        call = MeteredCall(self, upstream, model, most)
+        while not self.is_spent and self._would_go_beyond():
+            self._ended.clear()
+            await self._ended.wait()
+        if self.is_spent:
+            return None
+        self._under_way.add(call)
+        return call
+
+    def charge(self, usd: float) -> None:
+        """Count something that the vendor charges."""
+        self.usd = round(self.usd + usd, _USD_DIGITS)
+        self.charged.set()
+        if self.is_idle.is_set():
+            _log.info("a model was asked between turns", usd=usd, session_usd=self.usd)
+
+    def price(self, upstream: Upstream, tokens: Tokens, *models: str) -> float:
+        """Return what tokens cost of the first of these models that has a price."""
+        named = [model for model in models if model]
+        billed = upstream.bill(tokens, *named)
+        model = named[0][:_SHOWN] if named else ""
+        if billed.is_guess and model not in self._told:
+            self._told.add(model)
+            _log.warning(
+                "the price of a model is not known, so it counts as the dearest: set soldiers.model.prices",
+                model=model,
+                vendor=upstream.vendor,
+            )
+        return billed.usd
+
+    def end(self, call: "MeteredCall") -> None:
+        """Take in that a call has come to its end."""
+        self._under_way.discard(call)
+        self._ended.set()
+
+    def _would_go_beyond(self) -> bool:
+        if self._limit_usd is None or not self._under_way:
+            return False
+        return self.usd + sum(call.most_usd for call in self._under_way) >= self._limit_usd
+
+
+class MeteredCall:
+    """One question to a model: what its answer costs is charged as soon as the vendor has told, or at the end.
+
+    An answer that was cut off before is charged with what was asked and has come of it, by a guess that is rather too
+    high where the vendor has told nothing.
+    """
+
+    def __init__(self, meter: Meter, upstream: Upstream, model: str, most: Tokens) -> None:
+        self._meter = meter
+        self._upstream = upstream
+        self._model = model
+        self._most = most
+        self._reader = UsageReader(upstream.vendor)
+        self._is_free = False
+        self._usd = 0.0
+        self.most_usd = meter.price(upstream, most, model)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if not self._is_free:
+            self.finish()
+        self._meter.end(self)
+
+    def refuse(self) -> None:
+        """Take in that there is no answer, and so nothing to pay."""
+        self._is_free = True
+
+    def feed(self, chunk: bytes) -> None:
+        """Take in the next piece of the answer."""
+        self._reader.feed(chunk)
+        if self._reader.is_final:
+            self._charge(self._reader.tokens)
+
+    def finish(self) -> None:
+        """Take in that nothing more comes."""
+        self._reader.close()
+        self._charge(self._reader.tokens)
+
+    def _charge(self, tokens: Tokens) -> None:
+        if not self._reader.is_final and not tokens.prompt:
+            # The vendor has read the prompt, whether or not it said how long that was.
+            tokens = Tokens(input=self._most.input, output=tokens.output, searches=tokens.searches, fast=tokens.fast)
+        usd = self._meter.price(self._upstream, tokens, self._reader.model, self._model)
+        if usd > self._usd:
+            more, self._usd = usd - self._usd, usd
+            self._meter.charge(more)

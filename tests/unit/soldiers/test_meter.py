@@ -1,0 +1,138 @@
+"""What a session costs by its meter: limits, calls at once, and what its agent says about it."""
+
+import asyncio
+import logging
+
+import pytest
+from structlog.testing import capture_logs
+
+from kingdom.bus.logs import configure_logs
+from kingdom.soldiers.sandbox.meter import Meter, MeteredCall
+from kingdom.soldiers.sandbox.prices import Tokens
+from kingdom.soldiers.sandbox.vendors import Upstream, Vendor
+
+UPSTREAM = Upstream(vendor=Vendor.ANTHROPIC, url="http://nowhere", key="none")
+MODEL = "claude-opus-5-5"
+# What a question of two dollars at most may use up.
+MOST = Tokens(input=500_000)
+
+
+def answer(input_tokens: int) -> bytes:
+    usage = f'{{"input_tokens": {input_tokens}, "output_tokens": 0}}'
+    return f'{{"type": "message", "model": "{MODEL}", "usage": {usage}}}'.encode()
+
+
+async def asked(meter: Meter, model: str = MODEL) -> MeteredCall:
+    call = await meter.admit(UPSTREAM, model, MOST)
+    assert call is not None
+    return call
+
+
+async def costs(meter: Meter, input_tokens: int, model: str = MODEL) -> None:
+    with await asked(meter, model) as call:
+        call.feed(answer(input_tokens))
+
+
+async def test_what_is_asked_between_turns_counts_for_the_next_one() -> None:
+    meter = Meter()
+    meter.begin_turn(None)
+    await costs(meter, 250_000)
+    meter.end_turn(1.0)
+    await costs(meter, 125_000)
+    assert (meter.usd, meter.claimed_usd, meter.unclaimed_usd) == (1.5, 1.0, 0.5)
+
+
+async def test_once_the_budget_is_spent_nothing_is_asked_until_there_is_more() -> None:
+    meter = Meter()
+    meter.begin_turn(1.0)
+    await costs(meter, 500_000)
+    assert await meter.admit(UPSTREAM, MODEL, MOST) is None
+    meter.end_turn(meter.unclaimed_usd)
+    assert await meter.admit(UPSTREAM, MODEL, MOST) is None
+    meter.begin_turn(0.5)
+    await costs(meter, 125_000)
+    assert (meter.usd, meter.is_spent) == (2.5, True)
+
+
+async def test_what_was_spent_before_a_turn_is_within_its_budget() -> None:
+    meter = Meter()
+    await costs(meter, 250_000)
+    meter.begin_turn(1.0)
+    assert await meter.admit(UPSTREAM, MODEL, MOST) is None
+
+
+async def test_of_calls_that_might_go_beyond_the_budget_one_waits_for_the_other() -> None:
+    meter = Meter()
+    meter.begin_turn(1.0)
+    first = await asked(meter)
+    second, third = (asyncio.create_task(meter.admit(UPSTREAM, MODEL, MOST)) for _ in range(2))
+    await asyncio.sleep(0)
+    assert not second.done()
+    with first:
+        first.feed(answer(200_000))
+    admitted = await second
+    assert admitted is not None
+    await asyncio.sleep(0)
+    assert not third.done()
+    with admitted:
+        admitted.feed(answer(100_000))
+    assert await third is None
+    assert meter.usd == 1.2
+
+
+async def test_calls_that_stay_within_the_budget_do_not_wait() -> None:
+    meter = Meter()
+    meter.begin_turn(5.0)
+    calls = [await asyncio.wait_for(asked(meter), 1) for _ in range(3)]
+    for call in calls:
+        with call:
+            call.feed(answer(1000))
+    assert meter.usd == 0.012
+
+
+async def test_an_answer_that_never_came_costs_what_was_asked_and_a_refused_one_nothing() -> None:
+    meter = Meter()
+    with await asked(meter):
+        pass
+    assert meter.usd == 2.0
+    with await asked(meter) as call:
+        call.refuse()
+    assert meter.usd == 2.0
+
+
+async def test_an_agent_that_reports_something_else_is_told_of_once() -> None:
+    meter = Meter()
+    told = []
+    for _ in range(3):
+        meter.begin_turn(None)
+        await costs(meter, 250_000)
+        meter.reported_usd += 0.1
+        told.append(meter.end_turn(meter.unclaimed_usd))
+    first, *others = told
+    assert first is not None
+    assert "$0.10" in first
+    assert "$1.00" in first
+    assert others == [None, None]
+
+
+@pytest.mark.parametrize("reported", [0.0, 0.96, 1.0, 1.04])
+async def test_an_agent_that_reports_about_the_same_or_nothing_is_not_told_of(reported: float) -> None:
+    meter = Meter()
+    meter.begin_turn(None)
+    await costs(meter, 250_000)
+    meter.reported_usd += reported
+    assert meter.end_turn(meter.unclaimed_usd) is None
+
+
+async def test_a_model_without_a_price_is_logged_once() -> None:
+    configure_logs(json=True, level=logging.WARNING)
+    try:
+        with capture_logs() as logs:
+            meter = Meter()
+            for _ in range(2):
+                with await asked(meter, "unheard-of") as call:
+                    call.feed(b'{"usage": {"input_tokens": 1000000, "output_tokens": 0}}')
+    finally:
+        configure_logs(json=True, level=logging.ERROR)
+    assert meter.usd == 30.0
+    assert [line["model"] for line in logs if line["log_level"] == "warning"] == ["unheard-of"]

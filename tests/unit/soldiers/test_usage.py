@@ -1,0 +1,219 @@
+"""What the answers of vendors say that they have used up, in whatever pieces they come."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kingdom.soldiers.sandbox import prices, usage
+from kingdom.soldiers.sandbox.prices import Price, Tokens
+from kingdom.soldiers.sandbox.usage import UsageReader
+from kingdom.soldiers.sandbox.vendors import Vendor
+
+CLAUDE, GPT, PRO = "claude-opus-5-5", "gpt-5", "gemini-2.5-pro"
+
+
+def stream(*events: Any, end: str = "\n") -> bytes:
+    return "".join(f"event: x{end}data: {json.dumps(event)}{end}{end}" for event in events).encode()
+
+
+ANTHROPIC_USAGE = {
+    "input_tokens": 10,
+    "cache_read_input_tokens": 200,
+    "cache_creation_input_tokens": 60,
+    "cache_creation": {"ephemeral_5m_input_tokens": 40, "ephemeral_1h_input_tokens": 20},
+}
+ANTHROPIC_EVENTS = (
+    {"type": "message_start", "message": {"model": CLAUDE, "usage": {**ANTHROPIC_USAGE, "output_tokens": 1}}},
+    {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Grüße, \U0001f451"}},
+    {"type": "message_delta", "delta": {}, "usage": {"output_tokens": 30, "input_tokens": 0}},
+    {"type": "message_stop"},
+)
+RESPONSE = {
+    "model": GPT,
+    "output": [{"type": "web_search_call"}, {"type": "message"}],
+    "usage": {"input_tokens": 210, "input_tokens_details": {"cached_tokens": 200}, "output_tokens": 30},
+}
+CHAT_USAGE = {"prompt_tokens": 210, "prompt_tokens_details": {"cached_tokens": 200}, "completion_tokens": 30}
+GEMINI_USAGE = {
+    "promptTokenCount": 205,
+    "cachedContentTokenCount": 200,
+    "toolUsePromptTokenCount": 5,
+    "candidatesTokenCount": 20,
+    "thoughtsTokenCount": 10,
+}
+GEMINI_CHUNKS: Sequence[Mapping[str, Any]] = (
+    {
+        "candidates": [{"content": {"parts": [{"text": "so"}]}}],
+        "usageMetadata": {"promptTokenCount": 205, "candidatesTokenCount": 1},
+        "modelVersion": PRO,
+    },
+    {"candidates": [{"content": {}, "finishReason": "STOP"}], "usageMetadata": GEMINI_USAGE, "modelVersion": PRO},
+)
+ANTHROPIC_TOKENS = Tokens(input=10, output=30, cache_read=200, cache_write=40, cache_write_hour=20)
+CACHED = Tokens(input=10, output=30, cache_read=200)
+ANSWERS: dict[str, tuple[Vendor, bytes, str, Tokens]] = {
+    "anthropic, whole": (
+        Vendor.ANTHROPIC,
+        json.dumps({"type": "message", "model": CLAUDE, "usage": {**ANTHROPIC_USAGE, "output_tokens": 30}}).encode(),
+        CLAUDE,
+        ANTHROPIC_TOKENS,
+    ),
+    "anthropic, stream": (Vendor.ANTHROPIC, stream(*ANTHROPIC_EVENTS), CLAUDE, ANTHROPIC_TOKENS),
+    "anthropic, other ends of lines": (
+        Vendor.ANTHROPIC,
+        stream(*ANTHROPIC_EVENTS, end="\r\n"),
+        CLAUDE,
+        ANTHROPIC_TOKENS,
+    ),
+    "responses, whole": (
+        Vendor.OPENAI,
+        json.dumps(RESPONSE).encode(),
+        GPT,
+        Tokens(input=10, output=30, cache_read=200, searches=1),
+    ),
+    "responses, stream": (
+        Vendor.OPENAI,
+        stream(
+            {"type": "response.created", "response": {"model": GPT, "usage": None}},
+            {"type": "response.output_text.delta", "delta": "so"},
+            {"type": "response.completed", "response": {**RESPONSE, "service_tier": "priority"}},
+        ),
+        GPT,
+        Tokens(input=10, output=30, cache_read=200, searches=1, fast=True),
+    ),
+    "chat, whole": (Vendor.OPENAI, json.dumps({"model": GPT, "usage": CHAT_USAGE}).encode(), GPT, CACHED),
+    "chat, stream": (
+        Vendor.OPENAI,
+        stream(
+            {"model": GPT, "choices": [{"delta": {"content": "so"}}], "usage": None},
+            {"model": GPT, "choices": [], "usage": CHAT_USAGE},
+        )
+        + b"data: [DONE]\n\n",
+        GPT,
+        CACHED,
+    ),
+    "gemini, whole": (Vendor.GEMINI, json.dumps(GEMINI_CHUNKS[-1], indent=2).encode(), PRO, CACHED),
+    "gemini, stream": (Vendor.GEMINI, stream(*GEMINI_CHUNKS), PRO, CACHED),
+    "gemini, list": (Vendor.GEMINI, json.dumps(GEMINI_CHUNKS, indent=2).encode(), PRO, CACHED),
+}
+
+
+def read(vendor: Vendor, *pieces: bytes) -> UsageReader:
+    reader = UsageReader(vendor)
+    for piece in pieces:
+        reader.feed(piece)
+    reader.close()
+    return reader
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+@settings(max_examples=25)
+@given(data=st.data())
+def test_any_way_to_cut_an_answer_into_pieces_tells_the_same_usage(name: str, data: st.DataObject) -> None:
+    vendor, answer, model, tokens = ANSWERS[name]
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(answer)), max_size=6)))
+    pieces = [answer[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(answer)], strict=True)]
+    reader = read(vendor, *pieces)
+    assert (reader.tokens, reader.model, reader.is_final) == (tokens, model, True)
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+@settings(max_examples=25)
+@given(data=st.data())
+def test_an_answer_that_is_cut_off_costs_no_more_than_is_known_of_it_and_never_fails(
+    name: str, data: st.DataObject
+) -> None:
+    vendor, answer, _, tokens = ANSWERS[name]
+    reader = read(vendor, answer[: data.draw(st.integers(0, len(answer)))])
+    found = reader.tokens
+    assert found == tokens or not reader.is_final
+    assert found.prompt in {0, tokens.prompt - (5 if vendor is Vendor.GEMINI else 0), tokens.prompt}
+
+
+@settings(max_examples=50)
+@given(st.lists(st.binary(max_size=200)), st.sampled_from(Vendor))
+def test_nonsense_is_no_usage(pieces: list[bytes], vendor: Vendor) -> None:
+    assert read(vendor, *pieces).tokens.prompt == 0
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b'{"usage": 5}',
+        b'{"usage": {"input_tokens": "many", "cache_creation": 3, "server_tool_use": []}}',
+        b'{"message": "overloaded"}',
+        b'[{"usageMetadata": {"promptTokenCount": -5}}, 7]',
+        b"data: {\n\ndata: 7\n\n",
+    ],
+)
+@pytest.mark.parametrize("vendor", Vendor)
+def test_usage_of_another_form_counts_nothing(answer: bytes, vendor: Vendor) -> None:
+    assert read(vendor, answer).tokens.prompt == 0
+
+
+def test_a_stream_that_breaks_off_counts_what_was_read_and_guesses_what_was_written() -> None:
+    said = {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "x" * 1000}}
+    reader = read(Vendor.ANTHROPIC, stream(ANTHROPIC_EVENTS[0], said))
+    assert not reader.is_final
+    assert reader.tokens.prompt == ANTHROPIC_TOKENS.prompt
+    assert 1000 / 4 < reader.tokens.output <= 1000
+
+
+def test_an_answer_that_cannot_be_read_is_not_free() -> None:
+    assert read(Vendor.ANTHROPIC, b"\x1f\x8b" + b"\xff" * 1000).tokens.output > 0
+    assert read(Vendor.OPENAI, b"{" + b" " * 1000).tokens.output > 0
+
+
+@pytest.mark.parametrize("begin", [b"data: ", b"{"])
+def test_an_answer_without_end_is_not_kept(begin: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage, "_BYTES_MAX", 1000)
+    reader = UsageReader(Vendor.ANTHROPIC)
+    reader.feed(begin)
+    for _ in range(100):
+        reader.feed(b"x" * 100)
+        assert len(reader._kept) <= 1000
+    reader.feed(b"\n\n" + stream(*ANTHROPIC_EVENTS))
+    reader.close()
+    assert reader.is_final is (begin != b"{")
+    assert reader.tokens.output == (30 if reader.is_final else reader.tokens.output)
+    assert reader.tokens.output > 0
+
+
+@pytest.mark.parametrize(
+    ("model", "usd"),
+    [
+        ("claude-opus-5-5", 4.0),
+        ("claude-opus-5-5-20261001", 4.0),
+        ("claude-haiku-5-5", 0.5),
+        ("claude-sonnet-4-20250514", 3.0),
+        # Neither is a later version of a known model a known model.
+        ("claude-opus-5-9", 15.0),
+        ("claude-unheard-of", 15.0),
+        ("", 15.0),
+    ],
+)
+def test_a_model_costs_by_its_name_and_one_that_nobody_knows_as_the_dearest(model: str, usd: float) -> None:
+    million = Tokens(input=1_000_000)
+    assert prices.ANTHROPIC.bill(million, model, own={}).usd == usd
+
+
+def test_prices_of_the_operator_come_first_and_the_name_of_the_vendor_before_the_asked_one() -> None:
+    million = Tokens(input=1_000_000)
+    own = {"claude": Price(input=7.0, output=7.0), "claude-haiku": Price(input=8.0, output=8.0)}
+    assert prices.ANTHROPIC.bill(million, "claude-opus-5-5", own=own).usd == 7.0
+    assert prices.ANTHROPIC.bill(million, "claude-haiku-5-5", own=own).usd == 8.0
+    assert prices.OPENAI.bill(million, "gpt-5-mini-2025", "gpt-5-pro", own={}).usd == 0.25
+    assert prices.OPENAI.bill(million, "somebody's", "gpt-5-pro", own={}) == prices.Bill(15.0)
+
+
+def test_every_kind_of_token_has_its_price() -> None:
+    price = Price(input=10, output=100, cache_read=1, cache_write=20)
+    tokens = Tokens(input=1000, output=1000, cache_read=1000, cache_write=1000, cache_write_hour=1000, searches=3)
+    assert price.of(tokens) == pytest.approx((10 + 100 + 1 + 20 + 32) / 1000)
+    billed = prices.ANTHROPIC.bill(tokens, "claude-opus-5-5", own={}).usd
+    assert billed == pytest.approx((4 + 20 + 0.2 + 5 + 8) / 1000 + 0.03)
+    assert prices.OPENAI.bill(Tokens(input=1_000_000, fast=True), "gpt-5", own={}).usd == 2.5
