@@ -364,8 +364,10 @@ def _row(package: Package) -> tuple[str, str, str, str, str]:
 
 
 def _petition_rule(rule: PetitionRule) -> str:
+    approving = ", approvals too" if "APPROVE" in rule.events else ""
+    commanding = f", with {' '.join(rule.commands)} to bots" if rule.commands else ""
     agreed = ", if a person agrees" if rule.approval else ""
-    return f"{rule.kind} on {', '.join(rule.targets)}, at most {rule.at_most}{agreed}"
+    return f"{rule.kind} on {', '.join(rule.targets)}, at most {rule.at_most}{approving}{commanding}{agreed}"
 
 
 def _work_names(package: Package) -> list[str]:

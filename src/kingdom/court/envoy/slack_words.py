@@ -115,7 +115,14 @@ def _sections(text: str) -> list[dict[str, Any]]:
     return [{"type": "section", "text": {"type": "plain_text", "text": part, "emoji": False}} for part in parts]
 
 
+def _is_cut(message: Message) -> bool:
+    return len(message.content) > _TEXT_MAX
+
+
 def _buttons(message: Message) -> list[dict[str, Any]]:
+    if _is_cut(message):
+        # Nobody answers by a click what they have not seen.
+        return []
     task_id, asked_at = ask_of(message), str(message.context.get("asked_at") or "")
     elements: list[dict[str, Any]] = []
     for number, choice in enumerate(message.context.get("choices") or ()):
@@ -136,7 +143,11 @@ def _buttons(message: Message) -> list[dict[str, Any]]:
 
 def _how_to_answer(message: Message) -> str:
     ways = "Click, or reply in this thread." if message.context.get("choices") else "Reply in this thread."
-    if message.context.get("ask_id"):
+    if _is_cut(message):
+        name = ask_of(message)
+        shown = f"kingdom petition show {name}" if message.context.get("ask_id") else "kingdom inbox"
+        ways = f"This is cut. `{shown}` shows all of it, `kingdom answer {name} TEXT` answers it."
+    elif message.context.get("ask_id"):
         # A reply in the thread is for the question of the assignment.
         ways = "Click."
     due_at = str(message.context.get("due_at") or "")
