@@ -13,6 +13,7 @@ from kingdom.court.documents import Message, MessageType
 METADATA_TYPE = "kingdom_message"
 ANSWER_ACTION = re.compile(r"^kingdom_answer_")
 _TEXT_MAX = 30_000
+_ESCAPED_MAX = 36_000
 _SECTION_MAX = 2_900
 _BUTTONS_MAX = 25
 _BUTTON_TEXT_MAX = 75
@@ -63,7 +64,9 @@ def ask_of(message: Message) -> str:
 def escaped(text: str) -> str:
     """Return a text of anybody as plain words, so that it can call nobody and link nowhere."""
     shortened = text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}…"
-    return html.escape(shortened, quote=False)
+    said = html.escape(shortened, quote=False)
+    # Escaping may lengthen a text beyond what Slack takes; an entity is not cut in two.
+    return said if len(said) <= _ESCAPED_MAX else f"{said[:_ESCAPED_MAX].rpartition('&')[0]}…"
 
 
 def plain(text: str) -> str:

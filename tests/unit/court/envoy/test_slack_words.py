@@ -91,6 +91,8 @@ def test_a_button_of_somebody_else_is_none_of_ours(value: str) -> None:
 def test_what_anybody_wrote_is_shown_and_not_obeyed() -> None:
     assert escaped("<!here> & <https://x|y>") == "&lt;!here&gt; &amp; &lt;https://x|y&gt;"
     assert len(escaped("x" * 50_000)) < 40_000
+    assert len(escaped("<" * 30_000)) < 40_000
+    assert escaped("<" * 30_000).endswith("&lt;…")
 
 
 @pytest.mark.parametrize(
