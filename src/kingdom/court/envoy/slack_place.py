@@ -29,7 +29,7 @@ _UNREACHABLE_WAIT = timedelta(seconds=15)
 _CLOCKS_DIFFER = timedelta(minutes=5)
 _PAGE = 200
 # Slack would fetch addresses that others wrote, and so carry away what is in them.
-_NOTHING_FETCHED = {"unfurl_links": False, "unfurl_media": False}
+_NOTHING_FETCHED: dict[str, Any] = {"unfurl_links": False, "unfurl_media": False}
 _WRONG_TOKEN = frozenset({"invalid_auth", "not_authed", "token_revoked", "token_expired", "account_inactive"})
 _Page = Callable[..., Awaitable[AsyncSlackResponse]]
 
