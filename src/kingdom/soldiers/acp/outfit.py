@@ -111,7 +111,7 @@ def _write(home: Path, file: Path, text: str) -> None:
                 os.close(outer)
             with suppress(FileNotFoundError):
                 os.unlink(name, dir_fd=folder)
-            with os.fdopen(os.open(name, _NEW, 0o644, dir_fd=folder), "w", encoding="utf-8") as written:
+            with os.fdopen(os.open(name, _NEW, 0o600, dir_fd=folder), "w", encoding="utf-8") as written:
                 written.write(text)
         finally:
             os.close(folder)
