@@ -61,7 +61,7 @@ _SETTINGS = (
 
 
 _WITH_PASSWORD = re.compile(r"(?i)(?P<scheme>https?://)(?P<user>[^/@:]*):(?P<password>[^/@]*)@(?P<rest>.*)", re.DOTALL)
-_USER, _PASSWORD = "KINGDOM_GIT_USER", "KINGDOM_GIT_PASSWORD"
+_USER, _PASSWORD = "ADDRESS_USER", "ADDRESS_PASSWORD"
 # Git appends what it wants: to get, to store or to erase.
 _HELPER = f"""!f() {{ test "$1" = get && printf 'username=%s\\npassword=%s\\n' "${_USER}" "${_PASSWORD}"; }}; f"""
 
