@@ -13,7 +13,7 @@ _AT = re.compile(
 )
 _BREAKS = r"\n\r\v\f\x1c-\x1e\x85\u2028\u2029"
 # Whatever else a line begins with, white space or marks of Markdown, a bot may take it off.
-_SLASH = re.compile(rf"(?P<ahead>(?:\A|[{_BREAKS}])[^\w/{_BREAKS}]*/)(?P<name>\w[\w-]*)")
+_SLASH = re.compile(rf"(?P<ahead>(?:\A|[{_BREAKS}])(?:[^\w/{_BREAKS}]|_)*/)(?P<name>\w[\w-]*)")
 
 
 def without_commands(text: str, allowed: Collection[str] = ()) -> str:

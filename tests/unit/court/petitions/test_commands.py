@@ -27,6 +27,7 @@ COMMANDS = [
     "`@bors r+`",
     "<!--\n/approve\n@dependabot merge\n-->",
     "_@copilot_ do this",
+    "_/approve_",
     "é@copilot",
     "(@copilot)",
     "\N{ZERO WIDTH NO-BREAK SPACE}/approve",
@@ -42,7 +43,7 @@ PLAIN = [
 
 def _bare(text: str) -> str:
     """Return a text as bots see it that take off marks before they look, and count other lines than Python does."""
-    return "\n".join(line.strip("\ufeff>-* ") for line in text.splitlines())
+    return "\n".join(line.strip("\ufeff>-*_ ") for line in text.splitlines())
 
 
 @pytest.mark.parametrize("text", COMMANDS)
