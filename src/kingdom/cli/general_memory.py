@@ -36,7 +36,7 @@ async def memory(call: Call, name: GeneralName, *, directory: GeneralsDirectory 
 async def promote_(
     call: Call,
     name: GeneralName,
-    words: Annotated[str, typer.Argument(metavar="TEXT", help="A part of the sentence that no other one has.")],
+    words: Annotated[str, typer.Argument(metavar="WORDS", help="A part of the sentence that no other one has.")],
     *,
     directory: GeneralsDirectory = "",
 ) -> None:
