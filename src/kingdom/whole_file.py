@@ -32,7 +32,7 @@ def write_into(folder: int, name: str, text: str) -> None:
     draft = f".draft-{secrets.token_hex(8)}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        with os.fdopen(os.open(draft, flags, 0o644, dir_fd=folder), "w", encoding="utf-8", newline="") as file:
+        with os.fdopen(os.open(draft, flags, 0o600, dir_fd=folder), "w", encoding="utf-8", newline="") as file:
             file.write(text)
         os.replace(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:

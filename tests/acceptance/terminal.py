@@ -6,6 +6,7 @@ import os
 import pty
 import select
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -187,3 +188,13 @@ def eventually(look: Callable[[], T | bool]) -> T:
             return found
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.05)
+
+
+def open_to_others(*places: Path) -> list[str]:
+    """Return everything in some folders, and these themselves, that another account could read, change or enter."""
+    modes: dict[Path, int] = {}
+    for path in (path for place in places for path in (place, *place.rglob("*"))):
+        # A store that is in use has files that come and go.
+        with contextlib.suppress(FileNotFoundError):
+            modes[path] = path.lstat().st_mode
+    return [f"{path} {mode:o}" for path, mode in modes.items() if mode & 0o077 and not stat.S_ISLNK(mode)]

@@ -7,7 +7,7 @@ import pytest
 
 from kingdom.court.heartbeat import ROLES
 from tests.acceptance.corner import Corner
-from tests.acceptance.terminal import CTRL_C, Terminal
+from tests.acceptance.terminal import CTRL_C, Terminal, open_to_others
 from tests.patience import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.installed
@@ -60,6 +60,7 @@ def test_a_person_answers_and_finds_everything_where_the_screen_says(corner: Cor
     assert (done.code, "Nothing was lost, nothing was done twice." in done.out) == (0, True), done.out[-3000:]
     (directory,) = corner.files()
     assert f"cd {directory}" in done.out
+    assert open_to_others(directory) == []
     assert "kingdom explain task-" in done.out
     shown = [line.split("cat ")[1].split()[0] for line in done.out.splitlines() if "cat " in line]
     assert len(shown) > 5

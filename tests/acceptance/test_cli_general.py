@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kingdom.court.memory import apply_memory_updates
 from kingdom.court.package_files import SHIPPED
 from tests.acceptance.front import Typist
 from tests.acceptance.runs import Runs
@@ -55,6 +56,18 @@ def test_a_new_general_is_whole_and_tells_what_to_do_next(laptop: Typist, tmp_pa
     assert f"general gen-docs is INSTALLED: it is in {place}; allowed now: another name, changing it there" in again.err
     unfit = laptop("general", "create", "../docs")
     assert (unfit.code, "cannot be the name of a General" in unfit.err) == (2, True)
+
+
+def test_a_person_sees_what_a_general_has_learned_and_lets_it_count_everywhere(laptop: Typist, tmp_path: Path) -> None:
+    laptop("general", "create", "docs")
+    assert laptop("general", "memory", "gen-docs").out == "gen-docs has learned nothing yet.\n"
+    place = tmp_path / "realm" / "generals" / "gen-docs"
+    apply_memory_updates(place, ["Tests need a database."], "acme/shop", "wf-task-1, 2026-02-07")
+    assert "patterns of acme/shop, wf-task-1, 2026-02-07" in laptop("general", "memory", "gen-docs").out
+    assert laptop("general", "promote", "gen-docs", "a cat").code == 1
+    assert laptop("general", "promote", "gen-docs", "database").code == 0
+    (sentence,) = laptop("general", "memory", "gen-docs", "--json").document
+    assert (sentence["everywhere"], sentence["file"]) == (True, "memory/patterns.md")
 
 
 def test_whoever_has_no_general_is_told_how_to_get_one(laptop: Typist) -> None:

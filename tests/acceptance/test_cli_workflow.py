@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.acceptance.runs import Runs, script, write
-from tests.acceptance.terminal import Terminal, eventually
+from tests.acceptance.terminal import Terminal, eventually, open_to_others
 
 REPORT = {"reportOutline": [{"title": "Result"}]}
 WAITS: dict[str, Any] = {"name": "wait", "tasks": [script({"wait_for": "app/go"}, write("b.txt", "after"))]}
@@ -60,6 +60,8 @@ def test_a_run_is_followed_to_its_end_and_everything_it_left_can_be_seen(runs: R
     since = runs.run("diff", workflow_id, "--since", "w1-c1").out
     assert "+bye" in since
     assert "hello" not in since
+    # The store, the clone, the checkout, the homes of agents, transcripts and reports.
+    assert open_to_others(runs.directory / "realm") == []
 
 
 def test_the_history_of_a_run_is_told(runs: Runs) -> None:

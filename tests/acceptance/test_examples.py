@@ -75,7 +75,7 @@ def test_a_general_and_two_templates_do_what_they_say(tmp_path: Path) -> None:
         assert json.loads(done.read_text())["priority"] == "high"
         result = json.loads((realm / "state" / "results" / done.name).read_text())
         assert result["details"] == {"urgency": "high"}
-        learned = realm / "generals" / "gen-triage" / "memory" / "patterns.md"
+        learned = realm / "generals" / "gen-triage" / "memory" / "elsewhere.md"
         eventually(lambda: learned.exists() and learned)
         assert "Logins fail on Mondays" in learned.read_text()
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 import structlog
 
 from kingdom.bus.envelope import current_cause
+from kingdom.sentence import printable
 
 _HANDLER = "kingdom"
 
@@ -24,12 +25,10 @@ def configure_logs(*, json: bool, level: int = logging.INFO, also: Sequence[stru
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="at"),
         *also,
     ]
-    console = structlog.dev.ConsoleRenderer(
-        colors=sys.stderr.isatty(), timestamp_key="at", exception_formatter=structlog.dev.plain_traceback
-    )
-    final: list[structlog.typing.Processor] = (
-        [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()] if json else [console]
-    )
+    console = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), timestamp_key="at")
+    # Exceptions become text first, as they may quote what others wrote.
+    last = [structlog.processors.JSONRenderer()] if json else [_harmless, console]
+    final: list[structlog.typing.Processor] = [structlog.processors.format_exc_info, *last]
     structlog.configure(
         processors=[*every, *final],
         wrapper_class=structlog.make_filtering_bound_logger(level),
@@ -57,6 +56,15 @@ def _adopt_standard_loggers(
     root.handlers = [kept for kept in root.handlers if kept.name != _HANDLER]
     root.addHandler(handler)
     root.setLevel(level)
+
+
+def _harmless(_logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Let no text steer the terminal, nor look like a line of its own; the renderer quotes what is no text."""
+    return {name: _shown(value) if isinstance(value, str) else value for name, value in event.items()}
+
+
+def _shown(text: str) -> str:
+    return printable(text).replace("\n", "\n    ")
 
 
 def _with_cause(_logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:

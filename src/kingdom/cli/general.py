@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from kingdom.bootstrap import generals_of
-from kingdom.cli import exit_code, inputs
+from kingdom.cli import exit_code, general_memory, inputs
 from kingdom.cli.command import Call, command
+from kingdom.cli.general_named import GeneralName, GeneralsDirectory, generals_place, hears_strangers, named_package
 from kingdom.cli.schemas.described import print_schema
 from kingdom.cli.schemas.general import general_schema
 from kingdom.cli.shape import one
@@ -40,10 +40,6 @@ from kingdom.workflow.template_file import write_template
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="The Generals: who does what when, as YAML files.")
 _EXAMPLE = "gen-hello"
-_Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of a General, as gen-pr.")]
-_Directory = Annotated[
-    str, typer.Option("--directory", help="Where the Generals are; else where the settings or the store have them.")
-]
 
 
 class ListedGeneral(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +69,7 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @command(app, "list", answer=one(ListedGenerals))
-async def list_(call: Call, *, directory: _Directory = "") -> None:
+async def list_(call: Call, *, directory: GeneralsDirectory = "") -> None:
     """Show every General, also those that are broken.
 
     Example: kingdom general list
@@ -82,7 +78,7 @@ async def list_(call: Call, *, directory: _Directory = "") -> None:
     broken: [{name, directory, reason}]}.
     """
     place = generals_place(call, directory)
-    loaded = load_packages(place, hears_strangers=_hears_strangers(call))
+    loaded = load_packages(place, hears_strangers=hears_strangers(call))
     if call.output.json:
         call.output.document(_listed(place, loaded))
         return
@@ -98,14 +94,14 @@ async def list_(call: Call, *, directory: _Directory = "") -> None:
 
 
 @command(app, "show", answer=one(Package))
-async def show(call: Call, name: _Name, *, directory: _Directory = "") -> None:
+async def show(call: Call, name: GeneralName, *, directory: GeneralsDirectory = "") -> None:
     """Show what a General hears of, when it acts, what it may do, and what it runs.
 
     Example: kingdom general show gen-pr
 
     JSON: {general: the content of general.yaml, template: as `kingdom template show` answers it, directory}.
     """
-    package = _package(call, name, directory)
+    package = named_package(call, name, directory)
     if call.output.json:
         call.output.document(package)
         return
@@ -127,15 +123,18 @@ async def show(call: Call, name: _Name, *, directory: _Directory = "") -> None:
     call.output.table(("general", ""), rows.items())
 
 
+app.add_typer(general_memory.app)
+
+
 @command(app, "preview", answer=one(Preview))
 async def preview(
     call: Call,
-    name: _Name,
+    name: GeneralName,
     *,
     payload: Annotated[str, typer.Option(help="The payload of an event: JSON, @FILE, or - for standard input.")] = "{}",
     repo: Annotated[str, typer.Option(help="The repository of the event, as acme/shop.")] = "",
     event_type: Annotated[str, typer.Option("--type", help="The type of the event.")] = "demo.preview",
-    directory: _Directory = "",
+    directory: GeneralsDirectory = "",
 ) -> None:
     """Print the workflow that a General would run for an event, with its values in the prompts; nothing is run.
 
@@ -143,7 +142,7 @@ async def preview(
 
     JSON: {template: as `kingdom template show` answers it, missing: [name of a value]}.
     """
-    package = _package(call, name, directory)
+    package = named_package(call, name, directory)
     general = package.general
     repo = repo or general.default_repo or ""
     if needs_repo(package.template) and not repo:
@@ -173,7 +172,7 @@ async def validate(
     call: Call,
     path: Annotated[str, typer.Argument(metavar="[DIR]", help="A General or its name, or a directory of them.")] = "",
     *,
-    directory: _Directory = "",
+    directory: GeneralsDirectory = "",
 ) -> int:
     """Check every file of a General, or of all in a directory; exit code 1 if one is broken.
 
@@ -182,7 +181,7 @@ async def validate(
     JSON: {directory, generals: [...], broken: [{name, directory, reason}]}, as `list` answers it.
     """
     place = _to_check(call, path, directory)
-    loaded = _with_scripts_read(_checked(place, hears_strangers=_hears_strangers(call)))
+    loaded = _with_scripts_read(_checked(place, hears_strangers=hears_strangers(call)))
     if call.output.json:
         call.output.document(_listed(place, loaded))
     for package in loaded.packages:
@@ -198,7 +197,7 @@ async def install(
     source: Annotated[str, typer.Argument(metavar="DIR", help="A folder, or the name of one that comes with Kingdom.")],
     *,
     replace: Annotated[bool, typer.Option("--replace", help="Take the place of one with the same name.")] = False,
-    directory: _Directory = "",
+    directory: GeneralsDirectory = "",
 ) -> None:
     """Check a General and copy it to the others; what a replaced one has learned stays.
 
@@ -215,7 +214,7 @@ async def install(
         f"Look at what it hears of, its default_repo and its policy in {package.directory}/{GENERAL_FILE}.",
     )
     try:
-        load_package(Path(package.directory), hears_strangers=_hears_strangers(call))
+        load_package(Path(package.directory), hears_strangers=hears_strangers(call))
     except Misconfigured as error:
         call.output.note(f"{package.name} does nothing yet: {error}")
 
@@ -225,7 +224,7 @@ async def create(
     call: Call,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Its name: gen-docs, or just docs.")],
     *,
-    directory: _Directory = "",
+    directory: GeneralsDirectory = "",
 ) -> None:
     """Make a General to start from; it is complete, and the scripted agent can play it.
 
@@ -261,24 +260,6 @@ async def schema(call: Call) -> None:
     print_schema(call.output, general_schema())
 
 
-def generals_place(call: Call, directory: str) -> Path:
-    """Return where the Generals are, unless a directory is named where they are."""
-    return Path(directory) if directory else generals_of(call.settings, call.part("generals"))
-
-
-def _package(call: Call, name: str, directory: str) -> Package:
-    place = generals_place(call, directory)
-    loaded = load_packages(place, hears_strangers=_hears_strangers(call))
-    for package in loaded.packages:
-        if package.name == name:
-            return package
-    for broken in loaded.broken:
-        if broken.name == name:
-            raise Misconfigured(f"{name} is broken: {broken.reason}")
-    there = ", ".join(package.name for package in loaded.packages) or "none"
-    raise NotFound(f"there is no General {name!r} in {place}; there is {there}: `kingdom general install` adds one")
-
-
 def _to_check(call: Call, path: str, directory: str) -> Path:
     """Return the directory that is meant: itself, that of a General with this name, or that of all."""
     place = Path(path) if path and Path(path).is_dir() else generals_place(call, directory) / path
@@ -294,10 +275,6 @@ async def _git_of(call: Call, repo: str) -> str:
         async with call.bus(engine(), create=False) as bus, bus.transaction() as transaction:
             return (await git_finder(transaction))(repo)
     return unique_name(repo)
-
-
-def _hears_strangers(call: Call) -> bool:
-    return call.part("sentinel").sentinel.hears_strangers
 
 
 def _checked(place: Path, *, hears_strangers: bool) -> Loaded:
@@ -386,8 +363,10 @@ def _row(package: Package) -> tuple[str, str, str, str, str]:
 
 
 def _petition_rule(rule: PetitionRule) -> str:
+    approving = ", approvals too" if "APPROVE" in rule.events else ""
+    commanding = f", with {' '.join(rule.commands)} to bots" if rule.commands else ""
     agreed = ", if a person agrees" if rule.approval else ""
-    return f"{rule.kind} on {', '.join(rule.targets)}, at most {rule.at_most}{agreed}"
+    return f"{rule.kind} on {', '.join(rule.targets)}, at most {rule.at_most}{approving}{commanding}{agreed}"
 
 
 def _work_names(package: Package) -> list[str]:

@@ -295,7 +295,11 @@ def _make(directory: Path, file: Path, choices: Choices) -> Made:
     """Make what is missing; the file comes last, so that who is interrupted can begin again."""
     done = Made([], [])
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        if not directory.exists():
+            directory.mkdir(parents=True)
+            if choices.embedded:
+                # The account of the server must come through.
+                directory.chmod(0o711)
         store = directory_of(choices.url)
         generals = Path(choices.generals or (directory / store if store else directory) / "generals")
         if packages := load_packages(generals).packages:

@@ -11,7 +11,7 @@ from kingdom.bus.operations import DeadFilter
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import Query, Record, RecordKind
 from kingdom.cli.command import Call, undeclared
-from kingdom.cli.general import generals_place
+from kingdom.cli.general_named import generals_place
 from kingdom.cli.output import Output
 from kingdom.cli.workflow_id import LAST, find_workflow, short
 from kingdom.court.asks import ASKS

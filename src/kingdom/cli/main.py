@@ -18,6 +18,8 @@ def main() -> None:
     """Run the command line; an error of ours ends in one sentence and an honest exit code."""
     # Loading makes nothing but what stays; looking through it for waste would take a tenth of a short command.
     gc.disable()
+    # What is made here, and by every process that is started from here, is for this account alone.
+    os.umask(0o077)
     words = sys.argv[1:]
     for stream in (sys.stdout, sys.stderr):
         # A terminal that cannot show a character shows another one.

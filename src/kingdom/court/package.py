@@ -16,6 +16,10 @@ _Words = Annotated[str, Meta(min_length=1)]
 NAME_PATTERN = "^gen-[a-z0-9]+(-[a-z0-9]+)*$"
 _Name = Annotated[str, Meta(pattern=NAME_PATTERN, max_length=60)]
 _Count = Annotated[int, Meta(ge=1)]
+REVIEW = "github.review"
+ReviewEvent = Literal["APPROVE", "REQUEST_CHANGES", "COMMENT"]
+# An approval can let a pull request be merged, so a policy has to name it.
+_CAREFUL_EVENTS: tuple[ReviewEvent, ...] = ("COMMENT", "REQUEST_CHANGES")
 _CRON_FIELDS = 5
 # The calendar repeats itself, so any day will do to look whether a timetable ever comes true.
 _SOME_DAY = datetime(2026, 1, 1)  # noqa: DTZ001 - a timetable is checked without a zone
@@ -85,7 +89,8 @@ class Schedule(Entry, frozen=True, kw_only=True):
 class PetitionRule(Entry, frozen=True, kw_only=True):
     """A kind of output that agents of a General may ask for, on which targets, and how often in one assignment.
 
-    With `approval` a person is asked first.
+    With `approval` a person is asked first. Of reviews only `events` count, and an approval must be named. Mentions and
+    commands such as `/merge` reach no bot, unless `commands` has a glob for them.
     """
 
     kind: _Words
@@ -96,6 +101,12 @@ class PetitionRule(Entry, frozen=True, kw_only=True):
     # What could not be done so long after it was asked for is not done any more.
     expires_hours: Annotated[float, Meta(gt=0, le=8760)] = 168
     approval: bool = False
+    events: tuple[ReviewEvent, ...] = _CAREFUL_EVENTS
+    commands: tuple[Annotated[str, Meta(pattern="^[/@].")], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind != REVIEW and self.events != _CAREFUL_EVENTS:
+            raise ValueError(f"events are those of a {REVIEW}, and this is a rule for {self.kind}")
 
 
 class Policy(Entry, frozen=True, kw_only=True):

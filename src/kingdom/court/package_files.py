@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -98,11 +99,19 @@ def install_package(source: Path, directory: Path, *, replace: bool) -> Package:
             shutil.copytree(source, copy, symlinks=True, ignore=_NOT_COPIED)
             if (target / MEMORY).is_dir():
                 shutil.copytree(target / MEMORY, copy / MEMORY, symlinks=True, dirs_exist_ok=True)
+            close_to_others(copy)
             load_package(copy)
             _put_in_place(copy, target, aside)
     except OSError as error:
         raise Misconfigured(f"{package.name} could not be installed in {directory}: {error}") from error
     return load_package(target)
+
+
+def close_to_others(folder: Path) -> None:
+    """Let nobody but the owner open a folder and what is in it; a copy is as open as its original otherwise."""
+    for path in (folder, *folder.rglob("*")):
+        if not path.is_symlink():
+            path.chmod(path.stat().st_mode & stat.S_IRWXU)
 
 
 def shipped(name: str) -> Path | None:

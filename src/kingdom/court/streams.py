@@ -60,6 +60,7 @@ class PetitionGranted(_Notice, frozen=True, kw_only=True):
     created_at: datetime
     # After this it is not performed any more.
     expires_at: datetime | None = None
+    commands: tuple[str, ...] = ()
 
 
 class PetitionSettled(_Notice, frozen=True, kw_only=True):

@@ -75,8 +75,8 @@ class TextLog:
         if self._file is not None:
             os.close(self._file)
             self._file = None
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         return self._file
 
 

@@ -30,10 +30,11 @@ class Folders:
 
     def make(self) -> None:
         """Make what every host has."""
-        for folder in (self.repositories, self.runs, self.sessions):
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Code, homes of agents, their ways out and what they said are nobody else's business.
+        for folder in (self.repositories, self.runs, self.spaces, self.sessions):
             folder.mkdir(parents=True, exist_ok=True)
-        # The homes of agents and their ways out are nobody else's business.
-        self.runs.chmod(0o700)
+            folder.chmod(0o700)
 
     def instance(self) -> str:
         """Return what tells the host of this directory apart from others of its name; made once."""

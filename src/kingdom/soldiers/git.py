@@ -2,15 +2,17 @@
 
 import asyncio
 import os
+import re
 import shutil
 import signal
 from asyncio.subprocess import DEVNULL, Process
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any, TypeVar
+from urllib.parse import unquote
 
 from kingdom.errors import ProgramFailed
 from kingdom.soldiers.process_table import end_group
@@ -47,6 +49,11 @@ _SETTINGS = (
     "submodule.recurse=false",
     "fetch.recurseSubmodules=false",
     "push.recurseSubmodules=no",
+    # A branch can name the server of Git LFS, so its program is never run, whoever configured it.
+    "filter.lfs.clean=",
+    "filter.lfs.smudge=",
+    "filter.lfs.process=",
+    "filter.lfs.required=false",
     # A server that is busy says so every few seconds; one that is silent for so long is gone.
     "http.lowSpeedLimit=1",
     "http.lowSpeedTime=300",
@@ -69,6 +76,12 @@ CHECKOUT_ENVIRONMENT = {
 }
 
 
+_WITH_PASSWORD = re.compile(r"(?i)(?P<scheme>https?://)(?P<user>[^/@:]*):(?P<password>[^/@]*)@(?P<rest>.*)", re.DOTALL)
+_USER, _PASSWORD = "ADDRESS_USER", "ADDRESS_PASSWORD"
+# Git appends what it wants: to get, to store or to erase.
+_HELPER = f"""!f() {{ test "$1" = get && printf 'username=%s\\npassword=%s\\n' "${_USER}" "${_PASSWORD}"; }}; f"""
+
+
 class GitFailed(ProgramFailed):
     """Raised when git failed; `exit_code` is None when it took too long or did not start."""
 
@@ -85,15 +98,16 @@ async def git(
     When the limit is over or the caller is cancelled, git is ended with everything it has started.
     """
     options = [part for setting in _SETTINGS for part in ("-c", setting)]
+    shown, secret = without_passwords(arguments)
     # Files, not pipes: somebody who keeps a pipe open would be waited for.
     with TemporaryFile() as output, TemporaryFile() as errors:
         starting = asyncio.ensure_future(
             asyncio.create_subprocess_exec(
                 _program(),
                 *options,
-                *arguments,
+                *shown,
                 cwd=cwd,
-                env=_environment(home),
+                env={**_environment(home), **secret},
                 stdin=told or DEVNULL,
                 stdout=output,
                 stderr=errors,
@@ -119,6 +133,22 @@ async def git(
             raise GitFailed(f"git {_verb(arguments)} failed in {cwd} with exit code {code}: {words}", code)
         output.seek(0)
         return output.read().decode(errors="replace")
+
+
+def without_passwords(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Return arguments without the password of an address, and the environment in which git finds it instead.
+
+    Everybody on a machine can read the arguments of a process, and only its owner the environment.
+    """
+    shown, secret = list[str](), dict[str, str]()
+    for argument in arguments:
+        if found := _WITH_PASSWORD.fullmatch(argument):
+            # The empty helper takes away all others, which might store it.
+            helpers = {"GIT_CONFIG_COUNT": "2", "GIT_CONFIG_KEY_0": "credential.helper", "GIT_CONFIG_VALUE_0": ""}
+            ours = {"GIT_CONFIG_KEY_1": "credential.helper", "GIT_CONFIG_VALUE_1": _HELPER}
+            secret = {**helpers, **ours, _USER: unquote(found["user"]), _PASSWORD: unquote(found["password"])}
+        shown.append(found["scheme"] + found["rest"] if found else argument)
+    return shown, secret
 
 
 async def retried(act: Callable[[], Awaitable[T]], *, tries: int, pause: timedelta = timedelta()) -> T:
@@ -183,6 +213,10 @@ def _environment(home: Path) -> dict[str, str]:
         # Objects are what their names say, and those that are missing are not looked for elsewhere.
         "GIT_NO_REPLACE_OBJECTS": "1",
         "GIT_NO_LAZY_FETCH": "1",
+        # Credentials and whatever else an operator wants to count stand in the `.gitconfig` of `home`.
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_ATTR_NOSYSTEM": "1",
+        "GIT_LFS_SKIP_SMUDGE": "1",
         **IDENTITY,
     }
 

@@ -346,7 +346,7 @@ def _read_command(record: Record) -> Command:
 @asynccontextmanager
 async def _alone(folders: Folders) -> AsyncIterator[None]:
     """Keep a second host out of the same directory."""
-    descriptor = os.open(folders.lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(folders.lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -69,7 +69,7 @@ def append_entry(
 ) -> None:
     """Append a line with its time and without secrets; a `durable` one is on the disk when this returns."""
     line = msgspec.json.encode({"at": utc_now(), **redaction.value(msgspec.to_builtins(entry))})
-    file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         # The torn line of a writer that was killed must not swallow this one.
         start = b"" if _ends_with_a_line(file) else b"\n"

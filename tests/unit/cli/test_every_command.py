@@ -17,7 +17,7 @@ from kingdom.workflow.records import WORKFLOWS
 
 _EXAMPLE = "Example: "
 # What nobody can know before it is typed.
-_FREE = {"NAME", "URL", "MODULE:OBJECT"}
+_FREE = {"NAME", "URL", "MODULE:OBJECT", "WORDS"}
 _RUN = {"WORKFLOW", "RUN"}
 
 

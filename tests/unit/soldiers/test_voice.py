@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kingdom.court.memory import apply_memory_updates
+from kingdom.court.memory import apply_memory_updates, remembered
 from kingdom.court.petitions.bodies import KINDS
 from kingdom.errors import Unavailable
 from kingdom.soldiers.agent import Answered
@@ -169,8 +169,10 @@ async def test_what_is_remembered_before_and_after_the_report_becomes_memory(tmp
     result = read_result(space)
     assert result is not None
     assert apply_memory_updates(package, result["memory_updates"], "acme/api") == ()
-    assert (package / "memory/patterns.md").read_text() == "- Tests need a database.\n"
-    assert (package / "memory/repository-acme.api.md").read_text() == "- The API is in src/api.\n"
+    assert [(each.text, each.origin) for each in remembered(package)] == [
+        ("The API is in src/api.", "acme/api"),
+        ("Tests need a database.", "patterns of acme/api"),
+    ]
 
 
 async def test_what_is_remembered_survives_the_host_and_a_report_that_is_withdrawn(tmp_path: Path) -> None:

@@ -54,6 +54,8 @@ _WORDS: Words = {
         "body_bytes_max": "How large it may be, as JSON.",
         "expires_hours": "What could not be done for so long is not done any more.",
         "approval": "`true`: a person is asked first.",
+        "events": "Verdicts that a `github.review` may have; `APPROVE` has to be named.",
+        "commands": "Mentions and commands, such as `@dana` and `/retest`, that reach people and bots; globs.",
     },
 }
 

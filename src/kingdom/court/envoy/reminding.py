@@ -2,6 +2,7 @@
 
 from datetime import datetime, timedelta
 from functools import partial
+from textwrap import shorten
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -18,6 +19,8 @@ from kingdom.court.records import ASSIGNMENTS, tell_people
 from kingdom.workflow.records import change
 
 _AT_ONCE = 50
+# The question itself stands above, in the same thread.
+_SHOWN_MAX = 1500
 _LEFT_OVER_AFTER = timedelta(days=1)
 _log = structlog.get_logger("kingdom.court")
 
@@ -98,4 +101,5 @@ def _words(ask: Ask, now: datetime, *, late: bool) -> str:
     otherwise = "then it is refused" if ask.petition else "then the work fails"
     after = f"then the answer is {ask.default!r}" if ask.default else otherwise
     begin = "Nobody has answered for" if late else "A question has waited for"
-    return f"{begin} {since}: {ask.question}\nThere is time until {ask.due_at.isoformat()}; {after}."
+    asked = shorten(ask.question, _SHOWN_MAX, placeholder="…")
+    return f"{begin} {since}: {asked}\nThere is time until {ask.due_at.isoformat()}; {after}."

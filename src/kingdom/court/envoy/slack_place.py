@@ -28,6 +28,8 @@ _UNREACHABLE_WAIT = timedelta(seconds=15)
 # Our clock and that of Slack may differ by so much.
 _CLOCKS_DIFFER = timedelta(minutes=5)
 _PAGE = 200
+# Slack would fetch addresses that others wrote, and so carry away what is in them.
+_NOTHING_FETCHED: dict[str, Any] = {"unfurl_links": False, "unfurl_media": False}
 _WRONG_TOKEN = frozenset({"invalid_auth", "not_authed", "token_revoked", "token_expired", "account_inactive"})
 _Page = Callable[..., Awaitable[AsyncSlackResponse]]
 
@@ -110,6 +112,7 @@ class SlackPlace(Place):
             ts=question.message_ts,
             text=f"{escaped(question.question)}\n{shown}",
             blocks=ended_blocks(question.question, shown),
+            **_NOTHING_FETCHED,
         )
 
     async def mark(self, channel: str, ts: str, mark: Mark) -> None:
@@ -127,7 +130,11 @@ class SlackPlace(Place):
     async def whisper(self, channel: str, thread_ts: str, person: str, text: str) -> None:
         """Tell one person something that concerns nobody else."""
         await self.web.chat_postEphemeral(
-            channel=channel, user=person, text=naming_people(escaped(text)), thread_ts=thread_ts or None
+            channel=channel,
+            user=person,
+            text=naming_people(escaped(text)),
+            thread_ts=thread_ts or None,
+            **_NOTHING_FETCHED,
         )
 
     async def _send(self, post: Post) -> AsyncSlackResponse:
@@ -140,7 +147,7 @@ class SlackPlace(Place):
                 "event_type": METADATA_TYPE,
                 "event_payload": {"msg_id": message.id, "identifier": post.identifier, "key": post.key},
             },
-            "unfurl_links": False,
+            **_NOTHING_FETCHED,
         }
         if thread is None:
             return await self.web.chat_postMessage(**said)

@@ -13,6 +13,7 @@ from kingdom.court.documents import Message, MessageType
 METADATA_TYPE = "kingdom_message"
 ANSWER_ACTION = re.compile(r"^kingdom_answer_")
 _TEXT_MAX = 30_000
+_ESCAPED_MAX = 36_000
 _SECTION_MAX = 2_900
 _BUTTONS_MAX = 25
 _BUTTON_TEXT_MAX = 75
@@ -63,7 +64,9 @@ def ask_of(message: Message) -> str:
 def escaped(text: str) -> str:
     """Return a text of anybody as plain words, so that it can call nobody and link nowhere."""
     shortened = text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}…"
-    return html.escape(shortened, quote=False)
+    said = html.escape(shortened, quote=False)
+    # Escaping may lengthen a text beyond what Slack takes; an entity is not cut in two.
+    return said if len(said) <= _ESCAPED_MAX else f"{said[:_ESCAPED_MAX].rpartition('&')[0]}…"
 
 
 def plain(text: str) -> str:
@@ -115,7 +118,14 @@ def _sections(text: str) -> list[dict[str, Any]]:
     return [{"type": "section", "text": {"type": "plain_text", "text": part, "emoji": False}} for part in parts]
 
 
+def _is_cut(message: Message) -> bool:
+    return len(message.content) > _TEXT_MAX
+
+
 def _buttons(message: Message) -> list[dict[str, Any]]:
+    if _is_cut(message):
+        # Nobody answers by a click what they have not seen.
+        return []
     task_id, asked_at = ask_of(message), str(message.context.get("asked_at") or "")
     elements: list[dict[str, Any]] = []
     for number, choice in enumerate(message.context.get("choices") or ()):
@@ -136,7 +146,11 @@ def _buttons(message: Message) -> list[dict[str, Any]]:
 
 def _how_to_answer(message: Message) -> str:
     ways = "Click, or reply in this thread." if message.context.get("choices") else "Reply in this thread."
-    if message.context.get("ask_id"):
+    if _is_cut(message):
+        name = ask_of(message)
+        shown = f"kingdom petition show {name}" if message.context.get("ask_id") else "kingdom inbox"
+        ways = f"This is cut. `{shown}` shows all of it, `kingdom answer {name} TEXT` answers it."
+    elif message.context.get("ask_id"):
         # A reply in the thread is for the question of the assignment.
         ways = "Click."
     due_at = str(message.context.get("due_at") or "")

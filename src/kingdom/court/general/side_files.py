@@ -46,8 +46,10 @@ def keep_memory(transaction: Transaction, directory: Path, repo: str, workflow: 
         for update in reported
     ]
 
+    source = f"{workflow.id}, {workflow.created_at:%Y-%m-%d}"
+
     def write() -> None:
-        for refused in apply_memory_updates(directory, updates, repo):
+        for refused in apply_memory_updates(directory, updates, repo, source):
             _log.warning("an agent's memory was not kept", workflow=workflow.id, reason=refused)
 
     if updates:

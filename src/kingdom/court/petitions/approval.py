@@ -11,10 +11,10 @@ from kingdom.court.asks import APPROVE, NO_RUN, REJECT, Ask, AskStatus, ask_peop
 from kingdom.court.package import Policy
 from kingdom.court.petitions.decision import Petition
 from kingdom.court.petitions.records import refuse, save
+from kingdom.sentence import printable
 
-# A question stands in a thread; the whole body is shown by `kingdom petition show`.
-_WORDS_MAX = 1500
-_TEXTS = ("title", "event", "to", "body", "text")
+# What may be long stands last.
+_TEXTS = ("body", "text")
 
 
 async def ask_person(
@@ -30,7 +30,7 @@ async def ask_person(
         general=asked.general,
         workflow_id=NO_RUN,
         petition=asked.id,
-        question=_question(asked),
+        question=question_of(asked),
         choices=(APPROVE, REJECT),
         exact=True,
         people=policy.ask_people,
@@ -60,8 +60,12 @@ async def heed_answer(transaction: Transaction, asked: Petition, record: Record)
     return True
 
 
-def _question(asked: Petition) -> str:
-    """Return what a person is asked: by whom, what, where, and the words themselves."""
-    said = "\n".join(str(asked.body[name]) for name in _TEXTS if asked.body.get(name))
-    words = said if len(said) <= _WORDS_MAX else f"{said[:_WORDS_MAX]}…"
-    return f"May {asked.general} do this ({asked.kind} on {asked.target})?\n{words}"
+def question_of(asked: Petition) -> str:
+    """Return what a person is asked: by whom, what, where, and everything that the petition says.
+
+    Nothing is left out, and nothing in it can hide: what cannot be seen is written out, and lines of a value stand
+    further right than the names of values.
+    """
+    values = sorted(((name, value) for name, value in asked.body.items() if value), key=lambda one: one[0] in _TEXTS)
+    said = "\n".join(f"{name}: {printable(str(value))}".replace("\n", "\n    ") for name, value in values)
+    return f"May {asked.general} do this ({asked.kind} on {asked.target})?\n{said}"

@@ -1,11 +1,12 @@
 """What agents can ask for: a typed body for each kind, what we fill in, and the target that a policy judges."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import msgspec
 from msgspec import Meta
 
+from kingdom.court.package import REVIEW, ReviewEvent
 from kingdom.errors import MalformedEvent
 from kingdom.workflow.model.git import REPOSITORY
 
@@ -88,7 +89,7 @@ class GithubComment(_GithubThread, frozen=True, kw_only=True):
 class GithubReview(_GithubThread, frozen=True, kw_only=True):
     """A review of a pull request with its verdict; only an approval needs no words."""
 
-    event: Literal["APPROVE", "REQUEST_CHANGES", "COMMENT"]
+    event: ReviewEvent
 
     def __post_init__(self) -> None:
         if self.event != "APPROVE" and not self.body.strip():
@@ -164,7 +165,7 @@ class SlackMessage(Body, frozen=True, kw_only=True):
 
 KINDS: Mapping[str, type[Body]] = {
     "github.comment": GithubComment,
-    "github.review": GithubReview,
+    REVIEW: GithubReview,
     "github.pull_request": GithubPullRequest,
     "jira.comment": JiraComment,
     "jira.transition": JiraTransition,

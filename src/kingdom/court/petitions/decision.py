@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from kingdom.bus.record import RecordKind
-from kingdom.court.package import PetitionRule, Policy
+from kingdom.court.package import REVIEW, PetitionRule, Policy
 from kingdom.court.petitions.bodies import KINDS
 from kingdom.workflow.verdicts import Verdict
 
@@ -47,6 +47,7 @@ class Petition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `number` is its place in the order of its assignment; `asked_as` are the ids under which agents asked for it;
     `foreign` if it leaves what its assignment is about; `unclear` where it was given up and may have been done all the
     same. A person is asked until `approve_by`, and `decided_by` is who said yes or, where it is `rejected`, no.
+    `commands` are globs of what its texts may say to bots.
     """
 
     id: str
@@ -71,6 +72,7 @@ class Petition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str = ""
     response: dict[str, Any] = {}
     asked_as: tuple[str, ...] = ()
+    commands: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -121,6 +123,7 @@ class Granted:
 
     approval: bool = False
     expires_after: timedelta = timedelta(hours=168)
+    commands: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +151,14 @@ def decide(petition: Petition, policy: Policy, earlier: Collection[Petition]) ->
         globs = ", ".join(glob for rule in rules for glob in rule.targets)
         outside = "; what the assignment is not about must be named there by more than *" if petition.foreign else ""
         return Refused(f"{petition.target or 'this'} is no target that {petition.general} may reach ({globs}){outside}")
+    if petition.kind == REVIEW:
+        fitting, named = [rule for rule in fitting if petition.body["event"] in rule.events], fitting
+        if not fitting:
+            events = ", ".join(sorted({event for rule in named for event in rule.events}))
+            return Refused(
+                f"the policy of {petition.general} allows no {REVIEW} with the event {petition.body['event']};"
+                f" use one of: {events}"
+            )
     size = len(msgspec.json.encode(petition.body))
     wide = [rule for rule in fitting if size <= rule.body_bytes_max]
     if not wide:
@@ -174,7 +185,8 @@ def left_behind(petitions: Collection[Petition], kept: Collection[str]) -> list[
 
 
 def _granted_by(rule: PetitionRule) -> Granted:
-    return Granted(approval=rule.approval, expires_after=timedelta(hours=rule.expires_hours))
+    expires_after = timedelta(hours=rule.expires_hours)
+    return Granted(approval=rule.approval, expires_after=expires_after, commands=rule.commands)
 
 
 def _fits_one(petition: Petition, globs: Collection[str]) -> bool:

@@ -12,6 +12,7 @@ from kingdom.bus.port import Transaction
 from kingdom.bus.received import Received
 from kingdom.clock import utc_now
 from kingdom.court.petitions.api import Api, Unreachable, unreachable
+from kingdom.court.petitions.commands import without_commands
 from kingdom.court.petitions.decision import TOO_LATE, PetitionState
 from kingdom.court.petitions.settling import settle
 from kingdom.court.streams import PetitionGranted
@@ -45,6 +46,7 @@ class PetitionEffect(Effect[PetitionGranted]):
             "mark": sha256(granted.key.encode()).hexdigest()[:_MARK_DIGITS],
             "since": (granted.created_at - CLOCKS_APART).isoformat(),
             "until": granted.expires_at.isoformat() if granted.expires_at else "",
+            "commands": list(granted.commands),
         }
 
     async def call(self, attempt: Attempt) -> Answer:
@@ -71,6 +73,11 @@ class PetitionEffect(Effect[PetitionGranted]):
         else:
             await settle(transaction, petition_id, PetitionState.FAILED, reason=answer.reason)
         return Done()
+
+
+def outgoing(text: str, attempt: Attempt) -> str:
+    """Return a text of an agent as it leaves the house: without commands to bots that its policy does not allow."""
+    return without_commands(text, attempt.request.get("commands", ()))
 
 
 def since_of(attempt: Attempt) -> datetime:

@@ -8,7 +8,7 @@ from kingdom.bus.effect import Absent, Acked, Answer, Attempt, Finding, Happened
 from kingdom.court.outside import PAUSE, Reply, github_headers, next_page, pause_of
 from kingdom.court.petitions.api import LONGEST_CALL, REASON_MAX, Api, answer_of, must_be
 from kingdom.court.petitions.bodies import GithubComment, GithubPullRequest, GithubReview, stored_body
-from kingdom.court.petitions.effects import SETTLES_AFTER, PetitionEffect, since_of
+from kingdom.court.petitions.effects import SETTLES_AFTER, PetitionEffect, outgoing, since_of
 from kingdom.court.sentinel.untrusted import clean
 from kingdom.errors import Transient
 
@@ -90,7 +90,7 @@ class GithubPetitions(PetitionEffect):
         if wrong := await self._branch(wanted):
             return wrong
         said = {
-            "title": wanted.title,
+            "title": outgoing(wanted.title, attempt),
             "body": marked(wanted.body, attempt),
             "head": wanted.head,
             "base": wanted.base,
@@ -132,8 +132,9 @@ class GithubPetitions(PetitionEffect):
 
 
 def marked(text: str, attempt: Attempt) -> str:
-    """Return a text with a mark that readers do not see."""
-    return f"{text.rstrip()}\n\n<!-- kingdom:{attempt.identifier} {attempt.request['mark']} -->".lstrip()
+    """Return a text as it leaves the house, with a mark that readers do not see."""
+    mark = f"<!-- kingdom:{attempt.identifier} {attempt.request['mark']} -->"
+    return f"{outgoing(text, attempt).rstrip()}\n\n{mark}".lstrip()
 
 
 def is_marked(text: Any, attempt: Attempt) -> bool:

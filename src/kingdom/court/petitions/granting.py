@@ -57,11 +57,15 @@ async def grant(
     return await _hand_on(transaction, asked, record)
 
 
-async def why_no_pull_request(transaction: Transaction, asked: Petition, workflow: Workflow) -> str:
-    """Return why a run can never make the pull request that it asks for, or nothing."""
+async def with_branches(transaction: Transaction, asked: Petition, workflow: Workflow) -> Petition:
+    """Return a pull request with its branches, for a person to see; with a reason where a run can never make it."""
     if asked.kind != _PULL_REQUEST:
-        return ""
-    return _why_not(asked, await _branch(transaction, asked, workflow), workflow)
+        return asked
+    branch = await _branch(transaction, asked, workflow)
+    reason = _why_not(asked, branch, workflow)
+    if branch is None or reason:
+        return msgspec.structs.replace(asked, reason=reason)
+    return msgspec.structs.replace(asked, body={**asked.body, **_branches(asked, branch)})
 
 
 async def _grant_pull_request(
@@ -73,8 +77,7 @@ async def _grant_pull_request(
     if branch is None or reason:
         return await refuse(transaction, asked, record, reason)
     if branch.commit:
-        base = stored_body(GithubPullRequest, asked.body).base or branch.base
-        ours = {"head": branch.name, "head_sha": branch.commit, "base": base}
+        ours = {**_branches(asked, branch), "head_sha": branch.commit}
         return await _hand_on(transaction, msgspec.structs.replace(asked, body={**asked.body, **ours}), record)
     if workflow.status in WORKFLOW.final:
         return await refuse(transaction, asked, record, "the run ended without a checkpoint to make it of")
@@ -84,6 +87,10 @@ async def _grant_pull_request(
 async def _branch(transaction: Transaction, asked: Petition, workflow: Workflow) -> Branch | None:
     repo = stored_body(GithubPullRequest, asked.body).repo
     return await branch_of(transaction, workflow, repo, asked.asked_as)
+
+
+def _branches(asked: Petition, branch: Branch) -> dict[str, str]:
+    return {"head": branch.name, "base": stored_body(GithubPullRequest, asked.body).base or branch.base}
 
 
 def _why_not(asked: Petition, branch: Branch | None, workflow: Workflow) -> str:
@@ -106,6 +113,7 @@ async def _hand_on(transaction: Transaction, asked: Petition, record: Record | N
         key=granted.key,
         created_at=granted.created_at,
         expires_at=granted.expires_at,
+        commands=granted.commands,
     )
     await transaction.publish(petition_granted(snapshot))
     return granted

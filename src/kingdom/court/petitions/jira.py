@@ -8,7 +8,7 @@ from kingdom.bus.effect import Absent, Acked, Answer, Attempt, Finding, Happened
 from kingdom.court.outside import Reply, jira_headers
 from kingdom.court.petitions.api import LONGEST_CALL, REASON_MAX, Api, answer_of, must_be
 from kingdom.court.petitions.bodies import JiraComment, JiraTransition, stored_body
-from kingdom.court.petitions.effects import CLOCKS_APART, SETTLES_AFTER, PetitionEffect, since_of
+from kingdom.court.petitions.effects import CLOCKS_APART, SETTLES_AFTER, PetitionEffect, outgoing, since_of
 from kingdom.court.sentinel.untrusted import clean
 from kingdom.errors import Transient
 
@@ -53,7 +53,7 @@ class JiraPetitions(PetitionEffect):
         match attempt.request["kind"]:
             case "jira.comment":
                 comment = stored_body(JiraComment, document)
-                said = {"body": _document(comment.body, _mark(attempt))}
+                said = {"body": _document(outgoing(comment.body, attempt), _mark(attempt))}
                 reply = await self._api.send(f"/rest/api/3/issue/{comment.key}/comment", said)
                 return answer_of(reply, _NAME, _words(reply), self._comment(comment.key, reply.body))
             case "jira.transition":

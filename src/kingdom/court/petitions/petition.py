@@ -12,7 +12,7 @@ from kingdom.court.package import Policy
 from kingdom.court.petitions.approval import ask_person
 from kingdom.court.petitions.bodies import KINDS, Origin, read_body
 from kingdom.court.petitions.decision import COUNTED, PETITIONS, Petition, PetitionState, Refused, decide, id_of
-from kingdom.court.petitions.granting import grant, why_no_pull_request
+from kingdom.court.petitions.granting import grant, with_branches
 from kingdom.court.petitions.records import petitions_of, read, refuse, save
 from kingdom.court.streams import petitions_due
 from kingdom.errors import MalformedEvent
@@ -52,9 +52,10 @@ async def petition(
     if (system := asked.kind.partition(".")[0]) in absent:
         reason = f"this realm has no {system}: set sentinel.{system} in kingdom.yaml"
         return await refuse(transaction, asked, record, reason)
-    if reason := await why_no_pull_request(transaction, asked, workflow):
-        return await refuse(transaction, asked, record, reason)
-    asked = msgspec.structs.replace(asked, expires_at=at + verdict.expires_after)
+    asked = await with_branches(transaction, asked, workflow)
+    if asked.reason:
+        return await refuse(transaction, asked, record, asked.reason)
+    asked = msgspec.structs.replace(asked, expires_at=at + verdict.expires_after, commands=verdict.commands)
     day = today or at.date()
     if verdict.approval:
         asked = await ask_person(transaction, asked, policy, channel=channel, today=day)

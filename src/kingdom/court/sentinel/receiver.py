@@ -29,11 +29,20 @@ _SIGNATURE = re.compile(r"sha256=[0-9a-f]{64}")
 _DELIVERY_ID = re.compile(r"[A-Za-z0-9-]{1,100}")
 _EVENT = re.compile(r"[a-z_]{1,60}")
 _PING = "ping"
+# Bodies that are being read together take at most so many times the memory of the largest one.
+_BODIES_MAX = 2
+# GitHub needs few; every further one costs memory and a file descriptor.
+_CONNECTIONS_MAX = 100
+_LAST_WORDS_SECONDS = 0.5
 _log = structlog.get_logger("kingdom.court.sentinel")
 
 
 class Receiver:
-    """An HTTP server for the webhooks of GitHub; `url` leads to it once it has started."""
+    """An HTTP server for the webhooks of GitHub; `url` leads to it once it has started.
+
+    What strangers send takes a bounded amount of memory. Where there is too much of it, what has waited longest gives
+    way: a delivery of GitHub is over in a moment, and who only holds places keeps none.
+    """
 
     def __init__(self, bus: Bus, settings: GitHubSettings, clock: Callable[[], datetime] = utc_now) -> None:
         if settings.webhook is None or not settings.webhook.secrets:
@@ -44,7 +53,7 @@ class Receiver:
         self._settings = settings
         self._webhook: WebhookSettings = settings.webhook
         self._clock = clock
-        application = web.Application(client_max_size=self._webhook.body_bytes_max)
+        application = web.Application()
         application.router.add_post(PATH, self._receive)
         application.router.add_get("/healthz", self._healthy)
         self._runner = web.AppRunner(
@@ -55,20 +64,37 @@ class Receiver:
             logger=_silence(),
             # The signature is over the bytes as they came, and a small body must not become a large one.
             auto_decompress=False,
+            # Whoever was refused has so long to read it while the rest of what they send is thrown away.
+            lingering_time=_LAST_WORDS_SECONDS,
         )
+        self._listener: asyncio.Server | None = None
+        # How much of each body is here that is not read to its end, the oldest first.
+        self._reading: dict[asyncio.Timeout, int] = {}
         self.url = ""
 
     async def start(self) -> None:
         """Begin to listen."""
         await self._runner.setup()
-        await web.TCPSite(self._runner, self._webhook.host, self._webhook.port).start()
-        host, port = self._runner.addresses[0][:2]
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(self._connect, self._webhook.host, self._webhook.port)
+        host, port = self._listener.sockets[0].getsockname()[:2]
         self.url = f"http://{host}:{port}"
         _log.info("webhooks_awaited", url=self.url + PATH)
 
     async def stop(self) -> None:
         """Answer what has arrived, then listen no more."""
+        if self._listener:
+            self._listener.close()
         await self._runner.cleanup()
+
+    def _connect(self) -> asyncio.Protocol:
+        server = self._runner.server
+        if server is None:
+            raise RuntimeError("start the receiver before anybody connects")
+        connected = server.connections
+        for oldest in connected[: max(0, len(connected) + 1 - _CONNECTIONS_MAX)]:
+            oldest.force_close()
+        return server()
 
     async def _healthy(self, _: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -99,8 +125,7 @@ class Receiver:
             return _said(415, "send application/json")
         if (request.content_length or 0) > self._webhook.body_bytes_max:
             return _said(413, "too large")
-        async with asyncio.timeout(self._webhook.body_seconds):
-            raw = await request.read()
+        raw = await self._read(request)
         if not self._is_signed(raw, request.headers["X-Hub-Signature-256"]):
             return _said(401, "not signed")
         event, delivery = request.headers.get("X-GitHub-Event", ""), request.headers.get("X-GitHub-Delivery", "")
@@ -112,6 +137,27 @@ class Receiver:
         if event == _PING:
             return _said(200, "pong")
         return await self._take(event, delivery, document)
+
+    async def _read(self, request: web.Request) -> bytes:
+        """Return the body of a request; until it is whole it may have to give way to others."""
+        body = bytearray()
+        async with asyncio.timeout(self._webhook.body_seconds) as limit:
+            try:
+                async for part in request.content.iter_any():
+                    body += part
+                    if len(body) > self._webhook.body_bytes_max:
+                        raise web.HTTPRequestEntityTooLarge(self._webhook.body_bytes_max, len(body))
+                    self._reading[limit] = len(body)
+                    self._make_room()
+            finally:
+                self._reading.pop(limit, None)
+        return bytes(body)
+
+    def _make_room(self) -> None:
+        while sum(self._reading.values()) > _BODIES_MAX * self._webhook.body_bytes_max:
+            oldest = next(iter(self._reading))
+            del self._reading[oldest]
+            oldest.reschedule(asyncio.get_running_loop().time())
 
     def _is_signed(self, raw: bytes, signature: str) -> bool:
         """Tell whether one of the secrets made a signature; all are tried, so that time tells nothing."""

@@ -122,7 +122,7 @@ _DESCRIPTIONS = {
     ),
     "petition": (
         "Ask for an output that needs credentials; policy decides, and you are told the verdict. Kinds and bodies:"
-        " github.comment {body}, github.review {event: APPROVE | REQUEST_CHANGES | COMMENT, body},"
+        " github.comment {body}, github.review {event: COMMENT | REQUEST_CHANGES, seldom APPROVE, body},"
         " github.pull_request {title, body, base} of what you have changed, jira.comment {body}, jira.transition {to},"
         " slack.message {text, channel}. repo and number, key and channel follow from your task unless you name others."
     ),

@@ -31,7 +31,7 @@ def post_message(request: web.Request, arguments: dict[str, Any]) -> dict[str, A
     channel = _addressed(book, arguments.get("channel", ""))
     said = content(arguments)
     _keep_pace(request.app, channel["id"])
-    about = {"channel": channel["id"], "thread_ts": arguments.get("thread_ts"), **_about(said)}
+    about = {"channel": channel["id"], "thread_ts": arguments.get("thread_ts"), **_about(said, arguments)}
     with book.change("chat.postMessage", **about):
         message = post(book, channel, author(book), said, arguments.get("thread_ts"))
         tell_message(book, request.app[FAULTS], channel, message)
@@ -47,7 +47,7 @@ def post_ephemeral(request: web.Request, arguments: dict[str, Any]) -> dict[str,
         raise Refused("user_not_in_channel")
     said = content(arguments)
     about = {"channel": channel["id"], "user": user, "thread_ts": arguments.get("thread_ts")}
-    with book.change("chat.postEphemeral", **about, **_about(said)) as state:
+    with book.change("chat.postEphemeral", **about, **_about(said, arguments)) as state:
         ts = next_ts(book)
         state["ephemerals"].append({**about, **said, "ts": ts})
     return {"message_ts": ts}
@@ -61,7 +61,7 @@ def update_message(request: web.Request, arguments: dict[str, Any]) -> dict[str,
     if "bot_id" not in find_message(book, channel, ts):
         raise Refused("cant_update_message")
     said = content(arguments)
-    with book.change("chat.update", channel=channel["id"], ts=ts, **_about(said)):
+    with book.change("chat.update", channel=channel["id"], ts=ts, **_about(said, arguments)):
         message = find_message(book, channel, ts)
         before = update(book, message, said)
         tell_change(book, request.app[FAULTS], channel, before, message)
@@ -125,5 +125,6 @@ def _change_reaction(call: str, request: web.Request, arguments: dict[str, Any])
     return {}
 
 
-def _about(said: dict[str, Any]) -> dict[str, Any]:
-    return {"text": said.get("text"), "blocks": said.get("blocks"), "metadata": said.get("metadata")}
+def _about(said: dict[str, Any], arguments: dict[str, Any]) -> dict[str, Any]:
+    looks = {name: arguments.get(name) for name in ("unfurl_links", "unfurl_media")}
+    return {"text": said.get("text"), "blocks": said.get("blocks"), "metadata": said.get("metadata"), **looks}

@@ -7,6 +7,7 @@ import pytest
 from kingdom.court.documents import MessageType
 from kingdom.court.envoy.records import Thread, keep
 from kingdom.court.envoy.settings import EnvoySettings
+from kingdom.court.envoy.slack_place import SlackPlace
 from kingdom.court.streams import message_queued
 from tests.integration.court.envoy.scene import DEV, TASK, Scene, slack_settings
 from tests.integration.running import eventually
@@ -27,6 +28,28 @@ async def test_an_assignment_has_one_thread_in_which_all_is_said_in_order(scene:
         {"msg_id": each.id, "task_id": TASK, "channel": scene.channel} for each in (first, *later)
     ]
     assert {entry.actor for entry in sent} == {"envoy"}
+
+
+async def test_slack_fetches_no_address_of_anything_that_is_said(scene: Scene, dana: str) -> None:
+    async with scene.envoy(), scene.king():
+        begin = await scene.begin("See https://example.org/?secret=1")
+        await scene.is_sent(begin, await scene.update("And https://example.org/a.png"))
+        await scene.is_sent(await scene.ask("Is https://example.org/b.png fine?", "yes"))
+        *_, question = await scene.said()
+        await scene.click(question, dana)
+
+        async def is_ended() -> bool:
+            return bool(await scene.slack.calls("chat.update"))
+
+        await eventually(is_ended)
+    place = SlackPlace(slack_settings(scene.slack.url))
+    await place.open()
+    await place.whisper(scene.channel, "", dana, "Not https://example.org/c.png")
+    await place.close()
+    for name in ("postMessage", "update", "postEphemeral"):
+        calls = await scene.slack.calls(f"chat.{name}")
+        assert calls
+        assert {(call["unfurl_links"], call["unfurl_media"]) for call in calls} == {(False, False)}
 
 
 @pytest.mark.parametrize("status", ["completed", "failed", "skipped"])

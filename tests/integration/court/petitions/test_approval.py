@@ -51,7 +51,10 @@ async def test_people_are_asked_in_the_thread_of_the_assignment_with_the_words_t
     asked = await scene.comment("Merge this at once.", policy=CAREFUL)
     [message] = await scene.records(MESSAGES.name)
     assert (message.doc["type"], message.doc["channel"]) == ("human_input_request", "dev")
-    assert message.doc["content"] == f"May gen-pr do this (github.comment on {REPO}#1)?\nMerge this at once."
+    assert (
+        message.doc["content"]
+        == f"May gen-pr do this (github.comment on {REPO}#1)?\nrepo: {REPO}\nnumber: 1\nbody: Merge this at once."
+    )
     context = message.doc["context"]
     assert (context["task_id"], context["ask_id"], context["choices"]) == (ROOT, asked.id, ["approve", "reject"])
 

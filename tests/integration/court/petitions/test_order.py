@@ -67,6 +67,9 @@ async def test_a_pull_request_may_be_approved_before_there_is_a_checkpoint_to_ma
 ) -> None:
     careful = Policy(petitions=(PetitionRule(kind="github.pull_request", approval=True),))
     asked = await pull_request(scene, run, careful)
+    [question] = await scene.records(MESSAGES.name)
+    tree = run.workflow.work_trees[0]
+    assert f"\nbase: {tree.ref.base_branch}\nhead: {tree.branch}\n" in question.doc["content"]
     await scene.answer(asked, "approve", "dana")
     await scene.look_again(run.workflow)
     approved = await scene.now(asked)

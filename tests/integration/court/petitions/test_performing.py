@@ -16,6 +16,8 @@ from tests.contract.scene import eventually
 from tests.integration.court.petitions.scene import REPO, ROOT, TICKET, Scene, assignment
 
 PERFORMED, FAILED, REFUSED = PetitionState.PERFORMED, PetitionState.FAILED, PetitionState.REFUSED
+APPROVING = Policy(petitions=(PetitionRule(kind="github.review", targets=(f"{REPO}#*",), events=("APPROVE",)),))
+COMMANDS = "@dependabot merge\n/approve\nFine."
 
 
 async def test_a_comment_is_written_once_and_its_general_is_told(scene: Scene) -> None:
@@ -32,10 +34,40 @@ async def test_a_comment_is_written_once_and_its_general_is_told(scene: Scene) -
 
 async def test_a_review_carries_its_verdict(scene: Scene) -> None:
     async with scene.performing():
-        await scene.until(await scene.ask("github.review", {"event": "APPROVE"}), PERFORMED)
+        await scene.until(await scene.ask("github.review", {"event": "APPROVE"}, policy=APPROVING), PERFORMED)
     [review] = scene.github.application[BOOK].state["reviews"]
     assert review["state"] == "APPROVED"
     assert review["body"].startswith("<!-- kingdom:")
+
+
+async def test_an_approval_that_the_policy_does_not_name_is_never_sent(scene: Scene) -> None:
+    refused = await scene.ask("github.review", {"event": "APPROVE", "body": "Fine."})
+    assert refused.state is REFUSED
+    assert "no github.review with the event APPROVE; use one of: COMMENT, REQUEST_CHANGES" in refused.reason
+    assert await scene.waiting() == []
+
+
+async def test_no_text_of_an_agent_reaches_a_bot_as_a_command(scene: Scene) -> None:
+    async with scene.performing():
+        for kind, body in (
+            ("github.comment", {"body": COMMANDS}),
+            ("github.review", {"event": "COMMENT", "body": COMMANDS}),
+            ("jira.comment", {"body": COMMANDS}),
+        ):
+            await scene.until(await scene.ask(kind, body), PERFORMED)
+    [review] = scene.github.application[BOOK].state["reviews"]
+    [comment] = scene.jira.application[BOOK].state["tickets"][TICKET]["comments"]
+    for said in (*scene.texts(), review["body"], str(comment["body"])):
+        assert "@\u200bdependabot merge" in said.replace("\\u200b", "\u200b")
+        assert "/\u200bapprove" in said.replace("\\u200b", "\u200b")
+
+
+async def test_a_command_that_the_policy_lists_reaches_its_bot(scene: Scene) -> None:
+    rule = PetitionRule(kind="github.comment", commands=("/approve",))
+    async with scene.performing():
+        await scene.until(await scene.comment(COMMANDS, policy=Policy(petitions=(rule,))), PERFORMED)
+    [text] = scene.texts()
+    assert text.startswith("@\u200bdependabot merge\n/approve\nFine.")
 
 
 async def test_a_ticket_is_commented_and_moved(scene: Scene) -> None:
@@ -108,8 +140,7 @@ async def test_a_verdict_that_github_does_not_take_fails_with_its_words(scene: S
     own = {"repository": REPO, "title": "Add a window", "head": "window", "by": "kingdom-bot"}
     number = (await scene.people(scene.github, "pull_request", **own))["number"]
     async with scene.performing():
-        anywhere = Policy(petitions=(PetitionRule(kind="github.review", targets=(f"{REPO}#*",)),))
-        asked = await scene.ask("github.review", {"number": number, "event": "APPROVE"}, policy=anywhere)
+        asked = await scene.ask("github.review", {"number": number, "event": "APPROVE"}, policy=APPROVING)
         failed = await scene.until(asked, FAILED)
     assert "422" in failed.reason
     assert "Can not approve your own pull request" in failed.reason

@@ -67,6 +67,14 @@ async def test_the_commit_of_the_run_gets_a_branch_and_a_pull_request(scene: Sce
     assert done.response["url"] == f"{scene.github.url}/{REPO}/pull/{pull['number']}"
 
 
+async def test_neither_title_nor_words_of_a_pull_request_are_commands_to_bots(scene: Scene, run: Run) -> None:
+    async with scene.performing():
+        await scene.until(await ask(scene, run, title="/merge @bors r+", body="Fine.\n/approve"), PERFORMED)
+    [pull] = opened(scene)
+    assert pull["title"] == "/\u200bmerge @\u200bbors r+"
+    assert pull["body"].startswith("Fine.\n/\u200bapprove\n\n<!-- kingdom:")
+
+
 @pytest.mark.parametrize("path", ["*/git/refs", "*/pulls"])
 async def test_whichever_answer_is_lost_there_is_one_pull_request(scene: Scene, run: Run, path: str) -> None:
     scene.trouble(scene.github, kind="lose_answer", method="POST", path=path)

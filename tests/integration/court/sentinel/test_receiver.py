@@ -158,3 +158,73 @@ async def test_a_receiver_without_a_secret_does_not_start(watch: Watch) -> None:
     for webhook in (None, WebhookSettings(secrets=())):
         with pytest.raises(Misconfigured, match="secret"):
             Receiver(watch.bus, GitHubSettings(token="t", logins=(US,), webhook=webhook))  # noqa: S106
+
+
+class Strangers:
+    """Connections of strangers who say something and then hold on."""
+
+    def __init__(self) -> None:
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def connect(self, receiver: Receiver, words: bytes = b"") -> asyncio.StreamReader:
+        """Connect, and return what is answered."""
+        address = urlsplit(receiver.url)
+        reader, writer = await asyncio.open_connection(address.hostname, address.port)
+        writer.write(words)
+        self._writers.append(writer)
+        return reader
+
+    def leave(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+
+
+@pytest.fixture
+def strangers() -> Strangers:
+    return Strangers()
+
+
+def unsigned(size: int) -> bytes:
+    """Return a webhook of a stranger that lacks its last byte."""
+    head = f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {size}\r\n"
+    return f"{head}X-Hub-Signature-256: sha256={'0' * 64}\r\n\r\n".encode() + b" " * (size - 1)
+
+
+async def test_bodies_of_strangers_take_little_memory_and_hold_up_no_delivery(
+    watch: Watch, strangers: Strangers
+) -> None:
+    size = 1_000_000
+    async with watch.receiving(webhook={"body_bytes_max": size, "body_seconds": PATIENCE_SECONDS}) as receiver:
+        held = [await strangers.connect(receiver, unsigned(size)) for _ in range(10)]
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            answers = asyncio.as_completed([asyncio.create_task(stranger.readline()) for stranger in held])
+            # Two of them at most are held on to.
+            for _ in range(8):
+                assert b" 408 " in await next(answers)
+            assert await watch.post(receiver, "pull_request", review_requested()) == (202, "received")
+            whole = await strangers.connect(receiver, unsigned(size) + b" ")
+            assert b" 401 " in await whole.readline()
+        strangers.leave()
+
+
+async def test_connections_of_strangers_take_few_places_and_hold_up_no_delivery(
+    watch: Watch, strangers: Strangers
+) -> None:
+    async with watch.receiving() as receiver:
+        held = [await strangers.connect(receiver) for _ in range(150)]
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            for stranger in held[:50]:
+                assert await stranger.read() == b""
+            assert await watch.post(receiver, "pull_request", review_requested()) == (202, "received")
+        assert not held[-1].at_eof()
+        strangers.leave()
+
+
+async def test_what_is_not_signed_at_all_is_refused_before_its_body_comes(watch: Watch, strangers: Strangers) -> None:
+    async with watch.receiving() as receiver:
+        bare = unsigned(1_000_000).partition(b"\r\n\r\n")[0] + b"\r\n\r\n"
+        for head in (bare.replace(b"X-Hub-Signature-256", b"X-Other"), bare.replace(b"sha256=00", b"sha256=")):
+            stranger = await strangers.connect(receiver, head)
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                assert b" 401 " in await stranger.readline()
+        strangers.leave()

@@ -68,6 +68,15 @@ def test_a_long_question_is_told_in_parts_that_slack_takes() -> None:
     assert max(len(block["text"]["text"]) for block in sections) <= 3000
 
 
+def test_who_sees_a_question_cut_cannot_answer_it_by_a_click() -> None:
+    assert buttons(question("w" * 30_000, choices=["approve"]))
+    for context, command in (({}, "kingdom inbox"), ({"ask_id": "task-1-9"}, "kingdom petition show task-1-9")):
+        cut = question("w" * 30_001, choices=["approve"], **context)
+        assert buttons(cut) == []
+        assert command in str(blocks_of(cut))
+        assert "Click" not in str(blocks_of(cut))
+
+
 def test_only_questions_have_blocks() -> None:
     update = question()
     update = Message(**{**{name: getattr(update, name) for name in update.__struct_fields__}, "type": "notification"})
@@ -82,6 +91,8 @@ def test_a_button_of_somebody_else_is_none_of_ours(value: str) -> None:
 def test_what_anybody_wrote_is_shown_and_not_obeyed() -> None:
     assert escaped("<!here> & <https://x|y>") == "&lt;!here&gt; &amp; &lt;https://x|y&gt;"
     assert len(escaped("x" * 50_000)) < 40_000
+    assert len(escaped("<" * 30_000)) < 40_000
+    assert escaped("<" * 30_000).endswith("&lt;…")
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,24 @@ def test_tickets_and_channels_outside_of_the_assignment_must_be_named_too(
     assert isinstance(decide(petition(kind, **raw), policy(glob, kind=kind), []), Granted) is allowed
 
 
+def test_an_approval_is_allowed_only_where_a_rule_names_it() -> None:
+    approval = petition("github.review", event="APPROVE")
+    assert "event APPROVE; use one of: COMMENT, REQUEST_CHANGES" in reason(
+        decide(approval, policy(kind="github.review"), [])
+    )
+    for event in ("COMMENT", "REQUEST_CHANGES"):
+        review = petition("github.review", event=event, body="Hm.")
+        assert decide(review, policy(kind="github.review"), []) == Granted()
+        rule = PetitionRule(kind="github.review", events=("APPROVE",))
+        assert f"event {event}; use one of: APPROVE" in reason(decide(review, Policy(petitions=(rule,)), []))
+        assert decide(approval, Policy(petitions=(rule,)), []) == Granted()
+
+
+def test_events_of_what_has_none_are_a_mistake() -> None:
+    with pytest.raises(msgspec.ValidationError, match=r"events are those of a github\.review"):
+        msgspec.convert({"kind": "github.comment", "events": ["APPROVE"]}, PetitionRule)
+
+
 def test_one_more_than_allowed_is_refused() -> None:
     earlier = [msgspec.structs.replace(comment("One."), state=PetitionState.PERFORMED)]
     assert "at most 1" in reason(decide(comment("Two."), policy(), earlier))

@@ -1,0 +1,111 @@
+"""What git knows stays with git: a password is in no argument, and no program of Git LFS is run."""
+
+import threading
+from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from kingdom.soldiers.git import GitFailed, git, without_passwords
+from kingdom.soldiers.trees import Trees
+from tests.integration.soldiers.sources import a_tree, files_of, make_source, run
+
+USER, PASSWORD = "ada@acme", "open sesame %2F"
+ADDRESS = "http://ada%40acme:open%20sesame%20%252F@127.0.0.1"
+
+
+class Guarded(SimpleHTTPRequestHandler):
+    """Serves files to who knows the password, and notes whose arguments hold it meanwhile."""
+
+    leaks: list[str]
+    seen: set[str]
+
+    def do_GET(self) -> None:
+        for file in Path("/proc").glob("[0-9]*/cmdline"):
+            with suppress(OSError):
+                words = file.read_bytes().decode(errors="replace")
+                self.seen.update({"remote-http"} if "remote-http" in words else ())
+                if "sesame" in words:
+                    self.leaks.append(words.replace("\0", " "))
+        if self.headers.get("Authorization") == f"Basic {b64encode(f'{USER}:{PASSWORD}'.encode()).decode()}":
+            super().do_GET()
+            return
+        self.send_response(401)
+        self.send_header("WWW-Authenticate", 'Basic realm="here"')
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return make_source(tmp_path / "app")
+
+
+@pytest.fixture
+def server(source: Path) -> Iterator[ThreadingHTTPServer]:
+    run("update-server-info", cwd=source)
+    Guarded.leaks, Guarded.seen = [], set()
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Guarded, directory=str(source / ".git"))) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+async def test_the_password_of_an_address_is_in_no_argument_of_any_process(
+    tmp_path: Path, source: Path, server: ThreadingHTTPServer
+) -> None:
+    host, home = tmp_path / "host", tmp_path / "home"
+    home.mkdir()
+    # A helper of the operator that keeps what it is told; it is told nothing of this.
+    (home / ".gitconfig").write_text(f"[credential]\n\thelper = store --file={tmp_path}/stored\n")
+    tree = a_tree(host, source, url=f"{ADDRESS}:{server.server_port}/")
+    await Trees(host / "repositories", home=home).prepare([tree])
+    assert files_of(tree.path) == files_of(source)
+    assert (Guarded.leaks, Guarded.seen) == ([], {"remote-http"})
+    assert not (tmp_path / "stored").exists()
+
+
+async def test_a_wrong_password_is_refused_and_not_shown(tmp_path: Path, server: ThreadingHTTPServer) -> None:
+    with pytest.raises(GitFailed) as failed:
+        await git("ls-remote", "--", f"http://ada:sesame2@127.0.0.1:{server.server_port}/", cwd=tmp_path, home=tmp_path)
+    assert "sesame" not in str(failed.value)
+    assert Guarded.leaks == []
+
+
+@pytest.mark.parametrize("address", ["https://ada@example.org/app", "git@example.org:app", "/a/b", "ssh://a:b@c/d"])
+def test_what_has_no_password_for_the_web_stays_as_it_is(address: str) -> None:
+    assert without_passwords(("fetch", "--", address)) == (["fetch", "--", address], {})
+
+
+async def test_git_lfs_is_never_run_whoever_configured_it(tmp_path: Path, source: Path) -> None:
+    home, ran = tmp_path / "home", tmp_path / "ran"
+    home.mkdir()
+    program = f"touch {ran}; cat"
+    names = "".join(f'\t{name} = "{program}"\n' for name in ("clean", "smudge", "process"))
+    (home / ".gitconfig").write_text(f'[filter "lfs"]\n{names}\trequired = true\n')
+    (source / ".gitattributes").write_text("*.bin filter=lfs\n")
+    (source / ".lfsconfig").write_text("[lfs]\n\turl = http://127.0.0.1:1/\n")
+    (source / "large.bin").write_text("version https://git-lfs.github.com/spec/v1\n")
+    run("add", "--all", cwd=source)
+    run("commit", "--quiet", "-m", "large", cwd=source)
+    trees, tree = Trees(tmp_path / "host" / "repositories", home=home), a_tree(tmp_path / "host", source)
+    await trees.prepare([tree])
+    assert files_of(tree.path) == files_of(source)
+    (tree.path / "new.bin").write_text("new\n")
+    await trees.commit([tree], "new")
+    assert not ran.exists()
+
+
+async def test_the_configuration_of_the_machine_does_not_count(tmp_path: Path) -> None:
+    shown = await git("config", "--list", "--show-scope", cwd=tmp_path, home=tmp_path)
+    assert "command\t" in shown
+    assert "system\t" not in shown

@@ -1,0 +1,60 @@
+"""Who approves a petition has seen all that it does."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from kingdom.court.petitions.approval import question_of
+from kingdom.court.petitions.bodies import KINDS, Body
+from kingdom.court.petitions.decision import Petition
+
+# A value for every field of every kind; one that is missing here fails.
+VALUES: dict[str, Any] = {
+    "repo": "acme/rocket",
+    "number": 4711,
+    "event": "REQUEST_CHANGES",
+    "title": "Repair the door",
+    "base": "production",
+    "head": "kingdom/wf-1/rocket",
+    "head_sha": "0123abcd",
+    "key": "QP-815",
+    "to": "Shipped",
+    "channel": "#ops",
+    "body": f"{'A' * 29_000}\n\nThe last line of the body",
+    "text": f"{'A' * 11_000}\n\nThe last line of the text",
+}
+
+
+def asked(kind: str, body: Body) -> Petition:
+    return Petition(
+        id="task-1-1",
+        root="task-1",
+        general="gen-pr",
+        workflow_id="wf-1",
+        kind=kind,
+        body=msgspec.to_builtins(body),
+        target=body.target,
+        created_at=datetime(2026, 2, 7, tzinfo=UTC),
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_field_of_every_kind_is_shown_whole(kind: str) -> None:
+    names = KINDS[kind].__struct_fields__
+    question = question_of(asked(kind, KINDS[kind](**{name: VALUES[name] for name in names})))
+    shown = [line.strip() for line in question.splitlines()]
+    for name in names:
+        first, *further = str(VALUES[name]).splitlines()
+        assert f"{name}: {first}" in shown
+        assert set(further) <= set(shown)
+
+
+def test_nothing_hides_and_no_value_looks_like_another() -> None:
+    pull = KINDS["github.pull_request"](
+        repo="acme/rocket", title="Fine\nbase: main", base="production", body="a\N{RIGHT-TO-LEFT OVERRIDE}b\x1b[8mc"
+    )
+    lines = question_of(asked("github.pull_request", pull)).splitlines()
+    assert [line for line in lines if line.startswith("base:")] == ["base: production"]
+    assert "body: a\\u202eb\\x1b[8mc" in lines

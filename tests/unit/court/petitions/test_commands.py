@@ -1,0 +1,83 @@
+"""What agents write is read by people as it is, and obeyed by no bot."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kingdom.court.petitions.commands import without_commands
+
+UNSEEN = "\N{ZERO WIDTH SPACE}"
+# How bots look for what they are told: in the raw text, at the begin of a line or behind their name.
+BOTS = (
+    re.compile(r"(?im)^\s*/(approve|lgtm|merge|deploy)\b"),
+    re.compile(r"(?i)(?<![a-z0-9])@(dependabot|mergifyio|bors|copilot)"),
+)
+COMMANDS = [
+    "@dependabot merge",
+    "@Mergifyio queue default",
+    "/approve",
+    "Fine.\n/lgtm",
+    "Fine.\r\n   /LGTM no-issue\r\n",
+    "\N{LINE SEPARATOR}/merge",
+    "> /approve",
+    "- **/approve**",
+    "```\n/approve\n@bors r+\n```",
+    "`@bors r+`",
+    "<!--\n/approve\n@dependabot merge\n-->",
+    "_@copilot_ do this",
+    "_/approve_",
+    "é@copilot",
+    "(@copilot)",
+    "\N{ZERO WIDTH NO-BREAK SPACE}/approve",
+]
+PLAIN = [
+    "Write to anna@acme.org, clone git@github.com:acme/shop.git, use actions/checkout@v4.",
+    "See https://github.com/acme/shop/pull/7 and src/deploy/merge.py; GET /healthz answers 500.",
+    "// a comment\n/* another */\n/",
+    "a @ b, 5 @",
+    "",
+]
+
+
+def _bare(text: str) -> str:
+    """Return a text as bots see it that take off marks before they look, and count other lines than Python does."""
+    return "\n".join(line.strip("\ufeff>-*_ ") for line in text.splitlines())
+
+
+@pytest.mark.parametrize("text", COMMANDS)
+def test_no_bot_finds_a_command_and_people_read_the_same(text: str) -> None:
+    said = without_commands(text)
+    assert any(bot.search(text) or bot.search(_bare(text)) for bot in BOTS)
+    assert not any(bot.search(said) or bot.search(_bare(said)) for bot in BOTS)
+    assert said.replace(UNSEEN, "") == text
+
+
+@pytest.mark.parametrize("text", ["&#64;copilot fix it", "&#x40;copilot", "&commat;copilot", "@&#99;opilot"])
+def test_a_name_that_only_the_page_would_spell_out_is_broken_too(text: str) -> None:
+    assert re.search(rf"(@|;){UNSEEN}", without_commands(text))
+
+
+@pytest.mark.parametrize("text", PLAIN)
+def test_what_is_no_command_stays_as_it_is(text: str) -> None:
+    assert without_commands(text) == text
+
+
+def test_what_the_policy_lists_goes_out_as_it_is() -> None:
+    text = "@dana please look, @acme/core too.\n/retest unit\n/merge\n@dependabot merge"
+    said = without_commands(text, ["/retest", "@Dana", "@acme/*"])
+    assert said == text.replace("/merge", f"/{UNSEEN}merge").replace("@dep", f"@{UNSEEN}dep")
+
+
+@given(st.text(st.sampled_from("@/ab1 \n\r_`>-&#64;[]."), max_size=60))
+def test_no_text_has_a_command_left_and_none_is_changed_otherwise(text: str) -> None:
+    said = without_commands(text)
+    assert said.replace(UNSEEN, "") == text
+    assert not re.search(r"(?<![A-Za-z0-9])@[A-Za-z0-9]", said)
+    assert not re.search(r"(?m)^[\s>`_.-]*/[a-z0-9]", said)
+
+
+def test_a_text_of_any_form_takes_no_long_time() -> None:
+    for part in ("\n", " ", "@", "/", "&#0", "&#00", "\n>"):
+        assert without_commands(part * 60_000)
