@@ -27,6 +27,8 @@ from kingdom.court.records import save
 from kingdom.errors import Misconfigured
 from kingdom.realm import Realm
 from kingdom.roles import declared
+from kingdom.soldiers.folders import Folders
+from kingdom.soldiers.sandbox.egress_ledger import EgressLedger, EgressLimits
 from tests.acceptance import limits
 from tests.acceptance.desk import COMMANDS, Desk
 from tests.acceptance.runs import HOST, script, write
@@ -125,7 +127,13 @@ def _story_of_a_run(desk: Desk, directory: Path) -> None:
     assert [entry["kind"] for entry in desk.ask("ps")] == ["run"]
     assert desk.ask("workflow resume", run, "--reply", "yes", "--wait")["status"] == "COMPLETED"
     assert desk.ask("workflow wait", run)["status"] == "COMPLETED"
-    assert desk.ask("workflow show", run)["host"]["id"] == HOST
+    host = desk.ask("workflow show", run)["host"]
+    assert host["id"] == HOST
+    EgressLedger(Folders(Path(host["directory"])).egress_log(run), EgressLimits()).note(
+        "refused", "a.example.org", "why"
+    )
+    (attempt,) = desk.ask("workflow egress", run)
+    assert (attempt["host"], attempt["outcome"], attempt["reason"]) == ("a.example.org", "refused", "why")
     assert len(desk.ask("workflow checkpoints", run)) == 2
     (report,) = desk.ask("workflow report", run)
     assert report["workName"] == "build"

@@ -1,4 +1,4 @@
-"""`kingdom workflow report` and `diff`: what a run left."""
+"""`kingdom workflow report`, `diff` and `egress`: what a run left."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -13,10 +13,11 @@ from kingdom.cli.host_record import folders_here
 from kingdom.cli.shape import array
 from kingdom.cli.workflow_id import RunId, find_checkpoint, find_task, find_workflow, short
 from kingdom.errors import NotFound
-from kingdom.sentence import printable
+from kingdom.sentence import plain, printable
 from kingdom.soldiers.briefing import document_of, tree_here
 from kingdom.soldiers.checkout import GitUse
 from kingdom.soldiers.folders import Folders
+from kingdom.soldiers.sandbox.egress_ledger import EgressAttempt, read_attempts
 from kingdom.soldiers.sandbox.sandbox import Profile
 from kingdom.soldiers.settings import SoldierSettings
 from kingdom.soldiers.trees import Trees
@@ -109,6 +110,33 @@ async def diff(
         return
     for each in found:
         _show_diff(call, each, several=len(found) > 1)
+
+
+@command(app, "egress", answer=array(EgressAttempt))
+async def egress(call: Call, workflow_id: RunId) -> None:
+    """Print which hosts the programs of a run asked for by name, and which of them they reached.
+
+    The host of the run must be this machine. `soldiers.egress` in kingdom.yaml names the hosts that are allowed.
+
+    Example: kingdom workflow egress last
+
+    JSON: an array of {at, host, outcome, reason, address, sent, received}; outcome is opened, closed, refused or
+    failed, and the bytes that were sent and received stand with closed.
+    """
+    async with call.bus(engine(), create=False) as bus:
+        workflow = await find_workflow(bus, workflow_id)
+        folders = await folders_here(bus, workflow, "log of hosts")
+    attempts = list(read_attempts(folders.egress_log(workflow.id)))
+    if call.output.json:
+        call.output.document(attempts)
+        return
+    if not attempts:
+        call.output.say(f"No program of {workflow.id} asked for a host by name")
+        return
+    rows = [
+        (each.at, each.outcome, plain(each.host), each.sent, each.received, plain(each.reason)) for each in attempts
+    ]
+    call.output.table(("at", "outcome", "host", "sent", "received", "reason"), rows)
 
 
 async def differences(

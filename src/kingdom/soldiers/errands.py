@@ -78,13 +78,14 @@ async def verify_work(tools: Tools, briefing: Briefing[commands.VerifyWork]) -> 
     seconds = work and work.definition.timeout_seconds
     for check in command.commands:
         try:
-            finished = await run_program(
-                ["/bin/sh", "-c", check],
-                cwd=space,
-                environment=lodging.environment_inside(),
-                timeout=timedelta(seconds=seconds) if seconds else VERIFY_LIMIT,
-                sandbox=lodging.sandbox(),
-            )
+            async with AsyncExitStack() as stack:
+                finished = await run_program(
+                    ["/bin/sh", "-c", check],
+                    cwd=space,
+                    environment=lodging.environment_inside(),
+                    timeout=timedelta(seconds=seconds) if seconds else VERIFY_LIMIT,
+                    sandbox=lodging.sandbox(egress=await lodging.open_egress(stack)),
+                )
         except ProgramFailed as error:
             reason = lodging.redaction.text(str(error))
             raise ProgramFailed(f"`{check}` failed: {reason} (`timeoutSeconds` of a Work is its limit)") from error
@@ -178,7 +179,7 @@ async def _launch(
         environment=lodging.environment_inside(),
         mcp_servers=briefing.mcp_servers,
         instructions="\n\n".join(filter(None, known)),
-        sandbox=lodging.sandbox(gate),
+        sandbox=lodging.sandbox(gate, await lodging.open_egress(stack)),
         voice=voice,
         redaction=lodging.redaction,
         meter=meter,

@@ -18,6 +18,7 @@ class Folders:
     workspace/{general}/{work space}       where an agent runs: links to checkouts and reports, its instructions
     runs/{workflow}/reports/               every version of every report
     logs/sessions/{soldier}.json, .err     transcripts
+    logs/sessions/{workflow}.egress.jsonl  hosts that the programs of a run asked for
     """
 
     def __init__(self, directory: Path) -> None:
@@ -83,3 +84,7 @@ class Folders:
     def errors(self, soldier_id: str) -> Path:
         """Return what a session wrote to its standard error."""
         return self.sessions / f"{soldier_id}.err"
+
+    def egress_log(self, workflow_id: str) -> Path:
+        """Return which hosts the programs of a run asked for; it stays when the folder of the run is removed."""
+        return self.sessions / f"{workflow_id}.egress.jsonl"

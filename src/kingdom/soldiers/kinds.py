@@ -19,6 +19,8 @@ from kingdom.soldiers.command.command import AIDER, PLACES, Command
 from kingdom.soldiers.outfit import Outfit
 from kingdom.soldiers.quarters import Quarters
 from kingdom.soldiers.redaction import Redaction
+from kingdom.soldiers.sandbox.egress import Egress
+from kingdom.soldiers.sandbox.egress_rules import allowed_name
 from kingdom.soldiers.sandbox.programs import how_to_install
 from kingdom.soldiers.sandbox.sandbox import Profile
 from kingdom.soldiers.sandbox.trial import why_no_sandbox
@@ -97,6 +99,7 @@ def quarters_of(settings: SoldierSettings, environment: Callable[[str], str | No
         profile=settings.sandbox,
         path=_path(settings),
         upstreams=upstreams,
+        egress=Egress([allowed_name(name) for name in settings.egress]) if settings.egress else None,
         speaks=kind.speaks,
         may_commit=settings.may_commit,
         outfit=Outfit(files=Path(settings.files) if settings.files else None, setup=settings.setup),

@@ -26,9 +26,9 @@ from kingdom.soldiers.pid_namespace import init_pid, pidfd, readable
 from kingdom.soldiers.process_table import children, end_group, state
 from kingdom.soldiers.redaction import WELL_KNOWN, Redaction, write_redacted
 from kingdom.soldiers.sandbox import bridge
-from kingdom.soldiers.sandbox.bubblewrap import GATE, enclosing
+from kingdom.soldiers.sandbox.bubblewrap import enclosing
 from kingdom.soldiers.sandbox.confinement import Confinement, hold, make_groups
-from kingdom.soldiers.sandbox.sandbox import PORT, Limits, Profile, Sandbox
+from kingdom.soldiers.sandbox.sandbox import Limits, Profile, Sandbox
 
 _CHUNK = 1 << 16
 _TAIL = 1 << 16
@@ -269,11 +269,12 @@ async def _start(call: _Call, *, contained: bool | None, sandbox: Sandbox | None
     bubblewrap = None if contained is False and not closed else shutil.which("bwrap")
     if (contained or closed) and bubblewrap is None:
         raise Misconfigured("programs shall be contained, but bwrap is not on PATH: install bubblewrap")
-    way_out = [*_BRIDGE, str(PORT), GATE] if sandbox.profile is Profile.STRICT and sandbox.socket else []
+    ways_out = [f"{way.port}={way.inside}" for way in sandbox.ways_out]
+    bridging = [*_BRIDGE, ",".join(ways_out)] if ways_out else []
     if bubblewrap is None:
         locale = "LC_CTYPE" if "LC_CTYPE" in call.environment else ""
         return Program(await _spawn(replace(call, argv=[*_BECOME, str(os.getpid()), locale, *call.argv])))
-    call = replace(call, argv=[*_AWAIT, *way_out, *call.argv])
+    call = replace(call, argv=[*_AWAIT, *bridging, *call.argv])
     with enclosing(sandbox, call.environment) as (options, kept):
         return await _start_contained([bubblewrap, *options], call, kept, sandbox.limits)
 

@@ -14,6 +14,7 @@ from kingdom.soldiers.folders import Folders
 from kingdom.soldiers.git import IDENTITY
 from kingdom.soldiers.outfit import PORT_VARIABLE, Outfit, copied_secrets, fit_out, port_base
 from kingdom.soldiers.redaction import WELL_KNOWN, Redaction
+from kingdom.soldiers.sandbox.egress import Egress, egress_environment
 from kingdom.soldiers.sandbox.gate import Gate
 from kingdom.soldiers.sandbox.meter import Meter
 from kingdom.soldiers.sandbox.programs import places_in, toolchain_environment, toolchain_programs, user_home
@@ -31,12 +32,14 @@ from kingdom.soldiers.voice.voice import Voice
 class Quarters:
     """What a host gives to its agents, whatever their kind; setup scripts and checks run under the same `profile`.
 
-    `path` are folders of programs, which they find before those of the system.
+    `path` are folders of programs, which they find before those of the system; `egress` are the hosts that a strict
+    sandbox reaches beside the model.
     """
 
     profile: Profile
     path: tuple[Path, ...] = ()
     upstreams: tuple[Upstream, ...] = ()
+    egress: Egress | None = None
     speaks: bool = False
     may_commit: bool = False
     outfit: Outfit = field(default_factory=Outfit)
@@ -85,10 +88,11 @@ class Lodging:
         temporary.make_folder()
         ports = {PORT_VARIABLE: str(port_base(self.folders, self.workflow_id))}
         places = {**self.quarters.tools(self.environment), "HOME": str(home), "TMPDIR": str(temporary.path)}
-        return {**self.environment, **IDENTITY, **ports, **places}
+        proxy = egress_environment() if self._egress else {}
+        return {**self.environment, **IDENTITY, **ports, **places, **proxy}
 
-    def sandbox(self, gate: Gate | None = None) -> Sandbox:
-        """Return what agents and checks may see; `gate` is the one way out."""
+    def sandbox(self, gate: Gate | None = None, egress: Path | None = None) -> Sandbox:
+        """Return what agents and checks may see; `gate` leads to the model, `egress` to hosts by name."""
         return soldier_sandbox(
             self.quarters.profile,
             space=self.space,
@@ -97,21 +101,24 @@ class Lodging:
             reports=self.folders.run(self.workflow_id) / "reports",
             tools=[place for folder in self.quarters.path for place in places_in(folder)],
             gate=gate,
+            egress=egress,
             may_commit=self.quarters.may_commit,
         )
 
     async def fit_out(self) -> None:
         """Give fresh checkouts what git does not have of them."""
-        for tree in self.checkouts:
-            await fit_out(
-                tree,
-                self.quarters.outfit,
-                folder=self._outfit_folder,
-                environment=self.environment_inside(),
-                ignored=partial(self.trees.ignored, tree),
-                sandbox=self.sandbox(),
-                redaction=self.redaction,
-            )
+        async with AsyncExitStack() as stack:
+            sandbox = self.sandbox(egress=await self.open_egress(stack))
+            for tree in self.checkouts:
+                await fit_out(
+                    tree,
+                    self.quarters.outfit,
+                    folder=self._outfit_folder,
+                    environment=self.environment_inside(),
+                    ignored=partial(self.trees.ignored, tree),
+                    sandbox=sandbox,
+                    redaction=self.redaction,
+                )
 
     def voice(self, bus: Bus) -> Voice | None:
         """Return what an agent that can be offered tools speaks to the house by."""
@@ -134,10 +141,26 @@ class Lodging:
         if not self.quarters.upstreams and voice is None:
             return None
         gate = Gate(
-            self.folders.run(self.workflow_id) / "gates" / soldier_id,
+            self._gates / soldier_id,
             self.quarters.upstreams,
             voice=partial(answer, voice) if voice else None,
             on_loopback=self.quarters.profile is not Profile.STRICT,
             meter=meter,
         )
         return await stack.enter_async_context(gate)
+
+    async def open_egress(self, stack: AsyncExitStack) -> Path | None:
+        """Open the way of a program to hosts by name, if there is one, until the stack is closed."""
+        if self._egress is None:
+            return None
+        log = self.folders.egress_log(self.workflow_id)
+        proxy = await stack.enter_async_context(self._egress.proxy(self._gates, log, self.redaction))
+        return proxy.socket
+
+    @property
+    def _egress(self) -> Egress | None:
+        return self.quarters.egress if self.quarters.profile is Profile.STRICT else None
+
+    @property
+    def _gates(self) -> Path:
+        return self.folders.run(self.workflow_id) / "gates"

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from kingdom.soldiers.sandbox.egress_rules import allowed_name
 from kingdom.soldiers.sandbox.prices import Price
 from kingdom.soldiers.sandbox.sandbox import Profile
 from kingdom.soldiers.sandbox.vendors import Vendor
@@ -42,6 +43,8 @@ class SoldierSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     model: ModelSettings = ModelSettings()
     # What agents may see: strict, dev (with the network and the tools of this machine), or off (everything).
     sandbox: Profile = Profile.STRICT
+    # Hosts that a strict sandbox reaches over https: a name, or "*.name" for all below it.
+    egress: tuple[str, ...] = ()
     # Whether agents may commit, on the branch of their run; otherwise it is done for them.
     may_commit: bool = False
     # Where files lie that git ignores and checkouts need: those that .worktreeinclude names, per Git.
@@ -50,3 +53,16 @@ class SoldierSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     setup: dict[str, str] = {}
     # Who gives no sign of life for so long is lost, and its runs go on.
     lease_seconds: Annotated[float, Meta(ge=1)] = 30
+
+    def __post_init__(self) -> None:
+        # A ValueError is told with its place in the file.
+        for name in self.egress:
+            try:
+                allowed_name(name)
+            except ValueError as error:
+                raise ValueError(f"egress: {error}") from None
+        if self.egress and self.sandbox is not Profile.STRICT:
+            raise ValueError(
+                f"egress names hosts for the sandbox strict, but {self.sandbox} reaches every host:"
+                " leave out egress, or set sandbox to strict"
+            )

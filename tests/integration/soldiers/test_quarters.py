@@ -66,7 +66,7 @@ class House:
                 errors=self.folders.errors("s1"),
                 environment=lodging.environment_inside(),
                 mcp_servers=(),
-                sandbox=lodging.sandbox(gate),
+                sandbox=lodging.sandbox(gate, await lodging.open_egress(stack)),
             )
             started = await KINDS[agent].client(settings).start(launch)
             stack.push_async_callback(started.stop, AT_ONCE)
@@ -179,6 +179,19 @@ async def test_a_program_reaches_the_model_that_the_settings_name(
     ask = f'curl -s -o answer -w "%{{http_code}}" -H "content-type: application/json" -d @body "{asked}"'
     assert await house.answer(ask, model=settings) == "200"
     assert len(model.requests) == 1
+
+
+async def test_names_of_hosts_give_an_agent_a_proxy_for_https_only(house: House) -> None:
+    ask = "curl -sS https://other.example.org/ 2>&1 || true; env | grep -i _proxy= | sort; curl -sS $ANY/ | head -1"
+    said = await house.answer(f"ANY=http://127.0.0.1:8098; {ask}", egress=("Files.Example.org",))
+    refused, *variables, plain = said.splitlines()
+    assert refused.endswith("CONNECT tunnel failed, response 403")
+    proxy, inside = "http://127.0.0.1:8098", "127.0.0.1,localhost,::1"
+    expected = {"HTTPS_PROXY": proxy, "https_proxy": proxy, "NO_PROXY": inside, "no_proxy": inside}
+    assert dict(line.split("=", 1) for line in variables) == {**expected, "NODE_USE_ENV_PROXY": "1"}
+    assert plain == "only https is carried, by CONNECT: use an https address, plain http is refused"
+    assert "other.example.org" in house.folders.egress_log("wf-1").read_text()
+    assert await house.answer("env | grep -ic proxy || true") == "0"
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,9 @@ def test_what_an_earlier_version_wrote_becomes_the_oldest_that_is_known(tmp_path
     (tmp_path / "memory" / "repo-notes.md").write_text("named by the package itself\n")
     assert earlier_files(tmp_path, ["memory/repo-notes.md"]) == [earlier]
     take_over_file(tmp_path, earlier, "acme/shop")
-    assert (tmp_path / "memory" / "repository-acme.shop.md").read_text() == "- old\n- both [acme/shop]\n- new [acme/shop]\n"
+    assert (
+        tmp_path / "memory" / "repository-acme.shop.md"
+    ).read_text() == "- old\n- both [acme/shop]\n- new [acme/shop]\n"
     assert not earlier.exists()
 
 

@@ -28,6 +28,13 @@ def test_of_a_program_its_folder_is_seen(tmp_path: Path) -> None:
     assert places_of(Path("/bin/sh")) == ()
 
 
+def test_of_a_toolchain_of_rust_its_libraries_are_seen_too(tmp_path: Path) -> None:
+    a_file(tmp_path / "stable" / "lib" / "rustlib" / "components")
+    cargo = a_file(tmp_path / "stable" / "bin" / "cargo")
+    assert places_of(cargo) == (tmp_path / "stable",)
+    assert set(places_in(cargo.parent)) == {tmp_path / "stable", cargo.parent}
+
+
 def test_of_a_virtual_environment_all_is_seen_and_the_python_that_it_was_made_of(tmp_path: Path) -> None:
     python = a_python(tmp_path / "pythons" / "3.12.4")
     (tmp_path / "pythons" / "3.12").symlink_to("3.12.4")

@@ -81,6 +81,10 @@ _WORDS: Words = {
         "agents": "Where `npm install --prefix` has put codex, gemini or opencode.",
         "model": "Where agents find their model.",
         "sandbox": "What agents may see: `strict`; `dev` adds the network and the tools of this machine; `off` is all.",
+        "egress": (
+            "Hosts that programs in the sandbox `strict` reach over https: a name, or `*.name` for all below it; see"
+            " [Hosts by name](../security.md#hosts-by-name)."
+        ),
         "may_commit": "Whether agents may commit on the branch of their run; otherwise it is done for them.",
         "files": "Where files lie that git ignores and checkouts need; see [Fresh checkouts](../outfit.md).",
         "setup": "What is run once in each fresh checkout, by the id of its Git, in place of its `.kingdom/setup.sh`.",

@@ -1,7 +1,7 @@
-"""The way out of a sandbox: whoever connects to a port on its loopback speaks to the gate of the house.
+"""The ways out of a sandbox: each of some ports on its loopback leads to a socket of the host.
 
-Run as a file: `python -I -S bridge.py PORT SOCKET ARGV…`. Once the port is open this process becomes the program, so
-that its end is the end of the program; a process beside it carries the bytes.
+Run as a file: `python -I -S bridge.py PORT=SOCKET,… ARGV…`. Once the ports are open this process becomes the program,
+so that its end is the end of the program; a process beside it carries the bytes.
 """
 
 import os
@@ -15,12 +15,14 @@ _WAITING = 64
 
 
 def main() -> None:
-    """Open the port, leave the carrying to another process, and become the program."""
-    port, gate, *argv = sys.argv[1:]
-    listener = socket.create_server(("127.0.0.1", int(port)), backlog=_WAITING)
+    """Open the ports, leave the carrying to another process, and become the program."""
+    ways, *argv = sys.argv[1:]
+    targets = dict(way.split("=", 1) for way in ways.split(","))
+    listeners = {port: socket.create_server(("127.0.0.1", int(port)), backlog=_WAITING) for port in targets}
     if child := os.fork():
         os.waitpid(child, 0)
-        listener.close()
+        for listener in listeners.values():
+            listener.close()
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         try:
             os.execvp(argv[0], argv)  # noqa: S606 - the program is what this is for
@@ -30,25 +32,29 @@ def main() -> None:
     os.setsid()
     if os.fork():
         os._exit(0)
-    _close_files(listener.fileno())
-    _carry_all(listener, gate)
+    _close_files({listener.fileno() for listener in listeners.values()})
+    for port, listener in listeners.items():
+        threading.Thread(target=_carry_all, args=(listener, targets[port])).start()
 
 
-def _close_files(kept: int) -> None:
+def _close_files(kept: set[int]) -> None:
     """Let go of the input and output of the program: its readers would wait for us."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in range(3):
         os.dup2(nothing, descriptor)
-    os.closerange(3, kept)
-    os.closerange(kept + 1, kept + _WAITING)
+    first = 3
+    for descriptor in sorted(kept):
+        os.closerange(first, descriptor)
+        first = descriptor + 1
+    os.closerange(first, first + _WAITING)
 
 
-def _carry_all(listener: socket.socket, gate: str) -> None:
+def _carry_all(listener: socket.socket, target: str) -> None:
     while True:
         near, _ = listener.accept()
         far = socket.socket(socket.AF_UNIX)
         try:
-            far.connect(gate)
+            far.connect(target)
         except OSError:
             near.close()
             far.close()

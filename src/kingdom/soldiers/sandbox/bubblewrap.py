@@ -12,8 +12,6 @@ from kingdom.soldiers.sandbox.forbidden_calls import forbidden_calls
 from kingdom.soldiers.sandbox.programs import TOOLCHAINS, user_home
 from kingdom.soldiers.sandbox.sandbox import Profile, Sandbox
 
-# Where the one way out lies inside.
-GATE = "/run/kingdom/gate"
 _UID = "1000"
 _ROOT = Path("/")
 _TEMPORARY_BYTES = str(1 << 30)
@@ -61,8 +59,8 @@ def enclosing(sandbox: Sandbox, environment: Mapping[str, str]) -> Iterator[tupl
     options += _mounts(sandbox)
     for seen, covered in sandbox.covers:
         options += ["--ro-bind", str(seen), str(covered)]
-    if sandbox.profile is Profile.STRICT and sandbox.socket is not None:
-        options += ["--ro-bind", str(sandbox.socket), GATE]
+    for way in sandbox.ways_out:
+        options += ["--ro-bind", str(way.outside), way.inside]
     kept: list[int] = []
     try:
         for file, text in texts.items():

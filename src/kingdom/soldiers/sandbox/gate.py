@@ -6,9 +6,7 @@ handed on as it comes.
 
 import asyncio
 import logging
-import os
 import secrets
-import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -21,6 +19,7 @@ from aiohttp import web
 
 from kingdom.soldiers.sandbox.forwarding import Forwarding, read
 from kingdom.soldiers.sandbox.meter import Meter
+from kingdom.soldiers.sandbox.unix_socket import private_listener
 from kingdom.soldiers.sandbox.vendors import Upstream
 
 # Takes what was posted to /voice and returns the answer, both as JSON.
@@ -78,7 +77,7 @@ class Gate:
         try:
             self._servers.append(
                 await loop.create_unix_server(
-                    await self._protocol(prefix=""), sock=_listener(self.socket), backlog=_BACKLOG
+                    await self._protocol(prefix=""), sock=private_listener(self.socket), backlog=_BACKLOG
                 )
             )
             if self._on_loopback:
@@ -144,21 +143,3 @@ class _Closing(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()
-
-
-def _listener(path: Path) -> socket.socket:
-    """Return a socket at a path that only this user can connect to, however long the path is."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with suppress(FileNotFoundError):
-        path.unlink()
-    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    listener = socket.socket(socket.AF_UNIX)
-    try:
-        listener.bind(f"/proc/self/fd/{folder}/{path.name}")
-        path.chmod(0o600)
-    except BaseException:
-        listener.close()
-        raise
-    finally:
-        os.close(folder)
-    return listener

@@ -59,7 +59,7 @@ def toolchain_programs(home: Path) -> list[Path]:
 def places_of(program: Path) -> tuple[Path, ...]:
     """Return what must be seen for a program to run: its folder, or all that it was installed with.
 
-    That is its virtual environment, with the Python of it, or whatever npm has put beside it.
+    That is its virtual environment, with the Python of it, its toolchain of Rust, or whatever npm has put beside it.
     """
     folders = [step.parent for step in _steps(program)]
     return _beside_system(place for folder in folders for place in [*_installation(folder)] or [folder])
@@ -87,6 +87,8 @@ def _installation(folder: Path) -> Iterator[Path]:
     modules = [part for part in (folder, *folder.parents) if part.name == "node_modules"]
     if modules:
         yield modules[-1]
+    elif (folder.parent / "lib" / "rustlib").is_dir():
+        yield folder.parent
     elif (folder.parent / "pyvenv.cfg").exists():
         yield folder.parent
         for interpreter in _steps(folder / "python")[1:]:

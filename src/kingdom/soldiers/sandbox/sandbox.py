@@ -5,6 +5,9 @@ from enum import StrEnum
 from pathlib import Path
 
 PORT = 8099
+EGRESS_PORT = 8098
+# Where the sockets of the ways out lie inside.
+_GATE, _EGRESS = "/run/kingdom/gate", "/run/kingdom/egress"
 
 
 class Profile(StrEnum):
@@ -28,13 +31,23 @@ class Limits:
 AGENT_LIMITS = Limits(memory_bytes=8 << 30, processes=1024, file_bytes=4 << 30)
 
 
+@dataclass(frozen=True, slots=True)
+class WayOut:
+    """A port on the loopback of a sandbox that leads to a socket, which has one path outside and another inside."""
+
+    port: int
+    outside: Path
+    inside: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sandbox:
     """What a program may see: the system and `readable` for reading, `writable` for writing, nothing else.
 
     Where one path lies in another the inner one counts, and of the same path in both the reading. `covers` are files,
-    each with the path of another in whose place the program sees it, for reading. `socket` is the one
-    way out, for a program with a network of its own; `url` is where the program finds the gate of the house.
+    each with the path of another in whose place the program sees it, for reading. `socket` is the way to the model, for
+    a program with a network of its own; `url` is where the program finds the gate of the house. `egress` is the socket
+    of a proxy that leads to hosts which the operator has named.
     """
 
     profile: Profile
@@ -42,5 +55,14 @@ class Sandbox:
     readable: tuple[Path, ...] = ()
     covers: tuple[tuple[Path, Path], ...] = ()
     socket: Path | None = None
+    egress: Path | None = None
     url: str = f"http://127.0.0.1:{PORT}"
     limits: Limits = Limits()
+
+    @property
+    def ways_out(self) -> tuple[WayOut, ...]:
+        """Return how a program without a network reaches sockets of the host."""
+        if self.profile is not Profile.STRICT:
+            return ()
+        known = ((PORT, self.socket, _GATE), (EGRESS_PORT, self.egress, _EGRESS))
+        return tuple(WayOut(port, outside, inside) for port, outside, inside in known if outside is not None)

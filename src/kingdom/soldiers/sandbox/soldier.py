@@ -35,6 +35,7 @@ def soldier_sandbox(
     reports: Path,
     tools: Sequence[Path] = (),
     gate: Gate | None = None,
+    egress: Path | None = None,
     limits: Limits = AGENT_LIMITS,
     may_commit: bool = False,
 ) -> Sandbox:
@@ -58,7 +59,14 @@ def soldier_sandbox(
             (writable if may_commit else readable).append(each.git_directory)
             if may_commit:
                 readable += [each.git_directory / name for name in _TELLING_PROGRAMS]
-    sandbox = Sandbox(profile=profile, writable=(*writable,), readable=(*readable,), covers=(*covers,), limits=limits)
+    sandbox = Sandbox(
+        profile=profile,
+        writable=(*writable,),
+        readable=(*readable,),
+        covers=(*covers,),
+        limits=limits,
+        egress=egress,
+    )
     if gate is None:
         return sandbox
     return replace(sandbox, socket=gate.socket, url=gate.url or sandbox.url)

@@ -1,0 +1,292 @@
+"""Hosts by name: a proxy outside of the sandbox that carries TLS to hosts which the operator has named.
+
+A program asks it by CONNECT. The proxy resolves the name itself, refuses addresses that are not public, connects to the
+address that it has checked, and carries the bytes only once the TLS of the program asks for the same name.
+"""
+
+import asyncio
+import secrets
+import socket
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from weakref import WeakValueDictionary
+
+from kingdom.errors import KingdomError
+from kingdom.soldiers.redaction import WELL_KNOWN, Redaction
+from kingdom.soldiers.sandbox.client_hello import server_name
+from kingdom.soldiers.sandbox.egress_ledger import EgressLedger, EgressLimits, Outcome
+from kingdom.soldiers.sandbox.egress_rules import (
+    HTTPS_PORT,
+    EgressRefused,
+    asked_target,
+    canonical_name,
+    checked_host,
+    is_public,
+)
+from kingdom.soldiers.sandbox.sandbox import EGRESS_PORT
+from kingdom.soldiers.sandbox.unix_socket import private_listener
+
+# Returns the addresses of a host; raises OSError.
+Resolve = Callable[[str], Sequence[str]]
+_Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+_CHUNK = 1 << 16
+_HEAD_END = b"\r\n\r\n"
+_RESOLVING_AT_ONCE = 4
+_ADDRESSES_TRIED = 4
+_BACKLOG = 64
+_ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
+# A TLS alert, fatal: unrecognized_name. A client shows it instead of a connection that ends for no reason.
+_UNRECOGNIZED_NAME = bytes((21, 3, 3, 0, 2, 2, 112))
+_FORBIDDEN, _UNREACHED = "403", "502"
+
+
+class _Unreached(KingdomError):
+    """Raised when an allowed host cannot be reached."""
+
+
+def resolve(host: str) -> list[str]:
+    """Return the addresses of a host as this machine knows them."""
+    found = socket.getaddrinfo(host, HTTPS_PORT, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+
+def egress_environment() -> dict[str, str]:
+    """Return the variables by which programs inside find the proxy; none for plain http, which it refuses."""
+    proxy = f"http://127.0.0.1:{EGRESS_PORT}"
+    inside = "127.0.0.1,localhost,::1"
+    # Node's own fetch looks at the others only if it is told to.
+    told = {"HTTPS_PROXY": proxy, "https_proxy": proxy, "NO_PROXY": inside, "no_proxy": inside}
+    return {**told, "NODE_USE_ENV_PROXY": "1"}
+
+
+class Egress:
+    """Where the programs of a host may go, by names as `allowed_name` returns them; each run has an account."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        *,
+        limits: EgressLimits | None = None,
+        resolve: Resolve = resolve,
+        port: int = HTTPS_PORT,
+    ) -> None:
+        self.names = tuple(names)
+        self.port = port
+        self._limits = limits or EgressLimits()
+        self._resolve = resolve
+        # Threads of its own: names that take long to resolve must not keep the host from its other work.
+        self._threads = ThreadPoolExecutor(_RESOLVING_AT_ONCE, thread_name_prefix="egress")
+        self._ledgers: WeakValueDictionary[Path, EgressLedger] = WeakValueDictionary()
+
+    def proxy(self, folder: Path, log: Path, redaction: Redaction = WELL_KNOWN) -> "EgressProxy":
+        """Return a proxy for one program, with its socket in a folder; those with the same log share an account."""
+        ledger = self._ledgers.get(log)
+        if ledger is None:
+            ledger = self._ledgers[log] = EgressLedger(log, self._limits)
+        return EgressProxy(self, folder / f"egress-{secrets.token_hex(8)}", ledger, redaction)
+
+    async def addresses(self, host: str) -> Sequence[str]:
+        """Return the addresses of a host, all of them public; raises EgressRefused if one is not."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._limits.resolve_seconds):
+                found = await loop.run_in_executor(self._threads, self._resolve, host)
+        except (OSError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or "it takes too long"
+            raise _Unreached(f"the address of {host} cannot be found: {reason}") from error
+        if not found:
+            raise _Unreached(f"{host} has no address")
+        if inner := [address for address in found if not is_public(address)]:
+            raise EgressRefused(f"{host} leads to {inner[0]}, which is no public address")
+        return found
+
+
+class EgressProxy:
+    """The proxy of one program, on a unix socket; open it, and close it when the program has ended."""
+
+    def __init__(self, egress: Egress, path: Path, ledger: EgressLedger, redaction: Redaction) -> None:
+        self.socket = path
+        self._egress = egress
+        self._ledger = ledger
+        self._limits = ledger.limits
+        self._redaction = redaction
+        self._server: asyncio.Server | None = None
+        self._serving: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        listener = private_listener(self.socket)
+        self._server = await asyncio.start_unix_server(self._begin, sock=listener, limit=_CHUNK, backlog=_BACKLOG)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._server is not None:
+            self._server.close()
+        serving = [*self._serving]
+        for task in serving:
+            task.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
+        with suppress(OSError):
+            self.socket.unlink()
+
+    def _begin(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._serve((reader, writer)), name="egress")
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+
+    async def _serve(self, near: _Streams) -> None:
+        writer = near[1]
+        try:
+            with self._ledger.connection():
+                await self._answer(near)
+                await _close(writer, self._limits.idle_seconds)
+        except EgressRefused as error:
+            self._note("refused", "", str(error))
+        except (OSError, EOFError, asyncio.LimitOverrunError):
+            # Who has gone, or sends no request, is not answered.
+            pass
+        finally:
+            writer.transport.abort()
+
+    async def _answer(self, near: _Streams) -> None:
+        reader, writer = near
+        async with asyncio.timeout(self._limits.request_seconds):
+            head = await reader.readuntil(_HEAD_END)
+        host = ""
+        try:
+            host, port = asked_target(head)
+            self._ledger.refuse_if_used_up()
+            host = checked_host(host, port, self._egress.names, allowed_port=self._egress.port)
+            far, address = await self._connect(host, await self._egress.addresses(host))
+        except EgressRefused as error:
+            self._note("refused", host, str(error))
+            writer.write(_answer(_FORBIDDEN, str(error)))
+            return
+        except _Unreached as error:
+            self._note("failed", host, str(error))
+            writer.write(_answer(_UNREACHED, str(error)))
+            return
+        try:
+            writer.write(_ESTABLISHED)
+            await self._carry_tls(host, address, near, far)
+        finally:
+            far[1].transport.abort()
+
+    async def _connect(self, host: str, addresses: Sequence[str]) -> tuple[_Streams, str]:
+        """Connect to one of the addresses, which were checked: a name would be resolved again, to others perhaps."""
+        for address in addresses[:_ADDRESSES_TRIED]:
+            with suppress(OSError):
+                async with asyncio.timeout(self._limits.connect_seconds):
+                    return await asyncio.open_connection(address, self._egress.port, limit=_CHUNK), address
+        raise _Unreached(f"{host} cannot be reached at {', '.join(addresses[:_ADDRESSES_TRIED])}")
+
+    async def _carry_tls(self, host: str, address: str, near: _Streams, far: _Streams) -> None:
+        reader, writer = near
+        try:
+            hello = await self._client_hello(reader, host)
+        except EgressRefused as error:
+            self._note("refused", host, str(error), address=address)
+            writer.write(_UNRECOGNIZED_NAME)
+            return
+        self._note("opened", host, address=address)
+        tunnel = _Tunnel(self._ledger, near, far)
+        reason = "its program has ended"
+        try:
+            reason = await tunnel.carry(hello)
+        finally:
+            self._note("closed", host, reason, address=address, sent=tunnel.sent, received=tunnel.received)
+
+    async def _client_hello(self, reader: asyncio.StreamReader, host: str) -> bytes:
+        """Return the ClientHello with what came after it; raises EgressRefused unless it is for the same host."""
+        data = b""
+        try:
+            async with asyncio.timeout(self._limits.request_seconds):
+                while (name := server_name(data)) is None:
+                    chunk = await reader.read(_CHUNK)
+                    if not chunk:
+                        raise EgressRefused("it was closed before its TLS began")
+                    data += chunk
+        except TimeoutError:
+            raise EgressRefused("its TLS did not begin in time") from None
+        if (found := canonical_name(name)) != host:
+            raise EgressRefused(
+                f"its TLS asks for another host than the proxy was asked for: {found or 'no full name'}"
+            )
+        return data
+
+    def _note(self, outcome: Outcome, host: str, reason: str = "", **figures: Any) -> None:
+        hidden = self._redaction.text
+        self._ledger.note(outcome, hidden(host), hidden(reason), **figures)
+
+
+class _Tunnel:
+    """Carries bytes both ways and counts them, until both sides have ended or a limit is reached."""
+
+    def __init__(self, ledger: EgressLedger, near: _Streams, far: _Streams) -> None:
+        self.sent = self.received = 0
+        self._ledger = ledger
+        self._near, self._far = near, far
+
+    async def carry(self, hello: bytes) -> str:
+        """Return why the end came, or nothing where both sides have ended it."""
+        limits, loop = self._ledger.limits, asyncio.get_running_loop()
+        end = loop.time() + limits.lifetime_seconds
+        carrying: list[asyncio.Task[None]] = []
+        try:
+            async with asyncio.timeout(limits.idle_seconds) as patience:
+
+                def count(*, sent: int = 0, received: int = 0) -> None:
+                    self.sent += sent
+                    self.received += received
+                    self._ledger.count(sent=sent, received=received)
+                    if not patience.expired():
+                        patience.reschedule(min(loop.time() + limits.idle_seconds, end))
+
+                count(sent=len(hello))
+                self._far[1].write(hello)
+                carrying += [
+                    asyncio.create_task(_carry(self._near[0], self._far[1], lambda size: count(sent=size))),
+                    asyncio.create_task(_carry(self._far[0], self._near[1], lambda size: count(received=size))),
+                ]
+                await asyncio.gather(*carrying)
+        except EgressRefused as error:
+            return str(error)
+        except TimeoutError:
+            return "open for too long" if loop.time() >= end else "idle for too long"
+        except OSError as error:
+            return f"connection lost: {type(error).__name__}"
+        finally:
+            for task in carrying:
+                task.cancel()
+            await asyncio.gather(*carrying, return_exceptions=True)
+        await _close(self._far[1], limits.idle_seconds)
+        return ""
+
+
+async def _carry(source: asyncio.StreamReader, target: asyncio.StreamWriter, count: Callable[[int], None]) -> None:
+    while data := await source.read(_CHUNK):
+        count(len(data))
+        target.write(data)
+        await target.drain()
+    target.write_eof()
+
+
+async def _close(writer: asyncio.StreamWriter, seconds: float) -> None:
+    """Close a connection once the other side has taken what was written, or does not for too long."""
+    with suppress(OSError):
+        async with asyncio.timeout(seconds):
+            writer.close()
+            await writer.wait_closed()
+
+
+def _answer(status: str, reason: str) -> bytes:
+    """Return an answer that says why in its first line too, which is all that most clients show."""
+    body = f"{reason}\n".encode("ascii", "replace")
+    head = f"HTTP/1.1 {status} {reason}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\n"
+    return head.encode("ascii", "replace") + b"Connection: close\r\n\r\n" + body

@@ -1,0 +1,139 @@
+"""What the programs of a run have reached by name: every attempt as a line of its log, and how much is left to them."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import structlog
+
+from kingdom.clock import utc_now
+from kingdom.soldiers.sandbox.egress_rules import EgressRefused
+
+_SHOWN = 300
+_REFUSALS_TOLD = 100
+Outcome = Literal["opened", "closed", "refused", "failed"]
+_log = structlog.get_logger("kingdom.soldiers.egress")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EgressLimits:
+    """What all programs of a run together may use up, and how long one connection may take."""
+
+    # Builds download much and upload next to nothing; what is carried away is uploaded.
+    sent_bytes: int = 64 << 20
+    received_bytes: int = 8 << 30
+    connections: int = 64
+    log_bytes: int = 4 << 20
+    # For the request, and again for the ClientHello.
+    request_seconds: float = 15
+    resolve_seconds: float = 10
+    connect_seconds: float = 15
+    idle_seconds: float = 120
+    lifetime_seconds: float = 3600
+
+
+class EgressAttempt(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of the log: a connection that was opened, its end, or one that was refused or failed."""
+
+    at: datetime
+    host: str
+    outcome: Outcome
+    reason: str = ""
+    address: str = ""
+    sent: int = 0
+    received: int = 0
+
+
+class EgressLedger:
+    """The account of one run; what an earlier process has written into its log counts too."""
+
+    def __init__(self, file: Path, limits: EgressLimits) -> None:
+        self.limits = limits
+        self._file = file
+        self._open = self._refusals = 0
+        attempts = list(read_attempts(file))
+        self._sent = sum(attempt.sent for attempt in attempts)
+        self._received = sum(attempt.received for attempt in attempts)
+        self._size = file.stat().st_size if attempts else 0
+
+    @contextmanager
+    def connection(self) -> Iterator[None]:
+        """Count a connection while it is open; raises EgressRefused where there are too many."""
+        most = self.limits.connections
+        if self._open >= most:
+            raise EgressRefused(f"{most} connections of this run are open: more are not allowed at once")
+        self._open += 1
+        try:
+            yield
+        finally:
+            self._open -= 1
+
+    def refuse_if_used_up(self) -> None:
+        """Raise EgressRefused where the run has used up what it may, so that nothing happens that is not written."""
+        if self._size >= self.limits.log_bytes:
+            raise EgressRefused("this run has tried so often that its log of connections is full")
+        self.count()
+
+    def count(self, *, sent: int = 0, received: int = 0) -> None:
+        """Count bytes; raises EgressRefused once they are more than a run may send or receive."""
+        self._sent += sent
+        self._received += received
+        if self._sent > self.limits.sent_bytes:
+            raise EgressRefused(f"this run has sent more than {self.limits.sent_bytes >> 20} MiB")
+        if self._received > self.limits.received_bytes:
+            raise EgressRefused(f"this run has received more than {self.limits.received_bytes >> 20} MiB")
+
+    def note(
+        self,
+        outcome: Outcome,
+        host: str,
+        reason: str = "",
+        *,
+        address: str = "",
+        sent: int = 0,
+        received: int = 0,
+    ) -> None:
+        """Write a line into the log of the run; what was refused is also told in that of the role."""
+        host, reason = host[:_SHOWN], reason[:_SHOWN]
+        if outcome == "refused":
+            self._refusals += 1
+            if self._refusals <= _REFUSALS_TOLD:
+                _log.warning("an agent was refused a host", host=host, reason=reason, log=str(self._file))
+        # The end of a connection is written in any case: there are no more of them than beginnings.
+        if self._size >= self.limits.log_bytes and outcome != "closed":
+            return
+        attempt = EgressAttempt(
+            at=utc_now(),
+            host=host,
+            outcome=outcome,
+            reason=reason,
+            address=address,
+            sent=sent,
+            received=received,
+        )
+        line = msgspec.json.encode(attempt) + b"\n"
+        self._size += len(line)
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(descriptor, line)
+        finally:
+            os.close(descriptor)
+
+
+def read_attempts(file: Path) -> Iterator[EgressAttempt]:
+    """Yield the lines of a log; one that a crash has cut off is left out."""
+    try:
+        lines = file.read_bytes().splitlines()
+    except FileNotFoundError:
+        return
+    for line in lines:
+        try:
+            yield msgspec.json.decode(line, type=EgressAttempt)
+        except msgspec.MsgspecError:
+            continue

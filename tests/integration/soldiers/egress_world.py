@@ -1,0 +1,121 @@
+"""A small internet: run as a module in a network namespace of its own, it lets an agent fetch with real tools.
+
+`python -m tests.integration.soldiers.egress_world FOLDER COMMAND PATH…` serves registries on public addresses, runs the
+command as an agent in a strict sandbox, prints how that ended as JSON, and ends.
+"""
+
+import asyncio
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from kingdom.soldiers.agent import AgentFailed, Answered, Launch, Prompt
+from kingdom.soldiers.folders import Folders
+from kingdom.soldiers.host import ENVIRONMENT
+from kingdom.soldiers.kinds import KINDS, quarters_of
+from kingdom.soldiers.quarters import Lodging
+from kingdom.soldiers.sandbox.egress_ledger import read_attempts
+from kingdom.soldiers.settings import SoldierSettings
+from kingdom.soldiers.trees import Trees
+from tests.contract.agents.stage import AT_ONCE, updates_of
+from tests.integration.soldiers.registries import write_registries
+from tests.integration.soldiers.web import make_certificate, server_context
+
+NAMED, BELOW, OTHER, INNER = "registry.example.org", "mirror.example.org", "evil.example.net", "inner.example.org"
+# The first three look public, the last is private; all are addresses of the loopback of this namespace only.
+ADDRESSES = {NAMED: "93.184.216.10", BELOW: "93.184.216.11", OTHER: "93.184.216.12", INNER: "10.1.2.3"}
+
+
+def furnish(folder: Path) -> None:
+    """Give this namespace its addresses and names."""
+    hosts = folder / "hosts"
+    hosts.write_text("127.0.0.1 localhost\n" + "".join(f"{address} {name}\n" for name, address in ADDRESSES.items()))
+    _run("ip", "link", "set", "lo", "up")
+    for address in ADDRESSES.values():
+        _run("ip", "address", "add", f"{address}/32", "dev", "lo")
+    _run("mount", "--bind", str(hosts), "/etc/hosts")
+
+
+def serve(folder: Path) -> Callable[[], None]:
+    """Serve registries on all addresses, and return what ends that."""
+    certificate = make_certificate(folder / "tls", *ADDRESSES)
+    (folder / "www").mkdir()
+    write_registries(folder / "www", f"https://{NAMED}")
+
+    server = ThreadingHTTPServer(("", 443), partial(_Handler, directory=str(folder / "www")))
+    server.daemon_threads = True
+    server.socket = server_context(certificate).wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server.shutdown
+
+
+async def run_agent(folder: Path, command: str, path: list[str]) -> str:
+    """Return what an agent answers that is a shell with one command."""
+    settings = SoldierSettings(
+        agent="command", command=("/bin/sh", "-e", "-s"), path=(*path,), egress=(NAMED, "*.example.org")
+    )
+    folders = Folders(folder / "host")
+    folders.make()
+    space = folders.space("general", "space")
+    space.mkdir(parents=True)
+    (space / "cert.pem").write_bytes((folder / "tls" / "cert.pem").read_bytes())
+    lodging = Lodging(
+        quarters=quarters_of(settings, lambda _: None, set()),
+        folders=folders,
+        trees=Trees(folders.repositories),
+        workflow_id="wf-1",
+        space=space,
+        checkouts=(),
+        environment=ENVIRONMENT,
+    )
+    trust = ("CURL_CA_BUNDLE", "PIP_CERT", "GIT_SSL_CAINFO", "NODE_EXTRA_CA_CERTS", "CARGO_HTTP_CAINFO")
+    async with AsyncExitStack() as stack:
+        launch = Launch(
+            soldier_id="s1",
+            work_space=space,
+            model="some",
+            session=None,
+            transcript=folders.transcript("s1"),
+            errors=folders.errors("s1"),
+            environment={**lodging.environment_inside(), **dict.fromkeys(trust, str(space / "cert.pem"))},
+            mcp_servers=(),
+            sandbox=lodging.sandbox(None, await lodging.open_egress(stack)),
+        )
+        started = await KINDS["command"].client(settings).start(launch)
+        stack.push_async_callback(started.stop, AT_ONCE)
+        try:
+            end = (await updates_of(started, Prompt(id="t1#1", text=command)))[-1]
+        except AgentFailed as error:
+            return f"failed: {error}"
+    return end.text if isinstance(end, Answered) else str(end)
+
+
+def main() -> None:
+    """Do all of it."""
+    folder, command, path = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
+    furnish(folder)
+    stop = serve(folder)
+    said = asyncio.run(run_agent(folder, command, path))
+    log = Folders(folder / "host").egress_log("wf-1")
+    attempts = [[each.outcome, each.host, each.reason] for each in read_attempts(log)]
+    sys.stdout.write(json.dumps({"said": said, "attempts": attempts}))
+    stop()
+
+
+class _Handler(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def _run(*argv: str) -> None:
+    subprocess.run(argv, check=True, capture_output=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,340 @@
+"""The proxy that leads to hosts by name: what it carries, what it refuses, and that each refusal has a reason to be.
+
+Servers listen on loopback, so one address of it stands for the internet here, and every other one is inner.
+"""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+from structlog.typing import EventDict
+
+from kingdom.bus.logs import configure_logs
+from kingdom.soldiers.redaction import Redaction
+from kingdom.soldiers.sandbox import egress, egress_rules
+from kingdom.soldiers.sandbox.egress import Egress, EgressProxy
+from kingdom.soldiers.sandbox.egress_ledger import EgressAttempt, EgressLimits, read_attempts
+from tests.integration.soldiers.web import Web, make_certificate, serving
+from tests.patience import PATIENCE_SECONDS
+
+INTERNET, INNER = "127.0.0.2", "127.0.0.1"
+NAMED, OTHER = "files.example.org", "evil.example.net"
+PATIENT = EgressLimits(
+    request_seconds=PATIENCE_SECONDS, connect_seconds=PATIENCE_SECONDS, resolve_seconds=PATIENCE_SECONDS
+)
+
+
+@contextmanager
+def warnings() -> Iterator[list[EventDict]]:
+    configure_logs(json=True, level=logging.WARNING)
+    try:
+        with capture_logs() as logs:
+            yield logs
+    finally:
+        configure_logs(json=True, level=logging.ERROR)
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_certificate(tmp_path_factory.mktemp("tls"), NAMED, OTHER)
+
+
+@pytest.fixture
+async def web(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Web]:
+    monkeypatch.setattr(egress, "is_public", lambda address: address == INTERNET)
+    async with serving(certificate, INTERNET, INNER) as web:
+        yield web
+
+
+class Way:
+    """A proxy of a run, and a client that asks it as programs do."""
+
+    def __init__(self, folder: Path, certificate: Path, web_port: int, **options: Any) -> None:
+        self.log = folder / "run.egress.jsonl"
+        self._folder = folder
+        self._context = ssl.create_default_context(cafile=certificate)
+        self._port = web_port
+        options = {"limits": PATIENT, "resolve": lambda _: [INTERNET], "port": web_port, **options}
+        self._egress = Egress([NAMED], **options)
+
+    def proxy(self, redaction: Redaction | None = None) -> EgressProxy:
+        return self._egress.proxy(self._folder, self.log, redaction or Redaction())
+
+    def attempts(self) -> list[EgressAttempt]:
+        return list(read_attempts(self.log))
+
+    def outcomes(self) -> list[tuple[str, str, str]]:
+        return [(attempt.outcome, attempt.host, attempt.reason) for attempt in self.attempts()]
+
+    async def ask(
+        self, proxy: EgressProxy, host: str = NAMED, *, port: int | None = None, server_name: str | None = None
+    ) -> str:
+        """Return what a server says of itself, or the first line of the proxy's answer if that refuses."""
+        async with self.connected(proxy, host, port=port, server_name=server_name) as (reader, writer, answer):
+            if writer is None:
+                return answer
+            writer.write(b"GET / HTTP/1.1\r\n\r\n")
+            await reader.readuntil(b"\r\n\r\n")
+            return (await reader.readline()).decode().strip()
+
+    @asynccontextmanager
+    async def connected(
+        self, proxy: EgressProxy, host: str = NAMED, *, port: int | None = None, server_name: str | None = None
+    ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter | None, str]]:
+        """Give a connection in TLS to a host, or none and the answer of the proxy."""
+        reader, writer = await asyncio.open_unix_connection(str(proxy.socket))
+        opened = False
+        try:
+            writer.write(f"CONNECT {host}:{port or self._port} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+            answer = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")[0]
+            if not answer.startswith("HTTP/1.1 200 "):
+                yield reader, None, answer
+                return
+            try:
+                await writer.start_tls(self._context, server_hostname=server_name or host)
+            except (ssl.SSLError, OSError) as error:
+                yield reader, None, str(error)
+                return
+            opened = True
+            yield reader, writer, answer
+        finally:
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+            if opened:
+                await self._until_closed()
+
+    async def _until_closed(self) -> None:
+        """Wait until the proxy has written down the end of all that it opened."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while self._count("closed") < self._count("opened"):  # noqa: ASYNC110 - a file tells of no change
+                await asyncio.sleep(0.001)
+
+    def _count(self, wanted: str) -> int:
+        return sum(outcome == wanted for outcome, _, _ in self.outcomes())
+
+
+@pytest.fixture
+def way(tmp_path: Path, certificate: Path, web: Web) -> Way:
+    return Way(tmp_path, certificate, web.port)
+
+
+async def test_a_named_host_is_reached_and_every_attempt_is_written_down(way: Way) -> None:
+    with warnings() as logs:
+        async with way.proxy() as proxy:
+            assert await way.ask(proxy) == f"hello from {INTERNET}"
+            assert await way.ask(proxy, "FILES.example.org.", server_name=NAMED) == f"hello from {INTERNET}"
+            assert "not in soldiers.egress" in await way.ask(proxy, OTHER)
+    assert [(each["host"], each["log_level"]) for each in logs] == [(OTHER, "warning")]
+    opened, closed, _, _, refused = way.attempts()
+    assert (opened.outcome, opened.host, opened.address) == ("opened", NAMED, INTERNET)
+    assert (closed.outcome, closed.host, closed.address) == ("closed", NAMED, INTERNET)
+    assert closed.sent > 300
+    assert closed.received > 300
+    assert (refused.outcome, refused.host) == ("refused", OTHER)
+    assert way.log.stat().st_mode & 0o777 == 0o600
+    assert not proxy.socket.exists()
+
+
+async def test_a_host_that_is_not_named_is_reached_only_without_the_check_of_names(
+    way: Way, web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with way.proxy() as proxy:
+        assert await way.ask(proxy, OTHER) == f"HTTP/1.1 403 {OTHER} is not in soldiers.egress of kingdom.yaml"
+        assert web.connections == 0
+        monkeypatch.setattr(egress_rules, "is_allowed", lambda *_: True)
+        assert await way.ask(proxy, OTHER) == f"hello from {INTERNET}"
+
+
+@pytest.mark.parametrize("found", [[INNER], [INTERNET, INNER], [INNER, INTERNET]])
+async def test_an_inner_address_is_reached_only_without_the_check_of_addresses(
+    tmp_path: Path, certificate: Path, web: Web, monkeypatch: pytest.MonkeyPatch, found: list[str]
+) -> None:
+    way = Way(tmp_path, certificate, web.port, resolve=lambda _: found)
+    async with way.proxy() as proxy:
+        assert await way.ask(proxy) == f"HTTP/1.1 403 {NAMED} leads to {INNER}, which is no public address"
+        assert web.connections == 0
+        monkeypatch.setattr(egress, "is_public", lambda _: True)
+        assert await way.ask(proxy) == f"hello from {found[0]}"
+
+
+async def test_a_name_that_leads_elsewhere_the_second_time_is_resolved_once_only(
+    tmp_path: Path, certificate: Path, web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[str] = []
+
+    def rebinding(_: str) -> list[str]:
+        return [answers.pop(0)]
+
+    way = Way(tmp_path, certificate, web.port, resolve=rebinding)
+    checked = Egress.addresses
+
+    async def resolved_again(self: Egress, host: str) -> Sequence[str]:
+        await checked(self, host)
+        return rebinding(host)
+
+    async with way.proxy() as proxy:
+        answers[:] = [INTERNET, INNER]
+        assert await way.ask(proxy) == f"hello from {INTERNET}"
+        assert "which is no public address" in await way.ask(proxy)
+        answers[:] = [INTERNET, INNER]
+        monkeypatch.setattr(Egress, "addresses", resolved_again)
+        assert await way.ask(proxy) == f"hello from {INNER}"
+
+
+async def test_tls_for_another_name_is_carried_only_without_the_check_of_it(
+    way: Way, web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with way.proxy() as proxy:
+        assert "UNRECOGNIZED_NAME" in (await way.ask(proxy, server_name=OTHER)).upper().replace(" ", "_")
+        assert web.heard == []
+        monkeypatch.setattr(egress, "server_name", lambda data: NAMED if data else None)
+        assert await way.ask(proxy, server_name=OTHER) == f"hello from {INTERNET}"
+    reason = f"its TLS asks for another host than the proxy was asked for: {OTHER}"
+    assert way.outcomes()[0] == ("refused", NAMED, reason)
+
+
+async def test_another_port_is_reached_only_where_that_is_the_allowed_one(
+    tmp_path: Path, certificate: Path, web: Web
+) -> None:
+    strict = Way(tmp_path, certificate, web.port, port=443)
+    async with strict.proxy() as proxy:
+        answer = await strict.ask(proxy, port=web.port)
+        assert answer == f"HTTP/1.1 403 port {web.port} is not allowed, only 443 is"
+    way = Way(tmp_path, certificate, web.port)
+    async with way.proxy() as proxy:
+        assert await way.ask(proxy, port=web.port) == f"hello from {INTERNET}"
+
+
+@pytest.mark.parametrize(
+    ("request_", "answer"),
+    [
+        (b"GET http://files.example.org/ HTTP/1.1\r\n\r\n", b"HTTP/1.1 403 only https is carried, by CONNECT: use an"),
+        (b"CONNECT 127.0.0.1:443 HTTP/1.1\r\n\r\n", b"HTTP/1.1 403 hosts are reached by their full name only"),
+        (b"X" * 100_000, b""),
+        (b"CONNECT", b""),
+    ],
+)
+async def test_a_request_that_is_none_is_refused(way: Way, request_: bytes, answer: bytes) -> None:
+    async with way.proxy() as proxy:
+        reader, writer = await asyncio.open_unix_connection(str(proxy.socket))
+        with suppress(OSError):
+            writer.write(request_)
+            writer.write_eof()
+            said = b""
+            said = await reader.read()
+        writer.close()
+    assert said.startswith(answer)
+    assert bool(said) is bool(answer)
+
+
+async def test_a_host_that_cannot_be_reached_is_told_as_such(tmp_path: Path, certificate: Path, web: Web) -> None:
+    def unknown(_: str) -> list[str]:
+        raise OSError(-2, "Name or service not known")
+
+    way = Way(tmp_path, certificate, web.port, resolve=unknown)
+    async with way.proxy() as proxy:
+        answer = await way.ask(proxy)
+    assert answer == f"HTTP/1.1 502 the address of {NAMED} cannot be found: Name or service not known"
+    assert [outcome for outcome, _, _ in way.outcomes()] == ["failed"]
+
+
+async def test_what_a_client_cannot_keep_out_of_its_requests_is_not_in_the_log(way: Way) -> None:
+    with warnings() as logs:
+        async with way.proxy(Redaction({"hush-hush-hush"})) as proxy:
+            await way.ask(proxy, "hush-hush-hush.evil.example")
+    assert "hush-hush" not in way.log.read_text() + str(logs)
+    assert way.outcomes()[0][1].endswith(".evil.example")
+
+
+async def limited(way: Way) -> list[str]:
+    """Return how connections end on which something is sent and answered for as long as that works."""
+    async with way.proxy() as proxy, way.connected(proxy) as (reader, writer, answer):
+        assert writer is not None, answer
+        with suppress(OSError, EOFError):
+            for _ in range(100):
+                writer.write(b"echo " + b"x" * 10_000 + b"\n")
+                await writer.drain()
+                assert await reader.readuntil(b"\n")
+    return [reason for outcome, _, reason in way.outcomes() if outcome == "closed"]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("sent_bytes", "this run has sent more than 0 MiB"), ("received_bytes", "this run has rec")]
+)
+async def test_a_run_sends_and_receives_no_more_than_it_may_in_all_its_connections(
+    tmp_path: Path, certificate: Path, web: Web, name: str, reason: str
+) -> None:
+    few = Way(tmp_path, certificate, web.port, limits=replace(PATIENT, **{name: 100_000}))
+    [how] = await limited(few)
+    assert how.startswith(reason)
+    # The proxy of another program of the run, and of a host that was started again.
+    for way in (few, Way(tmp_path, certificate, web.port, limits=replace(PATIENT, **{name: 100_000}))):
+        async with way.proxy() as proxy:
+            assert (await way.ask(proxy)).startswith(f"HTTP/1.1 403 {reason}")
+    many = Way(tmp_path / "other", certificate, web.port)
+    assert await limited(many) == [""]
+
+
+async def test_a_run_has_only_so_many_connections_at_once(tmp_path: Path, certificate: Path, web: Web) -> None:
+    way = Way(tmp_path, certificate, web.port, limits=replace(PATIENT, connections=1))
+    async with way.proxy() as one, way.proxy() as two, way.connected(one) as (_, writer, _):
+        assert writer is not None
+        with pytest.raises((EOFError, OSError)):
+            await way.ask(two)
+    async with way.proxy() as proxy:
+        assert await way.ask(proxy) == f"hello from {INTERNET}"
+    assert ("refused", "", "1 connections of this run are open: more are not allowed at once") in way.outcomes()
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [({"idle_seconds": 0.05}, "idle for too long"), ({"lifetime_seconds": 0.05}, "open for too long")],
+)
+async def test_a_connection_ends_that_is_idle_or_open_for_too_long(
+    tmp_path: Path, certificate: Path, web: Web, limits: dict[str, Any], reason: str
+) -> None:
+    way = Way(tmp_path, certificate, web.port, limits=replace(PATIENT, **limits))
+    async with way.proxy() as proxy, way.connected(proxy) as (reader, writer, _):
+        if writer is not None:
+            with suppress(OSError):
+                await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)
+    assert ("closed", NAMED, reason) in way.outcomes()
+
+
+@pytest.mark.parametrize("begun", [b"", b"CONNECT files.example.org:%d HTTP/1.1\r\n\r\n"])
+async def test_who_says_nothing_is_not_waited_for(tmp_path: Path, certificate: Path, web: Web, begun: bytes) -> None:
+    way = Way(tmp_path, certificate, web.port, limits=replace(PATIENT, request_seconds=0.05))
+    async with way.proxy() as proxy:
+        reader, writer = await asyncio.open_unix_connection(str(proxy.socket))
+        writer.write(begun and begun % web.port)
+        with suppress(OSError):
+            await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)
+        writer.close()
+    assert web.heard == []
+
+
+async def test_a_log_that_is_full_ends_the_connections_of_a_run(tmp_path: Path, certificate: Path, web: Web) -> None:
+    way = Way(tmp_path, certificate, web.port, limits=replace(PATIENT, log_bytes=1000))
+    async with way.proxy() as proxy:
+        for _ in range(20):
+            await way.ask(proxy, OTHER)
+        assert "its log of connections is full" in await way.ask(proxy)
+    assert 1000 <= way.log.stat().st_size < 1300
+    assert web.connections == 0
+
+
+async def test_nothing_is_left_when_a_proxy_is_closed(way: Way) -> None:
+    async with way.proxy() as proxy:
+        reader, writer, _ = await way.connected(proxy).__aenter__()
+        assert writer is not None
+    with suppress(OSError):
+        assert await asyncio.wait_for(reader.read(), PATIENCE_SECONDS) == b""
+    assert way.outcomes()[-1] == ("closed", NAMED, "its program has ended")
