@@ -189,7 +189,8 @@ def _ended_processes(directory: Path) -> Iterator[str]:
 def locks_of(stage: Stage) -> Iterator[str]:
     """Yield the lock files that a git has left, and the locks of the host that somebody holds."""
     repositories = stage.host_directory / "repositories"
-    for lock in [*repositories.glob("*.git/**/*.lock"), *repositories.glob("*.git/worktrees/*/locked")]:
+    checkouts = stage.host_directory / "runs"
+    for lock in [*repositories.glob("*.git/**/*.lock"), *checkouts.glob("*/trees/.*/git/**/*.lock")]:
         yield f"lock file {lock.relative_to(stage.directory)} is left"
     for lock in [stage.host_directory / "host.lock", *repositories.glob("*.lock")]:
         descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)

@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import os
 import sys
 from dataclasses import dataclass
 from datetime import timedelta
@@ -66,10 +67,15 @@ class Typist:
         piped = io.BytesIO(text.encode("utf-8", "surrogateescape"))
         self._monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(piped, encoding="utf-8"))
         code: Any = 0
+        mask = os.umask(0o077)
+        os.umask(mask)
         try:
             main()
         except SystemExit as ended:
             code = ended.code
+        finally:
+            # This process goes on after the command.
+            os.umask(mask)
         said = self._capsys.readouterr()
         return Done(code or 0, said.out, said.err)
 

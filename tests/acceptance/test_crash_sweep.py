@@ -291,10 +291,13 @@ def test_a_process_that_is_left_is_found(tmp_path: Path) -> None:
     assert processes_of(tmp_path) == {}
 
 
-@pytest.mark.parametrize("name", ["index.lock", "worktrees/tree/HEAD.lock", "worktrees/tree/locked"])
+@pytest.mark.parametrize(
+    "name",
+    ["repositories/app.git/config.lock", "repositories/app.git/refs/heads/a.lock", "runs/wf/trees/.t/git/index.lock"],
+)
 def test_a_lock_file_of_git_that_is_left_is_found(stage: Stage, name: str) -> None:
     assert list(locks_of(stage)) == []
-    lock = stage.host_directory / "repositories" / "app.git" / name
+    lock = stage.host_directory / name
     lock.parent.mkdir(parents=True, exist_ok=True)
     lock.touch()
     assert len(list(locks_of(stage))) == 1

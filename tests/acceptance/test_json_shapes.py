@@ -263,6 +263,11 @@ def _generals(desk: Desk) -> None:
     assert desk.ask("general validate", code=1)["generals"]
     assert desk.ask("general preview", "gen-hello")["missing"]
     assert desk.ask("general schema")["$defs"]
+    learned = Path(desk.ask("general show", "gen-hello")["directory"]) / "memory" / "elsewhere.md"
+    learned.parent.mkdir(exist_ok=True)
+    learned.write_text("- Mornings are busy. [patterns of no repository, wf-1, 2026-02-07]\n")
+    assert desk.ask("general memory", "gen-hello")
+    assert desk.ask("general promote", "gen-hello", "mornings")["everywhere"] is False
 
 
 def _event(desk: Desk, directory: Path) -> str:

@@ -1,4 +1,4 @@
-"""The bench of the sandbox keeps its bound, and can fail."""
+"""The bench of the sandbox keeps its bounds, and can fail."""
 
 import json
 import shutil
@@ -11,16 +11,17 @@ pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewra
 
 
 @pytest.mark.benches
-def test_a_start_with_a_sandbox_keeps_its_bound() -> None:
-    # So few starts are held to a wider bound than that of the bench itself.
-    done = bench("sandbox", "--pairs", "4", "--bound", "3", ends_with=0)
-    told = json.loads(done.stdout.splitlines()[-1])
+def test_starts_and_commits_with_a_sandbox_keep_their_bounds() -> None:
+    # So few are held to wider bounds than those of the bench itself.
+    few = ("--pairs", "4", "--bound", "3", "--commits", "2", "--commit-bound", "3")
+    told = json.loads(bench("sandbox", *few, ends_with=0).stdout.splitlines()[-1])
     assert told["holds"]
-    assert set(told["fastest seconds"]) == {"with", "without"}
+    assert [set(told[what]["fastest seconds"]) for what in ("start", "commit")] == [{"with", "without"}] * 2
 
 
 @pytest.mark.benches
 def test_a_sandbox_that_is_slow_ends_the_bench_with_a_complaint() -> None:
-    done = bench("sandbox", "--pairs", "1", "--handicap", "600", ends_with=1)
-    assert "bound not kept: start with a sandbox: " in done.stderr
+    done = bench("sandbox", "--pairs", "1", "--commits", "1", "--handicap", "600", ends_with=1)
+    for what in ("start", "commit"):
+        assert f"bound not kept: {what} with a sandbox: " in done.stderr
     assert not json.loads(done.stdout.splitlines()[-1])["holds"]

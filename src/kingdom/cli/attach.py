@@ -152,7 +152,7 @@ async def _show_files(call: Call, bus: Bus, workflow: Workflow) -> None:
 
 
 def _files_of(workflow: Workflow, folders: Folders) -> Group:
-    places = [("trees", tree) for tree in (folders.run(workflow.id) / "trees").glob("*")]
+    places = [("trees", tree) for tree in (folders.run(workflow.id) / "trees").glob("[!.]*")]
     places += [("spaces", space) for space in folders.spaces.glob(f"*/{workflow.id}-w*-space*")]
     found = [
         replace(file, path=f"{place}/{folder.name.removeprefix(f'{workflow.id}-')}/{file.path}")

@@ -10,11 +10,11 @@ import marshal
 import os
 import re
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory, TemporaryFile
+from tempfile import TemporaryFile, mkdtemp
 from typing import IO, Any
 
 import kingdom
@@ -39,7 +39,6 @@ from kingdom.whole_file import write_whole
 # Without `site`, and compiled already: it starts often.
 _CODE = f"import sys; sys.path.append(sys.argv[1]); from {checkout_program.__name__} import main; main()"
 _PROGRAM = (sys.executable, "-I", "-S", "-c", _CODE, str(Path(*kingdom.__path__).parent))
-_SCRATCH = "/tmp/kingdom"  # noqa: S108 - the sandbox has a /tmp of its own
 _LINE_MAX = 1 << 20
 _OUTPUT_MAX = 8 << 30
 _COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
@@ -220,21 +219,21 @@ class Checkout:
         return await retried(lambda: self._act_once(action, tip, request), tries=LOCAL_TRIES)
 
     async def _act_once(self, action: str, tip: str, request: dict[str, Any]) -> tuple[list[str], bytes]:
-        with TemporaryFile() as output:
-            async with self._scratch() as scratch:
+        with TemporaryFile(dir=self._kept) as output:
+            with self._scratch() as scratch:
                 told = {
                     **request,
                     "action": action,
                     "files": str(self._path),
                     "own": str(self.git_directory),
                     "objects": str(self._repository.objects),
-                    "scratch": scratch,
+                    "scratch": str(scratch),
                     "settings": CHECKOUT_SETTINGS.encode(),
                     "tip": tip,
                     "branch": self._branch,
-                    "may_commit": self._use.shares_git_directory,
+                    "is_shared": self._use.shares_git_directory,
                 }
-                code = await self._run(marshal.dumps(told), output)
+                code = await self._run(marshal.dumps(told), output, scratch)
             output.seek(0)
             verdict, *words = output.readline(_LINE_MAX).decode(errors="replace").split() or [""]
             if verdict == "refused":
@@ -250,11 +249,11 @@ class Checkout:
             await self._repository.take_in(output)
             return words, b""
 
-    async def _run(self, request: bytes, output: IO[bytes]) -> int:
+    async def _run(self, request: bytes, output: IO[bytes], scratch: Path) -> int:
         """Run the program in its sandbox, and write down what it answers."""
         sandbox = Sandbox(
             profile=Profile.STRICT,
-            writable=(self._path, self.git_directory),
+            writable=(self._path, self.git_directory, scratch),
             readable=(self._repository.objects,),
             limits=AGENT_LIMITS,
         )
@@ -285,14 +284,14 @@ class Checkout:
         finally:
             await finish(program.kill())
 
-    @asynccontextmanager
-    async def _scratch(self) -> AsyncIterator[str]:
-        """Give a place for what is needed for a moment only."""
-        if self._use.sandboxed:
-            yield _SCRATCH
-        else:
-            with TemporaryDirectory() as directory:
-                yield directory
+    @contextmanager
+    def _scratch(self) -> Iterator[Path]:
+        """Give a place for what is needed for a moment only, on the disk and out of the reach of agents."""
+        scratch = Path(mkdtemp(prefix="scratch-", dir=self._kept))
+        try:
+            yield scratch
+        finally:
+            remove_tree(scratch)
 
 
 _RETURNING_COMMITS = frozenset({"commit", "state", "nested"})

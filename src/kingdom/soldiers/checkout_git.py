@@ -1,7 +1,8 @@
 """Git for the program that works on the files of a checkout, with a directory of its own in the place of the agent's.
 
-Neither configuration nor hooks that an agent has written count. New objects go into the git directory of the checkout,
-which reads those of the clone. It is loaded for each call, so it imports nothing that Python has not loaded already.
+Neither configuration nor hooks nor objects that an agent has written count: what it has committed is fetched, so that
+git names each object by its content. It is loaded for each call, so it imports nothing that Python has not loaded
+already.
 """
 
 import os
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 _WORDS_SHOWN = 2000
 _NAME_SHOWN = 300
 _CHUNK = 1 << 20
-_OWN_WORK = ("refs/heads/", "refs/stash")
+_OWN_WORK = ("HEAD", "refs/heads/", "refs/stash")
+_REFLOG_MAX = 1000
 _HEX = frozenset("0123456789abcdef")
 _BEGUN = (b"rebase-merge", b"rebase-apply", b"MERGE_HEAD", b"CHERRY_PICK_HEAD", b"REVERT_HEAD")
 
@@ -42,7 +44,7 @@ class CheckoutGit:
             b"GIT_DIR": self.git_directory,
             b"GIT_WORK_TREE": self.files,
             b"GIT_INDEX_FILE": self.scratch + b"/index",
-            b"GIT_OBJECT_DIRECTORY": self.own + b"/objects",
+            b"GIT_OBJECT_DIRECTORY": self.git_directory + b"/objects",
             b"GIT_ALTERNATE_OBJECT_DIRECTORIES": os.fsencode(request["objects"]),
             b"GIT_CONFIG_GLOBAL": self.scratch + b"/config",
         }
@@ -51,6 +53,7 @@ class CheckoutGit:
         _write(self.git_directory + b"/HEAD", b"ref: refs/heads/none\n")
         _write(self.scratch + b"/config", request["settings"])
         self._point_to_own()
+        self._repair_head(request["branch"])
 
     def call(self, *arguments: str | bytes, told: bytes = b"", **changes: str | bytes) -> bytes:
         """Run git and return what it printed; raises Failed."""
@@ -72,31 +75,54 @@ class CheckoutGit:
 
     def copy_index(self) -> None:
         """Begin with the index that the checkout has: files with the same times count as the same."""
-        _copy(self.own + b"/index", self.scratch + b"/index")
+        copy(self.own + b"/index", self.scratch + b"/index")
 
     def keep_index(self) -> None:
         """Let the checkout have the index."""
-        _copy(self.scratch + b"/index", self.own + b"/index.new")
+        copy(self.scratch + b"/index", self.own + b"/index.new")
         os.rename(self.own + b"/index.new", self.own + b"/index")
 
     def stand_on(self, branch: str, commit: str) -> None:
         """Let the git directory of the checkout be on a branch, at a commit, with nothing else begun."""
-        ref = os.path.join(self.own, os.fsencode(branch))
         # What a killed git of the agent has left.
         locks = [name for name in os.listdir(self.own) if name.endswith(b".lock")]
         for path in (*locks, os.fsencode(branch) + b".lock", *_BEGUN):
             remove(os.path.join(self.own, path))
-        os.makedirs(os.path.dirname(ref), exist_ok=True)
-        _write(ref, commit.encode() + b"\n")
+        self.name_own(branch, commit)
         _write(self.own + b"/HEAD", b"ref: " + os.fsencode(branch) + b"\n")
 
-    def own_tips(self) -> list[str]:
-        """Return the commits that the agent is at and has branches and stashes at, that one first."""
-        head = self.asks("rev-parse", "--verify", "--quiet", "HEAD^{commit}", GIT_DIR=self.own)
-        if head is None:
-            return []
-        told = self.asks("for-each-ref", "--format=%(objectname)", *_OWN_WORK, GIT_DIR=self.own) or ""
-        return [each for each in dict.fromkeys([head, *told.split()]) if set(each) <= _HEX]
+    def name_own(self, ref: str, commit: str) -> None:
+        """Let a name in the git directory of the checkout lead to a commit."""
+        file = os.path.join(self.own, os.fsencode(ref))
+        os.makedirs(os.path.dirname(file), exist_ok=True)
+        _write(file, commit.encode() + b"\n")
+
+    def tips_of(self, path: bytes) -> dict[str, str]:
+        """Return the commits that HEAD, the branches and the stash of another repository are at, by their names."""
+        lines = self.call("ls-remote", "--", path).decode(errors="replace").splitlines()
+        told = {name: tip for tip, _, name in (line.partition("\t") for line in lines) if name.startswith(_OWN_WORK)}
+        commits = self._fetched(path, told.values())
+        return {name: tip for name, tip in told.items() if tip in commits}
+
+    def own_work(self) -> list[str]:
+        """Return the commits that the agent made and remembers, as few as lead to all of them."""
+        # Where this fails the agent has damaged what it remembers; its branches are told by themselves.
+        words = ("rev-list", "--walk-reflogs", "--all", f"--max-count={_REFLOG_MAX}")
+        remembered = self.asks(*words, GIT_DIR=self.own, GIT_OBJECT_DIRECTORY=self.own + b"/objects") or ""
+        found = {*self.tips_of(self.own).values(), *self._fetched(self.own, remembered.split())}
+        return self.call("merge-base", "--independent", *sorted(found)).decode().split() if found else []
+
+    def _fetched(self, path: bytes, tips: "Iterable[str]") -> set[str]:
+        """Get objects of another repository with all that they stand upon, and return those that are commits."""
+        wanted = sorted({tip for tip in tips if set(tip) <= _HEX})
+        if not wanted:
+            return set()
+        self.call("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--", path, *wanted)
+        kinds = self.call("cat-file", "--batch-check", told="".join(f"{tip}\n" for tip in wanted).encode()).decode()
+        commits = [line.split()[0] for line in kinds.splitlines() if line.split()[1] == "commit"]
+        # A shallow repository gives commits without those that they stand upon, and git does not complain.
+        self.call("rev-list", "--objects", "--quiet", *commits, "--not", self.tip)
+        return {*commits}
 
     def pack(self, *commits: str) -> "Callable[[], object] | None":
         """Return what writes all that commits hold beyond the one that the clone has; None where that is nothing."""
@@ -111,11 +137,18 @@ class CheckoutGit:
         link, words = self.files + b"/.git", b"gitdir: " + self.own + b"\n"
         found = lstat(link)
         if found is not None and (
-            stat.S_ISDIR(found.st_mode) or (stat.S_ISREG(found.st_mode) and _read(link) == words)
+            stat.S_ISDIR(found.st_mode) or (stat.S_ISREG(found.st_mode) and content_of(link) == words)
         ):
             return
         if os.path.isdir(self.files):
             _write(link, words)
+
+    def _repair_head(self, branch: str) -> None:
+        """Let the git directory of the checkout be one, whatever its agent did: git shows no branches otherwise."""
+        head, found = self.own + b"/HEAD", lstat(self.own + b"/HEAD")
+        words = content_of(head).strip() if found is not None and stat.S_ISREG(found.st_mode) else b""
+        if not words.startswith(b"ref: refs/") and not (words and {*words.decode(errors="replace")} <= _HEX):
+            _write(head, b"ref: " + os.fsencode(branch) + b"\n")
 
     def run(
         self,
@@ -175,8 +208,8 @@ def remove(path: bytes) -> None:
         os.unlink(path)
 
 
-def _copy(source: bytes, target: bytes) -> None:
-    """Copy a file with its times: git compares those of an index with those of files. One that is missing is not."""
+def copy(source: bytes, target: bytes) -> None:
+    """Copy a file with its mode and times, which git compares with those in an index; one that is missing is not."""
     try:
         opened = os.open(source, os.O_RDONLY | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -184,15 +217,17 @@ def _copy(source: bytes, target: bytes) -> None:
     try:
         found = os.fstat(opened)
         _write(target, _content(opened))
+        os.chmod(target, stat.S_IMODE(found.st_mode))
         os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
     finally:
         os.close(opened)
 
 
-def _read(path: bytes) -> bytes:
+def content_of(path: bytes) -> bytes:
+    """Return all of a file."""
     opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     try:
-        return os.read(opened, _CHUNK)
+        return _content(opened)
     finally:
         os.close(opened)
 

@@ -11,7 +11,18 @@ import os
 import stat
 import sys
 
-from kingdom.soldiers.checkout_git import CheckoutGit, Failed, Refused, joined, lstat, remove, shown, write_all
+from kingdom.soldiers.checkout_git import (
+    CheckoutGit,
+    Failed,
+    Refused,
+    content_of,
+    copy,
+    joined,
+    lstat,
+    remove,
+    shown,
+    write_all,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,9 +38,12 @@ _NAMES_SHOWN = 10
 _WORDS_SHOWN = 2000
 _DEPTH_MAX = 100
 _PATH_MAX = 3000
-_OWN_WORK = ("refs/heads/", "refs/stash")
+_TEXT_BYTES_MAX = 64 << 20
+_LINK = b"160000 "
+_IGNORED = "Ignoring path"
+_ATTRIBUTES = b".gitattributes"
 # What git opens wherever it lies; a pipe in its place would be waited for without end.
-_READ_BY_GIT = (b".gitattributes", b".gitignore", b".gitmodules")
+_READ_BY_GIT = (_ATTRIBUTES, b".gitignore", b".gitmodules")
 
 
 def main() -> None:
@@ -66,32 +80,42 @@ class Changes:
             GIT_INDEX_FILE=index,
         )
         self._git_on, self._files, self._index = git, files, index
-        changed: dict[bytes, None] = {}
         links: list[bytes] = []
+        changed: dict[bytes, bool] = {}
         self.repositories: list[bytes] = []
         for entry in told.split(b"\0"):
             tag, rest = entry[:2], entry[2:]
             if tag == b"? " and rest.endswith(b"/"):
                 self.repositories.append(rest)
             elif tag == b"? ":
-                changed[rest] = None
-            elif tag == b"H " and rest.startswith(b"160000 "):
+                changed[rest] = True
+            elif tag == b"H " and rest.startswith(_LINK):
                 links.append(rest.partition(b"\t")[2])
             elif tag in (b"C ", b"R "):
-                changed[rest.partition(b"\t")[2]] = None
+                name = rest.partition(b"\t")[2]
+                changed[name] = _is_there(files, name, is_link=rest.startswith(_LINK))
         self.linked = [name for name in links if _is_repository(files, name)]
-        self.names = [*changed]
+        self._gone = [name for name, is_there in changed.items() if not is_there]
+        self._there = [name for name, is_there in changed.items() if is_there]
+
+    @property
+    def names(self) -> list[bytes]:
+        """Return the names of all files that differ."""
+        return [*self._gone, *self._there]
 
     def stage(self) -> str:
         """Put all changed files into the index, and return it as a tree; repositories stay where they are."""
         self._refuse_large()
-        if self.names:
-            self._git("update-index", "--add", "--remove", "--replace", "-z", "--stdin", told=joined(self.names))
-        return self._git("write-tree").decode().strip()
+        if self._gone:
+            self._update("--force-remove", self._gone)
+        errors = self._update("--replace", self._there) if self._there else b""
+        if refused := [line for line in errors.decode(errors="replace").splitlines() if _IGNORED in line]:
+            raise Refused(f"git does not take all names: {'; '.join(refused)}: rename or remove them")
+        return self._git_on.call("write-tree", GIT_INDEX_FILE=self._index).decode().strip()
 
     def _refuse_large(self) -> None:
         total = 0
-        for name in self.names:
+        for name in self._there:
             found = lstat(self._files + b"/" + name)
             size = found.st_size if found is not None and stat.S_ISREG(found.st_mode) else 0
             total += size
@@ -101,13 +125,31 @@ class Changes:
                     f" {_ALL_BYTES_MAX >> 30} GiB in all: name such files in .gitignore, or remove them"
                 )
 
-    def _git(self, *arguments: str, told: bytes = b"") -> bytes:
-        return self._git_on.call(*arguments, told=told, GIT_WORK_TREE=self._files, GIT_INDEX_FILE=self._index)
+    def _update(self, how: str, names: list[bytes]) -> bytes:
+        words = ("update-index", "--add", "--remove", how, "-z", "--stdin")
+        where: dict[str, str | bytes] = {"GIT_WORK_TREE": self._files, "GIT_INDEX_FILE": self._index}
+        code, _, errors = self._git_on.run(words, joined(names), where)
+        if code:
+            raise Failed(f"git update-index failed with exit code {code}: {errors.decode(errors='replace')}")
+        return errors
+
+
+def _is_there(files: bytes, name: bytes, *, is_link: bool) -> bool:
+    """Tell whether a tracked file, or a linked repository, is where its name says: below folders, not below a link."""
+    parts = name.split(b"/")
+    for end in range(1, len(parts)):
+        above = lstat(files + b"/" + b"/".join(parts[:end]))
+        if above is None or not stat.S_ISDIR(above.st_mode):
+            return False
+    found = lstat(files + b"/" + name)
+    return found is not None and (is_link or not stat.S_ISDIR(found.st_mode))
 
 
 def refuse_traps(git: CheckoutGit) -> None:
     """Refuse what git would wait for without end, or leave out without a word, unless it is ignored."""
     found = dict(_traps(git.files))
+    if special := next(_specials(git.own), None):
+        raise Refused(f"the git directory of the checkout has {shown(special)}, which is no file: remove it")
     # From above, for whoever asks git about what is below has it read what is above.
     for name in sorted(found, key=lambda each: each.count(b"/")):
         # A path that is too long for git is asked for by its beginning: what is ignored is a whole folder.
@@ -128,12 +170,29 @@ def _traps(files: bytes) -> "Iterator[tuple[bytes, str]]":
             continue
         for entry in entries:
             if entry.name == b".git":
-                if folder and _is_trap(entry.path + b"/HEAD"):
+                if folder and next(_specials(entry.path), None):
                     yield folder, "has a .git that git would wait for without end"
             elif entry.is_dir(follow_symlinks=False):
                 waiting.append(folder + entry.name + b"/")
             elif entry.name in _READ_BY_GIT and _is_trap(entry.path):
                 yield folder + entry.name, "is no file, and git would wait for it without end"
+
+
+def _specials(git_directory: bytes) -> "Iterator[bytes]":
+    """Yield what git would wait for without end in a git directory, beside its objects."""
+    waiting = [git_directory]
+    while waiting:
+        folder = waiting.pop()
+        try:
+            entries = list(os.scandir(folder))
+        except OSError:
+            continue
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                if entry.name != b"objects":
+                    waiting.append(entry.path)
+            elif _is_trap(entry.path):
+                yield entry.path
 
 
 def _is_trap(path: bytes) -> bool:
@@ -153,26 +212,29 @@ def _is_repository(files: bytes, name: bytes) -> bool:
 
 def commit(git: CheckoutGit, request: "Request") -> "Answer":
     """Commit all that is not ignored upon the tip, or upon what the agent has committed itself."""
-    tip, others = request["tip"], git.own_tips() if request["may_commit"] else []
-    parent = others[0] if others else tip
+    own: dict[str, str] = git.tips_of(git.own) if request["is_shared"] else {}
+    parent: str = own.get("HEAD") or request["tip"]
     git.read_index(parent)
     made = _committed(git, _all_changes(git).stage(), parent, request)
-    # A branch that the agent has left stays reachable.
-    for each in others:
-        if git.run(("merge-base", "--is-ancestor", each, made))[0]:
-            git.call("update-ref", f"refs/heads/left/{each}", each, GIT_DIR=git.own)
+    left = own.get(request["branch"])
+    if left and git.run(("merge-base", "--is-ancestor", left, made))[0]:
+        # The agent has gone elsewhere: what it had committed before stays reachable under another name.
+        git.name_own(f"refs/heads/left/{left}", left)
+    for name in _unlike_a_fresh_checkout(git):
+        copy(_fresh(git) + name, git.files + b"/" + name)
+    git.run(("update-index", "-q", "--refresh"))
     git.keep_index()
     git.stand_on(request["branch"], made)
     return [b"done", made.encode()], git.pack(made)
 
 
 def state(git: CheckoutGit, request: "Request") -> "Answer":
-    """Return a commit of the files, where the agent stands and what else it has, and change only the objects."""
-    others = git.own_tips() if request["may_commit"] else []
-    head = others[0] if others else request["tip"]
+    """Return a commit of the files, where the agent stands and what else it has, and change nothing."""
+    own: dict[str, str] = git.tips_of(git.own) if request["is_shared"] else {}
+    head: str = own.get("HEAD") or request["tip"]
     git.read_index(head)
     made = _committed(git, _all_changes(git).stage(), head, request)
-    found = [made, head, *others]
+    found = [made, head, *(git.own_work() if request["is_shared"] else [])]
     return [b"done", *(each.encode() for each in found)], git.pack(*found)
 
 
@@ -181,13 +243,13 @@ def diff(git: CheckoutGit, request: "Request") -> "Answer":
     _read_or_copy_index(git, request)
     options = ("--no-color", "--no-ext-diff", "--no-textconv")
     text = git.call("diff", *options, request["since"], _all_changes(git).stage())
-    return [b"done"], lambda: write_all(1, text)
+    return [b"done"], lambda: write_all(1, text[:_TEXT_BYTES_MAX])
 
 
 def differing(git: CheckoutGit, request: "Request") -> "Answer":
-    """Write the names of files that differ from the tip."""
+    """Write the names of files that differ from the tip, byte by byte."""
     git.read_index(request["tip"])
-    names = _all_changes(git).names
+    names = [*dict.fromkeys([*_all_changes(git).names, *_unlike_a_fresh_checkout(git)])]
     return [b"done"], lambda: write_all(1, joined(names[:_NAMES_SHOWN]))
 
 
@@ -203,7 +265,7 @@ def ignored(git: CheckoutGit, request: "Request") -> "Answer":
 
 def go_to(git: CheckoutGit, request: "Request") -> "Answer":
     """Bring the files to a commit, only ignored files stay; branch and index may stand at another `head`."""
-    if not request["may_commit"] and os.path.exists(git.own + b"/index"):
+    if not request["is_shared"] and os.path.exists(git.own + b"/index"):
         # It knows which of the files that are ignored now were not.
         git.copy_index()
         git.call("read-tree", "--reset", "-u", request["commit"])
@@ -247,7 +309,7 @@ def gathered(git: CheckoutGit, path: bytes, depth: int) -> list[str]:
     if depth > _DEPTH_MAX:
         raise Refused(f"repositories lie in one another too deep at {shown(path)}: look whether they are wanted")
     try:
-        tips = _fetched(git, path)
+        tips = [*dict.fromkeys(git.tips_of(path).values())]
         index = git.scratch + b"/nested-%d" % depth
         remove(index)
         found = Changes(git, path, index)
@@ -259,22 +321,33 @@ def gathered(git: CheckoutGit, path: bytes, depth: int) -> list[str]:
         ) from error
     parents = [part for tip in tips for part in ("-p", tip)]
     made = git.call("commit-tree", tree, *parents, "-m", b"What lay in " + path).decode().strip()
-    deeper = [each for name in found.repositories for each in gathered(git, path + b"/" + name.rstrip(b"/"), depth + 1)]
-    return [made, *deeper]
+    inner = [path + b"/" + name.rstrip(b"/") for name in found.repositories]
+    return [made, *(each for deeper in inner for each in gathered(git, deeper, depth + 1))]
 
 
-def _fetched(git: CheckoutGit, path: bytes) -> list[str]:
-    """Get all that the branches of another repository hold, and return the commits that they are at."""
-    lines = git.call("ls-remote", "--", path).decode(errors="replace").splitlines()
-    told = [line.split("\t") for line in lines]
-    wanted = {name: each for each, name in told if name == "HEAD" or name.startswith(_OWN_WORK)}
-    if not wanted:
+def _unlike_a_fresh_checkout(git: CheckoutGit) -> list[bytes]:
+    """Return the tracked files that a fresh checkout of the index would have with other bytes.
+
+    Only attributes make such: git takes two files for the same that differ in what it converts.
+    """
+    told = git.call("ls-files", "-z", "--stage").split(b"\0")
+    names = [entry.partition(b"\t")[2] for entry in told if entry.startswith(b"100")]
+    if not any(name.rpartition(b"/")[2] == _ATTRIBUTES for name in names):
         return []
-    tips = list(dict.fromkeys(wanted.values()))
-    git.call("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--", path, *wanted)
-    # A shallow repository gives commits without those that they stand upon, and git does not complain.
-    git.call("rev-list", "--objects", "--quiet", *tips, "--not", git.tip)
-    return tips
+    git.call("checkout-index", "--all", "--force", "--quiet", b"--prefix=" + _fresh(git))
+    return [name for name in names if not _is_same(_fresh(git) + name, git.files + b"/" + name)]
+
+
+def _fresh(git: CheckoutGit) -> bytes:
+    return git.scratch + b"/fresh/"
+
+
+def _is_same(one: bytes, other: bytes) -> bool:
+    """Tell whether two files have the same bytes; one that is no file is like no other."""
+    here, there = lstat(one), lstat(other)
+    if here is None or there is None or here.st_size != there.st_size or not stat.S_ISREG(there.st_mode):
+        return False
+    return content_of(one) == content_of(other)
 
 
 def _all_changes(git: CheckoutGit) -> Changes:
@@ -283,7 +356,7 @@ def _all_changes(git: CheckoutGit) -> Changes:
 
 def _read_or_copy_index(git: CheckoutGit, request: "Request") -> None:
     """Begin with an index that no agent can have written."""
-    if request["may_commit"]:
+    if request["is_shared"]:
         git.read_index(request["tip"])
     else:
         git.copy_index()

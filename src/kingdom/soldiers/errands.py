@@ -92,11 +92,12 @@ async def verify_work(tools: Tools, briefing: Briefing[commands.VerifyWork]) -> 
         if finished.code:
             output = lodging.redaction.text(finished.output)[-ERROR_MAX:]
             raise ProgramFailed(with_reason(f"`{check}` failed ({described(finished.code)})", output))
-    if command.commands and (changed := await tools.trees.differing(trees)):
-        raise ProgramFailed(
-            f"the checks passed, but they changed what they had checked: {', '.join(changed)}; let them write only"
-            " files that .gitignore names, or have the agent commit the change"
-        )
+        # After each one: it may be the agent's code, and hide from the next what it does to the files.
+        if changed := await tools.trees.differing(trees):
+            raise ProgramFailed(
+                f"`{check}` passed, but changed what it had checked: {', '.join(changed)}; let it write only files that"
+                " .gitignore names, or let a task of the agent make this change"
+            )
     verified = answer(command, answers.WorkVerified, result=lodging.redaction.value(read_result(space)))
     stopped = [answer(command, answers.AgentStopped, attempt=session.attempt)] if session else []
     return said_of(briefing, verified, *stopped)

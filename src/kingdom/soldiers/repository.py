@@ -47,6 +47,7 @@ _CONFIG = f"""\
 \tfetch = +refs/heads/*:{_FETCHED}/*
 """
 _URL = re.compile(r'^\turl = "(.*)"$', re.MULTILINE)
+_ESCAPED = re.compile(r"\\(.)")
 _CREDENTIALS = re.compile(r"(?<=://)[^/@]*@")
 
 
@@ -268,7 +269,7 @@ def read_own(file: Path) -> str | None:
 def url_of(clone: Path) -> str:
     """Return the address that a clone was made from, without a password."""
     found = _URL.search(read_own(clone / "config") or "")
-    return found[1].replace(r"\n", "\n").replace(r"\"", '"').replace(r"\\", "\\") if found else ""
+    return _ESCAPED.sub(lambda escaped: "\n" if escaped[1] == "n" else escaped[1], found[1]) if found else ""
 
 
 def without_password(url: str) -> str:

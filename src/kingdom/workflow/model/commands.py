@@ -86,7 +86,7 @@ class GenerateReport(Command, frozen=True, kw_only=True):
 
 
 class VerifyWork(Command, frozen=True, kw_only=True):
-    """Commit dirty trees, then run the Work's checks."""
+    """End the agent, commit dirty trees, then run the Work's checks."""
 
     work_id: str
     agent_attempt: int
@@ -95,7 +95,7 @@ class VerifyWork(Command, frozen=True, kw_only=True):
 
 
 class TakeCheckpoint(Command, frozen=True, kw_only=True):
-    """Stop the agent and record a commit per WorkTree."""
+    """Record, per WorkTree, the commit that was verified."""
 
     work_id: str
     checkpoint_id: str
@@ -160,8 +160,8 @@ COMMANDS: Mapping[type[Command], Contract] = {
     GenerateReport: Contract(
         (answers.ReportGenerated, answers.ReportFailed, answers.AgentSpent, answers.AgentPetitioned)
     ),
-    VerifyWork: Contract((answers.WorkVerified, answers.VerifyFailed)),
-    TakeCheckpoint: Contract((answers.AgentStopped, answers.CheckpointCreated, answers.CheckpointFailed)),
+    VerifyWork: Contract((answers.WorkVerified, answers.VerifyFailed, answers.AgentStopped)),
+    TakeCheckpoint: Contract((answers.CheckpointCreated, answers.CheckpointFailed)),
     StopAgent: Contract((answers.AgentStopped,), control=True),
     InterruptAgent: Contract((answers.AgentStopped,), control=True),
     RollBack: Contract((answers.RolledBack, answers.RollBackFailed)),

@@ -1,0 +1,143 @@
+"""What is committed of a checkout, and what is kept of the commits of its agent."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kingdom.errors import ProgramFailed
+from kingdom.soldiers.checkout import GitUse, git_directory_of
+from kingdom.soldiers.trees import Trees
+from tests.integration.soldiers.sources import a_tree, bare, run
+
+
+def a_file_becomes_a_folder(path: Path) -> None:
+    (path / "file0.txt").unlink()
+    (path / "file0.txt").mkdir()
+    (path / "file0.txt" / "inner").write_text("inner\n")
+
+
+def a_folder_becomes_a_file(path: Path) -> None:
+    shutil.rmtree(path / "folder")
+    (path / "folder").write_text("now a file\n")
+
+
+def a_folder_becomes_a_link(path: Path) -> None:
+    (path / "folder").rename(path / "moved")
+    (path / "folder").symlink_to("moved")
+
+
+def a_link_becomes_a_folder(path: Path) -> None:
+    (path / "link").unlink()
+    (path / "link").mkdir()
+    (path / "link" / "inner").write_text("inner\n")
+
+
+def a_file_becomes_a_link_and_runs(path: Path) -> None:
+    (path / "file0.txt").unlink()
+    (path / "file0.txt").symlink_to("file1.txt")
+    (path / "file1.txt").chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        a_file_becomes_a_folder,
+        a_folder_becomes_a_file,
+        a_folder_becomes_a_link,
+        a_link_becomes_a_folder,
+        a_file_becomes_a_link_and_runs,
+    ],
+)
+async def test_whatever_becomes_of_files_is_committed_as_git_would_do_it(
+    trees: Trees, host: Path, source: Path, change: Callable[[Path], None]
+) -> None:
+    (source / "folder").mkdir()
+    (source / "folder" / "file").write_text("in a folder\n")
+    (source / "link").symlink_to("file0.txt")
+    run("add", "--all", cwd=source)
+    run("commit", "--quiet", "-m", "second", cwd=source)
+    tree = a_tree(host, source)
+    await trees.prepare([tree])
+    for path in (tree.path, source):
+        change(path)
+    run("add", "--all", cwd=source)
+    commits = await trees.commit([tree], "changed")
+    assert run("rev-parse", f"{commits[tree.id]}^{{tree}}", cwd=bare(host, tree)) == run("write-tree", cwd=source)
+    assert await trees.differing([tree]) == []
+    await trees.roll_back([tree], {}, [tree.id], "r1")
+    assert run("status", "--porcelain", cwd=tree.path) == ""
+
+
+async def test_what_is_checked_has_the_bytes_that_a_checkout_of_the_commit_has(
+    trees: Trees, host: Path, source: Path
+) -> None:
+    (source / ".gitattributes").write_text("*.sh ident\n*.bat eol=crlf\n")
+    run("add", "--all", cwd=source)
+    run("commit", "--quiet", "-m", "attributes", cwd=source)
+    tree = a_tree(host, source)
+    await trees.prepare([tree])
+    (tree.path / "run.sh").write_text("# $Id: exit 0 $\nexit 1\n")
+    (tree.path / "run.sh").chmod(0o755)
+    (tree.path / "run.bat").write_text("exit 1\n")
+    await trees.commit([tree], "work")
+    assert "exit 0" not in (tree.path / "run.sh").read_text()
+    assert os.access(tree.path / "run.sh", os.X_OK)
+    assert (tree.path / "run.bat").read_bytes() == b"exit 1\r\n"
+    assert await trees.differing([tree]) == []
+    # Git takes both for the same as before.
+    (tree.path / "run.sh").write_text("# $Id: exit 0 $\nexit 1\n")
+    (tree.path / "run.bat").write_text("exit 1\n")
+    assert await trees.differing([tree]) == ["app/run.bat", "app/run.sh"]
+
+
+async def test_names_that_git_does_not_take_are_told(trees: Trees, host: Path, source: Path) -> None:
+    tree = a_tree(host, source)
+    await trees.prepare([tree])
+    (tree.path / ".GIT").mkdir()
+    (tree.path / ".GIT" / "config").write_text("not for git\n")
+    with pytest.raises(ProgramFailed, match=r"does not take all names: .*\.GIT/config"):
+        await trees.commit([tree], "work")
+
+
+async def test_commits_that_no_name_leads_to_any_more_are_kept_too(host: Path, source: Path) -> None:
+    trees = Trees(host / "repositories", use=GitUse(may_commit=True))
+    tree = a_tree(host, source)
+    await trees.prepare([tree])
+    for name in ("amended", "stashed first", "stashed second"):
+        (tree.path / "file0.txt").write_text(name)
+        if name == "amended":
+            run("commit", "--quiet", "-am", name, cwd=tree.path)
+            (tree.path / "file1.txt").write_text(name)
+            run("commit", "--quiet", "--amend", "-am", "other words", cwd=tree.path)
+        else:
+            run("stash", "push", "--quiet", "-m", name, cwd=tree.path)
+    run("checkout", "--quiet", "--orphan", "unborn", cwd=tree.path)
+    refs = await trees.release(tree, "end")
+    kept = run("log", "--format=%s", *refs, cwd=bare(host, tree))
+    assert {"amended", "other words"} < {*kept.splitlines()}
+    assert "stashed first" in kept
+    assert "stashed second" in kept
+
+
+async def test_a_tree_of_an_agent_that_is_not_what_its_name_says_is_not_believed(host: Path, source: Path) -> None:
+    (source / "folder").mkdir()
+    (source / "folder" / "policy").write_text("nobody\n")
+    run("add", "--all", cwd=source)
+    run("commit", "--quiet", "-m", "policy", cwd=source)
+    trees = Trees(host / "repositories", use=GitUse(may_commit=True))
+    tree = a_tree(host, source)
+    await trees.prepare([tree])
+    own = git_directory_of(tree.path) / "objects"
+    (tree.path / "folder" / "policy").write_text("everybody\n")
+    run("add", "--all", cwd=tree.path)
+    hostile = run("write-tree", "--prefix=folder", cwd=tree.path)
+    honest = run("rev-parse", "HEAD:folder", cwd=tree.path)
+    forged = own / honest[:2] / honest[2:]
+    forged.parent.mkdir(exist_ok=True)
+    forged.write_bytes((own / hostile[:2] / hostile[2:]).read_bytes())
+    commits = await trees.commit([tree], "work")
+    assert run("show", f"{commits[tree.id]}:folder/policy", cwd=bare(host, tree)) == "everybody"
+    assert (tree.path / "folder" / "policy").read_text() == "everybody\n"
