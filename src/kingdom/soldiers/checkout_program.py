@@ -126,7 +126,8 @@ class Changes:
                 )
 
     def _update(self, how: str, names: list[bytes]) -> bytes:
-        words = ("update-index", "--add", "--remove", how, "-z", "--stdin")
+        # All into one pack, which is much faster than a file each, and a file that shrinks meanwhile does no harm.
+        words = ("-c", "core.bigFileThreshold=1", "update-index", "--add", "--remove", how, "-z", "--stdin")
         where: dict[str, str | bytes] = {"GIT_WORK_TREE": self._files, "GIT_INDEX_FILE": self._index}
         code, _, errors = self._git_on.run(words, joined(names), where)
         if code:
@@ -220,9 +221,10 @@ def commit(git: CheckoutGit, request: "Request") -> "Answer":
     if left and git.run(("merge-base", "--is-ancestor", left, made))[0]:
         # The agent has gone elsewhere: what it had committed before stays reachable under another name.
         git.name_own(f"refs/heads/left/{left}", left)
-    for name in _unlike_a_fresh_checkout(git):
-        copy(_fresh(git) + name, git.files + b"/" + name)
-    git.run(("update-index", "-q", "--refresh"))
+    if converted := _unlike_a_fresh_checkout(git):
+        for name in converted:
+            copy(_fresh(git) + name, git.files + b"/" + name)
+        git.run(("update-index", "-q", "--refresh"))
     git.keep_index()
     git.stand_on(request["branch"], made)
     return [b"done", made.encode()], git.pack(made)
