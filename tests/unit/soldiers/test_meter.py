@@ -97,6 +97,7 @@ async def test_an_answer_that_never_came_costs_what_was_asked_and_a_refused_one_
     assert meter.usd == 2.0
     with await asked(meter) as call:
         call.refuse()
+        call.abandon()
     assert meter.usd == 2.0
 
 

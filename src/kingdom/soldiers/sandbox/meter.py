@@ -143,8 +143,7 @@ class MeteredCall:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if not self._is_settled:
-            self.finish()
+        self.finish()
         self._meter.end(self)
 
     def refuse(self) -> None:
@@ -167,7 +166,9 @@ class MeteredCall:
         self._settle(self._most.output)
 
     def _settle(self, written: int) -> None:
-        """Charge what the vendor has told, or else that the model has written so many tokens."""
+        """Charge once what the vendor has told, or else that the model has written so many tokens."""
+        if self._is_settled:
+            return
         self._is_settled = True
         self._reader.close()
         tokens = self._reader.tokens
