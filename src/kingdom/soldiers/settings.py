@@ -23,7 +23,7 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     vendor: Vendor | None = None
     url: str = ""
     key: str = ""
-    # By the beginning of a model's name; they come before those that Kingdom knows.
+    # By a model's name without a date; they come before those that Kingdom knows.
     prices: dict[str, Price] = {}
 
 

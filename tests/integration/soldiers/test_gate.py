@@ -269,10 +269,10 @@ async def test_half_an_answer_does_not_look_like_a_whole_one(tmp_path: Path, mod
             await answer.content.read()
 
 
-async def test_a_model_is_left_when_the_agent_leaves(tmp_path: Path, model: Model) -> None:
+async def test_a_stream_of_a_model_is_left_when_the_agent_leaves(tmp_path: Path, model: Model) -> None:
     headers = {"accept": "text/event-stream"}
     async with through(tmp_path, model) as client:
-        async with client.post("/v1/messages", json={}, headers=headers) as answer:
+        async with client.post("/v1/messages", json={"stream": True}, headers=headers) as answer:
             assert await answer.content.readline() == b"first\n"
         async with asyncio.timeout(PATIENCE_SECONDS):
             await model.left.wait()

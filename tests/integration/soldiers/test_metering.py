@@ -73,6 +73,14 @@ class Asking:
             return answer.status, await (answer.text() if stream and answer.status == 200 else answer.json())
 
 
+async def hang_up(agent: Asking, asking: asyncio.Task[Any]) -> None:
+    """Let an agent leave its question; what it asks afterwards is answered when the gate has seen that."""
+    asking.cancel()
+    await asyncio.wait([asking])
+    async with agent.client.post("/v1/messages/count_tokens", json={"model": "dear", "messages": []}) as answer:
+        assert answer.status == 200
+
+
 @asynccontextmanager
 async def at_the_gate(folder: Path, model: ModelStub) -> AsyncIterator[Asking]:
     upstreams = [Upstream(vendor=vendor, url=model.url, key="none", prices=DEAR) for vendor in Vendor]
@@ -132,16 +140,54 @@ async def test_counting_tokens_is_free_and_an_error_costs_nothing(tmp_path: Path
     assert (status, agent.meter.usd, model.charged_usd) == (500, 0.0, 0.0)
 
 
-async def test_a_stream_that_breaks_off_costs_what_the_vendor_had_said(tmp_path: Path, model: ModelStub) -> None:
+async def test_a_stream_that_breaks_off_costs_what_the_vendor_had_said_and_what_it_may_have_written(
+    tmp_path: Path, model: ModelStub
+) -> None:
     async with at_the_gate(tmp_path, model) as agent:
         with pytest.raises(aiohttp.ClientError):
-            await agent.ask(WAYS["anthropic"], {"cost": 0.5}, {"drop_stream": True}, stream=True)
+            await agent.ask(WAYS["anthropic"], {"cost": 0.5}, {"drop_stream": True}, stream=True, max_tokens=5)
+    assert agent.meter.usd == pytest.approx(model.charged_usd + 5 * DEAR["dear"].output / 1e6) == pytest.approx(0.505)
+
+
+@pytest.mark.parametrize("name", WAYS)
+async def test_an_agent_that_does_not_wait_for_a_whole_answer_pays_all_of_it(tmp_path: Path, name: str) -> None:
+    writing, written = asyncio.Event(), asyncio.Event()
+
+    async def write(_: float) -> None:
+        writing.set()
+        await written.wait()
+
+    async with ModelStub(sleep=write) as model, at_the_gate(tmp_path, model) as agent:
+        asking = asyncio.create_task(agent.ask(WAYS[name], {"cost": 0.5}, {"answer": "so"}))
+        await asyncio.wait_for(writing.wait(), PATIENCE_SECONDS)
+        await hang_up(agent, asking)
+        assert agent.meter.usd == 0.0
+        written.set()
+
+        async def charged() -> bool:
+            return agent.meter.usd > 0
+
+        await eventually(charged)
     assert agent.meter.usd == pytest.approx(model.charged_usd) == pytest.approx(0.5)
 
 
-async def test_an_agent_that_hangs_up_pays_for_what_it_asked(tmp_path: Path, model: ModelStub) -> None:
+async def test_a_whole_answer_that_has_not_come_when_the_gate_closes_costs_the_most_that_it_may(
+    tmp_path: Path, model: ModelStub
+) -> None:
     async with at_the_gate(tmp_path, model) as agent:
-        asking = asyncio.create_task(agent.ask(WAYS["chat"], {"hang": True}, stream=False))
+        asking = asyncio.create_task(agent.ask(WAYS["chat"], {"hang": True}, max_tokens=64_000))
+        await asyncio.wait_for(model.silent.wait(), PATIENCE_SECONDS)
+        await hang_up(agent, asking)
+    assert 64 < agent.meter.usd < 65
+
+
+@pytest.mark.parametrize("name", WAYS)
+async def test_a_stream_that_the_agent_leaves_is_charged_at_once_and_neither_free_nor_the_most_that_it_may_cost(
+    tmp_path: Path, model: ModelStub, name: str
+) -> None:
+    async with at_the_gate(tmp_path, model) as agent:
+        limit = {"generationConfig": {"maxOutputTokens": 10**7}} if name == "gemini" else {"max_tokens": 10**7}
+        asking = asyncio.create_task(agent.ask(WAYS[name], {"say": "so"}, {"hang": True}, stream=True, **limit))
         await asyncio.wait_for(model.silent.wait(), PATIENCE_SECONDS)
         asking.cancel()
 
@@ -149,6 +195,8 @@ async def test_an_agent_that_hangs_up_pays_for_what_it_asked(tmp_path: Path, mod
             return agent.meter.usd > 0
 
         await eventually(charged)
+    # 200 tokens for each second begun, at a limit of $10,000.
+    assert 0.2 <= agent.meter.usd < 1000
 
 
 async def test_a_stream_of_chat_completions_tells_its_usage_whatever_the_agent_wants(

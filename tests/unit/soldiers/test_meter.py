@@ -97,7 +97,62 @@ async def test_an_answer_that_never_came_costs_what_was_asked_and_a_refused_one_
     assert meter.usd == 2.0
     with await asked(meter) as call:
         call.refuse()
+        call.abandon()
     assert meter.usd == 2.0
+
+
+START = b'data: {"type": "message_start", "message": {"usage": {"input_tokens": 250000, "output_tokens": 1}}}\n\n'
+TEXT = b'data: {"type": "content_block_delta", "delta": {"text": "%s"}}\n\n'
+
+
+@pytest.mark.parametrize(
+    ("seconds", "came", "usd"),
+    [
+        # Each begun second counts 200 tokens at $20 per million, and the prompt as it was sent until the vendor tells.
+        pytest.param(0.0, b"", 2.0 + 0.004, id="left at once"),
+        pytest.param(9.5, b"", 2.0 + 0.04, id="thoughts that are not shown"),
+        pytest.param(9.5, START, 1.0 + 0.04, id="a prompt as the vendor told"),
+        pytest.param(9.5, START + TEXT % (b"x" * 10_000), 1.0 + 0.1, id="faster than models are"),
+        pytest.param(1000.0, START, 1.0 + 1.28, id="all that the question allows"),
+    ],
+)
+async def test_an_answer_that_is_cut_off_costs_what_the_model_may_have_written(
+    seconds: float, came: bytes, usd: float
+) -> None:
+    now = 5000.0
+    meter = Meter(clock=lambda: now)
+    call = await meter.admit(UPSTREAM, MODEL, Tokens(input=500_000, output=64_000))
+    assert call is not None
+    # Waiting for its turn is not writing.
+    now += 100
+    with call:
+        call.feed(came)
+        now += seconds
+    assert meter.usd == pytest.approx(usd, abs=1e-4)
+
+
+@pytest.mark.parametrize(("came", "usd"), [(b"", 2.0 + 1.28), (START, 1.0 + 1.28), (answer(1000), 0.004)])
+async def test_an_answer_that_is_abandoned_costs_the_most_that_it_may_unless_the_vendor_told_all(
+    came: bytes, usd: float
+) -> None:
+    meter = Meter()
+    call = await meter.admit(UPSTREAM, MODEL, Tokens(input=500_000, output=64_000))
+    assert call is not None
+    with call:
+        call.feed(came)
+        call.abandon()
+    assert meter.usd == pytest.approx(usd)
+
+
+async def test_questions_that_are_cut_off_at_once_spend_the_budget_too() -> None:
+    meter = Meter()
+    meter.begin_turn(1.0)
+    asked_for = 0
+    while call := await meter.admit(UPSTREAM, MODEL, Tokens(input=40, output=64_000)):
+        with call:
+            asked_for += 1
+        assert asked_for < 1000
+    assert meter.usd == pytest.approx(1.0, abs=0.01)
 
 
 async def test_an_agent_that_reports_something_else_is_told_of_once() -> None:

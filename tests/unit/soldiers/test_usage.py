@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from kingdom.soldiers.sandbox.usage import UsageReader
 from kingdom.soldiers.sandbox.vendors import Vendor
 
 CLAUDE, GPT, PRO = "claude-opus-5-5", "gpt-5", "gemini-2.5-pro"
+MILLION = Tokens(input=1_000_000)
 
 
 def stream(*events: Any, end: str = "\n") -> bytes:
@@ -197,17 +199,57 @@ def test_an_answer_without_end_is_not_kept(begin: bytes, monkeypatch: pytest.Mon
     ],
 )
 def test_a_model_costs_by_its_name_and_one_that_nobody_knows_as_the_dearest(model: str, usd: float) -> None:
-    million = Tokens(input=1_000_000)
-    assert prices.ANTHROPIC.bill(million, model, own={}).usd == usd
+    assert prices.ANTHROPIC.bill(MILLION, model, own={}).usd == usd
 
 
-def test_prices_of_the_operator_come_first_and_the_name_of_the_vendor_before_the_asked_one() -> None:
-    million = Tokens(input=1_000_000)
-    own = {"claude": Price(input=7.0, output=7.0), "claude-haiku": Price(input=8.0, output=8.0)}
-    assert prices.ANTHROPIC.bill(million, "claude-opus-5-5", own=own).usd == 7.0
-    assert prices.ANTHROPIC.bill(million, "claude-haiku-5-5", own=own).usd == 8.0
-    assert prices.OPENAI.bill(million, "gpt-5-mini-2025", "gpt-5-pro", own={}).usd == 0.25
-    assert prices.OPENAI.bill(million, "somebody's", "gpt-5-pro", own={}) == prices.Bill(15.0)
+@pytest.mark.parametrize(
+    "model",
+    [
+        *("gpt-5", "gpt-5-2025-08-07", "gpt-5-20250807", "gpt-5@20250807", "gpt-5-latest"),
+        *("gpt-5-preview", "gpt-5-preview-05-06", "gpt-5-preview-09-2025", "gpt-5-001"),
+    ],
+)
+@pytest.mark.parametrize("own", [{}, {"gpt-5": Price(input=1.0, output=1.0)}], ids=["ours", "operator's"])
+def test_a_date_or_a_preview_is_the_same_model(model: str, own: Mapping[str, Price]) -> None:
+    assert prices.OPENAI.bill(MILLION, model, own=own) == prices.Bill(1.0 if own else 1.25)
+
+
+@pytest.mark.parametrize("model", ["gpt-5-codex-giant", "gpt-5-giant", "gpt-5-1", "gpt-5x", "gpt-5-2025-08-07-giant"])
+@pytest.mark.parametrize("own", [{}, {"gpt-5": Price(input=1.0, output=1.0)}], ids=["ours", "operator's"])
+def test_any_other_ending_is_another_model_whose_price_is_a_guess(model: str, own: Mapping[str, Price]) -> None:
+    assert prices.OPENAI.bill(MILLION, model, own=own) == prices.Bill(21.0, is_guess=True)
+    assert prices.price_of(model, prices.OPENAI.models, own).input == 21.0
+
+
+@pytest.mark.parametrize(
+    ("model", "usd"),
+    [
+        ("gpt-5", 7.0),
+        # A dearer or cheaper model whose name begins with the operator's keeps its own price.
+        ("gpt-5-pro", 15.0),
+        ("gpt-5-pro-2025-10-06", 15.0),
+        ("gpt-5-mini", 0.25),
+        ("gpt-5.1-codex", 8.0),
+        ("gpt-5.1-codex-mini", 0.25),
+        ("our-own", 0.0),
+    ],
+)
+def test_the_longest_name_counts_and_of_the_same_one_the_price_of_the_operator(model: str, usd: float) -> None:
+    names = {"gpt-5": 7.0, "gpt-5.1-codex": 8.0, "our-own": 0.0}
+    own = {name: Price(input=price, output=price) for name, price in names.items()}
+    assert prices.OPENAI.bill(MILLION, model, own=own) == prices.Bill(usd)
+    assert prices.price_of(model, prices.OPENAI.models, own).input == usd
+
+
+def test_a_price_of_the_operator_is_the_same_for_long_prompts() -> None:
+    own = {PRO: Price(input=1.0, output=1.0)}
+    assert prices.GEMINI.bill(MILLION, PRO, own={}).usd == 2.5
+    assert prices.GEMINI.bill(MILLION, PRO, own=own).usd == 1.0
+
+
+def test_the_name_of_the_vendor_counts_before_the_asked_one() -> None:
+    assert prices.OPENAI.bill(MILLION, "gpt-5-mini-2025-08-07", "gpt-5-pro", own={}).usd == 0.25
+    assert prices.OPENAI.bill(MILLION, "somebody's", "gpt-5-pro", own={}) == prices.Bill(15.0)
 
 
 def test_every_kind_of_token_has_its_price() -> None:
@@ -216,4 +258,4 @@ def test_every_kind_of_token_has_its_price() -> None:
     assert price.of(tokens) == pytest.approx((10 + 100 + 1 + 20 + 32) / 1000)
     billed = prices.ANTHROPIC.bill(tokens, "claude-opus-5-5", own={}).usd
     assert billed == pytest.approx((4 + 20 + 0.2 + 5 + 8) / 1000 + 0.03)
-    assert prices.OPENAI.bill(Tokens(input=1_000_000, fast=True), "gpt-5", own={}).usd == 2.5
+    assert prices.OPENAI.bill(replace(MILLION, fast=True), "gpt-5", own={}).usd == 2.5

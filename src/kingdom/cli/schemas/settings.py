@@ -94,7 +94,7 @@ _WORDS: Words = {
         "vendor": "Whose protocol the model speaks, where the agent is `command`; the others know.",
         "url": "Where the model is. Nothing said: at the vendor's own address.",
         "key": "The key to it, which agents never see. Nothing said: the variable of the vendor.",
-        "prices": "What models cost, by the beginning of their names, before what Kingdom knows of their prices.",
+        "prices": "What models cost, by their names without a date, before what Kingdom knows of their prices.",
     },
     "Price": {
         "input": "A million tokens of a prompt, in US dollars.",

@@ -24,7 +24,7 @@ from kingdom.soldiers.voice.relay import answer
 class AcpAgents(AgentClient):
     """Runs the agent of a profile, which npm has installed into `directory` or which is on the PATH of agents.
 
-    `prices` go by the beginning of a model's name and come before those of the profile.
+    `prices` go by the name of a model and come before those of the profile.
     """
 
     name = "acp"

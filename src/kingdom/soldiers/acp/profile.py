@@ -25,7 +25,7 @@ class Profile:
 
     `arguments`, `environment` and `files` are templates: $folder is what the agent has for itself, $url the server of
     the model, $model its name, $instructions what the agent shall know, and $input, $cache_read, $output are the price.
-    `files` are written below the folder before each start. Prices go by the beginning of a model's name.
+    `files` are written below the folder before each start. Prices go by the name of a model.
     """
 
     name: str

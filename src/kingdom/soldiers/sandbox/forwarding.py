@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any
@@ -25,6 +26,7 @@ from kingdom.soldiers.sandbox.vendors import (
     asked_model,
     asked_with,
     is_charged,
+    is_streamed,
     most_output,
     refused_payment,
     telling_usage,
@@ -33,6 +35,9 @@ from kingdom.soldiers.sandbox.vendors import (
 _BODY_BYTES_MAX = 64 << 20
 _MARKS_MAX = 4_000_000
 _AT_ONCE = 2
+# They outlive the connection of an agent that does not wait for them.
+_WHOLE_ANSWERS_MAX = 32
+_LAST_ANSWERS_SECONDS = 1
 _ERROR_BYTES_MAX = 1 << 20
 _REFUSALS_TOLD = 100
 _SHOWN = 200
@@ -50,6 +55,7 @@ class _Question:
     body: bytes | None = None
     reason: str = ""
     model: str = ""
+    is_streamed: bool = False
     most: Tokens = field(default_factory=Tokens)
 
 
@@ -63,6 +69,16 @@ class Forwarding:
         self._unreached = 0
         self._upstreams = upstreams
         self._looking = asyncio.Semaphore(_AT_ONCE)
+        self._whole_answers: set[asyncio.Task[web.StreamResponse]] = set()
+
+    async def close(self) -> None:
+        """End what is under way; answers that were asked for as a whole have a moment to come."""
+        if self._whole_answers:
+            _, late = await asyncio.wait(self._whole_answers, timeout=_LAST_ANSWERS_SECONDS)
+            for answering in late:
+                answering.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+        await self.client.close()
 
     async def answer(self, request: web.Request, path: str) -> web.StreamResponse:
         """Answer a request for a path."""
@@ -80,13 +96,7 @@ class Forwarding:
                 return _error(_BAD, f"the body is no JSON: {error}")
             if question.reason:
                 return self._refuse(request, path, question.reason)
-        try:
-            return await self._metered(request, path, upstream, question)
-        except (aiohttp.ClientError, TimeoutError) as error:
-            self._unreached += 1
-            if self._unreached <= _REFUSALS_TOLD:
-                _log.warning("the model cannot be reached", url=upstream.url, error=type(error).__name__)
-            return _error(_BAD_GATEWAY, f"the model cannot be reached: {type(error).__name__}")
+        return await self._metered(request, path, upstream, question)
 
     async def _looked_at(self, request: web.Request, path: str) -> _Question:
         """Return the body as it may be sent, or why it may not be."""
@@ -99,25 +109,57 @@ class Forwarding:
         self, request: web.Request, path: str, upstream: Upstream, question: _Question
     ) -> web.StreamResponse:
         if not is_charged(request.method, path):
-            return await self._forward(request, path, upstream, question.body, None)
+            return await self._forward(request, path, upstream, question, None)
+        while not question.is_streamed and len(self._whole_answers) >= _WHOLE_ANSWERS_MAX:
+            await asyncio.wait(self._whole_answers, return_when=asyncio.FIRST_COMPLETED)
         call = await self._meter.admit(upstream, question.model, question.most)
         if call is None:
             return web.json_response(refused_payment(upstream.vendor, _SPENT), status=PAYMENT_REQUIRED)
+        if question.is_streamed:
+            with call:
+                return await self._forward(request, path, upstream, question, call)
+        answering = asyncio.create_task(self._whole_answer(request, path, upstream, question, call))
+        self._whole_answers.add(answering)
+        answering.add_done_callback(self._whole_answers.discard)
+        # The vendor writes and charges the whole of it, also where the agent does not wait for it.
+        return await asyncio.shield(answering)
+
+    async def _whole_answer(
+        self, request: web.Request, path: str, upstream: Upstream, question: _Question, call: MeteredCall
+    ) -> web.StreamResponse:
         with call:
             try:
-                return await self._forward(request, path, upstream, question.body, call)
-            except aiohttp.ClientConnectorError:
-                call.refuse()
+                return await self._forward(request, path, upstream, question, call)
+            except asyncio.CancelledError:
+                call.abandon()
                 raise
 
     async def _forward(
-        self, request: web.Request, path: str, upstream: Upstream, body: bytes | None, call: MeteredCall | None
+        self, request: web.Request, path: str, upstream: Upstream, question: _Question, call: MeteredCall | None
     ) -> web.StreamResponse:
+        try:
+            async with self._asking(request, path, upstream, question.body) as answer:
+                if answer.status < _REDIRECT:
+                    return await _hand_on(request, answer, question, call)
+                if call is not None:
+                    call.refuse()
+                return await _failure(answer, upstream)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            if call is not None and isinstance(error, aiohttp.ClientConnectorError):
+                call.refuse()
+            self._unreached += 1
+            if self._unreached <= _REFUSALS_TOLD:
+                _log.warning("the model cannot be reached", url=upstream.url, error=type(error).__name__)
+            return _error(_BAD_GATEWAY, f"the model cannot be reached: {type(error).__name__}")
+
+    def _asking(
+        self, request: web.Request, path: str, upstream: Upstream, body: bytes | None
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
         parameters = {name: value for name, value in request.rel_url.query.items() if asked_by(name)}
         base = upstream.url.rstrip("/").removesuffix("/v1")
         headers = {name: value for name, value in request.headers.items() if asked_with(name)}
         address = URL(base + path, encoded=True).with_query(parameters)
-        asking = self.client.request(
+        return self.client.request(
             request.method,
             address,
             # Nothing compressed: what an error quotes must be readable here.
@@ -126,12 +168,6 @@ class Forwarding:
             allow_redirects=False,
             skip_auto_headers=("User-Agent",),
         )
-        async with asking as answer:
-            if answer.status >= _REDIRECT:
-                if call is not None:
-                    call.refuse()
-                return await _failure(answer, upstream)
-            return await _stream(request, answer, call)
 
     def _refuse(self, request: web.Request, path: str, reason: str) -> web.Response:
         self.refused += 1
@@ -165,18 +201,24 @@ def _look_at(body: bytes, path: str) -> _Question:
     # Written anew, so that what was looked at is what is sent, also where a name stands twice.
     sent = msgspec.json.encode(telling_usage(path, document))
     most = Tokens(input=len(sent) // BYTES_PER_TOKEN, output=most_output(document))
-    return _Question(body=sent, model=asked_model(path, document), most=most)
+    return _Question(body=sent, model=asked_model(path, document), is_streamed=is_streamed(path, document), most=most)
 
 
-async def _stream(request: web.Request, answer: aiohttp.ClientResponse, call: MeteredCall | None) -> web.StreamResponse:
+async def _hand_on(
+    request: web.Request, answer: aiohttp.ClientResponse, question: _Question, call: MeteredCall | None
+) -> web.StreamResponse:
+    """Hand an answer on as it comes; one that is not streamed is read to its end, also where the agent has left."""
+    leaving = nullcontext() if question.is_streamed else suppress(ConnectionError)
     response = web.StreamResponse(status=answer.status, headers=_headers(answer))
-    await response.prepare(request)
+    with leaving:
+        await response.prepare(request)
     try:
         async for chunk in answer.content.iter_any():
             if call is not None:
                 # Charged before the agent can act upon it.
                 call.feed(chunk)
-            await response.write(chunk)
+            with leaving:
+                await response.write(chunk)
     except (aiohttp.ClientError, TimeoutError):
         # Half an answer must not look like a whole one.
         if request.transport is not None:
@@ -184,7 +226,8 @@ async def _stream(request: web.Request, answer: aiohttp.ClientResponse, call: Me
     else:
         if call is not None:
             call.finish()
-        await response.write_eof()
+        with leaving:
+            await response.write_eof()
     return response
 
 

@@ -98,7 +98,7 @@ class Gate:
         self._servers.clear()
         self._runners.clear()
         if self._forwarding is not None:
-            await self._forwarding.client.close()
+            await self._forwarding.close()
         with suppress(OSError):
             self.socket.unlink()
 

@@ -1,6 +1,9 @@
 """What the answers of a model cost one soldier, counted where they pass; no word of the agent has a say in it."""
 
 import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -14,6 +17,8 @@ _USD_DIGITS = 9
 _CENT = 0.01
 _SHARE = 0.05
 _SHOWN = 200
+# Models that write faster are cheap ones.
+_TOKENS_PER_SECOND = 200
 _log = structlog.get_logger("kingdom.soldiers.gate")
 
 
@@ -24,7 +29,8 @@ class Meter:
     whenever something was charged, and `is_idle` while no turn is under way.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
         self.usd = 0.0
         self.claimed_usd = 0.0
         self.reported_usd = 0.0
@@ -115,8 +121,8 @@ class Meter:
 class MeteredCall:
     """One question to a model: what its answer costs is charged as soon as the vendor has told, or at the end.
 
-    An answer that was cut off before is charged with what was asked and has come of it, by a guess that is rather too
-    high where the vendor has told nothing.
+    An answer that ended before the vendor told all of it is charged with the prompt and with what the model may have
+    written since it was asked, also what it thought without showing it, but not with more than the question allows.
     """
 
     def __init__(self, meter: Meter, upstream: Upstream, model: str, most: Tokens) -> None:
@@ -125,23 +131,24 @@ class MeteredCall:
         self._model = model
         self._most = most
         self._reader = UsageReader(upstream.vendor)
-        self._is_free = False
+        self._is_settled = False
         self._usd = 0.0
+        self._begun_at = meter.clock()
         self.most_usd = meter.price(upstream, most, model)
 
     def __enter__(self) -> Self:
+        self._begun_at = self._meter.clock()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if not self._is_free:
-            self.finish()
+        self.finish()
         self._meter.end(self)
 
     def refuse(self) -> None:
         """Take in that there is no answer, and so nothing to pay."""
-        self._is_free = True
+        self._is_settled = True
 
     def feed(self, chunk: bytes) -> None:
         """Take in the next piece of the answer."""
@@ -150,14 +157,31 @@ class MeteredCall:
             self._charge(self._reader.tokens)
 
     def finish(self) -> None:
-        """Take in that nothing more comes."""
+        """Take in that nothing more comes, and that the vendor writes nothing more."""
+        begun_seconds = int(self._meter.clock() - self._begun_at) + 1
+        self._settle(begun_seconds * _TOKENS_PER_SECOND)
+
+    def abandon(self) -> None:
+        """Take in that nothing more is read of an answer that the vendor writes to its end."""
+        self._settle(self._most.output)
+
+    def _settle(self, written: int) -> None:
+        """Charge once what the vendor has told, or else that the model has written so many tokens."""
+        if self._is_settled:
+            return
+        self._is_settled = True
         self._reader.close()
-        self._charge(self._reader.tokens)
+        tokens = self._reader.tokens
+        if not self._reader.is_final:
+            tokens = replace(
+                tokens,
+                # The vendor has read the prompt, whether or not it said how long that was.
+                input=tokens.input if tokens.prompt else self._most.input,
+                output=max(tokens.output, min(written, self._most.output)),
+            )
+        self._charge(tokens)
 
     def _charge(self, tokens: Tokens) -> None:
-        if not self._reader.is_final and not tokens.prompt:
-            # The vendor has read the prompt, whether or not it said how long that was.
-            tokens = Tokens(input=self._most.input, output=tokens.output, searches=tokens.searches, fast=tokens.fast)
         usd = self._meter.price(self._upstream, tokens, self._reader.model, self._model)
         if usd > self._usd:
             more, self._usd = usd - self._usd, usd

@@ -1,4 +1,4 @@
-"""What models cost: US dollars per million tokens, by the beginning of a model's name."""
+"""What models cost: US dollars per million tokens, by the name of a model."""
 
 import re
 from collections.abc import Mapping
@@ -13,8 +13,9 @@ _USD_DIGITS = 9
 # What is written to a cache for an hour costs twice a prompt, for five minutes a quarter more than it.
 _HOUR = 1.6
 _FIVE_MINUTES = 1.25
-# A date or a variant of the same model, not the next version of it.
-_SAME_MODEL = re.compile(r"(-(?!\d(-|$)).*)?")
+# What a vendor adds to the name of a model at the same price: a date or a number of an edition, or one of a few words.
+# Any other word may be a dearer model, and a single digit the next version.
+_SAME_MODEL = re.compile(r"(-(latest|preview|exp|\d{3}|\d{4}|\d{8}|\d{4}-\d{2}-\d{2}|\d{2}-\d{2}|\d{2}-\d{4})|@\d{8})*")
 _Usd = Annotated[float, Meta(ge=0)]
 
 
@@ -67,7 +68,7 @@ class Bill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceList:
-    """What the models of a vendor cost, by the beginning of their names.
+    """What the models of a vendor cost, by their names without a date.
 
     `long` are the prices of prompts with more tokens than a number. `search_usd` is what a search of the web costs,
     `faster` the dearest of what the vendor asks for an answer that comes faster, as a factor.
@@ -79,24 +80,26 @@ class PriceList:
     faster: float = 1.0
 
     def bill(self, tokens: Tokens, *models: str, own: Mapping[str, Price]) -> Bill:
-        """Return what tokens cost of the first of these models that has a price; those of the operator come first.
+        """Return what tokens cost of the first of these models that has a price; the operator's comes before ours.
 
         A model without one costs as the dearest of all, so that no budget is overdrawn.
         """
-        found = (_own(model, own) or self._known(model, tokens.prompt) for model in models)
+        found = (self._price(model, tokens.prompt, own) for model in models)
         price = next(filter(None, found), None)
         usd = (price or _dearest({**self.models, **own})).of(tokens) * (self.faster if tokens.fast else 1.0)
         return Bill(round(usd + tokens.searches * self.search_usd, _USD_DIGITS), price is None)
 
-    def _known(self, model: str, prompt: int) -> Price | None:
-        name = _name(model, self.models)
+    def _price(self, model: str, prompt: int, own: Mapping[str, Price]) -> Price | None:
+        prices = {**self.models, **own}
+        name = _name(model, prices)
         above, price = self.long.get(name, (prompt, None))
-        return price if price and prompt > above else self.models.get(name)
+        return price if price and prompt > above and name not in own else prices.get(name)
 
 
 def price_of(model: str, prices: Mapping[str, Price], own: Mapping[str, Price]) -> Price:
     """Return the price of a model; one without a price costs as the dearest."""
-    return _own(model, own) or prices.get(_name(model, prices)) or _dearest({**prices, **own})
+    together = {**prices, **own}
+    return together.get(_name(model, together)) or _dearest(together)
 
 
 def _dearest(prices: Mapping[str, Price]) -> Price:
@@ -104,13 +107,9 @@ def _dearest(prices: Mapping[str, Price]) -> Price:
 
 
 def _name(model: str, prices: Mapping[str, Price]) -> str:
+    """Return the longest name that is the model's."""
     fits = [name for name in prices if model.startswith(name) and _SAME_MODEL.fullmatch(model[len(name) :])]
     return max(fits, key=len, default="")
-
-
-def _own(model: str, own: Mapping[str, Price]) -> Price | None:
-    fits = [name for name in own if model.startswith(name)]
-    return own[max(fits, key=len)] if fits else None
 
 
 _OPUS_4 = Price(input=15, output=75, cache_read=1.5)
@@ -151,14 +150,27 @@ ANTHROPIC = PriceList(
     search_usd=0.01,
     faster=6.0,
 )
+
+_GPT_5 = Price(input=1.25, output=10, cache_read=0.125)
+_GPT_5_MINI = Price(input=0.25, output=2, cache_read=0.025)
+_GPT_5_2 = Price(input=1.75, output=14, cache_read=0.175)
+
 OPENAI = PriceList(
     models={
-        "gpt-5": Price(input=1.25, output=10, cache_read=0.125),
-        "gpt-5-mini": Price(input=0.25, output=2, cache_read=0.025),
+        "gpt-5": _GPT_5,
+        "gpt-5-chat": _GPT_5,
+        "gpt-5-codex": _GPT_5,
+        "gpt-5-mini": _GPT_5_MINI,
         "gpt-5-nano": Price(input=0.05, output=0.4, cache_read=0.005),
         "gpt-5-pro": Price(input=15, output=120),
-        "gpt-5.1": Price(input=1.25, output=10, cache_read=0.125),
-        "gpt-5.2": Price(input=1.75, output=14, cache_read=0.175),
+        "gpt-5.1": _GPT_5,
+        "gpt-5.1-chat": _GPT_5,
+        "gpt-5.1-codex": _GPT_5,
+        "gpt-5.1-codex-max": _GPT_5,
+        "gpt-5.1-codex-mini": _GPT_5_MINI,
+        "gpt-5.2": _GPT_5_2,
+        "gpt-5.2-chat": _GPT_5_2,
+        "gpt-5.2-codex": _GPT_5_2,
         "gpt-5.2-pro": Price(input=21, output=168),
     },
     search_usd=0.01,

@@ -64,7 +64,7 @@ _OUTPUT_LIMITS = ("max_tokens", "max_output_tokens", "max_completion_tokens", "m
 # What an answer may have where nobody says.
 _OUTPUT_MAX = 32_000
 _FREE = re.compile(r".*(count_tokens|countTokens)")
-_GEMINI_MODEL = re.compile(r".*/models/(?P<model>[^:]+):.*")
+_GEMINI_MODEL = re.compile(r".*/models/(?P<model>[^:]+):(?P<verb>.*)")
 # What else travels is neither needed nor known: a header or a parameter may choose another account.
 _PARAMETERS = frozenset({"alt", "beta"})
 _ASKED_WITH = re.compile(
@@ -106,6 +106,12 @@ def asked_model(path: str, document: Mapping[str, Any]) -> str:
     """Return the name of the model that a request is for."""
     named = _GEMINI_MODEL.fullmatch(path)
     return named["model"] if named else str(document.get("model") or "")
+
+
+def is_streamed(path: str, document: Mapping[str, Any]) -> bool:
+    """Tell whether a vendor streams its answer to a request, and stops when the stream is left."""
+    named = _GEMINI_MODEL.fullmatch(path)
+    return named["verb"].startswith("stream") if named else document.get("stream") is True
 
 
 def most_output(document: Mapping[str, Any]) -> int:
