@@ -82,7 +82,8 @@ async def verify_work(tools: Tools, briefing: Briefing[commands.VerifyWork]) -> 
                 finished = await run_program(
                     ["/bin/sh", "-c", check],
                     cwd=space,
-                    environment=lodging.environment_inside(),
+                    # Otherwise each check in Python would leave files beside what it has checked.
+                    environment={**lodging.environment_inside(), "PYTHONDONTWRITEBYTECODE": "1"},
                     timeout=timedelta(seconds=seconds) if seconds else VERIFY_LIMIT,
                     sandbox=lodging.sandbox(egress=await lodging.open_egress(stack)),
                 )
@@ -95,8 +96,8 @@ async def verify_work(tools: Tools, briefing: Briefing[commands.VerifyWork]) -> 
         # After each one: it may be the agent's code, and hide from the next what it does to the files.
         if changed := await tools.trees.differing(trees):
             raise ProgramFailed(
-                f"`{check}` passed, but changed what it had checked: {', '.join(changed)}; let it write only files that"
-                " .gitignore names, or let a task of the agent make this change"
+                f"`{check}` passed, but changed what it had checked: {', '.join(changed)}; a check may write only files"
+                " that .gitignore names: change it, or .gitignore in the base branch, and make a new run"
             )
     verified = answer(command, answers.WorkVerified, result=lodging.redaction.value(read_result(space)))
     stopped = [answer(command, answers.AgentStopped, attempt=session.attempt)] if session else []

@@ -88,6 +88,11 @@ class Repository:
 
     async def git(self, *arguments: str, limit: timedelta = LOCAL_LIMIT, told: IO[bytes] | None = None) -> str:
         """Run git in this repository."""
+        if not self.path.is_dir():
+            raise ProgramFailed(
+                f"there is no clone at {self.path}: the host makes it with its first checkout; one of an earlier version"
+                " it takes over when it starts"
+            )
         self._disown_changes()
         place = f"--git-dir={self.path}"
         return await git(place, *arguments, cwd=self.path, home=self.home, limit=limit, told=told)
