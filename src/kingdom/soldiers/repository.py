@@ -90,8 +90,8 @@ class Repository:
         """Run git in this repository."""
         if not self.path.is_dir():
             raise ProgramFailed(
-                f"there is no clone at {self.path}: the host makes it with its first checkout; one of an earlier version"
-                " it takes over when it starts"
+                f"there is no clone at {self.path}: the host makes it with its first checkout, and takes over one of an"
+                " earlier version when it starts"
             )
         self._disown_changes()
         place = f"--git-dir={self.path}"
