@@ -46,12 +46,14 @@ def _hook(name: str) -> Leave:
 
 
 def _configured(*lines: str, attributes: str = "") -> Leave:
-    """Return what adds to the configuration; `!` stands for a program that leaves a mark."""
+    """Return what adds to the configuration; `!` stands for a program that leaves a mark, `$` for one in a file."""
 
     def lay(own: Path, victim: Path) -> None:
-        program = f'"echo run >> {victim}; cat"'
+        program, script = f'"echo run >> {victim}; cat"', own / "script"
+        script.write_text(f"#!/bin/sh\necho run >> {victim}\n")
+        script.chmod(0o755)
         with (own / "config").open("a") as file:
-            file.write("".join(f"{line.replace('!', program)}\n" for line in lines))
+            file.write("".join(f"{line.replace('!', program).replace('$', str(script))}\n" for line in lines))
         (own / "info").mkdir(exist_ok=True)
         (own / "info" / "attributes").write_text(attributes)
 
@@ -92,7 +94,7 @@ async def a_hook_in_the_git_directory(ground: Ground, leave: Leave) -> str:
     {
         "a monitor": _configured("[core]", "\tfsmonitor = !"),
         "a filter": _configured('[filter "evil"]', "\tclean = !", attributes="* filter=evil\n"),
-        "a signature": _configured("[commit]", "\tgpgsign = true", "[gpg]", "\tprogram = !"),
+        "a signature": _configured("[commit]", "\tgpgsign = true", "[gpg]", "\tprogram = $"),
     },
 )
 async def a_program_in_the_configuration(ground: Ground, leave: Leave) -> str:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import aiohttp
 
@@ -71,7 +72,7 @@ async def fill_the_disk_with(ground: Ground, program: str) -> str:
 @EXHAUSTION.stopped_by("bounds on connections: the one that waits longest gives way")
 async def hold_the_connections_of_the_receiver(ground: Ground) -> str:
     ground.remove(receiving, "_CONNECTIONS_MAX", _ENORMOUS)
-    async with _watch(ground) as (watch, strangers), watch.receiving() as receiver:
+    async with _receiving(ground) as (watch, receiver, strangers):
         held = [await strangers.connect(receiver) for _ in range(150)]
         async with watch.session.get(receiver.url + "/healthz") as answer:
             assert answer.status == 200
@@ -82,8 +83,7 @@ async def hold_the_connections_of_the_receiver(ground: Ground) -> str:
 async def hold_bodies_in_the_memory_of_the_receiver(ground: Ground, number: int) -> str:
     ground.remove(receiving, "_BODIES_MAX", _ENORMOUS)
     size = 200_000
-    webhook = {"body_bytes_max": size, "body_seconds": PATIENCE_SECONDS}
-    async with _watch(ground) as (watch, strangers), watch.receiving(webhook=webhook) as receiver:
+    async with _receiving(ground, body_bytes_max=size) as (_, receiver, strangers):
         await asyncio.gather(*(strangers.connect(receiver, unsigned(size)) for _ in range(number)))
         async with asyncio.timeout(PATIENCE_SECONDS):
             # Until what they have sent was read, or refused.
@@ -102,7 +102,7 @@ async def send_a_body_that_is_too_large(ground: Ground, told: bool) -> str:  # n
             yield b" " * 100
 
     headers = {"X-Hub-Signature-256": f"sha256={'0' * 64}", "Content-Type": "application/json"}
-    async with _watch(ground) as (watch, _), watch.receiving(webhook={"body_bytes_max": most}) as receiver:
+    async with _receiving(ground, body_bytes_max=most) as (watch, receiver, _):
         data: object = b" " * 2000 if told else pieces()
         async with watch.session.post(receiver.url + receiving.PATH, data=data, headers=headers) as answer:
             # 401: it was read whole, and its signature looked at.
@@ -112,7 +112,7 @@ async def send_a_body_that_is_too_large(ground: Ground, told: bool) -> str:  # n
 @EXHAUSTION.stopped_by("a body must come in time")
 async def send_a_body_that_never_ends(ground: Ground) -> str:
     seconds = 0.1 if ground.is_defended else PATIENCE_SECONDS
-    async with _watch(ground) as (watch, strangers), watch.receiving(webhook={"body_seconds": seconds}) as receiver:
+    async with _receiving(ground, body_seconds=seconds) as (_, receiver, strangers):
         reader = await strangers.connect(receiver, unsigned(1000))
         with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE_SECONDS if ground.is_defended else 0.5):
@@ -136,9 +136,9 @@ async def hold_the_connections_of_the_proxy(ground: Ground) -> str:
             writer.write(b"CONNECT ")
         if ground.is_defended:
             async with asyncio.timeout(PATIENCE_SECONDS):
-                while sum(reader.at_eof() for reader, _ in streams) < len(streams) - 2:  # noqa: ASYNC110 - no event
+                while sum(_is_over(reader) for reader, _ in streams) < len(streams) - 2:  # noqa: ASYNC110 - no event
                     await asyncio.sleep(0.01)
-        held = sum(not reader.at_eof() for reader, _ in streams)
+        held = sum(not _is_over(reader) for reader, _ in streams)
         for _, writer in streams:
             writer.transport.abort()
     return f"{held} connections" if held > 2 else ""
@@ -195,13 +195,18 @@ async def a_list_of_files_without_end(ground: Ground) -> str:
 
 
 @asynccontextmanager
-async def _watch(ground: Ground) -> AsyncIterator[tuple[Watch, Strangers]]:
+async def _receiving(ground: Ground, **webhook: Any) -> AsyncIterator[tuple[Watch, Receiver, Strangers]]:
     strangers = Strangers()
     backend = FilesBackend(str(ground.folder / "realm"))
-    async with aiohttp.ClientSession() as session, opened(backend, session) as watch:
+    async with (
+        aiohttp.ClientSession() as session,
+        opened(backend, session) as watch,
+        watch.receiving(webhook=webhook) as receiver,
+    ):
         try:
-            yield watch, strangers
+            yield watch, receiver, strangers
         finally:
+            # Before the receiver stops, which waits for them.
             strangers.leave()
 
 
@@ -217,6 +222,10 @@ def _bytes_of(receiver: Receiver) -> int:
     return sum(receiver._reading.values())
 
 
+def _is_over(reader: asyncio.StreamReader) -> bool:
+    return reader.at_eof() or reader.exception() is not None
+
+
 def _held(held: list[asyncio.StreamReader], beyond: int) -> str:
-    living = sum(not reader.at_eof() for reader in held)
+    living = sum(not _is_over(reader) for reader in held)
     return f"{living} connections" if living > beyond else ""

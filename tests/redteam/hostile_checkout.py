@@ -106,8 +106,9 @@ async def a_submodule_that_leads_into_the_house(ground: Ground) -> str:
     _keep(private)
     source = make_source(ground.folder / "app")
     (source / ".gitmodules").write_text(f'[submodule "sub"]\n\tpath = sub\n\turl = {private}\n')
+    run("add", ".gitmodules", cwd=source)
     run("update-index", "--add", "--cacheinfo", f"160000,{run('rev-parse', 'HEAD', cwd=private)},sub", cwd=source)
-    _keep(source)
+    run("commit", "--quiet", "-m", "submodule", cwd=source)
     if ground.is_defended:
         tree, _ = await _checked_out(ground, source)
         place = tree.path

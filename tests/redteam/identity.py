@@ -10,7 +10,7 @@ from kingdom.soldiers.trees import Trees
 from kingdom.workflow.model import git as git_model
 from kingdom.workflow.model.git import Git, repo_of, unique_name
 from kingdom.workflow.templates import slug
-from tests.integration.soldiers.sources import a_tree, make_source
+from tests.integration.soldiers.sources import a_tree, bare, make_source, run
 from tests.redteam.defended import AttemptClass, Ground
 
 IDENTITY = AttemptClass("identity")
@@ -63,11 +63,10 @@ async def get_the_clone_of_a_namesake(ground: Ground) -> str:
     trees = Trees(host / "repositories")
     await trees.prepare([a_tree(host, private)])
     mine = a_tree(host, strange, "tree2")
-    try:
-        await trees.prepare([mine])
-    except Exception as error:  # noqa: BLE001 - whatever stops it is what is wanted
-        return "" if ground.is_defended else f"the clone is taken: {error}"
-    return "files of the private one" if (mine.path / "file2.txt").exists() else ""
+    await trees.prepare([mine])
+    plans = run("rev-parse", "HEAD:file2.txt", cwd=private)
+    objects = run("cat-file", "--batch-all-objects", "--batch-check=%(objectname)", cwd=bare(host, mine))
+    return f"{plans} can be read" if plans in objects else ""
 
 
 class _Same:
