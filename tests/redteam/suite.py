@@ -24,6 +24,7 @@ from tests.redteam.spending import SPENDING
 from tests.redteam.spoofing import SPOOFING
 from tests.redteam.words import WORDS
 
+AT_LEAST = 160
 CLASSES = (RACING, COMMITTING, CHECKOUT, IDENTITY, PETITIONS, SPENDING, EXITS, SPOOFING, EXHAUSTION)
 
 
@@ -81,6 +82,11 @@ async def all_of_it(profile: Profile) -> list[Outcome]:
     agent = [outcome async for _, outcome in from_the_sandbox(ATTEMPTS, profile)]
     left = [outcome async for outcome in from_what_is_left()]
     return [*agent, *left, *from_words(), *[each async for each in from_classes(of_classes(), is_defended=True)]]
+
+
+async def without_defences() -> list[Outcome]:
+    """Try, without the defence against it, everything that can be tried so."""
+    return [each async for each in from_classes(of_classes(), is_defended=False)]
 
 
 def as_table(outcomes: Collection[Outcome]) -> str:
