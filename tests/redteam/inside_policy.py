@@ -125,7 +125,7 @@ async def choose_what_a_pull_request_is_made_of(ground: Ground, raw: dict[str, s
 async def a_name_that_means_something_else(ground: Ground, raw: dict[str, str]) -> str:
     origin = Origin(repo="acme/rocket")
     if not ground.is_defended:
-        ground.patch.setitem(KINDS, "github.pull_request", _Unchecked)  # type: ignore[arg-type]
+        ground.patch.setitem(KINDS, "github.pull_request", _Unchecked)
     try:
         return str(read_body("github.pull_request", {"title": "Mine", **raw}, origin))
     except KingdomError:

@@ -16,6 +16,7 @@ from kingdom.bus import Query
 from kingdom.court.asks import APPROVE, REJECT, Ask
 from kingdom.court.sentinel import receiver as receiving
 from kingdom.court.sentinel.receiver import Receiver
+from kingdom.court.sentinel.records import take_in
 from tests.contract.backends import FilesBackend
 from tests.integration.court.sentinel.scene import US, Watch, opened, signed
 from tests.integration.standins.github import SECRET
@@ -94,12 +95,11 @@ async def replay_a_delivery(ground: Ground) -> str:
 async def send_the_same_thing_many_times(ground: Ground) -> str:
     if not ground.is_defended:
         numbers = iter(range(100))
-        taking = receiving.take_in
 
         async def take_each(transaction: Any, happening: Any, *more: Any) -> Any:
             place = f"{happening.place}-{next(numbers)}"
             event = msgspec.structs.replace(happening.event, id=f"{happening.event.id}-{place.rpartition('-')[2]}")
-            return await taking(transaction, msgspec.structs.replace(happening, place=place, event=event), *more)
+            return await take_in(transaction, msgspec.structs.replace(happening, place=place, event=event), *more)
 
         ground.patch.setattr(receiving, "take_in", take_each)
     async with _watch(ground) as watch, watch.receiving() as receiver:

@@ -28,6 +28,8 @@ pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewra
 
 
 @pytest.mark.agents
+# Races are run 1,000 times.
+@pytest.mark.timeout(3600)
 async def test_whatever_is_attempted_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     outcomes = await all_of_it(Profile.STRICT)
     with capsys.disabled():
