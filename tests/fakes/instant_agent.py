@@ -18,7 +18,7 @@ from kingdom.soldiers.agent import (
     TurnFailed,
     Update,
 )
-from kingdom.soldiers.process import described
+from kingdom.soldiers.process_table import described
 from kingdom.soldiers.scripted.memory import inspected
 from kingdom.soldiers.scripted.session import Session, open_session
 from kingdom.soldiers.scripted.turn import Body, Turn

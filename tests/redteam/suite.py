@@ -6,11 +6,26 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
+
 from kingdom.soldiers.sandbox.sandbox import Profile
 from tests.redteam.attempts import ATTEMPTS, NEVER_OUTSIDE, Attempt
+from tests.redteam.committing import COMMITTING
+from tests.redteam.defended import DefendedAttempt, Ground
+from tests.redteam.exhaustion import EXHAUSTION
+from tests.redteam.exits import EXITS
+from tests.redteam.hostile_checkout import CHECKOUT
 from tests.redteam.house import opened
+from tests.redteam.identity import IDENTITY
+from tests.redteam.inside_policy import PETITIONS
 from tests.redteam.leavings import LEAVINGS
+from tests.redteam.racing import RACING
+from tests.redteam.spending import SPENDING
+from tests.redteam.spoofing import SPOOFING
 from tests.redteam.words import WORDS
+
+AT_LEAST = 160
+CLASSES = (RACING, COMMITTING, CHECKOUT, IDENTITY, PETITIONS, SPENDING, EXITS, SPOOFING, EXHAUSTION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +64,35 @@ def from_words() -> list[Outcome]:
     return [Outcome("words", _in_words(say), bool(won := say()), guard, won) for say, guard in WORDS]
 
 
+async def from_classes(attempts: Iterable[DefendedAttempt], *, is_defended: bool) -> AsyncIterator[Outcome]:
+    """Try these, each in a folder of its own, with the defence against it or without."""
+    for attempt in attempts:
+        with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+            won = await attempt.act(Ground(Path(folder).resolve(), is_defended, patch))
+        yield Outcome(attempt.by, attempt.name, bool(won), attempt.stopped_by, " ".join(won.split())[:200])
+
+
+def of_classes() -> list[DefendedAttempt]:
+    """Return the attempts of all classes that can be tried without a defence."""
+    return [attempt for each in CLASSES for attempt in each.attempts]
+
+
 async def all_of_it(profile: Profile) -> list[Outcome]:
     """Try everything; what is no matter of the sandbox does not depend on the profile."""
     agent = [outcome async for _, outcome in from_the_sandbox(ATTEMPTS, profile)]
-    return [*agent, *[outcome async for outcome in from_what_is_left()], *from_words()]
+    left = [outcome async for outcome in from_what_is_left()]
+    return [*agent, *left, *from_words(), *[each async for each in from_classes(of_classes(), is_defended=True)]]
+
+
+async def without_defences() -> list[Outcome]:
+    """Try, without the defence against it, everything that can be tried so."""
+    return [each async for each in from_classes(of_classes(), is_defended=False)]
 
 
 def as_table(outcomes: Collection[Outcome]) -> str:
     """Return the outcomes for people."""
     lines = [
-        f"{'SUCCEEDED' if each.succeeded else 'failed':9}  {each.by:10}  {each.attempt:52}  {each.stopped_by}"
+        f"{'SUCCEEDED' if each.succeeded else 'failed':9}  {each.by:10}  {each.attempt:75}  {each.stopped_by}"
         for each in outcomes
     ]
     won = sum(each.succeeded for each in outcomes)

@@ -11,14 +11,25 @@ from kingdom.soldiers.sandbox.confinement import make_groups
 from kingdom.soldiers.sandbox.sandbox import Limits, Profile
 from tests.redteam.attempts import ATTEMPTS, MEMORY
 from tests.redteam.hostile_agent import TRICKS
-from tests.redteam.suite import all_of_it, as_table, from_the_sandbox, from_words, write_json
+from tests.redteam.suite import (
+    AT_LEAST,
+    all_of_it,
+    as_table,
+    from_classes,
+    from_the_sandbox,
+    from_words,
+    of_classes,
+    without_defences,
+    write_json,
+)
 from tests.redteam.words import granted, petition
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
-AT_LEAST = 40
 
 
 @pytest.mark.agents
+# Races are run 1,000 times.
+@pytest.mark.timeout(3600)
 async def test_whatever_is_attempted_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     outcomes = await all_of_it(Profile.STRICT)
     with capsys.disabled():
@@ -39,6 +50,24 @@ async def test_without_a_sandbox_what_only_it_stops_succeeds() -> None:
     stopped = [attempt.trick for attempt, outcome in tried if attempt.only_sandbox and not outcome.succeeded]
     assert stopped == []
     assert sum(outcome.succeeded for _, outcome in tried) >= 20
+
+
+@pytest.mark.agents
+async def test_without_the_defence_against_it_every_attempt_of_the_classes_succeeds(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    outcomes = await without_defences()
+    with capsys.disabled():
+        print("\n" + as_table(outcomes))  # noqa: T201 - the table is for people
+    assert [each for each in outcomes if not each.succeeded] == []
+
+
+@pytest.mark.parametrize("is_defended", [True, False], ids=["with", "without"])
+async def test_one_attempt_of_each_kind_depends_on_its_defence(*, is_defended: bool) -> None:
+    quick = [attempt for attempt in of_classes() if attempt.quick]
+    outcomes = [outcome async for outcome in from_classes(quick, is_defended=is_defended)]
+    assert len(outcomes) >= 6
+    assert [each for each in outcomes if each.succeeded is is_defended] == []
 
 
 async def test_a_dozen_attempts_fail() -> None:

@@ -16,7 +16,9 @@ from kingdom.soldiers import work_space
 from kingdom.soldiers.agent import Launch
 from kingdom.soldiers.answering import ERROR_MAX, Tools, answer, said_of
 from kingdom.soldiers.briefing import Briefing
-from kingdom.soldiers.process import described, run_program
+from kingdom.soldiers.disk_quota import DiskQuotaExceeded
+from kingdom.soldiers.process import run_program
+from kingdom.soldiers.process_table import described
 from kingdom.soldiers.quarters import Lodging
 from kingdom.soldiers.queries import generate_report, say_rest, send_query
 from kingdom.soldiers.redaction import secrets_in
@@ -71,10 +73,12 @@ async def verify_work(tools: Tools, briefing: Briefing[commands.VerifyWork]) -> 
     if session:
         await tools.agents.end(session, GRACE)
     trees = briefing.some_trees(*command.work_tree_ids)
-    await tools.trees.commit(trees, _message(briefing))
     space = tools.folders.space(briefing.general, (work and work.work_space_id) or "")
     # What the checks run was written by the agent.
     lodging = _lodging(tools, briefing, space, trees)
+    if lodging.disk:
+        await lodging.disk.check()
+    await tools.trees.commit(trees, _message(briefing))
     seconds = work and work.definition.timeout_seconds
     for check in command.commands:
         try:
@@ -89,7 +93,8 @@ async def verify_work(tools: Tools, briefing: Briefing[commands.VerifyWork]) -> 
                 )
         except ProgramFailed as error:
             reason = lodging.redaction.text(str(error))
-            raise ProgramFailed(f"`{check}` failed: {reason} (`timeoutSeconds` of a Work is its limit)") from error
+            hint = "" if isinstance(error, DiskQuotaExceeded) else " (`timeoutSeconds` of a Work is its limit)"
+            raise ProgramFailed(f"`{check}` failed: {reason}{hint}") from error
         if finished.code:
             output = lodging.redaction.text(finished.output)[-ERROR_MAX:]
             raise ProgramFailed(with_reason(f"`{check}` failed ({described(finished.code)})", output))

@@ -102,6 +102,7 @@ def quarters_of(settings: SoldierSettings, environment: Callable[[str], str | No
         egress=Egress([allowed_name(name) for name in settings.egress]) if settings.egress else None,
         speaks=kind.speaks,
         may_commit=settings.may_commit,
+        disk_mib=settings.disk_mb,
         outfit=Outfit(files=Path(settings.files) if settings.files else None, setup=settings.setup),
         redaction=Redaction({*secrets, *(upstream.key for upstream in upstreams)}),
     )

@@ -11,7 +11,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from kingdom.errors import Misconfigured, ProgramFailed
-from kingdom.soldiers.process import Program, described, start_program
+from kingdom.soldiers.process import Program, start_program
+from kingdom.soldiers.process_table import described
 from kingdom.soldiers.repository import without_password
 from kingdom.workflow.model.mcp import McpServer, Transport
 

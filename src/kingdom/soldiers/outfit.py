@@ -15,7 +15,7 @@ from kingdom.errors import ProgramFailed
 from kingdom.sentence import with_reason
 from kingdom.soldiers.agent_files import AgentFile
 from kingdom.soldiers.folders import Folders
-from kingdom.soldiers.process import described, start_program
+from kingdom.soldiers.process import start_program
 from kingdom.soldiers.redaction import WELL_KNOWN, RedactedFile, Redaction, secrets_in
 from kingdom.soldiers.sandbox.sandbox import Sandbox
 from kingdom.soldiers.trees import Tree
@@ -151,7 +151,7 @@ async def _set_up(
     except TimeoutError:
         words = f"took longer than {outfit.limit.total_seconds():g} s and was killed"
     else:
-        words = f"failed ({described(code)})" if code else ""
+        words = f"failed ({program.described(code)})" if code else ""
     finally:
         await program.kill()
     if words:

@@ -22,8 +22,9 @@ from datetime import timedelta
 from pathlib import Path
 
 from kingdom.errors import Misconfigured, ProgramFailed
+from kingdom.soldiers.disk_quota import DiskQuota, DiskQuotaExceeded
 from kingdom.soldiers.pid_namespace import init_pid, pidfd, readable
-from kingdom.soldiers.process_table import children, end_group, state
+from kingdom.soldiers.process_table import children, described, end_group, state
 from kingdom.soldiers.redaction import WELL_KNOWN, Redaction, write_redacted
 from kingdom.soldiers.sandbox import bridge
 from kingdom.soldiers.sandbox.bubblewrap import enclosing
@@ -74,6 +75,8 @@ class Program:
         self._init = init
         self._confinement = confinement
         self._early = b""
+        self.ended_for = ""
+        self._disk: asyncio.Task[None] | None = None
         self._keeping = started.keep_errors()
         self._watching = asyncio.create_task(self._watch(), name=f"program {self.pid}")
 
@@ -145,6 +148,14 @@ class Program:
                     os.killpg(self.pid, signal.SIGKILL)
         return await self.wait()
 
+    def described(self, code: int) -> str:
+        """Return in words how this program ended, or why it was ended."""
+        return self.ended_for or described(code)
+
+    def keep_to(self, disk: DiskQuota) -> None:
+        """End the program when its run takes more of the disk than it may."""
+        self._disk = asyncio.create_task(self._end_beyond(disk), name=f"disk of {self.pid}")
+
     async def admit(self, init_pid: int, limits: Limits) -> None:
         """Let a contained program begin, once nothing of it can outlive this process and it is held to its limits."""
         first = b"" if self._process.stdout is None else await self._process.stdout.read(1)
@@ -161,8 +172,14 @@ class Program:
                 self._confinement.take(pid)
         self.write(b"\n")
 
+    async def _end_beyond(self, disk: DiskQuota) -> None:
+        self.ended_for = await disk.exceeded()
+        await self.kill()
+
     async def _watch(self) -> int:
         await self._pipes.exited.wait()
+        if self._disk is not None and not self.ended_for:
+            self._disk.cancel()
         if self._init is not None:
             try:
                 with suppress(ProcessLookupError):
@@ -257,10 +274,13 @@ async def start_program(
     call = _Call([*argv], cwd, environment, errors, redaction)
     starting = asyncio.create_task(_start(call, contained=contained, sandbox=sandbox))
     try:
-        return await asyncio.shield(starting)
+        program = await asyncio.shield(starting)
     except asyncio.CancelledError:
         await asyncio.shield(asyncio.create_task(_kill_once_started(starting)))
         raise
+    if sandbox is not None and sandbox.disk is not None:
+        program.keep_to(sandbox.disk)
+    return program
 
 
 async def _start(call: _Call, *, contained: bool | None, sandbox: Sandbox | None) -> Program:
@@ -293,7 +313,7 @@ async def run_program(
     contained: bool | None = None,
     sandbox: Sandbox | None = None,
 ) -> Finished:
-    """Run a program to its end and return how it ended; raises ProgramFailed if that takes too long."""
+    """Run a program to its end and return how it ended; raises ProgramFailed if it takes too much time or disk."""
     program = await start_program(
         argv, cwd=cwd, environment=environment, errors=None, contained=contained, sandbox=sandbox
     )
@@ -322,17 +342,9 @@ async def run_program(
         await reading
         raise
     await reading
+    if program.ended_for:
+        raise DiskQuotaExceeded(f"{argv[0]} was ended: {program.ended_for}")
     return Finished(code, bytes(tail).decode(errors="replace"))
-
-
-def described(code: int) -> str:
-    """Return in words how a program ended."""
-    number = -code if code < 0 else code - 128
-    try:
-        name = signal.Signals(number).name
-    except ValueError:
-        return f"exit code {code}"
-    return f"killed by {name}" if code < 0 else f"exit code {code}, as after {name}"
 
 
 async def _start_contained(bubblewrap: Sequence[str], call: _Call, kept: Sequence[int], limits: Limits) -> Program:

@@ -31,6 +31,16 @@ def state(pid: int) -> bytes:
     return _field(pid, 0)
 
 
+def described(code: int) -> str:
+    """Return in words how a program ended."""
+    number = -code if code < 0 else code - 128
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        return f"exit code {code}"
+    return f"killed by {name}" if code < 0 else f"exit code {code}, as after {name}"
+
+
 def _has_members(group: int) -> bool:
     """Return whether a process group has members that are more than zombies."""
     return any(_field(pid, 2) == b"%d" % group and state(pid) not in _ENDED for pid in _pids())

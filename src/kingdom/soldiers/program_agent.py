@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from kingdom.soldiers.agent import Agent, AgentFailed, AgentGone, Answered, Asked, Prompt, Update
 from kingdom.soldiers.noted_turn import NotedTurn
-from kingdom.soldiers.process import Program, described
+from kingdom.soldiers.process import Program
 
 # An interrupt that comes before the agent has begun with the prompt may not be heeded, so it is repeated.
 _INSISTING_SECONDS = 0.2
@@ -80,7 +80,7 @@ class ProgramAgent(Agent, Generic[T]):
 
     async def ended(self) -> str:
         """Wait for the end of the process and return its exit code with its last words."""
-        how = described(await self._program.wait())
+        how = self._program.described(await self._program.wait())
         words = await asyncio.to_thread(self._program.last_words)
         return f"{how}; its last words: {words}" if words else how
 

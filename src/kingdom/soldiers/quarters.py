@@ -3,13 +3,14 @@
 import os
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from kingdom.bus.port import Bus
 from kingdom.soldiers.agent_files import AgentFile
 from kingdom.soldiers.checkout import GitUse, place_of
+from kingdom.soldiers.disk_quota import DiskQuota
 from kingdom.soldiers.folders import Folders
 from kingdom.soldiers.git import IDENTITY
 from kingdom.soldiers.outfit import PORT_VARIABLE, Outfit, copied_secrets, fit_out, port_base
@@ -33,7 +34,7 @@ class Quarters:
     """What a host gives to its agents, whatever their kind; setup scripts and checks run under the same `profile`.
 
     `path` are folders of programs, which they find before those of the system; `egress` are the hosts that a strict
-    sandbox reaches beside the model.
+    sandbox reaches beside the model; `disk_mib` is what a run may take of the disk, 0 for all of it.
     """
 
     profile: Profile
@@ -42,6 +43,7 @@ class Quarters:
     egress: Egress | None = None
     speaks: bool = False
     may_commit: bool = False
+    disk_mib: int = 0
     outfit: Outfit = field(default_factory=Outfit)
     redaction: Redaction = WELL_KNOWN
 
@@ -93,7 +95,7 @@ class Lodging:
 
     def sandbox(self, gate: Gate | None = None, egress: Path | None = None) -> Sandbox:
         """Return what agents and checks may see; `gate` leads to the model, `egress` to hosts by name."""
-        return soldier_sandbox(
+        sandbox = soldier_sandbox(
             self.quarters.profile,
             space=self.space,
             home=self.folders.home(self.workflow_id),
@@ -104,6 +106,13 @@ class Lodging:
             egress=egress,
             may_commit=self.quarters.may_commit,
         )
+        return replace(sandbox, disk=self.disk)
+
+    @property
+    def disk(self) -> DiskQuota | None:
+        """Return what the run may take of the disk, if that is limited."""
+        mib = self.quarters.disk_mib
+        return DiskQuota(partial(self.folders.all_of, self.workflow_id), mib) if mib else None
 
     async def fit_out(self) -> None:
         """Give fresh checkouts what git does not have of them."""

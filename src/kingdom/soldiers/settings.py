@@ -47,6 +47,8 @@ class SoldierSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     egress: tuple[str, ...] = ()
     # Whether agents may commit, on the branch of their run; otherwise it is done for them.
     may_commit: bool = False
+    # How many MiB of disk the files of one run may take together; 0 sets no limit.
+    disk_mb: Annotated[int, Meta(ge=0)] = 20480
     # Where files lie that git ignores and checkouts need: those that .worktreeinclude names, per Git.
     files: str = ""
     # What is run once in each fresh checkout, per Git, in the place of its .kingdom/setup.sh.

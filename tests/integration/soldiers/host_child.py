@@ -54,7 +54,7 @@ async def run(options: dict[str, Any]) -> None:
 
 def _confined_with(files: Path) -> Quarters:
     """Return how agents live in a sandbox with a folder that they read, whose files checkouts may ask for."""
-    return Quarters(profile=Profile.STRICT, path=(files,), outfit=Outfit(files=files))
+    return Quarters(profile=Profile.STRICT, path=(files,), outfit=Outfit(files=files), disk_mib=1000)
 
 
 def _freezing_at(bus: Bus, event_type: str, number: int) -> Bus:

@@ -13,7 +13,8 @@ import pytest
 
 from kingdom.errors import ProgramFailed
 from kingdom.soldiers import become, process
-from kingdom.soldiers.process import Finished, Program, described, run_program, start_program
+from kingdom.soldiers.process import Finished, Program, run_program, start_program
+from kingdom.soldiers.process_table import described
 from tests.integration.soldiers.processes import MARK, growing_limits, marked, until_runs
 from tests.patience import PATIENCE_SECONDS
 

@@ -19,7 +19,8 @@ from kingdom.bus.logs import configure_logs
 from kingdom.errors import Misconfigured, ProgramFailed
 from kingdom.soldiers.checkout import GitUse, place_of
 from kingdom.soldiers.git import IDENTITY
-from kingdom.soldiers.process import Finished, described, run_program, start_program
+from kingdom.soldiers.process import Finished, run_program, start_program
+from kingdom.soldiers.process_table import described
 from kingdom.soldiers.sandbox.confinement import Confinement, hold, make_groups
 from kingdom.soldiers.sandbox.gate import Gate
 from kingdom.soldiers.sandbox.sandbox import Limits, Profile, Sandbox

@@ -38,7 +38,7 @@ from kingdom.soldiers.agent import (
 from kingdom.soldiers.limits import usage_limit
 from kingdom.soldiers.notebook import Notebook
 from kingdom.soldiers.noted_turn import End
-from kingdom.soldiers.process import Program, described
+from kingdom.soldiers.process import Program
 from kingdom.soldiers.program_agent import ProgramAgent
 from kingdom.soldiers.sandbox.prices import Price
 
@@ -99,7 +99,7 @@ class AcpAgent(ProgramAgent[Turn]):
     async def ended(self) -> str:
         """Wait for the end of the process and return its exit code with its last words."""
         code = await self._program.wait()
-        how = described(code)
+        how = self._program.described(code)
         # Agents complain of much, also as they end well.
         words = await asyncio.to_thread(self._program.last_words) if code else ""
         return f"{how}; its last words: {words}" if words else how

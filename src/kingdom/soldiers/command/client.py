@@ -23,7 +23,8 @@ from kingdom.soldiers.agent import (
     Update,
 )
 from kingdom.soldiers.command.command import Call, Command, called, cost_of, program_of
-from kingdom.soldiers.process import Program, described, start_program
+from kingdom.soldiers.process import Program, start_program
+from kingdom.soldiers.process_table import described
 from kingdom.soldiers.transcript import Entry, append_entry, entry_of, looked_up, read_entries
 
 _AGAIN = """\
@@ -175,7 +176,7 @@ class CommandAgent(Agent):
         if code:
             words = await asyncio.to_thread(program.last_words)
             last = "\n".join(part for part in (output[-_SHOWN:].strip(), words) if part)
-            return AgentFailed(f"{self._command.argv[0]} failed with {described(code)}: {last}", cost)
+            return AgentFailed(f"{self._command.argv[0]} failed with {program.described(code)}: {last}", cost)
         return Answered(output.strip(), cost)
 
     def _text_for(self, prompt: Prompt) -> str:

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from kingdom.soldiers.disk_quota import DiskQuota
+
 PORT = 8099
 EGRESS_PORT = 8098
 # Where the sockets of the ways out lie inside.
@@ -47,7 +49,7 @@ class Sandbox:
     Where one path lies in another the inner one counts, and of the same path in both the reading. `covers` are files,
     each with the path of another in whose place the program sees it, for reading. `socket` is the way to the model, for
     a program with a network of its own; `url` is where the program finds the gate of the house. `egress` is the socket
-    of a proxy that leads to hosts which the operator has named.
+    of a proxy that leads to hosts which the operator has named. `disk` is what the run of the program may take of it.
     """
 
     profile: Profile
@@ -58,6 +60,7 @@ class Sandbox:
     egress: Path | None = None
     url: str = f"http://127.0.0.1:{PORT}"
     limits: Limits = Limits()
+    disk: DiskQuota | None = None
 
     @property
     def ways_out(self) -> tuple[WayOut, ...]:

@@ -24,7 +24,7 @@ from kingdom.soldiers.agent import (
     UsageLimited,
     once_up,
 )
-from kingdom.soldiers.process import Program, described, start_program
+from kingdom.soldiers.process import Program, start_program
 from kingdom.soldiers.scripted import wire
 from kingdom.soldiers.scripted.memory import inspected
 from kingdom.soldiers.scripted.session import open_session
@@ -149,7 +149,7 @@ class ScriptedAgent(Agent):
 
     async def ended(self) -> str:
         """Wait for the end of the process and return its exit code with its last words."""
-        how = described(await self._program.wait()) + self._unwritten
+        how = self._program.described(await self._program.wait()) + self._unwritten
         words = await asyncio.to_thread(self._program.last_words)
         return f"{how}; its last words: {words}" if words else how
 

@@ -1,0 +1,118 @@
+"""What the files of a run take of the disk is added up while its programs are at work, and ends them beyond a quota."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from kingdom.soldiers import disk_quota
+from kingdom.soldiers.disk_quota import DEPTH_MAX, DiskQuota, DiskUse
+from kingdom.soldiers.quarters import Quarters
+from kingdom.soldiers.sandbox.sandbox import Profile
+from kingdom.workflow.model.machine import WorkflowStatus
+from tests.integration.soldiers.host_scene import APP, HostScene, task, work
+from tests.integration.soldiers.sources import run
+
+MIB = 1 << 20
+on_files = pytest.mark.parametrize("backend", ["files"], indirect=True)
+FILL = "dd if=/dev/zero of={}/big.log bs=1M count={} 2>/dev/null"
+
+
+def used(folder: Path) -> int:
+    use = DiskUse()
+    use.add(folder)
+    return use.bytes
+
+
+def write(file: Path, size: int = MIB) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(os.urandom(size))
+
+
+def quota(folder: Path, mib: int) -> DiskQuota:
+    return DiskQuota(lambda: [folder, folder / "not-there"], mib)
+
+
+def test_all_that_lies_in_the_folders_counts_with_the_blocks_it_takes(tmp_path: Path) -> None:
+    for name in ("a", "deep/b", "deep/deeper/c"):
+        write(tmp_path / name)
+    assert 3 * MIB <= used(tmp_path) < 4 * MIB
+    assert quota(tmp_path, 4).excess() == ""
+    assert quota(tmp_path, 2).excess().startswith("the run takes 3 MiB of disk, and soldiers.disk_mb allows 2: ")
+
+
+def test_what_takes_no_room_does_not_count(tmp_path: Path) -> None:
+    own, other = tmp_path / "own", tmp_path / "other"
+    write(own / "file")
+    write(other / "file", 5 * MIB)
+    os.link(own / "file", own / "second-name")
+    (own / "link").symlink_to(other)
+    with (own / "sparse").open("wb") as file:
+        file.truncate(1 << 40)
+    os.mkfifo(own / "pipe")
+    assert used(own) < 2 * MIB
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o100, 0o400])
+def test_what_an_agent_may_not_read_itself_counts_and_stays_as_it_is(tmp_path: Path, mode: int) -> None:
+    write(tmp_path / "shut" / "inner" / "file", 2 * MIB)
+    (tmp_path / "shut").chmod(mode)
+    assert used(tmp_path) >= 2 * MIB
+    assert (tmp_path / "shut").stat().st_mode & 0o777 == mode
+    (tmp_path / "shut").chmod(0o700)
+
+
+def test_neither_so_many_files_nor_so_deep_folders_are_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(DEPTH_MAX + 1):
+        os.mkdir("d", dir_fd=place)
+        inner = os.open("d", os.O_RDONLY, dir_fd=place)
+        os.close(place)
+        place = inner
+    os.close(place)
+    assert f"more than {DEPTH_MAX} folders in one another" in quota(tmp_path, 100).excess()
+    monkeypatch.setattr(disk_quota, "FILES_MAX", 50)
+    assert "has more than 50 files" in quota(tmp_path, 100).excess()
+
+
+@pytest.fixture
+async def host(scene: HostScene, monkeypatch: pytest.MonkeyPatch) -> HostScene:
+    """A host whose runs have 8 MiB, which it looks at all the time."""
+    monkeypatch.setattr(disk_quota, "_EVERY_SECONDS", 0.05)
+    await scene.start_host(quarters=Quarters(profile=Profile.OFF, disk_mib=8))
+    return scene
+
+
+@on_files
+@pytest.mark.parametrize("place", [APP, "$HOME", "."])
+async def test_an_agent_that_fills_the_disk_is_ended_and_its_work_fails_by_name(host: HostScene, place: str) -> None:
+    fills = task({"run": f"{FILL.format(place, 20)}; sleep 600"})
+    failed = await host.until(await host.begin(work("fill", fills)), WorkflowStatus.FAILED)
+    assert "MiB of disk, and soldiers.disk_mb allows 8: " in failed.reason
+    assert host.processes("sleep") == []
+
+
+@on_files
+async def test_one_that_stays_below_is_not_ended_and_one_that_is_quick_does_not_pass(host: HostScene) -> None:
+    below = task({"run": f"{FILL.format('.', 5)}; truncate -s 1G sparse; sleep 0.5"})
+    await host.until(await host.begin(work("below", below)), WorkflowStatus.COMPLETED)
+    # Written between two looks, and found before it is committed.
+    quick = task({"run": FILL.format(".", 20)})
+    failed = await host.until(await host.begin(work("quick", quick)), WorkflowStatus.FAILED)
+    assert "soldiers.disk_mb allows 8: " in failed.reason
+
+
+@on_files
+@pytest.mark.parametrize("door", ["setup", "check"])
+async def test_a_setup_script_or_a_check_that_fills_the_disk_is_ended(host: HostScene, door: str) -> None:
+    fill = f"{FILL.format('.', 20)}; sleep 600"
+    if door == "setup":
+        source = host.folder / "sources" / APP
+        (source / ".kingdom").mkdir()
+        (source / ".kingdom" / "setup.sh").write_text(fill)
+        run("add", "--all", cwd=source)
+        run("commit", "--quiet", "-m", "setup", cwd=source)
+    one = work("one", task({"answer": "done"}), verify=(fill,) if door == "check" else ())
+    failed = await host.until(await host.begin(one), WorkflowStatus.FAILED)
+    assert "soldiers.disk_mb allows 8: " in failed.reason
+    assert "timeoutSeconds" not in failed.reason

@@ -1,0 +1,231 @@
+"""Using up what the house needs: connections and memory of the receiver, the disk, inodes, the log of egress."""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import aiohttp
+
+from kingdom.court.sentinel import receiver as receiving
+from kingdom.court.sentinel.receiver import Receiver
+from kingdom.errors import ProgramFailed
+from kingdom.soldiers import disk_quota, worktree_include
+from kingdom.soldiers.agent_files import AgentFile
+from kingdom.soldiers.disk_quota import DiskQuota, DiskQuotaExceeded
+from kingdom.soldiers.process import run_program
+from kingdom.soldiers.sandbox import egress
+from kingdom.soldiers.sandbox.egress_ledger import EgressLimits
+from kingdom.soldiers.sandbox.sandbox import Profile, Sandbox
+from kingdom.soldiers.worktree_include import read_patterns
+from tests.contract.backends import FilesBackend
+from tests.integration.court.sentinel.scene import Watch, opened
+from tests.integration.court.sentinel.test_receiver import Strangers, unsigned
+from tests.integration.soldiers.test_egress import INNER, INTERNET, NAMED, OTHER, PATIENT, Way, limited
+from tests.integration.soldiers.web import make_certificate, serving
+from tests.patience import PATIENCE_SECONDS
+from tests.redteam.defended import AttemptClass, Ground
+
+EXHAUSTION = AttemptClass("exhaustion")
+_QUOTA = "soldiers.disk_mb, added up by the host"
+_MIB = 8
+_ENORMOUS = 1 << 60
+# What fills the disk; each says at its end that it was let.
+_FILL = "open(name, 'wb').write(bytes(1 << 20))"
+_FILLS = {
+    "one large file": "open('large', 'wb').write(bytes(20 << 20))",
+    "many files": f"for name in map(str, range(20)): {_FILL}",
+    "a folder that cannot be read": "os.mkdir('d'); open('d/x', 'wb').write(bytes(20 << 20)); os.chmod('d', 0)",
+    "a file that is hidden in a HOME": "os.mkdir('.cache'); open('.cache/x', 'wb').write(bytes(20 << 20))",
+    "many inodes": "for name in range(300): open(str(name), 'w').close()",
+    "folders in one another": "for _ in range(200): os.mkdir('d'); os.chdir('d')",
+}
+
+
+@EXHAUSTION.stopped_by(_QUOTA, _FILLS)
+async def fill_the_disk_with(ground: Ground, program: str) -> str:
+    """Let a program fill a folder and wait: with the quota it is ended, without it nobody minds."""
+    ground.patch.setattr(disk_quota, "_EVERY_SECONDS", 0.02)
+    ground.patch.setattr(disk_quota, "FILES_MAX", 200)
+    space = ground.folder / "space"
+    space.mkdir()
+    (space / "fill.py").write_text(f"import os, time\n{program}\ntime.sleep({600 if ground.is_defended else 0.2})\n")
+    quota = DiskQuota(lambda: [space], _MIB) if ground.is_defended else None
+    try:
+        finished = await run_program(
+            [sys.executable, "-I", "-S", "fill.py"],
+            cwd=space,
+            environment={"PATH": "/usr/bin:/bin"},
+            timeout=timedelta(seconds=PATIENCE_SECONDS),
+            sandbox=Sandbox(profile=Profile.STRICT, writable=(space,), disk=quota),
+        )
+    except DiskQuotaExceeded:
+        return ""
+    assert not finished.code, finished.output
+    return "it was let"
+
+
+@EXHAUSTION.stopped_by("bounds on connections: the one that waits longest gives way")
+async def hold_the_connections_of_the_receiver(ground: Ground) -> str:
+    ground.remove(receiving, "_CONNECTIONS_MAX", _ENORMOUS)
+    async with _receiving(ground) as (watch, receiver, strangers):
+        held = [await strangers.connect(receiver) for _ in range(150)]
+        async with watch.session.get(receiver.url + "/healthz") as answer:
+            assert answer.status == 200
+        return _held(held, beyond=100)
+
+
+@EXHAUSTION.stopped_by("bounds on bytes before a signature is checked", {"few large ones": 10, "many": 60})
+async def hold_bodies_in_the_memory_of_the_receiver(ground: Ground, number: int) -> str:
+    ground.remove(receiving, "_BODIES_MAX", _ENORMOUS)
+    size = 200_000
+    async with _receiving(ground, body_bytes_max=size) as (_, receiver, strangers):
+        await asyncio.gather(*(strangers.connect(receiver, unsigned(size)) for _ in range(number)))
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            # Until what they have sent was read, or refused.
+            while _bytes_of(receiver) < (size if ground.is_defended else number * (size - 1)):  # noqa: ASYNC110 - no event
+                await asyncio.sleep(0.01)
+        held = _bytes_of(receiver)
+    return f"{held} bytes" if held > 2 * size else ""
+
+
+@EXHAUSTION.stopped_by("a body may have so many bytes", {"told": True, "not told": False})
+async def send_a_body_that_is_too_large(ground: Ground, told: bool) -> str:  # noqa: FBT001 - a case
+    most = 1000 if ground.is_defended else 1 << 20
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(20):
+            yield b" " * 100
+
+    headers = {"X-Hub-Signature-256": f"sha256={'0' * 64}", "Content-Type": "application/json"}
+    async with _receiving(ground, body_bytes_max=most) as (watch, receiver, _):
+        data: object = b" " * 2000 if told else pieces()
+        async with watch.session.post(receiver.url + receiving.PATH, data=data, headers=headers) as answer:
+            # 401: it was read whole, and its signature looked at.
+            return "it was read" if answer.status == 401 else ""
+
+
+@EXHAUSTION.stopped_by("a body must come in time")
+async def send_a_body_that_never_ends(ground: Ground) -> str:
+    seconds = 0.1 if ground.is_defended else PATIENCE_SECONDS
+    async with _receiving(ground, body_seconds=seconds) as (_, receiver, strangers):
+        reader = await strangers.connect(receiver, unsigned(1000))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE_SECONDS if ground.is_defended else 0.5):
+                return "" if b" 408 " in await reader.readline() else "it was read"
+    return "it is still waited for"
+
+
+@EXHAUSTION.stopped_by("egress: so many bytes per run", {"sent": "sent_bytes", "received": "received_bytes"})
+async def carry_away_without_end(ground: Ground, limit: str) -> str:
+    limits = replace(PATIENT, **{limit: 100_000}) if ground.is_defended else PATIENT
+    async with _way(ground, limits) as way:
+        return "it was let" if await limited(way) == [""] else ""
+
+
+@EXHAUSTION.stopped_by("egress: so many connections at once")
+async def hold_the_connections_of_the_proxy(ground: Ground) -> str:
+    limits = replace(PATIENT, connections=2) if ground.is_defended else PATIENT
+    async with _way(ground, limits) as way, way.proxy() as proxy:
+        streams = [await asyncio.open_unix_connection(str(proxy.socket)) for _ in range(20)]
+        for _, writer in streams:
+            writer.write(b"CONNECT ")
+        if ground.is_defended:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while sum(_is_over(reader) for reader, _ in streams) < len(streams) - 2:  # noqa: ASYNC110 - no event
+                    await asyncio.sleep(0.01)
+        held = sum(not _is_over(reader) for reader, _ in streams)
+        for _, writer in streams:
+            writer.transport.abort()
+    return f"{held} connections" if held > 2 else ""
+
+
+@EXHAUSTION.stopped_by("egress: a log that is full ends the run's connections")
+async def fill_the_log_of_the_proxy(ground: Ground) -> str:
+    limits = replace(PATIENT, log_bytes=1000) if ground.is_defended else PATIENT
+    async with _way(ground, limits) as way, way.proxy() as proxy:
+        for _ in range(30):
+            await way.ask(proxy, OTHER)
+    size = way.log.stat().st_size
+    return f"{size} bytes" if size > 1500 else ""
+
+
+@EXHAUSTION.stopped_by("files of agents are read up to a limit", {"a long one": "long", "a sparse one": "sparse"})
+async def have_the_house_read_a_huge_file(ground: Ground, how: str) -> str:
+    most = 1 << 20 if ground.is_defended else 1 << 26
+    with (ground.folder / "file").open("wb") as file:
+        if how == "sparse":
+            file.truncate(8 << 20)
+        else:
+            file.write(bytes(8 << 20))
+    content = AgentFile(ground.folder, "file").read(most)
+    return f"{len(content)} bytes" if content else ""
+
+
+@EXHAUSTION.stopped_by("a pipe is not waited for")
+async def have_the_house_wait_for_a_pipe(ground: Ground) -> str:
+    os.mkfifo(ground.folder / "pipe")
+    if ground.is_defended:
+        return str(AgentFile(ground.folder, "pipe").read(100) or "")
+    code = f"open({str(ground.folder / 'pipe')!r}, 'rb').read()"
+    process = await asyncio.create_subprocess_exec(sys.executable, "-I", "-S", "-c", code)
+    try:
+        await asyncio.wait_for(process.wait(), 1)
+    except TimeoutError:
+        return "it still waits"
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+    return ""
+
+
+@EXHAUSTION.stopped_by(".worktreeinclude may be so long")
+async def a_list_of_files_without_end(ground: Ground) -> str:
+    ground.remove(worktree_include, "_TEXT_MAX", 1 << 26)
+    (ground.folder / ".worktreeinclude").write_text("**/x\n" * 50_000)
+    try:
+        return f"{len(read_patterns(ground.folder))} patterns"
+    except ProgramFailed:
+        return ""
+
+
+@asynccontextmanager
+async def _receiving(ground: Ground, **webhook: Any) -> AsyncIterator[tuple[Watch, Receiver, Strangers]]:
+    strangers = Strangers()
+    backend = FilesBackend(str(ground.folder / "realm"))
+    async with (
+        aiohttp.ClientSession() as session,
+        opened(backend, session) as watch,
+        watch.receiving(webhook=webhook) as receiver,
+    ):
+        try:
+            yield watch, receiver, strangers
+        finally:
+            # Before the receiver stops, which waits for them.
+            strangers.leave()
+
+
+@asynccontextmanager
+async def _way(ground: Ground, limits: EgressLimits) -> AsyncIterator[Way]:
+    certificate = make_certificate(ground.folder, NAMED, OTHER)
+    ground.patch.setattr(egress, "is_public", lambda address: address == INTERNET)
+    async with serving(certificate, INTERNET, INNER) as web:
+        yield Way(ground.folder, certificate, web.port, limits=limits)
+
+
+def _bytes_of(receiver: Receiver) -> int:
+    return sum(receiver._reading.values())
+
+
+def _is_over(reader: asyncio.StreamReader) -> bool:
+    return reader.at_eof() or reader.exception() is not None
+
+
+def _held(held: list[asyncio.StreamReader], beyond: int) -> str:
+    living = sum(not _is_over(reader) for reader in held)
+    return f"{living} connections" if living > beyond else ""

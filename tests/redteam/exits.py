@@ -1,0 +1,198 @@
+"""Every other exit: what leads out of the house beside the model, and what an agent does to be let through."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+
+from kingdom.court.envoy import slack_place
+from kingdom.court.envoy.slack_place import SlackPlace
+from kingdom.soldiers import settings
+from kingdom.soldiers.sandbox import egress, egress_rules
+from kingdom.soldiers.sandbox.egress import Egress
+from kingdom.soldiers.sandbox.egress_rules import EgressRefused, allowed_name, checked_host
+from tests.integration.court.envoy.scene import DEV, slack_settings
+from tests.integration.court.envoy.test_slack_place import post, said
+from tests.integration.soldiers.test_egress import INNER, INTERNET, NAMED, OTHER, Way
+from tests.integration.soldiers.web import Web, make_certificate, serving
+from tests.integration.standins.slack_scene import workspace
+from tests.patience import PATIENCE_SECONDS
+from tests.redteam.defended import AttemptClass, Ground
+from tests.unit.soldiers.test_client_hello import SNI, extension, hello, real, records
+
+EXITS = AttemptClass("exit")
+_WILD = "*.example.org"
+_ECH = 0xFE0D
+
+
+@EXITS.stopped_by(
+    "the proxy of egress: only names that the operator lists",
+    {
+        "another one": ("evil.example.net", NAMED),
+        "one below": (f"evil.{NAMED}", NAMED),
+        "the one above": ("example.org", NAMED),
+        "a longer one": (f"{NAMED}.evil.example.net", NAMED),
+        "a similar one": (f"x{NAMED}", NAMED),
+        "the top of a wildcard": ("example.org", _WILD),
+        "beside a wildcard": ("evilexample.org", _WILD),
+        "a wildcard within": ("example.org.evil.net", _WILD),
+    },
+    quick=True,
+)
+async def reach_a_host_that_is_not_named(ground: Ground, case: tuple[str, str]) -> str:
+    host, listed = case
+    ground.remove(egress_rules, "is_allowed", lambda *_: True)
+    with suppress(EgressRefused):
+        return checked_host(host, 443, [allowed_name(listed)])
+    return ""
+
+
+@EXITS.stopped_by(
+    "the proxy of egress: names only",
+    {
+        "an address": "93.184.216.34",
+        "a short one": "127.1",
+        "a number": "1.0x7f000001",
+        "a name of this machine": "localhost",
+    },
+)
+async def reach_an_address_in_place_of_a_name(ground: Ground, host: str) -> str:
+    ground.remove(egress_rules, "canonical_name", lambda text: text)
+    ground.remove(egress_rules, "is_allowed", lambda *_: True)
+    with suppress(EgressRefused):
+        return checked_host(host, 443, [host])
+    return ""
+
+
+@EXITS.stopped_by(
+    "the settings refuse what would allow too much",
+    {name: name for name in ("*", "*.com", "10.0.0.1", "https://evil.example", "evil.example:8080")},
+)
+async def have_too_much_allowed(ground: Ground, name: str) -> str:
+    ground.remove(settings, "allowed_name", lambda text: text)
+    with suppress(ValueError):
+        return settings.SoldierSettings(egress=(name,)).egress[0]
+    return ""
+
+
+@EXITS.stopped_by(
+    "the proxy of egress: no address but public ones",
+    {
+        name: name
+        for name in (
+            *("127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0"),  # noqa: S104 - an address to be refused
+            *("168.63.129.16", "192.0.0.192", "224.0.0.1", "::1", "fe80::1", "fd00:ec2::254", "::ffff:10.0.0.1"),
+            *("64:ff9b::a00:1", "2002:a00:1::1", "2001:0:a00:1::1"),
+        )
+    },
+)
+async def an_inner_address_behind_a_name(ground: Ground, address: str) -> str:
+    ground.remove(egress, "is_public", lambda _: True)
+    way = Egress([NAMED], resolve=lambda _: [address])
+    with suppress(EgressRefused):
+        return str((await way.addresses(NAMED))[0])
+    return ""
+
+
+@EXITS.stopped_by("the proxy of egress: every address of a name must be public")
+async def an_inner_address_beside_a_public_one(ground: Ground) -> str:
+    async with _way(ground, resolve=lambda _: [INNER, INTERNET]) as (way, _):
+        ground.remove(egress, "is_public", lambda _: True)
+        async with way.proxy() as proxy:
+            return _reached(await way.ask(proxy))
+
+
+@EXITS.stopped_by("the proxy of egress: it connects to the address that it has checked")
+async def a_name_that_leads_elsewhere_the_second_time(ground: Ground) -> str:
+    answers = [INTERNET, INNER]
+
+    def rebinding(_: str) -> list[str]:
+        return [answers.pop(0) if len(answers) > 1 else answers[0]]
+
+    checked = Egress.addresses
+
+    async def resolved_again(self: Egress, host: str) -> Sequence[str]:
+        await checked(self, host)
+        return rebinding(host)
+
+    ground.remove(Egress, "addresses", resolved_again)
+    async with _way(ground, resolve=rebinding) as (way, _), way.proxy() as proxy:
+        answer = _reached(await way.ask(proxy))
+    return answer if INNER in answer else ""
+
+
+@EXITS.stopped_by(
+    "the proxy of egress: TLS must ask for the same name",
+    {
+        "another name": real(OTHER),
+        "no name": real(None),
+        "a hidden name": records(hello(SNI, extension(_ECH, b"\0" * 8))),
+        "no TLS": b"GET / HTTP/1.1\r\nHost: evil.example.net\r\n\r\n",
+    },
+)
+async def speak_with_another_host_behind_the_same_address(ground: Ground, first: bytes) -> str:
+    ground.remove(egress, "server_name", lambda data: NAMED if data else None)
+    async with _way(ground) as (way, web), way.proxy() as proxy:
+        reader, writer = await asyncio.open_unix_connection(str(proxy.socket))
+        writer.write(f"CONNECT {NAMED}:{web.port} HTTP/1.1\r\n\r\n".encode())
+        assert b" 200 " in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE_SECONDS)
+        writer.write(first)
+        writer.write_eof()
+        with suppress(OSError):
+            await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)
+        writer.close()
+    return "opened" if any(outcome == "opened" for outcome, _, _ in way.outcomes()) else ""
+
+
+@EXITS.stopped_by("the proxy of egress: port 443 only")
+async def another_port(ground: Ground) -> str:
+    async with _way(ground, **({"port": 443} if ground.is_defended else {})) as (way, web), way.proxy() as proxy:
+        return _reached(await way.ask(proxy, port=web.port))
+
+
+@EXITS.stopped_by(
+    "the proxy of egress: CONNECT and nothing else",
+    {"plain http": f"GET http://{NAMED}/?secret HTTP/1.1", "a line within": f"CONNECT {NAMED}:443\n HTTP/1.1"},
+)
+async def a_request_that_is_no_connect(ground: Ground, line: str) -> str:
+    head = f"{line}\r\n\r\n".encode()
+    asked = egress_rules.asked_target if ground.is_defended else _target_plainly
+    with suppress(EgressRefused):
+        return str(asked(head))
+    return ""
+
+
+@EXITS.stopped_by("Slack is told to fetch nothing", {"a message": "message", "a whisper": "whisper"})
+async def have_slack_fetch_an_address(ground: Ground, how: str) -> str:
+    ground.remove(slack_place, "_NOTHING_FETCHED", {})
+    async with workspace(ground.folder / "slack.json") as slack:
+        await slack.do("channels", name=DEV)
+        place = SlackPlace(slack_settings(slack.url))
+        await place.open()
+        try:
+            where = await said(place, post("https://evil.example/?secret"))
+            if how == "whisper":
+                person = await slack.person("dana", in_channel=where["channel"])
+                await place.whisper(where["channel"], where["ts"], person, "https://evil.example/?secret")
+        finally:
+            await place.close()
+        name = "chat.postMessage" if how == "message" else "chat.postEphemeral"
+        calls = await slack.calls(name)
+    assert calls
+    return "" if all(call["unfurl_links"] is False is call["unfurl_media"] for call in calls) else "it may fetch"
+
+
+def _target_plainly(head: bytes) -> tuple[str, int]:
+    return head.split(b"\r\n")[0].decode(), 443
+
+
+def _reached(answer: str) -> str:
+    return answer if answer.startswith("hello from") else ""
+
+
+@asynccontextmanager
+async def _way(ground: Ground, **options: object) -> AsyncIterator[tuple[Way, Web]]:
+    """Give a proxy with servers behind it, where one address of loopback stands for the internet."""
+    certificate = make_certificate(ground.folder, NAMED, OTHER)
+    ground.patch.setattr(egress, "is_public", lambda address: address == INTERNET)
+    async with serving(certificate, INTERNET, INNER) as web:
+        yield Way(ground.folder, certificate, web.port, **options), web

@@ -1,0 +1,167 @@
+"""Money that an agent spends without its being counted, or beyond what its work may cost."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import aiohttp
+
+from kingdom.soldiers.agent import Agent, Answered, Prompt, Update
+from kingdom.soldiers.sandbox import forwarding
+from kingdom.soldiers.sandbox.meter import Meter
+from kingdom.soldiers.turn import take_turn
+from tests.fakes.model.stub import ModelStub
+from tests.integration.soldiers.test_metering import WAYS, Asking, at_the_gate
+from tests.patience import PATIENCE_SECONDS
+from tests.redteam.defended import AttemptClass, Ground
+
+SPENDING = AttemptClass("spending")
+_CENT = 0.01
+_METER = "the meter at the gate reads what the vendor answers"
+
+
+@SPENDING.stopped_by(
+    _METER,
+    {f"{name}, {how}": (name, how == "in pieces") for name in WAYS for how in ("whole", "in pieces")},
+    quick=True,
+)
+async def ask_a_model_and_report_nothing(ground: Ground, case: tuple[str, bool]) -> str:
+    _forget_costs(ground)
+    name, stream = case
+
+    async def spend(agent: Asking, _: ModelStub) -> None:
+        await agent.ask(WAYS[name], {"cost": 0.25}, {"answer": "so"}, stream=stream)
+
+    return await _unmetered(ground, spend)
+
+
+@SPENDING.stopped_by(_METER, {"a dear one": "claude-opus-5-5", "one that nobody knows": "claude-secret-9"})
+async def ask_another_model(ground: Ground, model: str) -> str:
+    _forget_costs(ground)
+
+    async def spend(agent: Asking, _: ModelStub) -> None:
+        await agent.ask(WAYS["anthropic"], {"usage": {"input_tokens": 100_000}}, {"answer": "so"}, model=model)
+
+    return await _unmetered(ground, spend)
+
+
+@SPENDING.stopped_by(_METER)
+async def ask_between_turns(ground: Ground) -> str:
+    _forget_costs(ground)
+
+    async def spend(agent: Asking, _: ModelStub) -> None:
+        agent.meter.begin_turn(1.0)
+        agent.meter.end_turn(0.0)
+        await agent.ask(WAYS["chat"], {"cost": 0.25}, {"answer": "so"})
+
+    return await _unmetered(ground, spend)
+
+
+@SPENDING.stopped_by("what was asked is charged, whoever hangs up")
+async def hang_up_before_the_answer(ground: Ground) -> str:
+    _forget_costs(ground)
+    async with ModelStub() as model, at_the_gate(ground.folder, model) as agent:
+        asking = asyncio.create_task(agent.ask(WAYS["chat"], {"hang": True}))
+        await asyncio.wait_for(model.silent.wait(), PATIENCE_SECONDS)
+        asking.cancel()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE_SECONDS if ground.is_defended else 1):
+                await agent.meter.charged.wait()
+        return "" if agent.meter.usd else "nothing was charged"
+
+
+@SPENDING.stopped_by("a stream that breaks off is charged with what has come")
+async def break_off_a_stream(ground: Ground) -> str:
+    _forget_costs(ground)
+
+    async def spend(agent: Asking, _: ModelStub) -> None:
+        with suppress(aiohttp.ClientError):
+            await agent.ask(WAYS["anthropic"], {"cost": 0.5}, {"drop_stream": True}, stream=True)
+
+    return await _unmetered(ground, spend)
+
+
+@SPENDING.stopped_by("what is answered in the background is refused")
+async def have_it_answered_in_the_background(ground: Ground) -> str:
+    if not ground.is_defended:
+        look = forwarding._look_at
+        ground.remove(forwarding, "_look_at", lambda body, path: look(body.replace(b'"background"', b'"behind"'), path))
+    async with ModelStub() as model, at_the_gate(ground.folder, model) as agent:
+        status, _ = await agent.ask(WAYS["responses"], {"cost": 5}, background=True)
+        return f"answered with {status}" if model.asked else ""
+
+
+@SPENDING.stopped_by("streams are asked for their usage, whatever the agent wants")
+async def ask_for_a_stream_without_its_usage(ground: Ground) -> str:
+    ground.remove(forwarding, "telling_usage", lambda _, document: document)
+    async with ModelStub() as model, at_the_gate(ground.folder, model) as agent:
+        options = {"include_usage": False}
+        await agent.ask(WAYS["chat"], {"cost": 0.25}, {"answer": "so"}, stream=True, stream_options=options)
+        return "" if model.asked[0].body["stream_options"]["include_usage"] else "the vendor was told to be silent"
+
+
+@SPENDING.stopped_by("the gate refuses once the budget is spent", {name: name for name in WAYS})
+async def go_on_beyond_the_budget(ground: Ground, name: str) -> str:
+    ground.remove(Meter, "is_spent", False)
+    return await _beyond(ground, name, at_once=1)
+
+
+@SPENDING.stopped_by(
+    "calls that together might go beyond the budget wait for one another", {name: name for name in WAYS}
+)
+async def ask_all_at_once_before_anything_is_charged(ground: Ground, name: str) -> str:
+    ground.remove(Meter, "_would_go_beyond", lambda _: False)
+    return await _beyond(ground, name, at_once=12)
+
+
+@SPENDING.stopped_by("the meter counts, what the agent reports is only compared", {"less": 0.01, "more": 1000.0})
+async def lie_about_what_it_cost(ground: Ground, said: float) -> str:
+    async with ModelStub() as model, at_the_gate(ground.folder, model) as asking:
+        meter = asking.meter if ground.is_defended else None
+        asking.meter.begin_turn(1.0)
+        limit = timedelta(seconds=PATIENCE_SECONDS)
+        end = await take_turn(_Liar(asking, said), Prompt(id="p1", text="work"), limit, lambda _: None, meter=meter)
+        return "" if abs(end.cost_usd - model.charged_usd) < _CENT else f"${end.cost_usd} of ${model.charged_usd}"
+
+
+class _Liar(Agent):
+    """An agent that asks its model and reports some other cost."""
+
+    def __init__(self, asking: Asking, said: float) -> None:
+        self.session, self.pid = "liar", None
+        self._asking, self._said = asking, said
+
+    async def send(self, prompt: Prompt) -> AsyncGenerator[Update, None]:
+        await self._asking.ask(WAYS["anthropic"], {"cost": 0.25}, {"answer": prompt.text})
+        yield Answered("done", self._said)
+
+    async def interrupt(self) -> None: ...
+
+    async def stop(self, grace: timedelta) -> None: ...
+
+    async def ended(self) -> str:
+        return ""
+
+
+async def _unmetered(ground: Ground, spend: Any) -> str:
+    """Return what the vendor has charged that was not counted."""
+    async with ModelStub() as model, at_the_gate(ground.folder, model) as agent:
+        await spend(agent, model)
+        missing = model.charged_usd - agent.meter.usd
+        return f"${missing:.2f} were not counted" if missing >= _CENT else ""
+
+
+async def _beyond(ground: Ground, name: str, *, at_once: int) -> str:
+    """Return whether more than one answer went beyond a budget of one dollar."""
+    async with ModelStub() as model, at_the_gate(ground.folder, model) as agent:
+        agent.meter.begin_turn(1.0)
+        for _ in range(12 // at_once):
+            asked = [agent.ask(WAYS[name], {"cost": 0.3}, {"answer": "so"}, stream=True) for _ in range(at_once)]
+            await asyncio.wait_for(asyncio.gather(*asked), PATIENCE_SECONDS)
+        return f"${model.charged_usd:.2f} of $1.00" if model.charged_usd > 1.2 + _CENT else ""
+
+
+def _forget_costs(ground: Ground) -> None:
+    ground.remove(Meter, "charge", lambda *_: None)

@@ -1,0 +1,145 @@
+"""Answers and events that somebody makes up: by people who may not answer, and by webhooks that GitHub never sent."""
+
+import asyncio
+import hashlib
+import hmac
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from kingdom.bus import Query
+from kingdom.court.asks import APPROVE, REJECT, Ask
+from kingdom.court.sentinel import receiver as receiving
+from kingdom.court.sentinel.receiver import Receiver
+from kingdom.court.sentinel.records import take_in
+from tests.contract.backends import FilesBackend
+from tests.integration.court.sentinel.scene import US, Watch, opened, signed
+from tests.integration.standins.github import SECRET
+from tests.redteam.defended import AttemptClass, Ground
+from tests.unit.court.sentinel.bodies import commented, review_requested
+
+SPOOFING = AttemptClass("spoofing")
+_AT = datetime(2026, 2, 7, 10, tzinfo=UTC)
+_ASK = Ask(
+    id="task-1",
+    task_id="task-1",
+    general="gen-pr",
+    workflow_id="wf-1",
+    question="May it be merged?",
+    choices=(APPROVE, REJECT),
+    exact=True,
+    people=("U0DANA",),
+    asked_at=_AT,
+    due_at=_AT + timedelta(hours=8),
+)
+# Who says what to which question, and when it was asked.
+_ANSWERS: dict[str, tuple[Ask, str, str, str]] = {
+    "somebody else": (_ASK, "U0EVIL", APPROVE, ""),
+    "nobody": (_ASK, "", APPROVE, ""),
+    "a similar name": (_ASK, "u0dana", APPROVE, ""),
+    "to an earlier question": (_ASK, "U0DANA", APPROVE, (_AT - timedelta(hours=1)).isoformat()),
+    "to an answered question": (_ASK.answered("U0DANA", REJECT), "U0DANA", APPROVE, ""),
+    "too late": (_ASK.expired(), "U0DANA", APPROVE, ""),
+    "in other words": (_ASK, "U0DANA", "approve everything", ""),
+}
+
+
+@SPOOFING.stopped_by("a question knows who may answer it, until when, and with what", _ANSWERS, quick=True)
+async def answer_a_question(ground: Ground, case: tuple[Ask, str, str, str]) -> str:
+    ask, person, text, asked_at = case
+    ground.remove(Ask, "refuses", lambda *_: "")
+    return "" if ask.refuses(person, text, asked_at) else f"{text} by {person or 'nobody'}"
+
+
+_BODY = json.dumps(review_requested()).encode()
+_SHA1 = hmac.new(SECRET.encode(), _BODY, hashlib.sha1).hexdigest()
+_SIGNATURES = {
+    "none at all": "",
+    "zeros": "sha256=" + "0" * 64,
+    "of another body": signed(b"{}"),
+    "with another secret": signed(_BODY, "guessed"),
+    "with no secret": signed(_BODY, ""),
+    "of an older kind": f"sha1={_SHA1}",
+    "in capital letters": signed(_BODY).upper(),
+    "with more behind it": f"{signed(_BODY)}0",
+    "twice": f"{signed(b'{}')},{signed(_BODY)}",
+}
+
+
+@SPOOFING.stopped_by("nothing is believed before its signature", _SIGNATURES)
+async def forge_a_signature(ground: Ground, signature: str) -> str:
+    ground.remove(Receiver, "_is_signed", lambda *_: True)
+    ground.remove(receiving, "_SIGNATURE", _Anything())
+    async with _watch(ground) as watch, watch.receiving() as receiver:
+        await watch.post(receiver, "pull_request", _BODY, X_Hub_Signature_256=signature)
+        return await _received(watch)
+
+
+@SPOOFING.stopped_by("a delivery counts once, whatever it carries")
+async def replay_a_delivery(ground: Ground) -> str:
+    async with _watch(ground) as watch, watch.receiving() as receiver:
+        other = review_requested() | {"repository": {"id": 6, "full_name": "acme/other"}}
+        await watch.post(receiver, "pull_request", review_requested(), X_GitHub_Delivery="d-1")
+        if not ground.is_defended:
+            ground.patch.setattr(receiving, "DELIVERY", "another-kind-of-delivery")
+        await watch.post(receiver, "pull_request", other, X_GitHub_Delivery="d-1")
+        return await _received(watch, beyond=1)
+
+
+@SPOOFING.stopped_by("one thing is one event, however many deliveries tell of it")
+async def send_the_same_thing_many_times(ground: Ground) -> str:
+    if not ground.is_defended:
+        numbers = iter(range(100))
+
+        async def take_each(transaction: Any, happening: Any, *more: Any) -> Any:
+            place = f"{happening.place}-{next(numbers)}"
+            event = msgspec.structs.replace(happening.event, id=f"{happening.event.id}-{place.rpartition('-')[2]}")
+            return await take_in(transaction, msgspec.structs.replace(happening, place=place, event=event), *more)
+
+        ground.patch.setattr(receiving, "take_in", take_each)
+    async with _watch(ground) as watch, watch.receiving() as receiver:
+        await asyncio.gather(*(watch.post(receiver, "pull_request", review_requested()) for _ in range(5)))
+        return await _received(watch, beyond=1)
+
+
+@SPOOFING.stopped_by(
+    "who is not watched, who is ignored and what we did ourselves is no event",
+    {
+        "our own words": ({}, commented(f"@{US} go on", by=US)),
+        "words of a stranger elsewhere": ({"repos": ("ours/*",)}, commented(f"@{US} go on", by="evil")),
+        "words of a bot that is ignored": (
+            {"ignore_actors": ("*[[]bot]", "*[bot]")},
+            commented(f"@{US} go", by="x[bot]"),
+        ),
+    },
+)
+async def have_words_heard(ground: Ground, case: tuple[dict[str, Any], dict[str, Any]]) -> str:
+    settings, document = case
+    ground.remove(receiving, "refusal", lambda *_: None)
+    async with _watch(ground) as watch, watch.receiving(**settings) as receiver:
+        await watch.post(receiver, "issue_comment", document)
+        return await _received(watch)
+
+
+class _Anything:
+    """Matches whatever there is."""
+
+    def fullmatch(self, _: str) -> bool:
+        return True
+
+
+@asynccontextmanager
+async def _watch(ground: Ground) -> AsyncIterator[Watch]:
+    async with aiohttp.ClientSession() as session, opened(FilesBackend(str(ground.folder / "realm")), session) as watch:
+        yield watch
+
+
+async def _received(watch: Watch, beyond: int = 0) -> str:
+    async with watch.bus.transaction() as transaction:
+        events = await transaction.find(Query(kind="event", limit=100))
+    return f"{len(events)} events" if len(events) > beyond else ""
