@@ -7,6 +7,8 @@ import subprocess
 from pathlib import Path
 
 _ON_MOUNT = 32
+# Where only what is below a folder is shown, the folder itself may be one in memory; the house looks at the real one.
+_OWN_COPY = "unless the house finds it changed, only what is in here was"
 _PLANTED = "#!/bin/sh\ntouch was-run\n"
 
 
@@ -150,7 +152,8 @@ def configure_a_program_for_git(target: dict[str, str]) -> str:
 
 def write_the_configuration_by_hand(target: dict[str, str]) -> str:
     with Path(target["clone"], "config").open("a") as file:
-        return str(file.write('[core]\n\tsshCommand = "touch was-run"\n'))
+        file.write('[core]\n\tsshCommand = "touch was-run"\n')
+    raise PermissionError(_OWN_COPY)
 
 
 def plant_a_hook(target: dict[str, str]) -> str:
@@ -158,7 +161,7 @@ def plant_a_hook(target: dict[str, str]) -> str:
     hook.parent.mkdir(exist_ok=True)
     hook.write_text(_PLANTED)
     hook.chmod(0o755)
-    return str(hook)
+    raise PermissionError(_OWN_COPY)
 
 
 def point_the_checkout_elsewhere(target: dict[str, str]) -> str:
