@@ -114,7 +114,8 @@ class CheckoutGit:
 
     def _fetched(self, path: bytes, tips: "Iterable[str]") -> set[str]:
         """Get objects of another repository with all that they stand upon, and return those that are commits."""
-        wanted = sorted({tip for tip in tips if set(tip) <= _HEX})
+        # A name that leads nowhere is told as zeros.
+        wanted = sorted({tip for tip in tips if set(tip) <= _HEX and tip.strip("0")})
         if not wanted:
             return set()
         self.call("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--", path, *wanted)

@@ -213,7 +213,7 @@ def _is_repository(files: bytes, name: bytes) -> bool:
 
 def commit(git: CheckoutGit, request: "Request") -> "Answer":
     """Commit all that is not ignored upon the tip, or upon what the agent has committed itself."""
-    own: dict[str, str] = git.tips_of(git.own) if request["is_shared"] else {}
+    own = _own_tips(git) if request["is_shared"] else {}
     parent: str = own.get("HEAD") or request["tip"]
     git.read_index(parent)
     made = _committed(git, _all_changes(git).stage(), parent, request)
@@ -350,6 +350,14 @@ def _is_same(one: bytes, other: bytes) -> bool:
     if here is None or there is None or here.st_size != there.st_size or not stat.S_ISREG(there.st_mode):
         return False
     return content_of(one) == content_of(other)
+
+
+def _own_tips(git: CheckoutGit) -> dict[str, str]:
+    """Return what the agent has committed itself; nothing where it has damaged its git directory: its files count."""
+    try:
+        return git.tips_of(git.own)
+    except Failed:
+        return {}
 
 
 def _all_changes(git: CheckoutGit) -> Changes:
