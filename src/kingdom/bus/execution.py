@@ -58,7 +58,7 @@ class Unit:
     def adopt_task(self) -> None:
         """Make the current task that of the unit; raises CancelledError where the unit must not run any more.
 
-        Asyncio never runs a task that is cancelled before its first step, so nobody may cancel this one earlier.
+        Asyncio never runs a task that is cancelled before its first step, so `task` is None until then.
         """
         self.task = asyncio.current_task()
         if self.lost or self.cut_off:

@@ -23,7 +23,7 @@ def generals_place(call: Call, directory: str) -> Path:
 
 
 def hears_strangers(call: Call) -> bool:
-    """Tell whether anybody on GitHub is heard, for whom a General must name its repositories."""
+    """Tell whether events of any GitHub repository are taken, so that Generals must name their repositories."""
     return call.part("sentinel").sentinel.hears_strangers
 
 

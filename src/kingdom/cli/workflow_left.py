@@ -18,7 +18,6 @@ from kingdom.soldiers.briefing import document_of, tree_here
 from kingdom.soldiers.checkout import GitUse
 from kingdom.soldiers.folders import Folders
 from kingdom.soldiers.sandbox.egress_ledger import EgressAttempt, read_attempts
-from kingdom.soldiers.sandbox.sandbox import Profile
 from kingdom.soldiers.settings import SoldierSettings
 from kingdom.soldiers.trees import Trees
 from kingdom.workflow.model.git import Git
@@ -148,7 +147,7 @@ async def differences(
         branches = ", ".join(f"{tree.branch} of {tree.ref.git_id}" for tree in workflow.work_trees) or "none"
         raise NotFound(f"workflow {workflow.id} has no checkout now; its branches: {branches}")
     folders = await folders_here(bus, workflow, "checkout")
-    use = GitUse(sandboxed=settings.sandbox is not Profile.OFF, may_commit=settings.may_commit)
+    use = GitUse.under(settings.sandbox, may_commit=settings.may_commit)
     trees = Trees(folders.repositories, home=folders.directory, use=use)
     return [await _diff(bus, workflow, tree, trees, folders, since) for tree in there]
 

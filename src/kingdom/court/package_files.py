@@ -108,7 +108,7 @@ def install_package(source: Path, directory: Path, *, replace: bool) -> Package:
 
 
 def close_to_others(folder: Path) -> None:
-    """Let nobody but the owner open a folder and what is in it; a copy is as open as its original otherwise."""
+    """Take a folder and all that is in it from other accounts: a copied file has the permissions of its original."""
     for path in (folder, *folder.rglob("*")):
         if not path.is_symlink():
             path.chmod(path.stat().st_mode & stat.S_IRWXU)

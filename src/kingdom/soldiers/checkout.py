@@ -61,6 +61,11 @@ class GitUse:
     sandboxed: bool = True
     may_commit: bool = False
 
+    @classmethod
+    def under(cls, profile: Profile, *, may_commit: bool) -> "GitUse":
+        """Return how git is run for agents under a profile."""
+        return cls(sandboxed=profile is not Profile.OFF, may_commit=may_commit)
+
     @property
     def shares_git_directory(self) -> bool:
         """Tell whether agents can write to the git directories of their checkouts."""
@@ -181,7 +186,7 @@ class Checkout:
         return self._note.read_text() if self._note.exists() else ""
 
     def _make_room(self) -> None:
-        """Remove an empty beginning; files that nobody knows of are left to people."""
+        """Remove an empty folder at the path; raises ProgramFailed where it has files that Kingdom did not make."""
         if not self._kept.exists() and self._path.exists():
             try:
                 self._path.rmdir()
@@ -192,7 +197,7 @@ class Checkout:
                 ) from error
 
     def _make_git_directory(self, refs: str) -> None:
-        """Make the git directory anew; agents see the branches of the remote there."""
+        """Make the git directory, in the place of one that is there; `refs` are the branches that agents see in it."""
         with suppress(FileNotFoundError):
             remove_tree(self.git_directory)
         for folder in ("objects/info", "refs/heads"):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-_WORDS_SHOWN = 2000
+WORDS_SHOWN = 2000
 _NAME_SHOWN = 300
 _CHUNK = 1 << 20
 _OWN_WORK = ("HEAD", "refs/heads/", "refs/stash")
@@ -170,7 +170,7 @@ class CheckoutGit:
             environment = {**self.environment, **changed}
             pid = os.posix_spawnp("git", ["git", *arguments], environment, file_actions=actions)
             code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-            return code, b"" if output is not None else _content(printed), _content(errors)[-_WORDS_SHOWN:]
+            return code, b"" if output is not None else _content(printed), _content(errors)[-WORDS_SHOWN:]
         finally:
             os.close(given)
             os.close(errors)

@@ -12,6 +12,7 @@ import stat
 import sys
 
 from kingdom.soldiers.checkout_git import (
+    WORDS_SHOWN,
     CheckoutGit,
     Failed,
     Refused,
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 _FILE_BYTES_MAX = 1 << 30
 _ALL_BYTES_MAX = 4 << 30
 _NAMES_SHOWN = 10
-_WORDS_SHOWN = 2000
 _DEPTH_MAX = 100
 _PATH_MAX = 3000
 _TEXT_BYTES_MAX = 64 << 20
@@ -67,7 +67,7 @@ def _answer(request: "Request") -> "Answer":
 
 
 def _line(error: Exception) -> bytes:
-    return " ".join(str(error).split())[:_WORDS_SHOWN].encode(errors="replace")
+    return " ".join(str(error).split())[:WORDS_SHOWN].encode(errors="replace")
 
 
 class Changes:

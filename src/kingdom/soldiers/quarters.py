@@ -50,7 +50,7 @@ class Quarters:
     @property
     def git_use(self) -> GitUse:
         """Return how git is run on the checkouts of these agents."""
-        return GitUse(sandboxed=self.profile is not Profile.OFF, may_commit=self.may_commit)
+        return GitUse.under(self.profile, may_commit=self.may_commit)
 
     def tools(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return where programs are found, those too that a person has installed, if the profile shows them."""

@@ -124,7 +124,7 @@ def _is_cut(message: Message) -> bool:
 
 def _buttons(message: Message) -> list[dict[str, Any]]:
     if _is_cut(message):
-        # Nobody answers by a click what they have not seen.
+        # No button beside a text that is cut: the person has not seen all of it.
         return []
     task_id, asked_at = ask_of(message), str(message.context.get("asked_at") or "")
     elements: list[dict[str, Any]] = []

@@ -61,7 +61,7 @@ async def heed_answer(transaction: Transaction, asked: Petition, record: Record)
 
 
 def question_of(asked: Petition) -> str:
-    """Return what a person is asked: by whom, what, where, and everything that the petition says.
+    """Return the question to a person: who asks, for what, where, and every field of the petition.
 
     Nothing is left out, and nothing in it can hide: what cannot be seen is written out, and lines of a value stand
     further right than the names of values.

@@ -64,7 +64,7 @@ class Receiver:
             logger=_silence(),
             # The signature is over the bytes as they came, and a small body must not become a large one.
             auto_decompress=False,
-            # Whoever was refused has so long to read it while the rest of what they send is thrown away.
+            # After a refusal the rest of a request is read and dropped for so long, so that the answer arrives.
             lingering_time=_LAST_WORDS_SECONDS,
         )
         self._listener: asyncio.Server | None = None

@@ -9,11 +9,10 @@ from typing import Self
 
 import structlog
 
-from kingdom.soldiers.sandbox.prices import Tokens
+from kingdom.soldiers.sandbox.prices import USD_DIGITS, Tokens
 from kingdom.soldiers.sandbox.usage import UsageReader
 from kingdom.soldiers.sandbox.vendors import Upstream
 
-_USD_DIGITS = 9
 _CENT = 0.01
 _SHARE = 0.05
 _SHOWN = 200
@@ -45,12 +44,12 @@ class Meter:
     @property
     def unclaimed_usd(self) -> float:
         """Return what no turn has told yet."""
-        return round(self.usd - self.claimed_usd, _USD_DIGITS)
+        return round(self.usd - self.claimed_usd, USD_DIGITS)
 
     @property
     def is_spent(self) -> bool:
         """Return whether the session has cost what it may."""
-        return self._limit_usd is not None and round(self.usd - self._limit_usd, _USD_DIGITS) >= 0
+        return self._limit_usd is not None and round(self.usd - self._limit_usd, USD_DIGITS) >= 0
 
     def begin_turn(self, budget_usd: float | None) -> None:
         """Let a turn cost so much, with what nobody has told of before it."""
@@ -60,7 +59,7 @@ class Meter:
 
     def end_turn(self, claimed_usd: float) -> str | None:
         """Take in what a turn tells that it has cost; return once that the agent reports something else."""
-        self.claimed_usd = round(self.claimed_usd + claimed_usd, _USD_DIGITS)
+        self.claimed_usd = round(self.claimed_usd + claimed_usd, USD_DIGITS)
         self.is_idle.set()
         apart = abs(self.reported_usd - self.usd)
         # An agent that reports nothing has said nothing wrong.
@@ -88,7 +87,7 @@ class Meter:
 
     def charge(self, usd: float) -> None:
         """Count something that the vendor charges."""
-        self.usd = round(self.usd + usd, _USD_DIGITS)
+        self.usd = round(self.usd + usd, USD_DIGITS)
         self.charged.set()
         if self.is_idle.is_set():
             _log.info("a model was asked between turns", usd=usd, session_usd=self.usd)

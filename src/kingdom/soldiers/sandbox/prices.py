@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 _MILLION = 1_000_000
-_USD_DIGITS = 9
+USD_DIGITS = 9
 # What is written to a cache for an hour costs twice a prompt, for five minutes a quarter more than it.
 _HOUR = 1.6
 _FIVE_MINUTES = 1.25
@@ -55,7 +55,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         write = self.input * _FIVE_MINUTES if self.cache_write is None else self.cache_write
         usd = tokens.input * self.input + tokens.output * self.output + tokens.cache_read * read
         usd += (tokens.cache_write + tokens.cache_write_hour * _HOUR) * write
-        return round(usd / _MILLION, _USD_DIGITS)
+        return round(usd / _MILLION, USD_DIGITS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class PriceList:
         found = (self._price(model, tokens.prompt, own) for model in models)
         price = next(filter(None, found), None)
         usd = (price or _dearest({**self.models, **own})).of(tokens) * (self.faster if tokens.fast else 1.0)
-        return Bill(round(usd + tokens.searches * self.search_usd, _USD_DIGITS), price is None)
+        return Bill(round(usd + tokens.searches * self.search_usd, USD_DIGITS), price is None)
 
     def _price(self, model: str, prompt: int, own: Mapping[str, Price]) -> Price | None:
         prices = {**self.models, **own}
