@@ -87,6 +87,8 @@ def in_plain_words(said: str) -> str:
     got = expected["got"]
     if got == "null":
         return f"{words}, and nothing stands there"
+    if got == "bool" and _KINDS["str"] in kinds:
+        return f"{words}, not {_GOT[got]}: put it in quotes, since YAML reads on, off, yes and no as such"
     return f"{words}, not {_GOT.get(got, got)}" if got else words
 
 

@@ -11,6 +11,10 @@ from kingdom.yaml_file import in_plain_words, read_yaml
         ("Expected `int`, got `str`", "must be a whole number, not text"),
         ("Expected `float`, got `bool`", "must be a number, not true or false"),
         ("Expected `bool`, got `int`", "must be true or false, not a whole number"),
+        (
+            "Expected `str`, got `bool`",
+            "must be text, not true or false: put it in quotes, since YAML reads on, off, yes and no as such",
+        ),
         ("Expected `str | array`, got `object`", "must be text or a list, not a block of fields"),
         ("Expected `int | null`, got `float`", "must be a whole number, not a decimal number"),
         ("Expected `object`, got `null`", "must be a block of fields, and nothing stands there"),

@@ -19,6 +19,7 @@ from kingdom.soldiers.kinds import NO_SANDBOX
 from kingdom.soldiers.sandbox.programs import how_to_install
 from kingdom.soldiers.sandbox.sandbox import Profile
 from kingdom.soldiers.sandbox.trial import why_no_sandbox
+from kingdom.soldiers.settings import SoldierSettings
 
 PYTHON_OLDEST = (3, 11)
 # The first one whose `fetch` knows --no-write-fetch-head.
@@ -78,6 +79,8 @@ async def bubblewrap(patient: Patient) -> Verdict:
 
 async def sandbox(patient: Patient) -> Verdict:
     """Look how much agents are kept from."""
+    if patient.file_trouble and patient.realm.soldiers == SoldierSettings():
+        return skipped("the settings cannot be read, so nobody knows whether agents have one")
     profile = patient.realm.soldiers.sandbox
     if profile is Profile.OFF:
         found = f"soldiers.sandbox is off: agents, setup scripts and checks run WITHOUT A SANDBOX, which {NO_SANDBOX}"

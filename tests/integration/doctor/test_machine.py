@@ -106,6 +106,12 @@ async def test_a_sandbox_that_is_off_is_told_with_bubblewrap_and_without(
     assert (await look_at("sandbox")).found == "strict, for every agent, setup script and check"
 
 
+async def test_nobody_says_that_there_is_a_sandbox_where_the_settings_cannot_be_read(tmp_path: Path) -> None:
+    (unread := tmp_path / "kingdom.yaml").write_text("soldiers: {sandbox: off}\n")
+    found = await look_at("sandbox", config=unread)
+    assert (found.status, "settings cannot be read" in found.found) == ("skipped", True)
+
+
 async def test_few_open_files_are_told() -> None:
     with limited(resource.RLIMIT_NOFILE, 512):
         finding = await look_at("open-files")
