@@ -55,7 +55,7 @@ class Draft:
     def publish(self, copies: Sequence[Copy]) -> list[Copy]:
         """Enqueue copies, each at a position of its own; returns those that their stream had already."""
         duplicates = []
-        for number, each in enumerate(copies):
+        for each in copies:
             book, event_id = self.books.stream(each.stream.name), str(each.envelope.event_id)
             if event_id in book.by_event:
                 duplicates.append(each)
@@ -64,7 +64,8 @@ class Draft:
             not_before = each.at.timestamp() if each.at else None
             row = Row(
                 stream=each.stream.name,
-                position=self.place + number,
+                # Each body makes the entry longer, so no position reaches into the next entry.
+                position=self.place + len(self.entry.bodies),
                 event_id=event_id,
                 key=key,
                 status=PENDING,

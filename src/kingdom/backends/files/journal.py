@@ -14,7 +14,7 @@ import structlog
 
 from kingdom.backends.files.disk import Disk
 from kingdom.backends.files.entry import Entry
-from kingdom.errors import Unavailable
+from kingdom.errors import Permanent, Unavailable
 
 _SUFFIX = ".jsonl"
 _SEGMENT = re.compile(r"[0-9]{16,}\.jsonl")
@@ -70,6 +70,7 @@ class Journal:
         """Write an entry at the end; if `durable`, return when it will survive a loss of power."""
         content = _encoder.encode(entry)
         line = b"%08x %d %b\n" % (zlib.crc32(content), self.end, content)
+        _refuse_beyond(entry, self.end + len(line))
         try:
             self._disk.write(self._descriptor, line)
             if durable:
@@ -150,6 +151,13 @@ class Journal:
 
     def _path(self, start: int) -> str:
         return f"{self._directory}/{start:016d}{_SUFFIX}"
+
+
+def _refuse_beyond(entry: Entry, end: int) -> None:
+    """Refuse a position that a later entry would give again."""
+    last = max((row.position for row in entry.rows), default=0)
+    if last >= end:
+        raise Permanent(f"an event at {last} lies beyond its journal entry, which ends at {end}: please report this")
 
 
 def _decode(line: bytes, place: int) -> Entry | None:
