@@ -115,3 +115,5 @@ class Entry(msgspec.Struct, omit_defaults=True):
     log: LogPart | None = None
     pauses: list[Pause] = []
     resumed: list[str] = []
+    # Up to here the journal was synced when this was written: no loss of power has taken anything before it.
+    synced: int = 0

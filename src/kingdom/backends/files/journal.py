@@ -97,7 +97,7 @@ class Journal:
                     break
                 entry = _decode(line, place)
                 if entry is None:
-                    raise Unavailable(f"the journal is damaged at {place}: see `{self._path(self.start)}`")
+                    raise self._damaged(place)
                 yield place, entry
                 place += len(line)
             self.end = place
@@ -127,9 +127,9 @@ class Journal:
             yield place, entry
             place += len(line)
         if torn := segment[place - known :]:
-            if start != self.segments()[-1]:
-                # Only the newest is ever written to, and it was synced before the next one began.
-                raise Unavailable(f"the journal is damaged at {place}: bring `{self._path(start)}` back from a backup")
+            # Only the newest is ever written to, and it was synced before the next one began.
+            if start != self.segments()[-1] or _synced_in(torn, place) > place:
+                raise self._damaged(place)
             self._disk.create(f"{self._directory}/torn-{place}{_SUFFIX}", torn)
             self._disk.truncate(self._path(start), place - start)
             _log.warning("the end of the journal was never finished and is cut off", bytes=len(torn), place=place)
@@ -149,6 +149,13 @@ class Journal:
             offset += len(part)
         return b"".join(parts)
 
+    def _damaged(self, place: int) -> Unavailable:
+        path, size = self._path(self.start), place - self.start
+        return Unavailable(
+            f"the journal is damaged at byte {size} of {path}, and was whole there once: bring the file back from a"
+            f" backup. To go on without this entry and all behind it: truncate -s {size} {path}"
+        )
+
     def _path(self, start: int) -> str:
         return f"{self._directory}/{start:016d}{_SUFFIX}"
 
@@ -158,6 +165,17 @@ def _refuse_beyond(entry: Entry, end: int) -> None:
     last = max((row.position for row in entry.rows), default=0)
     if last >= end:
         raise Permanent(f"an event at {last} lies beyond its journal entry, which ends at {end}: please report this")
+
+
+def _synced_in(torn: bytes, place: int) -> int:
+    """Return up to where the journal was synced for sure, as the whole lines behind a damaged one tell."""
+    synced = 0
+    for line in torn.splitlines(keepends=True):
+        entry = _decode(line, place)
+        place += len(line)
+        if entry is not None:
+            synced = max(synced, entry.synced)
+    return synced
 
 
 def _decode(line: bytes, place: int) -> Entry | None:

@@ -150,12 +150,15 @@ class Store:
         files = self.tree.render(entry)
         # A line that a loss of power takes back would come a second time, under the same number.
         durable = durable or entry.log is not None or bool(entry.ended)
+        entry.synced = lock.synced
         try:
             self.journal.append(entry, durable=durable)
         except BaseException:
             # The books are ahead of what was written.
             self._forget()
             raise
+        if durable:
+            lock.synced = self.journal.end
         self.shelf.follow(entry)
         try:
             self.tree.apply(entry, draft.before, files)
@@ -255,7 +258,7 @@ class Store:
             self.journal.open(start)
             # The root itself too, and whatever was made above it.
             self.disk.sync_everything(self.layout.root)
-            lock.segment = lock.applied = start
+            lock.segment = lock.applied = lock.synced = start
         elif lock.boot != self.boot or not self.boot or lock.segment not in segments:
             self._recover(segments, after=0, thorough=True)
             lock.segment, lock.applied = self.journal.start, self.journal.end
@@ -311,6 +314,7 @@ class Store:
                 entries.clear()
             entries += self.journal.recover(start, after)
         self.journal.sync()
+        self._opened().synced = self.journal.end
         try:
             Replay(self.tree, entries).run(thorough=thorough)
         except OSError as error:
@@ -346,6 +350,7 @@ class Store:
             return
         start = self.journal.end
         self.journal.sync()
+        lock.synced = start
         # The page first: a segment that nobody names would be overlooked, one that is missing is made.
         lock.segment = start
         self.journal.open(start)
