@@ -6,7 +6,7 @@ import msgspec
 
 PENDING, PROCESSING, DEAD = "PENDING", "PROCESSING", "DEAD"
 # Why an event waits whose file cannot be had.
-MISSING, DAMAGED = "missing", "damaged"
+MISSING, DAMAGED, UNREADABLE = "missing", "damaged", "unreadable"
 
 
 class Row(msgspec.Struct, array_like=True, gc=False):
