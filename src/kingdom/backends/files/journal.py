@@ -8,12 +8,14 @@ import os
 import re
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 
 import msgspec
 import structlog
 
 from kingdom.backends.files.disk import Disk
 from kingdom.backends.files.entry import Entry
+from kingdom.backends.files.faults import remedy
 from kingdom.errors import Permanent, Unavailable
 
 _SUFFIX = ".jsonl"
@@ -36,6 +38,8 @@ class Journal:
         self._descriptor = -1
         self.start = 0
         self.end = 0
+        # Up to where this segment counts where its file is not to be trusted any more; else 0.
+        self.doubtful = 0
 
     @property
     def size(self) -> int:
@@ -50,11 +54,15 @@ class Journal:
 
     def open(self, start: int) -> None:
         """Turn to the segment that starts here; it is made where it is missing."""
+        descriptor = self._disk.open_for_appending(self._path(start))
+        try:
+            # Always: whoever has made it may have died before its name was on disk.
+            self._disk.sync_directory(self._directory)
+        except BaseException:
+            os.close(descriptor)
+            raise
         self.close()
-        self._descriptor = self._disk.open_for_appending(self._path(start))
-        # Always: whoever has made it may have died before its name was on disk.
-        self._disk.sync_directory(self._directory)
-        self.start = self.end = start
+        self._descriptor, self.start, self.end = descriptor, start, start
 
     def close(self) -> None:
         """Let go of the file."""
@@ -62,9 +70,21 @@ class Journal:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def written(self) -> int:
-        """Return where the newest segment ends on disk."""
-        return self.start + os.fstat(self._descriptor).st_size
+    def reopen(self) -> None:
+        """Turn to the file that has the name of this segment now."""
+        try:
+            descriptor = os.open(self._path(self.start), os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise Unavailable(
+                f"{self._path(self.start)} was removed while it was in use: stop everything here and start it again"
+            ) from None
+        self.close()
+        self._descriptor = descriptor
+
+    def written(self) -> int | None:
+        """Return where the newest segment ends on disk; None where its file is another one now."""
+        status = os.fstat(self._descriptor)
+        return self.start + status.st_size if status.st_nlink else None
 
     def append(self, entry: Entry, *, durable: bool) -> None:
         """Write an entry at the end; if `durable`, return when it will survive a loss of power."""
@@ -74,16 +94,43 @@ class Journal:
         try:
             self._disk.write(self._descriptor, line)
             if durable:
-                self._disk.sync_file(self._descriptor)
+                self.sync()
         except OSError as error:
-            # Whatever is there of it must never be taken for a commit.
-            self._disk.truncate(self._path(self.start), self.end - self.start)
-            raise Unavailable(f"the journal cannot be written ({error.strerror}): free some space") from error
+            # Whatever is there of it must never be taken for a commit. If it cannot be cut off now, the next one does that:
+            # it is torn, or it is whole and could not be synced.
+            with suppress(OSError):
+                self._disk.truncate(self._path(self.start), self.end - self.start)
+            raise Unavailable(f"the journal cannot be written ({error.strerror}): {remedy(error)}") from error
         self.end += len(line)
 
     def sync(self) -> None:
         """Return when everything in the newest segment will survive a loss of power."""
-        self._disk.sync_file(self._descriptor)
+        try:
+            self._disk.sync_file(self._descriptor)
+        except OSError:
+            # The system may have dropped what it could not write, and would say nothing of it at the next sync.
+            self.doubtful = self.end
+            raise
+
+    def write_anew(self, end: int) -> None:
+        """Put a new, synced file in the place of this segment with all that counts of it, up to `end`."""
+        content, place = self._read(0)[: end - self.start], self.start
+        for line in content.splitlines(keepends=True):
+            if _decode(line, place) is None:
+                raise self._damaged(place)
+            place += len(line)
+        new = f"{self._path(self.start)}.new"
+        self._disk.create(new, content)
+        descriptor = self._disk.open_for_appending(new)
+        try:
+            self._disk.sync_file(descriptor)
+            self._disk.rename(new, self._path(self.start))
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self.close()
+        self._descriptor = descriptor
+        self._disk.sync_directory(self._directory)
 
     def follow(self, to: int) -> Iterator[tuple[int, Entry]]:
         """Yield the entries between what this process knows and `to`, all of which are whole.
