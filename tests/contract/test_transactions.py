@@ -5,9 +5,10 @@ from datetime import timedelta
 
 import pytest
 
-from kingdom.bus import Done, Envelope, LogEntry, Query, Record
+from kingdom.bus import Delivery, Done, Envelope, LogEntry, Query, Record
 from kingdom.clock import utc_now
 from kingdom.errors import Conflict, Misconfigured
+from kingdom.ids import new_event_id
 from tests.contract.scene import HOUR, Make, Scene, ids, ping, skip, step
 
 
@@ -196,6 +197,35 @@ async def test_duplicates_of_a_batch_are_reported_one_by_one(scene: Scene, make:
     assert {row.event_id for row in scene.picture.rows} == set(ids(batch))
     assert len(await scene.bus.publish(*batch)) == size
     assert len(scene.picture.rows) == size
+
+
+@pytest.mark.parametrize("stream", ["free", "line"])
+async def test_an_event_among_duplicates_is_delivered_and_settled_like_any_other(scene: Scene, stream: str) -> None:
+    def batch(size: int) -> list[Envelope]:
+        return [ping(number) if stream == "free" else step(str(new_event_id()), number) for number in range(size)]
+
+    known, size = batch(700), 700
+    await scene.bus.publish(*known)
+    amid = batch(3)
+    # Before them, between them and behind them.
+    for place, event in zip((0, size // 2, size), amid, strict=True):
+        assert len(await scene.bus.publish(*known[:place], event, *known[place:])) == size
+    later = batch(size)
+    await scene.bus.publish(*later)
+    everything = [*known, *amid, *later]
+    assert len({row.position for row in scene.picture.rows}) == len(everything)
+    for event in (*amid, *later[::100]):
+        assert "waits for a free worker" in await scene.why(event)
+    delivered: list[Delivery] = []
+    async with scene.second() as other:
+        while claimed := await scene.claim(stream, len(everything), bus=other):
+            async with other.transaction(hold=claimed) as transaction:
+                for delivery in claimed:
+                    await transaction.settle(delivery, Done())
+            delivered += claimed
+    assert sorted(ids(delivered)) == sorted(ids(everything))
+    assert not scene.picture.rows
+    assert await scene.status(amid[-1]) == "DONE"
 
 
 async def test_duplicates_are_reported_per_copy(scene: Scene) -> None:

@@ -1,6 +1,7 @@
 """Crashing a scene at every point there is, and looking at what recovery makes of it."""
 
 import asyncio
+import errno
 import os
 import signal
 import traceback
@@ -15,10 +16,18 @@ from kingdom.backends.files import store as store_module
 from kingdom.backends.files.disk import Disk
 from kingdom.backends.files.store import Store
 from kingdom.bus import Done
-from kingdom.errors import Unavailable
+from kingdom.errors import KingdomError, Unavailable
 from tests.integration.crash_picture import Picture, files_of, lies_of, picture_of
 from tests.integration.crash_scenes import KINDS, BlockingBus, Scene, event
-from tests.integration.crashing_disk import DIVISIBLE, CountingDisk, FullDisk, KillingDisk, Moment, TrappedDisk
+from tests.integration.crashing_disk import (
+    DIVISIBLE,
+    CountingDisk,
+    FailingDisk,
+    FullDisk,
+    KillingDisk,
+    Moment,
+    TrappedDisk,
+)
 from tests.integration.power_loss import RecordingDisk, State
 
 _BY_NAME = {kind.name: kind for kind in KINDS}
@@ -104,6 +113,34 @@ def full_everywhere(run: Run, place: Path) -> Iterator[Complaint]:
         found, lies = _seen(bus.store)
         for each in ("; ".join(lies) or found, recovered(place / "full")):
             yield _judged(f"disk full at operation {number}, {name}", each, allowed)
+
+
+def failing_everywhere(run: Run, place: Path, code: int) -> Iterator[Complaint]:
+    """Let the disk fail from every operation on until it is mended; the same process goes on, then a new one."""
+    remedy = "free some space" if code == errno.ENOSPC else "see whether the disk is sound"
+    for number, name in enumerate(run.disk.operations):
+        point = f"disk fails with {errno.errorcode[code]} from operation {number}, {name}, on"
+        bus = BlockingBus(run.base.build(place / "failing") / _REALM, disk := FailingDisk(number, code))
+        bus.store.open()
+        disk.is_armed = True
+        is_refused = False
+        try:
+            asyncio.run(_await(run.scene.steps[0](bus, run.given)))
+        except Unavailable as error:
+            is_refused = True
+            yield None if remedy in str(error) else f"{point}: the error does not say what to do: {error}"
+        # Who is told so must find nothing done, now and when it is mended.
+        expected = [run.pictures[0 if is_refused else 1]]
+        with suppress(KingdomError):
+            yield _judged(f"{point}, meanwhile", picture_of(bus.store), expected)
+        disk.is_armed, disk.is_mended = False, True
+        yield _judged(f"{point}, mended", picture_of(bus.store), expected)
+        if is_refused:
+            asyncio.run(_await(run.scene.steps[0](bus, run.given)))
+        found, lies = _seen(bus.store)
+        boot = ("after a loss of power",) if number % 2 else ()
+        for each in ("; ".join(lies) or found, recovered(place / "failing", *boot)):
+            yield _judged(f"{point}, done again", each, run.pictures[1:])
 
 
 def without_power_everywhere(run: Run, place: Path) -> Iterator[Complaint]:

@@ -5,7 +5,7 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from kingdom.backends.files.disk import Disk
 
@@ -13,6 +13,8 @@ Moment = Literal["before", "middle", "after"]
 OPERATIONS = tuple(name for name in vars(Disk) if not name.startswith("_"))
 # Where half of an operation can be there: the first bytes of a file, or its name without its time.
 DIVISIBLE = frozenset({"create", "append", "write", "stamp"})
+# What fails where there is no space; with delayed allocation that may only show in a sync.
+NEEDS_SPACE = DIVISIBLE | {"make_directory", "open_for_appending", "sync_file"}
 
 
 class InterceptedDisk(Disk):
@@ -82,9 +84,25 @@ class FullDisk(TrappedDisk):
     """Has no room for one operation, and for all others."""
 
     def spring(self, name: str, arguments: tuple[Any, ...], act: Callable[[], Any]) -> Any:  # noqa: ARG002 - as above
-        if name in DIVISIBLE:
-            _half(name, arguments)
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fail_halfway(name, arguments, errno.ENOSPC)
+
+
+class FailingDisk(TrappedDisk):
+    """Fails from one operation on until it is mended: all of them, or those that need space where it is only full."""
+
+    def __init__(self, at: int, code: int) -> None:
+        super().__init__(at)
+        self._code = code
+        self.is_mended = True
+
+    def around(self, name: str, arguments: tuple[Any, ...], act: Callable[[], Any]) -> Any:
+        if not self.is_mended and (self._code != errno.ENOSPC or name in NEEDS_SPACE):
+            fail_halfway(name, arguments, self._code)
+        return super().around(name, arguments, act)
+
+    def spring(self, name: str, arguments: tuple[Any, ...], act: Callable[[], Any]) -> Any:
+        self.is_mended = False
+        return self.around(name, arguments, act)
 
 
 class KillingDisk(TrappedDisk):
@@ -101,6 +119,13 @@ class KillingDisk(TrappedDisk):
             act()
         os.kill(os.getpid(), signal.SIGKILL)
         raise AssertionError("a killed process goes on")
+
+
+def fail_halfway(name: str, arguments: tuple[Any, ...], code: int) -> NoReturn:
+    """Fail an operation, of which half may be there."""
+    if name in DIVISIBLE:
+        _half(name, arguments)
+    raise OSError(code, os.strerror(code))
 
 
 def _half(name: str, arguments: tuple[Any, ...]) -> None:

@@ -1,5 +1,6 @@
 """A store of files that dies at any operation, or loses power after it, is as it was before or after, never between."""
 
+import errno
 import os
 import sys
 import tempfile
@@ -18,6 +19,7 @@ from tests.integration.crash_scenes import RECOVERY, SCENES
 from tests.integration.crash_sweep import (
     Complaint,
     Run,
+    failing_everywhere,
     full_everywhere,
     kill_at,
     killed_everywhere,
@@ -81,6 +83,24 @@ def test_a_disk_that_is_full_at_any_operation_loses_nothing_that_was_promised(
     full = list(full_everywhere(rehearse(SCENES[name], place), place))
     tell(f"points of {name!r} at which the disk was full: {len(full) // 2}")
     assert not wrong(full)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO], ids=["full", "broken"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "publish one",
+        "claim",
+        "settle",
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("publish many", "settle a group", "many records")),
+    ],
+)
+def test_a_disk_that_fails_for_a_while_is_told_and_work_goes_on_once_it_is_mended(
+    name: str, code: int, place: Path, tell: Tell
+) -> None:
+    failed = list(failing_everywhere(rehearse(SCENES[name], place), place, code))
+    tell(f"looks at {name!r} on a disk that fails with {errno.errorcode[code]} from any operation on: {len(failed)}")
+    assert not wrong(failed)
 
 
 @pytest.mark.parametrize("boot", [None, "after the loss"], ids=["after a kill", "after power loss"])

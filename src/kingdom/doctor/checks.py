@@ -44,6 +44,7 @@ def _store() -> list[Check]:
         Check(name="disk", look=files_store.disk, remedy=_DISK),
         Check(name="lock", look=files_store.lock, remedy=_DISK),
         Check(name="leases", look=files_store.leases, remedy=_DISK),
+        Check(name="event-files", look=files_store.event_files, remedy=_DISK),
         Check(name="embedded-server", look=embedded.embedded_server, remedy=_DISK),
         Check(name="store", look=store.opens, remedy=url),
         Check(name="migrations", look=store.migrations, remedy="kingdom bus migrate"),

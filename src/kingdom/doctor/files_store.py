@@ -74,6 +74,19 @@ async def leases(patient: Patient) -> Verdict:
     return warn(f"work is in the hands of processes that have ended: {words}", "kingdom up, which gives it to others")
 
 
+async def event_files(patient: Patient) -> Verdict:
+    """Look for files of open events that cannot be read: such an event waits until its file can be."""
+    if patient.store is None:
+        return skipped(_NO_DATABASE)
+    look = await patient.once("files", lambda: in_thread(lambda: look_at_files(patient.settings.database_url)))
+    if not look.unreadable:
+        return ok("the files of open events can be read")
+    path, reason = look.unreadable[0]
+    more = f", and {len(look.unreadable) - 1} more" if len(look.unreadable) > 1 else ""
+    fix = f"sudo chown $USER {path}" if reason == os.strerror(errno.EACCES) else f"bring {path} back from a backup"
+    return fail(f"an event waits since its file cannot be read: {path} ({reason}){more}", fix)
+
+
 def _space(place: Path) -> tuple[Path, os.statvfs_result]:
     there = _existing(place)
     return there, os.statvfs(there)

@@ -9,7 +9,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush
 
-from kingdom.backends.files.entry import DAMAGED, DEAD, PENDING, PROCESSING, Entry, Lease, Pause, Row
+from kingdom.backends.files.entry import DAMAGED, DEAD, PENDING, PROCESSING, UNREADABLE, Entry, Lease, Pause, Row
 
 Loader = Callable[[str], Iterable[Row]]
 # The heap of due times keeps what is outdated until it comes up; beyond this share it is made anew.
@@ -174,7 +174,7 @@ class Books:
             book = StreamBook(name)
             for row in sorted(self._load(name), key=lambda row: row.position):
                 book.place(row)
-                if row.error_code == DAMAGED and row.key is None and row.status == PENDING:
+                if row.error_code in (DAMAGED, UNREADABLE) and row.key is None and row.status == PENDING:
                     book.unreadable.add(row.position)
             # Promotions are not written into the files: they follow from the order.
             for key in list(book.lines):

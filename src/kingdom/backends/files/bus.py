@@ -13,12 +13,13 @@ from kingdom.backends.files.adoption import Adopter
 from kingdom.backends.files.bodies import moment, read_body
 from kingdom.backends.files.disk import Disk
 from kingdom.backends.files.draft import Draft
-from kingdom.backends.files.entry import DAMAGED, MISSING, Lease, Row
+from kingdom.backends.files.entry import DAMAGED, MISSING, UNREADABLE, Lease, Row
 from kingdom.backends.files.keyring import Keyring
 from kingdom.backends.files.lock import Busy, boot_clock, has_ended
 from kingdom.backends.files.store import Store
 from kingdom.backends.files.thread import DiskThread
 from kingdom.backends.files.transaction import FilesTransaction
+from kingdom.backends.files.tree import UnreadableFile
 from kingdom.backends.files.wakeup import Wakeups
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.envelope import Envelope
@@ -32,6 +33,8 @@ _DEFAULT_IDLE_LIMIT = timedelta(seconds=30)
 # Editors move a file away and write it anew; people take longer to mend what they have broken.
 _MISSING_SECONDS = 10.0
 _DAMAGED_SECONDS = 60.0
+# How often a file is tried again that the system does not give out.
+_UNREADABLE_SECONDS = 10.0
 _log = structlog.get_logger(__name__)
 
 
@@ -184,21 +187,24 @@ class FilesBus(Bus):
         for row, content in [(row, self.store.tree.content(row)) for row in draft.claimable(stream, limit)]:
             if row.key is not None and row.key in spoilt:
                 continue
-            damage = ""
+            damage: MalformedEvent | None = None
             try:
-                if content is not None:
+                if isinstance(content, bytes):
                     envelopes[row.position], self.store.bodies[row.position] = read_body(row, content)
                     rows.append(row)
                     continue
+                damage = content
             except MalformedEvent as error:
-                damage = str(error)
+                damage = error
             if not wait:
                 raise Busy
             spoilt.add(row.key or "")
-            if damage:
-                self._damaged(draft, row, damage)
-            else:
+            if damage is None:
                 self._missing(draft, row)
+            elif isinstance(damage, UnreadableFile):
+                self._unreadable(draft, row, str(damage))
+            else:
+                self._damaged(draft, row, str(damage))
         return rows, envelopes
 
     def _missing(self, draft: Draft, row: Row) -> None:
@@ -211,6 +217,13 @@ class FilesBus(Bus):
         if draft.spoil(row, DAMAGED, reason) > _DAMAGED_SECONDS:
             draft.give_up(row, DAMAGED, reason)
             self._tell(draft, "event.damaged", row, reason)
+
+    def _unreadable(self, draft: Draft, row: Row, reason: str) -> None:
+        """Let an event wait for as long as it takes: it is the disk or an owner that must be mended, not the event."""
+        is_known = row.error_code == UNREADABLE and row.last_attempt_at is not None
+        draft.spoil(row, UNREADABLE, reason, again=_UNREADABLE_SECONDS)
+        if not is_known:
+            self._tell(draft, "event.unreadable", row, reason)
 
     def _tell(self, draft: Draft, what: str, row: Row, reason: str) -> None:
         data = {"event_id": row.event_id, "stream": row.stream, "reason": reason}

@@ -13,7 +13,18 @@ from msgspec.structs import replace
 
 from kingdom.backends.files.bodies import body_of, ended_line, moment
 from kingdom.backends.files.books import Books
-from kingdom.backends.files.entry import DAMAGED, DEAD, MISSING, PENDING, PROCESSING, Ended, Entry, Lease, Row
+from kingdom.backends.files.entry import (
+    DAMAGED,
+    DEAD,
+    MISSING,
+    PENDING,
+    PROCESSING,
+    UNREADABLE,
+    Ended,
+    Entry,
+    Lease,
+    Row,
+)
 from kingdom.backends.files.lock import boot_clock, own_process
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.log import LogEntry
@@ -23,7 +34,7 @@ from kingdom.bus.stream import Stream
 
 # An editor takes no longer to put a file back.
 SPOILT_SECONDS = 2.0
-SPOILT = frozenset({MISSING, DAMAGED})
+SPOILT = frozenset({MISSING, DAMAGED, UNREADABLE})
 
 
 class Draft:
@@ -55,7 +66,7 @@ class Draft:
     def publish(self, copies: Sequence[Copy]) -> list[Copy]:
         """Enqueue copies, each at a position of its own; returns those that their stream had already."""
         duplicates = []
-        for number, each in enumerate(copies):
+        for each in copies:
             book, event_id = self.books.stream(each.stream.name), str(each.envelope.event_id)
             if event_id in book.by_event:
                 duplicates.append(each)
@@ -64,7 +75,8 @@ class Draft:
             not_before = each.at.timestamp() if each.at else None
             row = Row(
                 stream=each.stream.name,
-                position=self.place + number,
+                # Each body makes the entry longer, so no position reaches into the next entry.
+                position=self.place + len(self.entry.bodies),
                 event_id=event_id,
                 key=key,
                 status=PENDING,
@@ -245,16 +257,17 @@ class Draft:
         self._note(row)
         self.entry.bodies[row.position] = body
 
-    def spoil(self, row: Row, code: str, reason: str) -> float:
+    def spoil(self, row: Row, code: str, reason: str, *, again: float = SPOILT_SECONDS) -> float:
         """Let an event wait whose file cannot be had, as while it is edited; returns for how long it has waited."""
         row = self._change(row.stream, row.position)
-        if row.error_code != code:
+        # One that was unreadable when its stream was opened has a reason, and no moment.
+        if row.error_code != code or row.last_attempt_at is None:
             row.last_attempt_at = self.now
         row.error_code, row.error_message = code, reason
         # One that waits in its line goes on waiting for its turn.
-        row.due = None if row.due is None else self.now + SPOILT_SECONDS
+        row.due = None if row.due is None else self.now + again
         self._note(row, quiet=True)
-        return self.now - (row.last_attempt_at or self.now)
+        return self.now - row.last_attempt_at
 
     def give_up(self, row: Row, code: str, reason: str) -> None:
         """End an event as DEAD whose file stays damaged; the file is kept as it is."""

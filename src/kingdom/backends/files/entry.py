@@ -6,7 +6,7 @@ import msgspec
 
 PENDING, PROCESSING, DEAD = "PENDING", "PROCESSING", "DEAD"
 # Why an event waits whose file cannot be had.
-MISSING, DAMAGED = "missing", "damaged"
+MISSING, DAMAGED, UNREADABLE = "missing", "damaged", "unreadable"
 
 
 class Row(msgspec.Struct, array_like=True, gc=False):
@@ -115,3 +115,5 @@ class Entry(msgspec.Struct, omit_defaults=True):
     log: LogPart | None = None
     pauses: list[Pause] = []
     resumed: list[str] = []
+    # Up to here the journal was synced when this was written: no loss of power has taken anything before it.
+    synced: int = 0

@@ -1,9 +1,17 @@
 """What the operating system says, in the words of the port."""
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from kingdom.errors import Misconfigured, Unavailable
+
+
+def remedy(error: OSError) -> str:
+    """Return what a person can do about an error of the disk."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "free some space, and try again"
+    return "see whether the disk is sound (dmesg | tail), and try again"
 
 
 @contextmanager
@@ -18,4 +26,4 @@ def translated() -> Iterator[None]:
     except (NotADirectoryError, FileExistsError) as error:
         raise Misconfigured(f"{error.filename} cannot be a directory, something else is there: name another") from error
     except OSError as error:
-        raise Unavailable(f"the disk does not do its part ({error}): is it full, or gone?") from error
+        raise Unavailable(f"the disk does not do its part ({error}): {remedy(error)}") from error

@@ -8,13 +8,15 @@ import os
 import re
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 
 import msgspec
 import structlog
 
 from kingdom.backends.files.disk import Disk
 from kingdom.backends.files.entry import Entry
-from kingdom.errors import Unavailable
+from kingdom.backends.files.faults import remedy
+from kingdom.errors import Permanent, Unavailable
 
 _SUFFIX = ".jsonl"
 _SEGMENT = re.compile(r"[0-9]{16,}\.jsonl")
@@ -36,6 +38,8 @@ class Journal:
         self._descriptor = -1
         self.start = 0
         self.end = 0
+        # Up to where this segment counts where its file is not to be trusted any more; else 0.
+        self.doubtful = 0
 
     @property
     def size(self) -> int:
@@ -50,11 +54,15 @@ class Journal:
 
     def open(self, start: int) -> None:
         """Turn to the segment that starts here; it is made where it is missing."""
+        descriptor = self._disk.open_for_appending(self._path(start))
+        try:
+            # Always: whoever has made it may have died before its name was on disk.
+            self._disk.sync_directory(self._directory)
+        except BaseException:
+            os.close(descriptor)
+            raise
         self.close()
-        self._descriptor = self._disk.open_for_appending(self._path(start))
-        # Always: whoever has made it may have died before its name was on disk.
-        self._disk.sync_directory(self._directory)
-        self.start = self.end = start
+        self._descriptor, self.start, self.end = descriptor, start, start
 
     def close(self) -> None:
         """Let go of the file."""
@@ -62,27 +70,67 @@ class Journal:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def written(self) -> int:
-        """Return where the newest segment ends on disk."""
-        return self.start + os.fstat(self._descriptor).st_size
+    def reopen(self) -> None:
+        """Turn to the file that has the name of this segment now."""
+        try:
+            descriptor = os.open(self._path(self.start), os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise Unavailable(
+                f"{self._path(self.start)} was removed while it was in use: stop everything here and start it again"
+            ) from None
+        self.close()
+        self._descriptor = descriptor
+
+    def written(self) -> int | None:
+        """Return where the newest segment ends on disk; None where its file is another one now."""
+        status = os.fstat(self._descriptor)
+        return self.start + status.st_size if status.st_nlink else None
 
     def append(self, entry: Entry, *, durable: bool) -> None:
         """Write an entry at the end; if `durable`, return when it will survive a loss of power."""
         content = _encoder.encode(entry)
         line = b"%08x %d %b\n" % (zlib.crc32(content), self.end, content)
+        _refuse_beyond(entry, self.end + len(line))
         try:
             self._disk.write(self._descriptor, line)
             if durable:
-                self._disk.sync_file(self._descriptor)
+                self.sync()
         except OSError as error:
-            # Whatever is there of it must never be taken for a commit.
-            self._disk.truncate(self._path(self.start), self.end - self.start)
-            raise Unavailable(f"the journal cannot be written ({error.strerror}): free some space") from error
+            # Whatever is there of it must never be taken for a commit. If it cannot be cut off now, the next holder does
+            # that: it is torn, or it is whole and could not be synced.
+            with suppress(OSError):
+                self._disk.truncate(self._path(self.start), self.end - self.start)
+            raise Unavailable(f"the journal cannot be written ({error.strerror}): {remedy(error)}") from error
         self.end += len(line)
 
     def sync(self) -> None:
         """Return when everything in the newest segment will survive a loss of power."""
-        self._disk.sync_file(self._descriptor)
+        try:
+            self._disk.sync_file(self._descriptor)
+        except OSError:
+            # The system may have dropped what it could not write, and would say nothing of it at the next sync.
+            self.doubtful = self.end
+            raise
+
+    def write_anew(self, end: int) -> None:
+        """Put a new, synced file in the place of this segment with all that counts of it, up to `end`."""
+        content, place = self._read(0)[: end - self.start], self.start
+        for line in content.splitlines(keepends=True):
+            if _decode(line, place) is None:
+                raise self._damaged(place)
+            place += len(line)
+        new = f"{self._path(self.start)}.new"
+        self._disk.create(new, content)
+        descriptor = self._disk.open_for_appending(new)
+        try:
+            self._disk.sync_file(descriptor)
+            self._disk.rename(new, self._path(self.start))
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self.close()
+        self._descriptor = descriptor
+        self._disk.sync_directory(self._directory)
 
     def follow(self, to: int) -> Iterator[tuple[int, Entry]]:
         """Yield the entries between what this process knows and `to`, all of which are whole.
@@ -96,7 +144,7 @@ class Journal:
                     break
                 entry = _decode(line, place)
                 if entry is None:
-                    raise Unavailable(f"the journal is damaged at {place}: see `{self._path(self.start)}`")
+                    raise self._damaged(place)
                 yield place, entry
                 place += len(line)
             self.end = place
@@ -126,9 +174,9 @@ class Journal:
             yield place, entry
             place += len(line)
         if torn := segment[place - known :]:
-            if start != self.segments()[-1]:
-                # Only the newest is ever written to, and it was synced before the next one began.
-                raise Unavailable(f"the journal is damaged at {place}: bring `{self._path(start)}` back from a backup")
+            # Only the newest is ever written to, and it was synced before the next one began.
+            if start != self.segments()[-1] or _synced_in(torn, place) > place:
+                raise self._damaged(place)
             self._disk.create(f"{self._directory}/torn-{place}{_SUFFIX}", torn)
             self._disk.truncate(self._path(start), place - start)
             _log.warning("the end of the journal was never finished and is cut off", bytes=len(torn), place=place)
@@ -148,8 +196,33 @@ class Journal:
             offset += len(part)
         return b"".join(parts)
 
+    def _damaged(self, place: int) -> Unavailable:
+        path, size = self._path(self.start), place - self.start
+        return Unavailable(
+            f"the journal is damaged at byte {size} of {path}, and was whole there once: bring the file back from a"
+            f" backup. To go on without this entry and all behind it: truncate -s {size} {path}"
+        )
+
     def _path(self, start: int) -> str:
         return f"{self._directory}/{start:016d}{_SUFFIX}"
+
+
+def _refuse_beyond(entry: Entry, end: int) -> None:
+    """Refuse a position that a later entry would give again."""
+    last = max((row.position for row in entry.rows), default=0)
+    if last >= end:
+        raise Permanent(f"an event at {last} lies beyond its journal entry, which ends at {end}: please report this")
+
+
+def _synced_in(torn: bytes, place: int) -> int:
+    """Return up to where the journal was synced for sure, as the whole lines behind a damaged one tell."""
+    synced = 0
+    for line in torn.splitlines(keepends=True):
+        entry = _decode(line, place)
+        place += len(line)
+        if entry is not None:
+            synced = max(synced, entry.synced)
+    return synced
 
 
 def _decode(line: bytes, place: int) -> Entry | None:

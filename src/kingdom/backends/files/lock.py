@@ -145,6 +145,24 @@ class Lock:
         self._page[0:8] = start.to_bytes(8, "little")
 
     @property
+    def synced(self) -> int:
+        """Return up to where the journal will survive a loss of power; more of it may."""
+        return int.from_bytes(self._page[16:24], "little")
+
+    @synced.setter
+    def synced(self, place: int) -> None:
+        self._page[16:24] = place.to_bytes(8, "little")
+
+    @property
+    def doubtful(self) -> int:
+        """Return up to where the newest segment counts, if it must be written anew before it is used; else 0."""
+        return int.from_bytes(self._page[24:32], "little")
+
+    @doubtful.setter
+    def doubtful(self, end: int) -> None:
+        self._page[24:32] = end.to_bytes(8, "little")
+
+    @property
     def boot(self) -> str:
         """Return the boot in which the page was written."""
         return self._page[_BOOT_AT:_HOLDER_AT].rstrip(b"\x00").decode("ascii", "replace")

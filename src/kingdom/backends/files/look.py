@@ -6,23 +6,26 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 
 import msgspec
 
 from kingdom.backends.files.disk import read_file
 from kingdom.backends.files.entry import Lease
-from kingdom.backends.files.layout import Layout
+from kingdom.backends.files.layout import STATUS_DIRECTORIES, Layout
 from kingdom.backends.files.lock import has_ended, holders_of
 
 # Whoever writes holds the store for milliseconds.
 PATIENCE_SECONDS = 2.0
 _NAP_SECONDS = 0.05
+# So many files of events are tried: enough to notice a wrong owner or a failing disk.
+_EVENTS_MOST = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class FilesLook:
-    """Who holds a store for longer than a write takes, and the leases of processes that have ended.
+    """Who holds a store for longer than a write takes, leases of processes that have ended, unreadable events.
 
     `holders` is None where nobody does, and empty where nobody can be seen to.
     """
@@ -30,12 +33,18 @@ class FilesLook:
     holders: list[int] | None
     # The stream of each, and the id of its process.
     orphans: list[tuple[str, str]]
+    # Files of open events, and what the system says of them.
+    unreadable: list[tuple[str, str]]
 
 
 def look_at_store(directory: Path) -> FilesLook:
     """Look at the store of a directory, which need not be there."""
     layout = Layout(str(directory))
-    return FilesLook(holders=_holders(layout.lock), orphans=list(_orphans(Path(layout.leases))))
+    return FilesLook(
+        holders=_holders(layout.lock),
+        orphans=list(_orphans(Path(layout.leases))),
+        unreadable=list(_unreadable(Path(layout.streams))),
+    )
 
 
 def _holders(path: str) -> list[int] | None:
@@ -70,3 +79,15 @@ def _orphans(folder: Path) -> Iterator[tuple[str, str]]:
             lease = msgspec.json.decode(read_file(str(file)), type=Lease)
             if has_ended(lease.process):
                 yield lease.stream, lease.process.partition(":")[0]
+
+
+def _unreadable(streams: Path) -> Iterator[tuple[str, str]]:
+    files = chain.from_iterable(streams.glob(f"*/{status}/*.json") for status in STATUS_DIRECTORIES.values())
+    for file in islice(files, _EVENTS_MOST):
+        try:
+            read_file(str(file))
+        except FileNotFoundError:
+            # It was handled meanwhile.
+            continue
+        except OSError as error:
+            yield str(file), os.strerror(error.errno or 0)

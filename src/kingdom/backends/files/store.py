@@ -17,7 +17,7 @@ from kingdom.backends.files.books import Books
 from kingdom.backends.files.disk import Disk, read_file
 from kingdom.backends.files.draft import Draft
 from kingdom.backends.files.entry import Entry, Pause, Row
-from kingdom.backends.files.faults import translated
+from kingdom.backends.files.faults import remedy, translated
 from kingdom.backends.files.journal import Behind, Journal
 from kingdom.backends.files.kinds import remember_kinds
 from kingdom.backends.files.layout import Layout, id_of_name
@@ -60,6 +60,7 @@ class Store:
         self._mutex = threading.RLock()
         self._lock: Lock | None = None
         self._checkpoint: threading.Thread | None = None
+        self._is_stale = False
 
     def open(self, *, create: bool = True) -> None:
         """Make what is missing, refuse what cannot work, and finish what a crash has left undone."""
@@ -71,7 +72,7 @@ class Store:
             refuse_remote(self.layout.root)
             self._lock = Lock(self.layout.lock)
         try:
-            with translated(), self._mutex, self._lock.held():
+            with translated(), self._mutex, self._held():
                 refuse_other_host(self.layout.host, self.disk)
                 self._refuse_unfinished_import()
                 self.kinds = remember_kinds(self.tree, self.kinds)
@@ -96,7 +97,7 @@ class Store:
 
         Raises Busy where it must not `wait`, and somebody holds the store or has left more to do than to read a little.
         """
-        with translated(), self._entered(wait=wait), self._opened().held(wait=wait):
+        with translated(), self._entered(wait=wait), self._held(wait=wait):
             if not self._is_current():
                 if not wait and not self._is_near():
                     raise Busy
@@ -114,12 +115,11 @@ class Store:
     def shared(self) -> Iterator[None]:
         """Hold the store against writers, with books that are true now."""
         with translated(), self._mutex:
-            lock = self._opened()
-            with lock.held(shared=True):
+            with self._held(shared=True):
                 if self._is_current():
                     yield
                     return
-            with lock.held():
+            with self._held():
                 self._catch_up()
                 yield
 
@@ -136,7 +136,7 @@ class Store:
         """Return the same without waiting for anybody; None where that cannot be known."""
         with suppress(Busy), self._entered(wait=False):
             # The page says whether anybody has written since this process looked last.
-            current = self._lock is not None and self._lock.applied == self.journal.end
+            current = self._lock is not None and not self._is_stale and self._lock.applied == self.journal.end
             if current and all(map(self.books.knows, {d.stream for d in deliveries})):
                 return [d for d in deliveries if self.books.owns(d.stream, d.position, d.token)]
         return None
@@ -150,12 +150,15 @@ class Store:
         files = self.tree.render(entry)
         # A line that a loss of power takes back would come a second time, under the same number.
         durable = durable or entry.log is not None or bool(entry.ended)
+        entry.synced = lock.synced
         try:
             self.journal.append(entry, durable=durable)
         except BaseException:
             # The books are ahead of what was written.
             self._forget()
             raise
+        if durable:
+            lock.synced = self.journal.end
         self.shelf.follow(entry)
         try:
             self.tree.apply(entry, draft.before, files)
@@ -166,7 +169,10 @@ class Store:
             return
         lock.applied = self.journal.end
         if wait and self.journal.size > SEGMENT_BYTES:
-            self._begin_checkpoint(lock)
+            try:
+                self._begin_checkpoint(lock)
+            except OSError as error:
+                _log.warning("checkpoint not begun, the next commit will try", error=str(error))
 
     def body(self, row: Row) -> msgspec.Raw:
         """Return an event that is about to end, as JSON."""
@@ -225,7 +231,7 @@ class Store:
         """Make everything in the files last, and forget the journal before."""
         if self._checkpoint:
             self._checkpoint.join()
-        with self._mutex, self._opened().held():
+        with translated(), self._mutex, self._held():
             self._catch_up()
             self._begin_checkpoint(self._opened())
         if self._checkpoint:
@@ -241,6 +247,17 @@ class Store:
         finally:
             self._mutex.release()
 
+    @contextmanager
+    def _held(self, *, shared: bool = False, wait: bool = True) -> Iterator[None]:
+        """Keep other processes out, or only those that write; the next holder mends what is wrong with the journal."""
+        lock = self._opened()
+        with lock.held(shared=shared, wait=wait):
+            try:
+                yield
+            finally:
+                if self.journal.doubtful:
+                    lock.doubtful, self.journal.doubtful = self.journal.doubtful, 0
+
     def _refuse_unfinished_import(self) -> None:
         if os.path.exists(self.layout.unfinished_import):
             raise Misconfigured(
@@ -255,10 +272,12 @@ class Store:
             self.journal.open(start)
             # The root itself too, and whatever was made above it.
             self.disk.sync_everything(self.layout.root)
-            lock.segment = lock.applied = start
+            lock.segment = lock.applied = lock.synced = start
         elif lock.boot != self.boot or not self.boot or lock.segment not in segments:
             self._recover(segments, after=0, thorough=True)
             lock.segment, lock.applied = self.journal.start, self.journal.end
+            # What was not on disk is not there any more either.
+            lock.doubtful = 0
         lock.boot = self.boot
         self.journal.open(lock.segment)
         self._forget()
@@ -266,19 +285,28 @@ class Store:
 
     def _is_current(self) -> bool:
         """Tell whether this process knows all that was written, and all of that is in the files."""
-        journal = self.journal
-        return self._opened().places == (journal.start, journal.end) and journal.written() == journal.end
+        journal, lock = self.journal, self._opened()
+        if self._is_stale or lock.doubtful:
+            return False
+        return lock.places == (journal.start, journal.end) and journal.written() == journal.end
 
     def _is_near(self) -> bool:
         """Tell whether there is only a little to read of what others have finished, with no file to be synced."""
-        segment, applied = self._opened().places
-        journal = self.journal
+        journal, lock = self.journal, self._opened()
+        segment, applied = lock.places
+        if self._is_stale or lock.doubtful:
+            return False
         return segment == journal.start and journal.written() == applied <= journal.end + _NEAR_BYTES
 
     def _catch_up(self) -> None:
         """Finish what a dead holder has begun, and read what others have written."""
         lock = self._opened()
         segment, applied = lock.places
+        if segment == self.journal.start and self.journal.written() is None:
+            # Another process could not sync it and has written it anew.
+            self.journal.reopen()
+        if self._is_stale:
+            self._forget()
         try:
             for _, entry in self.journal.follow(applied):
                 self.books.follow(entry)
@@ -297,6 +325,9 @@ class Store:
             if not at_the_turn:
                 self._refuse_unfinished_import()
                 self._forget()
+        if lock.doubtful:
+            self.journal.write_anew(lock.doubtful)
+            lock.synced, lock.doubtful = lock.doubtful, 0
         if self.journal.written() != applied:
             # A holder died between its entry and its files, or while it wrote; or it could not write them.
             self._recover([s for s in self.journal.segments() if s >= segment], after=applied, thorough=False)
@@ -311,10 +342,11 @@ class Store:
                 entries.clear()
             entries += self.journal.recover(start, after)
         self.journal.sync()
+        self._opened().synced = self.journal.end
         try:
             Replay(self.tree, entries).run(thorough=thorough)
         except OSError as error:
-            raise Unavailable(f"the store cannot be brought up to date ({error}): free some space") from error
+            raise Unavailable(f"the store cannot be brought up to date ({error}): {remedy(error)}") from error
         if thorough:
             # A claim that was not in the journal in time has never been.
             for token in self._tokens():
@@ -346,6 +378,7 @@ class Store:
             return
         start = self.journal.end
         self.journal.sync()
+        lock.synced = start
         # The page first: a segment that nobody names would be overlooked, one that is missing is made.
         lock.segment = start
         self.journal.open(start)
@@ -362,11 +395,14 @@ class Store:
 
     def _forget(self) -> None:
         """Read everything anew from the files, when it is next asked for."""
+        # Until it is done: a disk that fails in between must not leave books that are ahead of it.
+        self._is_stale = True
         self.tree.forget_directories()
         self.bodies.clear()
         self.books = self.read_books()
         self.shelf = Shelf(self.tree, self.kinds)
         self.journal.end = self._opened().applied
+        self._is_stale = False
 
     def _last_log_sequence(self) -> int:
         kept = sorted(self.layout.kept_logs(), key=os.path.getmtime, reverse=True)

@@ -22,6 +22,7 @@ from kingdom.backends.files.entry import (
     DEAD,
     PENDING,
     PROCESSING,
+    UNREADABLE,
     Ended,
     Entry,
     Lease,
@@ -36,11 +37,16 @@ from kingdom.bus.record import RecordKind
 from kingdom.errors import MalformedEvent
 
 _encode = msgspec.json.Encoder().encode
-# How the system says that a name is no plain file; any other error is not the file's own.
+# How the system says that a name is no plain file, and that it cannot read this one; any other error is not its own.
 _IN_ITS_PLACE = frozenset({errno.ELOOP, errno.EISDIR, errno.ENXIO})
+_UNREADABLE = frozenset({errno.EACCES, errno.EPERM, errno.EIO, errno.EBADMSG})
 _lease = msgspec.json.Decoder(Lease).decode
 # How long a key counts whose file is empty: as the source document says, from its time of change on.
 SEEN_SECONDS = 30 * 86_400.0
+
+
+class UnreadableFile(MalformedEvent):
+    """Raised where the system does not give out the file of an event: nothing is known to be wrong with the event."""
 
 
 class _Key(msgspec.Struct):
@@ -210,12 +216,14 @@ class Tree:
                 return known.key, known.expires
         return id_of_name(os.path.basename(path)) or "", os.stat(path).st_mtime + SEEN_SECONDS
 
-    def content(self, row: Row) -> bytes | None:
-        """Return what the file of an event holds; None where it is gone."""
+    def content(self, row: Row) -> bytes | UnreadableFile | None:
+        """Return what the file of an event holds, or why that cannot be had; None where it is gone."""
         try:
             return _content(self.event_path(row))
         except FileNotFoundError:
             return None
+        except UnreadableFile as error:
+            return error
 
     def read_event(self, row: Row) -> tuple[Envelope, msgspec.Raw]:
         """Return an event's envelope, and as JSON; raises MalformedEvent or FileNotFoundError."""
@@ -288,24 +296,23 @@ def _row_of_file(stream: str, status: str, directory: str, name: str) -> Row | N
     position, _, event_id = name.removesuffix(".json").partition("-")
     if not _is_number(position):
         return None
+    code = DAMAGED
     try:
         row = read_row(stream, status, _content(f"{directory}/{name}"))
         if (row.position, row.event_id) == (int(position), event_id):
             return row
-        reason = f"it tells of {row.event_id}, its name of {event_id}"
+        reason = f"its file tells of {row.event_id}, its name of {event_id}"
     except FileNotFoundError:
         return None
     except msgspec.MsgspecError as error:
-        reason = str(error)
-    return _damaged_row(stream, status, f"{directory}/{name}", int(position), event_id, reason)
-
-
-def _damaged_row(stream: str, status: str, path: str, position: int, event_id: str, reason: str) -> Row:
-    """Return what the name of a file tells that cannot be read; a claim will look at it again."""
-    changed = os.lstat(path).st_mtime
+        reason = f"its file cannot be read: {error}"
+    except UnreadableFile as error:
+        code, reason = UNREADABLE, str(error)
+    # Its name is all that can be told; a claim will look at it again.
+    changed = os.lstat(f"{directory}/{name}").st_mtime
     return Row(
         stream=stream,
-        position=position,
+        position=int(position),
         event_id=event_id,
         key=None,
         status=status,
@@ -313,8 +320,8 @@ def _damaged_row(stream: str, status: str, path: str, position: int, event_id: s
         created_at=changed,
         max_attempts=10,
         processed_at=changed if status == DEAD else None,
-        error_code=DAMAGED,
-        error_message=f"its file cannot be read: {reason}",
+        error_code=code,
+        error_message=reason,
     )
 
 
@@ -330,12 +337,15 @@ def _is_number(text: str) -> bool:
 
 
 def _content(path: str) -> bytes:
-    """Return what a file holds; nothing where somebody has put a link or a directory in its place."""
+    """Return what the file of an event holds; nothing where a link or a directory is in its place."""
     try:
         return read_file(path)
     except OSError as error:
         if error.errno in _IN_ITS_PLACE:
             return b""
+        if error.errno in _UNREADABLE:
+            remedy = f"see who owns {path}, and whether the disk is sound"
+            raise UnreadableFile(f"its file cannot be read ({error.strerror}): {remedy}") from error
         raise
 
 

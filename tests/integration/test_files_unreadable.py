@@ -1,0 +1,158 @@
+"""A file of an event that the system does not give out: its event waits, all others go on."""
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kingdom.backends.files import FilesBus, FilesOperations
+from kingdom.backends.files import bus as bus_module
+from kingdom.backends.files import look as look_module
+from kingdom.backends.files import tree as tree_module
+from kingdom.backends.files.disk import read_file
+from kingdom.bus import Delivery, Done, Envelope
+from kingdom.bus.log import Cursor
+from kingdom.bus.why import why
+from kingdom.errors import Unavailable
+from tests.integration.doctor.scene import look_at
+from tests.integration.test_files_extremes import numbers, opened, ping, step
+
+Refuse = Callable[[Path | None], None]
+
+
+@pytest.fixture(params=[errno.EACCES, errno.EIO], ids=["denied", "bad sector"])
+def refuse(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Refuse:
+    """Let the system refuse one file; no permission keeps root out, and no disk here has bad sectors."""
+    refused: list[Path | None] = [None]
+
+    def read(path: str) -> bytes:
+        if refused[0] is not None and Path(path).name == refused[0].name:
+            raise OSError(request.param, os.strerror(request.param), path)
+        return read_file(path)
+
+    for module in (tree_module, look_module):
+        monkeypatch.setattr(module, "read_file", read)
+    monkeypatch.setattr(bus_module, "_UNREADABLE_SECONDS", 0.0)
+
+    def refuse(path: Path | None) -> None:
+        refused[0] = path
+
+    return refuse
+
+
+def first_file(realm: Path, stream: str) -> Path:
+    return min((realm / f"bus/streams/{stream}/pending").iterdir())
+
+
+async def told(bus: FilesBus) -> list[str]:
+    return [logged.entry.type for logged in await FilesOperations(bus).read_log(Cursor(), 100)]
+
+
+async def settle(bus: FilesBus, deliveries: list[Delivery]) -> None:
+    async with bus.transaction(deliveries) as transaction:
+        for delivery in deliveries:
+            await transaction.settle(delivery, Done())
+
+
+async def test_others_go_on_and_it_follows_once_it_can_be_read(realm: Path, refuse: Refuse) -> None:
+    event = ping(1)
+    async with opened(realm) as bus:
+        await bus.publish(event)
+        await bus.publish(ping(2))
+        refuse(first_file(realm, "free"))
+        assert await numbers(bus, "free") == [2]
+        await bus.publish(ping(3))
+        assert await numbers(bus, "free") == [3]
+        assert await told(bus) == ["event.unreadable"]
+        (situation,) = await FilesOperations(bus).situations(event.event_id)
+        assert (situation.status, situation.error_code) == ("PENDING", "unreadable")
+        assert "cannot be read" in str(situation.error_message)
+        refuse(None)
+        assert await numbers(bus, "free") == [1]
+
+
+async def test_a_process_that_starts_then_publishes_claims_and_counts(realm: Path, refuse: Refuse) -> None:
+    event = ping(1)
+    async with opened(realm) as bus:
+        await bus.publish(event)
+        await bus.publish(ping(2))
+    refuse(first_file(realm, "free"))
+    async with opened(realm) as bus:
+        (stats,) = await FilesOperations(bus).stats()
+        assert stats.pending == 2
+        assert await bus.publish(event) != ()
+        await bus.publish(ping(3))
+        assert await numbers(bus, "free") == [2, 3]
+        assert await numbers(bus, "free") == []
+        assert await told(bus) == ["event.unreadable"]
+        refuse(None)
+        assert await numbers(bus, "free") == [1]
+
+
+async def test_it_holds_back_its_own_key_and_no_other(realm: Path, refuse: Refuse) -> None:
+    async with opened(realm) as bus:
+        await bus.publish(step(0), step(1), step(2, "other"))
+        refuse(first_file(realm, "line"))
+        assert await numbers(bus, "line") == [2]
+        refuse(None)
+        assert await numbers(bus, "line") == [0, 1]
+
+
+async def test_one_that_is_running_can_be_settled(realm: Path, refuse: Refuse) -> None:
+    event = ping(1)
+    async with opened(realm) as bus:
+        await bus.publish(event)
+        claimed = await bus.claim("free", 1, "worker")
+        refuse(min((realm / "bus/streams/free/processing").iterdir()))
+        await settle(bus, claimed)
+        (situation,) = await FilesOperations(bus).situations(event.event_id)
+        assert situation.status == "DONE"
+
+
+async def test_it_waits_for_longer_than_damaged_ones_do(
+    realm: Path, refuse: Refuse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bus_module, "_DAMAGED_SECONDS", -1.0)
+    async with opened(realm) as bus:
+        await bus.publish(ping(1))
+        refuse(first_file(realm, "free"))
+        for _ in range(3):
+            assert await numbers(bus, "free") == []
+        (stats,) = await FilesOperations(bus).stats()
+        assert (stats.pending, stats.dead) == (1, 0)
+
+
+async def test_why_and_the_doctor_name_the_file(realm: Path, refuse: Refuse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bus_module, "_UNREADABLE_SECONDS", 60.0)
+    event = Envelope(type="Ping")
+    async with opened(realm) as bus:
+        await bus.publish(event)
+        path = first_file(realm, "free")
+        assert (await look_at("event-files", url=f"file:{realm}")).status == "ok"
+        refuse(path)
+        assert await bus.claim("free", 1, "worker") == []
+        (situation,) = await FilesOperations(bus).situations(event.event_id)
+    assert str(path) in why(situation)
+    finding = await look_at("event-files", url=f"file:{realm}")
+    assert finding.status == "fail"
+    assert str(path) in finding.found
+    assert str(path) in finding.fix
+
+
+async def test_any_other_error_is_told_and_ends_no_event(
+    realm: Path, refuse: Refuse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(realm) as bus:
+        await bus.publish(ping(1))
+
+        def fail(_: str) -> bytes:
+            raise OSError(errno.EMFILE, "too many open files")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(tree_module, "read_file", fail)
+            with pytest.raises(Unavailable):
+                await bus.claim("free", 1, "worker")
+        refuse(None)
+        assert await numbers(bus, "free") == [1]
