@@ -5,13 +5,13 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from datetime import timedelta
 from typing import Any, LiteralString, Self
 
 import msgspec
 import psycopg
-from psycopg import AsyncConnection
+from psycopg import AsyncConnection, IsolationLevel
 from psycopg.conninfo import conninfo_to_dict, make_conninfo, timeout_from_conninfo
 from psycopg.pq import TransactionStatus
 from psycopg.rows import DictRow, dict_row
@@ -40,7 +40,10 @@ _PATIENCE: dict[str, Any] = {"connect_timeout": _CONNECT_SECONDS, "tcp_user_time
 _DEFAULT_IDLE_LIMIT = timedelta(seconds=30)
 # Generic plans are safe with these statements and spare planning; one that was made while a table was small must not
 # read it whole when it has grown; and nothing here runs long enough to be worth compiling.
+# Each statement must see what was committed before it, whatever the default of the database or the role is.
+_BEGIN: LiteralString = "BEGIN ISOLATION LEVEL READ COMMITTED"
 _SETTINGS: tuple[LiteralString, ...] = (
+    "SET default_transaction_isolation = 'read committed'",
     "SET plan_cache_mode = force_generic_plan",
     "SET enable_seqscan = off",
     "SET jit = off",
@@ -89,14 +92,14 @@ class PostgresBus(Bus):
             min_size=1,
             max_size=connections,
             timeout=self._pool_seconds,
-            configure=None if through_pgbouncer else self._configure,
+            configure=self._configure,
             open=False,
         )
         self.idle_limit = idle_limit
         self._idle_limit_ms = round(idle_limit.total_seconds() * 1000)
         # Behind PgBouncer a session setting would leak into other clients' transactions.
         limit = f"SET LOCAL idle_in_transaction_session_timeout = {self._idle_limit_ms:d}"
-        self._opening: tuple[LiteralString, ...] = ("BEGIN", limit) if through_pgbouncer else ("BEGIN",)
+        self._opening: tuple[LiteralString, ...] = (_BEGIN, limit) if through_pgbouncer else (_BEGIN,)
         self._through_pgbouncer = through_pgbouncer
         listen = listen_dsn if through_pgbouncer else dsn
         self._wakeups = Wakeups(f"kingdom_{schema}", self._notify, listen and _patient(listen))
@@ -140,7 +143,14 @@ class PostgresBus(Bus):
         """Open a transaction on a pooled connection; see the port."""
         with translated():
             connection = await self.pool.getconn()
-        transaction = PostgresTransaction(connection, self.queries, self.topology, self.kinds, self._opening)
+        transaction = PostgresTransaction(
+            connection,
+            self.queries,
+            self.topology,
+            self.kinds,
+            self._opening,
+            may_skip_opening=not self._through_pgbouncer,
+        )
         try:
             await transaction.hold(hold)
             yield transaction
@@ -169,7 +179,9 @@ class PostgresBus(Bus):
         """
         if connection.autocommit and connection.info.transaction_status is TransactionStatus.IDLE:
             raise Misconfigured("join needs a transaction: this connection commits each statement by itself")
-        transaction = PostgresTransaction(connection, self.queries, self.topology, self.kinds, ())
+        transaction = PostgresTransaction(
+            connection, self.queries, self.topology, self.kinds, (), may_skip_opening=False
+        )
         yield transaction
         await transaction.apply(commit=False)
         for settled in transaction.changes.settled.values():
@@ -220,7 +232,8 @@ class PostgresBus(Bus):
         with self._renewal_lock, translated():
             connection = self._renewal_connection()
             for length, tokens in lengths.items():
-                rows = connection.execute(self.queries["renew"], {"tokens": tokens, "lease": length}).fetchall()
+                with connection.transaction() if self._through_pgbouncer else nullcontext():
+                    rows = connection.execute(self.queries["renew"], {"tokens": tokens, "lease": length}).fetchall()
                 alive |= {row["token"] for row in rows}
                 cancelled.update(*(row["cancelled"] for row in rows))
         return Renewal(frozenset(alive), frozenset(cancelled))
@@ -259,6 +272,7 @@ class PostgresBus(Bus):
                 row_factory=dict_row,
                 prepare_threshold=None if self._through_pgbouncer else 1,
             )
+            self._renewal.isolation_level = IsolationLevel.READ_COMMITTED
             for setting in () if self._through_pgbouncer else (*_SETTINGS, _RENEWAL_PATIENCE):
                 self._renewal.execute(setting)
         return self._renewal
@@ -271,10 +285,21 @@ class PostgresBus(Bus):
 
     async def _execute(self, name: str, parameters: Mapping[str, Any]) -> list[DictRow]:
         async with self.pool.connection() as connection:
-            cursor = await connection.execute(self.queries[name], parameters)
+            if self._through_pgbouncer:
+                # No session is ours there, so its defaults are not either.
+                async with connection.pipeline():
+                    await connection.execute(_BEGIN)
+                    cursor = await connection.execute(self.queries[name], parameters)
+                    await connection.execute("COMMIT")
+            else:
+                cursor = await connection.execute(self.queries[name], parameters)
             return await cursor.fetchall() if cursor.description else []
 
     async def _configure(self, connection: Connection) -> None:
+        # Said with every BEGIN of the driver.
+        await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
+        if self._through_pgbouncer:
+            return
         set_json_loads(msgspec.json.decode, connection)
         for setting in _SETTINGS:
             await connection.execute(setting)

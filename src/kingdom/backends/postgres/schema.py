@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 
 import structlog
-from psycopg import AsyncConnection, sql
+from psycopg import AsyncConnection, IsolationLevel, sql
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import dict_row
 
@@ -67,7 +67,10 @@ async def migrate(dsn: str, schema: str = DEFAULT_SCHEMA) -> list[Migration]:
 
 async def _connect(dsn: str) -> AsyncConnection:
     patience = conninfo_to_dict(dsn).get("connect_timeout", _CONNECT_SECONDS)
-    return await AsyncConnection.connect(dsn, autocommit=True, connect_timeout=patience, prepare_threshold=None)
+    connection = await AsyncConnection.connect(dsn, autocommit=True, connect_timeout=patience, prepare_threshold=None)
+    # Who waited for the lock must see what was applied meanwhile.
+    await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
+    return connection
 
 
 async def _apply(connection: AsyncConnection, schema: str, migration: Migration) -> bool:
