@@ -6,11 +6,13 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, LiteralString, Self
 
 import msgspec
 import psycopg
+import structlog
 from psycopg import AsyncConnection, IsolationLevel
 from psycopg.conninfo import conninfo_to_dict, make_conninfo, timeout_from_conninfo
 from psycopg.pq import TransactionStatus
@@ -25,11 +27,15 @@ from kingdom.backends.postgres.rows import read_deliveries
 from kingdom.backends.postgres.transaction import PostgresTransaction
 from kingdom.backends.postgres.wakeup import Wakeups
 from kingdom.bus.delivery import Delivery
+from kingdom.bus.log import LogEntry
+from kingdom.bus.outcome import Release
 from kingdom.bus.port import Bus, Renewal, Settled
 from kingdom.bus.record import RecordKind
 from kingdom.bus.stream import Topology
 from kingdom.errors import KingdomError, LeaseLost, Misconfigured
 
+# Any constant will do, as long as it never changes: "tokens" in ASCII.
+_TOKEN_LOCK = 0x746F6B656E73
 _FULL_REAP_SECONDS = 60.0
 _CONNECT_SECONDS = 5
 _POOL_SECONDS_MIN = 10
@@ -48,6 +54,15 @@ _SETTINGS: tuple[LiteralString, ...] = (
     "SET enable_seqscan = off",
     "SET jit = off",
 )
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _OpenLease:
+    """A lease of this process: what is not settled yet, and one event of each transaction that settled some."""
+
+    unsettled: set[int]
+    witnesses: list[int] = field(default_factory=list)
 
 
 class PostgresBus(Bus):
@@ -104,8 +119,9 @@ class PostgresBus(Bus):
         listen = listen_dsn if through_pgbouncer else dsn
         self._wakeups = Wakeups(f"kingdom_{schema}", self._notify, listen and _patient(listen))
         self._paces: dict[str, Pace] = defaultdict(Pace)
-        self._unsettled: dict[int, set[int]] = {}
-        self._closed_leases: list[int] = []
+        self._leases: dict[int, _OpenLease] = {}
+        self._closed_leases: dict[int, _OpenLease] = {}
+        self._highest_token = 0
         self._reap_from = 0
         self._next_full_reap = 0.0
         self._renewal: psycopg.Connection[DictRow] | None = None
@@ -133,7 +149,7 @@ class PostgresBus(Bus):
             if self._closed_leases and not self.pool.closed:
                 # What is not closed here expires by itself, and the reaper finds nothing in it.
                 with suppress(KingdomError), translated():
-                    await self._execute("close_leases", {"closed": self._take_closed()})
+                    await self._execute("close_leases", _closing(self._take_closed()))
         finally:
             await self.pool.close()
             await asyncio.to_thread(self._close_renewal)
@@ -186,7 +202,7 @@ class PostgresBus(Bus):
         await transaction.apply(commit=False)
         for settled in transaction.changes.settled.values():
             # The caller may still roll back, so only the reaper may end this lease.
-            self._unsettled.pop(settled.token, None)
+            self._leases.pop(settled.token, None)
 
     async def claim(self, stream: str, limit: int, worker: str) -> list[Delivery]:
         """Claim due events; see the port."""
@@ -200,14 +216,16 @@ class PostgresBus(Bus):
             "worker": worker,
             "lease": declared.lease,
             "watermark": bound,
-            "closed": closed,
+            **_closing(closed),
         }
+        # Concurrent claims may answer in any order, but none with a token that was known before it was asked.
+        known = self._highest_token
         started = time.monotonic()
         try:
             with translated():
                 rows = await self._execute("claim_ordered" if declared.ordered else "claim", parameters)
         except BaseException:
-            self._closed_leases += closed
+            self._closed_leases |= closed
             raise
         deliveries = read_deliveries(stream, rows)
         now = time.monotonic()
@@ -219,7 +237,12 @@ class PostgresBus(Bus):
         if declared.ordered and not alone:
             pace.learn_runs(runs=runs, events=len(deliveries), limit=limit)
         if deliveries:
-            self._unsettled[deliveries[0].token] = {d.position for d in deliveries}
+            token = deliveries[0].token
+            self._leases[token] = _OpenLease({d.position for d in deliveries})
+            self._highest_token = max(known, token, self._highest_token)
+            if token <= known:
+                await self._go_on_above(known, deliveries)
+                return []
         return deliveries
 
     def renew(self, leases: Mapping[int, timedelta]) -> Renewal:
@@ -245,6 +268,10 @@ class PostgresBus(Bus):
             self._reap_from, self._next_full_reap = 0, now + _FULL_REAP_SECONDS
         total = 0
         with translated():
+            if not self._reap_from:
+                (orphans,) = await self._execute("reap_orphans", {})
+                total += int(orphans["events"])
+                self._wakeups.published(orphans["streams"] or ())
             while True:
                 (row,) = await self._execute("reap", {"low": self._reap_from})
                 total += int(row["events"])
@@ -253,7 +280,7 @@ class PostgresBus(Bus):
                     break
             self._reap_from = (await self._execute("lowest_lease", {"low": self._reap_from}))[0]["token"]
         # A lease that ended without us leaves nobody to settle what is left of it.
-        self._unsettled = {token: left for token, left in self._unsettled.items() if token >= self._reap_from}
+        self._leases = {token: lease for token, lease in self._leases.items() if token >= self._reap_from}
         return total
 
     async def wait(self, streams: Collection[str], at_most: timedelta) -> None:
@@ -318,15 +345,43 @@ class PostgresBus(Bus):
 
         An event may be ours again under a newer lease, which a late settlement under the old one must not close.
         """
+        positions: dict[int, list[int]] = defaultdict(list)
         for item in settled:
-            unsettled = self._unsettled.get(item.token, set())
-            unsettled.discard(item.position)
-            if not unsettled and self._unsettled.pop(item.token, None) is not None:
-                self._closed_leases.append(item.token)
+            positions[item.token].append(item.position)
+        for token, decided in positions.items():
+            if lease := self._leases.get(token):
+                lease.unsettled.difference_update(decided)
+                lease.witnesses.append(decided[0])
+                if not lease.unsettled:
+                    self._closed_leases[token] = self._leases.pop(token)
 
-    def _take_closed(self) -> list[int]:
-        closed, self._closed_leases = self._closed_leases, []
+    def _take_closed(self) -> dict[int, _OpenLease]:
+        closed, self._closed_leases = self._closed_leases, {}
         return closed
+
+    async def _go_on_above(self, token: int, deliveries: Sequence[Delivery]) -> None:
+        """Give back a claim whose token is not above one that this process has seen, after lifting the next ones.
+
+        Targets that honour a fence have seen higher ones, and would refuse it.
+        """
+        given = deliveries[0].token
+        _log.error(
+            "the server has lost transactions that it had confirmed: tokens go on above", seen=token, given=given
+        )
+        with translated():
+            async with self.pool.connection() as connection, connection.transaction():
+                await connection.execute(self.queries["lock_tokens"], {"lock": _TOKEN_LOCK})
+                await connection.execute(self.queries["lift_tokens"], {"token": token})
+        async with self.transaction() as transaction:
+            for delivery in deliveries:
+                await transaction.settle(delivery, Release())
+            data = {"seen": str(token), "given": str(given)}
+            await transaction.append(LogEntry(type="store.transactions_lost", actor="bus", data=data))
+
+
+def _closing(leases: Mapping[int, _OpenLease]) -> dict[str, list[int]]:
+    witnesses = [position for lease in leases.values() for position in lease.witnesses]
+    return {"closed": list(leases), "witnesses": witnesses}
 
 
 def _patient(dsn: str) -> str:
