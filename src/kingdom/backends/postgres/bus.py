@@ -4,22 +4,23 @@ import asyncio
 import threading
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext, suppress
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, LiteralString, Self
+from typing import Any, LiteralString, Self, TypeVar
 
 import msgspec
 import psycopg
 import structlog
 from psycopg import AsyncConnection, IsolationLevel
-from psycopg.conninfo import conninfo_to_dict, make_conninfo, timeout_from_conninfo
+from psycopg.abc import PQGen
+from psycopg.conninfo import conninfo_to_dict, timeout_from_conninfo
 from psycopg.pq import TransactionStatus
 from psycopg.rows import DictRow, dict_row
 from psycopg.types.json import set_json_loads
 
-from kingdom.backends.postgres.connection import Connection, Pool
+from kingdom.backends.postgres.connection import Connection, Pool, reaching
 from kingdom.backends.postgres.faults import translated
 from kingdom.backends.postgres.pace import Pace
 from kingdom.backends.postgres.queries import DEFAULT_SCHEMA, load_queries
@@ -32,17 +33,19 @@ from kingdom.bus.outcome import Release
 from kingdom.bus.port import Bus, Renewal, Settled
 from kingdom.bus.record import RecordKind
 from kingdom.bus.stream import Topology
-from kingdom.errors import KingdomError, LeaseLost, Misconfigured
+from kingdom.errors import KingdomError, LeaseLost, Misconfigured, Unavailable
 
 # Any constant will do, as long as it never changes: "tokens" in ASCII.
 _TOKEN_LOCK = 0x746F6B656E73
 _FULL_REAP_SECONDS = 60.0
-_CONNECT_SECONDS = 5
 _POOL_SECONDS_MIN = 10
+# The pool waits twice as long before each further attempt: after this time it begins again, at once.
+_RECONNECT_SECONDS = 5
+# No claim and no reap waits for others, so one that takes longer has lost its server, though the network answers.
+_ANSWER_SECONDS = 30.0
+_RENEWAL_ANSWER_SECONDS = 5.0
 # A renewal that waits for a lock must tell in time that it did not come through.
 _RENEWAL_PATIENCE: LiteralString = "SET statement_timeout = 2000"
-# A half-open connection must be noticed well before a lease ends.
-_PATIENCE: dict[str, Any] = {"connect_timeout": _CONNECT_SECONDS, "tcp_user_timeout": 10_000, "keepalives_idle": 10}
 _DEFAULT_IDLE_LIMIT = timedelta(seconds=30)
 # Generic plans are safe with these statements and spare planning; one that was made while a table was small must not
 # read it whole when it has grown; and nothing here runs long enough to be worth compiling.
@@ -54,6 +57,7 @@ _SETTINGS: tuple[LiteralString, ...] = (
     "SET enable_seqscan = off",
     "SET jit = off",
 )
+_Answer = TypeVar("_Answer")
 _log = structlog.get_logger(__name__)
 
 
@@ -90,9 +94,9 @@ class PostgresBus(Bus):
         listen_dsn: str | None = None,
     ) -> None:
         super().__init__(topology, kinds)
-        self.dsn = _patient(dsn)
         # A caller who waits longer for the server waits as long for a place in the pool.
         with translated():
+            self.dsn = reaching(dsn)
             self._pool_seconds = max(_POOL_SECONDS_MIN, timeout_from_conninfo(conninfo_to_dict(self.dsn)))
         self.schema = schema
         self.queries = load_queries(schema)
@@ -107,6 +111,8 @@ class PostgresBus(Bus):
             min_size=1,
             max_size=connections,
             timeout=self._pool_seconds,
+            reconnect_timeout=_RECONNECT_SECONDS,
+            reconnect_failed=Pool.check,
             configure=self._configure,
             open=False,
         )
@@ -117,7 +123,7 @@ class PostgresBus(Bus):
         self._opening: tuple[LiteralString, ...] = (_BEGIN, limit) if through_pgbouncer else (_BEGIN,)
         self._through_pgbouncer = through_pgbouncer
         listen = listen_dsn if through_pgbouncer else dsn
-        self._wakeups = Wakeups(f"kingdom_{schema}", self._notify, listen and _patient(listen))
+        self._wakeups = Wakeups(f"kingdom_{schema}", self._notify, listen and reaching(listen))
         self._paces: dict[str, Pace] = defaultdict(Pace)
         self._leases: dict[int, _OpenLease] = {}
         self._closed_leases: dict[int, _OpenLease] = {}
@@ -252,8 +258,7 @@ class PostgresBus(Bus):
             lengths[length].append(token)
         alive: set[int] = set()
         cancelled: set[int] = set()
-        with self._renewal_lock, translated():
-            connection = self._renewal_connection()
+        with self._renewal_lock, translated(), self._on_renewal_connection() as connection:
             for length, tokens in lengths.items():
                 with connection.transaction() if self._through_pgbouncer else nullcontext():
                     rows = connection.execute(self.queries["renew"], {"tokens": tokens, "lease": length}).fetchall()
@@ -291,9 +296,19 @@ class PostgresBus(Bus):
         """Wake the workers of these streams; for callers who published on a joined connection and committed."""
         self._wakeups.published(streams)
 
+    @contextmanager
+    def _on_renewal_connection(self) -> Iterator[psycopg.Connection[DictRow]]:
+        """Offer the connection of renewals; after any failure the next one begins on a new one."""
+        try:
+            yield self._renewal_connection()
+        except psycopg.Error:
+            if self._renewal:
+                self._renewal.close()
+            raise
+
     def _renewal_connection(self) -> psycopg.Connection[DictRow]:
         if self._renewal is None or self._renewal.closed:
-            self._renewal = psycopg.Connection.connect(
+            self._renewal = _RenewalConnection.connect(
                 self.dsn,
                 autocommit=True,
                 row_factory=dict_row,
@@ -311,7 +326,7 @@ class PostgresBus(Bus):
                 self._renewal = None
 
     async def _execute(self, name: str, parameters: Mapping[str, Any]) -> list[DictRow]:
-        async with self.pool.connection() as connection:
+        async with self._connection_that_answers() as connection:
             if self._through_pgbouncer:
                 # No session is ours there, so its defaults are not either.
                 async with connection.pipeline():
@@ -321,6 +336,15 @@ class PostgresBus(Bus):
             else:
                 cursor = await connection.execute(self.queries[name], parameters)
             return await cursor.fetchall() if cursor.description else []
+
+    @asynccontextmanager
+    async def _connection_that_answers(self) -> AsyncIterator[Connection]:
+        async with self.pool.connection() as connection:
+            try:
+                async with asyncio.timeout(_ANSWER_SECONDS):
+                    yield connection
+            except TimeoutError:
+                raise Unavailable(f"the database has not answered for {_ANSWER_SECONDS:g} s") from None
 
     async def _configure(self, connection: Connection) -> None:
         # Said with every BEGIN of the driver.
@@ -384,5 +408,9 @@ def _closing(leases: Mapping[int, _OpenLease]) -> dict[str, list[int]]:
     return {"closed": list(leases), "witnesses": witnesses}
 
 
-def _patient(dsn: str) -> str:
-    return make_conninfo(**{**_PATIENCE, **conninfo_to_dict(dsn)})
+class _RenewalConnection(psycopg.Connection[DictRow]):
+    """A connection that waits for no answer longer than a renewal is worth."""
+
+    def wait(self, gen: PQGen[_Answer], interval: float = 0.1, timeout: float | None = None) -> _Answer:
+        """Do what the driver does."""
+        return super().wait(gen, interval, timeout or _RENEWAL_ANSWER_SECONDS)
