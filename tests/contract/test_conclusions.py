@@ -1,5 +1,6 @@
 """What follows from an answer is written once, whatever goes wrong while it is written."""
 
+import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -30,9 +31,9 @@ __all__ = ["book"]
 class Following(Payment):
     """Publishes a follow-up once its call is answered; the first conclusion goes wrong in a chosen way."""
 
-    def __init__(self, book: Path, trouble: Exception | Outcome) -> None:
+    def __init__(self, book: Path, trouble: BaseException | Outcome) -> None:
         super().__init__(book)
-        self._trouble: Exception | Outcome | None = trouble
+        self._trouble: BaseException | Outcome | None = trouble
         self.concluded = 0
 
     async def reconcile(self, attempt: Attempt) -> Finding:
@@ -46,14 +47,18 @@ class Following(Payment):
         self.concluded += 1
         await transaction.publish(ping(7))
         trouble, self._trouble = self._trouble, None
-        if isinstance(trouble, Exception):
+        if isinstance(trouble, BaseException):
             raise trouble
         return trouble or Done()
 
 
-@pytest.mark.parametrize("trouble", [Conflict("somebody was faster"), RuntimeError("a bug"), Retry(code="not yet")])
+@pytest.mark.parametrize(
+    "trouble",
+    [Conflict("somebody was faster"), RuntimeError("a bug"), asyncio.CancelledError(), Retry(code="not yet")],
+    ids=lambda trouble: type(trouble).__name__,
+)
 async def test_an_answer_is_kept_while_its_conclusion_is_tried_again(
-    scene: Scene, book: Path, trouble: Exception | Outcome
+    scene: Scene, book: Path, trouble: BaseException | Outcome
 ) -> None:
     event, payment = bill(), Following(book, trouble)
     await scene.operations.pause("other", reason="not of interest", actor="tester")

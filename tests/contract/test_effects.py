@@ -8,7 +8,7 @@ import pytest
 
 from kingdom.bus import EFFECTS, Dispatcher, Envelope, Honours
 from kingdom.bus.effect import Answer, Attempt, Finding, Happened, Throttled, Unclear
-from tests.contract.outside import Payment, calls
+from tests.contract.outside import Payment, be_cancelled, calls
 from tests.contract.processes import child
 from tests.contract.scene import ATTEMPTS, Scene, eventually
 
@@ -135,6 +135,45 @@ async def test_a_call_that_failed_without_an_answer_is_looked_for_before_anythin
         await eventually(lambda: nothing_open(scene), "the event is done")
     assert len(calls(book)) == 1
     assert await ledger_state(scene) == "ACKED"
+
+
+async def test_a_call_that_something_of_its_own_cancelled_is_unknown_and_looked_for(scene: Scene, book: Path) -> None:
+    class Cancelled(Payment):
+        async def call(self, attempt: Attempt) -> Answer:
+            await super().call(attempt)
+            await be_cancelled()
+            raise AssertionError
+
+    event = bill()
+    await scene.bus.publish(event)
+    async with paying(scene, Cancelled(book, Honours.NOTHING)):
+        await eventually(lambda: nothing_open(scene), "the event is done")
+    assert len(calls(book)) == 1
+    assert (await scene.status(event), await ledger_state(scene)) == ("DONE", "ACKED")
+
+
+async def test_a_look_that_something_of_its_own_cancelled_proves_nothing_and_counts(scene: Scene, book: Path) -> None:
+    looks = 0
+
+    class Cancelled(Payment):
+        async def call(self, attempt: Attempt) -> Answer:
+            del attempt
+            raise ConnectionError("the answer is lost")
+
+        async def reconcile(self, attempt: Attempt) -> Finding:
+            del attempt
+            nonlocal looks
+            looks += 1
+            await be_cancelled()
+            raise AssertionError
+
+    event = bill()
+    await scene.bus.publish(event)
+    async with paying(scene, Cancelled(book)):
+        await eventually(lambda: nothing_open(scene), "the event is given up")
+    assert looks == ATTEMPTS - 1
+    situation = await scene.situation(event)
+    assert (situation.status, situation.error_code) == ("DEAD", "effect_unclear")
 
 
 async def test_words_that_no_store_keeps_cost_no_answer_and_no_alarm(scene: Scene, book: Path) -> None:

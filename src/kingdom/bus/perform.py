@@ -5,6 +5,7 @@ from typing import Any
 
 import structlog
 
+from kingdom.bus.cancellation import unasked_cancellation_fails
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.effect import (
     Absent,
@@ -145,7 +146,8 @@ async def _conclude(
     try:
         async with bus.transaction(hold=[delivery]) as transaction:
             must_hold(transaction, delivery)
-            outcome = await effect.conclude(event, answer, transaction)
+            with unasked_cancellation_fails("conclude"):
+                outcome = await effect.conclude(event, answer, transaction)
             final = isinstance(outcome, Done | Dead)
             await transaction.put((ledger.conclude() if final else ledger).record)
             await transaction.settle(delivery, outcome)
@@ -172,7 +174,8 @@ async def _leave_unclear(bus: Bus, delivery: Delivery, ledger: Ledger, reason: s
 
 async def _call(effect: Effect[Any], attempt: Attempt) -> Answer:
     try:
-        return await effect.call(attempt)
+        with unasked_cancellation_fails("the call"):
+            return await effect.call(attempt)
     except Permanent as error:
         return Rejected(str(error))
     except Exception as error:  # noqa: BLE001 - whatever went wrong, the call may have gone out
@@ -181,7 +184,8 @@ async def _call(effect: Effect[Any], attempt: Attempt) -> Answer:
 
 async def _reconcile(effect: Effect[Any], attempt: Attempt) -> Finding:
     try:
-        return await effect.reconcile(attempt)
+        with unasked_cancellation_fails("reconcile"):
+            return await effect.reconcile(attempt)
     except Exception as error:  # noqa: BLE001 - no answer is no proof
         return Unclear(f"{type(error).__name__}: {error}")
 
