@@ -137,19 +137,25 @@ async def test_a_call_that_failed_without_an_answer_is_looked_for_before_anythin
     assert await ledger_state(scene) == "ACKED"
 
 
-async def test_a_call_that_something_of_its_own_cancelled_is_unknown_and_looked_for(scene: Scene, book: Path) -> None:
+async def test_a_call_that_something_of_its_own_cancelled_is_unknown_and_counts(scene: Scene, book: Path) -> None:
+    asked = 0
+
     class Cancelled(Payment):
         async def call(self, attempt: Attempt) -> Answer:
-            await super().call(attempt)
+            del attempt
+            nonlocal asked
+            asked += 1
             await be_cancelled()
             raise AssertionError
 
     event = bill()
     await scene.bus.publish(event)
-    async with paying(scene, Cancelled(book, Honours.NOTHING)):
-        await eventually(lambda: nothing_open(scene), "the event is done")
-    assert len(calls(book)) == 1
-    assert (await scene.status(event), await ledger_state(scene)) == ("DONE", "ACKED")
+    async with paying(scene, Cancelled(book)):
+        await eventually(lambda: nothing_open(scene), "the event is given up")
+    assert asked == ATTEMPTS
+    situation = await scene.situation(event)
+    assert (situation.status, situation.error_code) == ("DEAD", "effect_unclear")
+    assert await ledger_state(scene) == "UNKNOWN"
 
 
 async def test_a_look_that_something_of_its_own_cancelled_proves_nothing_and_counts(scene: Scene, book: Path) -> None:

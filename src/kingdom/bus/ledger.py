@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal
+from uuid import UUID
 
 import msgspec
 
@@ -34,6 +35,8 @@ EFFECTS = RecordKind(
     },
     final=frozenset({"ACKED", "REJECTED"}),
     retention=timedelta(days=30),
+    final_when={"concluded": True},
+    kept_for="events",
 )
 
 
@@ -56,6 +59,8 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True):
     response: dict[str, Any] | None = None
     awaiting: bool = False
     concluded: bool = False
+    # The ids of events that came to this effect and have not ended in Done.
+    events: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +108,15 @@ class Ledger:
     def conclude(self) -> "Ledger":
         """Record that everything which follows from the answer was written."""
         return self._with(concluded=True)
+
+    def needed_by(self, event_id: UUID) -> "Ledger":
+        """Record that an event must find this ledger if it is delivered again, also when it was dead for long."""
+        known = self.document.events
+        return self if str(event_id) in known else self._with(events=(*known, str(event_id)))
+
+    def done_for(self, event_id: UUID) -> "Ledger":
+        """Record that an event will not be delivered again."""
+        return self._with(events=tuple(each for each in self.document.events if each != str(event_id)))
 
     @property
     def must_reconcile(self) -> bool:

@@ -104,9 +104,12 @@ def must_hold(transaction: Transaction, delivery: Delivery) -> None:
 async def _load(bus: Bus, effect: Effect[Any], event: Received[Any], key: str) -> Ledger:
     async with bus.transaction() as transaction:
         record = await transaction.get(EFFECTS.name, key)
-    if record is not None:
-        return Ledger.read(record)
-    return Ledger.open(key, effect.target.name, effect.request(event), event.envelope.owner_id)
+    ledger = (
+        Ledger.read(record)
+        if record
+        else Ledger.open(key, effect.target.name, effect.request(event), event.envelope.owner_id)
+    )
+    return ledger.needed_by(event.envelope.event_id)
 
 
 async def _record(bus: Bus, delivery: Delivery, ledger: Ledger) -> Ledger:
@@ -148,8 +151,11 @@ async def _conclude(
             must_hold(transaction, delivery)
             with unasked_cancellation_fails("conclude"):
                 outcome = await effect.conclude(event, answer, transaction)
-            final = isinstance(outcome, Done | Dead)
-            await transaction.put((ledger.conclude() if final else ledger).record)
+            if isinstance(outcome, Done | Dead):
+                ledger = ledger.conclude()
+            if isinstance(outcome, Done):
+                ledger = ledger.done_for(event.envelope.event_id)
+            await transaction.put(ledger.record)
             await transaction.settle(delivery, outcome)
     except (LeaseLost, Unavailable):
         raise
