@@ -26,6 +26,7 @@ from kingdom.bus import (
     Retry,
     Transaction,
     Unclear,
+    find_ledger,
 )
 from kingdom.errors import Conflict
 from tests.contract.outside import Payment, calls
@@ -179,8 +180,9 @@ async def test_an_unconcluded_ledger_of_an_earlier_version_is_kept(scene: Scene,
     async with paying(scene, Unconcluded(book, RuntimeError("a bug"))):
         await eventually(scene.dead, "the event is dead")
     async with scene.backend.open(TOPOLOGY, [earlier]) as bus, bus.transaction() as transaction:
-        record = await transaction.get(EFFECTS.name, "invoice-1")
-        assert record is not None
+        ledger = await find_ledger(transaction, "bank", "invoice-1")
+        assert ledger is not None
+        record = ledger.record
         doc = {name: value for name, value in record.doc.items() if name != "events"}
         await transaction.put(replace(record, doc=doc))
     assert await retain_after(scene, MONTH) == 0

@@ -24,7 +24,7 @@ from kingdom.bus.effect import (
     in_storable_words,
 )
 from kingdom.bus.gate import Gates
-from kingdom.bus.ledger import EFFECTS, Ledger
+from kingdom.bus.ledger import EFFECTS, Ledger, ledger_id
 from kingdom.bus.log import LogEntry
 from kingdom.bus.outcome import Dead, Defer, Done, Outcome, Retry
 from kingdom.bus.port import Bus, Transaction
@@ -83,13 +83,23 @@ async def _find_out(
     return await _leave_unclear(bus, delivery, ledger, _why_unclear(finding))
 
 
-async def close_effect(transaction: Transaction, key: str, answer: Acked | Rejected) -> bool:
+async def find_ledger(transaction: Transaction, target: str, key: str) -> Ledger | None:
+    """Return the ledger of an effect on a target, if it was ever tried."""
+    # Earlier versions kept it under its key alone.
+    ids = [(EFFECTS.name, ledger_id(target, key)), (EFFECTS.name, key)]
+    await transaction.read_ahead(ids)
+    for each in ids:
+        if (record := await transaction.get(*each)) and (ledger := Ledger.read(record)).document.target == target:
+            return ledger
+    return None
+
+
+async def close_effect(transaction: Transaction, target: str, key: str, answer: Acked | Rejected) -> bool:
     """Close an effect that its target had only accepted; False if it was closed before."""
-    record = await transaction.get(EFFECTS.name, key)
-    if record is None:
-        raise NotFound(f"no effect has the key {key!r}")
-    ledger = Ledger.read(record)
-    if record.state in EFFECTS.final:
+    ledger = await find_ledger(transaction, target, key)
+    if ledger is None:
+        raise NotFound(f"no effect on the target {target!r} has the key {key!r}")
+    if ledger.record.state in EFFECTS.final:
         return False
     await transaction.put(ledger.answered(in_storable_words(answer), Honours.NOTHING).conclude().record)
     return True
@@ -103,12 +113,8 @@ def must_hold(transaction: Transaction, delivery: Delivery) -> None:
 
 async def _load(bus: Bus, effect: Effect[Any], event: Received[Any], key: str) -> Ledger:
     async with bus.transaction() as transaction:
-        record = await transaction.get(EFFECTS.name, key)
-    ledger = (
-        Ledger.read(record)
-        if record
-        else Ledger.open(key, effect.target.name, effect.request(event), event.envelope.owner_id)
-    )
+        known = await find_ledger(transaction, effect.target.name, key)
+    ledger = known or Ledger.open(key, effect.target.name, effect.request(event), event.envelope.owner_id)
     return ledger.needed_by(event.envelope.event_id)
 
 
@@ -172,7 +178,7 @@ async def _leave_unclear(bus: Bus, delivery: Delivery, ledger: Ledger, reason: s
         await transaction.put(ledger.answered(Unknown(reason), Honours.NOTHING).record)
         if delivery.attempt >= delivery.max_attempts:
             outcome = Dead(reason, "effect_unclear")
-            data = {"key": ledger.record.id, "target": ledger.document.target, "reason": reason}
+            data = {"key": ledger.key, "target": ledger.document.target, "reason": reason}
             await transaction.append(LogEntry(type="effect.unclear", actor=_ACTOR, data=data))
         await transaction.settle(delivery, outcome)
     return outcome
