@@ -16,7 +16,7 @@ from unittest.mock import patch
 from bench.crash_sweep.scene import make_repository
 from bench.postgres import PrivateCluster
 from kingdom.bootstrap import migrate
-from kingdom.bus import EFFECTS, Answer, Attempt, Dispatcher, Envelope, RetryPolicy, Throttled, Topology
+from kingdom.bus import Answer, Attempt, Dispatcher, Envelope, RetryPolicy, Throttled, Topology, find_ledger
 from kingdom.court.documents import AssignmentStatus, EventStatus
 from kingdom.court.envoy.answers import open_asks
 from kingdom.court.package import PetitionRule
@@ -134,8 +134,8 @@ async def _pay(scene: Scene, invoice: int, call: Callable[[Attempt], Awaitable[A
 
     async def is_so_far() -> bool:
         async with scene.bus.transaction() as transaction:
-            record = await transaction.get(EFFECTS.name, key)
-        return record is not None and record.state == ends
+            ledger = await find_ledger(transaction, bank.name, key)
+        return ledger is not None and ledger.record.state == ends
 
     await scene.bus.publish(_bill(invoice))
     async with scene.working(dispatcher, "free"):

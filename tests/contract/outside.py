@@ -1,5 +1,6 @@
 """An outside world that no transaction of ours reaches: a file of payments, which outlives whoever writes to it."""
 
+import asyncio
 import os
 import signal
 from collections.abc import Callable, Mapping
@@ -50,3 +51,10 @@ def calls(book: Path) -> list[str]:
 
 def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def be_cancelled() -> None:
+    """Await a task that was cancelled, as a library may do with one of its own."""
+    inner = asyncio.ensure_future(asyncio.sleep(0))
+    inner.cancel()
+    await inner

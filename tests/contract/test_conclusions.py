@@ -1,27 +1,36 @@
 """What follows from an answer is written once, whatever goes wrong while it is written."""
 
+import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kingdom.bus import (
+    EFFECTS,
     Acked,
     Answer,
     Attempt,
+    Dead,
+    Defer,
     Done,
     Finding,
+    Honours,
     Outcome,
     Received,
     Rejected,
+    Retention,
     Retry,
     Transaction,
     Unclear,
+    find_ledger,
 )
 from kingdom.errors import Conflict
 from tests.contract.outside import Payment, calls
-from tests.contract.scene import Scene, eventually, ping
+from tests.contract.scene import NO_WAIT, TOPOLOGY, Scene, eventually, ping
 from tests.contract.test_effects import bill, book, ledger_state, nothing_open, paying
 
 __all__ = ["book"]
@@ -30,9 +39,9 @@ __all__ = ["book"]
 class Following(Payment):
     """Publishes a follow-up once its call is answered; the first conclusion goes wrong in a chosen way."""
 
-    def __init__(self, book: Path, trouble: Exception | Outcome) -> None:
+    def __init__(self, book: Path, trouble: BaseException | Outcome) -> None:
         super().__init__(book)
-        self._trouble: Exception | Outcome | None = trouble
+        self._trouble: BaseException | Outcome | None = trouble
         self.concluded = 0
 
     async def reconcile(self, attempt: Attempt) -> Finding:
@@ -46,14 +55,18 @@ class Following(Payment):
         self.concluded += 1
         await transaction.publish(ping(7))
         trouble, self._trouble = self._trouble, None
-        if isinstance(trouble, Exception):
+        if isinstance(trouble, BaseException):
             raise trouble
         return trouble or Done()
 
 
-@pytest.mark.parametrize("trouble", [Conflict("somebody was faster"), RuntimeError("a bug"), Retry(code="not yet")])
+@pytest.mark.parametrize(
+    "trouble",
+    [Conflict("somebody was faster"), RuntimeError("a bug"), asyncio.CancelledError(), Retry(code="not yet")],
+    ids=lambda trouble: type(trouble).__name__,
+)
 async def test_an_answer_is_kept_while_its_conclusion_is_tried_again(
-    scene: Scene, book: Path, trouble: Exception | Outcome
+    scene: Scene, book: Path, trouble: BaseException | Outcome
 ) -> None:
     event, payment = bill(), Following(book, trouble)
     await scene.operations.pause("other", reason="not of interest", actor="tester")
@@ -101,3 +114,79 @@ async def test_a_refused_call_is_made_anew_when_its_event_is_patched_and_redrive
     assert len({attempt.identifier for attempt in payment.asked}) == 2
     assert len(calls(book)) == 1
     assert await ledger_state(scene) == "ACKED"
+
+
+MONTH = timedelta(days=31)
+
+
+class Unconcluded(Payment):
+    """Pays, and cannot conclude before it is repaired; its target excludes no late sender and finds nothing again."""
+
+    def __init__(self, book: Path, conclusion: Exception | Outcome) -> None:
+        super().__init__(book, Honours.NOTHING)
+        self.conclusion: Exception | Outcome = conclusion
+
+    async def conclude(
+        self, event: Received[dict[str, Any]], answer: Acked | Rejected, transaction: Transaction
+    ) -> Outcome:
+        del event, answer, transaction
+        if isinstance(self.conclusion, Exception):
+            raise self.conclusion
+        return self.conclusion
+
+
+async def retain_after(scene: Scene, time: timedelta) -> int:
+    with scene.backend.time_passing(time):
+        return (await scene.operations.retain(Retention())).records_removed
+
+
+@pytest.mark.parametrize("conclusion", [RuntimeError("a bug"), Dead("not like this")], ids=["failed", "dead"])
+async def test_a_dead_letter_finds_its_ledger_however_old_it_is_and_a_redrive_does_not_call_again(
+    scene: Scene, book: Path, conclusion: Exception | Outcome
+) -> None:
+    event, payment = bill(), Unconcluded(book, conclusion)
+    await scene.bus.publish(event)
+    async with paying(scene, payment):
+        (letter,) = await eventually(scene.dead, "the event is dead")
+    assert await retain_after(scene, MONTH) == 0
+    payment.conclusion = Done()
+    async with paying(scene, payment):
+        await scene.operations.redrive([letter.position], actor="tester")
+        await eventually(lambda: nothing_open(scene) and not scene.picture.rows, "the event is done")
+    assert len(calls(book)) == 1
+    assert await ledger_state(scene) == "ACKED"
+    assert await retain_after(scene, MONTH) == 1
+
+
+async def test_a_ledger_is_kept_for_its_time_after_its_conclusion_and_not_after_its_answer(
+    scene: Scene, book: Path
+) -> None:
+    event, payment = bill(), Unconcluded(book, Defer.by(NO_WAIT, "not yet"))
+    await scene.bus.publish(event)
+    async with paying(scene, payment):
+        await eventually(lambda: len(calls(book)) == 1, "it is paid")
+    assert await retain_after(scene, MONTH) == 0
+    payment.conclusion = Done()
+    async with paying(scene, payment):
+        await eventually(lambda: not scene.picture.rows, "the event is done")
+    assert await retain_after(scene, NO_WAIT) == 0
+    assert await retain_after(scene, MONTH) == 1
+
+
+async def test_an_unconcluded_ledger_of_an_earlier_version_is_kept(scene: Scene, book: Path) -> None:
+    await scene.bus.publish(bill())
+    # To an earlier version every answered call had ended, and its ledgers listed no events.
+    earlier = replace(EFFECTS, final_when={}, kept_for=None)
+    async with paying(scene, Unconcluded(book, RuntimeError("a bug"))):
+        await eventually(scene.dead, "the event is dead")
+    async with scene.backend.open(TOPOLOGY, [earlier]) as bus, bus.transaction() as transaction:
+        ledger = await find_ledger(transaction, "bank", "invoice-1")
+        assert ledger is not None
+        record = ledger.record
+        doc = {name: value for name, value in record.doc.items() if name != "events"}
+        await transaction.put(replace(record, doc=doc))
+    assert await retain_after(scene, MONTH) == 0
+    async with scene.bus.transaction() as transaction:
+        concluded = replace(record, version=record.version + 1, doc=doc | {"concluded": True})
+        await transaction.put(concluded)
+    assert await retain_after(scene, MONTH) == 1

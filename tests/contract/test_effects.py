@@ -2,15 +2,19 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from kingdom.bus import EFFECTS, Dispatcher, Envelope, Honours
+from kingdom.bus import EFFECTS, Dispatcher, Envelope, Honours, Record, find_ledger
 from kingdom.bus.effect import Answer, Attempt, Finding, Happened, Throttled, Unclear
-from tests.contract.outside import Payment, calls
+from tests.contract.outside import Payment, be_cancelled, calls
 from tests.contract.processes import child
 from tests.contract.scene import ATTEMPTS, Scene, eventually
+
+# What else the document of a ledger said before it listed events.
+_ENDED_NEVER = {"response": None, "awaiting": False, "concluded": False}
 
 
 @pytest.fixture
@@ -32,9 +36,9 @@ async def paying(scene: Scene, payment: Payment) -> AsyncIterator[None]:
 
 async def ledger_state(scene: Scene) -> str:
     async with scene.bus.transaction() as transaction:
-        record = await transaction.get(EFFECTS.name, "invoice-1")
-    assert record is not None
-    return record.state
+        ledger = await find_ledger(transaction, "bank", "invoice-1")
+    assert ledger is not None
+    return ledger.record.state
 
 
 def nothing_open(scene: Scene) -> bool:
@@ -108,6 +112,37 @@ async def test_two_events_with_one_key_are_one_effect(scene: Scene, book: Path) 
     assert len(set(calls(book))) == 2
 
 
+async def test_one_key_on_two_targets_is_two_effects(scene: Scene, tmp_path: Path) -> None:
+    books = {"free": tmp_path / "bank", "other": tmp_path / "post"}
+    bank, post = Payment(books["free"]), Payment(books["other"])
+    post.target = replace(bank.target, name="post: office")
+    dispatcher = Dispatcher()
+    dispatcher.effect("Both", bank, stream="free")
+    dispatcher.effect("Both", post, stream="other")
+    await scene.bus.publish(Envelope(type="Both", payload={"invoice": 1}))
+    async with scene.working(dispatcher, *books):
+        await eventually(lambda: [row.stream for row in scene.picture.rows] == ["line"], "both are done")
+    assert [len(calls(book)) for book in books.values()] == [1, 1]
+
+
+@pytest.mark.parametrize(("target", "made"), [("bank", 1), ("another bank", 2)])
+async def test_a_ledger_that_an_earlier_version_kept_under_its_key_alone_is_found(
+    scene: Scene, book: Path, target: str, made: int
+) -> None:
+    book.write_text("the-call\n")
+    attempt = {"number": 1, "identifier": "the-call", "state": "SENT", "fence": 1, "sent_at": None}
+    doc = {"target": target, "request": {"invoice": 1}, "attempts": [attempt | {"inherited": False, "note": ""}]}
+    old = Record(kind=EFFECTS.name, id="invoice-1", state="SENT", owner="", doc=doc | _ENDED_NEVER)
+    event = bill()
+    async with scene.bus.transaction() as transaction:
+        await transaction.put(old)
+        await transaction.publish(event)
+    async with paying(scene, Payment(book)):
+        await eventually(lambda: nothing_open(scene), "the event is done")
+    assert len(calls(book)) == made
+    assert (await scene.status(event), await ledger_state(scene)) == ("DONE", "ACKED")
+
+
 async def test_a_throttled_call_waits_and_goes_out_under_a_new_identifier(scene: Scene, book: Path) -> None:
     seen: list[str] = []
 
@@ -135,6 +170,51 @@ async def test_a_call_that_failed_without_an_answer_is_looked_for_before_anythin
         await eventually(lambda: nothing_open(scene), "the event is done")
     assert len(calls(book)) == 1
     assert await ledger_state(scene) == "ACKED"
+
+
+async def test_a_call_that_something_of_its_own_cancelled_is_unknown_and_counts(scene: Scene, book: Path) -> None:
+    asked = 0
+
+    class Cancelled(Payment):
+        async def call(self, attempt: Attempt) -> Answer:
+            del attempt
+            nonlocal asked
+            asked += 1
+            await be_cancelled()
+            raise AssertionError
+
+    event = bill()
+    await scene.bus.publish(event)
+    async with paying(scene, Cancelled(book)):
+        await eventually(lambda: nothing_open(scene), "the event is given up")
+    assert asked == ATTEMPTS
+    situation = await scene.situation(event)
+    assert (situation.status, situation.error_code) == ("DEAD", "effect_unclear")
+    assert await ledger_state(scene) == "UNKNOWN"
+
+
+async def test_a_look_that_something_of_its_own_cancelled_proves_nothing_and_counts(scene: Scene, book: Path) -> None:
+    looks = 0
+
+    class Cancelled(Payment):
+        async def call(self, attempt: Attempt) -> Answer:
+            del attempt
+            raise ConnectionError("the answer is lost")
+
+        async def reconcile(self, attempt: Attempt) -> Finding:
+            del attempt
+            nonlocal looks
+            looks += 1
+            await be_cancelled()
+            raise AssertionError
+
+    event = bill()
+    await scene.bus.publish(event)
+    async with paying(scene, Cancelled(book)):
+        await eventually(lambda: nothing_open(scene), "the event is given up")
+    assert looks == ATTEMPTS - 1
+    situation = await scene.situation(event)
+    assert (situation.status, situation.error_code) == ("DEAD", "effect_unclear")
 
 
 async def test_words_that_no_store_keeps_cost_no_answer_and_no_alarm(scene: Scene, book: Path) -> None:

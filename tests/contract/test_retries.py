@@ -6,6 +6,7 @@ from kingdom.bus import Dead, Defer, Delivery, Dispatcher, Done, Received, Retry
 from kingdom.bus.outcome import Release
 from kingdom.clock import utc_now
 from kingdom.errors import Permanent
+from tests.contract.outside import be_cancelled
 from tests.contract.scene import ATTEMPTS, HOUR, NO_WAIT, Make, Scene, eventually, ping, step
 
 BOTH_STREAMS = [("free", ping), ("line", step)]
@@ -216,3 +217,31 @@ async def _work_until_settled(scene: Scene, stream: str, ran: list[object]) -> N
         await eventually(scene.dead, "the poison is dead")
         if stream == "free":
             await eventually(lambda: all(not row.open for row in scene.picture.rows), "the neighbours are done")
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["in a group", "alone"])
+async def test_a_cancellation_that_nobody_asked_for_fails_an_attempt_and_its_neighbours_are_done(
+    scene: Scene, *, alone: bool
+) -> None:
+    dispatcher, runs = Dispatcher(), 0
+
+    @dispatcher.reaction("Ping")
+    async def handle(event: Received[dict[str, int]], transaction: Transaction) -> None:
+        nonlocal runs
+        if event.payload["number"] == 1:
+            runs += 1
+            if alone:
+                # A reaction that failed after it took a key runs again alone.
+                await transaction.once("test", "key", HOUR)
+            await be_cancelled()
+
+    events = [ping(number) for number in range(3)]
+    await scene.bus.publish(*events)
+    async with scene.working(dispatcher, "free"):
+        await eventually(lambda: not any(row.open for row in scene.picture.rows), "every event has ended")
+    assert [await scene.status(event) for event in events] == ["DONE", "DEAD", "DONE"]
+    situation = await scene.situation(events[1])
+    assert (situation.error_code, situation.attempt) == ("transient", ATTEMPTS)
+    assert "CancelledError" in (situation.error_message or "")
+    # In the group, and then again alone.
+    assert runs == (2 * ATTEMPTS if alone else ATTEMPTS)

@@ -23,6 +23,7 @@ from kingdom.bus import (
     Target,
     Transaction,
     close_effect,
+    find_ledger,
 )
 from tests.contract.backends import PatientOperations
 from tests.integration.http_effect import HttpEffect, call, calls
@@ -57,9 +58,9 @@ async def calling(bus: PostgresBus, target: HttpTarget, declared: Target, **opti
 
 async def ledger(bus: PostgresBus, key: str) -> Record:
     async with bus.transaction() as transaction:
-        record = await transaction.get("effect", key)
-    assert record is not None
-    return record
+        found = await find_ledger(transaction, "http", key)
+    assert found is not None
+    return found.record
 
 
 async def states(bus: PostgresBus, key: str) -> list[str]:
@@ -104,8 +105,8 @@ async def test_the_ledger_is_readable_as_records(dsn: str, target: HttpTarget) -
         async with bus.transaction() as transaction:
             acked = await transaction.find(Query(kind="effect", state="ACKED", owner="me"))
             rejected = await transaction.find(Query(kind="effect", state="REJECTED"))
-    assert [record.id for record in acked] == ["a", "c"]
-    assert [(record.id, record.doc["attempts"][0]["note"]) for record in rejected] == [("b", "HTTP 422")]
+    assert [record.id for record in acked] == ["http:a", "http:c"]
+    assert [(record.id, record.doc["attempts"][0]["note"]) for record in rejected] == [("http:b", "HTTP 422")]
 
 
 async def test_a_throttled_call_waits_as_asked_and_is_sent_under_a_new_identifier(dsn: str, target: HttpTarget) -> None:
@@ -232,7 +233,7 @@ async def test_an_accepted_effect_is_closed_later_by_an_event(dsn: str, target: 
 
     @dispatcher.reaction("Finished")
     async def close(received: Received[dict[str, str]], transaction: Transaction) -> None:
-        closed.append(await close_effect(transaction, received.payload["name"], Acked({"result": 7})))
+        closed.append(await close_effect(transaction, "http", received.payload["name"], Acked({"result": 7})))
 
     async with open_bus(dsn, calls(), stream("made", "Made", "Finished")) as bus, at_work(bus, dispatcher):
         await bus.publish(call("a"))

@@ -26,7 +26,7 @@ from kingdom.bus.log import Cursor, LogEntry, LoggedEntry
 from kingdom.bus.operations import Operations, Retention
 from kingdom.bus.outcome import Dead, Defer, Done, Outcome, Retry
 from kingdom.bus.payload import EventType
-from kingdom.bus.perform import close_effect
+from kingdom.bus.perform import close_effect, find_ledger
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.received import Received
 from kingdom.bus.record import Adoption, Query, Record, RecordKind
@@ -77,5 +77,6 @@ __all__ = [
     "Unknown",
     "Worker",
     "close_effect",
+    "find_ledger",
     "http_answer",
 ]

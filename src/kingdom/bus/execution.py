@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from kingdom.bus.cancellation import unasked_cancellation_fails
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.dispatcher import Dispatcher, Route
 from kingdom.bus.effect import Effect
@@ -216,7 +217,7 @@ class Execution:
     async def _react(self, delivery: Delivery, route: "Route[Any] | Defer", transaction: Transaction) -> Outcome:
         cause = current_cause.set(delivery.envelope)
         try:
-            with handler_span(delivery):
+            with handler_span(delivery), unasked_cancellation_fails("the handler"):
                 event = route.receive(delivery)  # type: ignore[union-attr]
                 return await route.handler(event, transaction) or Done()  # type: ignore[union-attr,operator]
         finally:

@@ -73,6 +73,11 @@ class LeaseKeeper:
         """Begin to renew."""
         self._thread.start()
 
+    @property
+    def is_running(self) -> bool:
+        """Tell whether the thread is alive."""
+        return self._thread.is_alive()
+
     def stop(self) -> None:
         """End the thread."""
         self._stopped = True

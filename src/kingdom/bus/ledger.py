@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal
+from urllib.parse import quote
+from uuid import UUID
 
 import msgspec
 
@@ -34,6 +36,8 @@ EFFECTS = RecordKind(
     },
     final=frozenset({"ACKED", "REJECTED"}),
     retention=timedelta(days=30),
+    final_when={"concluded": True},
+    kept_for="events",
 )
 
 
@@ -50,12 +54,21 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Document(msgspec.Struct, frozen=True, kw_only=True):
+    # Empty where an earlier version wrote it: there the id of the record is the key.
+    key: str = ""
     target: str
     request: dict[str, Any]
     attempts: tuple[Entry, ...]
     response: dict[str, Any] | None = None
     awaiting: bool = False
     concluded: bool = False
+    # The ids of events that came to this effect and have not ended in Done.
+    events: tuple[str, ...] = ()
+
+
+def ledger_id(target: str, key: str) -> str:
+    """Return the id of the record of an effect; no two pairs share one."""
+    return f"{quote(target, safe='')}:{key}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +80,21 @@ class Ledger:
 
     @classmethod
     def open(cls, key: str, target: str, request: Mapping[str, Any], owner: str) -> "Ledger":
-        """Begin the ledger of an effect that was never tried."""
+        """Begin the ledger of an effect on a target that was never tried."""
         first = Entry(number=1, identifier=str(new_event_id()), state="PREPARED", fence=0)
-        document = _Document(target=target, request=dict(request), attempts=(first,))
-        return cls(Record(kind=EFFECTS.name, id=key, state="PREPARED", owner=owner), document)
+        document = _Document(key=key, target=target, request=dict(request), attempts=(first,))
+        record = Record(kind=EFFECTS.name, id=ledger_id(target, key), state="PREPARED", owner=owner)
+        return cls(record, document)
 
     @classmethod
     def read(cls, record: Record) -> "Ledger":
         """Read the ledger from its record."""
         return cls(record, read_document(record.doc, _Document))
+
+    @property
+    def key(self) -> str:
+        """Return what must happen at most once on its target."""
+        return self.document.key or self.record.id
 
     @property
     def latest(self) -> Entry:
@@ -103,6 +122,15 @@ class Ledger:
     def conclude(self) -> "Ledger":
         """Record that everything which follows from the answer was written."""
         return self._with(concluded=True)
+
+    def needed_by(self, event_id: UUID) -> "Ledger":
+        """Record that an event must find this ledger if it is delivered again, also when it was dead for long."""
+        known = self.document.events
+        return self if str(event_id) in known else self._with(events=(*known, str(event_id)))
+
+    def done_for(self, event_id: UUID) -> "Ledger":
+        """Record that an event will not be delivered again."""
+        return self._with(events=tuple(each for each in self.document.events if each != str(event_id)))
 
     @property
     def must_reconcile(self) -> bool:

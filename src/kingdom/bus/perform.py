@@ -5,6 +5,7 @@ from typing import Any
 
 import structlog
 
+from kingdom.bus.cancellation import unasked_cancellation_fails
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.effect import (
     Absent,
@@ -23,7 +24,7 @@ from kingdom.bus.effect import (
     in_storable_words,
 )
 from kingdom.bus.gate import Gates
-from kingdom.bus.ledger import EFFECTS, Ledger
+from kingdom.bus.ledger import EFFECTS, Ledger, ledger_id
 from kingdom.bus.log import LogEntry
 from kingdom.bus.outcome import Dead, Defer, Done, Outcome, Retry
 from kingdom.bus.port import Bus, Transaction
@@ -82,13 +83,23 @@ async def _find_out(
     return await _leave_unclear(bus, delivery, ledger, _why_unclear(finding))
 
 
-async def close_effect(transaction: Transaction, key: str, answer: Acked | Rejected) -> bool:
+async def find_ledger(transaction: Transaction, target: str, key: str) -> Ledger | None:
+    """Return the ledger of an effect on a target, if it was ever tried."""
+    # Earlier versions kept it under its key alone.
+    ids = [(EFFECTS.name, ledger_id(target, key)), (EFFECTS.name, key)]
+    await transaction.read_ahead(ids)
+    for each in ids:
+        if (record := await transaction.get(*each)) and (ledger := Ledger.read(record)).document.target == target:
+            return ledger
+    return None
+
+
+async def close_effect(transaction: Transaction, target: str, key: str, answer: Acked | Rejected) -> bool:
     """Close an effect that its target had only accepted; False if it was closed before."""
-    record = await transaction.get(EFFECTS.name, key)
-    if record is None:
-        raise NotFound(f"no effect has the key {key!r}")
-    ledger = Ledger.read(record)
-    if record.state in EFFECTS.final:
+    ledger = await find_ledger(transaction, target, key)
+    if ledger is None:
+        raise NotFound(f"no effect on the target {target!r} has the key {key!r}")
+    if ledger.record.state in EFFECTS.final:
         return False
     await transaction.put(ledger.answered(in_storable_words(answer), Honours.NOTHING).conclude().record)
     return True
@@ -102,10 +113,9 @@ def must_hold(transaction: Transaction, delivery: Delivery) -> None:
 
 async def _load(bus: Bus, effect: Effect[Any], event: Received[Any], key: str) -> Ledger:
     async with bus.transaction() as transaction:
-        record = await transaction.get(EFFECTS.name, key)
-    if record is not None:
-        return Ledger.read(record)
-    return Ledger.open(key, effect.target.name, effect.request(event), event.envelope.owner_id)
+        known = await find_ledger(transaction, effect.target.name, key)
+    ledger = known or Ledger.open(key, effect.target.name, effect.request(event), event.envelope.owner_id)
+    return ledger.needed_by(event.envelope.event_id)
 
 
 async def _record(bus: Bus, delivery: Delivery, ledger: Ledger) -> Ledger:
@@ -145,9 +155,13 @@ async def _conclude(
     try:
         async with bus.transaction(hold=[delivery]) as transaction:
             must_hold(transaction, delivery)
-            outcome = await effect.conclude(event, answer, transaction)
-            final = isinstance(outcome, Done | Dead)
-            await transaction.put((ledger.conclude() if final else ledger).record)
+            with unasked_cancellation_fails("conclude"):
+                outcome = await effect.conclude(event, answer, transaction)
+            if isinstance(outcome, Done | Dead):
+                ledger = ledger.conclude()
+            if isinstance(outcome, Done):
+                ledger = ledger.done_for(event.envelope.event_id)
+            await transaction.put(ledger.record)
             await transaction.settle(delivery, outcome)
     except (LeaseLost, Unavailable):
         raise
@@ -164,7 +178,7 @@ async def _leave_unclear(bus: Bus, delivery: Delivery, ledger: Ledger, reason: s
         await transaction.put(ledger.answered(Unknown(reason), Honours.NOTHING).record)
         if delivery.attempt >= delivery.max_attempts:
             outcome = Dead(reason, "effect_unclear")
-            data = {"key": ledger.record.id, "target": ledger.document.target, "reason": reason}
+            data = {"key": ledger.key, "target": ledger.document.target, "reason": reason}
             await transaction.append(LogEntry(type="effect.unclear", actor=_ACTOR, data=data))
         await transaction.settle(delivery, outcome)
     return outcome
@@ -172,7 +186,8 @@ async def _leave_unclear(bus: Bus, delivery: Delivery, ledger: Ledger, reason: s
 
 async def _call(effect: Effect[Any], attempt: Attempt) -> Answer:
     try:
-        return await effect.call(attempt)
+        with unasked_cancellation_fails("the call"):
+            return await effect.call(attempt)
     except Permanent as error:
         return Rejected(str(error))
     except Exception as error:  # noqa: BLE001 - whatever went wrong, the call may have gone out
@@ -181,7 +196,8 @@ async def _call(effect: Effect[Any], attempt: Attempt) -> Answer:
 
 async def _reconcile(effect: Effect[Any], attempt: Attempt) -> Finding:
     try:
-        return await effect.reconcile(attempt)
+        with unasked_cancellation_fails("reconcile"):
+            return await effect.reconcile(attempt)
     except Exception as error:  # noqa: BLE001 - no answer is no proof
         return Unclear(f"{type(error).__name__}: {error}")
 

@@ -82,7 +82,9 @@ class Adoption:
 class RecordKind:
     """A family of records: its states, where files keep each state, and how long finished ones stay.
 
-    `directories` maps every allowed state to a directory; states in `final` start the retention clock.
+    `directories` maps every allowed state to a directory; states in `final` start the retention clock, but only for a
+    document that holds all of `final_when`. While an event that the document lists under `kept_for` is open or dead,
+    the record stays.
     """
 
     name: str
@@ -90,6 +92,12 @@ class RecordKind:
     final: frozenset[str] = frozenset()
     retention: timedelta | None = None
     adoption: Adoption | None = None
+    final_when: Mapping[str, Any] = field(default_factory=dict)
+    kept_for: str | None = None
+
+    def is_final(self, state: str, doc: Mapping[str, Any]) -> bool:
+        """Tell whether nothing more is expected of a record."""
+        return state in self.final and self.final_when.items() <= doc.items()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

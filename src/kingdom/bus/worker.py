@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
+from kingdom.bus.cancellation import unasked_cancellation_fails
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.dispatcher import Dispatcher
 from kingdom.bus.execution import Execution, Unit
@@ -94,7 +95,7 @@ class Worker:
         reaper = asyncio.create_task(self._reap_forever(), name="kingdom-reaper")
         guard = asyncio.create_task(self._guard_leases(), name="kingdom-lease-guard")
         try:
-            await self._fetch_until_stopped()
+            await self._fetch_until_stopped(reaper, guard)
         finally:
             reaper.cancel()
             await asyncio.gather(reaper, return_exceptions=True)
@@ -111,12 +112,17 @@ class Worker:
         if at_once:
             self._cut_off()
 
-    async def _fetch_until_stopped(self) -> None:
-        """Fetch until a stop, and wait for the last claim, but not as long as a pool waits for a lost server."""
+    async def _fetch_until_stopped(self, *background: asyncio.Task[None]) -> None:
+        """Fetch until a stop, and wait for the last claim, but not as long as a pool waits for a lost server.
+
+        A background task that ends earlier ends the worker: without it events would be stuck silently.
+        """
         fetching = asyncio.create_task(self._fetch_forever(), name="kingdom-fetcher")
         stopped = asyncio.create_task(self._stopping.wait())
         try:
-            await asyncio.wait({fetching, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({fetching, stopped, *background}, return_when=asyncio.FIRST_COMPLETED)
+            broken = next((task for task in background if task.done() and not self._stopping.is_set()), None)
+            self._stopping.set()
             self._cut_what_waits_for_a_slot()
             done, _ = await asyncio.wait({fetching}, timeout=_LAST_CLAIM_SECONDS)
             if not done:
@@ -125,17 +131,23 @@ class Worker:
             stopped.cancel()
             fetching.cancel()
             await asyncio.wait({fetching, stopped})
+        if broken:
+            cause = None if broken.cancelled() else broken.exception()
+            raise KingdomError(
+                f"worker {self.name} stops: its {broken.get_name()} has ended; start it again"
+            ) from cause
         if not fetching.cancelled():
             fetching.result()
 
     async def _fetch_forever(self) -> None:
         while not self._stopping.is_set():
             try:
-                found = await self._claim_round()
-                if not found:
-                    await self._wait_for_hint()
-            except KingdomError as error:
-                _log.warning("claim failed, trying again", error=str(error))
+                with unasked_cancellation_fails("a claim"):
+                    found = await self._claim_round()
+                    if not found:
+                        await self._wait_for_hint()
+            except Exception as error:  # noqa: BLE001 - nothing may end the fetching
+                _log_failure("claim", error)
                 await self._pause(_UNAVAILABLE_PAUSE_SECONDS)
 
     async def _claim_round(self) -> bool:
@@ -245,24 +257,34 @@ class Worker:
             unit.cut()
 
     async def _guard_leases(self) -> None:
-        """Give up leases whose time is over, also while their renewal hangs; several looks fit into the margin."""
-        while True:
+        """Give up leases whose time is over, also while their renewal hangs; several looks fit into the margin.
+
+        Ends only if the thread that renews them has died.
+        """
+        while self._keeper and self._keeper.is_running:
             await asyncio.sleep(max(self._shortest_lease * MARGIN_SHARE / 4, _GUARD_SECONDS_MIN))
-            now = time.monotonic()
-            if expired := frozenset(unit.lease.token for unit in self._units if unit.lease.lost_at <= now):
-                for token in expired:
-                    if self._keeper:
-                        self._keeper.drop(token)
-                self._lose(expired)
+            try:
+                self._give_up_expired()
+            except Exception as error:  # noqa: BLE001 - nothing may end the guard
+                _log_failure("guarding leases", error)
+
+    def _give_up_expired(self) -> None:
+        now = time.monotonic()
+        if expired := frozenset(unit.lease.token for unit in self._units if unit.lease.lost_at <= now):
+            for token in expired:
+                if self._keeper:
+                    self._keeper.drop(token)
+            self._lose(expired)
 
     async def _reap_forever(self) -> None:
         # Not for ever: a cancellation can get lost in the wait for a connection.
         while not self._stopping.is_set():
             try:
-                if count := await self._bus.reap():
-                    _log.warning("deliveries of lost leases given back", deliveries=count)
-            except KingdomError as error:
-                _log.warning("reaping failed, trying again", error=str(error))
+                with unasked_cancellation_fails("the reaper"):
+                    if count := await self._bus.reap():
+                        _log.warning("deliveries of lost leases given back", deliveries=count)
+            except Exception as error:  # noqa: BLE001 - without a reaper the events of lost leases would be stuck
+                _log_failure("reaping", error)
             await self._pause(self._shortest_lease / 3)
 
     def _lose(self, tokens: frozenset[int]) -> None:
@@ -311,10 +333,12 @@ class Worker:
         """Wait for news from the store, or for a unit to end, which may have made the next of its key the head."""
         at_most = timedelta(seconds=self._poll_seconds * _jitter())
         waits = {asyncio.create_task(self._bus.wait(self._streams, at_most)), asyncio.create_task(self._changed.wait())}
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for task in waits:
             task.cancel()
         await asyncio.gather(*waits, return_exceptions=True)
+        for task in done:
+            task.result()
 
     async def _pause(self, seconds: float) -> None:
         try:
@@ -346,6 +370,14 @@ def _groups(runs: Iterable[list[Delivery]], size: int) -> Iterable[list[Delivery
 
 def _jitter() -> float:
     return random.uniform(0.8, 1.2)  # noqa: S311 - spreads load, hides nothing
+
+
+def _log_failure(what: str, error: Exception) -> None:
+    """Write one line about a failure after which the worker goes on; only a bug gets its traceback."""
+    if isinstance(error, KingdomError):
+        _log.warning(f"{what} failed, trying again", error=str(error))
+    else:
+        _log.error(f"{what} failed, trying again", exc_info=error)
 
 
 def _from_thread(loop: asyncio.AbstractEventLoop, call: object, argument: frozenset[int]) -> None:

@@ -4,9 +4,11 @@ import math
 import os
 import time
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 
 from kingdom.backends.files.store import Store
 from kingdom.bus.operations import Retention, RetentionReport
+from kingdom.bus.record import RecordKind
 
 # So many at a time, so that nobody waits for the lock for long.
 _BATCH = 500
@@ -69,10 +71,22 @@ def _drop_records(store: Store) -> int:
             continue
         while True:
             with store.exclusive() as draft:
-                old = store.shelf.ended_before(kind.name, draft.now - kind.retention.total_seconds())[:_BATCH]
+                ended = store.shelf.ended_before(kind.name, draft.now - kind.retention.total_seconds())
+                old = list(islice((card for card in ended if not _is_needed(store, kind, card.id)), _BATCH))
                 if not old:
                     break
                 draft.entry.removed = [(kind.name, kind.directories[card.state], card.id) for card in old]
                 store.commit(draft)
             dropped += len(old)
     return dropped
+
+
+def _is_needed(store: Store, kind: RecordKind, record_id: str) -> bool:
+    """Tell whether a record is not final in truth, or an open or dead event needs it."""
+    if not kind.final_when and kind.kept_for is None:
+        return False
+    record = store.shelf.get(kind.name, record_id)
+    if record is None or not kind.is_final(record.state, record.doc):
+        return True
+    events = set(record.doc.get(kind.kept_for or "", ()))
+    return any(events & store.books.stream(name).by_event.keys() for name in store.stream_names())

@@ -81,7 +81,7 @@ class FilesTransaction(Transaction):
         if (card.version if card else 0) != put.expected:
             raise Conflict(f"{record.kind} {record.id} is not at version {put.expected} any more: read it again")
         kind = self._kinds[record.kind]
-        final = record.state in kind.final
+        final = kind.is_final(record.state, record.doc)
         ended_at = (card and card.ended_at) or draft.now
         new = Card(
             kind=record.kind,

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from psycopg import errors, sql
+from psycopg.types.json import Jsonb
 
 from kingdom.backends.postgres.bus import PostgresBus
 from kingdom.backends.postgres.connection import Connection
@@ -41,7 +42,8 @@ async def retain(bus: PostgresBus, retention: Retention) -> RetentionReport:
         records = 0
         for kind in bus.kinds.values():
             if kind.retention is not None:
-                records += await _until_none(partial(remove, "remove_records", kind=kind.name, keep=kind.retention))
+                rules = {"keep": kind.retention, "final_when": Jsonb(kind.final_when), "kept_for": kind.kept_for}
+                records += await _until_none(partial(remove, "remove_records", kind=kind.name, **rules))
     return RetentionReport(
         partitions_made=made, partitions_dropped=dropped, dedup_keys_removed=keys, records_removed=records
     )

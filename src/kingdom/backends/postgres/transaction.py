@@ -123,7 +123,7 @@ class PostgresTransaction(Transaction):
 
     def _put(self, put: Put) -> _Statement:
         record = put.record
-        final = record.state in self._kinds[record.kind].final
+        final = self._kinds[record.kind].is_final(record.state, record.doc)
         parameters = {
             "kind": record.kind,
             "id": record.id,
@@ -151,7 +151,7 @@ class PostgresTransaction(Transaction):
                 "owner": put.record.owner,
                 "due_at": put.record.due_at,
                 "doc": put.record.doc,
-                "final": put.record.state in self._kinds[put.record.kind].final,
+                "final": self._kinds[put.record.kind].is_final(put.record.state, put.record.doc),
             }
             for put in puts
         ]

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kingdom.bus.ledger import EFFECTS, Ledger
+from kingdom.bus.ledger import Ledger
 from kingdom.bus.log import Cursor, LoggedEntry
 from kingdom.bus.operations import Operations
+from kingdom.bus.perform import find_ledger
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import Query, Record, read_document
 from kingdom.chronicle.events import EventDispatched
@@ -125,7 +126,7 @@ async def _strand(transaction: Transaction, given: tuple[str, Route | None]) -> 
     ]
     run = await _first(transaction, WORKFLOWS.name, run_of_root(strand_id), strand_id)
     petitions = await petitions_of(transaction, strand_id)
-    ledgers = {each.id: await transaction.get(EFFECTS.name, each.key) for each in petitions}
+    ledgers = {each.id: await find_ledger(transaction, each.system, each.key) for each in petitions}
     result = await transaction.get(RESULTS.name, strand_id)
     return StrandMaterial(
         id=strand_id,
@@ -133,7 +134,7 @@ async def _strand(transaction: Transaction, given: tuple[str, Route | None]) -> 
         assignments=sorted(assignments, key=lambda each: each.turn),
         workflow=Workflow.read(run.doc) if run else None,
         petitions=sorted(petitions, key=lambda each: each.created_at),
-        ledgers={key: Ledger.read(record) for key, record in ledgers.items() if record},
+        ledgers={key: ledger for key, ledger in ledgers.items() if ledger},
         result=result.doc if result else None,
     )
 

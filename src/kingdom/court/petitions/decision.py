@@ -80,6 +80,11 @@ class Petition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"petition:{self.id}"
 
     @property
+    def system(self) -> str:
+        """Return the name of the target that performs it."""
+        return self.kind.partition(".")[0]
+
+    @property
     def counts(self) -> bool:
         """Tell whether it has had an effect outside, or may have one."""
         return self.unclear or self.state in COUNTED

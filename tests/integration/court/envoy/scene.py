@@ -22,6 +22,7 @@ from kingdom.bus import (
     Topology,
     Transaction,
     Worker,
+    find_ledger,
 )
 from kingdom.bus.operations import DeadFilter
 from kingdom.bus.sequence import SEQUENCES
@@ -306,8 +307,8 @@ class Scene:
     async def attempts(self, message: Message) -> list[str]:
         """Return the states of all attempts at a message."""
         async with self.bus.transaction() as transaction:
-            record = await transaction.get(EFFECTS.name, message.id)
-        return [attempt["state"] for attempt in record.doc["attempts"]] if record else []
+            ledger = await find_ledger(transaction, "slack", message.id)
+        return [attempt.state for attempt in ledger.document.attempts] if ledger else []
 
     async def click(self, message: dict[str, Any], user: str, number: int = 0) -> Any:
         action = f"kingdom_answer_{number}"

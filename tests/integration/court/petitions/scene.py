@@ -23,6 +23,7 @@ from kingdom.bus import (
     Topology,
     Transaction,
     Worker,
+    find_ledger,
 )
 from kingdom.bus.operations import Operations, Situation
 from kingdom.bus.sequence import SEQUENCES
@@ -195,8 +196,8 @@ class Scene:
     async def attempts(self, asked: Petition) -> list[str]:
         """Return the states of all attempts at a petition."""
         async with self.bus.transaction() as transaction:
-            record = await transaction.get(EFFECTS.name, asked.key)
-        return [attempt["state"] for attempt in record.doc["attempts"]] if record else []
+            ledger = await find_ledger(transaction, asked.system, asked.key)
+        return [attempt.state for attempt in ledger.document.attempts] if ledger else []
 
     async def records(self, kind: str) -> list[Record]:
         async with self.bus.transaction() as transaction:

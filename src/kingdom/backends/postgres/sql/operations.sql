@@ -198,8 +198,12 @@ DELETE FROM kingdom.once_key WHERE ctid = ANY(ARRAY(
   AND expires_at < now() RETURNING 1;
 
 -- name: remove_records
+-- Open and dead events need their records, however old these are; an earlier version may have ended one too early.
 DELETE FROM kingdom.record WHERE ctid = ANY(ARRAY(
   SELECT ctid FROM kingdom.record WHERE kind = %(kind)s AND ended_at < now() - %(keep)s::interval
+     AND doc @> %(final_when)s
+     AND NOT EXISTS (SELECT FROM jsonb_array_elements_text(doc -> %(kept_for)s::text) AS needed_by
+                       JOIN kingdom.outbox_event ON event_id = needed_by::uuid)
    ORDER BY ended_at LIMIT 5000))
   AND ended_at < now() - %(keep)s::interval RETURNING 1;
 

@@ -1,0 +1,106 @@
+"""A worker over a bus without events: what runs beside its handlers goes on after any error, or ends it loudly."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import timedelta
+
+import pytest
+from structlog.testing import capture_logs
+
+from kingdom.bus import Bus, Delivery, Dispatcher, Stream, Topology, Transaction, Worker
+from kingdom.bus import worker as working
+from kingdom.bus.logs import configure_logs
+from kingdom.bus.port import Renewal
+from kingdom.errors import KingdomError, Unavailable
+from tests.patience import PATIENCE_SECONDS
+
+ERRORS = [RuntimeError("a bug"), Unavailable("the store is away"), asyncio.CancelledError()]
+
+
+class Empty(Bus):
+    """A bus that has nothing to do; each of its calls fails once, where the test wants it."""
+
+    def __init__(self, **trouble: BaseException) -> None:
+        super().__init__(Topology([Stream(name="jobs", lease=timedelta(milliseconds=30))]), [])
+        self._trouble = trouble
+        self.calls = {"claim": 0, "reap": 0, "wait": 0}
+
+    def _note(self, call: str) -> None:
+        self.calls[call] += 1
+        if call in self._trouble and self.calls[call] == 1:
+            raise self._trouble[call]
+
+    async def claim(self, stream: str, limit: int, worker: str) -> list[Delivery]:
+        del stream, limit, worker
+        self._note("claim")
+        return []
+
+    async def reap(self) -> int:
+        self._note("reap")
+        return 0
+
+    async def wait(self, streams: Collection[str], at_most: timedelta) -> None:
+        del streams
+        self._note("wait")
+        await asyncio.sleep(at_most.total_seconds())
+
+    def renew(self, leases: Mapping[int, timedelta]) -> Renewal:
+        return Renewal(frozenset(leases), frozenset())
+
+    def transaction(self, hold: Sequence[Delivery] = ()) -> AbstractAsyncContextManager[Transaction]:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        raise NotImplementedError
+
+
+@pytest.fixture(autouse=True)
+def _no_long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(working, "_UNAVAILABLE_PAUSE_SECONDS", 0.01)
+
+
+@asynccontextmanager
+async def at_work(bus: Empty) -> AsyncIterator[asyncio.Task[None]]:
+    worker = Worker(bus, Dispatcher(), ["jobs"], poll=timedelta(milliseconds=5))
+    running = asyncio.create_task(worker.run())
+    try:
+        yield running
+    finally:
+        worker.stop()
+        await asyncio.wait({running})
+
+
+async def until(ready: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not ready():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("call", ["claim", "reap", "wait"])
+async def test_an_error_beside_the_handlers_is_told_once_and_the_worker_goes_on(
+    call: str, error: BaseException
+) -> None:
+    bus = Empty(**{call: error})
+    configure_logs(json=True, level=logging.WARNING)
+    with capture_logs() as told:
+        async with at_work(bus) as running:
+            await until(lambda: bus.calls[call] >= 3)
+            assert not running.done()
+        await running
+    assert [entry["event"] for entry in told] == [f"{'reaping' if call == 'reap' else 'claim'} failed, trying again"]
+
+
+async def test_a_worker_whose_reaper_ends_stops_and_says_so() -> None:
+    class Fatal(BaseException):
+        pass
+
+    async with at_work(Empty(reap=Fatal("out of order"))) as running:
+        await until(running.done)
+    with pytest.raises(KingdomError, match="kingdom-reaper has ended") as raised:
+        running.result()
+    assert isinstance(raised.value.__cause__, Fatal)
