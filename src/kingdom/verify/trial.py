@@ -20,7 +20,7 @@ from kingdom.errors import KingdomError, Misconfigured, Unavailable
 from kingdom.verify.checker import Evidence
 from kingdom.verify.fleet import COMMAND, Fleet
 from kingdom.verify.history import Entry, History, read_history
-from kingdom.verify.nemesis import Nemesis
+from kingdom.verify.nemesis import ExtraFault, Nemesis
 from kingdom.verify.part import Part
 from kingdom.verify.publisher import draw_reaction
 from kingdom.verify.report import Report, judge
@@ -54,6 +54,7 @@ class Plan:
     lease: timedelta | None = None
     fault_every: timedelta = timedelta(seconds=1)
     enough: Callable[[Mapping[str, int]], bool] = _any
+    extra_faults: Sequence[ExtraFault] = ()
     pause: timedelta = timedelta(milliseconds=50)
     poisons: int = 2
     flood: int = 0
@@ -140,7 +141,9 @@ class Trial:
                 neighbours = [draw_reaction(self.rng, stream) for _ in range(_POISON_NEIGHBOURS)]
                 poison = REACTED.envelope(Job(fate="poison"), stream=stream, partition_key=key)
                 neighbours.insert(self.rng.randrange(_POISON_NEIGHBOURS), poison)
-                await self.publish(*neighbours)
+                # Where the store itself is tormented, it may be away just now.
+                with contextlib.suppress(Unavailable):
+                    await self.publish(*neighbours)
             await asyncio.sleep(self.plan.seconds / 2 / self.plan.poisons)
 
     async def drain(self) -> None:
@@ -204,7 +207,14 @@ async def torment(url: str, plan: Plan, directory: Path | None = None) -> Report
         for _ in range(plan.publishers):
             trial.fleet.add("publisher")
         lease_seconds = trial.lease.total_seconds()
-        nemesis = Nemesis(trial.fleet, trial.store, trial.history, trial.rng, lease_seconds=lease_seconds)
+        nemesis = Nemesis(
+            trial.fleet,
+            trial.store,
+            trial.history,
+            trial.rng,
+            lease_seconds=lease_seconds,
+            extra_faults=plan.extra_faults,
+        )
         if plan.flood:
             jobs = (Job(tally=f"flood-{number}") for number in range(plan.flood))
             await trial.publish(*(REACTED.envelope(job, stream=ANY) for job in jobs))
