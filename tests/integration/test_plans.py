@@ -200,13 +200,14 @@ EVENT, LEASES, OPEN, LINE_INDEX = "outbox_event_pkey", "outbox_lease_pkey", "out
 KEY, ONCE, PAUSE, LOG = "outbox_key_pkey", "outbox_once", "outbox_pause_pkey", "log_default_xid_seq_idx"
 DEAD_INDEX = "outbox_dead"
 CASES = {
-    "claim": Case(claim, 450, {OPEN, LEASES, PAUSE}),
-    "claim_ordered": Case(claim_ordered, 450, {OPEN, LINE_INDEX, LEASES, PAUSE}),
+    "claim": Case(claim, 450, {OPEN, LEASES, PAUSE, EVENT}),
+    "claim_ordered": Case(claim_ordered, 450, {OPEN, LINE_INDEX, LEASES, PAUSE, EVENT}),
     "hold": Case(settling("stream-0", 50, Done()), 180, {EVENT, LEASES}),
     "fence": Case(settling("stream-0", 50, Done(), held=False), 10, {LEASES}),
-    "close_leases": Case(close_leases, 10, {LEASES}),
+    "close_leases": Case(close_leases, 15, {LEASES, EVENT}),
     "renew": Case(renew, 60, {LEASES}),
     "reap": Case(reap, 1200, {EVENT, LEASES}),
+    "reap_orphans": Case(reap, 600, {OPEN, LINE_INDEX, LEASES, EVENT}),
     "lowest_lease": Case(reap, 10, {LEASES}),
     "publish": Case(publishing("stream-0", 50), 900, {ONCE}),
     "publish_ordered": Case(publishing("line", 50), 1500, {ONCE, KEY}),

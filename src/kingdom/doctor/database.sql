@@ -16,6 +16,12 @@ SELECT
     ) AS settings,
     (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend') AS connected,
     (
+        SELECT count(*)
+        FROM pg_stat_replication
+        WHERE application_name IS DISTINCT FROM 'pg_basebackup'
+            AND pid NOT IN (SELECT active_pid FROM pg_replication_slots WHERE slot_type = 'logical' AND active)
+    ) AS standbys,
+    (
         SELECT jsonb_build_object(
             'pid', pid,
             'role', usename,

@@ -70,6 +70,14 @@ def judge_durability(facts: Facts) -> Verdict:
     if facts.settings.get("synchronous_commit") == "off":
         fix = f"ALTER ROLE {facts.role} SET synchronous_commit = on"
         return fail("synchronous_commit is off: a crash of the server takes back what was committed", fix)
+    waits = facts.settings.get("synchronous_standby_names") and facts.settings.get("synchronous_commit") != "local"
+    if facts.standbys and not waits:
+        fix = (
+            f"ALTER SYSTEM SET synchronous_standby_names = '*'; ALTER ROLE {facts.role} SET synchronous_commit = on;"
+            " SELECT pg_reload_conf()"
+        )
+        words = "1 standby follows" if facts.standbys == 1 else f"{facts.standbys} standbys follow"
+        return warn(f"{words} asynchronously: a failover takes back what was committed last", fix)
     if facts.settings.get("autovacuum") == "off":
         fix = "ALTER SYSTEM SET autovacuum = on; SELECT pg_reload_conf()"
         return warn("autovacuum is off: the tables of a queue grow without end", fix)

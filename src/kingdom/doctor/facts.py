@@ -18,6 +18,7 @@ SETTINGS = (
     "statement_timeout",
     "superuser_reserved_connections",
     "synchronous_commit",
+    "synchronous_standby_names",
     "transaction_timeout",
 )
 
@@ -50,6 +51,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     database_limit: int
     settings: Mapping[str, str]
     connected: int
+    standbys: int
     oldest: Oldest | None
     hidden_entries: int
     ahead: timedelta

@@ -98,6 +98,16 @@ async def test_a_database_that_takes_back_what_was_committed_is_told(database: s
     assert finding.fix.endswith("SET synchronous_commit = on")
 
 
+async def test_a_standby_that_nobody_waits_for_is_told(database: str) -> None:
+    following = psycopg.pq.PGconn.connect(make_conninfo(database, replication="true").encode())
+    try:
+        finding = await look_at("database-durability", url=database)
+        assert (finding.status, "1 standby follows asynchronously" in finding.found) == ("warn", True)
+        assert "synchronous_standby_names" in finding.fix
+    finally:
+        following.finish()
+
+
 async def test_a_server_that_does_not_sync_is_told(cluster: PrivateCluster, dsn: str) -> None:
     if cluster.directory is None:
         pytest.skip("the server of DATABASE_URL is not ours to be made careless")

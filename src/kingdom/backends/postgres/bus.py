@@ -4,20 +4,23 @@ import asyncio
 import threading
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, LiteralString, Self
+from typing import Any, LiteralString, Self, TypeVar
 
 import msgspec
 import psycopg
-from psycopg import AsyncConnection
-from psycopg.conninfo import conninfo_to_dict, make_conninfo, timeout_from_conninfo
+import structlog
+from psycopg import AsyncConnection, IsolationLevel
+from psycopg.abc import PQGen
+from psycopg.conninfo import conninfo_to_dict, timeout_from_conninfo
 from psycopg.pq import TransactionStatus
 from psycopg.rows import DictRow, dict_row
 from psycopg.types.json import set_json_loads
 
-from kingdom.backends.postgres.connection import Connection, Pool
+from kingdom.backends.postgres.connection import Connection, Pool, reaching
 from kingdom.backends.postgres.faults import translated
 from kingdom.backends.postgres.pace import Pace
 from kingdom.backends.postgres.queries import DEFAULT_SCHEMA, load_queries
@@ -25,26 +28,45 @@ from kingdom.backends.postgres.rows import read_deliveries
 from kingdom.backends.postgres.transaction import PostgresTransaction
 from kingdom.backends.postgres.wakeup import Wakeups
 from kingdom.bus.delivery import Delivery
+from kingdom.bus.log import LogEntry
+from kingdom.bus.outcome import Release
 from kingdom.bus.port import Bus, Renewal, Settled
 from kingdom.bus.record import RecordKind
 from kingdom.bus.stream import Topology
-from kingdom.errors import KingdomError, LeaseLost, Misconfigured
+from kingdom.errors import KingdomError, LeaseLost, Misconfigured, Unavailable
 
+# Any constant will do, as long as it never changes: "tokens" in ASCII.
+_TOKEN_LOCK = 0x746F6B656E73
 _FULL_REAP_SECONDS = 60.0
-_CONNECT_SECONDS = 5
 _POOL_SECONDS_MIN = 10
+# The pool waits twice as long before each further attempt: after this time it begins again, at once.
+_RECONNECT_SECONDS = 5
+# No claim and no reap waits for others, so one that takes longer has lost its server, though the network answers.
+_ANSWER_SECONDS = 30.0
+_RENEWAL_ANSWER_SECONDS = 5.0
 # A renewal that waits for a lock must tell in time that it did not come through.
 _RENEWAL_PATIENCE: LiteralString = "SET statement_timeout = 2000"
-# A half-open connection must be noticed well before a lease ends.
-_PATIENCE: dict[str, Any] = {"connect_timeout": _CONNECT_SECONDS, "tcp_user_timeout": 10_000, "keepalives_idle": 10}
 _DEFAULT_IDLE_LIMIT = timedelta(seconds=30)
 # Generic plans are safe with these statements and spare planning; one that was made while a table was small must not
 # read it whole when it has grown; and nothing here runs long enough to be worth compiling.
+# Each statement must see what was committed before it, whatever the default of the database or the role is.
+_BEGIN: LiteralString = "BEGIN ISOLATION LEVEL READ COMMITTED"
 _SETTINGS: tuple[LiteralString, ...] = (
+    "SET default_transaction_isolation = 'read committed'",
     "SET plan_cache_mode = force_generic_plan",
     "SET enable_seqscan = off",
     "SET jit = off",
 )
+_Answer = TypeVar("_Answer")
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _OpenLease:
+    """A lease of this process: what is not settled yet, and one event of each transaction that settled some."""
+
+    unsettled: set[int]
+    witnesses: list[int] = field(default_factory=list)
 
 
 class PostgresBus(Bus):
@@ -72,9 +94,9 @@ class PostgresBus(Bus):
         listen_dsn: str | None = None,
     ) -> None:
         super().__init__(topology, kinds)
-        self.dsn = _patient(dsn)
         # A caller who waits longer for the server waits as long for a place in the pool.
         with translated():
+            self.dsn = reaching(dsn)
             self._pool_seconds = max(_POOL_SECONDS_MIN, timeout_from_conninfo(conninfo_to_dict(self.dsn)))
         self.schema = schema
         self.queries = load_queries(schema)
@@ -89,20 +111,23 @@ class PostgresBus(Bus):
             min_size=1,
             max_size=connections,
             timeout=self._pool_seconds,
-            configure=None if through_pgbouncer else self._configure,
+            reconnect_timeout=_RECONNECT_SECONDS,
+            reconnect_failed=Pool.check,
+            configure=self._configure,
             open=False,
         )
         self.idle_limit = idle_limit
         self._idle_limit_ms = round(idle_limit.total_seconds() * 1000)
         # Behind PgBouncer a session setting would leak into other clients' transactions.
         limit = f"SET LOCAL idle_in_transaction_session_timeout = {self._idle_limit_ms:d}"
-        self._opening: tuple[LiteralString, ...] = ("BEGIN", limit) if through_pgbouncer else ("BEGIN",)
+        self._opening: tuple[LiteralString, ...] = (_BEGIN, limit) if through_pgbouncer else (_BEGIN,)
         self._through_pgbouncer = through_pgbouncer
         listen = listen_dsn if through_pgbouncer else dsn
-        self._wakeups = Wakeups(f"kingdom_{schema}", self._notify, listen and _patient(listen))
+        self._wakeups = Wakeups(f"kingdom_{schema}", self._notify, listen and reaching(listen))
         self._paces: dict[str, Pace] = defaultdict(Pace)
-        self._unsettled: dict[int, set[int]] = {}
-        self._closed_leases: list[int] = []
+        self._leases: dict[int, _OpenLease] = {}
+        self._closed_leases: dict[int, _OpenLease] = {}
+        self._highest_token = 0
         self._reap_from = 0
         self._next_full_reap = 0.0
         self._renewal: psycopg.Connection[DictRow] | None = None
@@ -130,7 +155,7 @@ class PostgresBus(Bus):
             if self._closed_leases and not self.pool.closed:
                 # What is not closed here expires by itself, and the reaper finds nothing in it.
                 with suppress(KingdomError), translated():
-                    await self._execute("close_leases", {"closed": self._take_closed()})
+                    await self._execute("close_leases", _closing(self._take_closed()))
         finally:
             await self.pool.close()
             await asyncio.to_thread(self._close_renewal)
@@ -140,7 +165,14 @@ class PostgresBus(Bus):
         """Open a transaction on a pooled connection; see the port."""
         with translated():
             connection = await self.pool.getconn()
-        transaction = PostgresTransaction(connection, self.queries, self.topology, self.kinds, self._opening)
+        transaction = PostgresTransaction(
+            connection,
+            self.queries,
+            self.topology,
+            self.kinds,
+            self._opening,
+            may_skip_opening=not self._through_pgbouncer,
+        )
         try:
             await transaction.hold(hold)
             yield transaction
@@ -169,12 +201,14 @@ class PostgresBus(Bus):
         """
         if connection.autocommit and connection.info.transaction_status is TransactionStatus.IDLE:
             raise Misconfigured("join needs a transaction: this connection commits each statement by itself")
-        transaction = PostgresTransaction(connection, self.queries, self.topology, self.kinds, ())
+        transaction = PostgresTransaction(
+            connection, self.queries, self.topology, self.kinds, (), may_skip_opening=False
+        )
         yield transaction
         await transaction.apply(commit=False)
         for settled in transaction.changes.settled.values():
             # The caller may still roll back, so only the reaper may end this lease.
-            self._unsettled.pop(settled.token, None)
+            self._leases.pop(settled.token, None)
 
     async def claim(self, stream: str, limit: int, worker: str) -> list[Delivery]:
         """Claim due events; see the port."""
@@ -188,14 +222,16 @@ class PostgresBus(Bus):
             "worker": worker,
             "lease": declared.lease,
             "watermark": bound,
-            "closed": closed,
+            **_closing(closed),
         }
+        # Concurrent claims may answer in any order, but none with a token that was known before it was asked.
+        known = self._highest_token
         started = time.monotonic()
         try:
             with translated():
                 rows = await self._execute("claim_ordered" if declared.ordered else "claim", parameters)
         except BaseException:
-            self._closed_leases += closed
+            self._closed_leases |= closed
             raise
         deliveries = read_deliveries(stream, rows)
         now = time.monotonic()
@@ -207,7 +243,12 @@ class PostgresBus(Bus):
         if declared.ordered and not alone:
             pace.learn_runs(runs=runs, events=len(deliveries), limit=limit)
         if deliveries:
-            self._unsettled[deliveries[0].token] = {d.position for d in deliveries}
+            token = deliveries[0].token
+            self._leases[token] = _OpenLease({d.position for d in deliveries})
+            self._highest_token = max(known, token, self._highest_token)
+            if token <= known:
+                await self._go_on_above(known, deliveries)
+                return []
         return deliveries
 
     def renew(self, leases: Mapping[int, timedelta]) -> Renewal:
@@ -217,10 +258,10 @@ class PostgresBus(Bus):
             lengths[length].append(token)
         alive: set[int] = set()
         cancelled: set[int] = set()
-        with self._renewal_lock, translated():
-            connection = self._renewal_connection()
+        with self._renewal_lock, translated(), self._on_renewal_connection() as connection:
             for length, tokens in lengths.items():
-                rows = connection.execute(self.queries["renew"], {"tokens": tokens, "lease": length}).fetchall()
+                with connection.transaction() if self._through_pgbouncer else nullcontext():
+                    rows = connection.execute(self.queries["renew"], {"tokens": tokens, "lease": length}).fetchall()
                 alive |= {row["token"] for row in rows}
                 cancelled.update(*(row["cancelled"] for row in rows))
         return Renewal(frozenset(alive), frozenset(cancelled))
@@ -232,6 +273,10 @@ class PostgresBus(Bus):
             self._reap_from, self._next_full_reap = 0, now + _FULL_REAP_SECONDS
         total = 0
         with translated():
+            if not self._reap_from:
+                (orphans,) = await self._execute("reap_orphans", {})
+                total += int(orphans["events"])
+                self._wakeups.published(orphans["streams"] or ())
             while True:
                 (row,) = await self._execute("reap", {"low": self._reap_from})
                 total += int(row["events"])
@@ -240,7 +285,7 @@ class PostgresBus(Bus):
                     break
             self._reap_from = (await self._execute("lowest_lease", {"low": self._reap_from}))[0]["token"]
         # A lease that ended without us leaves nobody to settle what is left of it.
-        self._unsettled = {token: left for token, left in self._unsettled.items() if token >= self._reap_from}
+        self._leases = {token: lease for token, lease in self._leases.items() if token >= self._reap_from}
         return total
 
     async def wait(self, streams: Collection[str], at_most: timedelta) -> None:
@@ -251,14 +296,25 @@ class PostgresBus(Bus):
         """Wake the workers of these streams; for callers who published on a joined connection and committed."""
         self._wakeups.published(streams)
 
+    @contextmanager
+    def _on_renewal_connection(self) -> Iterator[psycopg.Connection[DictRow]]:
+        """Offer the connection of renewals; after any failure the next one begins on a new one."""
+        try:
+            yield self._renewal_connection()
+        except psycopg.Error:
+            if self._renewal:
+                self._renewal.close()
+            raise
+
     def _renewal_connection(self) -> psycopg.Connection[DictRow]:
         if self._renewal is None or self._renewal.closed:
-            self._renewal = psycopg.Connection.connect(
+            self._renewal = _RenewalConnection.connect(
                 self.dsn,
                 autocommit=True,
                 row_factory=dict_row,
                 prepare_threshold=None if self._through_pgbouncer else 1,
             )
+            self._renewal.isolation_level = IsolationLevel.READ_COMMITTED
             for setting in () if self._through_pgbouncer else (*_SETTINGS, _RENEWAL_PATIENCE):
                 self._renewal.execute(setting)
         return self._renewal
@@ -270,11 +326,31 @@ class PostgresBus(Bus):
                 self._renewal = None
 
     async def _execute(self, name: str, parameters: Mapping[str, Any]) -> list[DictRow]:
-        async with self.pool.connection() as connection:
-            cursor = await connection.execute(self.queries[name], parameters)
+        async with self._connection_that_answers() as connection:
+            if self._through_pgbouncer:
+                # No session is ours there, so its defaults are not either.
+                async with connection.pipeline():
+                    await connection.execute(_BEGIN)
+                    cursor = await connection.execute(self.queries[name], parameters)
+                    await connection.execute("COMMIT")
+            else:
+                cursor = await connection.execute(self.queries[name], parameters)
             return await cursor.fetchall() if cursor.description else []
 
+    @asynccontextmanager
+    async def _connection_that_answers(self) -> AsyncIterator[Connection]:
+        async with self.pool.connection() as connection:
+            try:
+                async with asyncio.timeout(_ANSWER_SECONDS):
+                    yield connection
+            except TimeoutError:
+                raise Unavailable(f"the database has not answered for {_ANSWER_SECONDS:g} s") from None
+
     async def _configure(self, connection: Connection) -> None:
+        # Said with every BEGIN of the driver.
+        await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
+        if self._through_pgbouncer:
+            return
         set_json_loads(msgspec.json.decode, connection)
         for setting in _SETTINGS:
             await connection.execute(setting)
@@ -293,16 +369,48 @@ class PostgresBus(Bus):
 
         An event may be ours again under a newer lease, which a late settlement under the old one must not close.
         """
+        positions: dict[int, list[int]] = defaultdict(list)
         for item in settled:
-            unsettled = self._unsettled.get(item.token, set())
-            unsettled.discard(item.position)
-            if not unsettled and self._unsettled.pop(item.token, None) is not None:
-                self._closed_leases.append(item.token)
+            positions[item.token].append(item.position)
+        for token, decided in positions.items():
+            if lease := self._leases.get(token):
+                lease.unsettled.difference_update(decided)
+                lease.witnesses.append(decided[0])
+                if not lease.unsettled:
+                    self._closed_leases[token] = self._leases.pop(token)
 
-    def _take_closed(self) -> list[int]:
-        closed, self._closed_leases = self._closed_leases, []
+    def _take_closed(self) -> dict[int, _OpenLease]:
+        closed, self._closed_leases = self._closed_leases, {}
         return closed
 
+    async def _go_on_above(self, token: int, deliveries: Sequence[Delivery]) -> None:
+        """Give back a claim whose token is not above one that this process has seen, after lifting the next ones.
 
-def _patient(dsn: str) -> str:
-    return make_conninfo(**{**_PATIENCE, **conninfo_to_dict(dsn)})
+        Targets that honour a fence have seen higher ones, and would refuse it.
+        """
+        given = deliveries[0].token
+        _log.error(
+            "the server has lost transactions that it had confirmed: tokens go on above", seen=token, given=given
+        )
+        with translated():
+            async with self.pool.connection() as connection, connection.transaction():
+                await connection.execute(self.queries["lock_tokens"], {"lock": _TOKEN_LOCK})
+                await connection.execute(self.queries["lift_tokens"], {"token": token})
+        async with self.transaction() as transaction:
+            for delivery in deliveries:
+                await transaction.settle(delivery, Release())
+            data = {"seen": str(token), "given": str(given)}
+            await transaction.append(LogEntry(type="store.transactions_lost", actor="bus", data=data))
+
+
+def _closing(leases: Mapping[int, _OpenLease]) -> dict[str, list[int]]:
+    witnesses = [position for lease in leases.values() for position in lease.witnesses]
+    return {"closed": list(leases), "witnesses": witnesses}
+
+
+class _RenewalConnection(psycopg.Connection[DictRow]):
+    """A connection that waits for no answer longer than a renewal is worth."""
+
+    def wait(self, gen: PQGen[_Answer], interval: float = 0.1, timeout: float | None = None) -> _Answer:
+        """Do what the driver does."""
+        return super().wait(gen, interval, timeout or _RENEWAL_ANSWER_SECONDS)

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from importlib.resources import files
 
 import structlog
-from psycopg import AsyncConnection, sql
-from psycopg.conninfo import conninfo_to_dict
+from psycopg import AsyncConnection, IsolationLevel, sql
 from psycopg.rows import dict_row
 
+from kingdom.backends.postgres.connection import reaching
 from kingdom.backends.postgres.faults import translated
 from kingdom.backends.postgres.queries import DEFAULT_SCHEMA, in_schema, load_queries
 from kingdom.errors import Misconfigured
@@ -17,7 +17,6 @@ _log = structlog.get_logger(__name__)
 
 # Any constant will do, as long as it never changes: "kingdom" in ASCII.
 _LOCK = 0x6B696E67646F6D
-_CONNECT_SECONDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +65,10 @@ async def migrate(dsn: str, schema: str = DEFAULT_SCHEMA) -> list[Migration]:
 
 
 async def _connect(dsn: str) -> AsyncConnection:
-    patience = conninfo_to_dict(dsn).get("connect_timeout", _CONNECT_SECONDS)
-    return await AsyncConnection.connect(dsn, autocommit=True, connect_timeout=patience, prepare_threshold=None)
+    connection = await AsyncConnection.connect(reaching(dsn), autocommit=True, prepare_threshold=None)
+    # Who waited for the lock must see what was applied meanwhile.
+    await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
+    return connection
 
 
 async def _apply(connection: AsyncConnection, schema: str, migration: Migration) -> bool:

@@ -36,14 +36,20 @@ CREATE UNIQUE INDEX outbox_once ON kingdom.outbox_event (event_id, stream);
 CREATE INDEX outbox_line ON kingdom.outbox_event (stream, partition_key, id) WHERE ordered AND processed_at IS NULL;
 CREATE INDEX outbox_dead ON kingdom.outbox_event (stream, id) WHERE processed_at IS NOT NULL;
 
+-- The low bits of a token are random, so that it is never given twice, also by a server that has lost transactions.
+CREATE SEQUENCE kingdom.outbox_lease_number;
+
 -- No index on expires_at: a renewal stays HOT.
 CREATE TABLE kingdom.outbox_lease (
-    token      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    token      bigint PRIMARY KEY
+               DEFAULT (nextval('kingdom.outbox_lease_number') << 20) + floor(random() * 1048576)::bigint,
     worker     text        NOT NULL,
     ids        bigint[]    NOT NULL,
     cancelled  bigint[]    NOT NULL DEFAULT '{}',
     expires_at timestamptz NOT NULL
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000);
+
+ALTER SEQUENCE kingdom.outbox_lease_number OWNED BY kingdom.outbox_lease.token;
 
 -- A row exists while its key has open events or is blocked by a DEAD one. `rewind` is the lowest redriven event that
 -- waits for the one in flight to end.

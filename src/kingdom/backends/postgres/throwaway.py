@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
-from psycopg import AsyncConnection, sql
+from psycopg import AsyncConnection, IsolationLevel, sql
 from psycopg.conninfo import make_conninfo
 from psycopg.rows import DictRow, dict_row
 
@@ -73,6 +73,7 @@ class PostgresThrowaway(ThrowawayStore):
             raise Misconfigured(f"{type(bus).__name__} is no bus on PostgreSQL")
         with translated():
             async with await AsyncConnection.connect(self.url) as connection:
+                await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
                 async with bus.join(connection) as transaction:
                     yield transaction
                 await asyncio.sleep(seconds)

@@ -30,7 +30,10 @@ _Statement = tuple[LiteralString, Mapping[str, Any], _Check]
 
 
 class PostgresTransaction(Transaction):
-    """One transaction; `opening` is sent with its first statement, and is empty where the caller has begun it."""
+    """One transaction; `opening` is sent with its first statement, and is empty where the caller has begun it.
+
+    A single statement may go without it where the session's own defaults are what it says.
+    """
 
     def __init__(
         self,
@@ -39,12 +42,15 @@ class PostgresTransaction(Transaction):
         topology: Topology,
         kinds: Mapping[str, RecordKind],
         opening: Sequence[LiteralString],
+        *,
+        may_skip_opening: bool,
     ) -> None:
         super().__init__(topology, kinds, ())
         self._connection = connection
         self._queries = queries
         self._opening = tuple(opening)
         self._joined = not opening
+        self._may_skip_opening = may_skip_opening
 
     async def hold(self, deliveries: Sequence[Delivery]) -> None:
         """Lock the leases of these deliveries and keep those that are still ours."""
@@ -70,7 +76,7 @@ class PostgresTransaction(Transaction):
             return
         # Only a settlement, a record or an ordered publish may have to be taken back after its answer.
         final = not (self.changes.puts or self.changes.settled or any(map(_in_line, self.changes.copies.values())))
-        if commit and final and len(statements) == 1 and self._opening:
+        if commit and final and len(statements) == 1 and self._opening and self._may_skip_opening:
             self._opening, commit = (), False
         async with self._connection.pipeline() if len(statements) >= PIPELINE_FROM_STATEMENTS else nullcontext():
             await self._open()

@@ -1,7 +1,11 @@
 -- name: claim
--- Leases that were settled whole are closed on the way. A suspect comes alone. Rows are stamped by their place, which
+-- Leases that were settled whole are closed on the way, if their settlements are still there: a server that failed over
+-- may have lost some, and then the lease must stay to be reaped. Of each settling transaction one event is the witness.
+-- A suspect comes alone. Rows are stamped by their place, which
 -- spares a walk down the primary key for each: what is locked stays there until the statement ends.
-WITH closed AS (DELETE FROM kingdom.outbox_lease WHERE token = ANY(%(closed)s::bigint[])),
+WITH closed AS (
+  DELETE FROM kingdom.outbox_lease WHERE token = ANY(%(closed)s::bigint[]) AND token <> ALL(ARRAY(
+    SELECT lease_token FROM kingdom.outbox_event WHERE id = ANY(%(witnesses)s::bigint[]) AND status = 'PROCESSING'))),
 c AS MATERIALIZED (
   SELECT id, ctid AS place, crash_count FROM kingdom.outbox_event
    WHERE stream = %(stream)s AND processed_at IS NULL AND status = 'PENDING'
@@ -25,7 +29,9 @@ RETURNING o.id, o.event_id, o.event_type, o.schema_version, o.occurred_at, o.tra
 -- name: claim_ordered
 -- Some heads, each with a run of its followers up to the first that is suspect, delayed or not PENDING; runs of one are
 -- read off the heads themselves. Followers are not locked: one that an operator takes away meanwhile is not stamped.
-WITH closed AS (DELETE FROM kingdom.outbox_lease WHERE token = ANY(%(closed)s::bigint[])),
+WITH closed AS (
+  DELETE FROM kingdom.outbox_lease WHERE token = ANY(%(closed)s::bigint[]) AND token <> ALL(ARRAY(
+    SELECT lease_token FROM kingdom.outbox_event WHERE id = ANY(%(witnesses)s::bigint[]) AND status = 'PROCESSING'))),
 h AS MATERIALIZED (
   SELECT id, ctid AS place, stream, partition_key, ordered, crash_count FROM kingdom.outbox_event
    WHERE stream = %(stream)s AND processed_at IS NULL AND status = 'PENDING'

@@ -9,7 +9,9 @@ SELECT id FROM kingdom.outbox_event
 SELECT token FROM kingdom.outbox_lease WHERE token = ANY(%(tokens)s::bigint[]) ORDER BY token FOR KEY SHARE;
 
 -- name: close_leases
-DELETE FROM kingdom.outbox_lease WHERE token = ANY(%(closed)s::bigint[]);
+-- As every claim does.
+DELETE FROM kingdom.outbox_lease WHERE token = ANY(%(closed)s::bigint[]) AND token <> ALL(ARRAY(
+  SELECT lease_token FROM kingdom.outbox_event WHERE id = ANY(%(witnesses)s::bigint[]) AND status = 'PROCESSING'));
 
 -- name: renew
 UPDATE kingdom.outbox_lease SET expires_at = clock_timestamp() + %(lease)s::interval
@@ -33,6 +35,39 @@ UPDATE kingdom.outbox_event
    AND status = 'PROCESSING'
 RETURNING stream)
 SELECT (SELECT count(*) FROM x) AS leases, (SELECT count(*) FROM u) AS events, ARRAY(SELECT DISTINCT stream FROM u) AS streams;
+
+-- name: reap_orphans
+-- Events in flight without a lease, which only a damaged store has. Nobody claims them, so they come to the front of
+-- what is due: a look at the first of each stream finds them, however long the backlog is. The rest of an orphaned run
+-- lies behind its head.
+WITH RECURSIVE streams AS (
+  (SELECT stream FROM kingdom.outbox_event WHERE processed_at IS NULL ORDER BY stream LIMIT 1)
+  UNION ALL
+  SELECT (SELECT e.stream FROM kingdom.outbox_event e WHERE e.processed_at IS NULL AND e.stream > s.stream
+           ORDER BY e.stream LIMIT 1) FROM streams s WHERE s.stream IS NOT NULL),
+heads AS MATERIALIZED (
+  SELECT first.* FROM streams s CROSS JOIN LATERAL (
+    SELECT e.id, e.stream, e.partition_key, e.ordered, e.lease_token, e.status FROM kingdom.outbox_event e
+     WHERE e.stream = s.stream AND e.processed_at IS NULL ORDER BY e.next_retry_at, e.id LIMIT 100) first
+   WHERE first.status = 'PROCESSING'
+     AND NOT EXISTS (SELECT FROM kingdom.outbox_lease l WHERE l.token = first.lease_token)),
+orphans AS MATERIALIZED (
+  SELECT id, lease_token FROM heads
+  UNION
+  SELECT follower.id, follower.lease_token FROM heads CROSS JOIN LATERAL (
+    SELECT e.id, e.lease_token, e.status FROM kingdom.outbox_event e
+     WHERE heads.ordered AND e.stream = heads.stream AND e.partition_key = heads.partition_key AND e.ordered
+       AND e.processed_at IS NULL AND e.id > heads.id ORDER BY e.id LIMIT 1000) follower
+   WHERE follower.status = 'PROCESSING' AND follower.lease_token = heads.lease_token),
+given_back AS (
+  UPDATE kingdom.outbox_event
+     SET status = 'PENDING', updated_at = now(), last_error_code = 'lease_lost',
+         last_error_message = 'in flight without a lease: the server has lost transactions',
+         next_retry_at = CASE WHEN next_retry_at = 'infinity' THEN next_retry_at ELSE clock_timestamp() END
+   WHERE id = ANY(ARRAY(SELECT id FROM orphans)) AND status = 'PROCESSING'
+     AND lease_token = ANY(ARRAY(SELECT lease_token FROM orphans))
+  RETURNING stream)
+SELECT count(*) AS events, array_agg(DISTINCT stream) FILTER (WHERE stream IS NOT NULL) AS streams FROM given_back;
 
 -- name: lowest_lease
 -- Tokens only grow, so where no lease is left the next look starts where this one did.

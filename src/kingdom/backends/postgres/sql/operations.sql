@@ -202,3 +202,12 @@ DELETE FROM kingdom.record WHERE ctid = ANY(ARRAY(
   SELECT ctid FROM kingdom.record WHERE kind = %(kind)s AND ended_at < now() - %(keep)s::interval
    ORDER BY ended_at LIMIT 5000))
   AND ended_at < now() - %(keep)s::interval RETURNING 1;
+
+-- name: lock_tokens
+SELECT pg_advisory_xact_lock(%(lock)s::bigint);
+
+-- name: lift_tokens
+-- After that lock. Far above, since others take numbers meanwhile.
+SELECT CASE WHEN last_value <= %(token)s::bigint >> 20
+            THEN setval('kingdom.outbox_lease_number', (%(token)s::bigint >> 20) + 1000) END
+  FROM kingdom.outbox_lease_number;

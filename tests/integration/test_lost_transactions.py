@@ -1,0 +1,178 @@
+"""A server that lost confirmed transactions: they are handled again, nothing is stuck, no stale holder counts."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from kingdom.backends.postgres import PostgresBus
+from kingdom.bus import Cursor, Delivery, Done, Envelope, Stream
+from kingdom.bus.outcome import Release
+from kingdom.errors import LeaseLost
+from tests.contract.backends import PatientOperations
+from tests.integration.running import HOUR, open_bus, rows, statuses, stream
+
+JOBS, LINE = stream("jobs", "Job"), stream("line", "Step", ordered=True)
+TABLES = ("outbox_event", "outbox_lease", "outbox_key", "outbox_archive", "log")
+BOTH = pytest.mark.parametrize("declared", [JOBS, LINE], ids=["jobs", "line"])
+
+
+class Standby:
+    """What an asynchronous standby has of a database, and the failover to it."""
+
+    def __init__(self, dsn: str) -> None:
+        self._connection = psycopg.connect(dsn, autocommit=True)
+        self._connection.execute("CREATE SCHEMA past")
+
+    def fall_behind(self) -> None:
+        """Take in all that was committed until now, and nothing that comes later."""
+        for table in TABLES:
+            self._run("CREATE TABLE past.{table} AS TABLE kingdom.{table}", table)
+        self._connection.execute("CREATE TABLE past.number AS SELECT * FROM kingdom.outbox_lease_number")
+
+    def promote(self) -> None:
+        """Go back to that; no session survives it."""
+        self._connection.execute(
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        for table in TABLES:
+            self._run("TRUNCATE kingdom.{table}", table)
+            self._run("INSERT INTO kingdom.{table} OVERRIDING SYSTEM VALUE TABLE past.{table}", table)
+        self._connection.execute("SELECT setval('kingdom.outbox_lease_number', last_value, is_called) FROM past.number")
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _run(self, statement: Any, table: str) -> None:
+        self._connection.execute(sql.SQL(statement).format(table=sql.Identifier(table)))
+
+
+@pytest.fixture
+def standby(dsn: str) -> Iterator[Standby]:
+    standby = Standby(dsn)
+    yield standby
+    standby.close()
+
+
+def events(count: int) -> list[Envelope]:
+    """Return events that go to both streams, of one key."""
+    return [Envelope(type=kind, partition_key="key") for _ in range(count) for kind in ("Job", "Step")]
+
+
+async def settle(bus: PostgresBus, *deliveries: Delivery) -> None:
+    async with bus.transaction(hold=deliveries) as transaction:
+        for delivery in deliveries:
+            await transaction.settle(delivery, Done())
+
+
+async def claim(bus: PostgresBus, declared: Stream, limit: int = 10) -> list[Delivery]:
+    """Claim on a connection that works: who loses one gets an error first."""
+    await bus.pool.check()
+    bus._paces.clear()
+    return await bus.claim(declared.name, limit, "test")
+
+
+async def lose_leases(bus: PostgresBus) -> int:
+    await rows(bus, "UPDATE kingdom.outbox_lease SET expires_at = now() - interval '1 s'")
+    bus._next_full_reap = 0
+    return await bus.reap()
+
+
+async def finish(bus: PostgresBus, declared: Stream) -> int:
+    count = 0
+    while claimed := await claim(bus, declared):
+        await settle(bus, *claimed)
+        count += len(claimed)
+    return count
+
+
+@BOTH
+@pytest.mark.parametrize("survive", [1, 3])
+async def test_events_whose_settlement_was_lost_come_back_with_their_lease(
+    dsn: str, standby: Standby, declared: Stream, survive: int
+) -> None:
+    async with open_bus(dsn, JOBS, LINE) as bus:
+        await bus.publish(*events(6))
+        claimed = await claim(bus, declared)
+        for number in range(3):
+            if number == survive:
+                standby.fall_behind()
+            await settle(bus, *claimed[2 * number : 2 * number + 2])
+        if survive == 3:
+            standby.fall_behind()
+        standby.promote()
+        # Which closes the lease, unless something of it is still in flight.
+        assert await claim(bus, declared) == []
+        assert len(await rows(bus, "SELECT 1 FROM kingdom.outbox_lease")) == (survive < 3)
+        assert await lose_leases(bus) == 6 - 2 * survive
+        assert await finish(bus, declared) == 6 - 2 * survive
+        assert (await statuses(bus))["DONE"] == 6
+
+
+async def test_a_process_that_ends_closes_no_lease_of_lost_settlements(dsn: str, standby: Standby) -> None:
+    async with open_bus(dsn, JOBS) as bus:
+        await bus.publish(Envelope(type="Job"))
+        (delivery,) = await claim(bus, JOBS)
+        standby.fall_behind()
+        await settle(bus, delivery)
+        standby.promote()
+        await bus.pool.check()
+        assert (await statuses(bus))["PROCESSING"] == 1
+    async with open_bus(dsn, JOBS) as other:
+        assert await lose_leases(other) == 1
+
+
+async def test_a_holder_whose_lease_was_lost_is_not_accepted_under_the_next_one(dsn: str, standby: Standby) -> None:
+    async with open_bus(dsn, JOBS) as stale, open_bus(dsn, JOBS) as owner:
+        await stale.publish(Envelope(type="Job"))
+        standby.fall_behind()
+        (lost,) = await claim(stale, JOBS)
+        standby.promote()
+        (kept,) = await claim(owner, JOBS)
+        assert kept.position == lost.position
+        await stale.pool.check()
+        stale._close_renewal()
+        assert stale.renew({lost.token: HOUR}).alive == set()
+        with pytest.raises(LeaseLost):
+            async with stale.transaction() as transaction:
+                await transaction.settle(lost, Done())
+        await settle(owner, kept)
+        assert await statuses(owner) == {"DONE": 1}
+
+
+async def test_tokens_go_on_above_all_that_a_process_has_seen(dsn: str, standby: Standby) -> None:
+    async with open_bus(dsn, JOBS) as bus:
+        await bus.publish(Envelope(type="Job"))
+        standby.fall_behind()
+        seen = 0
+        for _ in range(5):
+            (delivery,) = await claim(bus, JOBS)
+            seen = delivery.token
+            async with bus.transaction() as transaction:
+                await transaction.settle(delivery, Release())
+        standby.promote()
+        assert await claim(bus, JOBS) == []
+        (again,) = await claim(bus, JOBS)
+        assert again.token > seen
+        assert again.attempt == 1
+        entries = await PatientOperations(bus).read_log(Cursor(), 10)
+        assert [entry.entry.type for entry in entries] == ["store.transactions_lost"]
+        await settle(bus, again)
+
+
+@BOTH
+async def test_events_in_flight_without_a_lease_are_found_and_come_back_in_their_order(
+    dsn: str, declared: Stream
+) -> None:
+    async with open_bus(dsn, JOBS, LINE) as bus:
+        await bus.publish(*events(6))
+        first = await claim(bus, declared)
+        await rows(bus, "DELETE FROM kingdom.outbox_lease")
+        bus._next_full_reap = 0
+        assert await bus.reap() == 6
+        again = await claim(bus, declared)
+        assert [delivery.position for delivery in again] == [delivery.position for delivery in first]
+        await settle(bus, *again)

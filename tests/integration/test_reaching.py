@@ -1,0 +1,133 @@
+"""The way to the server: a node that is read only, one that does not answer, and which of several hosts is taken."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from bench.servers import LOOPBACK
+from kingdom.backends.postgres import PostgresOperations
+from kingdom.backends.postgres import bus as postgres_bus
+from kingdom.backends.postgres.connection import reaching
+from kingdom.bus import Envelope
+from kingdom.errors import Unavailable
+from tests.integration.running import HOUR, eventually, open_bus, stream
+
+JOBS = stream("jobs", "Job")
+
+
+def set_read_only(dsn: str, value: str) -> None:
+    with psycopg.connect(dsn, autocommit=True, options="-c default_transaction_read_only=off") as connection:
+        connection.execute(f"ALTER DATABASE {connection.info.dbname} SET default_transaction_read_only = {value}")
+
+
+async def test_a_session_that_met_a_read_only_node_is_given_up(dsn: str) -> None:
+    async with open_bus(dsn, JOBS) as bus:
+        await bus.publish(Envelope(type="Job"))
+        (delivery,) = await bus.claim("jobs", 1, "test")
+    set_read_only(dsn, "on")
+    async with open_bus(dsn, JOBS) as bus:
+        operations = PostgresOperations(bus)
+        with pytest.raises(Unavailable, match="read-only"):
+            await bus.claim("jobs", 1, "test")
+        with pytest.raises(Unavailable, match="read-only"):
+            await bus.publish(Envelope(type="Job"))
+        with pytest.raises(Unavailable, match="read-only"):
+            await operations.pause("jobs", reason="test", actor="test")
+        with pytest.raises(Unavailable, match="read-only"):
+            bus.renew({delivery.token: HOUR})
+        set_read_only(dsn, "off")
+        assert bus.renew({delivery.token: HOUR}).alive == {delivery.token}
+        # A connection that was made before may be refused once.
+        with suppress(Unavailable):
+            await bus.publish(Envelope(type="Job"))
+        await bus.publish(Envelope(type="Job"))
+        assert await bus.claim("jobs", 1, "test")
+        await operations.pause("jobs", reason="test", actor="test")
+
+
+class Proxy:
+    """Stands between a bus and its server, and can fall silent without hanging up."""
+
+    def __init__(self, dsn: str) -> None:
+        self._target = conninfo_to_dict(dsn)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._writers: list[asyncio.StreamWriter] = []
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[str]:
+        server = await asyncio.start_server(self._connect, LOOPBACK, 0)
+        port = server.sockets[0].getsockname()[1]
+        try:
+            yield make_conninfo(**{**self._target, "host": LOOPBACK, "port": port})
+        finally:
+            server.close()
+            self.fall_silent()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            for writer in self._writers:
+                writer.close()
+            await asyncio.gather(*(writer.wait_closed() for writer in self._writers), return_exceptions=True)
+
+    def fall_silent(self) -> None:
+        """Forward nothing any more on the connections that there are; new ones work."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection(str(self._target["host"]), self._target["port"])
+        self._writers += (writer, far_writer)
+        for source, sink in ((reader, far_writer), (far_reader, writer)):
+            self._tasks.append(asyncio.create_task(_forward(source, sink)))
+
+
+async def _forward(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    while data := await source.read(65536):
+        sink.write(data)
+    sink.close()
+
+
+@pytest.mark.timing
+async def test_a_server_that_falls_silent_is_left_for_a_new_connection(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy = Proxy(dsn)
+    async with proxy.open() as through, open_bus(through, JOBS, connections=1) as bus:
+        await bus.publish(Envelope(type="Job"), Envelope(type="Job"))
+        (delivery,) = await bus.claim("jobs", 1, "test")
+        await asyncio.to_thread(bus.renew, {delivery.token: HOUR})
+        monkeypatch.setattr(postgres_bus, "_ANSWER_SECONDS", 0.2)
+        monkeypatch.setattr(postgres_bus, "_RENEWAL_ANSWER_SECONDS", 0.2)
+        proxy.fall_silent()
+        with pytest.raises(Unavailable):
+            await bus.claim("jobs", 1, "test")
+        with pytest.raises(Unavailable):
+            await asyncio.to_thread(bus.renew, {delivery.token: HOUR})
+        monkeypatch.undo()
+        assert (await asyncio.to_thread(bus.renew, {delivery.token: HOUR})).alive == {delivery.token}
+
+        async def claims() -> bool:
+            return len(await bus.claim("jobs", 1, "test")) == 1
+
+        await eventually(claims)
+
+
+@pytest.mark.parametrize(
+    ("dsn", "attributes"),
+    [
+        ("host=one,two dbname=k", "read-write"),
+        ("postgresql://one,two/k?target_session_attrs=any", "any"),
+        ("hostaddr=10.0.0.1,10.0.0.2 dbname=k", "read-write"),
+        ("postgresql://one/k", None),
+    ],
+)
+def test_the_primary_is_taken_where_several_hosts_are_named(dsn: str, attributes: str | None) -> None:
+    assert conninfo_to_dict(reaching(dsn)).get("target_session_attrs") == attributes
+
+
+def test_a_vanished_server_is_noticed_before_a_lease_ends() -> None:
+    given = conninfo_to_dict(reaching("postgresql://one/k?keepalives_idle=60"))
+    assert (given["keepalives_interval"], given["keepalives_count"], given["tcp_user_timeout"]) == ("5", "3", "10000")
+    assert given["keepalives_idle"] == "60"
