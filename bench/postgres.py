@@ -3,14 +3,16 @@
 import atexit
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import LiteralString, Self
 
+import psutil
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -34,10 +36,15 @@ WAITING = ("-w", "-s", "-t", str(PATIENCE_SECONDS))
 
 
 class PrivateCluster:
-    """A throwaway PostgreSQL cluster, or the server of DATABASE_URL where that is set."""
+    """A throwaway PostgreSQL cluster, or the server of DATABASE_URL where that is set and not to be ignored."""
 
     def __init__(
-        self, *, fsync: bool = False, shared_buffers: str = "256MB", settings: Mapping[str, str] | None = None
+        self,
+        *,
+        fsync: bool = False,
+        shared_buffers: str = "256MB",
+        settings: Mapping[str, str] | None = None,
+        ignore_database_url: bool = False,
     ) -> None:
         self._settings = {
             "listen_addresses": LOOPBACK,
@@ -54,7 +61,8 @@ class PrivateCluster:
         self._directory: PrivateDirectory | None = None
         self._created: list[str] = []
         self._connection: psycopg.Connection[TupleRow] | None = None
-        self.dsn = os.environ.get("DATABASE_URL", "")
+        self._port: int | None = None
+        self.dsn = "" if ignore_database_url else os.environ.get("DATABASE_URL", "")
         self.log_path: Path | None = None
         self.pid: int | None = None
 
@@ -85,6 +93,56 @@ class PrivateCluster:
             self.stop()
             raise
 
+    def follow(self, primary: "PrivateCluster") -> None:
+        """Become a standby, as a copy of another cluster; whatever was here before is removed."""
+        atexit.register(self.stop)
+        directory = self._directory = self._directory or PrivateDirectory()
+        data, at = directory.path / "data", conninfo_to_dict(primary.dsn)
+        shutil.rmtree(data, ignore_errors=True)
+        try:
+            place = (f"--host={at['host']}", f"--port={at['port']}", f"--username={SERVER_USER}", f"--pgdata={data}")
+            how = ("--write-recovery-conf", "--wal-method=stream", "--checkpoint=fast", "--no-sync")
+            directory.run(find_binary("pg_basebackup"), *place, *how)
+            self._configure(directory)
+            self._listen(directory)
+        except BaseException:
+            self.stop()
+            raise
+
+    def promote(self) -> None:
+        """Make a standby a server that is written to."""
+        self._control("promote")
+
+    def crash(self, by: signal.Signals = signal.SIGKILL) -> None:
+        """Kill the server (SIGQUIT: by its own immediate shutdown) and wait until nothing of it is left."""
+        if self.pid is None:
+            raise ServerUnavailableError("there is no server of ours to kill")
+        self._disconnect()
+        server = psutil.Process(self.pid)
+        processes = [server, *server.children(recursive=True)]
+        os.kill(self.pid, by)
+        _, left = psutil.wait_procs(processes, timeout=PATIENCE_SECONDS)
+        if left:
+            raise ServerUnavailableError(f"{len(left)} processes of a killed server do not end")
+        self.pid = None
+
+    def restart(self) -> None:
+        """Start a server that crashed, at the same address, and wait until it answers."""
+        if self._directory is None:
+            raise ServerUnavailableError("there is no cluster to start again")
+        self._listen(self._directory)
+
+    def configure(self, name: str, value: str | None) -> None:
+        """Change a setting while the server runs, or take the change back."""
+        statement = sql.SQL("ALTER SYSTEM RESET {}") if value is None else sql.SQL("ALTER SYSTEM SET {} = {}")
+        self._execute(statement.format(sql.Identifier(name), *(() if value is None else (sql.Literal(value),))))
+        self._execute(sql.SQL("SELECT pg_reload_conf()").format())
+
+    def ask(self, question: LiteralString) -> object:
+        """Return the first value of the answer."""
+        row = self._connected().execute(question).fetchone()
+        return None if row is None else row[0]
+
     def stop(self) -> None:
         """Stop the cluster at once and remove it; on a server that is not ours, drop our databases."""
         atexit.unregister(self.stop)
@@ -95,10 +153,10 @@ class PrivateCluster:
             return
         try:
             self._disconnect()
-            self._halt(self._directory)
+            self._halt()
         finally:
             self._directory.remove()
-            self._directory, self.pid, self.dsn = None, None, ""
+            self._directory, self._port, self.pid, self.dsn = None, None, None, ""
             self._created.clear()
 
     def create_database(self, name: str, *, template: str = "template1") -> str:
@@ -151,16 +209,19 @@ class PrivateCluster:
             "--no-sync",
             "--no-instructions",
         )
+        self._configure(directory)
+
+    def _configure(self, directory: PrivateDirectory) -> None:
         settings = self._settings | {"unix_socket_directories": str(directory.path)}
-        with (data / "postgresql.conf").open("a") as configuration:
+        with (directory.path / "data" / "postgresql.conf").open("a") as configuration:
             configuration.writelines(f"{name} = {quoted(value)}\n" for name, value in settings.items())
 
     def _listen(self, directory: PrivateDirectory) -> None:
         data, log = directory.path / "data", directory.path / "server.log"
         for attempt in range(1, START_ATTEMPTS + 1):
-            port = free_port()
+            port = self._port or free_port()
             try:
-                directory.run(find_binary("pg_ctl"), *WAITING, "start", "-D", data, "-l", log, "-o", f"-p {port}")
+                self._control("start", "-l", log, "-o", f"-p {port}")
             except ServerUnavailableError as error:
                 words = log.read_text() if log.exists() else ""
                 # Somebody else may have taken the port since it was seen free.
@@ -168,21 +229,26 @@ class PrivateCluster:
                     raise ServerUnavailableError(f"{error}\n{words[-2000:]}") from None
                 log.unlink()
             else:
-                self.log_path = log
+                self.log_path, self._port = log, port
                 self.pid = int((data / "postmaster.pid").read_text().split()[0])
                 self.dsn = make_conninfo(host=LOOPBACK, port=port, user=SERVER_USER, dbname="postgres")
                 return
 
-    def _halt(self, directory: PrivateDirectory) -> None:
+    def _halt(self) -> None:
         if self.pid is None:
             return
         with contextlib.suppress(ProcessLookupError):
             # A cluster that a test froze with SIGSTOP obeys nothing else.
             os.kill(self.pid, signal.SIGCONT)
         try:
-            directory.run(find_binary("pg_ctl"), *WAITING, "stop", "-D", directory.path / "data", "-m", "immediate")
+            self._control("stop", "-m", "immediate")
         except ServerUnavailableError:
             end_process(self.pid, signal.SIGKILL)
+
+    def _control(self, *arguments: str | Path) -> None:
+        if self._directory is None:
+            raise ServerUnavailableError("the server of DATABASE_URL is not ours to control")
+        self._directory.run(find_binary("pg_ctl"), *WAITING, *arguments, "-D", self._directory.path / "data")
 
 
 class PrivateBouncer:
@@ -194,7 +260,7 @@ class PrivateBouncer:
         self._limits = {"default_pool_size": str(pool_size), "max_client_conn": str(max_clients)}
         self._directory: PrivateDirectory | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._port = 0
+        self.port = 0
         self.pid: int | None = None
 
     def __enter__(self) -> Self:
@@ -208,19 +274,32 @@ class PrivateBouncer:
 
     def dsn(self, database: str) -> str:
         """Return the conninfo that reaches a database through the bouncer."""
-        place = make_conninfo(host=LOOPBACK, port=self._port, user=self._server["user"], dbname=database)
+        place = make_conninfo(host=LOOPBACK, port=self.port, user=self._server["user"], dbname=database)
         return make_conninfo(place, connect_timeout=PATIENCE_SECONDS)
 
     def start(self) -> None:
         """Start the bouncer and wait until it answers."""
         atexit.register(self.stop)
         self._directory = PrivateDirectory()
-        self._port = free_port()
+        self.port = free_port()
         try:
             self._launch(self._directory)
         except BaseException:
             self.stop()
             raise
+
+    def crash(self) -> None:
+        """Kill the bouncer with every connection through it."""
+        if self._process is None:
+            raise ServerUnavailableError("the bouncer does not run")
+        end_process(self.pid or self._process.pid, signal.SIGKILL)
+        self._process.wait(PATIENCE_SECONDS)
+
+    def restart(self) -> None:
+        """Start a bouncer that crashed, at the same address, and wait until it answers."""
+        if self._directory is None:
+            raise ServerUnavailableError("there is no bouncer to start again")
+        self._launch(self._directory)
 
     def stop(self) -> None:
         """Stop the bouncer at once and remove its files."""
@@ -235,6 +314,7 @@ class PrivateBouncer:
 
     def _launch(self, directory: PrivateDirectory) -> None:
         log, pidfile = directory.path / "bouncer.log", directory.path / "bouncer.pid"
+        pidfile.unlink(missing_ok=True)
         configuration = self._configure(directory.path, pidfile)
         self._process = directory.spawn(find_binary("pgbouncer"), configuration, log=log)
         for _ in until(PATIENCE_SECONDS):
@@ -242,14 +322,14 @@ class PrivateBouncer:
                 break
             with contextlib.suppress(OSError, ValueError):
                 self.pid = int(pidfile.read_text())
-                with socket.create_connection((LOOPBACK, self._port), timeout=1):
+                with socket.create_connection((LOOPBACK, self.port), timeout=1):
                     return
         raise ServerUnavailableError(f"pgbouncer did not start:\n{log.read_text()[-2000:]}")
 
     def _configure(self, directory: Path, pidfile: Path) -> Path:
         settings = {
             "listen_addr": LOOPBACK,
-            "listen_port": str(self._port),
+            "listen_port": str(self.port),
             "unix_socket_dir": "",
             "auth_type": "trust",
             "auth_file": str(directory / "userlist.txt"),
@@ -258,6 +338,8 @@ class PrivateBouncer:
             "server_connect_timeout": str(PATIENCE_SECONDS),
             "client_login_timeout": str(PATIENCE_SECONDS),
             "query_wait_timeout": str(PATIENCE_SECONDS),
+            # Else nobody gets through for fifteen seconds after a server was away.
+            "server_login_retry": "1",
             **self._limits,
         }
         user, password = (self._server.get(name, "").replace('"', '""') for name in ("user", "password"))

@@ -4,19 +4,31 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from bench.chaos.controls import Controls
+from bench.chaos.faults import ServerFaults, clock_faults, disk_faults
 from bench.chaos.variants import VARIANTS
 from bench.chaos.variants_files import FILES_VARIANTS, many_checkpoints, script_commits
 from bench.chaos.variants_postgres import POSTGRES_VARIANTS
-from bench.postgres import PrivateCluster
+from bench.postgres import PrivateBouncer, PrivateCluster
+from bench.proxy import FaultyProxy
+from kingdom.verify.nemesis import ExtraFault
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A store of one run; `deadlocks` counts those that it has seen so far."""
+    """A store of one run; `deadlocks` counts those that it has seen so far.
+
+    `controls` is what its `faults` change inside the processes under test.
+    """
 
     url: str
     deadlocks: Callable[[], int]
+    controls: Controls
+    faults: Sequence[ExtraFault]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,18 +42,33 @@ class Backend:
 
 @contextmanager
 def _private_cluster() -> Iterator[Place]:
-    with PrivateCluster() as cluster:
+    # The server of DATABASE_URL is not ours to kill.
+    with PrivateCluster(ignore_database_url=True) as cluster, _controls() as controls:
+        cluster.create_database("chaos")
+        # With the patience of the product, not of a test.
+        url = make_conninfo(cluster.dsn, dbname="chaos")
+        at = conninfo_to_dict(url)
+        with PrivateBouncer(url) as bouncer, FaultyProxy(str(at["host"]), int(str(at["port"]))) as proxy:
+            controls["proxy_port"], controls["bouncer_port"] = proxy.port, bouncer.port
+            faults = (*ServerFaults(cluster, bouncer, proxy).all(), *clock_faults(controls, one_host=False))
 
-        def deadlocks() -> int:
-            return cluster.log_path.read_text().count("deadlock detected") if cluster.log_path else 0
+            def deadlocks() -> int:
+                return cluster.log_path.read_text().count("deadlock detected") if cluster.log_path else 0
 
-        yield Place(cluster.create_database("chaos"), deadlocks)
+            yield Place(url, deadlocks, controls, faults)
 
 
 @contextmanager
 def _private_directory() -> Iterator[Place]:
+    with tempfile.TemporaryDirectory(prefix="kingdom-chaos-") as directory, _controls() as controls:
+        faults = (*disk_faults(controls), *clock_faults(controls, one_host=True))
+        yield Place(f"file:{directory}", lambda: 0, controls, faults)
+
+
+@contextmanager
+def _controls() -> Iterator[Controls]:
     with tempfile.TemporaryDirectory(prefix="kingdom-chaos-") as directory:
-        yield Place(f"file:{directory}", lambda: 0)
+        yield Controls(Path(directory) / "controls")
 
 
 BACKENDS: Mapping[str, Backend] = {

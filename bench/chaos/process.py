@@ -1,8 +1,11 @@
-"""A process under test that may be broken on purpose: `python -m bench.chaos.process BACKEND VARIANT`."""
+"""A process under test that may be broken on purpose: `python -m bench.chaos.process BACKEND VARIANT [CONTROLS]`."""
 
 import sys
+from pathlib import Path
 
 from bench.chaos.backends import BACKENDS
+from bench.chaos.controls import Controls
+from bench.chaos.exposed import expose
 from kingdom.verify import process
 
 AS_IT_IS = "as_it_is"
@@ -13,4 +16,6 @@ if __name__ == "__main__":
         prepare()
     if variant != AS_IT_IS:
         backend.variants[variant]()
+    for controls in sys.argv[3:]:
+        expose(Controls(Path(controls)), sys.argv[1])
     process.main()

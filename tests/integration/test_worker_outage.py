@@ -1,52 +1,46 @@
 """A store that goes away while a real worker is at it."""
 
 import asyncio
+import signal
+import time
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 
 import psycopg
 import pytest
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import make_conninfo
 
-from bench.postgres import WAITING, PrivateCluster
-from bench.servers import PrivateDirectory, find_binary
+from bench.postgres import PrivateCluster
 from kingdom.backends.postgres import PostgresBus, migrate
 from kingdom.bus import Acked, Answer, Attempt, Dispatcher, Envelope, Finding, Happened, LogEntry, Received, Transaction
 from kingdom.errors import Unavailable
 from tests.integration.local_effect import LocalEffect
 from tests.integration.running import at_work, event, eventually, numbered, open_bus, rows, stream, until_all
+from tests.patience import PATIENCE_SECONDS
+
+# After an outage of any length.
+BACK_AT_WORK_SECONDS = 5.0
 
 
 class Server:
     """A private cluster that can be stopped and started again at the same address."""
 
-    def __init__(self, cluster: PrivateCluster, directory: PrivateDirectory) -> None:
+    def __init__(self, cluster: PrivateCluster) -> None:
         self.dsn = cluster.create_database("restarted")
-        self._directory = directory
-        self._port = conninfo_to_dict(self.dsn)["port"]
+        self._cluster = cluster
 
     def stop(self) -> None:
-        self._control("stop", "-m", "immediate")
+        self._cluster.crash(signal.SIGQUIT)
 
     def start(self) -> None:
-        log: Path = self._directory.path / "server.log"
-        self._control("start", "-l", log, "-o", f"-p {self._port}")
-
-    def _control(self, *arguments: str | Path) -> None:
-        self._directory.run(find_binary("pg_ctl"), *WAITING, *arguments, "-D", self._directory.path / "data")
+        self._cluster.restart()
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+def server() -> Iterator[Server]:
     # The server of DATABASE_URL is not ours to stop.
-    monkeypatch.delenv("DATABASE_URL", raising=False)
-    with PrivateCluster(shared_buffers="16MB") as cluster:
-        assert cluster._directory is not None
-        server = Server(cluster, cluster._directory)
-        yield server
-        with suppress(Exception):
-            server.start()
+    with PrivateCluster(shared_buffers="16MB", ignore_database_url=True) as cluster:
+        yield Server(cluster)
 
 
 class Pause:
@@ -127,6 +121,34 @@ async def test_an_outage_longer_than_the_lease_cuts_handlers_off_and_the_event_c
             await until_done(server.dsn, 1)
         assert (await event(bus, envelope))["attempt_count"] == 2
     assert pause.reached == ["call"]
+
+
+@pytest.mark.timing
+# A wait that doubles from one second on would have just begun to wait for half a minute after 35.
+@pytest.mark.parametrize("outage_seconds", [5, 35, 60])
+async def test_the_first_event_is_handled_soon_after_the_server_is_back_however_long_it_was_away(
+    server: Server, outage_seconds: int
+) -> None:
+    await migrate(server.dsn)
+    dispatcher, handled = Dispatcher(), asyncio.Event()
+
+    @dispatcher.reaction("Job")
+    async def handle(_received: Received[dict[str, int]], _transaction: Transaction) -> None:
+        handled.set()
+
+    async with open_bus(server.dsn, stream("jobs", "Job")) as bus, at_work(bus, dispatcher):
+        await bus.publish(Envelope(type="Job"))
+        await until_done(server.dsn, 1)
+        handled.clear()
+        await asyncio.to_thread(server.stop)
+        await asyncio.sleep(outage_seconds)
+        await asyncio.to_thread(server.start)
+        back = time.monotonic()
+        async with open_bus(server.dsn, stream("jobs", "Job")) as publisher:
+            await publisher.publish(Envelope(type="Job"))
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await handled.wait()
+        assert time.monotonic() - back < BACK_AT_WORK_SECONDS
 
 
 async def test_terminated_connections_lose_nothing_and_repeat_nothing(dsn: str) -> None:

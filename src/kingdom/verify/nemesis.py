@@ -1,4 +1,7 @@
-"""The nemesis: kills, stops past the lease, cuts connections or stops who holds the lock, at random but by a seed."""
+"""The nemesis: kills, stops past the lease, cuts connections or stops who holds the lock, at random but by a seed.
+
+What only a bench can do, such as killing the server, it adds as faults of its own.
+"""
 
 import asyncio
 import contextlib
@@ -6,6 +9,8 @@ import random
 import signal
 import time
 from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from kingdom.bus.throwaway import ThrowawayStore
@@ -31,17 +36,37 @@ _LOOK_EVERY_SECONDS = 0.001
 _STOP_ARRIVES_SECONDS = 0.01
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtraFault:
+    """A fault that a bench adds, drawn as often as its `weight` says.
+
+    `strike` does the fault, undoes it, also where it is cancelled in between, and returns whether it struck anything.
+    """
+
+    kind: str
+    weight: int
+    strike: Callable[["Nemesis"], Awaitable[bool]]
+
+
 class Nemesis:
     """Does one fault after another until it is cancelled; everything it stopped runs on afterwards."""
 
     def __init__(
-        self, fleet: Fleet, store: ThrowawayStore, history: History, rng: random.Random, *, lease_seconds: float
+        self,
+        fleet: Fleet,
+        store: ThrowawayStore,
+        history: History,
+        rng: random.Random,
+        *,
+        lease_seconds: float,
+        extra_faults: Sequence[ExtraFault] = (),
     ) -> None:
-        self._fleet = fleet
+        self.fleet = fleet
         self._store = store
         self._history = history
-        self._rng = rng
-        self._lease_seconds = lease_seconds
+        self._extra_faults = {fault.kind: fault for fault in extra_faults}
+        self.rng = rng
+        self.lease_seconds = lease_seconds
         self.struck: Counter[str] = Counter()
         self._wakings: set[asyncio.Task[None]] = set()
         self._deck: list[str] = []
@@ -51,7 +76,7 @@ class Nemesis:
         due = time.monotonic()
         async with asyncio.TaskGroup() as strikes:
             while True:
-                due += self._rng.uniform(0.5, 1.5) * every_seconds
+                due += self.rng.uniform(0.5, 1.5) * every_seconds
                 await asyncio.sleep(due - time.monotonic())
                 strikes.create_task(self._strike())
 
@@ -60,7 +85,7 @@ class Nemesis:
         for waking in self._wakings:
             waking.cancel()
         await asyncio.gather(*self._wakings, return_exceptions=True)
-        for member in self._fleet.members:
+        for member in self.fleet.members:
             if member.stopped:
                 self._wake(member)
 
@@ -69,23 +94,34 @@ class Nemesis:
         if kind.startswith("lock_holder"):
             await self._strike_holder(kind)
             return
-        victim = self._victim()
+        if fault := self._extra_faults.get(kind):
+            await self._strike_extra(fault)
+            return
+        victim = self.victim()
         match kind:
             case "kill" if victim:
                 self._kill(victim, kind)
             case "stop" if victim:
                 # Past the lease, and past the moment at which others take over.
-                self._stop(victim, kind, self._lease_seconds * self._rng.uniform(1.1, 2.2))
+                self._stop(victim, kind, self.lease_seconds * self.rng.uniform(1.1, 2.2))
             case "pause" if victim:
-                self._stop(victim, kind, self._lease_seconds * self._rng.uniform(0.1, 0.9))
+                self._stop(victim, kind, self.lease_seconds * self.rng.uniform(0.1, 0.9))
             case "cut_all":
                 await self._cut(1_000)
             case _:
-                await self._cut(self._rng.randint(1, 5))
+                await self._cut(self.rng.randint(1, 5))
+
+    async def _strike_extra(self, fault: ExtraFault) -> None:
+        began = time.monotonic()
+        if await fault.strike(self):
+            self._note(fault.kind, seconds=round(time.monotonic() - began, 2))
+        else:
+            # Its turn comes again before the next deck.
+            self._deck.insert(0, fault.kind)
 
     async def _strike_holder(self, kind: str) -> None:
         """Hit a process in the middle of a transaction: it dies, comes back soon, or stays away until others act."""
-        brief, long = self._rng.uniform(0.02, 0.4), self._lease_seconds * self._rng.uniform(1.1, 2.2)
+        brief, long = self.rng.uniform(0.02, 0.4), self.lease_seconds * self.rng.uniform(1.1, 2.2)
         if (victim := await self._ambush()) is None:
             # On a busy machine nobody may have come in time: the next strike tries the same.
             self._deck.append(kind)
@@ -102,12 +138,12 @@ class Nemesis:
         """Stop a process while it holds the store's lock; None where nobody could be caught in time."""
         end = time.monotonic() + _AMBUSH_SECONDS
         while time.monotonic() < end:
-            victim = self._fleet.at_work(self._store.holders())
-            if victim and victim.process and self._fleet.send(victim, signal.SIGSTOP):
+            victim = self.fleet.at_work(self._store.holders())
+            if victim and victim.process and self.fleet.send(victim, signal.SIGSTOP):
                 await asyncio.sleep(_STOP_ARRIVES_SECONDS)
                 if victim.process.pid in self._store.holders():
                     return victim
-                self._fleet.send(victim, signal.SIGCONT)
+                self.fleet.send(victim, signal.SIGCONT)
             await asyncio.sleep(_LOOK_EVERY_SECONDS)
         return None
 
@@ -115,16 +151,17 @@ class Nemesis:
         """Draw a kind of fault from a deck, so that each comes as often as it should also in a short trial."""
         if not self._deck:
             counts = _FAULTS_AT_A_LOCK if self._store.has_one_writer else _FAULTS
-            self._deck = [kind for kind, count in counts.items() for _ in range(count)]
-            self._rng.shuffle(self._deck)
+            extra = {fault.kind: fault.weight for fault in self._extra_faults.values()}
+            self._deck = [kind for kind, count in {**counts, **extra}.items() for _ in range(count)]
+            self.rng.shuffle(self._deck)
         return self._deck.pop()
 
     def _kill(self, victim: Member, kind: str) -> None:
-        if self._fleet.send(victim, signal.SIGKILL):
+        if self.fleet.send(victim, signal.SIGKILL):
             self._note(kind, process=victim.slot)
 
     def _stop(self, victim: Member, kind: str, seconds: float) -> None:
-        if self._fleet.send(victim, signal.SIGSTOP):
+        if self.fleet.send(victim, signal.SIGSTOP):
             self._note(kind, process=victim.slot, seconds=round(seconds, 2))
             waking = asyncio.create_task(self._wake_after(victim, seconds))
             self._wakings.add(waking)
@@ -147,11 +184,12 @@ class Nemesis:
             self._wake(member)
 
     def _wake(self, member: Member) -> None:
-        if self._fleet.send(member, signal.SIGCONT):
+        if self.fleet.send(member, signal.SIGCONT):
             self._history.write("continued", process=member.slot)
 
-    def _victim(self) -> Member | None:
-        candidates = [member for member in self._fleet.members if member.running]
+    def victim(self) -> Member | None:
+        """Return a process at work, workers more often than publishers; None where there is none."""
+        candidates = [member for member in self.fleet.members if member.running]
         if not candidates:
             return None
-        return self._rng.choices(candidates, [_WEIGHTS[member.role] for member in candidates])[0]
+        return self.rng.choices(candidates, [_WEIGHTS[member.role] for member in candidates])[0]

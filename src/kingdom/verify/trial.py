@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from kingdom.bootstrap import open_bus, reached, throwaway_store
-from kingdom.bus import Bus, Envelope, Query
+from kingdom.bus import Bus, Envelope, Query, Record
 from kingdom.bus.throwaway import ThrowawayStore
 from kingdom.errors import KingdomError, Misconfigured, Unavailable
 from kingdom.verify.checker import Evidence
 from kingdom.verify.fleet import COMMAND, Fleet
 from kingdom.verify.history import Entry, History, read_history
-from kingdom.verify.nemesis import Nemesis
+from kingdom.verify.nemesis import ExtraFault, Nemesis
 from kingdom.verify.part import Part
 from kingdom.verify.publisher import draw_reaction
 from kingdom.verify.report import Report, judge
@@ -54,6 +54,7 @@ class Plan:
     lease: timedelta | None = None
     fault_every: timedelta = timedelta(seconds=1)
     enough: Callable[[Mapping[str, int]], bool] = _any
+    extra_faults: Sequence[ExtraFault] = ()
     pause: timedelta = timedelta(milliseconds=50)
     poisons: int = 2
     flood: int = 0
@@ -140,7 +141,9 @@ class Trial:
                 neighbours = [draw_reaction(self.rng, stream) for _ in range(_POISON_NEIGHBOURS)]
                 poison = REACTED.envelope(Job(fate="poison"), stream=stream, partition_key=key)
                 neighbours.insert(self.rng.randrange(_POISON_NEIGHBOURS), poison)
-                await self.publish(*neighbours)
+                # Where the store itself is tormented, it may be away just now.
+                with contextlib.suppress(Unavailable):
+                    await self.publish(*neighbours)
             await asyncio.sleep(self.plan.seconds / 2 / self.plan.poisons)
 
     async def drain(self) -> None:
@@ -159,16 +162,22 @@ class Trial:
 
     async def judge(self) -> Report:
         """Return the verdict on everything that happened."""
-        async with self.bus.transaction() as transaction:
-            tallies = await transaction.find(Query(kind=TALLY.name, limit=_TALLIES_MAX))
         evidence = Evidence(
             history=read_history(self.directory),
             events=await self.store.events(),
             applied=await self.store.log_data(APPLIED),
-            tallies={tally.id: tally.doc["count"] for tally in tallies},
+            tallies={tally.id: tally.doc["count"] for tally in await self._tallies()},
         )
         seconds = self._drain_began - self._began
         return judge(evidence, seed=self.plan.seed, seconds=seconds, drained_seconds=self._drained_seconds)
+
+    async def _tallies(self) -> list[Record]:
+        """Read every tally; connections that broke with the store, and lay idle since then, are used up first."""
+        async with asyncio.timeout(self.plan.patience.total_seconds()):
+            while True:
+                with contextlib.suppress(Unavailable):
+                    async with self.bus.transaction() as transaction:
+                        return await transaction.find(Query(kind=TALLY.name, limit=_TALLIES_MAX))
 
 
 @asynccontextmanager
@@ -204,7 +213,14 @@ async def torment(url: str, plan: Plan, directory: Path | None = None) -> Report
         for _ in range(plan.publishers):
             trial.fleet.add("publisher")
         lease_seconds = trial.lease.total_seconds()
-        nemesis = Nemesis(trial.fleet, trial.store, trial.history, trial.rng, lease_seconds=lease_seconds)
+        nemesis = Nemesis(
+            trial.fleet,
+            trial.store,
+            trial.history,
+            trial.rng,
+            lease_seconds=lease_seconds,
+            extra_faults=plan.extra_faults,
+        )
         if plan.flood:
             jobs = (Job(tally=f"flood-{number}") for number in range(plan.flood))
             await trial.publish(*(REACTED.envelope(job, stream=ANY) for job in jobs))

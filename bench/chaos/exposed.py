@@ -1,0 +1,105 @@
+"""How a process under test is exposed to faults that lie around it: its clock, its disk, its way to the server."""
+
+import errno
+import os
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+from psycopg.conninfo import make_conninfo
+
+from bench.chaos.controls import Controls, shift_clock
+from bench.chaos.variants import replace
+from kingdom.backends.files import disk
+from kingdom.backends.files.disk import Disk
+from kingdom.backends.files.journal import Journal
+from kingdom.bootstrap import open_bus
+from kingdom.verify import process
+from kingdom.verify.part import Part
+from kingdom.verify.script import die
+
+_CHECKPOINT_THREAD = "kingdom-checkpoint"
+_BEFORE_SYNC, _AFTER_SYNC, _AFTER_FORGETTING = 1, 2, 3
+_GROWING = ("create", "append", "stamp", "make_directory", "write")
+_CHANGING = (*_GROWING, "rename", "unlink", "truncate", "open_for_appending")
+_SYNCING = ("sync_file", "sync_directory", "sync_everything")
+
+
+def expose(controls: Controls, backend: str) -> None:
+    """Let everything that a bench sets in the controls have its effect on this process."""
+    play = process.play
+
+    async def play_exposed(part: Part) -> None:
+        slot = part.name.split(".")[0]
+        shift_clock(controls, slot)
+        await play(_EXPOSED[backend](controls, slot, part))
+
+    replace(process, "play", play_exposed)
+
+
+def _expose_on_postgres(controls: Controls, slot: str, part: Part) -> Part:
+    """Lead every second process through PgBouncer, the others through the proxy."""
+    direct = part.url
+    if int(slot.split("-")[1]) % 2:
+        return msgspec.structs.replace(part, url=make_conninfo(direct, port=controls["proxy_port"]))
+    replace(process, "open_bus", partial(open_bus, through_pgbouncer=True, listen_url=direct))
+    return msgspec.structs.replace(part, url=make_conninfo(direct, port=controls["bouncer_port"]))
+
+
+def _expose_on_files(controls: Controls, _slot: str, part: Part) -> Part:
+    for code, operations in ((errno.ENOSPC, _GROWING), (errno.EIO, _SYNCING), (errno.EROFS, _CHANGING)):
+        for operation in operations:
+            replace(Disk, operation, _failing(controls, code, getattr(Disk, operation)))
+    replace(disk, "_write_all", _cut_short(controls, disk._write_all))
+    replace(Disk, "sync_everything", _deadly(controls, Disk.sync_everything, _BEFORE_SYNC, _AFTER_SYNC))
+    replace(Journal, "forget_before", _deadly(controls, Journal.forget_before, None, _AFTER_FORGETTING))
+    return part
+
+
+def _failing(controls: Controls, code: int, operation: Callable[..., Any]) -> Callable[..., Any]:
+    def fail_or_do(*arguments: Any) -> Any:
+        # What is being written when the disk is full is written in part; see below.
+        if controls["disk_error"] == code and operation.__name__ != "write":
+            raise OSError(code, os.strerror(code))
+        return operation(*arguments)
+
+    fail_or_do.__name__ = operation.__name__
+    return fail_or_do
+
+
+def _cut_short(controls: Controls, write_all: Callable[[int, bytes], None]) -> Callable[[int, bytes], None]:
+    def write_some(descriptor: int, data: bytes) -> None:
+        code = controls["disk_error"]
+        if code in (errno.ENOSPC, errno.EROFS):
+            if code == errno.ENOSPC:
+                write_all(descriptor, data[: len(data) // 2])
+            raise OSError(code, os.strerror(code))
+        write_all(descriptor, data)
+
+    return write_some
+
+
+def _deadly(
+    controls: Controls, operation: Callable[..., Any], before: int | None, after: int | None
+) -> Callable[..., Any]:
+    def die_or_do(*arguments: Any) -> Any:
+        _die_at(controls, before)
+        result = operation(*arguments)
+        _die_at(controls, after)
+        return result
+
+    return die_or_do
+
+
+def _die_at(controls: Controls, point: int | None) -> None:
+    if threading.current_thread().name == _CHECKPOINT_THREAD and controls["checkpoint_death"] == point:
+        controls["checkpoint_death"] = 0
+        die()
+
+
+_EXPOSED: dict[str, Callable[[Controls, str, Part], Part]] = {
+    "postgres": _expose_on_postgres,
+    "files": _expose_on_files,
+}

@@ -1,0 +1,183 @@
+"""`python -m bench.failover`: exits 0 only where nothing was lost, stuck or stale that must not be."""
+
+import argparse
+import asyncio
+import json
+import logging
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from bench.chaos.faults import to_its_end
+from bench.failover.judge import FAILOVER, Failover, Losses, failovers, losses, stale_settlements
+from bench.failover.pair import Pair
+from kingdom.bus.logs import configure_logs
+from kingdom.verify import Kind, Plan, Report
+from kingdom.verify.checker import Finding
+from kingdom.verify.history import read_history
+from kingdom.verify.trial import Trial, staged
+from kingdom.verify.workload import APPLIED
+
+# The bound: the median time from a promotion to the first handled event, in lengths of a lease.
+AT_MOST_LEASES = 1.0
+_LEASE = timedelta(seconds=5)
+_LOAD_SECONDS = 3.0
+_UNREPLICATED_SECONDS = 1.0
+_LOOK_EVERY_SECONDS = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The verdict of the checker, what failovers have shown, and what the servers themselves forgot."""
+
+    report: Report
+    failovers: Sequence[Failover]
+    losses: Losses
+    stale: Sequence[Finding]
+
+    @property
+    def median_leases(self) -> float:
+        """Return the median time from a promotion to the first handled event, in lengths of a lease."""
+        seconds = [failover.seconds for failover in self.failovers]
+        return statistics.median(seconds) / _LEASE.total_seconds() if seconds else float("inf")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Kill, promote, judge, report."""
+    options = _parse(arguments)
+    configure_logs(json=True, level=logging.CRITICAL)
+    with Pair(synchronous=not options.asynchronous and not options.broken) as pair:
+        outcome = asyncio.run(_run(pair, options))
+    complaints = list(_complaints(outcome, options))
+    for words in complaints[:20]:
+        print(words, file=sys.stderr)
+    figures = json.dumps(_figures(outcome, ok=not complaints))
+    if options.json == "-":
+        print(figures)
+    else:
+        Path(options.json).write_text(figures + "\n")
+    return 1 if complaints else 0
+
+
+async def _run(pair: Pair, options: argparse.Namespace) -> Outcome:
+    plan = Plan(
+        seconds=0,
+        seed=options.seed,
+        workers=4,
+        publishers=2,
+        lease=_LEASE,
+        pause=timedelta(milliseconds=30),
+        drain=timedelta(minutes=3),
+    )
+    async with staged(pair.url, plan) as trial:
+        for _ in range(plan.workers):
+            trial.fleet.add("worker")
+        for _ in range(plan.publishers):
+            trial.fleet.add("publisher")
+        await trial.ready()
+        for number in range(options.kills):
+            await asyncio.sleep(_LOAD_SECONDS)
+            await _fail_over(pair, trial, losing=options.asynchronous or options.broken)
+            print(f"{number + 1} of {options.kills} primaries killed", file=sys.stderr, flush=True)
+        await trial.drain()
+        history, stored = read_history(trial.directory), await trial.store.events()
+        applied = await trial.store.log_data(APPLIED)
+        return Outcome(
+            report=await trial.judge(),
+            failovers=list(failovers(history)),
+            losses=losses(history, stored),
+            stale=list(stale_settlements(history, stored, applied)),
+        )
+
+
+async def _fail_over(pair: Pair, trial: Trial, *, losing: bool) -> None:
+    if losing:
+        await to_its_end(pair.detach)
+        await asyncio.sleep(_UNREPLICATED_SECONDS)
+    killed = time.monotonic_ns()
+    await to_its_end(pair.fail_over)
+    trial.history.write(FAILOVER, killed=killed, promoted=time.monotonic_ns())
+    async with asyncio.timeout(trial.plan.patience.total_seconds()):
+        while not _is_handled(trial):  # noqa: ASYNC110 - other processes do it
+            await asyncio.sleep(_LOOK_EVERY_SECONDS)
+    await to_its_end(pair.replace_standby)
+
+
+def _is_handled(trial: Trial) -> bool:
+    """Tell whether an event was handled after every failover so far."""
+    history = read_history(trial.directory)
+    return len(list(failovers(history))) == sum(entry.what == FAILOVER for entry in history)
+
+
+def _complaints(outcome: Outcome, options: argparse.Namespace) -> Iterator[str]:
+    for finding in _findings(outcome, asynchronous=options.asynchronous):
+        yield f"{finding.kind.value}: {finding.subject}: {finding.detail}"
+    if options.asynchronous and not (outcome.losses.events or outcome.losses.settlements):
+        yield "the servers forgot nothing, so that nothing was shown"
+    if outcome.median_leases > options.at_most_leases:
+        yield f"the first event was handled only {outcome.median_leases:.2f} leases after a promotion, in the median"
+
+
+def _findings(outcome: Outcome, *, asynchronous: bool) -> Iterator[Finding]:
+    """Return what must not be; where the servers forget, an event may be lost with them and a call come again."""
+    yield from outcome.stale
+    for finding in outcome.report.findings:
+        forgotten = finding.kind is Kind.LOST and finding.subject in outcome.losses.events
+        # The checker takes numbers for unique, which they are not where the server forgets that it gave them.
+        if not asynchronous or not (forgotten or finding.kind in (Kind.REPEATED, Kind.STALE)):
+            yield finding
+
+
+def _figures(outcome: Outcome, *, ok: bool) -> dict[str, Any]:
+    found = outcome.report.findings_by_kind
+    seconds = [failover.seconds for failover in outcome.failovers]
+    return {
+        "ok": ok,
+        "seed": outcome.report.seed,
+        "primaries_killed": len(outcome.failovers),
+        "lease_seconds": _LEASE.total_seconds(),
+        "first_handled_leases_median": round(outcome.median_leases, 3),
+        "first_handled_seconds": [round(each, 2) for each in seconds],
+        "published_batches": outcome.report.actions.get("published", 0),
+        "events": dict(outcome.report.statuses),
+        "acknowledged_events_lost": len(outcome.losses.events),
+        "acknowledged_settlements_lost": outcome.losses.settlements,
+        "stale_writes": len(outcome.stale),
+        "stuck": found[Kind.STUCK.value],
+        "findings": found,
+        "details": [f"{f.kind.value}: {f.subject}: {f.detail}" for f in outcome.report.findings[:20]],
+    }
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.failover", description=sys.modules["bench.failover"].__doc__)
+    parser.add_argument("--kills", type=int, default=10, help="how many primaries are killed (default 10)")
+    parser.add_argument("--seed", type=int, default=1, help="another seed gives other events")
+    parser.add_argument(
+        "--asynchronous", action="store_true", help="the standby has not received the last second of each primary"
+    )
+    parser.add_argument(
+        "--broken", action="store_true", help="lose that second too, but judge as if replication were synchronous"
+    )
+    parser.add_argument(
+        "--at-most-leases",
+        type=float,
+        default=AT_MOST_LEASES,
+        help=f"bound of the median time to the first handled event, in lengths of a lease (default {AT_MOST_LEASES})",
+    )
+    parser.add_argument(
+        "--json", default="-", metavar="FILE", help="where the figures go; - is the last line (default)"
+    )
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    # Asked to end, a bench still takes its servers with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    sys.exit(main())

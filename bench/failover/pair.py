@@ -1,0 +1,83 @@
+"""A primary and its standby at two addresses that stay; clients find the primary by themselves."""
+
+import signal
+from types import TracebackType
+from typing import LiteralString, Self
+
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from bench.postgres import PrivateCluster
+from bench.servers import PATIENCE_SECONDS, SERVER_USER, ServerUnavailableError, until
+
+_DATABASE = "failover"
+_STANDBYS = "synchronous_standby_names"
+_STREAMING: LiteralString = "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'"
+_SYNCHRONOUS: LiteralString = _STREAMING + " AND sync_state = 'sync'"
+
+
+class Pair:
+    """Two private servers, of which one is written to; `synchronous` commits wait for both."""
+
+    def __init__(self, *, synchronous: bool) -> None:
+        self._synchronous = synchronous
+        self._primary, self._standby = (
+            PrivateCluster(shared_buffers="64MB", ignore_database_url=True) for _ in range(2)
+        )
+        self.url = ""
+
+    def __enter__(self) -> Self:
+        try:
+            self._primary.start()
+            self._primary.create_database(_DATABASE)
+            self.replace_standby()
+        except BaseException:
+            self._stop()
+            raise
+        ports = [conninfo_to_dict(server.dsn)["port"] for server in (self._primary, self._standby)]
+        hosts = [conninfo_to_dict(server.dsn)["host"] for server in (self._primary, self._standby)]
+        self.url = make_conninfo(
+            host=",".join(map(str, hosts)),
+            port=",".join(map(str, ports)),
+            user=SERVER_USER,
+            dbname=_DATABASE,
+            target_session_attrs="read-write",
+        )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop()
+
+    def fail_over(self) -> None:
+        """Kill the primary and promote its standby."""
+        self._primary.crash(signal.SIGKILL)
+        self._primary, self._standby = self._standby, self._primary
+        self._primary.promote()
+
+    def detach(self) -> None:
+        """Let the standby receive nothing more, so that what is committed from now on dies with the primary."""
+        self._primary.configure(_STANDBYS, None)
+        self._standby.configure("primary_conninfo", "")
+
+    def replace_standby(self) -> None:
+        """Build a standby as a copy of the primary, and wait until it has all that was committed."""
+        # While this setting names a standby that is not there, no commit ends; a copy must not inherit it either.
+        self._standby.follow(self._primary)
+        if not self._synchronous:
+            self._wait_for(_STREAMING)
+            return
+        self._primary.configure(_STANDBYS, "*")
+        self._wait_for(_SYNCHRONOUS)
+        # A commit that waits for the standby comes after all that did not.
+        self._primary.ask("SELECT txid_current()")
+
+    def _wait_for(self, question: LiteralString) -> None:
+        for _ in until(PATIENCE_SECONDS):
+            if self._primary.ask(question) == 1:
+                return
+        raise ServerUnavailableError("the standby does not follow its primary")
+
+    def _stop(self) -> None:
+        self._standby.stop()
+        self._primary.stop()

@@ -1,0 +1,82 @@
+from collections.abc import Iterator
+
+import pytest
+
+from bench.failover.judge import FAILOVER, Failover, failovers, losses, stale_settlements
+from kingdom.bus.throwaway import StoredEvent
+from kingdom.verify import Kind
+from kingdom.verify.history import Entry
+
+
+def entry(at: int, process: str, what: str, **facts: object) -> Entry:
+    return Entry(at=at, process=process, what=what, facts=facts)
+
+
+def claimed(at: int, process: str, token: int, event: str = "e") -> Entry:
+    return entry(at, process, "claimed", token=token, events=[[1, event, 1, 0]])
+
+
+def settled(at: int, process: str, token: int, outcome: str = "done") -> Entry:
+    return entry(at, process, "settled", token=token, began=at - 1, outcomes={"1": outcome})
+
+
+def stored(token: int) -> StoredEvent:
+    return StoredEvent(
+        event_id="e", stream="s", partition_key=None, position=1, status="DONE", token=token, error_code=None
+    )
+
+
+KILLED_AT_50 = entry(60, "trial", FAILOVER, killed=50, promoted=60)
+
+
+def test_the_first_event_after_a_failover_is_one_whose_settlement_began_after_the_kill() -> None:
+    begun_before = entry(61, "a", "settled", token=1, began=49, outcomes={})
+    assert list(failovers([claimed(10, "a", 1), KILLED_AT_50, begun_before, settled(70, "a", 1)])) == [
+        Failover(killed=50, promoted=60, handled=70)
+    ]
+
+
+def test_a_failover_after_which_nothing_was_handled_is_not_over() -> None:
+    assert list(failovers([claimed(10, "a", 1), settled(20, "a", 1), KILLED_AT_50])) == []
+
+
+def test_what_was_acknowledged_and_is_not_there_was_lost_and_a_second_end_tells_of_a_lost_first() -> None:
+    history = [
+        entry(1, "p", "published", events=["e", "gone"]),
+        claimed(10, "a", 1),
+        settled(40, "a", 1),
+        KILLED_AT_50,
+        claimed(70, "b", 2),
+        settled(80, "b", 2),
+    ]
+    lost = losses(history, [stored(2)])
+    assert lost.events == {"gone"}
+    assert lost.settlements == 1
+
+
+def _histories() -> Iterator[tuple[str, list[Entry], bool]]:
+    yield "a claim that survived", [claimed(10, "a", 1), KILLED_AT_50, settled(70, "a", 1)], False
+    yield (
+        "the first end was forgotten",
+        [claimed(10, "a", 1), settled(40, "a", 1), KILLED_AT_50, claimed(70, "b", 2), settled(80, "b", 2)],
+        False,
+    )
+    yield (
+        "a claim that was forgotten, under a number that came twice",
+        [claimed(40, "a", 1), KILLED_AT_50, claimed(70, "b", 1), settled(80, "a", 1)],
+        True,
+    )
+    yield "a newer claim without any failover", [claimed(10, "a", 1), claimed(20, "b", 2), settled(30, "a", 1)], True
+
+
+@pytest.mark.parametrize(("history", "stale"), [pytest.param(h, s, id=name) for name, h, s in _histories()])
+def test_a_settlement_is_stale_where_another_has_claimed_the_event_on_the_same_server(
+    history: list[Entry], *, stale: bool
+) -> None:
+    found = list(stale_settlements(history, [], []))
+    assert [finding.kind for finding in found] == [Kind.STALE] * stale
+
+
+def test_a_reaction_applied_under_one_token_and_done_under_another_is_stale() -> None:
+    assert len(list(stale_settlements([], [stored(2)], [{"event": "e", "token": 1}]))) == 1
+    assert list(stale_settlements([], [stored(1)], [{"event": "e", "token": 1}])) == []
