@@ -51,6 +51,7 @@ class Standing(msgspec.Struct, rename="camel", omit_defaults=True, gc=False):
     attempts: int = 0
     ordered: bool = False
     due_at: datetime | None = None
+    due_set_at: datetime | None = None
     not_before: datetime | None = None
     crashes: int = 0
     # Of the last claim that has ended.
@@ -193,6 +194,7 @@ def standing_of(row: Row) -> Standing:
         attempts=row.attempt - (row.status == PROCESSING),
         ordered=row.key is not None,
         due_at=maybe(row.due),
+        due_set_at=maybe(row.due_set_at),
         not_before=maybe(row.not_before),
         crashes=row.crash_count,
         token=row.token,
@@ -229,6 +231,7 @@ def read_row(stream: str, status: str, content: bytes) -> Row:
         error_code=known.error.code if known.error else None,
         error_message=known.error.message if known.error else None,
         history=known.history,
+        due_set_at=known.due_set_at.timestamp() if known.due_set_at else None,
     )
 
 

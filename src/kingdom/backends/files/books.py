@@ -9,6 +9,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush
 
+from msgspec.structs import replace
+
 from kingdom.backends.files.entry import DAMAGED, DEAD, PENDING, PROCESSING, UNREADABLE, Entry, Lease, Pause, Row
 
 Loader = Callable[[str], Iterable[Row]]
@@ -159,8 +161,10 @@ class StreamBook:
 class Books:
     """The books of all streams; a stream is opened when it is first asked for."""
 
-    def __init__(self, load: Loader) -> None:
+    def __init__(self, load: Loader, now: float) -> None:
         self._load = load
+        # By this moment what is read or followed counts as due.
+        self.now = now
         self._streams: dict[str, StreamBook] = {}
         self.leases: dict[int, Lease] = {}
         self.flying: dict[int, set[int]] = {}
@@ -173,13 +177,13 @@ class Books:
         if book is None:
             book = StreamBook(name)
             for row in sorted(self._load(name), key=lambda row: row.position):
-                book.place(row)
+                book.place(_by_this_clock(row, self.now))
                 if row.error_code in (DAMAGED, UNREADABLE) and row.key is None and row.status == PENDING:
                     book.unreadable.add(row.position)
             # Promotions are not written into the files: they follow from the order.
             for key in list(book.lines):
                 if (head := book.next_head(key)) is not None:
-                    head.due = max(head.created_at, head.not_before or 0)
+                    head.due = max(min(head.created_at, self.now), head.not_before or 0)
                     book.place(head)
             self._streams[name] = book
             for lease in self.leases.values():
@@ -204,12 +208,16 @@ class Books:
         """Forget a stream, so that its directories are read again."""
         self._streams.pop(name, None)
 
+    def close_all(self) -> None:
+        """Forget all streams."""
+        self._streams.clear()
+
     def follow(self, entry: Entry) -> None:
         """Take in what another process has done."""
         for lease in entry.leases:
             self.hold(lease)
         for row in entry.rows:
-            self.place(row)
+            self.place(_by_this_clock(row, self.now))
         for ended in entry.ended:
             self.remove(ended.stream, ended.position)
         for stream, position in entry.vanished:
@@ -255,6 +263,16 @@ class Books:
         """Forget a lease."""
         self.leases.pop(token, None)
         self.flying.pop(token, None)
+
+
+def _by_this_clock(row: Row, now: float) -> Row:
+    """Return a row whose `due` was decided by a clock that has been set back since, with the same wait from now on."""
+    decided = row.created_at if row.due_set_at is None and row.error_code is None else row.due_set_at
+    if row.status != PENDING or row.due is None or decided is None or decided <= now:
+        return row
+    wait = max(row.due - decided, 0.0)
+    # What a publisher has asked for stays.
+    return replace(row, due=min(row.due, max(now + wait, row.not_before or 0)))
 
 
 def _insert(positions: deque[int], position: int) -> None:

@@ -126,6 +126,7 @@ class Draft:
                 row.attempt -= 1
                 due = until.timestamp() if until else self.now + after.total_seconds()
                 self._again(row, due, "deferred", reason)
+                row.due_set_at = None if until else self.now
             case Dead(message, code):
                 self._die(row, code, message, blocks=row.key is not None and each.stream.on_dead == "block")
         return row
@@ -192,7 +193,7 @@ class Draft:
                 row.status = PENDING
                 row.error_code = "lease_lost"
                 row.error_message = "the lease expired: its worker died or stalled"
-                row.due = self.now if row.due is not None else None
+                row.due, row.due_set_at = (self.now if row.due is not None else None), self.now
                 row.crash_count += alone or row.crash_count == 0
                 self._note(row)
                 given_back += 1
@@ -230,7 +231,7 @@ class Draft:
         )
         row.status, row.processed_at, row.attempt, row.crash_count = PENDING, None, 0, 0
         row.cancel_requested, row.blocks, row.error_code, row.error_message = False, False, None, None
-        row.due = self.now if row.key is None else None
+        row.due, row.due_set_at = (self.now if row.key is None else None), self.now
         self._note(row)
         if row.key is None:
             return
@@ -265,7 +266,7 @@ class Draft:
             row.last_attempt_at = self.now
         row.error_code, row.error_message = code, reason
         # One that waits in its line goes on waiting for its turn.
-        row.due = None if row.due is None else self.now + again
+        row.due, row.due_set_at = (None if row.due is None else self.now + again), self.now
         self._note(row, quiet=True)
         return self.now - row.last_attempt_at
 
@@ -307,7 +308,7 @@ class Draft:
         head = self.books.stream(stream).next_head(key)
         if head is not None:
             row = self._change(stream, head.position)
-            row.due = max(self.now, row.not_before or 0)
+            row.due, row.due_set_at = max(self.now, row.not_before or 0), self.now
             self._note(row, quiet=quiet and row.position not in self._rows)
 
     @cached_property
@@ -315,7 +316,7 @@ class Draft:
         return f"{moment(self.now):%Y%m%d}"
 
     def _again(self, row: Row, due: float, code: str, message: str) -> None:
-        row.status, row.due, row.crash_count = PENDING, due, 0
+        row.status, row.due, row.due_set_at, row.crash_count = PENDING, due, self.now, 0
         row.error_code, row.error_message = code, message
         self._note(row)
 

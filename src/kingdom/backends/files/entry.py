@@ -31,6 +31,8 @@ class Row(msgspec.Struct, array_like=True, gc=False):
     error_code: str | None = None
     error_message: str | None = None
     history: list[dict[str, Any]] | None = None
+    # When our clock decided on `due`; None where the event is as it was published, or a caller has named the time.
+    due_set_at: float | None = None
 
 
 class Lease(msgspec.Struct, rename="camel", gc=False):

@@ -96,8 +96,8 @@ class Journal:
             if durable:
                 self.sync()
         except OSError as error:
-            # Whatever is there of it must never be taken for a commit. If it cannot be cut off now, the next holder does
-            # that: it is torn, or it is whole and could not be synced.
+            # Whatever is there of it must never be taken for a commit. If it cannot be cut off now, the next holder
+            # does that: it is torn, or it is whole and could not be synced.
             with suppress(OSError):
                 self._disk.truncate(self._path(self.start), self.end - self.start)
             raise Unavailable(f"the journal cannot be written ({error.strerror}): {remedy(error)}") from error

@@ -4,6 +4,7 @@ A transaction is decided on the books, written to the journal (the commit point)
 takes the lock next finishes what a dead holder has left undone.
 """
 
+import math
 import os
 import threading
 import time
@@ -22,7 +23,7 @@ from kingdom.backends.files.journal import Behind, Journal
 from kingdom.backends.files.kinds import remember_kinds
 from kingdom.backends.files.layout import Layout, id_of_name
 from kingdom.backends.files.lines import last_line
-from kingdom.backends.files.lock import Busy, Lock, boot_id, refuse_other_host, refuse_remote
+from kingdom.backends.files.lock import Busy, Lock, boot_clock, boot_id, refuse_other_host, refuse_remote
 from kingdom.backends.files.log import log_part
 from kingdom.backends.files.replay import Replay
 from kingdom.backends.files.shelf import Shelf
@@ -34,6 +35,8 @@ from kingdom.errors import MalformedEvent, Misconfigured, NotFound, Unavailable
 SEGMENT_BYTES = 16 << 20
 # So much of the journal is read in passing.
 _NEAR_BYTES = 64 << 10
+# Less is no reason to read anything again.
+_SET_BACK_SECONDS = 1.0
 _pause = msgspec.json.Decoder(Pause).decode
 _log = structlog.get_logger(__name__)
 
@@ -61,6 +64,8 @@ class Store:
         self._lock: Lock | None = None
         self._checkpoint: threading.Thread | None = None
         self._is_stale = False
+        # By how much the clock of the world is ahead of the one that nobody sets.
+        self._clock_ahead = -math.inf
 
     def open(self, *, create: bool = True) -> None:
         """Make what is missing, refuse what cannot work, and finish what a crash has left undone."""
@@ -102,6 +107,7 @@ class Store:
                 if not wait and not self._is_near():
                     raise Busy
                 self._catch_up()
+            self._follow_clock()
             draft = self.draft()
             try:
                 yield draft
@@ -125,7 +131,8 @@ class Store:
 
     def draft(self) -> Draft:
         """Return where the next entry would stand, for who holds the store."""
-        return Draft(self.books, self.journal.end, time.time(), self.boot)
+        self.books.now = time.time()
+        return Draft(self.books, self.journal.end, self.books.now, self.boot)
 
     def owned(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
         """Return the deliveries that are still in flight under their token."""
@@ -283,6 +290,14 @@ class Store:
         self._forget()
         self._catch_up()
 
+    def _follow_clock(self) -> None:
+        """Read all streams again where the clock was set back: what it made due would wait for longer than it must."""
+        ahead = time.time() - boot_clock()
+        if ahead < self._clock_ahead - _SET_BACK_SECONDS:
+            _log.warning("the clock was set back", seconds=round(self._clock_ahead - ahead))
+            self.books.close_all()
+        self._clock_ahead = ahead
+
     def _is_current(self) -> bool:
         """Tell whether this process knows all that was written, and all of that is in the files."""
         journal, lock = self.journal, self._opened()
@@ -307,6 +322,7 @@ class Store:
             self.journal.reopen()
         if self._is_stale:
             self._forget()
+        self.books.now = time.time()
         try:
             for _, entry in self.journal.follow(applied):
                 self.books.follow(entry)
@@ -419,7 +435,7 @@ class Store:
             by_position = {p: lease for lease in leases if lease.stream == stream for p in lease.positions}
             return self.tree.scan_events(stream, by_position)
 
-        books = Books(load)
+        books = Books(load, time.time())
         return books
 
     def _tokens(self) -> list[int]:
