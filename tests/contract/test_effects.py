@@ -1,17 +1,18 @@
 """An outside call is never repeated without proof that it did not happen."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kingdom.bus import EFFECTS, Dispatcher, Envelope, Honours, Record, find_ledger
-from kingdom.bus.effect import Answer, Attempt, Finding, Happened, Throttled, Unclear
+from kingdom.bus.effect import Absent, Answer, Attempt, Finding, Happened, Throttled, Unclear
+from kingdom.clock import utc_now
 from tests.contract.outside import Payment, be_cancelled, calls
 from tests.contract.processes import child
-from tests.contract.scene import ATTEMPTS, Scene, eventually
+from tests.contract.scene import ATTEMPTS, HOUR, Scene, eventually
 
 # What else the document of a ledger said before it listed events.
 _ENDED_NEVER = {"response": None, "awaiting": False, "concluded": False}
@@ -72,6 +73,52 @@ async def test_a_call_that_is_proven_absent_is_made_once(scene: Scene, book: Pat
         await eventually(lambda: nothing_open(scene), "the event is done")
     assert len(calls(book)) == 1
     assert await scene.status(event) == "DONE"
+
+
+async def test_when_an_absent_call_may_be_made_again_is_told_by_the_clock_of_the_store(
+    scene: Scene, book: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Payment(book, Honours.TIME)
+    slow.target = replace(slow.target, settles_after=HOUR)
+    event = bill()
+    await scene.bus.publish(event)
+    async with child(scene, "die_before_paying", str(book)) as victim:
+        await eventually(lambda: victim.has_ended, "the worker dies before its call")
+    await scene.lose_all()
+    # The clock of the next host is ahead.
+    monkeypatch.setattr("kingdom.bus.perform.utc_now", lambda: utc_now() + 2 * HOUR, raising=False)
+    async with paying(scene, slow):
+        await eventually(lambda: _waits_for_it(scene, event), "the event waits")
+    assert calls(book) == []
+
+
+async def test_a_call_that_can_arrive_during_the_look_for_it_is_looked_for_again(scene: Scene, book: Path) -> None:
+    looks = 0
+
+    class Slow(Payment):
+        async def call(self, attempt: Attempt) -> Answer:
+            raise ConnectionError(f"no answer to {attempt.number}")
+
+        async def reconcile(self, attempt: Attempt) -> Finding:
+            del attempt
+            nonlocal looks
+            looks += 1
+            # Where the clock of the store can be moved, an hour passes before the answer.
+            passing.enter_context(scene.backend.time_passing(2 * HOUR))
+            return Absent()
+
+    slow = Slow(book, Honours.TIME)
+    slow.target = replace(slow.target, settles_after=HOUR)
+    event = bill()
+    await scene.bus.publish(event)
+    with ExitStack() as passing:
+        async with paying(scene, slow):
+            await eventually(lambda: _waits_for_it(scene, event), "the event waits")
+    assert looks == 1
+
+
+async def _waits_for_it(scene: Scene, event: Envelope) -> bool:
+    return "it may still come" in ((await scene.situation(event)).error_message or "")
 
 
 async def test_a_call_to_a_target_that_excludes_no_late_sender_goes_to_a_person(scene: Scene, book: Path) -> None:

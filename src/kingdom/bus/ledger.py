@@ -146,11 +146,11 @@ class Ledger:
         inherited = self.latest.inherited or self.latest.state == "SENT"
         return self._latest(state="SENT", fence=fence, inherited=inherited, sent_at=at)
 
-    def settles_in(self, target: Target, now: datetime) -> timedelta | None:
-        """Return for how long a call that is not there may still turn up, where only time can tell."""
-        if target.honours is not Honours.TIME or self.latest.sent_at is None:
+    def settles_in(self, target: Target, looked_at: datetime | None) -> timedelta | None:
+        """Return for how long a call that was not there may still turn up, where only time can tell."""
+        if target.honours is not Honours.TIME or self.latest.sent_at is None or looked_at is None:
             return None
-        left = self.latest.sent_at + target.settles_after - now
+        left = self.latest.sent_at + target.settles_after - looked_at
         return left if left > timedelta() else None
 
     def answered(self, answer: Answer, honours: Honours) -> "Ledger":

@@ -29,7 +29,6 @@ from kingdom.bus.log import LogEntry
 from kingdom.bus.outcome import Dead, Defer, Done, Outcome, Retry
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.received import Received
-from kingdom.clock import utc_now
 from kingdom.errors import LeaseLost, NotFound, Permanent, Unavailable
 
 _ACTOR = "bus"
@@ -56,7 +55,7 @@ async def perform(bus: Bus, effect: Effect[Any], delivery: Delivery, event: Rece
     if closed := gate.try_enter():
         wait, reason = closed
         return await _settle(bus, delivery, Defer.by(wait, reason), None if ledger is loaded else ledger)
-    ledger = await _record(bus, delivery, ledger.sent(delivery.token, utc_now()))
+    ledger = await _record_sent(bus, delivery, ledger)
     answer = in_storable_words(await _call(effect, ledger.attempt(delivery.token)))
     gate.learn(answer)
     while True:
@@ -72,11 +71,15 @@ async def _find_out(
     bus: Bus, effect: Effect[Any], delivery: Delivery, event: Received[Any], ledger: Ledger
 ) -> Ledger | Outcome:
     """Find out what became of a call that nobody saw end; returns what was settled, or a ledger to send again from."""
+    async with bus.transaction(hold=[delivery]) as transaction:
+        must_hold(transaction, delivery)
+    # The time before the look counts: what was absent then may have arrived before the answer did.
+    looked_at = transaction.held_at
     finding = in_storable_words(await _reconcile(effect, ledger.attempt(delivery.token)))
     if isinstance(finding, Happened):
         return await _conclude(bus, effect, delivery, event, ledger.found(finding), Acked(finding.response))
     if isinstance(finding, Absent):
-        if wait := ledger.settles_in(effect.target, utc_now()):
+        if wait := ledger.settles_in(effect.target, looked_at):
             return await _settle(bus, delivery, Defer.by(wait, "not there yet, and it may still come"))
         if again := ledger.taken_over(delivery.token, effect.target.honours):
             return again
@@ -118,10 +121,17 @@ async def _load(bus: Bus, effect: Effect[Any], event: Received[Any], key: str) -
     return ledger.needed_by(event.envelope.event_id)
 
 
-async def _record(bus: Bus, delivery: Delivery, ledger: Ledger) -> Ledger:
+async def _record_sent(bus: Bus, delivery: Delivery, ledger: Ledger) -> Ledger:
     async with bus.transaction(hold=[delivery]) as transaction:
         must_hold(transaction, delivery)
-        return Ledger.read(await transaction.put(ledger.record))
+        sent = ledger.sent(delivery.token, transaction.held_at)
+        return Ledger.read(await transaction.put(sent.record))
+
+
+async def _record(bus: Bus, delivery: Delivery, ledger: Ledger) -> None:
+    async with bus.transaction(hold=[delivery]) as transaction:
+        must_hold(transaction, delivery)
+        await transaction.put(ledger.record)
 
 
 async def _settle(bus: Bus, delivery: Delivery, outcome: Outcome, ledger: Ledger | None = None) -> Outcome:

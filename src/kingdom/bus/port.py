@@ -107,6 +107,8 @@ class Transaction(ABC):
 
     def __init__(self, topology: Topology, kinds: Mapping[str, RecordKind], held: Sequence[Delivery]) -> None:
         self.held = tuple(held)
+        # When `held` was read, by the clock of the store, which all hosts share.
+        self.held_at: datetime | None = None
         self.changes = Changes()
         self.dedup_keys_taken = 0
         self._read_ahead: dict[tuple[str, str], Record | None] = {}

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -44,7 +44,7 @@ class FilesTransaction(Transaction):
             owned = self._store.owned_now(deliveries)
             if owned is None:
                 owned = await self._in_thread(lambda: self._store.owned(deliveries))
-            self.held = tuple(owned)
+            self.held, self.held_at = tuple(owned), datetime.fromtimestamp(time.time(), UTC)
 
     async def apply(self) -> None:
         """Write everything that was collected, if there is anything."""

@@ -58,6 +58,7 @@ class PostgresTransaction(Transaction):
         for token, group in _by_token(deliveries).items():
             rows = await self._fetch("hold", {"token": token, "ids": [d.position for d in group]})
             owned |= {row["id"] for row in rows}
+            self.held_at = rows[0]["now"] if rows else self.held_at
         self.held = tuple(d for d in deliveries if d.position in owned)
 
     async def apply(self, *, commit: bool) -> None:

@@ -1,7 +1,7 @@
 -- name: hold
 -- First statement of a reaction: the lease row is locked before any event or key row, everywhere.
 WITH f AS MATERIALIZED (SELECT token FROM kingdom.outbox_lease WHERE token = %(token)s FOR KEY SHARE)
-SELECT id FROM kingdom.outbox_event
+SELECT id, clock_timestamp() AS now FROM kingdom.outbox_event
  WHERE id = ANY(%(ids)s::bigint[]) AND lease_token = (SELECT token FROM f) AND status = 'PROCESSING';
 
 -- name: fence
