@@ -55,11 +55,19 @@ class _Call(Effect[Job]):
         return {
             "key": job.call,
             "event": str(event.envelope.event_id),
+            "stream": event.envelope.stream,
+            "work_ms": job.work_ms,
             "answers": list(job.answers),
             "script": job.script,
         }
 
     async def call(self, attempt: Attempt) -> Answer:
+        facts = {"stream": attempt.request["stream"], "event": attempt.request["event"], "token": attempt.fence}
+        with self._history.handling(**facts):
+            return await self._send(attempt)
+
+    async def _send(self, attempt: Attempt) -> Answer:
+        await asyncio.sleep(attempt.request["work_ms"] / 1000)
         request = await Request.connect(self._port)
         await self._stagehand.act(attempt.request["script"], attempt.request["event"], f"send:{attempt.number}")
         request.send("/calls", self._body(attempt))
@@ -89,6 +97,7 @@ class _Call(Effect[Job]):
         return {
             "key": attempt.request["key"],
             "event": attempt.request["event"],
+            "stream": attempt.request["stream"],
             "script": attempt.request["answers"],
             "identifier": attempt.identifier,
             "fence": attempt.fence,

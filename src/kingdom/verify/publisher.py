@@ -11,6 +11,7 @@ from kingdom.bus import Bus, Envelope
 from kingdom.bus.throwaway import ThrowawayStore
 from kingdom.errors import Conflict, KingdomError
 from kingdom.verify.history import History
+from kingdom.verify.script import die
 from kingdom.verify.target import STEPS
 from kingdom.verify.workload import ANY, CALLED, CALLED_UNDER_FENCE, LINE, REACTED, Job, describe
 
@@ -25,6 +26,9 @@ _DOOMED_SHARE = 0.01
 _ONCE_SHARE = 0.05
 _WORK_MS_MAX = 40
 _KEPT_SHARE = 0.85
+# Some die by themselves soon after they began, so that a commit is hit before, in and after it.
+_DYING_SHARE = 0.015
+_DYING_SECONDS_MAX = 0.05
 
 
 class _ChangedItsMindError(Exception):
@@ -63,6 +67,8 @@ class Publisher:
         """Publish in one of the ways that callers have, and write down how it ended."""
         way = self._rng.choices(("plain", "slow", "linger"), weights=(6, 2, 2))[0]
         self._history.write("publishing", events=[describe(envelope) for envelope in envelopes])
+        if self._rng.random() < _DYING_SHARE:
+            asyncio.get_running_loop().call_later(self._rng.uniform(0, _DYING_SECONDS_MAX), die)
         try:
             await self._in_a_way(way, envelopes)
             end = "published"

@@ -98,7 +98,7 @@ class CallTarget:
 
     def _accept(self, body: dict[str, Any]) -> int:
         key, identifier, fence = body["key"], body["identifier"], body["fence"]
-        facts = {"key": key, "identifier": identifier, "fence": fence, "event": body["event"]}
+        facts = {"key": key, "identifier": identifier, "fence": fence, "event": body["event"], "stream": body["stream"]}
         if body["honours"] == "fence":
             if fence < self._fences[key]:
                 self._history.write("fenced_off", **facts)

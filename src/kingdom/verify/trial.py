@@ -17,7 +17,7 @@ from kingdom.bootstrap import open_bus, reached, throwaway_store
 from kingdom.bus import Bus, Envelope, Query
 from kingdom.bus.throwaway import ThrowawayStore
 from kingdom.errors import KingdomError, Misconfigured, Unavailable
-from kingdom.verify.checker import Evidence
+from kingdom.verify.evidence import Evidence
 from kingdom.verify.fleet import COMMAND, Fleet
 from kingdom.verify.history import Entry, History, read_history
 from kingdom.verify.nemesis import Nemesis
@@ -26,13 +26,18 @@ from kingdom.verify.publisher import draw_reaction
 from kingdom.verify.report import Report, judge
 from kingdom.verify.script import Stagehand
 from kingdom.verify.target import CallTarget
-from kingdom.verify.workload import ANY, APPLIED, LINE, REACTED, TALLY, Job, describe, topology
+from kingdom.verify.workload import ANY, APPLIED, CALLED, LINE, REACTED, STEADY, TALLY, Job, describe, topology
 
 _LOOK_EVERY_SECONDS = 0.05
 _SAMPLE_EVERY_SECONDS = 0.3
 _SAMPLE_PAUSE_SHARE = 4
 _TALLIES_MAX = 100_000
 _POISON_NEIGHBOURS = 6
+# Longer than a lease: only renewals keep such a job.
+_STEADY_LEASES = 2
+_STEADY_CALLS = 4
+_BEAT_SECONDS = 0.02
+_LATE_SECONDS = 0.02
 
 
 def _any(faults: Mapping[str, int]) -> bool:
@@ -89,6 +94,7 @@ class Trial:
             lease_seconds=self.lease.total_seconds(),
             trouble=plan.trouble,
             pause_seconds=plan.pause.total_seconds(),
+            steady_lease_seconds=store.shortest_lease.total_seconds(),
         )
         self.fleet = Fleet(part, history, random.Random(plan.seed + 1), command=plan.command)  # noqa: S311 - as above
         self._began = time.monotonic()
@@ -99,7 +105,7 @@ class Trial:
         """Wait until every process has opened its bus; what came before does not count as a part of the trial."""
 
         def are_ready(entries: list[Entry]) -> bool:
-            return sum(entry.what == "ready" for entry in entries) >= len(self.fleet.members)
+            return sum(entry.what == "ready" for entry in entries) >= len(self.fleet.everybody)
 
         def has_failed(entries: list[Entry]) -> bool:
             return any(entry.what == "exited" and entry.facts["code"] > 0 for entry in entries)
@@ -133,6 +139,21 @@ class Trial:
                     self.history.write("broken", invariant=broken)
             await asyncio.sleep(max(_SAMPLE_EVERY_SECONDS, _SAMPLE_PAUSE_SHARE * (time.monotonic() - began)))
 
+    async def feel_delays(self) -> None:
+        """Write down how late the machine is with one who only looks at the clock, so that no bound is too short."""
+        while True:
+            due = time.monotonic() + _BEAT_SECONDS
+            await asyncio.sleep(_BEAT_SECONDS)
+            if (late := time.monotonic() - due) > _LATE_SECONDS:
+                self.history.write("late", seconds=round(late, 3))
+
+    async def publish_long_jobs(self) -> None:
+        """Publish what lasts longer than its lease, for the worker that nobody strikes."""
+        work_ms = int(self.store.shortest_lease.total_seconds() * _STEADY_LEASES * 1000)
+        reactions = [REACTED.envelope(Job(work_ms=work_ms, tally=STEADY), stream=STEADY)]
+        calls = [CALLED.envelope(Job(work_ms=work_ms, call=f"long-{n}"), stream=STEADY) for n in range(_STEADY_CALLS)]
+        await self.publish(*reactions, *calls)
+
     async def poison(self) -> None:
         """Publish events that kill their worker, among healthy ones, during the first half."""
         for _ in range(self.plan.poisons):
@@ -162,6 +183,7 @@ class Trial:
         async with self.bus.transaction() as transaction:
             tallies = await transaction.find(Query(kind=TALLY.name, limit=_TALLIES_MAX))
         evidence = Evidence(
+            streams={name: self.bus.topology.stream(name) for name in self.bus.topology.names()},
             history=read_history(self.directory),
             events=await self.store.events(),
             applied=await self.store.log_data(APPLIED),
@@ -183,7 +205,7 @@ async def staged(url: str, plan: Plan, directory: Path | None = None) -> AsyncIt
             raise Misconfigured(f"{directory} has the history of an earlier trial: name another directory")
         stack.push_async_callback(store.drop)
         await store.create()
-        streams = topology(plan.lease or store.shortest_lease)
+        streams = topology(plan.lease or store.shortest_lease, store.shortest_lease)
         bus = await stack.enter_async_context(open_bus(store.safe_url, streams, [TALLY], schema=store.schema))
         history, outside = History(directory, "trial"), History(directory, "target")
         stack.callback(history.close)
@@ -193,6 +215,7 @@ async def staged(url: str, plan: Plan, directory: Path | None = None) -> AsyncIt
         stack.push_async_callback(target.stop)
         trial = Trial(plan, store, bus, target, directory, history)
         stack.push_async_callback(trial.fleet.retire)
+        stack.callback(asyncio.create_task(trial.feel_delays(), name="verify-delays").cancel)
         yield trial
 
 
@@ -203,6 +226,7 @@ async def torment(url: str, plan: Plan, directory: Path | None = None) -> Report
             trial.fleet.add("worker")
         for _ in range(plan.publishers):
             trial.fleet.add("publisher")
+        trial.fleet.add("steady")
         lease_seconds = trial.lease.total_seconds()
         nemesis = Nemesis(trial.fleet, trial.store, trial.history, trial.rng, lease_seconds=lease_seconds)
         if plan.flood:
@@ -211,6 +235,7 @@ async def torment(url: str, plan: Plan, directory: Path | None = None) -> Report
         # Whatever the others draw, one must come to be dead.
         await trial.publish(REACTED.envelope(Job(fate="doomed"), stream=ANY))
         await trial.ready()
+        await trial.publish_long_jobs()
         async with _meanwhile(trial.watch()):
             try:
                 async with _meanwhile(nemesis.torment(every_seconds=plan.fault_every.total_seconds())):

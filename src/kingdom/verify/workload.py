@@ -30,6 +30,7 @@ from kingdom.verify.script import Stagehand, die
 
 ANY = "verify.any"
 LINE = "verify.line"
+STEADY = "verify.steady"
 APPLIED = "verify.applied"
 TALLY = RecordKind(name="verify_tally", directories={"open": "state/verify"})
 _ONCE_FOR = timedelta(hours=1)
@@ -57,13 +58,17 @@ CALLED = EventType(name="verify.Called", payload=Job)
 CALLED_UNDER_FENCE = EventType(name="verify.CalledUnderFence", payload=Job)
 
 
-def topology(lease: timedelta) -> Topology:
-    """Return an unordered and an ordered stream; a dead event lets the later ones of its key pass."""
+def topology(lease: timedelta, steady_lease: timedelta | None = None) -> Topology:
+    """Return the streams: one without order, one with it where a dead event lets the later ones of its key pass.
+
+    The third has jobs that last longer than their lease, which may be shorter than that of the others.
+    """
     retry = RetryPolicy(base=timedelta(milliseconds=50), cap=timedelta(milliseconds=500), max_attempts=40)
     return Topology(
         [
             Stream(name=ANY, lease=lease, retry=retry),
             Stream(name=LINE, lease=lease, retry=retry, ordered=True, on_dead="skip"),
+            Stream(name=STEADY, lease=steady_lease or lease, retry=retry),
         ]
     )
 
@@ -72,7 +77,7 @@ def describe(envelope: Envelope) -> dict[str, Any]:
     """Return what a checker must know of a published event."""
     return {
         "event": str(envelope.event_id),
-        "stream": envelope.stream,
+        "streams": [envelope.stream],
         "key": envelope.partition_key,
         "fate": envelope.payload["fate"],
         "call": envelope.payload["call"],
@@ -81,7 +86,8 @@ def describe(envelope: Envelope) -> dict[str, Any]:
 
 def applied(event: Received[Job], process: str, **facts: Any) -> LogEntry:
     """Return the trace of a handler, for the transaction that settles its event."""
-    data = {"event": str(event.envelope.event_id), "token": event.fence, **facts}
+    envelope = event.envelope
+    data = {"stream": envelope.stream, "event": str(envelope.event_id), "token": event.fence, **facts}
     return LogEntry(type=APPLIED, actor=process, data=data)
 
 
@@ -99,8 +105,12 @@ class Reactions:
         dispatcher.reaction(REACTED)(self._react)
 
     async def _react(self, event: Received[Job], transaction: Transaction) -> Outcome | None:
+        stream, name = event.envelope.stream, str(event.envelope.event_id)
+        with self._history.handling(stream=stream, event=name, token=event.fence):
+            return await self._handle(event, transaction)
+
+    async def _handle(self, event: Received[Job], transaction: Transaction) -> Outcome | None:
         job, name = event.payload, str(event.envelope.event_id)
-        self._history.write("started", event=name, token=event.fence, attempt=event.attempt)
         await self._stagehand.act(job.script, name, f"react:{event.attempt}")
         if job.fate == "poison":
             die()
@@ -111,13 +121,12 @@ class Reactions:
         if chance < self._trouble / 4:
             return Defer.by(timedelta(milliseconds=100), "not yet")
         if job.once and not await transaction.once("verify", name, _ONCE_FOR):
-            self._history.write("once_refused", event=name, token=event.fence)
+            self._history.write("once_refused", stream=event.envelope.stream, event=name, token=event.fence)
         if chance < self._trouble / 2:
             raise RuntimeError("a bug in a handler")
         if chance < self._trouble:
             raise Transient("bad luck")
         await self._apply(event, transaction)
-        self._history.write("finished", event=name, token=event.fence)
         return None
 
     async def _apply(self, event: Received[Job], transaction: Transaction) -> None:
