@@ -14,6 +14,9 @@ SECOND_NS = 1_000_000_000
 # An event in one stream: what goes to several streams has a copy in each.
 Copy = tuple[str, str]
 Facts = Mapping[str, Any]
+_ENDS = {"done": "DONE", "doomed": "DEAD", "poison": "DEAD"}
+# What an operator asked for, and the word that says that it was done.
+_ANSWERS = {"discarding": "discarded", "redriving": "redriven", "cancelling": "cancelled"}
 
 
 class Claim(NamedTuple):
@@ -31,13 +34,18 @@ class Claim(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What a trial leaves behind; `applied` are the log's traces in the order of their transactions."""
+    """What a trial leaves behind; `applied` are the log's traces in the order of their transactions.
+
+    `read` is what a reader of the log got, `records` those that a retention may remove once they are over.
+    """
 
     streams: Mapping[str, Stream] = field(default_factory=dict)
     history: Sequence[Entry] = ()
     events: Sequence[StoredEvent] = ()
     applied: Sequence[Facts] = ()
+    read: Sequence[Facts] | None = None
     tallies: Mapping[str, int] = field(default_factory=dict)
+    records: Mapping[str, str] = field(default_factory=dict)
 
     def entries(self, *names: str) -> Iterator[Entry]:
         """Return every action of these names, in the order of time."""
@@ -111,6 +119,14 @@ class Evidence:
         return began
 
     @cached_property
+    def first_redriven(self) -> dict[str, int]:
+        """Return when an operator first asked for another round of an event."""
+        redriven: dict[str, int] = {}
+        for entry in self.entries("redriving"):
+            redriven.setdefault(entry.facts["event"], entry.at)
+        return redriven
+
+    @cached_property
     def last_signs(self) -> dict[str, int]:
         """Return when each process last did something."""
         return {entry.process: entry.at for entry in self.history}
@@ -132,9 +148,33 @@ class Evidence:
         """
         return any(asked <= at < asked + self.lease_ns(stream) for asked in self._kept.get(token, ()))
 
+    def expected(self, event_id: str) -> str | None:
+        """Return how an event must end, or None where that is open; an operator has the last word."""
+        asked, answered = self._asked.get(event_id), self._answered.get(event_id)
+        if asked is None:
+            return _ENDS.get(self.meant[event_id]["fate"])
+        if answered is None or answered[0] != _ANSWERS[asked[0]]:
+            return None
+        match answered:
+            case "discarded", _:
+                return "DISCARDED"
+            case "redriven", facts:
+                return "DONE" if facts["mended"] else "DEAD"
+            case "cancelled", facts if facts["answer"] == "cancelled":
+                return "DEAD"
+        return None
+
     def healthy(self, event_id: str) -> bool:
         """Tell whether an event must end as done."""
-        return event_id in self.meant and self.meant[event_id]["fate"] == "done"
+        return event_id in self.meant and self.expected(event_id) == "DONE"
+
+    @cached_property
+    def _asked(self) -> dict[str, tuple[str, Facts]]:
+        return {entry.facts["event"]: (entry.what, entry.facts) for entry in self.entries(*_ANSWERS)}
+
+    @cached_property
+    def _answered(self) -> dict[str, tuple[str, Facts]]:
+        return {entry.facts["event"]: (entry.what, entry.facts) for entry in self.entries(*_ANSWERS.values())}
 
     def line(self, stream: str, event_id: str) -> tuple[str, str]:
         """Return what an event must stay in order with: its key in an ordered stream, else only itself."""

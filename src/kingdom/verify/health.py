@@ -56,6 +56,15 @@ class Health:
         """Return for how long the machine or the store kept everybody waiting within a time."""
         return sum(end - begin for begin, end in (*self.late, *self.outages) if _overlap((begin, end), (since, until)))
 
+    def clock_was_wrong(self, since: int, until: int) -> bool:
+        """Tell whether a fault had set a clock within a time."""
+        return any(_overlap(span, (since, until)) for span in self._clock_faults)
+
+    @cached_property
+    def _clock_faults(self) -> list[Span]:
+        entries = (entry for entry in self._evidence.entries("fault") if entry.facts["kind"].startswith("clock"))
+        return [(entry.at - _lasted(entry.facts), entry.at) for entry in entries]
+
     def _lasting(self, what: str) -> list[Span]:
         return [(entry.at - _lasted(entry.facts), entry.at) for entry in self._evidence.entries(what)]
 

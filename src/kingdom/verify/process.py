@@ -19,9 +19,10 @@ from kingdom.verify.calls import register_calls
 from kingdom.verify.history import History
 from kingdom.verify.part import Part
 from kingdom.verify.publisher import Publisher
+from kingdom.verify.reactions import Reactions
 from kingdom.verify.script import Stagehand
 from kingdom.verify.witness import WitnessedBus, WitnessedLosses
-from kingdom.verify.workload import ANY, LINE, STEADY, TALLY, Reactions, topology
+from kingdom.verify.workload import COMMON, KINDS, STEADY, topology
 
 _GRACE = timedelta(seconds=5)
 _LEASES_FOR_STEADY_REACTIONS = 4
@@ -35,7 +36,7 @@ async def play(part: Part) -> None:
         streams = topology(lease, timedelta(seconds=part.steady_lease_seconds))
         # Who is never stopped holds nobody up.
         idle_limit = _LEASES_FOR_STEADY_REACTIONS * lease if part.role == "steady" else lease
-        opening = open_bus(part.url, streams, [TALLY], schema=part.schema, idle_limit=idle_limit)
+        opening = open_bus(part.url, streams, KINDS, schema=part.schema, idle_limit=idle_limit)
         try:
             bus = await stack.enter_async_context(opening)
         except Unavailable as error:
@@ -66,7 +67,7 @@ async def _work(part: Part, bus: Bus, history: History, rng: random.Random) -> N
     Reactions(history, stagehand, rng, trouble=part.trouble).register(dispatcher)
     register_calls(dispatcher, history, stagehand, part.target_port)
     witnessed, losses = WitnessedBus(bus, history), WitnessedLosses(history)
-    streams = [STEADY] if part.role == "steady" else [ANY, LINE]
+    streams = (STEADY,) if part.role == "steady" else COMMON
     worker = Worker(witnessed, dispatcher, streams, name=part.name, grace=_GRACE, metrics=losses)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
     await worker.run()

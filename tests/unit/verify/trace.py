@@ -14,21 +14,31 @@ LEASE = timedelta(seconds=2)
 WORKER = "worker-1.1"
 
 
-def described(event: str, *, key: str | None = None, fate: str = "done", call: str = "") -> dict[str, Any]:
-    return {"event": event, "streams": [LINE if key else ANY], "key": key, "fate": fate, "call": call}
+def described(
+    event: str, *, key: str | None = None, fate: str = "done", call: str = "", honours: str = "", **facts: Any
+) -> dict[str, Any]:
+    fields = {"event": event, "streams": [LINE if key else ANY], "key": key, "fate": fate, "call": call}
+    return {**fields, "honours": honours or ("identifier" if call else ""), "due": None, **facts}
 
 
 def stored(
-    event: str, position: int = 1, *, key: str | None = None, token: int = 1, status: Any = "DONE"
+    event: str,
+    position: int = 1,
+    *,
+    key: str | None = None,
+    token: int = 1,
+    status: Any = "DONE",
+    stream: str | None = None,
+    error_code: str | None = None,
 ) -> StoredEvent:
     return StoredEvent(
         event_id=event,
-        stream=LINE if key else ANY,
+        stream=stream or (LINE if key else ANY),
         partition_key=key,
         position=position,
         status=status,
         token=token,
-        error_code="quarantined" if status == "DEAD" else None,
+        error_code=error_code or ("quarantined" if status == "DEAD" else None),
     )
 
 

@@ -1,10 +1,13 @@
 """What is published arrives: all of a transaction or none, every reaction once."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from kingdom.verify.evidence import Evidence
+from kingdom.verify.evidence import SECOND_NS, Copy, Evidence
 from kingdom.verify.finding import Finding, Kind
+from kingdom.verify.health import Health
+
+_CLOCK_DRIFT_NS = SECOND_NS // 20
 
 
 def lost(evidence: Evidence) -> Iterator[Finding]:
@@ -60,6 +63,47 @@ def twice(evidence: Evidence) -> Iterator[Finding]:
     refused = {(facts["stream"], facts["event"]) for facts in evidence.of("once_refused")}
     for _, event_id in sorted(refused & applied.keys()):
         yield Finding(Kind.TWICE, event_id, "its dedup key was taken by an earlier application")
+
+
+def doubled(evidence: Evidence) -> Iterator[Finding]:
+    """Look for ids that a stream has taken twice, and positions that it has given to two events."""
+    places: dict[Copy, set[int]] = defaultdict(set)
+    owners: dict[int, set[Copy]] = defaultdict(set)
+    stored = [(event.stream, event.event_id, event.position) for event in evidence.events]
+    for stream, event, position in (*stored, *((c.stream, c.event, c.position) for c in evidence.claims)):
+        places[stream, event].add(position)
+        owners[position].add((stream, event))
+    times = Counter((stream, event) for stream, event, _ in stored)
+    for (stream, event), positions in places.items():
+        if len(positions) > 1 or times[stream, event] > 1:
+            yield Finding(Kind.DOUBLED, event, f"in {stream} more than once, at {sorted(positions)}")
+    for position, copies in owners.items():
+        if len(copies) > 1:
+            yield Finding(Kind.DOUBLED, str(position), f"the position of {len(copies)} events: {sorted(copies)}")
+
+
+def early(evidence: Evidence) -> Iterator[Finding]:
+    """Look for delayed events that were given out before they were due by the clock of the store."""
+    health = Health(evidence)
+    for clock in evidence.of("clock"):
+        for claim in evidence.claims:
+            due = evidence.meant.get(claim.event, {}).get("due")
+            if due is None or health.clock_was_wrong(claim.asked, claim.at):
+                continue
+            too_early = clock["asked"] + int((due - clock["store"]) * SECOND_NS) - claim.at
+            if too_early > _CLOCK_DRIFT_NS:
+                yield Finding(Kind.EARLY, claim.event, f"given out {too_early / SECOND_NS:.2f} s before it was due")
+
+
+def contests(evidence: Evidence) -> Iterator[Finding]:
+    """Look for dedup keys that several asked for, and that not exactly one of those applied has won."""
+    winners: dict[str, list[str]] = defaultdict(list)
+    for facts in evidence.applied:
+        if "contest" in facts:
+            winners[facts["contest"]] += [facts["event"]] if facts["won"] else []
+    for contest, events in winners.items():
+        if len(events) != 1:
+            yield Finding(Kind.CONTEST, contest, f"won {len(events)} times: {', '.join(events) or 'by nobody'}")
 
 
 def _tallies(evidence: Evidence) -> Iterator[tuple[str, int, int]]:

@@ -16,11 +16,13 @@ def ended_wrong(evidence: Evidence) -> Iterator[Finding]:
         where = f"{stored.stream} position {stored.position}"
         if stored.status in ("PENDING", "PROCESSING"):
             yield Finding(Kind.STUCK, stored.event_id, f"{where} is still {stored.status}")
-        if evidence.healthy(stored.event_id):
-            if stored.status == "DEAD":
-                yield Finding(Kind.QUARANTINED, stored.event_id, f"{where} is dead by {stored.error_code}")
-        elif stored.event_id in evidence.meant and stored.status != "DEAD":
-            yield Finding(Kind.POISON, stored.event_id, f"{where} is {stored.status}")
+        match evidence.expected(stored.event_id) if stored.event_id in evidence.meant else None:
+            case "DONE" if stored.status in ("DEAD", "DISCARDED"):
+                yield Finding(Kind.QUARANTINED, stored.event_id, f"{where} is {stored.status} by {stored.error_code}")
+            case "DEAD" if stored.status != "DEAD":
+                yield Finding(Kind.POISON, stored.event_id, f"{where} is {stored.status}")
+            case _:
+                pass
 
 
 def broken(evidence: Evidence) -> Iterator[Finding]:

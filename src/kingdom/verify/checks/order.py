@@ -29,10 +29,34 @@ def disordered(evidence: Evidence) -> Iterator[Finding]:
             yield from _by_publishing(places, verb, line, events)
 
 
+def overtaken(evidence: Evidence) -> Iterator[Finding]:
+    """Look for handlers behind a dead event that blocks its key, before an operator has decided what becomes of it."""
+    decided: dict[str, list[int]] = defaultdict(list)
+    for entry in evidence.entries("redriving", "discarding", "cancelling"):
+        decided[entry.facts["event"]].append(entry.at)
+    started: dict[Copy, list[tuple[int, str]]] = defaultdict(list)
+    for entry in evidence.entries("started"):
+        stream, event = entry.facts["stream"], entry.facts["event"]
+        started[evidence.line(stream, event)].append((entry.at, event))
+    for entry in evidence.entries("settled"):
+        for position, outcome in entry.facts["outcomes"].items():
+            claim = next(iter(evidence.claims_of.get(int(position), ())), None)
+            if outcome != "dead" or claim is None or evidence.streams[claim.stream].on_dead != "block":
+                continue
+            until = min((at for at in decided[claim.event] if at > entry.at), default=math.inf)
+            line = evidence.line(claim.stream, claim.event)
+            for at, event in started[line] if line[1] != claim.event else ():
+                if entry.at < at < until:
+                    detail = f"{event} ran though {claim.event}, which is ahead of it, was dead"
+                    yield Finding(Kind.OVERTAKEN, "/".join(line), detail)
+
+
 def _lines(evidence: Evidence, copies: Sequence[Copy]) -> dict[Copy, list[str]]:
     lines: dict[Copy, list[str]] = defaultdict(list)
     for stream, event in copies:
-        lines[evidence.line(stream, event)].append(event)
+        # Where a dead event lets others pass, it comes after them when it is redriven.
+        if event not in evidence.first_redriven or evidence.streams[stream].on_dead == "block":
+            lines[evidence.line(stream, event)].append(event)
     return {line: events for line, events in lines.items() if len(events) > 1}
 
 

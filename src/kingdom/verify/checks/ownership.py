@@ -31,7 +31,7 @@ def stale(evidence: Evidence) -> Iterator[Finding]:
     for facts in evidence.of("settled"):
         for position, outcome in facts["outcomes"].items():
             claims = evidence.claims_of.get(int(position), [])
-            newer = [claim for claim in claims if claim.token > facts["token"]]
+            newer = [claim for claim in claims if claim.token > facts["token"] and not _is_next_round(evidence, claim)]
             if newer and (outcome in _FINAL or min(claim.at for claim in newer) < facts["began"]):
                 detail = f"token {facts['token']} settled it as {outcome} though token {newer[-1].token} owned it"
                 yield Finding(Kind.STALE, position, detail)
@@ -40,6 +40,12 @@ def stale(evidence: Evidence) -> Iterator[Finding]:
         if stored and stored.status == "DONE" and stored.token != applied["token"]:
             detail = f"applied under token {applied['token']}, done under token {stored.token}"
             yield Finding(Kind.STALE, str(stored.position), detail)
+
+
+def _is_next_round(evidence: Evidence, claim: Claim) -> bool:
+    """Tell whether an operator had sent the event on another round before."""
+    asked = evidence.first_redriven.get(claim.event)
+    return asked is not None and asked < claim.at
 
 
 def taken(evidence: Evidence) -> Iterator[Finding]:

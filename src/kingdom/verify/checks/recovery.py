@@ -6,6 +6,7 @@ from kingdom.verify.checks.ownership import lost_claims
 from kingdom.verify.evidence import Evidence
 from kingdom.verify.finding import Finding, Kind
 from kingdom.verify.health import Health, Span, longest
+from kingdom.verify.workload import ANY
 
 # One until the lease is over, less than one until somebody looks for it, and as much again for a busy machine.
 _LEASES = 4
@@ -14,10 +15,11 @@ _LEASES = 4
 def slow(evidence: Evidence) -> Iterator[Finding]:
     """Look for events that waited longer for a new holder, even with all that any other event waited meanwhile."""
     health, waits = Health(evidence), _waits(evidence)
+    paused = {facts["stream"] for facts in evidence.of("pausing")}
     for former, later in lost_claims(evidence):
         left = _left(health, former.process, former.at, later.at)
         # Those behind the first of their key wait for that one.
-        if left is None or not former.is_first:
+        if left is None or not former.is_first or former.stream in paused:
             continue
         lease = evidence.lease_ns(former.stream)
         bound = _LEASES * lease + longest(waits, left, later.at) + health.delay(left, later.at)
@@ -49,4 +51,4 @@ def _waits(evidence: Evidence) -> list[Span]:
 
 def _is_free(evidence: Evidence, event: str) -> bool:
     described = evidence.meant[event]
-    return described["key"] is None and not described.get("delay")
+    return described["streams"] == [ANY] and described["due"] is None
