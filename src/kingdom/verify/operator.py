@@ -69,6 +69,12 @@ class Operator:
                     await self._operations.discard([letter.position], reason="hopeless", actor=_ACTOR)
         return len(letters)
 
+    async def pause(self) -> None:
+        """Pause the stream that is there for it."""
+        self._may_be_paused = True
+        with self._said("pausing", "paused", stream=PAUSED):
+            await self._operations.pause(PAUSED, reason="a trial", actor=_ACTOR)
+
     async def let_all_run(self) -> None:
         """Take back what would keep events from ending."""
         if self._may_be_paused:
@@ -78,9 +84,7 @@ class Operator:
 
     async def _pause_for_a_while(self) -> None:
         jobs = [Job(tally=PAUSED, fleeting="kept"), Job(tally=PAUSED, fleeting="over")]
-        self._may_be_paused = True
-        with self._said("pausing", "paused", stream=PAUSED):
-            await self._operations.pause(PAUSED, reason="a trial", actor=_ACTOR)
+        await self.pause()
         await self._publish(*(REACTED.envelope(job, stream=PAUSED) for job in jobs))
         await asyncio.sleep(self._rng.uniform(0, _PAUSE_SECONDS_MAX))
         await self.let_all_run()

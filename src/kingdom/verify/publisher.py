@@ -13,7 +13,7 @@ from kingdom.clock import utc_now
 from kingdom.errors import Conflict, KingdomError
 from kingdom.verify.history import History
 from kingdom.verify.script import die
-from kingdom.verify.target import PROMPT_STEPS, STEPS
+from kingdom.verify.target import STEPS
 from kingdom.verify.workload import (
     ANY,
     CALLED,
@@ -168,8 +168,7 @@ def draw_call(rng: random.Random, stream: str) -> Envelope:
     """Return a call whose target misbehaves at first, now and then."""
     calls = (CALLED, CALLED_UNDER_FENCE, CALLED_IN_TIME, CALLED_UNSURE, CALLED_AND_CLOSED)
     event_type = rng.choices(calls, (4, 4, 1, 1, 2))[0]
-    steps = PROMPT_STEPS if event_type is CALLED_IN_TIME else STEPS
-    answers = tuple(rng.choice(steps) for _ in range(rng.choices((0, 1, 2), (5, 3, 2))[0]))
+    answers = tuple(rng.choice(STEPS) for _ in range(rng.choices((0, 1, 2), (5, 3, 2))[0]))
     if event_type is CALLED_UNSURE:
         return event_type.envelope(Job(call=f"call-{uuid4()}", answers=answers, fate="open"), stream=UNSURE)
     job = Job(call=f"call-{uuid4()}", answers=answers)

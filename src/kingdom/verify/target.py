@@ -16,12 +16,11 @@ PATIENCE_SECONDS = 0.5
 _LATENCY_SECONDS = 0.03
 _SILENCE_SECONDS = 0.7
 _LATENESS_SECONDS = 1.2
-# After this time it shows everything it took, but for what comes late.
-SETTLES_SECONDS = 1.0
+# After this time it shows everything it ever took.
+SETTLES_SECONDS = 2.5
 _REQUEST_SECONDS = 30.0
 
-PROMPT_STEPS = ("throttle", "throttle_for_a_second", "fail", "accept_then_fail", "accept_silently")
-STEPS = (*PROMPT_STEPS, "accept_late")
+STEPS = ("throttle", "throttle_for_a_second", "fail", "accept_then_fail", "accept_silently", "accept_late")
 _CREATED, _TAKEN_ON, _MULTIPLE = 201, 202, 300
 
 
