@@ -1,0 +1,160 @@
+"""`python -m bench.mutants`: exits 0 only where almost every mutant is noticed; the last line is the figures."""
+
+import argparse
+import json
+import os
+import queue
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.mutants.mutant import Mutant
+from bench.mutants.sites import REGIONS, Region, draw, find_by_name, find_mutants
+from bench.mutants.survivors import EXPLAINED
+from bench.mutants.trial import SUITE, Bench, Verdict
+from bench.postgres import PrivateCluster
+
+# The bounds: how many are drawn, and which part of them must be noticed.
+MUTANTS_MIN = 60
+KILLED_MIN = 0.95
+_SEED = 17
+# A stage takes this many times as long as with nothing damaged before it counts as hanging.
+_PATIENCE_FACTOR = 3
+_PATIENCE_SECONDS_MIN = 60.0
+_FIRST_PATIENCE_SECONDS = 900.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Draw, try, report, judge."""
+    options = _parse(arguments)
+    if options.list:
+        for region in REGIONS.values():
+            for mutant in find_mutants(region):
+                print(mutant.name)
+        return 0
+    console = Console(stderr=True)
+    drawn = [find_by_name(name) for name in options.only] if options.only else draw(options.seed, options.share)
+    began = time.monotonic()
+    with ExitStack() as stack:
+        clusters = [stack.enter_context(PrivateCluster()) for _ in range(options.jobs)]
+        patience = _patience(clusters[0], options.suite, console)
+        verdicts = list(_try_all(drawn, clusters, patience, options.suite, console))
+    figures = _figures(verdicts, seed=options.seed, seconds=time.monotonic() - began)
+    complaints = list(complaints_about(verdicts, least=1 if options.only or options.share < 1 else MUTANTS_MIN))
+    _show(verdicts, complaints)
+    line = json.dumps(figures | {"ok": not complaints})
+    if options.json == "-":
+        print(line)
+    else:
+        Path(options.json).write_text(line + "\n")
+    return 1 if complaints else 0
+
+
+def _patience(cluster: PrivateCluster, suite: Sequence[str], console: Console) -> float:
+    """Try the product as it is, which nobody may complain of, and see how long that takes."""
+    longest = 0.0
+    for region in {region.backend: region for region in REGIONS.values()}.values():
+        verdict = Bench(cluster, patience=_FIRST_PATIENCE_SECONDS, suite=suite).judge(region)
+        if verdict.killed_by:
+            sys.exit(f"the {verdict.killed_by} complains of an undamaged {region.backend}: {verdict.said}")
+        console.print(f"{region.backend}, undamaged: nothing to complain of in {verdict.seconds:.0f} s")
+        longest = max(longest, verdict.seconds)
+    return max(_PATIENCE_SECONDS_MIN, longest * _PATIENCE_FACTOR)
+
+
+def _try_all(
+    drawn: Sequence[tuple[Region, Mutant]],
+    clusters: Sequence[PrivateCluster],
+    patience: float,
+    suite: Sequence[str],
+    console: Console,
+) -> Iterator[Verdict]:
+    """Try each mutant, as many at a time as there are servers."""
+    free: queue.SimpleQueue[PrivateCluster] = queue.SimpleQueue()
+    for cluster in clusters:
+        free.put(cluster)
+
+    def judge(region: Region, mutant: Mutant) -> Verdict:
+        cluster = free.get()
+        try:
+            return Bench(cluster, patience=patience, suite=suite).judge(region, mutant)
+        finally:
+            free.put(cluster)
+
+    with ThreadPoolExecutor(len(clusters)) as pool:
+        pending = [pool.submit(judge, region, mutant) for region, mutant in drawn]
+        for number, done in enumerate(as_completed(pending), 1):
+            verdict = done.result()
+            fate = f"killed by the {verdict.killed_by}" if verdict.killed_by else "SURVIVED"
+            words = f"[{number}/{len(drawn)}] {fate} in {verdict.seconds:.0f} s: {verdict.mutant.name}"
+            console.print(words, markup=False, soft_wrap=True)
+            if verdict.killed_by:
+                console.print(f"    {verdict.said}", markup=False, soft_wrap=True, style="dim")
+            yield verdict
+
+
+def complaints_about(verdicts: Sequence[Verdict], *, least: int) -> Iterator[str]:
+    """Return which bounds these verdicts do not keep."""
+    survivors = [verdict.mutant for verdict in verdicts if not verdict.killed_by]
+    if len(verdicts) < least:
+        yield f"{len(verdicts)} mutants were tried, at least {least} must be"
+    if len(survivors) > (1 - KILLED_MIN) * len(verdicts):
+        yield f"{len(survivors)} of {len(verdicts)} mutants survived, at most {1 - KILLED_MIN:.0%} may"
+    for survivor in survivors:
+        if survivor.name not in EXPLAINED:
+            yield f"survived without an explanation: {survivor.name}"
+
+
+def _figures(verdicts: Sequence[Verdict], *, seed: int, seconds: float) -> dict[str, Any]:
+    killers = Counter(verdict.killed_by for verdict in verdicts if verdict.killed_by)
+    killed = killers.total()
+    return {
+        "seed": seed,
+        "mutants": len(verdicts),
+        "killed": killed,
+        "killed_share": round(killed / len(verdicts), 3),
+        "killed_by": dict(killers),
+        "survivors": [verdict.mutant.name for verdict in verdicts if not verdict.killed_by],
+        "seconds": round(seconds),
+    }
+
+
+def _show(verdicts: Sequence[Verdict], complaints: Sequence[str]) -> None:
+    table = Table("mutants", "killed", "survived", "by")
+    for name, region in REGIONS.items():
+        own = [verdict for verdict in verdicts if verdict.mutant.file in region.files]
+        killers = Counter(verdict.killed_by for verdict in own if verdict.killed_by)
+        by = ", ".join(f"{killer} {count}" for killer, count in killers.most_common())
+        table.add_row(name, str(killers.total()), str(len(own) - killers.total()), by)
+    Console(stderr=True).print(table)
+    for words in complaints:
+        print(f"bound not kept: {words}", file=sys.stderr)
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.mutants", description=sys.modules["bench.mutants"].__doc__)
+    parser.add_argument("--seed", type=int, default=_SEED, help=f"which mutants are drawn (default {_SEED})")
+    parser.add_argument("--share", type=float, default=1.0, help="draw this part of the usual number")
+    parser.add_argument("--only", action="append", metavar="NAME", help="try this mutant; can be repeated")
+    parser.add_argument("--list", action="store_true", help="print the name of every mutant that can be drawn")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="how many are tried at a time")
+    parser.add_argument("--suite", nargs="+", default=SUITE, help="what pytest runs before the torment")
+    parser.add_argument(
+        "--json", default="-", metavar="FILE", help="where the figures go; - is the last line (default)"
+    )
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    # Asked to end, a bench still takes its servers and processes with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    sys.exit(main())

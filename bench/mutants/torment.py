@@ -1,0 +1,39 @@
+"""`python -m bench.mutants.torment BACKEND SECONDS`: torments the product as it is imported; exits 1 on a finding."""
+
+import asyncio
+import logging
+import sys
+from datetime import timedelta
+
+from bench.chaos.backends import BACKENDS
+from bench.chaos.process import AS_IT_IS
+from bench.chaos.scenarios import process_command
+from kingdom.bus.logs import configure_logs
+from kingdom.verify import Plan
+from kingdom.verify.trial import torment
+
+# The same for every mutant, so that they are compared by what they are.
+_SEED = 7
+
+
+def main() -> int:
+    """Torment and judge."""
+    backend, seconds = sys.argv[1], float(sys.argv[2])
+    configure_logs(json=True, level=logging.ERROR)
+    plan = Plan(
+        seconds=seconds,
+        seed=_SEED,
+        poisons=1,
+        fault_every=timedelta(milliseconds=500),
+        drain=timedelta(minutes=2),
+        command=process_command(backend, AS_IT_IS),
+    )
+    with BACKENDS[backend].place() as place:
+        report = asyncio.run(torment(place.url, plan))
+    for finding in report.findings[:5]:
+        print(f"finding: {finding.kind.value}: {finding.subject}: {finding.detail}")
+    return 1 if report.findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

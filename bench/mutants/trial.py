@@ -1,0 +1,122 @@
+"""One mutant on trial: a copy of the product with its damage, the fast part of the contract suite, then the torment."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import psycopg
+
+from bench.mutants.mutant import Mutant
+from bench.mutants.sites import SOURCE, Region
+from bench.postgres import PrivateCluster
+
+ROOT = Path(__file__).parents[2]
+TORMENT_SECONDS = 10
+# Tests with processes of their own are the torment's; the longest comes last, since most damages are noticed early.
+_LAST = "test_machine.py"
+_LEFT_OUT = "test_processes.py"
+SUITE = tuple(
+    str(file.relative_to(ROOT))
+    for file in sorted((ROOT / "tests" / "contract").glob("test_*.py"), key=lambda file: (file.name == _LAST, file))
+    if file.name != _LEFT_OUT
+)
+AS_IT_IS = Mutant("", "", "nothing is damaged", 0, 0, 0, "")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Who noticed a mutant, or nobody, and what they said."""
+
+    mutant: Mutant
+    killed_by: str | None
+    said: str
+    seconds: float
+
+
+class Bench:
+    """One place to try mutants at, with a server of its own."""
+
+    def __init__(self, cluster: PrivateCluster, *, patience: float, suite: Sequence[str] = SUITE) -> None:
+        self._cluster = cluster
+        self._patience = patience
+        self._suite = tuple(suite)
+
+    def judge(self, region: Region, mutant: Mutant = AS_IT_IS) -> Verdict:
+        """Try a mutant, or the product as it is; a stage that outlasts the patience hangs, which is noticed too."""
+        began = time.monotonic()
+        stages = {
+            "contract suite": (sys.executable, "-m", "pytest", *_words(region.backend), *self._suite),
+            "torment": (sys.executable, "-m", "bench.mutants.torment", region.backend, str(TORMENT_SECONDS)),
+        }
+        with _damaged(mutant) as folder:
+            for stage, command in stages.items():
+                complaint = self._run(command, folder)
+                if complaint is not None:
+                    return Verdict(mutant, stage, complaint, time.monotonic() - began)
+        return Verdict(mutant, None, "", time.monotonic() - began)
+
+    def _run(self, command: Sequence[str], folder: Path) -> str | None:
+        """Return what a stage complains of, None where it is content."""
+        environment = {**os.environ, "PYTHONPATH": str(folder), "DATABASE_URL": self._cluster.dsn}
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        try:
+            said, _ = process.communicate(timeout=self._patience)
+        except subprocess.TimeoutExpired:
+            return f"did not end within {self._patience:.0f} s"
+        finally:
+            _end(process)
+            self._empty()
+        return None if process.returncode == 0 else _last_words(said)
+
+    def _empty(self) -> None:
+        """Drop the databases of a run that could not do so itself."""
+        with psycopg.connect(self._cluster.dsn, autocommit=True) as connection:
+            names = connection.execute("SELECT datname FROM pg_database WHERE NOT datistemplate").fetchall()
+        for (name,) in names:
+            if name != "postgres":
+                self._cluster.drop_database(name)
+
+
+def _words(backend: str) -> tuple[str, ...]:
+    return ("-x", "-q", "--no-header", "--tb=line", "-p", "no:cacheprovider", "-n0", "-m", "gate", "-k", backend)
+
+
+@contextmanager
+def _damaged(mutant: Mutant) -> Iterator[Path]:
+    """Make a tree of links to the product in which one file is a damaged copy; it comes first on the path."""
+    with tempfile.TemporaryDirectory(prefix="kingdom-mutant-") as name:
+        folder = Path(name)
+        shutil.copytree(SOURCE, folder / "kingdom", copy_function=os.symlink)
+        if mutant.file:
+            file = folder / "kingdom" / mutant.file
+            source = file.read_text(encoding="utf-8")
+            file.unlink()
+            file.write_text(mutant.applied(source), encoding="utf-8")
+        yield folder
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End a stage that hangs, and all that it has started."""
+    if process.poll() is not None:
+        return
+    family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    for member in family:
+        with suppress(psutil.NoSuchProcess):
+            member.kill()
+    process.communicate()
+
+
+def _last_words(said: str) -> str:
+    lines = [line for line in said.splitlines() if line.strip()] or ["it said nothing"]
+    telling = [line for line in lines if line.startswith(("FAILED", "ERROR", "finding"))]
+    return (telling[0] if telling else lines[-1])[:200]

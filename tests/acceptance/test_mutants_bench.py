@@ -1,0 +1,42 @@
+"""The measure of our proof can fail: a suite that checks nothing lets a mutant live, and the bench says so."""
+
+import json
+
+import pytest
+
+from bench.mutants.__main__ import KILLED_MIN, MUTANTS_MIN, complaints_about
+from bench.mutants.mutant import Mutant
+from bench.mutants.sites import REGIONS
+from bench.mutants.trial import AS_IT_IS, Verdict
+from tests.benches import bench
+
+MUTANT = "backends/postgres/sql/record.sql find_by_kind: turns ORDER BY id around"
+
+
+def verdicts(*, killed: int, survived: int) -> list[Verdict]:
+    dead = Verdict(AS_IT_IS, "torment", "finding", 1.0)
+    alive = Verdict(Mutant("a.sql", "take", "drops a lock", 1, 0, 0, ""), None, "", 1.0)
+    return [dead] * killed + [alive] * survived
+
+
+def test_enough_mutants_that_are_all_noticed_keep_the_bounds() -> None:
+    assert sum(region.share for region in REGIONS.values()) >= MUTANTS_MIN
+    assert not list(complaints_about(verdicts(killed=MUTANTS_MIN, survived=0), least=MUTANTS_MIN))
+
+
+def test_too_few_mutants_too_many_survivors_and_unexplained_ones_are_complained_of() -> None:
+    survivors = round(MUTANTS_MIN * (1 - KILLED_MIN)) + 1
+    words = list(complaints_about(verdicts(killed=MUTANTS_MIN - 1 - survivors, survived=survivors), least=MUTANTS_MIN))
+    assert words[0] == f"{MUTANTS_MIN - 1} mutants were tried, at least {MUTANTS_MIN} must be"
+    assert words[1].startswith(f"{survivors} of {MUTANTS_MIN - 1} mutants survived")
+    assert set(words[2:]) == {"survived without an explanation: a.sql take: drops a lock"}
+
+
+@pytest.mark.variants
+def test_a_mutant_is_killed_by_the_contract_suite_and_survives_one_that_checks_nothing() -> None:
+    told = bench(
+        "mutants", "--jobs", "1", "--only", MUTANT, "--suite", "tests/contract/test_transactions.py", ends_with=0
+    )
+    assert json.loads(told.stdout.splitlines()[-1])["killed_by"] == {"contract suite": 1}
+    told = bench("mutants", "--jobs", "1", "--only", MUTANT, "--suite", "tests/contract/test_pause.py", ends_with=1)
+    assert json.loads(told.stdout.splitlines()[-1])["survivors"] == [MUTANT]

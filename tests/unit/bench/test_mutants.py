@@ -1,0 +1,96 @@
+import ast
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from bench.mutants import sites
+from bench.mutants.functions import function_mutants
+from bench.mutants.mutant import Mutant
+from bench.mutants.sites import REGIONS, draw, find_by_name, find_mutants
+from bench.mutants.statements import statement_mutants
+
+STATEMENT = """-- name: take
+-- One FOR UPDATE in a comment, which nobody damages.
+WITH c AS (
+  SELECT id FROM event
+   WHERE stream = %(stream)s AND (due <= now() OR id IN (1, 2)) AND status = 'a AND b'
+   ORDER BY due, id LIMIT 3 FOR UPDATE SKIP LOCKED)
+UPDATE event o SET status = 'taken', attempts = attempts + 1, updated_at = now()
+ WHERE o.id = ANY(ARRAY(SELECT id FROM c)) AND lock IS NULL RETURNING id;
+"""
+FUNCTION = '''
+def settle(rows, token):
+    """Never say never."""
+    _log.info("settling")
+    if not rows:
+        raise Lost(token)
+    for row in sorted(rows):
+        if row.token == token and row.open:
+            row.write(done=True)
+    return len(rows) + 1
+'''
+
+
+def damaged(mutants: Sequence[Mutant], source: str) -> set[str]:
+    """Return the lines that are not in the source, of every damaged copy of it."""
+    whole = set(source.splitlines())
+    return {line.strip() for mutant in mutants for line in mutant.applied(source).splitlines() if line not in whole}
+
+
+def test_statements_lose_predicates_locks_orders_and_assignments_one_at_a_time() -> None:
+    mutants = list(statement_mutants("take.sql", STATEMENT))
+    assert damaged(mutants, STATEMENT) == {
+        "WHERE true AND (due <= now() OR id IN (1, 2)) AND status = 'a AND b'",
+        "WHERE stream = %(stream)s AND true AND status = 'a AND b'",
+        "WHERE stream = %(stream)s AND (due <= now() OR id IN (1, 2)) AND true",
+        "WHERE stream = %(stream)s AND (due >= now() OR id IN (1, 2)) AND status = 'a AND b'",
+        "ORDER BY due DESC, id DESC LIMIT 3 FOR UPDATE SKIP LOCKED)",
+        "ORDER BY due, id LIMIT 3 )",
+        "ORDER BY due, id LIMIT 3 FOR UPDATE )",
+        "UPDATE event o SET attempts = attempts + 1, updated_at = now()",
+        "UPDATE event o SET status = 'taken', updated_at = now()",
+        "UPDATE event o SET status = 'taken', attempts = attempts + 0, updated_at = now()",
+        "WHERE true AND lock IS NULL RETURNING id;",
+        "WHERE o.id = ANY(ARRAY(SELECT id FROM c)) AND true RETURNING id;",
+        "WHERE o.id = ANY(ARRAY(SELECT id FROM c)) AND lock IS NOT NULL RETURNING id;",
+        "WHERE false AND (o.id = ANY(ARRAY(SELECT id FROM c)) AND lock IS NULL) RETURNING id;",
+    }
+
+
+def test_functions_get_their_decisions_and_steps_wrong_one_at_a_time() -> None:
+    mutants = list(function_mutants("settle.py", FUNCTION))
+    assert damaged(mutants, FUNCTION) == {
+        "if (not (not rows)):",
+        "pass",
+        "for row in list(rows):",
+        "if ((row.token == token) or (row.open)):",
+        "if ((row.token) != (token)) and row.open:",
+        "row.write(done=False)",
+        "row.write(done=True); row.write(done=True)",
+        "return len(rows)",
+    }
+
+
+@pytest.mark.parametrize("region", REGIONS)
+def test_damages_of_the_product_have_names_of_their_own_change_it_and_can_be_parsed(region: str) -> None:
+    mutants = find_mutants(REGIONS[region])
+    assert len({mutant.name for mutant in mutants}) == len(mutants) > REGIONS[region].share
+    for mutant in random.Random(region).sample(mutants, REGIONS[region].share):
+        source = (sites.SOURCE / mutant.file).read_text(encoding="utf-8")
+        assert mutant.applied(source) != source
+        if mutant.file.endswith(".py"):
+            ast.parse(mutant.applied(source))
+
+
+def test_the_same_seed_draws_the_same_mutants_and_another_one_others() -> None:
+    names = [[mutant.name for _, mutant in draw(seed)] for seed in (17, 17, 18)]
+    assert names[0] == names[1] != names[2]
+    assert len(names[0]) == len(set(names[0])) == sum(region.share for region in REGIONS.values())
+
+
+def test_a_mutant_is_found_again_by_the_name_that_a_report_shows() -> None:
+    region, mutant = draw(17)[0]
+    assert find_by_name(mutant.name) == (region, mutant)
+    with pytest.raises(LookupError, match="--list"):
+        find_by_name("nobody")
