@@ -19,7 +19,7 @@ from bench.failover.judge import FAILOVER, Failover, Losses, failovers, losses, 
 from bench.failover.pair import Pair
 from kingdom.bus.logs import configure_logs
 from kingdom.verify import Kind, Plan, Report
-from kingdom.verify.checker import Finding
+from kingdom.verify.finding import Finding
 from kingdom.verify.history import read_history
 from kingdom.verify.trial import Trial, staged
 from kingdom.verify.workload import APPLIED

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kingdom.bus.throwaway import StoredEvent
-from kingdom.verify.checker import Finding, Kind
+from kingdom.verify.finding import Finding, Kind
 from kingdom.verify.history import Entry
 
 FAILOVER = "failover"

@@ -11,7 +11,7 @@ from kingdom.bus import Acked, Defer, Dispatcher, Outcome, Received, Record, Tra
 from kingdom.errors import Permanent, Transient
 from kingdom.verify.history import History
 from kingdom.verify.script import Stagehand, die
-from kingdom.verify.workload import CLOSED, FLEETING, REACTED, TALLY, TOLD, Job, applied, describe
+from kingdom.verify.workload import CALLED_AND_CLOSED, CLOSED, FLEETING, REACTED, TALLY, TOLD, Job, applied, describe
 
 _ONCE_FOR = timedelta(hours=1)
 _FLEETING_FOR = timedelta(milliseconds=1)
@@ -80,7 +80,7 @@ class Reactions:
 
     async def _close(self, event: Received[Job], transaction: Transaction) -> None:
         """Close a call that its target had only taken on."""
-        closed = await close_effect(transaction, event.payload.call, Acked())
+        closed = await close_effect(transaction, CALLED_AND_CLOSED.name, event.payload.call, Acked())
         await transaction.append(applied(event, self._history.process, closes=event.payload.call, closed=closed))
 
     async def _leave_something_fleeting(self, transaction: Transaction, name: str, state: str) -> Mapping[str, Any]:
