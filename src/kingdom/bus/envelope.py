@@ -43,6 +43,8 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, eq=True, rename="camel
     aggregate_type: str = ""
     aggregate_id: str = ""
     attributes: Mapping[str, str] = field(default_factory=dict)
+    # True where a caller has chosen the id; it says nothing about the event and is not carried with it.
+    event_id_given: bool = False
 
     def __post_init__(self) -> None:
         if not self.type:
@@ -104,4 +106,4 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, eq=True, rename="camel
 
 
 # "attributes" is none of them: they lie flat beside the headers.
-_WIRE_NAMES = frozenset({*Envelope.__struct_encode_fields__, STORE_KEY} - {"attributes"})
+_WIRE_NAMES = frozenset({*Envelope.__struct_encode_fields__, STORE_KEY} - {"attributes", "eventIdGiven"})

@@ -11,6 +11,7 @@ from kingdom.backends.files.draft import Draft
 from kingdom.backends.files.entry import Ended
 from kingdom.backends.files.entry import Pause as PausedStream
 from kingdom.backends.files.faults import translated
+from kingdom.backends.files.layout import index_of
 from kingdom.backends.files.moved_items import Contents, comes_twice, log_entry_of, row_of
 from kingdom.backends.files.store import Store
 from kingdom.backends.files.thread import DiskThread
@@ -204,7 +205,8 @@ class _Arrival:
 
     def _files_of(self, draft: Draft) -> Iterator[str]:
         layout, entry = self._store.layout, draft.entry
-        yield from (layout.done(ended.stream, ended.day) for ended in entry.ended)
+        for lines in {layout.done(ended.stream, ended.day) for ended in entry.ended}:
+            yield from (lines, index_of(lines))
         yield from (layout.record(stored.directory, stored.card.id) for stored in entry.records)
         yield from (layout.once_key(scope, key) for scope, key, _ in entry.once)
         yield from (layout.pause(pause.stream) for pause in entry.pauses)
