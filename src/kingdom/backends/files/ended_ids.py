@@ -1,11 +1,12 @@
-"""Which events a file of ended ones holds: an index beside it that answers with one read, however long the file is.
+"""Which ids given by callers a file of ended events holds: an index that answers with one read, however long that is.
 
 It is a hash table of pages. Of each id a digest is kept, in the page that the digest names; where that is full, the
-table gets twice as many pages. The lines beside it are the truth: after a crash the index is made from them again.
+table gets twice as many pages. The lines are the truth: after a loss of power the index is made from them again.
 """
 
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from hashlib import blake2b
 
 import msgspec
@@ -25,8 +26,9 @@ class _Event(msgspec.Struct, rename={"event_id": "eventId"}):
     event_id: str
 
 
-class _Line(msgspec.Struct):
+class _Line(msgspec.Struct, rename="camel"):
     event: _Event
+    event_id_given: bool = False
 
 
 _read = careful(msgspec.json.Decoder(_Line))
@@ -43,11 +45,12 @@ def has_ended(lines: str, event_id: str, disk: Disk) -> bool:
 
 
 def add_ended(lines: str, event_ids: Iterable[str], disk: Disk) -> None:
-    """Note events whose lines have just been added; to note one again changes nothing."""
+    """Note ids whose lines have just been added, if any; to note one again changes nothing."""
     if not (pages := _pages(lines)):
         index_anew(lines, disk)
         return
-    digests = list(map(_digest, event_ids))
+    if not (digests := list(map(_digest, event_ids))):
+        return
     by_page: dict[int, list[bytes]] = {}
     for digest in digests:
         by_page.setdefault(_number(digest, pages), []).append(digest)
@@ -72,6 +75,7 @@ def _write(lines: str, found: Iterable[bytes], pages: int, disk: Disk) -> None:
     digests = list(dict.fromkeys(found))
     while len(digests) > pages * _COMFORTABLE or (table := _table(digests, pages)) is None:
         pages *= 2
+    disk.make_directory(os.path.dirname(index_of(lines)))
     new = f"{index_of(lines)}.new"
     disk.create(new, table)
     disk.rename(new, index_of(lines))
@@ -96,11 +100,11 @@ def _table(digests: list[bytes], pages: int) -> bytes | None:
 def _ids_in(lines: str) -> Iterator[str]:
     with open(lines, "rb") as file:
         for line in file:
-            try:
-                yield _read(line).event.event_id
-            except msgspec.MsgspecError:
-                # A person has spoilt it, or it is not finished.
-                continue
+            # A line that a person has spoilt, or that is not finished, tells nothing.
+            with suppress(msgspec.MsgspecError):
+                read = _read(line)
+                if read.event_id_given:
+                    yield read.event.event_id
 
 
 def _pages(lines: str) -> int:

@@ -222,7 +222,7 @@ class _Arrival:
         if event.status in ("DONE", "DISCARDED"):
             day = f"{event.processed_at:%Y%m%d}"
             line = ended_line(draft.place, row, event.status, body)
-            draft.entry.ended.append(Ended(event.stream, event.position, event_id, day, line))
+            draft.entry.ended.append(Ended(event.stream, event.position, event_id, day, line, event.event_id_given))
             draft.before[event.position] = None
         else:
             draft.take_in(row, body)

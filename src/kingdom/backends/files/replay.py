@@ -106,7 +106,7 @@ class Replay:
             for ended in entry.ended:
                 done = self._layout.done(ended.stream, ended.day)
                 files.setdefault(done, []).append(bytes(ended.line) + b"\n")
-                ended_in.setdefault(done, []).append(ended.event_id)
+                ended_in.setdefault(done, []).extend([ended.event_id] if ended.event_id_given else [])
         for path, lines in files.items():
             self._tree.ready(os.path.dirname(path))
             size = whole_size_below(path, self._entries[0][0], thorough=thorough)

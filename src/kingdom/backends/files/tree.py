@@ -244,7 +244,7 @@ class Tree:
                         yield ended
 
     def has_ended(self, stream: str, event_id: str) -> bool:
-        """Tell whether an event is among those that have ended and are kept; their number does not matter."""
+        """Tell whether an id that a caller chose is among ended events that are kept; their number does not matter."""
         for path in self.layout.done_days(stream):
             # It may be too old to be kept any longer.
             with suppress(FileNotFoundError):
@@ -295,7 +295,7 @@ class Tree:
             path = self.layout.done(stream, day)
             self.ready(os.path.dirname(path))
             self.disk.append(path, b"".join(bytes(event.line) + b"\n" for event in events))
-            add_ended(path, (event.event_id for event in events), self.disk)
+            add_ended(path, (event.event_id for event in events if event.event_id_given), self.disk)
 
 
 def _record_file(stored: Stored) -> bytes:
