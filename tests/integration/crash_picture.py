@@ -60,6 +60,13 @@ def lies_of(store: Store) -> list[str]:
             believed = [(r.status, r.position, r.event_id) for r in draft.books.stream(name).rows.values()]
             if sorted(shown) != sorted(believed):
                 lies.append(f"stream {name} shows {sorted(shown)} and believes {sorted(believed)}")
+        for name in store.stream_names():
+            ended = [line.event["eventId"] for line in store.tree.ended_events(name)]
+            lies += [
+                f"{each} of {name} has ended, and is not known to"
+                for each in ended
+                if not store.tree.has_ended(name, each)
+            ]
         tokens = sorted(int(name.removesuffix(".json")) for name in names_in(store.layout.leases))
         if tokens != sorted(draft.books.leases):
             lies.append(f"leases {tokens} are shown, {sorted(draft.books.leases)} believed")

@@ -68,7 +68,7 @@ class Scene:
 
 
 def event(kind: str, key: str | None = None, number: int = 0) -> Envelope:
-    return Envelope(type=kind, partition_key=key, payload={"number": number, "text": "x" * 20})
+    return Envelope(type=kind, partition_key=key, payload={"number": number, "text": "x" * 20}, event_id_given=True)
 
 
 async def _something_to_publish(bus: BlockingBus) -> dict[str, list[Envelope]]:

@@ -7,7 +7,7 @@ when the filesystem is. Whatever has not been synced may be there or not, each t
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -176,6 +176,12 @@ class RecordingDisk(InterceptedDisk):
     def _open_for_appending(self, at: int, path: str, descriptor: int) -> None:
         number = self._number(path)
         self._descriptors[descriptor] = self._make(at, path) if number is None else number
+
+    def _overwrite(self, at: int, path: str, changes: Mapping[int, bytes]) -> None:
+        number = self._number(path)
+        assert number is not None
+        for offset, data in changes.items():
+            self._write_at(at, number, offset, data)
 
     def _truncate(self, at: int, path: str, size: int) -> None:
         number = self._number(path)

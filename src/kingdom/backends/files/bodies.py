@@ -62,6 +62,7 @@ class Standing(msgspec.Struct, rename="camel", omit_defaults=True, gc=False):
     cancel_requested: bool = False
     error: _Error | None = None
     history: list[dict[str, Any]] | None = None
+    event_id_given: bool = False
 
 
 class _EventFile(
@@ -130,6 +131,7 @@ class EndedEvent(msgspec.Struct, rename="camel", omit_defaults=True, gc=False):
     last_attempt_at: datetime | None = None
     error: _Error | None = None
     history: list[dict[str, Any]] | None = None
+    event_id_given: bool = False
 
 
 read_ended = msgspec.json.Decoder(EndedEvent).decode
@@ -174,6 +176,7 @@ def ended_line(place: int, row: Row, status: str, body: msgspec.Raw) -> msgspec.
         last_attempt_at=maybe(row.last_attempt_at),
         error=_Error(row.error_code, row.error_message) if row.error_code else None,
         history=row.history,
+        event_id_given=row.event_id_given,
         event=body,  # type: ignore[arg-type]
     )
     return msgspec.Raw(_encode(line))
@@ -204,6 +207,7 @@ def standing_of(row: Row) -> Standing:
         cancel_requested=row.cancel_requested,
         error=_Error(row.error_code, row.error_message) if row.error_code else None,
         history=row.history,
+        event_id_given=row.event_id_given,
     )
 
 
@@ -232,6 +236,7 @@ def read_row(stream: str, status: str, content: bytes) -> Row:
         error_message=known.error.message if known.error else None,
         history=known.history,
         due_set_at=known.due_set_at.timestamp() if known.due_set_at else None,
+        event_id_given=known.event_id_given,
     )
 
 

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 
 _DIRECTORY_MODE = 0o700
@@ -40,6 +41,15 @@ class Disk:
         descriptor = os.open(path, _APPEND, _FILE_MODE)
         try:
             _write_all(descriptor, data)
+        finally:
+            os.close(descriptor)
+
+    def overwrite(self, path: str, changes: Mapping[int, bytes]) -> None:
+        """Change some bytes of a file, by their offsets; each change lies within one page."""
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            for offset, data in changes.items():
+                os.pwrite(descriptor, data, offset)
         finally:
             os.close(descriptor)
 

@@ -84,6 +84,7 @@ class Draft:
                 created_at=self.now,
                 max_attempts=each.stream.retry.max_attempts,
                 not_before=not_before,
+                event_id_given=each.envelope.event_id_given,
             )
             self._note(row)
             self.entry.bodies[row.position] = body_of(each.envelope, each.stream.name)
@@ -299,7 +300,8 @@ class Draft:
         """Take an event out of its stream into the file of the day."""
         row.processed_at = self.now
         line = ended_line(self.place, row, status, body)
-        self.entry.ended.append(Ended(row.stream, row.position, row.event_id, self._day, line))
+        ended = Ended(row.stream, row.position, row.event_id, self._day, line, row.event_id_given)
+        self.entry.ended.append(ended)
         self._rows.pop(row.position, None)
         self.books.remove(row.stream, row.position)
 

@@ -33,6 +33,8 @@ class Row(msgspec.Struct, array_like=True, gc=False):
     history: list[dict[str, Any]] | None = None
     # When our clock decided on `due`; None where the event is as it was published, or a caller has named the time.
     due_set_at: float | None = None
+    # Whether a caller chose the id, and may publish it again.
+    event_id_given: bool = False
 
 
 class Lease(msgspec.Struct, rename="camel", gc=False):
@@ -59,6 +61,7 @@ class Ended(msgspec.Struct, array_like=True, gc=False):
     event_id: str
     day: str
     line: msgspec.Raw
+    event_id_given: bool = False
 
 
 class Card(msgspec.Struct, array_like=True):

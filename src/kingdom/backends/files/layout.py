@@ -21,6 +21,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _NAME_MAX = 200
 _HASH_MARK = "%h"
 _DAY = re.compile(r"[0-9]{8}\.jsonl")
+_INDEX = re.compile(r"[0-9]{8}")
 _KEPT_LOG = re.compile(r"events-[0-9]{8}(\.[0-9]+)?\.log")
 # What an editor or a careful writer leaves beside a file while it is being changed.
 _UNFINISHED = re.compile(r"^\.|^4913$|^sed\w{6}$|~$|\.(tmp|swp|swx|part|bak|orig)$|^#.*#$")
@@ -62,6 +63,12 @@ def _whole_name(name: str, what: str) -> str:
     if _HASH_MARK in known:
         raise Misconfigured(f"the name of a {what} is too long for a directory: {name[:60]!r}…")
     return known
+
+
+def index_of(lines: str) -> str:
+    """Return the index of a file of ended events; not beside it, where people read."""
+    directory, name = os.path.split(lines)
+    return f"{directory}-ids/{name.removesuffix('.jsonl')}"
 
 
 def is_unfinished(name: str) -> bool:
@@ -160,6 +167,10 @@ class Layout:
     def done_days(self, stream: str) -> list[str]:
         """Return the files of a stream's events that have ended, by day."""
         return _plain_files(f"{self.stream(stream)}/done", _DAY)
+
+    def done_indexes(self, stream: str) -> list[str]:
+        """Return the indexes of those files, by day."""
+        return _plain_files(f"{self.stream(stream)}/done-ids", _INDEX)
 
     def record(self, directory: str, record_id: str) -> str:
         """Return the file of a record in the directory of its state."""

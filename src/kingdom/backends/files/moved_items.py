@@ -181,6 +181,7 @@ def _event(row: Row, envelope: Envelope) -> Event:
         error_code=row.error_code,
         error_message=row.error_message,
         history=row.history or [],
+        event_id_given=row.event_id_given,
     )
 
 
@@ -201,6 +202,7 @@ def _ended_event(stream: str, line: EndedEvent) -> Event:
         error_code=line.error.code if line.error else None,
         error_message=line.error.message if line.error else None,
         history=line.history or [],
+        event_id_given=line.event_id_given,
     )
 
 
@@ -225,6 +227,7 @@ def row_of(event: Event, event_id: str) -> Row:
         error_code=event.error_code,
         error_message=event.error_message,
         history=event.history or None,
+        event_id_given=event.event_id_given,
     )
 
 

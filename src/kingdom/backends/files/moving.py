@@ -11,6 +11,7 @@ from kingdom.backends.files.draft import Draft
 from kingdom.backends.files.entry import Ended
 from kingdom.backends.files.entry import Pause as PausedStream
 from kingdom.backends.files.faults import translated
+from kingdom.backends.files.layout import index_of
 from kingdom.backends.files.moved_items import Contents, comes_twice, log_entry_of, row_of
 from kingdom.backends.files.store import Store
 from kingdom.backends.files.thread import DiskThread
@@ -204,7 +205,8 @@ class _Arrival:
 
     def _files_of(self, draft: Draft) -> Iterator[str]:
         layout, entry = self._store.layout, draft.entry
-        yield from (layout.done(ended.stream, ended.day) for ended in entry.ended)
+        for lines in {layout.done(ended.stream, ended.day) for ended in entry.ended}:
+            yield from (lines, index_of(lines))
         yield from (layout.record(stored.directory, stored.card.id) for stored in entry.records)
         yield from (layout.once_key(scope, key) for scope, key, _ in entry.once)
         yield from (layout.pause(pause.stream) for pause in entry.pauses)
@@ -220,7 +222,7 @@ class _Arrival:
         if event.status in ("DONE", "DISCARDED"):
             day = f"{event.processed_at:%Y%m%d}"
             line = ended_line(draft.place, row, event.status, body)
-            draft.entry.ended.append(Ended(event.stream, event.position, event_id, day, line))
+            draft.entry.ended.append(Ended(event.stream, event.position, event_id, day, line, event.event_id_given))
             draft.before[event.position] = None
         else:
             draft.take_in(row, body)

@@ -8,6 +8,7 @@ import structlog
 
 from kingdom.backends.files.bodies import moment, read_body, read_card, read_row
 from kingdom.backends.files.disk import read_file
+from kingdom.backends.files.ended_ids import add_ended, index_anew
 from kingdom.backends.files.entry import Ended, Entry, Lease, Pause, Row, Stored
 from kingdom.backends.files.layout import STATUS_DIRECTORIES
 from kingdom.backends.files.lines import first_number, whole_size_below
@@ -100,16 +101,23 @@ class Replay:
     def _restore_lines(self, *, thorough: bool) -> None:
         """Cut every file of lines off where the replay begins, and add all of them again."""
         files = self._lines_of_log()
+        ended_in: dict[str, list[str]] = {}
         for _, entry in self._entries:
             for ended in entry.ended:
                 done = self._layout.done(ended.stream, ended.day)
                 files.setdefault(done, []).append(bytes(ended.line) + b"\n")
+                ended_in.setdefault(done, []).extend([ended.event_id] if ended.event_id_given else [])
         for path, lines in files.items():
             self._tree.ready(os.path.dirname(path))
             size = whole_size_below(path, self._entries[0][0], thorough=thorough)
             if os.path.exists(path) and os.path.getsize(path) != size:
                 self._tree.disk.truncate(path, size)
             self._tree.disk.append(path, b"".join(lines))
+        for path, event_ids in ended_in.items():
+            if thorough:
+                index_anew(path, self._tree.disk)
+            else:
+                add_ended(path, event_ids, self._tree.disk)
 
     def _lines_of_log(self) -> dict[str, list[bytes]]:
         """Return the lines of the log by their file, after each file has got the name under which it is kept."""

@@ -30,6 +30,9 @@ def _drop_ended(store: Store, keep: timedelta) -> int:
     for stream in store.stream_names():
         days = [path for path in store.layout.done_days(stream) if os.path.basename(path) < oldest]
         dropped += sum(map(store.disk.unlink, days))
+        for index in store.layout.done_indexes(stream):
+            if os.path.basename(index) < oldest:
+                store.disk.unlink(index)
     return dropped
 
 

@@ -13,7 +13,7 @@ from kingdom.backends.files.entry import Card, Stored
 from kingdom.backends.files.keyring import Keyring
 from kingdom.backends.files.store import Store
 from kingdom.bus.delivery import Delivery
-from kingdom.bus.port import Put, Transaction
+from kingdom.bus.port import Copy, Put, Transaction
 from kingdom.bus.record import Query, Record, RecordKind
 from kingdom.bus.stream import Topology
 from kingdom.errors import Conflict, LeaseLost
@@ -69,11 +69,18 @@ class FilesTransaction(Transaction):
                 if store.tree.is_taken(scope, key, draft.now):
                     raise Conflict(f"the dedup key {scope}/{key} was taken by another process meanwhile: ask again")
             draft.entry.records = [self._stored(put, documents[key], draft) for key, put in changes.puts.items()]
-            changes.duplicates += draft.publish(list(changes.copies.values()))
+            handled = {key: copy for key, copy in changes.copies.items() if self._has_ended(copy)}
+            changes.duplicates += handled.values()
+            changes.duplicates += draft.publish([copy for key, copy in changes.copies.items() if key not in handled])
             draft.settle(settled, store.body)
             draft.entry.once = [(scope, key, expires) for (scope, key), expires in self._taken.items()]
             draft.say(*changes.entries)
             store.commit(draft)
+
+    def _has_ended(self, copy: Copy) -> bool:
+        """Tell whether an event was handled already; nobody else can have an id that we have made."""
+        envelope = copy.envelope
+        return envelope.event_id_given and self._store.tree.has_ended(copy.stream.name, str(envelope.event_id))
 
     def _stored(self, put: Put, doc: msgspec.Raw, draft: Draft) -> Stored:
         record = put.record

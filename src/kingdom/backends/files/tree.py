@@ -17,6 +17,7 @@ from kingdom.backends.files.bodies import (
     refuse_too_deep,
 )
 from kingdom.backends.files.disk import Disk, read_file
+from kingdom.backends.files.ended_ids import add_ended, has_ended
 from kingdom.backends.files.entry import (
     DAMAGED,
     DEAD,
@@ -242,6 +243,15 @@ class Tree:
                     if ended is not None and event_id in (None, ended.event["eventId"]):
                         yield ended
 
+    def has_ended(self, stream: str, event_id: str) -> bool:
+        """Tell whether an id that a caller chose is among ended events that are kept; their number does not matter."""
+        for path in self.layout.done_days(stream):
+            # It may be too old to be kept any longer.
+            with suppress(FileNotFoundError):
+                if has_ended(path, event_id, self.disk):
+                    return True
+        return False
+
     def record_path(self, kind: RecordKind, record_id: str) -> str | None:
         """Return the file of a record, whatever its state, or None."""
         paths = (self.layout.record(directory, record_id) for directory in self.layout.record_directories(kind))
@@ -278,13 +288,14 @@ class Tree:
         self.disk.append(self.layout.log, b"".join(b"%b\n" % bytes(line) for line in part.lines))
 
     def _add_ended(self, ended: Sequence[Ended]) -> None:
-        files: dict[tuple[str, str], list[bytes]] = {}
+        files: dict[tuple[str, str], list[Ended]] = {}
         for each in ended:
-            files.setdefault((each.stream, each.day), []).append(bytes(each.line) + b"\n")
-        for (stream, day), lines in files.items():
+            files.setdefault((each.stream, each.day), []).append(each)
+        for (stream, day), events in files.items():
             path = self.layout.done(stream, day)
             self.ready(os.path.dirname(path))
-            self.disk.append(path, b"".join(lines))
+            self.disk.append(path, b"".join(bytes(event.line) + b"\n" for event in events))
+            add_ended(path, (event.event_id for event in events if event.event_id_given), self.disk)
 
 
 def _record_file(stored: Stored) -> bytes:
