@@ -29,6 +29,8 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, eq=True, rename="camel
     """One event: what happened, to which aggregate, and how to follow it.
 
     Without a `stream` it is copied to every stream subscribed to its type; with one it goes there only.
+    `event_id_given` says that the publisher chose the id, and may publish it again: it is then looked for among ended
+    events too, as long as they are kept. It is not on the wire.
     """
 
     type: str
@@ -43,6 +45,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, eq=True, rename="camel
     aggregate_type: str = ""
     aggregate_id: str = ""
     attributes: Mapping[str, str] = field(default_factory=dict)
+    event_id_given: bool = False
 
     def __post_init__(self) -> None:
         if not self.type:
@@ -103,5 +106,5 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, eq=True, rename="camel
             raise MalformedEvent(f"this is no event envelope: {error}") from error
 
 
-# "attributes" is none of them: they lie flat beside the headers.
-_WIRE_NAMES = frozenset({*Envelope.__struct_encode_fields__, STORE_KEY} - {"attributes"})
+# "attributes" is none of them: they lie flat beside the headers. Who gave the id only the publisher can say.
+_WIRE_NAMES = frozenset({*Envelope.__struct_encode_fields__, STORE_KEY} - {"attributes", "eventIdGiven"})

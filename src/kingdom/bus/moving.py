@@ -39,6 +39,7 @@ class Event(Item, frozen=True, kw_only=True, tag="event"):
     error_code: str | None = None
     error_message: str | None = None
     history: list[dict[str, Any]] = msgspec.field(default_factory=list)
+    event_id_given: bool = False
 
     def __post_init__(self) -> None:
         if self.status == "PENDING" and self.due_at is None and not self.ordered:
