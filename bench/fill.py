@@ -18,9 +18,9 @@ SELECT {event_id}, {stream}, 'Measured', at, md5(g::text), 'bench', {key}, {key}
 _ARCHIVE: LiteralString = """
 INSERT INTO kingdom.outbox_archive (id, event_id, stream, event_type, schema_version, occurred_at, trace_id, owner_id,
   partition_key, ordered, aggregate_type, aggregate_id, attributes, payload_json, attempt_count, max_attempts,
-  crash_count, lease_token, created_at)
+  crash_count, lease_token, created_at, event_id_given)
 SELECT -g, {event_id}, 'stream-0', 'Measured', 1, now(), md5(g::text), 'bench', NULL, false, 'Order', 'order-' || g,
-  '{{"market": "KR"}}', jsonb_build_object('number', g, 'text', repeat('x', 160)), 1, 10, 0, 0, now()
+  '{{"market": "KR"}}', jsonb_build_object('number', g, 'text', repeat('x', 160)), 1, 10, 0, 0, now(), {given}
   FROM generate_series(1, {rows}) g
 """
 _EVENT_ID: LiteralString = """
@@ -49,10 +49,12 @@ def fill_events(
     vacuum(connection)
 
 
-def fill_archive(connection: Connection, rows: int) -> None:
-    """Add finished events."""
-    event_id = sql.SQL(_EVENT_ID).format(first=sql.Literal(1_600_000_000_000))
-    connection.execute(sql.SQL(_ARCHIVE).format(rows=sql.Literal(rows), event_id=event_id))
+def fill_archive(connection: Connection, rows: int, *, given: bool = False) -> None:
+    """Add finished events, under ids of our own or under random ones that their publishers gave."""
+    own = sql.SQL(_EVENT_ID).format(first=sql.Literal(1_600_000_000_000))
+    event_id = sql.SQL("gen_random_uuid()") if given else own
+    parts = {"rows": sql.Literal(rows), "event_id": event_id, "given": sql.Literal(given)}
+    connection.execute(sql.SQL(_ARCHIVE).format(**parts))
     connection.execute("ANALYZE kingdom.outbox_archive")
 
 

@@ -55,6 +55,8 @@ class BackendUnderTest(ABC):
     name: ClassVar[str]
     # The fixture that says where a fresh store is; its text must lead a child process there too.
     place_fixture: ClassVar[str]
+    # True where an id that a publisher gave is also looked for among the ended events that are kept.
+    knows_ended_ids: ClassVar[bool]
 
     def __init__(self, place: str) -> None:
         self.place = place
@@ -125,6 +127,7 @@ class BackendUnderTest(ABC):
 class PostgresBackend(BackendUnderTest):
     name = "postgres"
     place_fixture = "dsn"
+    knows_ended_ids = True
 
     def __init__(self, place: str) -> None:
         super().__init__(place)
@@ -286,6 +289,7 @@ class PatientOperations(PostgresOperations):
 class FilesBackend(BackendUnderTest):
     name = "files"
     place_fixture = "realm"
+    knows_ended_ids = False
 
     @asynccontextmanager
     async def open(

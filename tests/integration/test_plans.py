@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from importlib.resources import files
 from typing import LiteralString
-from uuid import uuid4
+from uuid import UUID, uuid4
 
+import msgspec
 import psycopg
 import pytest
 from psycopg.rows import DictRow
@@ -20,7 +21,20 @@ from bench.explain import ExplainedBus, Plan
 from bench.fill import fill_archive, fill_events
 from bench.postgres import PrivateCluster
 from kingdom.backends.postgres import PostgresOperations, migrate
-from kingdom.bus import Cursor, Dead, Done, Envelope, LogEntry, Query, Record, RecordKind, Retry, Stream, Topology
+from kingdom.bus import (
+    Cursor,
+    Dead,
+    Done,
+    Envelope,
+    LogEntry,
+    Query,
+    Record,
+    RecordKind,
+    Retention,
+    Retry,
+    Stream,
+    Topology,
+)
 from kingdom.bus.outcome import Release, Settlement
 from kingdom.clock import utc_now
 
@@ -54,6 +68,7 @@ def filled(cluster: PrivateCluster) -> Iterator[str]:
         first = "CASE WHEN g <= 500 THEN at ELSE 'infinity' END"
         fill_events(connection, EVENTS, stream="'line'", key="'key-' || g % 500", due=first)
         fill_archive(connection, EVENTS)
+        fill_archive(connection, EVENTS // 10, given=True)
         for filling in FILLINGS:
             connection.execute(filling)
     yield dsn
@@ -101,6 +116,34 @@ def publishing(stream: str, count: int) -> Act:
     return act
 
 
+# What a call before has changed is cheaper to change again, so each call has numbers of its own.
+_untouched = itertools.count(100, 50)
+
+
+async def publish_given(bus: ExplainedBus) -> None:
+    key = next(_untouched) + EVENTS
+    heads = [given(event("line", key), each) for each in await ended_in("line", bus, 3)]
+    # What was published together with a head that is withdrawn is the next head.
+    assert len(await bus.publish(*heads, given(event("line", key), uuid4()))) == 3
+    known = [given(event("stream-0"), each) for each in await ended_in("stream-0", bus, 3)]
+    assert len(await bus.publish(*known, *(given(event("stream-0"), uuid4()) for _ in range(47)))) == 3
+
+
+def given(envelope: Envelope, event_id: UUID) -> Envelope:
+    return msgspec.structs.replace(envelope, event_id=event_id, event_id_given=True)
+
+
+async def ended_in(stream: str, bus: ExplainedBus, count: int) -> list[UUID]:
+    """Return ids that publishers gave and that have ended in a stream."""
+    async with bus.pool.connection() as connection:
+        cursor = await connection.execute(
+            "UPDATE kingdom.outbox_archive SET stream = %s WHERE event_id_given AND event_id = ANY(ARRAY("
+            " SELECT event_id FROM kingdom.outbox_archive WHERE event_id_given LIMIT %s)) RETURNING event_id",
+            [stream, count],
+        )
+        return [row["event_id"] for row in await cursor.fetchall()]
+
+
 async def publish_twice(bus: ExplainedBus) -> None:
     again = event("line")
     await bus.publish(again)
@@ -133,10 +176,6 @@ async def put_known(bus: ExplainedBus) -> None:
         known = await transaction.get("thing", "thing-77")
         assert known
         await transaction.put(known)
-
-
-# Records that a call before has updated are cheaper to update again, so each call has records of its own.
-_untouched = itertools.count(100, 50)
 
 
 async def put_many(bus: ExplainedBus) -> None:
@@ -198,7 +237,7 @@ class Case:
 
 EVENT, LEASES, OPEN, LINE_INDEX = "outbox_event_pkey", "outbox_lease_pkey", "outbox_open", "outbox_line"
 KEY, ONCE, PAUSE, LOG = "outbox_key_pkey", "outbox_once", "outbox_pause_pkey", "log_default_xid_seq_idx"
-DEAD_INDEX = "outbox_dead"
+DEAD_INDEX, GIVEN = "outbox_dead", "outbox_archive_default_event_id_stream_idx"
 CASES = {
     "claim": Case(claim, 450, {OPEN, LEASES, PAUSE, EVENT}),
     "claim_ordered": Case(claim_ordered, 450, {OPEN, LINE_INDEX, LEASES, PAUSE, EVENT}),
@@ -211,8 +250,10 @@ CASES = {
     "lowest_lease": Case(reap, 10, {LEASES}),
     "publish": Case(publishing("stream-0", 50), 900, {ONCE}),
     "publish_ordered": Case(publishing("line", 50), 1500, {ONCE, KEY}),
+    "withdraw_known": Case(publish_given, 500, {ONCE, GIVEN}),
+    "promote_fronts": Case(publish_given, 30, {EVENT, LINE_INDEX}),
     "drop_idle_keys": Case(publish_twice, 20, {KEY, LINE_INDEX}),
-    "publish_stage": Case(publishing("stream-0", 1000), 16_000, {ONCE}, {"outbox_stage"}),
+    "publish_stage": Case(publishing("stream-0", 1000), 16_000, {ONCE}, {"outbox_staged"}),
     "lock_keys": Case(settling("line", 50, Done()), 60, {KEY}),
     "done": Case(settling("stream-0", 50, Done()), 650, {EVENT, LEASES}),
     "done_ordered": Case(settling("line", 50, Done()), 900, {EVENT, KEY, LEASES, LINE_INDEX}),
@@ -317,3 +358,21 @@ async def test_the_log_is_read_in_the_order_of_transactions_however_long_their_n
         rest = await operations.read_log(first[-1].cursor, 2)
         assert [entry.cursor.epoch for entry in [*first, *rest]] == [9, 10, 100]
         assert (await operations.log_end()).epoch == 100
+
+
+@pytest.mark.parametrize("size", [20_000, pytest.param(1_000_000, marks=pytest.mark.long)])
+async def test_looking_for_an_id_among_ended_events_costs_the_same_however_many_there_are(dsn: str, size: int) -> None:
+    unknown = [given(event("stream-0"), uuid4()) for _ in range(50)]
+    async with open_bus(dsn) as bus:
+        await PostgresOperations(bus).retain(Retention(partitions_ahead_days=30))
+        costs = []
+        for rows in (200, size):
+            with psycopg.connect(dsn, autocommit=True) as connection:
+                fill_archive(connection, rows, given=True)
+            bus.take()
+            assert await bus.publish(*unknown[: len(unknown) // 2]) == ()
+            (plan,) = bus.take("withdraw_known")
+            costs.append(plan.buffers / 25)
+            unknown = unknown[len(unknown) // 2 :]
+    # One more level of the index of the day at most, for each size that is a hundred times larger.
+    assert costs[1] <= costs[0] + 2, costs

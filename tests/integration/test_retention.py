@@ -211,6 +211,44 @@ async def test_many_may_clean_at_once_while_workers_work(dsn: str) -> None:
         await eventually(complete)
 
 
+async def test_a_reader_who_stays_keeps_no_settlement_waiting_behind_the_cleaner(dsn: str) -> None:
+    old = [datetime.now(UTC).date() - days * DAY for days in (40, 41, 42)]
+    # Whoever would have to wait for a table is refused, and counted.
+    impatient = psycopg.conninfo.make_conninfo(dsn, options="-c lock_timeout=1ms")
+    jobs = stream("jobs", "Job")
+    async with open_bus(dsn, jobs) as bus, open_bus(impatient, jobs) as settling:
+        for day in old:
+            await rows(
+                bus,
+                f"CREATE TABLE kingdom.outbox_archive_{day:%Y%m%d} PARTITION OF kingdom.outbox_archive"
+                f" FOR VALUES FROM ('{day}') TO ('{day + DAY}')",
+            )
+        async with await psycopg.AsyncConnection.connect(dsn) as reader:
+            await reader.execute("SELECT count(*) FROM kingdom.outbox_archive")
+
+            async def has_read_for_a_while() -> bool:
+                query = (
+                    "SELECT 1 FROM pg_stat_activity WHERE pid = %s AND xact_start < clock_timestamp() - interval '1 s'"
+                )
+                return bool(await rows(bus, query, reader.info.backend_pid))
+
+            await eventually(has_read_for_a_while)
+            cleaning = asyncio.create_task(PostgresOperations(bus).retain(Retention(partitions_ahead_days=0)))
+            settled = waited = 0
+            while not cleaning.done() or settled < 10:
+                await settling.publish(*numbered("Job", 1))
+                for delivery in await settling.claim("jobs", 1, "test"):
+                    try:
+                        async with settling.transaction() as transaction:
+                            await transaction.settle(delivery, Done())
+                        settled += 1
+                    except Conflict:
+                        waited += 1
+            assert (waited, (await cleaning).partitions_dropped) == (0, 0)
+        report = await PostgresOperations(bus).retain(Retention(partitions_ahead_days=0))
+        assert report.partitions_dropped == len(old)
+
+
 async def test_partitions_are_like_their_default(dsn: str) -> None:
     async with open_bus(dsn, stream("jobs", "Job")) as bus:
         await PostgresOperations(bus).retain(Retention(partitions_ahead_days=0))

@@ -85,7 +85,8 @@ async def publish(  # noqa: PLR0913 - one parameter per option
     if event_type is None:
         raise typer.BadParameter("give --type, or --file with one event per line.")
     wire = {**headers, "eventId": str(event_id or new_event_id()), "payload": payload("{}" if body is None else body)}
-    envelope = _checked(Envelope.from_wire(wire), declared, order_known=order_known)
+    envelope = msgspec.structs.replace(Envelope.from_wire(wire), event_id_given=event_id is not None)
+    envelope = _checked(envelope, declared, order_known=order_known)
     async with call.bus(declared) as bus:
         async for published in _store(bus, [envelope], at):
             _report(call.output, published)

@@ -171,6 +171,7 @@ def _event(row: DictRow) -> Event:
         error_code=row["last_error_code"],
         error_message=row["last_error_message"],
         history=row["history"] or [],
+        event_id_given=row["event_id_given"],
     )
 
 
@@ -202,6 +203,7 @@ def _event_row(event: Event) -> _Row:
         to_json(event.history) if event.history else None,
         event.created_at,
         event.processed_at,
+        event.event_id_given,
     )
     if event.status in ("DONE", "DISCARDED"):
         return _Row("import_archive", row)

@@ -13,9 +13,12 @@ from kingdom.backends.postgres.connection import Connection
 from kingdom.bus.operations import Retention, RetentionReport
 from kingdom.clock import utc_now
 
-# One cleaner at a time is enough, and nobody waits for a lock behind which the hot path would queue.
+# One cleaner at a time is enough. A settlement that comes while it waits for its lock queues behind it, so it waits
+# only for transactions as short as settlements are, and not at all while a dump or a report reads the table.
+# DETACH CONCURRENTLY would not wait either, but PostgreSQL refuses it beside a default partition.
 _LOCK = 0x72657461696E
-_LOCK_WAIT = "2s"
+_LOCK_WAIT = "100ms"
+_READER_SECONDS = 0.2
 
 
 async def retain(bus: PostgresBus, retention: Retention) -> RetentionReport:
@@ -65,10 +68,35 @@ class _Partitioned:
 
     async def make_ahead(self, today: date, days: int) -> int:
         wanted = {today + timedelta(days=offset) for offset in range(days + 1)} | await self._stray_days()
-        return sum([await self._make(day) for day in sorted(wanted - await self._days())])
+        return await self._until_refused(self._make, wanted - await self._days())
 
     async def drop_before(self, oldest: date) -> int:
-        return sum([await self._drop(day) for day in sorted(await self._days()) if day < oldest])
+        return await self._until_refused(self._drop, {day for day in await self._days() if day < oldest})
+
+    async def _until_refused(self, change: Callable[[date], Awaitable[bool]], days: set[date]) -> int:
+        """Change the tables of some days; what is refused for one would be refused for the next, so the rest waits."""
+        changed = 0
+        for day in sorted(days):
+            if await self._is_read_for_long(day) or not await change(day):
+                break
+            changed += 1
+        return changed
+
+    async def _is_read_for_long(self, day: date) -> bool:
+        """Tell whether a transaction that is no settlement has the tables; one whose age is hidden counts as such."""
+        cursor = await self._connection.execute(
+            "SELECT 1 FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid"
+            " WHERE l.relation = ANY(%s::regclass[]::oid[]) AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()"
+            " AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+            " AND a.backend_type IS DISTINCT FROM 'autovacuum worker'"
+            " AND coalesce(a.xact_start < clock_timestamp() - %s * interval '1 s', true) LIMIT 1",
+            ([f"{self._schema}.{name}" for name in await self._tables(day)], _READER_SECONDS),
+        )
+        return bool(await cursor.fetchall())
+
+    async def _tables(self, day: date) -> list[str]:
+        part = [f"{self._parent}_{day:%Y%m%d}"] if day in await self._days() else []
+        return [self._parent, f"{self._parent}_default", *part]
 
     async def _days(self) -> set[date]:
         cursor = await self._connection.execute(

@@ -38,6 +38,7 @@ def copy_row(number: int, copy: Copy) -> dict[str, Any]:
         "payload_json": envelope.payload,
         "max_attempts": copy.stream.retry.max_attempts,
         "not_before": copy.at,
+        "event_id_given": envelope.event_id_given,
     }
 
 

@@ -27,7 +27,8 @@ CREATE TABLE kingdom.outbox_event (
     history         jsonb,
     created_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
     updated_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
-    processed_at    timestamptz
+    processed_at    timestamptz,
+    event_id_given  boolean     NOT NULL DEFAULT false
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000);
 
 -- The predicate names a column that a claim does not touch, so that a claim is a HOT update.
@@ -94,11 +95,14 @@ CREATE TABLE kingdom.outbox_archive (
     last_error_message text,
     history         jsonb,
     created_at      timestamptz NOT NULL,
-    processed_at    timestamptz NOT NULL DEFAULT clock_timestamp()
+    processed_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
+    event_id_given  boolean     NOT NULL DEFAULT false
 ) PARTITION BY RANGE (processed_at);
 CREATE TABLE kingdom.outbox_archive_default PARTITION OF kingdom.outbox_archive DEFAULT;
 -- UUIDv7 ids arrive nearly sorted: block ranges find one event for almost no cost at completion.
 CREATE INDEX outbox_archive_event ON kingdom.outbox_archive USING brin (event_id) WITH (pages_per_range = 16, autosummarize = on);
+-- Ids that publishers gave, which may be random and may come again: events with our own ids cost nothing here.
+CREATE INDEX outbox_archive_given ON kingdom.outbox_archive (event_id, stream) WHERE event_id_given;
 
 CREATE TABLE kingdom.once_key (
     scope      text        NOT NULL,

@@ -75,8 +75,9 @@ class PostgresTransaction(Transaction):
         statements = list(self._statements(staged=bool(large)))
         if not statements and self._opening:
             return
-        # Only a settlement, a record or an ordered publish may have to be taken back after its answer.
-        final = not (self.changes.puts or self.changes.settled or any(map(_in_line, self.changes.copies.values())))
+        # Only a settlement, a record or some publishes may have to be taken back after their answer.
+        copies = self.changes.copies.values()
+        final = not (self.changes.puts or self.changes.settled or any(map(_may_be_taken_back, copies)))
         if commit and final and len(statements) == 1 and self._opening and self._may_skip_opening:
             self._opening, commit = (), False
         async with self._connection.pipeline() if len(statements) >= PIPELINE_FROM_STATEMENTS else nullcontext():
@@ -84,6 +85,7 @@ class PostgresTransaction(Transaction):
             sent = [(await self._execute(sql, parameters), check) for sql, parameters, check in statements]
         for cursor, check in sent:
             check(await cursor.fetchall() if cursor.description else [])
+        await self._withdraw_known()
         await self._tidy_keys()
         if commit and (await self._execute("COMMIT")).statusmessage != "COMMIT":
             raise Transient("a statement of this transaction had failed before: nothing of it was kept")
@@ -233,6 +235,20 @@ class PostgresTransaction(Transaction):
 
         return check
 
+    async def _withdraw_known(self) -> None:
+        """Take back what was published under an id that its publisher gave, and that has ended in its stream."""
+        refused = {id(copy) for copy in self.changes.duplicates}
+        copies = [c for c in self.changes.copies.values() if c.envelope.event_id_given and id(c) not in refused]
+        if not copies:
+            return
+        ids = [{"n": n, "event_id": c.envelope.event_id, "stream": c.stream.name} for n, c in enumerate(copies)]
+        withdrawn = await self._fetch("withdraw_known", {"rows": to_json(ids)})
+        self._noting(copies)(withdrawn)
+        heads = [copies[row["n"]] for row in withdrawn if row["was_head"]]
+        if heads:
+            streams, keys = [c.stream.name for c in heads], [c.envelope.partition_key for c in heads]
+            await self._execute(self._queries["promote_fronts"], {"streams": streams, "keys": keys})
+
     async def _tidy_keys(self) -> None:
         """Remove key rows that a publish of nothing but duplicates has made."""
         lines = {(c.stream.name, c.envelope.partition_key) for c in self.changes.duplicates if _in_line(c)}
@@ -293,6 +309,10 @@ def _search_name(query: Query) -> str:
 
 def _in_line(copy: Copy) -> bool:
     return copy.stream.ordered and copy.envelope.partition_key is not None
+
+
+def _may_be_taken_back(copy: Copy) -> bool:
+    return _in_line(copy) or copy.envelope.event_id_given
 
 
 def _rows(copies: Sequence[Copy]) -> str:

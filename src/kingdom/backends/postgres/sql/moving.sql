@@ -30,14 +30,15 @@ SELECT (SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM kingdom.outbo
 SELECT id, event_id, stream, event_type, schema_version, occurred_at, trace_id, owner_id, partition_key, ordered,
        aggregate_type, aggregate_id, attributes, payload_json, status, attempt_count, max_attempts, crash_count,
        lease_token, cancel_requested, not_before, last_attempt_at, last_error_code, last_error_message, history,
-       created_at, processed_at, CASE WHEN status = 'PENDING' THEN nullif(next_retry_at, 'infinity') END AS due_at
+       created_at, processed_at, event_id_given,
+       CASE WHEN status = 'PENDING' THEN nullif(next_retry_at, 'infinity') END AS due_at
   FROM kingdom.outbox_event ORDER BY id;
 
 -- name: export_archive
 SELECT id, event_id, stream, event_type, schema_version, occurred_at, trace_id, owner_id, partition_key, ordered,
        aggregate_type, aggregate_id, attributes, payload_json, status, attempt_count, max_attempts, crash_count,
        lease_token, false AS cancel_requested, NULL AS not_before, last_attempt_at, last_error_code,
-       last_error_message, history, created_at, processed_at, NULL AS due_at
+       last_error_message, history, created_at, processed_at, event_id_given, NULL AS due_at
   FROM kingdom.outbox_archive ORDER BY id;
 
 -- name: export_blocks
@@ -66,13 +67,13 @@ LOCK TABLE kingdom.outbox_lease, kingdom.record, kingdom.outbox_key, kingdom.out
 COPY kingdom.outbox_event (id, event_id, stream, event_type, schema_version, occurred_at, trace_id, owner_id,
   partition_key, ordered, aggregate_type, aggregate_id, attributes, payload_json, status, attempt_count, max_attempts,
   crash_count, lease_token, last_attempt_at, last_error_code, last_error_message, history, created_at, processed_at,
-  cancel_requested, not_before, next_retry_at) FROM STDIN;
+  event_id_given, cancel_requested, not_before, next_retry_at) FROM STDIN;
 
 -- name: import_archive
 COPY kingdom.outbox_archive (id, event_id, stream, event_type, schema_version, occurred_at, trace_id, owner_id,
   partition_key, ordered, aggregate_type, aggregate_id, attributes, payload_json, status, attempt_count, max_attempts,
-  crash_count, lease_token, last_attempt_at, last_error_code, last_error_message, history, created_at, processed_at)
-  FROM STDIN;
+  crash_count, lease_token, last_attempt_at, last_error_code, last_error_message, history, created_at, processed_at,
+  event_id_given) FROM STDIN;
 
 -- name: import_blocks
 COPY kingdom.outbox_key (stream, partition_key, blocked_by) FROM STDIN;

@@ -146,12 +146,13 @@ WITH d AS (DELETE FROM kingdom.outbox_event WHERE id = %(id)s AND status = 'DEAD
 a AS (
   INSERT INTO kingdom.outbox_archive (id, event_id, stream, event_type, schema_version, occurred_at, trace_id,
     owner_id, partition_key, ordered, aggregate_type, aggregate_id, attributes, payload_json, status, attempt_count,
-    max_attempts, crash_count, lease_token, last_attempt_at, last_error_code, last_error_message, history, created_at)
+    max_attempts, crash_count, lease_token, last_attempt_at, last_error_code, last_error_message, history, created_at,
+    event_id_given)
   SELECT id, event_id, stream, event_type, schema_version, occurred_at, trace_id,
     owner_id, partition_key, ordered, aggregate_type, aggregate_id, attributes, payload_json, 'DISCARDED', attempt_count,
     max_attempts, crash_count, lease_token, last_attempt_at, last_error_code, last_error_message,
     coalesce(history, '[]') || jsonb_build_object('what', 'discarded', 'at', now(), 'actor', %(actor)s::text,
-      'reason', %(reason)s::text), created_at
+      'reason', %(reason)s::text), created_at, event_id_given
   FROM d)
 SELECT id FROM d;
 

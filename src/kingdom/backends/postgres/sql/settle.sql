@@ -17,10 +17,12 @@ d AS (
 a AS (
   INSERT INTO kingdom.outbox_archive (id, event_id, stream, event_type, schema_version, occurred_at, trace_id,
     owner_id, partition_key, ordered, aggregate_type, aggregate_id, attributes, payload_json, attempt_count,
-    max_attempts, crash_count, lease_token, last_attempt_at, last_error_code, last_error_message, history, created_at)
+    max_attempts, crash_count, lease_token, last_attempt_at, last_error_code, last_error_message, history, created_at,
+    event_id_given)
   SELECT id, event_id, stream, event_type, schema_version, occurred_at, trace_id,
     owner_id, partition_key, ordered, aggregate_type, aggregate_id, attributes, payload_json, attempt_count,
-    max_attempts, crash_count, lease_token, last_attempt_at, last_error_code, last_error_message, history, created_at
+    max_attempts, crash_count, lease_token, last_attempt_at, last_error_code, last_error_message, history, created_at,
+    event_id_given
   FROM d)
 SELECT id FROM d;
 
@@ -34,10 +36,12 @@ d AS (
 a AS (
   INSERT INTO kingdom.outbox_archive (id, event_id, stream, event_type, schema_version, occurred_at, trace_id,
     owner_id, partition_key, ordered, aggregate_type, aggregate_id, attributes, payload_json, attempt_count,
-    max_attempts, crash_count, lease_token, last_attempt_at, last_error_code, last_error_message, history, created_at)
+    max_attempts, crash_count, lease_token, last_attempt_at, last_error_code, last_error_message, history, created_at,
+    event_id_given)
   SELECT id, event_id, stream, event_type, schema_version, occurred_at, trace_id,
     owner_id, partition_key, ordered, aggregate_type, aggregate_id, attributes, payload_json, attempt_count,
-    max_attempts, crash_count, lease_token, last_attempt_at, last_error_code, last_error_message, history, created_at
+    max_attempts, crash_count, lease_token, last_attempt_at, last_error_code, last_error_message, history, created_at,
+    event_id_given
   FROM d),
 k AS MATERIALIZED (SELECT stream, partition_key, max(id) AS id FROM d GROUP BY 1, 2),
 n AS MATERIALIZED (
