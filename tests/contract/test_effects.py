@@ -10,6 +10,7 @@ import pytest
 from kingdom.bus import EFFECTS, Dispatcher, Envelope, Honours, Record, find_ledger
 from kingdom.bus.effect import Absent, Answer, Attempt, Finding, Happened, Throttled, Unclear
 from kingdom.clock import utc_now
+from tests.contract.ageing import time_passing
 from tests.contract.outside import Payment, be_cancelled, calls
 from tests.contract.processes import child
 from tests.contract.scene import ATTEMPTS, HOUR, Scene, eventually
@@ -104,7 +105,7 @@ async def test_a_call_that_can_arrive_during_the_look_for_it_is_looked_for_again
             nonlocal looks
             looks += 1
             # Where the clock of the store can be moved, an hour passes before the answer.
-            passing.enter_context(scene.backend.time_passing(2 * HOUR))
+            passing.enter_context(time_passing(scene.backend, 2 * HOUR))
             return Absent()
 
     slow = Slow(book, Honours.TIME)
