@@ -174,7 +174,7 @@ async def test_one_key_on_two_targets_is_two_effects(scene: Scene, tmp_path: Pat
 
 
 @pytest.mark.parametrize(("target", "made"), [("bank", 1), ("another bank", 2)])
-async def test_a_ledger_that_an_earlier_version_kept_under_its_key_alone_is_found(
+async def test_a_ledger_of_an_earlier_version_counts_for_its_own_target(
     scene: Scene, book: Path, target: str, made: int
 ) -> None:
     book.write_text("the-call\n")
