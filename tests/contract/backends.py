@@ -80,10 +80,6 @@ class BackendUnderTest(ABC):
         """Let leases end now, as if their time had passed."""
 
     @abstractmethod
-    def time_passing(self, by: timedelta) -> AbstractContextManager[None]:
-        """Let so much time have passed, for the length of the block, since records ended and dedup keys were taken."""
-
-    @abstractmethod
     def look_everywhere(self, bus: Bus) -> None:
         """Let the next claim and reap of a bus see everything, whatever shortcuts it has learnt."""
 
@@ -173,13 +169,6 @@ class PostgresBackend(BackendUnderTest):
             "UPDATE kingdom.outbox_lease SET expires_at = clock_timestamp() - interval '1 s' WHERE token = ANY(%s)",
             [list(tokens)],
         )
-
-    @contextmanager
-    def time_passing(self, by: timedelta) -> Iterator[None]:
-        """Age the contents: the clock of a server cannot be moved."""
-        for change in _AGEING:
-            self._connection.execute(change, [by])
-        yield
 
     def look_everywhere(self, bus: Bus) -> None:
         postgres = _postgres(bus)
@@ -328,14 +317,6 @@ class FilesBackend(BackendUnderTest):
                 lease = json.loads(path.read_text())
                 path.write_text(json.dumps({**lease, "expires": 0.0, "expiresAt": "2026-01-01T00:00:00+00:00"}))
 
-    @contextmanager
-    def time_passing(self, by: timedelta) -> Iterator[None]:
-        """Move the clock of this process, which is that of the store."""
-        now = time.time
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(time, "time", lambda: now() + by.total_seconds())
-            yield
-
     def look_everywhere(self, bus: Bus) -> None:
         """Nothing to do: the books know everything."""
 
@@ -396,12 +377,6 @@ SELECT id AS position, event_id, stream, CASE WHEN ordered THEN partition_key EN
        isfinite(next_retry_at) AS ready, lease_token AS token, attempt_count AS attempt, max_attempts, crash_count
   FROM kingdom.outbox_event ORDER BY id
 """
-
-
-_AGEING: tuple[LiteralString, ...] = (
-    "UPDATE kingdom.record SET ended_at = ended_at - %s WHERE ended_at IS NOT NULL",
-    "UPDATE kingdom.once_key SET expires_at = expires_at - %s",
-)
 
 
 _OPEN_TRANSACTIONS: LiteralString = """

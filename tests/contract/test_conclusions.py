@@ -29,6 +29,7 @@ from kingdom.bus import (
     find_ledger,
 )
 from kingdom.errors import Conflict
+from tests.contract.ageing import time_passing
 from tests.contract.outside import Payment, calls
 from tests.contract.scene import NO_WAIT, TOPOLOGY, Scene, eventually, ping
 from tests.contract.test_effects import bill, book, ledger_state, nothing_open, paying
@@ -136,7 +137,7 @@ class Unconcluded(Payment):
 
 
 async def retain_after(scene: Scene, time: timedelta) -> int:
-    with scene.backend.time_passing(time):
+    with time_passing(scene.backend, time):
         return (await scene.operations.retain(Retention())).records_removed
 
 

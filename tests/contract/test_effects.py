@@ -10,6 +10,7 @@ import pytest
 from kingdom.bus import EFFECTS, Dispatcher, Envelope, Honours, Record, find_ledger
 from kingdom.bus.effect import Absent, Answer, Attempt, Finding, Happened, Throttled, Unclear
 from kingdom.clock import utc_now
+from tests.contract.ageing import time_passing
 from tests.contract.outside import Payment, be_cancelled, calls
 from tests.contract.processes import child
 from tests.contract.scene import ATTEMPTS, HOUR, Scene, eventually
@@ -104,7 +105,7 @@ async def test_a_call_that_can_arrive_during_the_look_for_it_is_looked_for_again
             nonlocal looks
             looks += 1
             # Where the clock of the store can be moved, an hour passes before the answer.
-            passing.enter_context(scene.backend.time_passing(2 * HOUR))
+            passing.enter_context(time_passing(scene.backend, 2 * HOUR))
             return Absent()
 
     slow = Slow(book, Honours.TIME)
@@ -173,7 +174,7 @@ async def test_one_key_on_two_targets_is_two_effects(scene: Scene, tmp_path: Pat
 
 
 @pytest.mark.parametrize(("target", "made"), [("bank", 1), ("another bank", 2)])
-async def test_a_ledger_that_an_earlier_version_kept_under_its_key_alone_is_found(
+async def test_a_ledger_of_an_earlier_version_counts_for_its_own_target(
     scene: Scene, book: Path, target: str, made: int
 ) -> None:
     book.write_text("the-call\n")

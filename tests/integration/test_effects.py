@@ -105,8 +105,8 @@ async def test_the_ledger_is_readable_as_records(dsn: str, target: HttpTarget) -
         async with bus.transaction() as transaction:
             acked = await transaction.find(Query(kind="effect", state="ACKED", owner="me"))
             rejected = await transaction.find(Query(kind="effect", state="REJECTED"))
-    assert [record.id for record in acked] == ["http:a", "http:c"]
-    assert [(record.id, record.doc["attempts"][0]["note"]) for record in rejected] == [("http:b", "HTTP 422")]
+    assert [record.id for record in acked] == ["a", "c"]
+    assert [(record.id, record.doc["attempts"][0]["note"]) for record in rejected] == [("b", "HTTP 422")]
 
 
 async def test_a_throttled_call_waits_as_asked_and_is_sent_under_a_new_identifier(dsn: str, target: HttpTarget) -> None:

@@ -21,6 +21,7 @@ from kingdom.bus import (
     Envelope,
     LogEntry,
     Received,
+    Target,
     Topology,
     Transaction,
     Worker,
@@ -48,6 +49,7 @@ class Valve:
     def __init__(self) -> None:
         self.inside = 0
         self.most = 0
+        self.passed = 0
         self._open = asyncio.Event()
         self._open.set()
 
@@ -56,6 +58,7 @@ class Valve:
         self.most = max(self.most, self.inside)
         try:
             await self._open.wait()
+            self.passed += 1
             return Acked()
         finally:
             self.inside -= 1
@@ -289,6 +292,48 @@ async def test_a_small_stream_is_served_beside_a_large_backlog(dsn: str) -> None
     last_small = len(order) - order[::-1].index("Small")
     assert last_small < 1000
     assert sorted(order) == ["Large"] * 2000 + ["Small"] * 50
+
+
+@pytest.mark.parametrize("known_as_quick", [False, True], ids=["a few claimed", "many claimed"])
+async def test_calls_that_take_long_hold_up_no_other_stream(dsn: str, *, known_as_quick: bool) -> None:
+    dispatcher, slow, other = Dispatcher(), Valve(), Valve()
+    dispatcher.effect("Slow", LocalEffect(slow.call, target=Target(name="slow")))
+    dispatcher.effect("Other", LocalEffect(other.call, target=Target(name="other")))
+    handled: list[int] = []
+
+    @dispatcher.reaction("Job")
+    async def handle(received: Received[dict[str, int]], _transaction: Transaction) -> None:
+        handled.append(received.payload["n"])
+
+    metrics = WorkerMetrics()
+    if known_as_quick:
+        metrics.seconds_per_event |= {"slow": 0.001, "others": 0.001, "jobs": 0.001}
+    streams = (stream("slow", "Slow"), stream("others", "Other"), stream("jobs", "Job"))
+    async with open_bus(dsn, *streams) as bus:
+        await bus.publish(*numbered("Slow", 60))
+        slow.shut()
+        other.shut()
+        async with at_work(bus, dispatcher, concurrency=4, metrics=metrics):
+            await slow.holds(4)
+            # Their own stream waits, however many there are of them.
+            await bus.publish(*numbered("Job", 40))
+            await eventually(lambda: is_so(lambda: len(handled) == 40))
+            # Calls of another stream get one slot of their own, and no more while the slow ones last.
+            await bus.publish(*numbered("Other", 10))
+            await other.holds(1)
+            await bus.publish(*numbered("Job", 40))
+            await eventually(lambda: is_so(lambda: len(handled) == 80))
+            assert (slow.inside, other.inside) == (4, 1)
+            other.open()
+            await eventually(lambda: is_so(lambda: other.passed == 10))
+            assert slow.inside == 4
+            slow.open()
+            await until_all(bus, "DONE", 150)
+    assert (slow.most, other.most) == (4, 1)
+
+
+async def is_so(condition: Callable[[], bool]) -> bool:
+    return condition()
 
 
 class Deaf(PostgresBus):

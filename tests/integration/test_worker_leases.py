@@ -1,7 +1,6 @@
 """Leases of a real worker: kept alive whatever a handler does, let go when a handler takes too long."""
 
 import asyncio
-import math
 import threading
 from collections import Counter
 from collections.abc import Mapping
@@ -25,12 +24,10 @@ from kingdom.bus import (
     Received,
     Topology,
     Transaction,
-    Worker,
 )
-from kingdom.bus.keeper import HeldLease
 from kingdom.bus.metrics import WorkerMetrics
 from kingdom.bus.port import Renewal
-from kingdom.errors import KingdomError, Unavailable
+from kingdom.errors import Unavailable
 from tests.integration.blocking_child import GO_ON, jobs
 from tests.integration.local_effect import LocalEffect
 from tests.integration.processes import child
@@ -226,59 +223,6 @@ async def test_a_lease_whose_renewal_hangs_is_given_up_before_it_ends_and_the_lo
             asyncio.get_running_loop().call_later(0.2, bus.go_on.set)
     assert bus.in_time
     assert all(bus.in_time)
-
-
-async def test_a_guard_that_fails_goes_on(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    dispatcher, began, cut_off, looks = Dispatcher(), asyncio.Event(), asyncio.Event(), list[HeldLease]()
-
-    def lost_at(lease: HeldLease) -> float:
-        if not began.is_set():
-            return math.inf
-        looks.append(lease)
-        if len(looks) == 1:
-            raise RuntimeError("a bug")
-        return 0.0
-
-    monkeypatch.setattr("kingdom.bus.keeper.HeldLease.lost_at", property(lost_at))
-    monkeypatch.setattr("kingdom.bus.worker.MARGIN_SHARE", 0.0)
-
-    async def hang(_attempt: Attempt) -> Answer:
-        began.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            cut_off.set()
-        return Acked()
-
-    dispatcher.effect("Job", LocalEffect(hang))
-    async with open_bus(dsn, jobs(lease=LONG_LEASE)) as bus:
-        await bus.publish(Envelope(type="Job"))
-        async with at_work(bus, dispatcher), asyncio.timeout(PATIENCE_SECONDS):
-            await cut_off.wait()
-
-
-class Deadly(PostgresBus):
-    """A bus whose renewal ends the thread that asks for it."""
-
-    def renew(self, leases: Mapping[int, timedelta]) -> Renewal:
-        raise SystemExit(f"not {leases}")
-
-
-@pytest.mark.usefixtures("renewed_early")
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-async def test_a_worker_whose_leases_nobody_renews_any_more_stops_and_says_so(dsn: str) -> None:
-    dispatcher = Dispatcher()
-
-    @dispatcher.reaction("Job")
-    async def handle(_received: Received[Any], _transaction: Transaction) -> None:
-        await asyncio.Event().wait()
-
-    async with Deadly(dsn, Topology([jobs(lease=1.0)])) as bus:
-        await bus.publish(Envelope(type="Job"))
-        worker = Worker(bus, dispatcher, ["jobs"], grace=timedelta())
-        with pytest.raises(KingdomError, match="kingdom-lease-guard has ended"):
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                await worker.run()
 
 
 class Away(PostgresBus):

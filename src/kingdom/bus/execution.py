@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -48,13 +48,18 @@ class Unit:
     open: dict[int, Delivery] = field(init=False)
     cancelled: set[int] = field(default_factory=set)
     running: int | None = None
-    started: bool = False
+    slot: asyncio.Event = field(default_factory=asyncio.Event)
     lost: bool = False
     cut_off: bool = False
     task: asyncio.Task[None] | None = None
 
     def __post_init__(self) -> None:
         self.open = {delivery.position: delivery for delivery in self.deliveries}
+
+    @property
+    def stream(self) -> str:
+        """Return the stream of its deliveries."""
+        return self.deliveries[0].stream
 
     def adopt_task(self) -> None:
         """Make the current task that of the unit; raises CancelledError where the unit must not run any more.
@@ -75,6 +80,26 @@ class Unit:
         """Cancel the task of the unit; one that has not taken its first step finds out then."""
         if self.task:
             self.task.cancel()
+
+
+def runs_of(deliveries: Sequence[Delivery]) -> Iterable[list[Delivery]]:
+    """Split a claim by key: a run stays together, in order, whatever its handlers are."""
+    runs: dict[object, list[Delivery]] = {}
+    for delivery in deliveries:
+        runs.setdefault(delivery.line or delivery.position, []).append(delivery)
+    return runs.values()
+
+
+def groups_of(runs: Iterable[list[Delivery]], size: int) -> Iterable[list[Delivery]]:
+    """Join runs into groups of about a size."""
+    group: list[Delivery] = []
+    for run in runs:
+        if group and len(group) + len(run) > size:
+            yield group
+            group = []
+        group = [*group, *run]
+    if group:
+        yield group
 
 
 class Execution:

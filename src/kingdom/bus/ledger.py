@@ -54,7 +54,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Document(msgspec.Struct, frozen=True, kw_only=True):
-    # Empty where an earlier version wrote it: there the id of the record is the key.
+    # Empty where an earlier version wrote it.
     key: str = ""
     target: str
     request: dict[str, Any]
@@ -66,8 +66,8 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True):
     events: tuple[str, ...] = ()
 
 
-def ledger_id(target: str, key: str) -> str:
-    """Return the id of the record of an effect; no two pairs share one."""
+def second_id(target: str, key: str) -> str:
+    """Return the id of an effect's record where another target has taken its key."""
     return f"{quote(target, safe='')}:{key}"
 
 
@@ -79,12 +79,14 @@ class Ledger:
     document: _Document
 
     @classmethod
-    def open(cls, key: str, target: str, request: Mapping[str, Any], owner: str) -> "Ledger":
-        """Begin the ledger of an effect on a target that was never tried."""
+    def open(
+        cls, key: str, target: str, request: Mapping[str, Any], owner: str, *, key_is_taken: bool = False
+    ) -> "Ledger":
+        """Begin the ledger of an effect that was never tried; its id is the key, unless another target took that."""
         first = Entry(number=1, identifier=str(new_event_id()), state="PREPARED", fence=0)
         document = _Document(key=key, target=target, request=dict(request), attempts=(first,))
-        record = Record(kind=EFFECTS.name, id=ledger_id(target, key), state="PREPARED", owner=owner)
-        return cls(record, document)
+        record_id = second_id(target, key) if key_is_taken else key
+        return cls(Record(kind=EFFECTS.name, id=record_id, state="PREPARED", owner=owner), document)
 
     @classmethod
     def read(cls, record: Record) -> "Ledger":

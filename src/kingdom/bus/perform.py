@@ -24,7 +24,7 @@ from kingdom.bus.effect import (
     in_storable_words,
 )
 from kingdom.bus.gate import Gates
-from kingdom.bus.ledger import EFFECTS, Ledger, ledger_id
+from kingdom.bus.ledger import EFFECTS, Ledger, second_id
 from kingdom.bus.log import LogEntry
 from kingdom.bus.outcome import Dead, Defer, Done, Outcome, Retry
 from kingdom.bus.port import Bus, Transaction
@@ -88,13 +88,14 @@ async def _find_out(
 
 async def find_ledger(transaction: Transaction, target: str, key: str) -> Ledger | None:
     """Return the ledger of an effect on a target, if it was ever tried."""
-    # Earlier versions kept it under its key alone.
-    ids = [(EFFECTS.name, ledger_id(target, key)), (EFFECTS.name, key)]
+    return next((each for each in await _ledgers(transaction, target, key) if each.document.target == target), None)
+
+
+async def _ledgers(transaction: Transaction, target: str, key: str) -> list[Ledger]:
+    """Return the ledgers under both ids that an effect can have, the first one of whichever target took the key."""
+    ids = [(EFFECTS.name, key), (EFFECTS.name, second_id(target, key))]
     await transaction.read_ahead(ids)
-    for each in ids:
-        if (record := await transaction.get(*each)) and (ledger := Ledger.read(record)).document.target == target:
-            return ledger
-    return None
+    return [Ledger.read(record) for each in ids if (record := await transaction.get(*each))]
 
 
 async def close_effect(transaction: Transaction, target: str, key: str, answer: Acked | Rejected) -> bool:
@@ -115,9 +116,13 @@ def must_hold(transaction: Transaction, delivery: Delivery) -> None:
 
 
 async def _load(bus: Bus, effect: Effect[Any], event: Received[Any], key: str) -> Ledger:
+    target = effect.target.name
     async with bus.transaction() as transaction:
-        known = await find_ledger(transaction, effect.target.name, key)
-    ledger = known or Ledger.open(key, effect.target.name, effect.request(event), event.envelope.owner_id)
+        known = await _ledgers(transaction, target, key)
+    ledger = next((each for each in known if each.document.target == target), None)
+    if ledger is None:
+        owner, taken = event.envelope.owner_id, bool(known)
+        ledger = Ledger.open(key, target, effect.request(event), owner, key_is_taken=taken)
     return ledger.needed_by(event.envelope.event_id)
 
 

@@ -6,17 +6,18 @@ import random
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from importlib import import_module
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 
 from kingdom.bus.cancellation import unasked_cancellation_fails
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.dispatcher import Dispatcher
-from kingdom.bus.execution import Execution, Unit
+from kingdom.bus.execution import Execution, Unit, groups_of, runs_of
 from kingdom.bus.keeper import MARGIN_SHARE, HeldLease, LeaseKeeper
 from kingdom.bus.port import Bus
 from kingdom.errors import KingdomError, Misconfigured
@@ -75,7 +76,6 @@ class Worker:
         # Loaded only now: whoever publishes or looks at the bus counts nothing.
         self._metrics: WorkerMetrics = metrics or import_module("kingdom.bus.metrics").WorkerMetrics()
         self._execution = Execution(bus, dispatcher, self._metrics, timeout)
-        self._slots = asyncio.Semaphore(concurrency)
         self._units: dict[Unit, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -157,10 +157,8 @@ class Worker:
         self._changed.clear()
         found = False
         for stream in list(self._streams):
-            await self._room()
-            if self._stopping.is_set():
-                break
-            found = await self._fetch(stream) or found
+            if self._has_room(stream) and not self._stopping.is_set():
+                found = await self._fetch(stream) or found
         return found
 
     async def _fetch(self, stream: str) -> bool:
@@ -173,7 +171,7 @@ class Worker:
         suspect = deliveries[0].suspect
         if suspect and self._units:
             # Held while others run, it would be blamed if one of them brought the process down.
-            await self._give_back(lease, deliveries)
+            await self._execution.release(Unit(lease, deliveries, calls_outside=False))
             await self._until_idle(unless_stopping=True)
             return not self._stopping.is_set() and await self._fetch(stream)
         self._start(lease, deliveries)
@@ -186,35 +184,32 @@ class Worker:
             self._keeper.keep(lease)
         reacting: list[list[Delivery]] = []
         calling: list[list[Delivery]] = []
-        for run in _runs(deliveries):
+        for run in runs_of(deliveries):
             (calling if any(map(self._execution.is_effect, run)) else reacting).append(run)
         units = [
             Unit(lease, group, calls_outside=False)
-            for group in _groups(reacting, self._group_size(deliveries[0].stream))
+            for group in groups_of(reacting, self._group_size(deliveries[0].stream))
         ]
         units += [Unit(lease, run, calls_outside=True) for run in calling]
         self._lease_units[lease.token] = len(units)
         for unit in units:
             # The loop alone would let the garbage collector take a task that waits.
             self._units[unit] = asyncio.create_task(self._run_unit(unit), name=f"kingdom-unit-{lease.token}")
-
-    async def _give_back(self, lease: HeldLease, deliveries: list[Delivery]) -> None:
-        await self._execution.release(Unit(lease, deliveries, calls_outside=False))
+        self._give_slots()
 
     async def _run_unit(self, unit: Unit) -> None:
         try:
             unit.adopt_task()
-            async with self._slots:
-                unit.started = True
-                while True:
-                    try:
-                        await self._execution.run(unit)
-                        break
-                    except asyncio.CancelledError:
-                        if unit.lost or unit.cut_off or not unit.cancelled:
-                            raise
-                        asyncio.current_task().uncancel()  # type: ignore[union-attr]
-                        # An operator cancelled the running event: run the rest, which settles that one as dead.
+            await unit.slot.wait()
+            while True:
+                try:
+                    await self._execution.run(unit)
+                    break
+                except asyncio.CancelledError:
+                    if unit.lost or unit.cut_off or not unit.cancelled:
+                        raise
+                    asyncio.current_task().uncancel()  # type: ignore[union-attr]
+                    # An operator cancelled the running event: run the rest, which settles that one as dead.
         except asyncio.CancelledError:
             if not unit.lost:
                 await self._execution.release(unit)
@@ -232,7 +227,22 @@ class Worker:
             del self._lease_units[token]
             if self._keeper:
                 self._keeper.drop(token)
-        self._changed.set()
+        self._give_slots()
+        if self._has_room(unit.stream):
+            self._changed.set()
+
+    def _give_slots(self) -> None:
+        """Let units begin in the order they came: as many as there are slots, and at least one of each stream.
+
+        So slow calls, however many, hold up no other stream.
+        """
+        running = Counter(unit.stream for unit in self._units if unit.slot.is_set())
+        count = running.total()
+        for unit in self._units:
+            if not unit.slot.is_set() and (count < self._concurrency or not running[unit.stream]):
+                unit.slot.set()
+                running[unit.stream] += 1
+                count += 1
 
     async def _drain(self) -> None:
         """Give back what has not begun, wait for what has, cut off what takes too long."""
@@ -246,7 +256,7 @@ class Worker:
 
     def _cut_what_waits_for_a_slot(self) -> None:
         for unit in list(self._units):
-            if not unit.started:
+            if not unit.slot.is_set():
                 unit.cut()
 
     def _cut_off(self) -> None:
@@ -303,10 +313,12 @@ class Worker:
                 unit.cancel()
 
     def _limit(self, stream: str) -> int:
+        # Where others fill the slots, this stream has one.
+        slots = 1 if self._is_full() else self._concurrency
         seconds = self._metrics.seconds_per_event.get(stream)
         if seconds is None:
-            return min(self._concurrency, self._batch)
-        worth = int(_WORTH_SECONDS / max(seconds, 1e-6)) * self._concurrency
+            return min(slots, self._batch)
+        worth = int(_WORTH_SECONDS / max(seconds, 1e-6)) * slots
         return max(1, min(self._batch, max(worth, self._concurrency - len(self._units))))
 
     def _group_size(self, stream: str) -> int:
@@ -314,12 +326,12 @@ class Worker:
         seconds = self._metrics.seconds_per_event.get(stream, 0.0)
         return max(1, min(GROUP_SIZE, int(_WORTH_SECONDS / max(seconds, 1e-6))))
 
-    async def _room(self) -> None:
-        """Wait until little enough is under way that another claim is of use."""
-        while not self._stopping.is_set() and (
-            len(self._units) >= self._concurrency or sum(len(u.open) for u in self._units) > self._batch
-        ):
-            await self._next_change()
+    def _is_full(self) -> bool:
+        return len(self._units) >= self._concurrency or sum(len(u.open) for u in self._units) > self._batch
+
+    def _has_room(self, stream: str) -> bool:
+        """Tell whether another claim is of use: too little is under way, or nothing of this stream."""
+        return not self._is_full() or all(unit.stream != stream for unit in self._units)
 
     async def _until_idle(self, *, unless_stopping: bool = False) -> None:
         while self._units and not (unless_stopping and self._stopping.is_set()):
@@ -332,7 +344,9 @@ class Worker:
     async def _wait_for_hint(self) -> None:
         """Wait for news from the store, or for a unit to end, which may have made the next of its key the head."""
         at_most = timedelta(seconds=self._poll_seconds * _jitter())
-        waits = {asyncio.create_task(self._bus.wait(self._streams, at_most)), asyncio.create_task(self._changed.wait())}
+        waits: set[asyncio.Task[Any]] = {asyncio.create_task(self._changed.wait())}
+        if streams := [stream for stream in self._streams if self._has_room(stream)]:
+            waits.add(asyncio.create_task(self._bus.wait(streams, at_most)))
         done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for task in waits:
             task.cancel()
@@ -346,26 +360,6 @@ class Worker:
                 await self._stopping.wait()
         except TimeoutError:
             pass
-
-
-def _runs(deliveries: Sequence[Delivery]) -> Iterable[list[Delivery]]:
-    """Split a claim by key: a run stays together, in order, whatever its handlers are."""
-    runs: dict[object, list[Delivery]] = {}
-    for delivery in deliveries:
-        runs.setdefault(delivery.line or delivery.position, []).append(delivery)
-    return runs.values()
-
-
-def _groups(runs: Iterable[list[Delivery]], size: int) -> Iterable[list[Delivery]]:
-    """Join runs into groups of about a size."""
-    group: list[Delivery] = []
-    for run in runs:
-        if group and len(group) + len(run) > size:
-            yield group
-            group = []
-        group = [*group, *run]
-    if group:
-        yield group
 
 
 def _jitter() -> float:

@@ -1,0 +1,26 @@
+"""Letting time pass for a store: records have ended, and dedup keys were taken, so much longer ago."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import psycopg
+import pytest
+
+from tests.contract.backends import BackendUnderTest
+
+
+@contextmanager
+def time_passing(backend: BackendUnderTest, by: timedelta) -> Iterator[None]:
+    """Move the clock of this process, which is that of files; the contents of a server are aged, and stay so."""
+    if backend.name == "postgres":
+        with psycopg.connect(backend.place, autocommit=True) as connection:
+            connection.execute("UPDATE kingdom.record SET ended_at = ended_at - %s WHERE ended_at IS NOT NULL", [by])
+            connection.execute("UPDATE kingdom.once_key SET expires_at = expires_at - %s", [by])
+        yield
+        return
+    now = time.time
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "time", lambda: now() + by.total_seconds())
+        yield

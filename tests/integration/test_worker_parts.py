@@ -1,0 +1,72 @@
+"""What guards and renews the leases of a real worker goes on after an error, or ends the worker loudly."""
+
+import asyncio
+import math
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from kingdom.backends.postgres import PostgresBus
+from kingdom.bus import Acked, Answer, Attempt, Dispatcher, Envelope, Received, Topology, Transaction, Worker
+from kingdom.bus.keeper import HeldLease
+from kingdom.bus.port import Renewal
+from kingdom.errors import KingdomError
+from tests.integration.blocking_child import jobs
+from tests.integration.local_effect import LocalEffect
+from tests.integration.running import at_work, open_bus
+from tests.patience import PATIENCE_SECONDS
+
+
+async def test_a_guard_that_fails_goes_on(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    dispatcher, began, cut_off, looks = Dispatcher(), asyncio.Event(), asyncio.Event(), list[HeldLease]()
+
+    def lost_at(lease: HeldLease) -> float:
+        if not began.is_set():
+            return math.inf
+        looks.append(lease)
+        if len(looks) == 1:
+            raise RuntimeError("a bug")
+        return 0.0
+
+    monkeypatch.setattr("kingdom.bus.keeper.HeldLease.lost_at", property(lost_at))
+    monkeypatch.setattr("kingdom.bus.worker.MARGIN_SHARE", 0.0)
+
+    async def hang(_attempt: Attempt) -> Answer:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cut_off.set()
+        return Acked()
+
+    dispatcher.effect("Job", LocalEffect(hang))
+    async with open_bus(dsn, jobs(lease=3600.0)) as bus:
+        await bus.publish(Envelope(type="Job"))
+        async with at_work(bus, dispatcher), asyncio.timeout(PATIENCE_SECONDS):
+            await cut_off.wait()
+
+
+class Deadly(PostgresBus):
+    """A bus whose renewal ends the thread that asks for it."""
+
+    def renew(self, leases: Mapping[int, timedelta]) -> Renewal:
+        raise SystemExit(f"not {leases}")
+
+
+@pytest.mark.usefixtures("renewed_early")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+async def test_a_worker_whose_leases_nobody_renews_any_more_stops_and_says_so(dsn: str) -> None:
+    dispatcher = Dispatcher()
+
+    @dispatcher.reaction("Job")
+    async def handle(_received: Received[Any], _transaction: Transaction) -> None:
+        await asyncio.Event().wait()
+
+    async with Deadly(dsn, Topology([jobs(lease=1.0)])) as bus:
+        await bus.publish(Envelope(type="Job"))
+        worker = Worker(bus, dispatcher, ["jobs"], grace=timedelta())
+        with pytest.raises(KingdomError, match="kingdom-lease-guard has ended"):
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await worker.run()
