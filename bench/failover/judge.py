@@ -2,12 +2,10 @@
 
 from bisect import bisect
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from kingdom.bus.throwaway import StoredEvent
-from kingdom.verify.checker import Finding, Kind
+from kingdom.verify.checker import Evidence, Finding, Kind, check
 from kingdom.verify.history import Entry
 
 FAILOVER = "failover"
@@ -17,7 +15,7 @@ _SECOND_NS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failover:
-    """When a primary was killed, when its standby was promoted, and when the first event was handled after that."""
+    """When a primary was killed, when its standby was told to take over, and when an event was handled after that."""
 
     killed: int
     promoted: int
@@ -25,16 +23,21 @@ class Failover:
 
     @property
     def seconds(self) -> float:
-        """Return how long nothing was handled after the promotion."""
-        return max(0, self.handled - self.promoted) / _SECOND_NS
+        """Return how long nothing was handled after the promotion was asked for."""
+        return (self.handled - self.promoted) / _SECOND_NS
+
+    @property
+    def outage_seconds(self) -> float:
+        """Return how long nothing was handled after the kill."""
+        return (self.handled - self.killed) / _SECOND_NS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Losses:
-    """What the servers forgot though they had acknowledged it."""
+    """What the servers forgot though they had acknowledged it: events, and ends of events, which were handled again."""
 
     events: frozenset[str]
-    settlements: int
+    handled_again: frozenset[str]
 
 
 def failovers(history: Sequence[Entry]) -> Iterator[Failover]:
@@ -43,39 +46,44 @@ def failovers(history: Sequence[Entry]) -> Iterator[Failover]:
     for entry in history:
         if entry.what == FAILOVER:
             killed, promoted = entry.facts["killed"], entry.facts["promoted"]
-            handled = next((at for began, at in done if began > killed), None)
+            handled = next((at for began, at in done if began > promoted), None)
             if handled is not None:
                 yield Failover(killed=killed, promoted=promoted, handled=handled)
 
 
-def losses(history: Sequence[Entry], stored: Sequence[StoredEvent]) -> Losses:
+def losses(evidence: Evidence) -> Losses:
     """Compare what was acknowledged with what is there."""
-    acknowledged = {event for entry in history if entry.what == "published" for event in entry.facts["events"]}
-    ids = _ids_by_claim(history)
+    acknowledged = {event for facts in evidence.of("published") for event in facts["events"]}
+    ids = _ids_by_claim(evidence.history)
     ends = Counter(
         ids[entry.process, token, position]
-        for entry in history
+        for entry in evidence.history
         if entry.what == "settled"
         for token, position, outcome in _settlements(entry)
         if outcome in _FINAL
     )
     return Losses(
-        events=frozenset(acknowledged - {event.event_id for event in stored}),
-        settlements=sum(times - 1 for times in ends.values()),
+        events=frozenset(acknowledged - evidence.stored.keys()),
+        handled_again=frozenset(event for event, times in ends.items() if times > 1),
     )
 
 
-def stale_settlements(
-    history: Sequence[Entry], stored: Sequence[StoredEvent], applied: Sequence[Mapping[str, Any]]
-) -> Iterator[Finding]:
+def disordered(evidence: Evidence, lost: Losses) -> Iterator[Finding]:
+    """Find what was handled out of its order; what was handled in its order, and then again, does not count."""
+    kept = [facts for facts in evidence.applied if facts["event"] not in lost.handled_again]
+    again = Evidence(history=evidence.history, events=evidence.events, applied=kept)
+    return (finding for finding in check(again) if finding.kind is Kind.ORDER)
+
+
+def stale_settlements(evidence: Evidence) -> Iterator[Finding]:
     """Find settlements that were accepted though another claim of the event was newer, on the same server.
 
     Numbers may come twice where the server forgot them, so claims are told apart by process and time.
     """
-    promotions = [entry.facts["promoted"] for entry in history if entry.what == FAILOVER]
-    ids = _ids_by_claim(history)
+    promotions = [facts["promoted"] for facts in evidence.of(FAILOVER)]
+    ids = _ids_by_claim(evidence.history)
     claims: dict[str, list[Entry]] = defaultdict(list)
-    for entry in history:
+    for entry in evidence.history:
         if entry.what == "claimed":
             for _, event, *_ in entry.facts["events"]:
                 claims[event].append(entry)
@@ -86,8 +94,8 @@ def stale_settlements(
                 if owner is not None and (owner.process, owner.facts["token"]) != (entry.process, token):
                     detail = f"{entry.process} settled it as {outcome} though {owner.process} had claimed it later"
                     yield Finding(Kind.STALE, event, detail)
-    tokens = {event.event_id: event.token for event in stored if event.status == "DONE"}
-    for facts in applied:
+    tokens = {event.event_id: event.token for event in evidence.events if event.status == "DONE"}
+    for facts in evidence.applied:
         token = tokens.get(facts["event"], facts["token"])
         if token != facts["token"]:
             detail = f"applied under token {facts['token']}, done under token {token}"

@@ -205,8 +205,10 @@ def _delivered_rolled_back(evidence: Evidence) -> Iterator[Finding]:
 def _broken(evidence: Evidence) -> Iterator[Finding]:
     for invariant, times in Counter(facts["invariant"] for facts in evidence.of("broken")).items():
         yield Finding(Kind.INVARIANT, invariant, f"seen {times} times")
+    at_work = {entry.process for entry in evidence.history if entry.what == "ready"}
     for facts in evidence.of("exited"):
-        if facts["code"] not in _ENDED_AS_EXPECTED:
+        gave_up = facts["code"] == 0 and not facts.get("asked", True) and facts["process"] in at_work
+        if gave_up or facts["code"] not in _ENDED_AS_EXPECTED:
             yield Finding(Kind.PROCESS, facts["process"], f"ended by itself with code {facts['code']}")
     for facts in evidence.of("did_not_end"):
         yield Finding(Kind.PROCESS, facts["process"], "did not end when it was asked to")
