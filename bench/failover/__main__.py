@@ -8,6 +8,7 @@ import signal
 import statistics
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -55,10 +56,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     configure_logs(json=True, level=logging.CRITICAL)
     with Pair(synchronous=not options.asynchronous and not options.broken) as pair:
         outcome = asyncio.run(_run(pair, options))
-    complaints = list(_complaints(outcome, options))
+    findings = list(_findings(outcome, asynchronous=options.asynchronous))
+    complaints = [*map(_told, findings), *_missed(outcome, options)]
     for words in complaints[:20]:
         print(words, file=sys.stderr)
-    figures = json.dumps(_figures(outcome, ok=not complaints))
+    figures = json.dumps(_figures(outcome, findings, ok=not complaints))
     if options.json == "-":
         print(figures)
     else:
@@ -120,9 +122,12 @@ def _is_handled(trial: Trial) -> bool:
     return len(list(failovers(history))) == sum(entry.what == FAILOVER for entry in history)
 
 
-def _complaints(outcome: Outcome, options: argparse.Namespace) -> Iterator[str]:
-    for finding in _findings(outcome, asynchronous=options.asynchronous):
-        yield f"{finding.kind.value}: {finding.subject}: {finding.detail}"
+def _told(finding: Finding) -> str:
+    return f"{finding.kind.value}: {finding.subject}: {finding.detail}"
+
+
+def _missed(outcome: Outcome, options: argparse.Namespace) -> Iterator[str]:
+    """Tell which bounds were not kept."""
     if options.asynchronous and not (outcome.losses.events or outcome.losses.handled_again):
         yield "the servers forgot nothing, so that nothing was shown"
     if outcome.median_leases > options.at_most_leases:
@@ -142,8 +147,8 @@ def _findings(outcome: Outcome, *, asynchronous: bool) -> Iterator[Finding]:
             yield finding
 
 
-def _figures(outcome: Outcome, *, ok: bool) -> dict[str, Any]:
-    found = outcome.report.findings_by_kind
+def _figures(outcome: Outcome, findings: Sequence[Finding], *, ok: bool) -> dict[str, Any]:
+    found = Counter(finding.kind for finding in findings)
     seconds = [failover.seconds for failover in outcome.failovers]
     return {
         "ok": ok,
@@ -157,10 +162,9 @@ def _figures(outcome: Outcome, *, ok: bool) -> dict[str, Any]:
         "events": dict(outcome.report.statuses),
         "acknowledged_events_lost": len(outcome.losses.events),
         "handled_again": len(outcome.losses.handled_again),
-        "stale_writes": len(outcome.stale),
-        "stuck": found[Kind.STUCK.value],
-        "findings": found,
-        "details": [f"{f.kind.value}: {f.subject}: {f.detail}" for f in outcome.report.findings[:20]],
+        "calls_repeated": outcome.report.findings_by_kind[Kind.REPEATED.value],
+        "findings": {kind.value: found[kind] for kind in Kind},
+        "details": [_told(finding) for finding in findings[:20]],
     }
 
 
