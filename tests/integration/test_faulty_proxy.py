@@ -3,7 +3,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from bench.proxy import FaultyProxy
+from bench.proxy import ANSWERS_BEFORE_A_CUT, FaultyProxy
 from bench.servers import LOOPBACK, free_port
 from tests.patience import PATIENCE_SECONDS
 
@@ -79,6 +79,7 @@ async def test_an_answer_is_cut_in_its_middle_and_the_next_connection_is_whole(w
     proxy, connect = way
     cut = await connect()
     proxy.cut_next_answer(0.5)
+    assert [await cut.ask() for _ in range(ANSWERS_BEFORE_A_CUT)] == [ANSWER] * ANSWERS_BEFORE_A_CUT
     assert await cut.ask() == ANSWER[: len(ANSWER) // 2]
     assert proxy.cuts == 1
     assert await (await connect()).ask() == ANSWER

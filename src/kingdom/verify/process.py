@@ -24,6 +24,7 @@ from kingdom.verify.witness import WitnessedBus, WitnessedLosses
 from kingdom.verify.workload import ANY, LINE, TALLY, Reactions, topology
 
 _GRACE = timedelta(seconds=5)
+_OPEN_AGAIN_SECONDS = 0.2
 
 
 async def play(part: Part) -> None:
@@ -31,13 +32,15 @@ async def play(part: Part) -> None:
     history = History(Path(part.directory), part.name)
     lease = timedelta(seconds=part.lease_seconds)
     async with AsyncExitStack() as stack:
-        opening = open_bus(part.url, topology(lease), [TALLY], schema=part.schema, idle_limit=lease)
-        try:
-            bus = await stack.enter_async_context(opening)
-        except Unavailable as error:
-            # The nemesis was faster; as any other process would, this one is started again.
-            history.write("not_opened", error=str(error))
-            return
+        bus: Bus | None = None
+        while bus is None:
+            opening = open_bus(part.url, topology(lease), [TALLY], schema=part.schema, idle_limit=lease)
+            try:
+                bus = await stack.enter_async_context(opening)
+            except Unavailable as error:
+                # The nemesis was faster; a supervisor would start this process again.
+                history.write("not_opened", error=str(error))
+                await asyncio.sleep(_OPEN_AGAIN_SECONDS)
         rng = random.Random(part.seed)  # noqa: S311 - a seeded workload, no secret
         history.write("ready")
         sys.stdout.write("ready\n")
