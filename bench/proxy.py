@@ -9,6 +9,8 @@ from typing import Self
 from bench.servers import LOOPBACK, PATIENCE_SECONDS, ServerUnavailableError
 
 _BLOCK = 1 << 16
+# A connection that is only being made has nothing under way that a cut could tear apart.
+ANSWERS_BEFORE_A_CUT = 8
 
 
 class _Connection:
@@ -17,6 +19,7 @@ class _Connection:
     def __init__(self, task: asyncio.Task[None]) -> None:
         self.task = task
         self.frozen = False
+        self.answers = 0
 
 
 class FaultyProxy:
@@ -65,7 +68,7 @@ class FaultyProxy:
                 self._loop.call_soon_threadsafe(connection.task.cancel)
 
     def cut_next_answer(self, share: float | None) -> None:
-        """Pass on this share of the next answer of any connection, and close that connection; None cuts none."""
+        """Pass on this share of the next answer of any connection at work, and close it then; None cuts none."""
         self._cut_share = share
 
     async def _listen(self) -> None:
@@ -116,7 +119,8 @@ class FaultyProxy:
             if connection.frozen:
                 # Until somebody drops it.
                 await asyncio.Event().wait()
-            if answering and self._cut_share is not None:
+            connection.answers += answering
+            if answering and self._cut_share is not None and connection.answers > ANSWERS_BEFORE_A_CUT:
                 share, self._cut_share = self._cut_share, None
                 writer.write(data[: int(len(data) * share)])
                 self.cuts += 1

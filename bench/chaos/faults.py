@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 from bench.chaos.controls import Controls
 from bench.postgres import PrivateBouncer, PrivateCluster
@@ -18,6 +19,7 @@ _AMBUSH_SECONDS = 5.0
 _CLOCK_STEP_SECONDS_MAX = 20.0
 # A server that comes back so soon is away for less than a lease, with some exceptions on a busy machine.
 _AWAY_SECONDS_MAX = 1.5
+_Result = TypeVar("_Result")
 _READ_ONLY = "default_transaction_read_only"
 
 
@@ -161,11 +163,11 @@ def disk_faults(controls: Controls) -> Sequence[ExtraFault]:
     )
 
 
-async def to_its_end(blocking: Callable[[], None]) -> None:
+async def to_its_end(blocking: Callable[[], _Result]) -> _Result:
     """Run blocking code in a thread, and wait until it is done even if cancelled meanwhile."""
     running = asyncio.ensure_future(asyncio.to_thread(blocking))
     try:
-        await asyncio.shield(running)
+        return await asyncio.shield(running)
     except asyncio.CancelledError:
         await asyncio.wait({running})
         running.result()

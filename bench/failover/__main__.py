@@ -8,6 +8,7 @@ import signal
 import statistics
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -15,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.chaos.faults import to_its_end
-from bench.failover.judge import FAILOVER, Failover, Losses, failovers, losses, stale_settlements
+from bench.failover.judge import FAILOVER, Failover, Losses, disordered, failovers, losses, stale_settlements
 from bench.failover.pair import Pair
 from kingdom.bus.logs import configure_logs
 from kingdom.verify import Kind, Plan, Report
+from kingdom.verify.evidence import Evidence
 from kingdom.verify.finding import Finding
 from kingdom.verify.history import read_history
 from kingdom.verify.trial import Trial, staged
@@ -40,6 +42,7 @@ class Outcome:
     failovers: Sequence[Failover]
     losses: Losses
     stale: Sequence[Finding]
+    disordered: Sequence[Finding]
 
     @property
     def median_leases(self) -> float:
@@ -54,10 +57,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     configure_logs(json=True, level=logging.CRITICAL)
     with Pair(synchronous=not options.asynchronous and not options.broken) as pair:
         outcome = asyncio.run(_run(pair, options))
-    complaints = list(_complaints(outcome, options))
+    findings = list(_findings(outcome, asynchronous=options.asynchronous))
+    complaints = [*map(_told, findings), *_missed(outcome, options)]
     for words in complaints[:20]:
         print(words, file=sys.stderr)
-    figures = json.dumps(_figures(outcome, ok=not complaints))
+    figures = json.dumps(_figures(outcome, findings, ok=not complaints))
     if options.json == "-":
         print(figures)
     else:
@@ -75,7 +79,7 @@ async def _run(pair: Pair, options: argparse.Namespace) -> Outcome:
         pause=timedelta(milliseconds=30),
         drain=timedelta(minutes=3),
     )
-    async with staged(pair.url, plan) as trial:
+    async with staged(pair.url, plan, options.keep) as trial:
         for _ in range(plan.workers):
             trial.fleet.add("worker")
         for _ in range(plan.publishers):
@@ -86,13 +90,18 @@ async def _run(pair: Pair, options: argparse.Namespace) -> Outcome:
             await _fail_over(pair, trial, losing=options.asynchronous or options.broken)
             print(f"{number + 1} of {options.kills} primaries killed", file=sys.stderr, flush=True)
         await trial.drain()
-        history, stored = read_history(trial.directory), await trial.store.events()
-        applied = await trial.store.log_data(APPLIED)
+        evidence = Evidence(
+            history=read_history(trial.directory),
+            events=await trial.store.events(),
+            applied=await trial.store.log_data(APPLIED),
+        )
+        lost = losses(evidence)
         return Outcome(
             report=await trial.judge(),
-            failovers=list(failovers(history)),
-            losses=losses(history, stored),
-            stale=list(stale_settlements(history, stored, applied)),
+            failovers=list(failovers(evidence.history)),
+            losses=lost,
+            stale=list(stale_settlements(evidence)),
+            disordered=list(disordered(evidence, lost)),
         )
 
 
@@ -101,8 +110,7 @@ async def _fail_over(pair: Pair, trial: Trial, *, losing: bool) -> None:
         await to_its_end(pair.detach)
         await asyncio.sleep(_UNREPLICATED_SECONDS)
     killed = time.monotonic_ns()
-    await to_its_end(pair.fail_over)
-    trial.history.write(FAILOVER, killed=killed, promoted=time.monotonic_ns())
+    trial.history.write(FAILOVER, killed=killed, promoted=await to_its_end(pair.fail_over))
     async with asyncio.timeout(trial.plan.patience.total_seconds()):
         while not _is_handled(trial):  # noqa: ASYNC110 - other processes do it
             await asyncio.sleep(_LOOK_EVERY_SECONDS)
@@ -115,10 +123,13 @@ def _is_handled(trial: Trial) -> bool:
     return len(list(failovers(history))) == sum(entry.what == FAILOVER for entry in history)
 
 
-def _complaints(outcome: Outcome, options: argparse.Namespace) -> Iterator[str]:
-    for finding in _findings(outcome, asynchronous=options.asynchronous):
-        yield f"{finding.kind.value}: {finding.subject}: {finding.detail}"
-    if options.asynchronous and not (outcome.losses.events or outcome.losses.settlements):
+def _told(finding: Finding) -> str:
+    return f"{finding.kind.value}: {finding.subject}: {finding.detail}"
+
+
+def _missed(outcome: Outcome, options: argparse.Namespace) -> Iterator[str]:
+    """Tell which bounds were not kept."""
+    if options.asynchronous and not (outcome.losses.events or outcome.losses.handled_again):
         yield "the servers forgot nothing, so that nothing was shown"
     if outcome.median_leases > options.at_most_leases:
         yield f"the first event was handled only {outcome.median_leases:.2f} leases after a promotion, in the median"
@@ -126,16 +137,19 @@ def _complaints(outcome: Outcome, options: argparse.Namespace) -> Iterator[str]:
 
 def _findings(outcome: Outcome, *, asynchronous: bool) -> Iterator[Finding]:
     """Return what must not be; where the servers forget, an event may be lost with them and a call come again."""
-    yield from outcome.stale
+    if not asynchronous:
+        yield from outcome.report.findings
+        return
+    yield from (*outcome.stale, *outcome.disordered)
     for finding in outcome.report.findings:
         forgotten = finding.kind is Kind.LOST and finding.subject in outcome.losses.events
-        # The checker takes numbers for unique, which they are not where the server forgets that it gave them.
-        if not asynchronous or not (forgotten or finding.kind in (Kind.REPEATED, Kind.STALE)):
+        # The checker takes numbers for unique and orders for final, which they are not where the server forgets.
+        if not forgotten and finding.kind not in (Kind.REPEATED, Kind.STALE, Kind.ORDER):
             yield finding
 
 
-def _figures(outcome: Outcome, *, ok: bool) -> dict[str, Any]:
-    found = outcome.report.findings_by_kind
+def _figures(outcome: Outcome, findings: Sequence[Finding], *, ok: bool) -> dict[str, Any]:
+    found = Counter(finding.kind for finding in findings)
     seconds = [failover.seconds for failover in outcome.failovers]
     return {
         "ok": ok,
@@ -144,14 +158,14 @@ def _figures(outcome: Outcome, *, ok: bool) -> dict[str, Any]:
         "lease_seconds": _LEASE.total_seconds(),
         "first_handled_leases_median": round(outcome.median_leases, 3),
         "first_handled_seconds": [round(each, 2) for each in seconds],
+        "outage_seconds": [round(failover.outage_seconds, 2) for failover in outcome.failovers],
         "published_batches": outcome.report.actions.get("published", 0),
         "events": dict(outcome.report.statuses),
         "acknowledged_events_lost": len(outcome.losses.events),
-        "acknowledged_settlements_lost": outcome.losses.settlements,
-        "stale_writes": len(outcome.stale),
-        "stuck": found[Kind.STUCK.value],
-        "findings": found,
-        "details": [f"{f.kind.value}: {f.subject}: {f.detail}" for f in outcome.report.findings[:20]],
+        "handled_again": len(outcome.losses.handled_again),
+        "calls_repeated": outcome.report.findings_by_kind[Kind.REPEATED.value],
+        "findings": {kind.value: found[kind] for kind in Kind},
+        "details": [_told(finding) for finding in findings[:20]],
     }
 
 
@@ -171,6 +185,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         default=AT_MOST_LEASES,
         help=f"bound of the median time to the first handled event, in lengths of a lease (default {AT_MOST_LEASES})",
     )
+    parser.add_argument("--keep", type=Path, metavar="DIRECTORY", help="keep the history in this empty directory")
     parser.add_argument(
         "--json", default="-", metavar="FILE", help="where the figures go; - is the last line (default)"
     )

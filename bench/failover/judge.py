@@ -2,11 +2,11 @@
 
 from bisect import bisect
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from kingdom.bus.throwaway import StoredEvent
+from kingdom.verify.checker import check
+from kingdom.verify.evidence import Copy, Evidence
 from kingdom.verify.finding import Finding, Kind
 from kingdom.verify.history import Entry
 
@@ -17,7 +17,7 @@ _SECOND_NS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failover:
-    """When a primary was killed, when its standby was promoted, and when the first event was handled after that."""
+    """When a primary was killed, when its standby was told to take over, and when an event was handled after that."""
 
     killed: int
     promoted: int
@@ -25,16 +25,21 @@ class Failover:
 
     @property
     def seconds(self) -> float:
-        """Return how long nothing was handled after the promotion."""
-        return max(0, self.handled - self.promoted) / _SECOND_NS
+        """Return how long nothing was handled after the promotion was asked for."""
+        return (self.handled - self.promoted) / _SECOND_NS
+
+    @property
+    def outage_seconds(self) -> float:
+        """Return how long nothing was handled after the kill."""
+        return (self.handled - self.killed) / _SECOND_NS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Losses:
-    """What the servers forgot though they had acknowledged it."""
+    """What the servers forgot though they had acknowledged it: events, and ends of events, which were handled again."""
 
     events: frozenset[str]
-    settlements: int
+    handled_again: frozenset[Copy]
 
 
 def failovers(history: Sequence[Entry]) -> Iterator[Failover]:
@@ -43,54 +48,58 @@ def failovers(history: Sequence[Entry]) -> Iterator[Failover]:
     for entry in history:
         if entry.what == FAILOVER:
             killed, promoted = entry.facts["killed"], entry.facts["promoted"]
-            handled = next((at for began, at in done if began > killed), None)
+            handled = next((at for began, at in done if began > promoted), None)
             if handled is not None:
                 yield Failover(killed=killed, promoted=promoted, handled=handled)
 
 
-def losses(history: Sequence[Entry], stored: Sequence[StoredEvent]) -> Losses:
+def losses(evidence: Evidence) -> Losses:
     """Compare what was acknowledged with what is there."""
-    acknowledged = {event for entry in history if entry.what == "published" for event in entry.facts["events"]}
-    ids = _ids_by_claim(history)
+    acknowledged = {event for facts in evidence.of("published") for event in facts["events"]}
+    copies = _copies_by_claim(evidence.history)
     ends = Counter(
-        ids[entry.process, token, position]
-        for entry in history
+        copies[entry.process, token, position]
+        for entry in evidence.history
         if entry.what == "settled"
         for token, position, outcome in _settlements(entry)
         if outcome in _FINAL
     )
     return Losses(
-        events=frozenset(acknowledged - {event.event_id for event in stored}),
-        settlements=sum(times - 1 for times in ends.values()),
+        events=frozenset(acknowledged - {event for _, event in evidence.stored}),
+        handled_again=frozenset(copy for copy, times in ends.items() if times > 1),
     )
 
 
-def stale_settlements(
-    history: Sequence[Entry], stored: Sequence[StoredEvent], applied: Sequence[Mapping[str, Any]]
-) -> Iterator[Finding]:
+def disordered(evidence: Evidence, lost: Losses) -> Iterator[Finding]:
+    """Find what was handled out of its order; what was handled in its order, and then again, does not count."""
+    kept = [facts for facts in evidence.applied if (facts["stream"], facts["event"]) not in lost.handled_again]
+    return (finding for finding in check(replace(evidence, applied=kept)) if finding.kind is Kind.ORDER)
+
+
+def stale_settlements(evidence: Evidence) -> Iterator[Finding]:
     """Find settlements that were accepted though another claim of the event was newer, on the same server.
 
     Numbers may come twice where the server forgot them, so claims are told apart by process and time.
     """
-    promotions = [entry.facts["promoted"] for entry in history if entry.what == FAILOVER]
-    ids = _ids_by_claim(history)
-    claims: dict[str, list[Entry]] = defaultdict(list)
-    for entry in history:
+    promotions = [facts["promoted"] for facts in evidence.of(FAILOVER)]
+    copies = _copies_by_claim(evidence.history)
+    claims: dict[Copy, list[Entry]] = defaultdict(list)
+    for entry in evidence.history:
         if entry.what == "claimed":
             for _, event, *_ in entry.facts["events"]:
-                claims[event].append(entry)
+                claims[entry.facts["stream"], event].append(entry)
         elif entry.what == "settled":
             for token, position, outcome in _settlements(entry):
-                event = ids[entry.process, token, position]
-                owner = _owner(claims[event], promotions, entry)
+                copy = copies[entry.process, token, position]
+                owner = _owner(claims[copy], promotions, entry)
                 if owner is not None and (owner.process, owner.facts["token"]) != (entry.process, token):
                     detail = f"{entry.process} settled it as {outcome} though {owner.process} had claimed it later"
-                    yield Finding(Kind.STALE, event, detail)
-    tokens = {event.event_id: event.token for event in stored if event.status == "DONE"}
-    for facts in applied:
-        token = tokens.get(facts["event"], facts["token"])
-        if token != facts["token"]:
-            detail = f"applied under token {facts['token']}, done under token {token}"
+                    yield Finding(Kind.STALE, "/".join(copy), detail)
+    tokens = {copy: event.token for copy, event in evidence.stored.items() if event.status == "DONE"}
+    for facts in evidence.applied:
+        done_under = tokens.get((facts["stream"], facts["event"]), facts["token"])
+        if done_under != facts["token"]:
+            detail = f"applied under token {facts['token']}, done under token {done_under}"
             yield Finding(Kind.STALE, facts["event"], detail)
 
 
@@ -106,9 +115,9 @@ def _settlements(entry: Entry) -> Iterator[tuple[int, int, str]]:
         yield entry.facts["token"], int(position), outcome
 
 
-def _ids_by_claim(history: Sequence[Entry]) -> dict[tuple[str, int, int], str]:
+def _copies_by_claim(history: Sequence[Entry]) -> dict[tuple[str, int, int], Copy]:
     return {
-        (entry.process, entry.facts["token"], position): event
+        (entry.process, entry.facts["token"], position): (entry.facts["stream"], event)
         for entry in history
         if entry.what == "claimed"
         for position, event, *_ in entry.facts["events"]

@@ -1,6 +1,7 @@
 """A primary and its standby at two addresses that stay; clients find the primary by themselves."""
 
 import signal
+import time
 from types import TracebackType
 from typing import LiteralString, Self
 
@@ -49,11 +50,13 @@ class Pair:
     ) -> None:
         self._stop()
 
-    def fail_over(self) -> None:
-        """Kill the primary and promote its standby."""
+    def fail_over(self) -> int:
+        """Kill the primary and promote its standby; returns when that was asked for, in nanoseconds."""
         self._primary.crash(signal.SIGKILL)
         self._primary, self._standby = self._standby, self._primary
+        asked = time.monotonic_ns()
         self._primary.promote()
+        return asked
 
     def detach(self) -> None:
         """Let the standby receive nothing more, so that what is committed from now on dies with the primary."""

@@ -10,17 +10,24 @@ import psutil
 import psycopg
 import pytest
 
-from bench.chaos.__main__ import FAULT_KINDS_IN_SHORT, LOCK_HOLDER_STOPPED
+from bench.chaos.__main__ import FAULT_KINDS, FAULT_KINDS_IN_SHORT, FAULTS_PER_SECOND, LOCK_HOLDER_STOPPED
 from bench.chaos.backends import BACKENDS
 from bench.chaos.scenarios import SCENARIOS, Scenario
 from kingdom.errors import Unavailable
 from kingdom.verify import Plan, verify
 from kingdom.verify.trial import torment
+from tests.benches import bench
 from tests.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 # Enough for every kind of fault.
 SECONDS = 10
+# The shortest run in which what lies around the processes suffers too.
+LONG_SECONDS = 30
+AROUND = {
+    "postgres": {"server_killed", "read_only", "bouncer_killed", "half_open", "slow", "cut_in_answer"},
+    "files": {"disk_full", "disk_failed_to_sync", "disk_read_only", "killed_in_checkpoint"},
+}
 SHOWN = [
     pytest.param(backend, scenario, id=f"{backend}-{scenario.variant}")
     for scenario in SCENARIOS
@@ -87,6 +94,25 @@ def test_the_bus_stays_whole_while_its_processes_are_killed_stopped_and_cut_off(
     assert figures["events"]["DONE"] > 0
     assert figures["events"]["DEAD"] > 0
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.benches
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_bus_stays_whole_while_its_store_and_all_around_it_fails_too(backend: str) -> None:
+    words = ("--backend", backend, "--seconds", str(LONG_SECONDS), "--no-variants")
+    figures = json.loads(bench("chaos", *words, ends_with=0).stdout.splitlines()[-1])
+    assert set(figures["findings"].values()) == {0}
+    assert figures["faults"] >= LONG_SECONDS * FAULTS_PER_SECOND
+    assert len(figures["faults_by_kind"]) >= FAULT_KINDS
+    assert AROUND[backend] & figures["faults_by_kind"].keys()
+
+
+@pytest.mark.variants
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_broken_bus_does_not_pass_where_all_around_it_fails(backend: str) -> None:
+    words = ("--backend", backend, "--seconds", str(LONG_SECONDS), "--variant", "never_roll_back")
+    figures = json.loads(bench("chaos", *words, ends_with=1).stdout.splitlines()[-1])
+    assert figures["findings"]["rolled-back events delivered"] > 0
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

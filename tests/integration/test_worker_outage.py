@@ -26,7 +26,9 @@ class Server:
     """A private cluster that can be stopped and started again at the same address."""
 
     def __init__(self, cluster: PrivateCluster) -> None:
-        self.dsn = cluster.create_database("restarted")
+        cluster.create_database("restarted")
+        # With the patience of the product, not of a test.
+        self.dsn = make_conninfo(cluster.dsn, dbname="restarted")
         self._cluster = cluster
 
     def stop(self) -> None:

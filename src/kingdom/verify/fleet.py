@@ -103,7 +103,8 @@ class Fleet:
             name = f"{member.slot}.{next(self._incarnations)}"
             part = msgspec.structs.replace(self._template, role=member.role, name=name, seed=self._rng.getrandbits(32))
             await self._spawn(member, part)
-            self._history.write("exited", process=name, code=await self._finish(member, part))
+            code = await self._finish(member, part)
+            self._history.write("exited", process=name, code=code, asked=member.retired)
             await asyncio.sleep(_RESTART_SECONDS)
 
     async def _spawn(self, member: Member, part: Part) -> None:

@@ -26,6 +26,7 @@ from kingdom.verify.workload import COMMON, KINDS, STEADY, topology
 
 _GRACE = timedelta(seconds=5)
 _LEASES_FOR_STEADY_REACTIONS = 4
+_OPEN_AGAIN_SECONDS = 0.2
 
 
 async def play(part: Part) -> None:
@@ -36,13 +37,15 @@ async def play(part: Part) -> None:
         streams = topology(lease, timedelta(seconds=part.steady_lease_seconds))
         # Who is never stopped holds nobody up.
         idle_limit = _LEASES_FOR_STEADY_REACTIONS * lease if part.role == "steady" else lease
-        opening = open_bus(part.url, streams, KINDS, schema=part.schema, idle_limit=idle_limit)
-        try:
-            bus = await stack.enter_async_context(opening)
-        except Unavailable as error:
-            # The nemesis was faster; as any other process would, this one is started again.
-            history.write("not_opened", error=str(error))
-            return
+        bus: Bus | None = None
+        while bus is None:
+            opening = open_bus(part.url, streams, KINDS, schema=part.schema, idle_limit=idle_limit)
+            try:
+                bus = await stack.enter_async_context(opening)
+            except Unavailable as error:
+                # The nemesis was faster; a supervisor would start this process again.
+                history.write("not_opened", error=str(error))
+                await asyncio.sleep(_OPEN_AGAIN_SECONDS)
         rng = random.Random(part.seed)  # noqa: S311 - a seeded workload, no secret
         history.write("ready")
         sys.stdout.write("ready\n")

@@ -1,11 +1,15 @@
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
-from bench.failover.judge import FAILOVER, Failover, failovers, losses, stale_settlements
+from bench.failover.judge import FAILOVER, Failover, Losses, disordered, failovers, losses, stale_settlements
 from kingdom.bus.throwaway import StoredEvent
 from kingdom.verify import Kind
+from kingdom.verify.evidence import Copy, Evidence
 from kingdom.verify.history import Entry
+from kingdom.verify.workload import LINE, topology
+from tests.unit.verify.trace import LEASE
 
 
 def entry(at: int, process: str, what: str, **facts: object) -> Entry:
@@ -13,7 +17,7 @@ def entry(at: int, process: str, what: str, **facts: object) -> Entry:
 
 
 def claimed(at: int, process: str, token: int, event: str = "e") -> Entry:
-    return entry(at, process, "claimed", token=token, events=[[1, event, 1, 0]])
+    return entry(at, process, "claimed", token=token, stream="s", events=[[1, event, 1, 0]])
 
 
 def settled(at: int, process: str, token: int, outcome: str = "done") -> Entry:
@@ -29,8 +33,8 @@ def stored(token: int) -> StoredEvent:
 KILLED_AT_50 = entry(60, "trial", FAILOVER, killed=50, promoted=60)
 
 
-def test_the_first_event_after_a_failover_is_one_whose_settlement_began_after_the_kill() -> None:
-    begun_before = entry(61, "a", "settled", token=1, began=49, outcomes={})
+def test_the_first_event_after_a_failover_is_one_whose_settlement_began_after_the_promotion() -> None:
+    begun_before = entry(61, "a", "settled", token=1, began=59, outcomes={})
     assert list(failovers([claimed(10, "a", 1), KILLED_AT_50, begun_before, settled(70, "a", 1)])) == [
         Failover(killed=50, promoted=60, handled=70)
     ]
@@ -49,9 +53,9 @@ def test_what_was_acknowledged_and_is_not_there_was_lost_and_a_second_end_tells_
         claimed(70, "b", 2),
         settled(80, "b", 2),
     ]
-    lost = losses(history, [stored(2)])
+    lost = losses(Evidence(history=history, events=[stored(2)]))
     assert lost.events == {"gone"}
-    assert lost.settlements == 1
+    assert lost.handled_again == {("s", "e")}
 
 
 def _histories() -> Iterator[tuple[str, list[Entry], bool]]:
@@ -73,10 +77,25 @@ def _histories() -> Iterator[tuple[str, list[Entry], bool]]:
 def test_a_settlement_is_stale_where_another_has_claimed_the_event_on_the_same_server(
     history: list[Entry], *, stale: bool
 ) -> None:
-    found = list(stale_settlements(history, [], []))
+    found = list(stale_settlements(Evidence(history=history)))
     assert [finding.kind for finding in found] == [Kind.STALE] * stale
 
 
 def test_a_reaction_applied_under_one_token_and_done_under_another_is_stale() -> None:
-    assert len(list(stale_settlements([], [stored(2)], [{"event": "e", "token": 1}]))) == 1
-    assert list(stale_settlements([], [stored(1)], [{"event": "e", "token": 1}])) == []
+    applied = [{"stream": "s", "event": "e", "token": 1}]
+    assert len(list(stale_settlements(Evidence(events=[stored(2)], applied=applied)))) == 1
+    assert list(stale_settlements(Evidence(events=[stored(1)], applied=applied))) == []
+
+
+@pytest.mark.parametrize(("handled_again", "findings"), [(frozenset[Copy](), 1), (frozenset({(LINE, "first")}), 0)])
+def test_what_comes_again_after_its_key_went_on_is_not_out_of_order(
+    handled_again: frozenset[Copy], findings: int
+) -> None:
+    names = ("first", "second")
+    events = [
+        replace(stored(1), stream=LINE, event_id=name, position=n, partition_key="k") for n, name in enumerate(names)
+    ]
+    applied = [{"stream": LINE, "event": name, "token": 1} for name in reversed(names)]
+    evidence = Evidence(streams={LINE: topology(LEASE).stream(LINE)}, events=events, applied=applied)
+    lost = Losses(events=frozenset(), handled_again=handled_again)
+    assert len(list(disordered(evidence, lost))) == findings

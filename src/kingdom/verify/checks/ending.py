@@ -29,8 +29,10 @@ def broken(evidence: Evidence) -> Iterator[Finding]:
     """Look for invariants of the store that did not hold, and processes that ended in another way than they should."""
     for invariant, times in Counter(facts["invariant"] for facts in evidence.of("broken")).items():
         yield Finding(Kind.INVARIANT, invariant, f"seen {times} times")
+    at_work = {entry.process for entry in evidence.entries("ready")}
     for facts in evidence.of("exited"):
-        if facts["code"] not in _ENDED_AS_EXPECTED:
+        gave_up = facts["code"] == 0 and not facts.get("asked", True) and facts["process"] in at_work
+        if gave_up or facts["code"] not in _ENDED_AS_EXPECTED:
             yield Finding(Kind.PROCESS, facts["process"], f"ended by itself with code {facts['code']}")
     for facts in evidence.of("did_not_end"):
         yield Finding(Kind.PROCESS, facts["process"], "did not end when it was asked to")
