@@ -178,7 +178,8 @@ class Evidence:
 
     def line(self, stream: str, event_id: str) -> tuple[str, str]:
         """Return what an event must stay in order with: its key in an ordered stream, else only itself."""
-        declared, key = self.streams.get(stream), self.meant.get(event_id, {}).get("key")
+        declared, stored = self.streams.get(stream), self.stored.get((stream, event_id))
+        key = stored.partition_key if stored else self.meant.get(event_id, {}).get("key")
         return (stream, key) if declared and declared.ordered and key else (stream, event_id)
 
     def lease_ns(self, stream: str) -> int:

@@ -56,6 +56,23 @@ class Health:
         """Return for how long the machine or the store kept everybody waiting within a time."""
         return sum(end - begin for begin, end in (*self.late, *self.outages) if _overlap((begin, end), (since, until)))
 
+    def absence(self, role: str, since: int, until: int) -> int:
+        """Return for how long nobody of a role was at work within a time: dead, starting, or stopped."""
+        return until - since - _covered(self._presences(role), since, until)
+
+    def _presences(self, role: str) -> list[Span]:
+        """Return when each process of a role was ready, but for its stops."""
+        found: list[Span] = []
+        for entry in self._evidence.entries("ready"):
+            if role_of(entry.process) == role:
+                end = self.deaths.get(entry.process, self.end)
+                begin = entry.at
+                for stop, go_on in self.stopped(entry.process, begin, end):
+                    found.append((begin, stop))
+                    begin = go_on
+                found.append((begin, end))
+        return found
+
     def clock_was_wrong(self, since: int, until: int) -> bool:
         """Tell whether a fault had set a clock within a time."""
         return any(_overlap(span, (since, until)) for span in self._clock_faults)
@@ -69,6 +86,11 @@ class Health:
         return [(entry.at - _lasted(entry.facts), entry.at) for entry in self._evidence.entries(what)]
 
 
+def role_of(process: str) -> str:
+    """Return the role of a process: `worker` of `worker-1.7`."""
+    return process.partition("-")[0]
+
+
 def place_of(process: str) -> str:
     """Return the place in the fleet that a process holds: `worker-1` of `worker-1.7`."""
     return process.partition(".")[0]
@@ -77,6 +99,15 @@ def place_of(process: str) -> str:
 def longest(spans: Iterable[Span], since: int, until: int) -> int:
     """Return the length of the longest of the spans that overlap a time."""
     return max((end - begin for begin, end in spans if _overlap((begin, end), (since, until))), default=0)
+
+
+def _covered(spans: Iterable[Span], since: int, until: int) -> int:
+    """Return for how long at least one of the spans lasted within a time."""
+    covered, reached = 0, since
+    for begin, end in sorted(spans):
+        covered += max(min(end, until) - max(begin, reached), 0)
+        reached = max(reached, min(end, until))
+    return covered
 
 
 def _lasted(facts: Facts) -> int:

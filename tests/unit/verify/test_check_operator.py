@@ -93,13 +93,24 @@ def blocked(*steps: tuple[str, str]) -> list[Kind]:
     trace = Trace().published(
         described("a", key="k", fate="doomed", streams=[BLOCKING]), described("b", key="k", streams=[BLOCKING])
     )
-    trace = trace.claimed(1, (1, "a"), stream=BLOCKING).settled(1, p1="dead")
+    trace = trace.claimed(1, (1, "a"), stream=BLOCKING)
+    if steps[0][0] != "discarding":
+        trace = trace.settled(1, began=2, p1="dead")
     for what, event in steps:
+        if what == "settled":
+            trace = trace.settled(1, began=2, p1="dead")
+            continue
         trace = trace.line(what, stream=BLOCKING, event=event, token=1, mended=False)
-    events = [stored("a", 1, key="k", stream=BLOCKING, status="DEAD"), stored("b", 2, key="k", stream=BLOCKING)]
+    discarded = ("discarding", "a") in steps
+    status = "DISCARDED" if discarded else "DEAD"
+    events = [stored("a", 1, key="k", stream=BLOCKING, status=status), stored("b", 2, key="k", stream=BLOCKING)]
     return kinds(trace.left(events, applied("b") | {"stream": BLOCKING}))
 
 
 def test_behind_a_dead_event_that_blocks_its_key_nothing_runs_until_an_operator_decides() -> None:
     assert blocked(("started", "b")) == [Kind.OVERTAKEN]
     assert blocked(("redriving", "a"), ("started", "a"), ("finished", "a"), ("started", "b")) == []
+
+
+def test_an_operator_may_decide_before_the_worker_has_noted_the_death() -> None:
+    assert blocked(("discarding", "a"), ("settled", "a"), ("started", "b")) == []

@@ -43,7 +43,8 @@ def overtaken(evidence: Evidence) -> Iterator[Finding]:
             claim = next(iter(evidence.claims_of.get(int(position), ())), None)
             if outcome != "dead" or claim is None or evidence.streams[claim.stream].on_dead != "block":
                 continue
-            until = min((at for at in decided[claim.event] if at > entry.at), default=math.inf)
+            # An operator may know of it before the worker has written down that it is dead.
+            until = min((at for at in decided[claim.event] if at > entry.facts["began"]), default=math.inf)
             line = evidence.line(claim.stream, claim.event)
             for at, event in started[line] if line[1] != claim.event else ():
                 if entry.at < at < until:

@@ -62,7 +62,8 @@ def lost_claims(evidence: Evidence) -> Iterator[tuple[Claim, Claim]]:
     for claims in evidence.claims_of.values():
         for former, later in pairwise(claims):
             began = evidence.settling_began.get((former.position, former.token))
-            if began is None or began > later.at:
+            # Who has died in the moment after its commit has not written down what it settled.
+            if (began is None or began > later.at) and not _is_next_round(evidence, later):
                 yield former, later
 
 

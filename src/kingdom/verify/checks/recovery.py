@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from kingdom.verify.checks.ownership import lost_claims
-from kingdom.verify.evidence import Evidence
+from kingdom.verify.evidence import Claim, Evidence
 from kingdom.verify.finding import Finding, Kind
-from kingdom.verify.health import Health, Span, longest
+from kingdom.verify.health import Health, Span, longest, role_of
 from kingdom.verify.workload import ANY
 
 # One until the lease is over, less than one until somebody looks for it, and as much again for a busy machine.
@@ -13,19 +13,29 @@ _LEASES = 4
 
 
 def slow(evidence: Evidence) -> Iterator[Finding]:
-    """Look for events that waited longer for a new holder, even with all that any other event waited meanwhile."""
+    """Look for leases that were given back too late, even with all that any other event waited meanwhile.
+
+    The first event of a lease that has a new holder counts: the others queue behind it. So does only the time in which
+    somebody was there who could have seen that the lease was over.
+    """
     health, waits = Health(evidence), _waits(evidence)
     paused = {facts["stream"] for facts in evidence.of("pausing")}
+    recovered: dict[int, tuple[Claim, Claim]] = {}
     for former, later in lost_claims(evidence):
-        left = _left(health, former.process, former.at, later.at)
         # Those behind the first of their key wait for that one.
-        if left is None or not former.is_first or former.stream in paused:
+        if former.is_first and former.stream not in paused:
+            known = recovered.get(former.token)
+            recovered[former.token] = (former, later) if known is None or later.at < known[1].at else known
+    for former, later in recovered.values():
+        left = _left(health, former.process, former.at, later.at)
+        if left is None:
             continue
-        lease = evidence.lease_ns(former.stream)
-        bound = _LEASES * lease + longest(waits, left, later.at) + health.delay(left, later.at)
-        if later.at - left > bound:
-            waited = f"{(later.at - left) / lease:.1f} leases for another holder, {bound / lease:.1f} were allowed"
-            yield Finding(Kind.SLOW, former.event, f"waited {waited}, after {former.process} had it")
+        lease, role = evidence.lease_ns(former.stream), role_of(former.process)
+        excused = longest(waits, left, later.at) + health.delay(left, later.at) + health.absence(role, left, later.at)
+        if later.at - left > _LEASES * lease + excused:
+            waited, allowed = (later.at - left) / lease, _LEASES + excused / lease
+            detail = f"waited {waited:.1f} leases for another holder than {former.process}, {allowed:.1f} were allowed"
+            yield Finding(Kind.SLOW, former.event, detail)
 
 
 def _left(health: Health, process: str, since: int, until: int) -> int | None:
