@@ -110,6 +110,12 @@ class Layout:
         """Return the directories that exist from the first moment on."""
         return (self.journal, self.leases, self.pauses, self.wake, self.temporary, self.streams, self.once, self.logs)
 
+    def stream_names(self) -> list[str]:
+        """Return the names of all streams that have a directory."""
+        with os.scandir(self.streams) as found:
+            names = [id_of_name(entry.name) for entry in found if entry.is_dir()]
+        return sorted(name for name in names if name)
+
     def stream(self, stream: str) -> str:
         """Return the directory of one stream."""
         return f"{self.streams}/{_whole_name(stream, 'stream')}"

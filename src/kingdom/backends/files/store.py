@@ -15,14 +15,14 @@ import msgspec
 import structlog
 
 from kingdom.backends.files.books import Books
-from kingdom.backends.files.disk import Disk, read_file
+from kingdom.backends.files.books_reader import empty_books, lease_tokens, read_books
+from kingdom.backends.files.disk import Disk
 from kingdom.backends.files.draft import Draft
-from kingdom.backends.files.entry import Entry, Pause, Row
+from kingdom.backends.files.entry import Entry, Row
 from kingdom.backends.files.faults import remedy, translated
 from kingdom.backends.files.journal import Behind, Journal
 from kingdom.backends.files.kinds import remember_kinds
-from kingdom.backends.files.layout import Layout, id_of_name
-from kingdom.backends.files.lines import last_line
+from kingdom.backends.files.layout import Layout
 from kingdom.backends.files.lock import Busy, Lock, boot_clock, boot_id, refuse_other_host, refuse_remote
 from kingdom.backends.files.log import log_part
 from kingdom.backends.files.replay import Replay
@@ -37,12 +37,7 @@ SEGMENT_BYTES = 16 << 20
 _NEAR_BYTES = 64 << 10
 # Less is no reason to read anything again.
 _SET_BACK_SECONDS = 1.0
-_pause = msgspec.json.Decoder(Pause).decode
 _log = structlog.get_logger(__name__)
-
-
-class _LogLine(msgspec.Struct):
-    seq: int
 
 
 class Store:
@@ -55,7 +50,7 @@ class Store:
         self.disk = disk or Disk()
         self.tree = Tree(self.layout, self.disk)
         self.journal = Journal(self.layout.journal, self.disk)
-        self.books = self._empty_books()
+        self.books = empty_books(self.tree)
         self.shelf = Shelf(self.tree, kinds)
         self.boot = boot_id()
         # What this process has claimed, so that ending it need not read it again.
@@ -210,29 +205,11 @@ class Store:
 
     def stream_names(self) -> list[str]:
         """Return the names of all streams that ever had an event."""
-        with os.scandir(self.layout.streams) as found:
-            names = [id_of_name(entry.name) for entry in found if entry.is_dir()]
-        return sorted(name for name in names if name)
+        return self.layout.stream_names()
 
     def read_books(self) -> Books:
         """Return books that know nothing but the files, for who holds the store."""
-        books = self._empty_books()
-        for token in self._tokens():
-            if (lease := self.tree.read_lease(token)) is not None:
-                books.hold(lease)
-            else:
-                self.disk.unlink(self.layout.lease(token))
-        for name in os.listdir(self.layout.pauses):
-            # An editor's own files begin with a dot.
-            if not name.endswith(".json") or name.startswith("."):
-                continue
-            try:
-                pause = _pause(read_file(f"{self.layout.pauses}/{name}"))
-                books.pauses[pause.stream] = pause
-            except (FileNotFoundError, msgspec.MsgspecError):
-                continue
-        books.log_sequence = self._last_log_sequence()
-        return books
+        return read_books(self.tree)
 
     def checkpoint(self) -> None:
         """Make everything in the files last, and forget the journal before."""
@@ -301,17 +278,14 @@ class Store:
     def _is_current(self) -> bool:
         """Tell whether this process knows all that was written, and all of that is in the files."""
         journal, lock = self.journal, self._opened()
-        if self._is_stale or lock.doubtful:
-            return False
-        return lock.places == (journal.start, journal.end) and journal.written() == journal.end
+        is_sound = not (self._is_stale or lock.doubtful)
+        return is_sound and lock.places == (journal.start, journal.end) and journal.written() == journal.end
 
     def _is_near(self) -> bool:
         """Tell whether there is only a little to read of what others have finished, with no file to be synced."""
         journal, lock = self.journal, self._opened()
-        segment, applied = lock.places
-        if self._is_stale or lock.doubtful:
-            return False
-        return segment == journal.start and journal.written() == applied <= journal.end + _NEAR_BYTES
+        (segment, applied), is_sound = lock.places, not (self._is_stale or lock.doubtful)
+        return is_sound and segment == journal.start and journal.written() == applied <= journal.end + _NEAR_BYTES
 
     def _catch_up(self) -> None:
         """Finish what a dead holder has begun, and read what others have written."""
@@ -365,7 +339,7 @@ class Store:
             raise Unavailable(f"the store cannot be brought up to date ({error}): {remedy(error)}") from error
         if thorough:
             # A claim that was not in the journal in time has never been.
-            for token in self._tokens():
+            for token in lease_tokens(self.layout):
                 if token >= self.journal.end:
                     self.disk.unlink(self.layout.lease(token))
             self.disk.sync_everything(self.layout.root)
@@ -419,28 +393,6 @@ class Store:
         self.shelf = Shelf(self.tree, self.kinds)
         self.journal.end = self._opened().applied
         self._is_stale = False
-
-    def _last_log_sequence(self) -> int:
-        kept = sorted(self.layout.kept_logs(), key=os.path.getmtime, reverse=True)
-        for path in (self.layout.log, *kept):
-            if line := last_line(path):
-                # A line that is not ours tells no number; numbers go by the journal, so none comes twice.
-                with suppress(msgspec.MsgspecError):
-                    return msgspec.json.decode(line, type=_LogLine).seq
-        return 0
-
-    def _empty_books(self) -> Books:
-        def load(stream: str) -> Iterator[Row]:
-            leases = books.leases.values()
-            by_position = {p: lease for lease in leases if lease.stream == stream for p in lease.positions}
-            return self.tree.scan_events(stream, by_position)
-
-        books = Books(load, time.time())
-        return books
-
-    def _tokens(self) -> list[int]:
-        tokens = [name.removesuffix(".json") for name in os.listdir(self.layout.leases)]
-        return sorted(int(token) for token in tokens if token.isascii() and token.isdecimal())
 
     def _opened(self) -> Lock:
         if self._lock is None:
