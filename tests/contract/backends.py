@@ -278,7 +278,7 @@ class PatientOperations(PostgresOperations):
 class FilesBackend(BackendUnderTest):
     name = "files"
     place_fixture = "realm"
-    knows_ended_ids = False
+    knows_ended_ids = True
 
     @asynccontextmanager
     async def open(
