@@ -247,6 +247,7 @@ CASES = {
     "renew": Case(renew, 60, {LEASES}),
     "reap": Case(reap, 1200, {EVENT, LEASES}),
     "reap_orphans": Case(reap, 600, {OPEN, LINE_INDEX, LEASES, EVENT}),
+    "mend_clock": Case(reap, 100, {OPEN, LEASES, EVENT}),
     "lowest_lease": Case(reap, 10, {LEASES}),
     "publish": Case(publishing("stream-0", 50), 900, {ONCE}),
     "publish_ordered": Case(publishing("line", 50), 1500, {ONCE, KEY}),

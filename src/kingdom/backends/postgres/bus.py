@@ -274,9 +274,7 @@ class PostgresBus(Bus):
         total = 0
         with translated():
             if not self._reap_from:
-                (orphans,) = await self._execute("reap_orphans", {})
-                total += int(orphans["events"])
-                self._wakeups.published(orphans["streams"] or ())
+                total += await self._repair()
             while True:
                 (row,) = await self._execute("reap", {"low": self._reap_from})
                 total += int(row["events"])
@@ -287,6 +285,15 @@ class PostgresBus(Bus):
         # A lease that ended without us leaves nobody to settle what is left of it.
         self._leases = {token: lease for token, lease in self._leases.items() if token >= self._reap_from}
         return total
+
+    async def _repair(self) -> int:
+        """Give back events that no lease holds, and mend what a clock that was set back left waiting."""
+        (orphans,) = await self._execute("reap_orphans", {})
+        (mended,) = await self._execute("mend_clock", {})
+        if mended["events"]:
+            _log.warning("the clock of the server was set back: what waited by it begins anew", events=mended["events"])
+        self._wakeups.published({*(orphans["streams"] or ()), *(mended["streams"] or ())})
+        return int(orphans["events"])
 
     async def wait(self, streams: Collection[str], at_most: timedelta) -> None:
         """Wait for a hint; see the port."""

@@ -47,7 +47,8 @@ CREATE TABLE kingdom.outbox_lease (
     worker     text        NOT NULL,
     ids        bigint[]    NOT NULL,
     cancelled  bigint[]    NOT NULL DEFAULT '{}',
-    expires_at timestamptz NOT NULL
+    expires_at timestamptz NOT NULL,
+    renewed_at timestamptz NOT NULL DEFAULT clock_timestamp()
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000);
 
 ALTER SEQUENCE kingdom.outbox_lease_number OWNED BY kingdom.outbox_lease.token;

@@ -14,7 +14,7 @@ DELETE FROM kingdom.outbox_lease WHERE token = ANY(%(closed)s::bigint[]) AND tok
   SELECT lease_token FROM kingdom.outbox_event WHERE id = ANY(%(witnesses)s::bigint[]) AND status = 'PROCESSING'));
 
 -- name: renew
-UPDATE kingdom.outbox_lease SET expires_at = clock_timestamp() + %(lease)s::interval
+UPDATE kingdom.outbox_lease SET expires_at = clock_timestamp() + %(lease)s::interval, renewed_at = clock_timestamp()
  WHERE token = ANY(%(tokens)s::bigint[]) RETURNING token, cancelled;
 
 -- name: reap
@@ -68,6 +68,34 @@ given_back AS (
      AND lease_token = ANY(ARRAY(SELECT lease_token FROM orphans))
   RETURNING stream)
 SELECT count(*) AS events, array_agg(DISTINCT stream) FILTER (WHERE stream IS NOT NULL) AS streams FROM given_back;
+
+-- name: mend_clock
+-- A row that was written in the future proves that the clock was set back since. Its wait begins anew, and so does its
+-- lease; a moment that somebody asked for stays. Of each stream the next thousand are looked at, whatever else waits.
+WITH RECURSIVE streams AS (
+  (SELECT stream FROM kingdom.outbox_event WHERE processed_at IS NULL ORDER BY stream LIMIT 1)
+  UNION ALL
+  SELECT (SELECT e.stream FROM kingdom.outbox_event e WHERE e.processed_at IS NULL AND e.stream > s.stream
+           ORDER BY e.stream LIMIT 1) FROM streams s WHERE s.stream IS NOT NULL),
+late AS MATERIALIZED (
+  SELECT next.id FROM streams s CROSS JOIN LATERAL (
+    SELECT e.id, e.updated_at FROM kingdom.outbox_event e
+     WHERE e.stream = s.stream AND e.processed_at IS NULL
+       AND e.next_retry_at > statement_timestamp() AND e.next_retry_at < 'infinity'
+     ORDER BY e.next_retry_at, e.id LIMIT 1000) next
+   WHERE next.updated_at > statement_timestamp() + interval '1 s'),
+leases AS (
+  UPDATE kingdom.outbox_lease
+     SET expires_at = clock_timestamp() + (expires_at - renewed_at), renewed_at = clock_timestamp()
+   WHERE token > 0 AND renewed_at > statement_timestamp() + interval '1 s'),
+mended AS (
+  UPDATE kingdom.outbox_event
+     SET next_retry_at = greatest(not_before, clock_timestamp() + (next_retry_at - updated_at)),
+         updated_at = clock_timestamp()
+   WHERE id = ANY(ARRAY(SELECT id FROM late)) AND status = 'PENDING'
+     AND updated_at > statement_timestamp() + interval '1 s'
+  RETURNING stream)
+SELECT count(*) AS events, array_agg(DISTINCT stream) FILTER (WHERE stream IS NOT NULL) AS streams FROM mended;
 
 -- name: lowest_lease
 -- Tokens only grow, so where no lease is left the next look starts where this one did.

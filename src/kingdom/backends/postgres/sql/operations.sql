@@ -126,7 +126,7 @@ UPDATE kingdom.outbox_event SET next_retry_at = 'infinity'
       AND next_retry_at < 'infinity' ORDER BY id LIMIT 1) RETURNING id;
 
 -- name: promote
-UPDATE kingdom.outbox_event SET next_retry_at = greatest(clock_timestamp(), not_before)
+UPDATE kingdom.outbox_event SET next_retry_at = greatest(clock_timestamp(), not_before), updated_at = clock_timestamp()
  WHERE id = %(id)s AND next_retry_at = 'infinity';
 
 -- name: rewind

@@ -64,7 +64,7 @@ RETURNING known.n, e.ordered AND e.next_retry_at < 'infinity' AS was_head;
 
 -- name: promote_fronts
 -- A head that was withdrawn was the first of a key that had no open event: what is left of the key came with it.
-UPDATE kingdom.outbox_event SET next_retry_at = greatest(clock_timestamp(), not_before)
+UPDATE kingdom.outbox_event SET next_retry_at = greatest(clock_timestamp(), not_before), updated_at = clock_timestamp()
  WHERE id = ANY(ARRAY(
    SELECT front.id FROM unnest(%(streams)s::text[], %(keys)s::text[]) AS line(stream, key) CROSS JOIN LATERAL (
      SELECT e.id FROM kingdom.outbox_event e

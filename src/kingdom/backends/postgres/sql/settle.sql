@@ -67,7 +67,7 @@ n AS MATERIALIZED (
          AND e.stream = k.stream AND e.partition_key = k.partition_key AND e.ordered AND e.processed_at IS NULL
        ORDER BY e.id LIMIT 1) waiting ON true),
 p AS (
-  UPDATE kingdom.outbox_event SET next_retry_at = greatest(clock_timestamp(), not_before)
+  UPDATE kingdom.outbox_event SET next_retry_at = greatest(clock_timestamp(), not_before), updated_at = clock_timestamp()
    WHERE id = ANY(ARRAY(SELECT id FROM n WHERE id IS NOT NULL))),
 g AS (DELETE FROM kingdom.outbox_key WHERE ctid = ANY(ARRAY(SELECT key FROM n WHERE id IS NULL))),
 r AS (UPDATE kingdom.outbox_key SET rewind = NULL WHERE ctid = ANY(ARRAY(SELECT key FROM n WHERE rewound AND id IS NOT NULL)))
@@ -101,7 +101,7 @@ n AS MATERIALIZED (
          AND e.id >= least(q.rewind, d.id) AND e.status = 'PENDING' ORDER BY e.id LIMIT 1) next ON true
    WHERE %(skip)s),
 p AS (
-  UPDATE kingdom.outbox_event SET next_retry_at = greatest(clock_timestamp(), not_before)
+  UPDATE kingdom.outbox_event SET next_retry_at = greatest(clock_timestamp(), not_before), updated_at = clock_timestamp()
    WHERE id = ANY(ARRAY(SELECT id FROM n WHERE id IS NOT NULL))),
 g AS (DELETE FROM kingdom.outbox_key WHERE ctid = ANY(ARRAY(SELECT key FROM n WHERE id IS NULL))),
 r AS (UPDATE kingdom.outbox_key SET rewind = NULL WHERE ctid = ANY(ARRAY(SELECT key FROM n WHERE rewound AND id IS NOT NULL))),
@@ -111,16 +111,20 @@ b AS (
 SELECT id FROM d;
 
 -- name: again
--- Retry (undo 0) and defer (undo 1); the handler came through, so the event is no suspect any more.
+-- Retry (undo 0) and defer (undo 1); the handler came through, so the event is no suspect any more. A moment that was
+-- asked for is kept apart from a wait, which begins anew where the clock is set back.
 WITH f AS MATERIALIZED (SELECT token FROM kingdom.outbox_lease WHERE token = %(token)s FOR KEY SHARE)
 UPDATE kingdom.outbox_event
    SET status = 'PENDING', attempt_count = attempt_count - %(undo)s, crash_count = 0, updated_at = now(),
        next_retry_at = coalesce(%(until)s::timestamptz, clock_timestamp() + %(after)s::interval),
+       not_before = coalesce(%(until)s::timestamptz, not_before),
        last_error_code = %(code)s, last_error_message = %(message)s
  WHERE id = %(id)s AND lease_token = (SELECT token FROM f) AND status = 'PROCESSING' RETURNING id;
 
 -- name: release
--- Not run: the attempt comes back, the place in the line stays.
+-- Not run: the attempt comes back, the place in the line stays. What was claimed was due, whatever the clock says now.
 WITH f AS MATERIALIZED (SELECT token FROM kingdom.outbox_lease WHERE token = %(token)s FOR KEY SHARE)
-UPDATE kingdom.outbox_event SET status = 'PENDING', attempt_count = attempt_count - 1, updated_at = now()
+UPDATE kingdom.outbox_event SET status = 'PENDING', attempt_count = attempt_count - 1, updated_at = now(),
+       next_retry_at = CASE WHEN next_retry_at = 'infinity' THEN next_retry_at
+                            ELSE least(next_retry_at, clock_timestamp()) END
  WHERE id = ANY(%(ids)s::bigint[]) AND lease_token = (SELECT token FROM f) AND status = 'PROCESSING' RETURNING id;
