@@ -14,7 +14,7 @@ from kingdom.bus.delivery import Delivery
 from kingdom.bus.envelope import STORE_KEY, Envelope
 from kingdom.bus.log import LogEntry
 from kingdom.bus.outcome import Dead, Defer, Done, Release, Retry, Settlement
-from kingdom.bus.record import Query, Record, RecordKind, storable
+from kingdom.bus.record import Query, Record, RecordKind, refuse_unstorable, storable
 from kingdom.bus.stream import Stream, Topology
 from kingdom.bus.telemetry import stamped
 from kingdom.errors import Conflict, Misconfigured
@@ -123,6 +123,9 @@ class Transaction(ABC):
     async def publish(self, *envelopes: Envelope, at: datetime | None = None) -> None:
         """Enqueue each envelope on every stream it goes to, deliverable from `at` on."""
         for envelope in map(stamped, envelopes):
+            refuse_unstorable(f"{envelope.type}: payload", envelope.payload)
+            if envelope.attributes:
+                refuse_unstorable(f"{envelope.type}: attributes", envelope.attributes)
             for name in self._topology.route(envelope):
                 copy = Copy(self._topology.stream(name), envelope, at)
                 key = (name, str(envelope.event_id))
@@ -165,6 +168,7 @@ class Transaction(ABC):
             raise Misconfigured(f"{record.kind} has no state {record.state!r}; states: {sorted(kind.directories)}")
         if STORE_KEY in record.doc:
             raise Misconfigured(f"{record.kind} {record.id}: the field {STORE_KEY!r} belongs to the store, rename it")
+        refuse_unstorable(f"{record.kind} {record.id}: doc", record.doc)
         earlier = self.changes.puts.get((record.kind, record.id))
         if earlier and earlier.record.version != record.version:
             raise Conflict(f"{record.kind} {record.id} was put twice from different versions: read it again")
@@ -193,6 +197,8 @@ class Transaction(ABC):
 
     async def append(self, *entries: LogEntry) -> None:
         """Write to the log."""
+        for entry in entries:
+            refuse_unstorable(f"{entry.type}: data", entry.data)
         self.changes.entries.extend(entries)
 
     def after_commit(self, call: Callable[[], None]) -> None:

@@ -1,16 +1,25 @@
 """Records: durable objects with a version and a state."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from enum import Enum
 from typing import Any, TypeVar
 
 import msgspec
 
 from kingdom.bus.envelope import Envelope
-from kingdom.errors import Misconfigured, Unreadable
+from kingdom.errors import MalformedEvent, Misconfigured, Unreadable
 
 _T = TypeVar("_T")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+# From here on a float has no fraction and is written with an exponent, which a store may return as an int.
+_FLOAT_END = 1e16
+# Python refuses to write or read longer ones.
+_INT_END = 10**4000
+# Where something in a document cannot be stored, and why.
+Flaw = tuple[str, str]
 # Takes note of the id of what cannot be read, and why.
 LeaveOut = Callable[[str, Unreadable], None]
 
@@ -63,6 +72,73 @@ def storable(value: Any) -> Any:
         case list() | tuple():
             return [storable(part) for part in value]
     return value
+
+
+def refuse_unstorable(what: str, document: Mapping[str, Any]) -> None:
+    """Raise MalformedEvent where a document would not come back from every store as it is."""
+    try:
+        flaw = _CHECKS.get(type(document), _other_flaw)(document)
+    except RecursionError:
+        flaw = "", "it nests too deep; flatten it"
+    if flaw:
+        path, why = flaw
+        raise MalformedEvent(f"{what}{path} cannot be stored: {why}")
+
+
+def _text_flaw(text: str) -> Flaw | None:
+    if "\0" in text:
+        return "", "it holds a NUL character; remove it"
+    if not text.isascii() and _SURROGATE.search(text):
+        return "", "it holds half a surrogate pair, which is no character; remove it"
+    return None
+
+
+def _int_flaw(number: int) -> Flaw | None:
+    return None if -_INT_END < number < _INT_END else ("", "the number has more than 4000 digits; send it as text")
+
+
+def _float_flaw(number: float) -> Flaw | None:
+    # What is not a number is not in between either.
+    if -_FLOAT_END < number < _FLOAT_END:
+        return None
+    return "", f"{number} is no number that every store returns; send one below 1e16, an int, or text"
+
+
+def _object_flaw(fields: Mapping[Any, Any]) -> Flaw | None:
+    for name, part in fields.items():
+        if type(name) is not str:
+            return f"[{name!r}]", "the name of a field must be text"
+        if flaw := _text_flaw(name) or _CHECKS.get(type(part), _other_flaw)(part):
+            return f".{name}{flaw[0]}", flaw[1]
+    return None
+
+
+def _array_flaw(items: Sequence[Any]) -> Flaw | None:
+    for index, part in enumerate(items):
+        if flaw := _CHECKS.get(type(part), _other_flaw)(part):
+            return f"[{index}]{flaw[0]}", flaw[1]
+    return None
+
+
+def _other_flaw(value: Any) -> Flaw | None:
+    if isinstance(value, Enum):
+        return _CHECKS.get(type(value.value), _other_flaw)(value.value)
+    if isinstance(value, Mapping):
+        return _object_flaw(value)
+    return "", f"{type(value).__name__} is no type of JSON; convert it first, for instance with msgspec.to_builtins"
+
+
+# A tuple comes back as a list, an Enum as its value.
+_CHECKS: dict[type, Callable[[Any], Flaw | None]] = {
+    str: _text_flaw,
+    int: _int_flaw,
+    float: _float_flaw,
+    dict: _object_flaw,
+    list: _array_flaw,
+    tuple: _array_flaw,
+    bool: lambda _: None,
+    type(None): lambda _: None,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

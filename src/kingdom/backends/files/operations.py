@@ -28,6 +28,7 @@ from kingdom.bus.operations import (
     Situation,
     StreamStats,
 )
+from kingdom.bus.record import refuse_unstorable
 from kingdom.errors import MalformedEvent, NotFound
 
 
@@ -179,6 +180,7 @@ class FilesOperations(Operations):
 
     async def patch(self, event_id: UUID, stream: str, payload: Mapping[str, Any], *, actor: str) -> None:
         """See the port."""
+        refuse_unstorable("payload", payload)
 
         def patch(draft: Draft) -> None:
             book = draft.books.stream(stream)

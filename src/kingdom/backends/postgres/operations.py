@@ -25,6 +25,7 @@ from kingdom.bus.operations import (
     Situation,
     StreamStats,
 )
+from kingdom.bus.record import refuse_unstorable
 from kingdom.errors import Conflict, NotFound
 
 _PIN_SECONDS = 5.0
@@ -74,6 +75,7 @@ class PostgresOperations(Operations):
 
     async def patch(self, event_id: UUID, stream: str, payload: Mapping[str, Any], *, actor: str) -> None:
         """See the port."""
+        refuse_unstorable("payload", payload)
         data = {"event_id": str(event_id), "stream": stream}
         async with self._change("dead_letter.patched", actor, data) as connection:
             if not await self._run(
