@@ -46,7 +46,7 @@ _ONCE_SHARE = 0.05
 _WORK_MS_MAX = 40
 _KEPT_SHARE = 0.85
 # Some die by themselves soon after they began, so that a commit is hit before, in and after it.
-_DYING_SHARE = 0.015
+_DYING_SHARE = 0.01
 _DYING_SECONDS_MAX = 0.05
 
 
