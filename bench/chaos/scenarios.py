@@ -15,7 +15,7 @@ from kingdom.verify.fleet import COMMAND, Member
 from kingdom.verify.history import Entry
 from kingdom.verify.report import Report
 from kingdom.verify.trial import Trial, staged
-from kingdom.verify.workload import ANY, CALLED, LINE, REACTED, Job
+from kingdom.verify.workload import ANY, BLOCKING, CALLED, CALLED_IN_TIME, LINE, PAUSED, REACTED, Job
 
 BOTH = frozenset({"postgres", "files"})
 FILES = frozenset({"files"})
@@ -24,6 +24,9 @@ _PATIENCE = timedelta(minutes=5)
 _GIVE_UP = timedelta(seconds=5)
 _A_WHILE = timedelta(seconds=10)
 _TRIES = 3
+_DELAYED_EVENTS = 10
+# Longer than a worker waits between two looks at its streams.
+_WORK_MS = 1_000
 
 
 class _KilledAsleepError(Exception):
@@ -161,6 +164,65 @@ async def _a_line_forms_behind_a_slow_event(trial: Trial) -> None:
     trial.stagehand.open_gate(str(first.event_id))
 
 
+async def _a_job_lasts_longer_than_its_lease(trial: Trial) -> None:
+    """Let a call take so long that only renewals keep it."""
+    await _start_workers(trial, 2)
+    work_ms = int(trial.lease.total_seconds() * 1000 * 2)
+    await trial.publish(CALLED.envelope(Job(call="one", work_ms=work_ms), stream=ANY))
+    await trial.until(_seen("accepted", key="one"))
+
+
+async def _a_publisher_dies(trial: Trial) -> None:
+    """Let a publisher publish until it dies: its last transaction has more than one event."""
+    trial.fleet.add("publisher")
+    await trial.until(_seen("exited", code=-signal.SIGKILL))
+    await trial.fleet.retire("publisher")
+    await _start_workers(trial, 1)
+
+
+async def _a_reaction_publishes_two_of_a_key(trial: Trial) -> None:
+    await trial.publish(REACTED.envelope(Job(follow_ups=((LINE, "key"), (LINE, "key"))), stream=ANY))
+    await _start_workers(trial, 1)
+
+
+async def _some_events_are_delayed(trial: Trial) -> None:
+    """Let a worker wait for what a publisher delays."""
+    known = REACTED.envelope(Job(), stream=ANY)
+    await trial.publish(known)
+    await trial.read_clock(known)
+    await _start_workers(trial, 1)
+    trial.fleet.add("publisher")
+    await trial.until(lambda entries: _delayed(entries) >= _DELAYED_EVENTS)
+
+
+async def _two_ask_for_one_key(trial: Trial) -> None:
+    await trial.publish(*(REACTED.envelope(Job(contest="one"), stream=ANY) for _ in range(2)))
+    await _start_workers(trial, 1)
+
+
+async def _a_stream_is_paused(trial: Trial) -> None:
+    """Pause a stream that has an event; whoever handles another one afterwards must have left it alone."""
+    await trial.operator.pause()
+    await trial.publish(REACTED.envelope(Job(), stream=PAUSED))
+    await _start_workers(trial, 1)
+    await _one_more_is_handled(trial)
+
+
+async def _an_event_dies_in_a_key_that_blocks(trial: Trial) -> None:
+    """Let the first of a key die; whoever handles another event afterwards must have left the second alone."""
+    jobs = Job(fate="doomed"), Job()
+    await trial.publish(*(REACTED.envelope(job, stream=BLOCKING, partition_key="key") for job in jobs))
+    await _start_workers(trial, 1)
+    await trial.until(lambda entries: any("dead" in e.facts["outcomes"].values() for e in _all(entries, "settled")))
+    await _one_more_is_handled(trial)
+
+
+async def _a_call_arrives_late(trial: Trial) -> None:
+    await trial.publish(CALLED_IN_TIME.envelope(Job(call="one", answers=("accept_late",)), stream=ANY))
+    await _start_workers(trial, 1)
+    await trial.until(_seen("accepted", key="one"))
+
+
 SCENARIOS = (
     Scenario("no_fence", Kind.STALE, _a_stopped_worker_wakes_up),
     Scenario("no_reaper", Kind.STUCK, _a_worker_dies, endless=True),
@@ -170,6 +232,15 @@ SCENARIOS = (
     Scenario("settle_first", Kind.LOST, _a_worker_dies_between),
     Scenario("blame_batch", Kind.QUARANTINED, _poison_among_others, lease=timedelta(seconds=1)),
     Scenario("split_runs", Kind.ORDER, _a_slow_call_in_line, endless=True),
+    Scenario("lazy_reaper", Kind.SLOW, _a_worker_dies, lease=timedelta(seconds=1)),
+    Scenario("no_renewal", Kind.TAKEN, _a_job_lasts_longer_than_its_lease),
+    Scenario("torn_publish", Kind.TORN, _a_publisher_dies),
+    Scenario("reversed_order", Kind.ORDER, _a_reaction_publishes_two_of_a_key),
+    Scenario("no_delay", Kind.EARLY, _some_events_are_delayed),
+    Scenario("generous_keys", Kind.CONTEST, _two_ask_for_one_key),
+    Scenario("no_pause", Kind.DISOBEYED, _a_stream_is_paused),
+    Scenario("no_block", Kind.OVERTAKEN, _an_event_dies_in_a_key_that_blocks),
+    Scenario("impatient", Kind.REPEATED, _a_call_arrives_late),
     Scenario("never_roll_back", Kind.ROLLED_BACK, _publishers_roll_back),
     Scenario("no_replay", Kind.TWICE, _a_worker_dies_in_its_commit, backends=FILES),
     Scenario("files_first", Kind.TWICE, _a_worker_dies_in_its_commit, backends=FILES),
@@ -186,6 +257,20 @@ async def _publish_before_another(trial: Trial, at_commit: str) -> None:
     await trial.until(_seen("started", event=str(job.event_id)))
     await trial.publish(REACTED.envelope(Job(), stream=ANY), at=utc_now() + _A_WHILE)
     trial.stagehand.open_gate(str(job.event_id))
+
+
+async def _one_more_is_handled(trial: Trial) -> None:
+    """Publish an event, and wait until it is done: a worker has claimed from all of its streams since."""
+    event = REACTED.envelope(Job(work_ms=_WORK_MS), stream=ANY)
+    await trial.publish(event)
+    await trial.until(_seen("finished", event=str(event.event_id)))
+
+
+def _delayed(entries: list[Entry]) -> int:
+    """Count the delayed events that were published for certain."""
+    published = {event for entry in _all(entries, "published") for event in entry.facts["events"]}
+    described = (each for entry in _all(entries, "publishing") for each in entry.facts["events"])
+    return sum(each["due"] is not None and each["event"] in published for each in described)
 
 
 async def _start_workers(trial: Trial, count: int) -> None:

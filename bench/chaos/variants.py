@@ -1,20 +1,28 @@
 """Ways to get the bus wrong on any backend: each breaks the product's own classes, in a process of its own."""
 
+import dataclasses
 import math
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from kingdom.bus import worker
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.effect import Honours
+from kingdom.bus.envelope import Envelope
 from kingdom.bus.execution import Execution, Unit
 from kingdom.bus.keeper import HeldLease
 from kingdom.bus.ledger import Ledger
 from kingdom.bus.outcome import Done, Outcome
-from kingdom.bus.port import Bus, Transaction
+from kingdom.bus.port import Bus, Renewal, Transaction
+from kingdom.bus.stream import Topology
+from kingdom.verify import process
 from kingdom.verify.script import die
+from kingdom.verify.workload import topology
+
+LAZY_SECONDS = 30
 
 
 def resend_on_unknown() -> None:
@@ -58,10 +66,107 @@ def split_runs() -> None:
     replace(worker, "_runs", runs)
 
 
+def impatient() -> None:
+    """Send what is absent again at once, though its target has asked for some time."""
+    replace(Ledger, "settles_in", lambda *_: None)
+
+
+def reversed_order() -> None:
+    """Turn the events of a transaction round."""
+    publish = Transaction.publish
+
+    async def publish_backwards(transaction: Transaction, *envelopes: Envelope, at: datetime | None = None) -> None:
+        await publish(transaction, *envelopes, at=at)
+        copies = dict(reversed(transaction.changes.copies.items()))
+        transaction.changes.copies.clear()
+        transaction.changes.copies.update(copies)
+
+    replace(Transaction, "publish", publish_backwards)
+
+
+def no_delay() -> None:
+    """Let delayed events be due at once."""
+    publish = Transaction.publish
+
+    async def publish_now(transaction: Transaction, *envelopes: Envelope, at: datetime | None = None) -> None:
+        del at
+        await publish(transaction, *envelopes)
+
+    replace(Transaction, "publish", publish_now)
+
+
+def generous_keys() -> None:
+    """Let everybody win a dedup key."""
+
+    async def once(transaction: Transaction, scope: str, key: str, keep: timedelta) -> bool:
+        await transaction._take_key(scope, key, keep)
+        return True
+
+    replace(Transaction, "once", once)
+
+
+def no_block() -> None:
+    """Let the later ones of a key pass a dead event, also where it must block them."""
+
+    def passing(*leases: timedelta) -> Topology:
+        streams = topology(*leases)
+        return Topology(dataclasses.replace(streams.stream(name), on_dead="skip") for name in streams.names())
+
+    replace(process, "topology", passing)
+
+
 VARIANTS: Mapping[str, Callable[[], None]] = {
     variant.__name__: variant
-    for variant in (resend_on_unknown, fresh_identifier, settle_outside, settle_first, split_runs)
+    for variant in (
+        resend_on_unknown,
+        fresh_identifier,
+        settle_outside,
+        settle_first,
+        split_runs,
+        impatient,
+        reversed_order,
+        no_delay,
+        generous_keys,
+        no_block,
+    )
 }
+
+
+def forget_renewals(bus_class: type[Bus]) -> None:
+    """Let a bus answer that leases are renewed, and renew none."""
+
+    def renew(_: Bus, leases: Mapping[int, timedelta]) -> Renewal:
+        return Renewal(frozenset(leases), frozenset())
+
+    replace(bus_class, "renew", renew)
+
+
+def reap_late(bus_class: type[Bus]) -> None:
+    """Let a bus look for expired leases only when its process is old enough."""
+    reap, began = bus_class.reap, time.monotonic()
+
+    async def sleep_on(bus: Bus) -> int:
+        return await reap(bus) if time.monotonic() - began > LAZY_SECONDS else 0
+
+    replace(bus_class, "reap", sleep_on)
+
+
+def commit_in_parts(bus_class: type[Bus]) -> None:
+    """Let a bus commit the first half of what is published, and die before the second."""
+    transaction = bus_class.transaction
+
+    @asynccontextmanager
+    async def tear(bus: Bus, hold: Sequence[Delivery] = ()) -> AsyncIterator[Transaction]:
+        async with transaction(bus, hold) as opened:
+            yield opened
+            copies = opened.changes.copies
+            is_torn = len(copies) > 1 and not opened.changes.settled
+            for key in list(copies)[len(copies) // 2 :] if is_torn else ():
+                del copies[key]
+        if is_torn:
+            die()
+
+    replace(bus_class, "transaction", tear)
 
 
 def rely_on_leases() -> None:

@@ -1,13 +1,19 @@
 """Ways to get the bus on files wrong: each changes its classes, in a process of its own."""
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from bench.chaos.variants import commit_always, rely_on_leases, replace
+from bench.chaos.variants import (
+    commit_always,
+    commit_in_parts,
+    forget_renewals,
+    reap_late,
+    rely_on_leases,
+    replace,
+)
 from kingdom.backends.files import FilesBus, store
 from kingdom.backends.files.books import StreamBook
 from kingdom.backends.files.draft import Draft
@@ -18,7 +24,7 @@ from kingdom.backends.files.store import Store
 from kingdom.backends.files.transaction import FilesTransaction
 from kingdom.backends.files.tree import Tree
 from kingdom.bus.delivery import Delivery
-from kingdom.bus.port import Renewal, Settled
+from kingdom.bus.port import Settled
 from kingdom.bus.stream import Stream
 from kingdom.verify.script import Stagehand
 
@@ -39,14 +45,11 @@ def no_fence() -> None:
     async def hold_all(transaction: FilesTransaction, deliveries: Sequence[Delivery]) -> None:
         transaction.held = tuple(deliveries)
 
-    def renew(_: FilesBus, leases: Mapping[int, timedelta]) -> Renewal:
-        return Renewal(frozenset(leases), frozenset())
-
     rely_on_leases()
     replace(Draft, "lost", lost)
     replace(Draft, "settle", settle_what_is_there)
     replace(FilesTransaction, "hold", hold_all)
-    replace(FilesBus, "renew", renew)
+    forget_renewals(FilesBus)
 
 
 def no_reaper() -> None:
@@ -56,6 +59,21 @@ def no_reaper() -> None:
         return 0
 
     replace(FilesBus, "reap", reap)
+
+
+def lazy_reaper() -> None:
+    """Give back what a dead worker held only after a while."""
+    reap_late(FilesBus)
+
+
+def no_renewal() -> None:
+    """Renew no lease, and say that it was."""
+    forget_renewals(FilesBus)
+
+
+def torn_publish() -> None:
+    """Commit what is published in two parts."""
+    commit_in_parts(FilesBus)
 
 
 def blame_batch() -> None:
@@ -127,6 +145,20 @@ def two_writers() -> None:
     replace(Lock, "_try", barge_in)
 
 
+def no_pause() -> None:
+    """Give out the events of a paused stream."""
+    claimable = Draft.claimable
+
+    def ignore_pauses(draft: Draft, stream: Stream, limit: int) -> list[Row]:
+        pauses = dict(draft.books.pauses)
+        draft.books.pauses.clear()
+        found = claimable(draft, stream, limit)
+        draft.books.pauses.update(pauses)
+        return found
+
+    replace(Draft, "claimable", ignore_pauses)
+
+
 def wrong_head() -> None:
     """Let the last event of a key follow the first."""
     next_head = StreamBook.next_head
@@ -143,6 +175,10 @@ FILES_VARIANTS: Mapping[str, Callable[[], None]] = {
     for variant in (
         no_fence,
         no_reaper,
+        lazy_reaper,
+        no_renewal,
+        torn_publish,
+        no_pause,
         blame_batch,
         never_roll_back,
         no_replay,

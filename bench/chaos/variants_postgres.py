@@ -2,14 +2,19 @@
 
 import re
 from collections.abc import Callable, Mapping
-from datetime import timedelta
 from typing import Any
 
-from bench.chaos.variants import commit_always, rely_on_leases, replace
+from bench.chaos.variants import (
+    commit_always,
+    commit_in_parts,
+    forget_renewals,
+    reap_late,
+    rely_on_leases,
+    replace,
+)
 from kingdom.backends.postgres import PostgresBus
 from kingdom.backends.postgres import bus as postgres_bus
 from kingdom.backends.postgres.queries import load_queries
-from kingdom.bus.port import Renewal
 
 
 def no_fence() -> None:
@@ -17,11 +22,8 @@ def no_fence() -> None:
     fenced = ("hold", "done", "done_ordered", "dead", "dead_ordered", "again", "release")
     _rewrite(dict.fromkeys(fenced, (r"lease_token = \(SELECT token FROM f\) AND ", "")))
 
-    def renew(_: PostgresBus, leases: Mapping[int, timedelta]) -> Renewal:
-        return Renewal(frozenset(leases), frozenset())
-
     rely_on_leases()
-    replace(PostgresBus, "renew", renew)
+    forget_renewals(PostgresBus)
 
 
 def no_reaper() -> None:
@@ -31,6 +33,21 @@ def no_reaper() -> None:
         return 0
 
     replace(PostgresBus, "reap", reap)
+
+
+def lazy_reaper() -> None:
+    """Give back what a dead worker held only after a while."""
+    reap_late(PostgresBus)
+
+
+def no_renewal() -> None:
+    """Renew no lease, and say that it was."""
+    forget_renewals(PostgresBus)
+
+
+def torn_publish() -> None:
+    """Commit what is published in two parts."""
+    commit_in_parts(PostgresBus)
 
 
 def blame_batch() -> None:
@@ -45,8 +62,24 @@ def never_roll_back() -> None:
     commit_always(PostgresBus)
 
 
+def no_pause() -> None:
+    """Give out the events of a paused stream."""
+    condition = (r"AND NOT EXISTS \(SELECT FROM \S*outbox_pause WHERE stream = %\(stream\)s\)", "")
+    _rewrite(dict.fromkeys(("claim", "claim_ordered"), condition))
+
+
 POSTGRES_VARIANTS: Mapping[str, Callable[[], None]] = {
-    variant.__name__: variant for variant in (no_fence, no_reaper, blame_batch, never_roll_back)
+    variant.__name__: variant
+    for variant in (
+        no_fence,
+        no_reaper,
+        lazy_reaper,
+        no_renewal,
+        torn_publish,
+        blame_batch,
+        never_roll_back,
+        no_pause,
+    )
 }
 
 

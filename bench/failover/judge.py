@@ -3,9 +3,11 @@
 from bisect import bisect
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from kingdom.verify.checker import Evidence, Finding, Kind, check
+from kingdom.verify.checker import check
+from kingdom.verify.evidence import Copy, Evidence
+from kingdom.verify.finding import Finding, Kind
 from kingdom.verify.history import Entry
 
 FAILOVER = "failover"
@@ -37,7 +39,7 @@ class Losses:
     """What the servers forgot though they had acknowledged it: events, and ends of events, which were handled again."""
 
     events: frozenset[str]
-    handled_again: frozenset[str]
+    handled_again: frozenset[Copy]
 
 
 def failovers(history: Sequence[Entry]) -> Iterator[Failover]:
@@ -54,25 +56,25 @@ def failovers(history: Sequence[Entry]) -> Iterator[Failover]:
 def losses(evidence: Evidence) -> Losses:
     """Compare what was acknowledged with what is there."""
     acknowledged = {event for facts in evidence.of("published") for event in facts["events"]}
-    ids = _ids_by_claim(evidence.history)
+    there = {event.event_id for event in evidence.events}
+    copies = _copies_by_claim(evidence.history)
     ends = Counter(
-        ids[entry.process, token, position]
+        copies[entry.process, token, position]
         for entry in evidence.history
         if entry.what == "settled"
         for token, position, outcome in _settlements(entry)
         if outcome in _FINAL
     )
     return Losses(
-        events=frozenset(acknowledged - evidence.stored.keys()),
-        handled_again=frozenset(event for event, times in ends.items() if times > 1),
+        events=frozenset(acknowledged - there),
+        handled_again=frozenset(copy for copy, times in ends.items() if times > 1),
     )
 
 
 def disordered(evidence: Evidence, lost: Losses) -> Iterator[Finding]:
     """Find what was handled out of its order; what was handled in its order, and then again, does not count."""
-    kept = [facts for facts in evidence.applied if facts["event"] not in lost.handled_again]
-    again = Evidence(history=evidence.history, events=evidence.events, applied=kept)
-    return (finding for finding in check(again) if finding.kind is Kind.ORDER)
+    kept = [facts for facts in evidence.applied if (facts["stream"], facts["event"]) not in lost.handled_again]
+    return (finding for finding in check(replace(evidence, applied=kept)) if finding.kind is Kind.ORDER)
 
 
 def stale_settlements(evidence: Evidence) -> Iterator[Finding]:
@@ -81,22 +83,22 @@ def stale_settlements(evidence: Evidence) -> Iterator[Finding]:
     Numbers may come twice where the server forgot them, so claims are told apart by process and time.
     """
     promotions = [facts["promoted"] for facts in evidence.of(FAILOVER)]
-    ids = _ids_by_claim(evidence.history)
-    claims: dict[str, list[Entry]] = defaultdict(list)
+    copies = _copies_by_claim(evidence.history)
+    claims: dict[Copy, list[Entry]] = defaultdict(list)
     for entry in evidence.history:
         if entry.what == "claimed":
             for _, event, *_ in entry.facts["events"]:
-                claims[event].append(entry)
+                claims[entry.facts["stream"], event].append(entry)
         elif entry.what == "settled":
             for token, position, outcome in _settlements(entry):
-                event = ids[entry.process, token, position]
-                owner = _owner(claims[event], promotions, entry)
+                copy = copies[entry.process, token, position]
+                owner = _owner(claims[copy], promotions, entry)
                 if owner is not None and (owner.process, owner.facts["token"]) != (entry.process, token):
                     detail = f"{entry.process} settled it as {outcome} though {owner.process} had claimed it later"
-                    yield Finding(Kind.STALE, event, detail)
-    tokens = {event.event_id: event.token for event in evidence.events if event.status == "DONE"}
+                    yield Finding(Kind.STALE, copy[1], detail)
+    tokens = {copy: event.token for copy, event in evidence.stored.items() if event.status == "DONE"}
     for facts in evidence.applied:
-        token = tokens.get(facts["event"], facts["token"])
+        token = tokens.get((facts["stream"], facts["event"]), facts["token"])
         if token != facts["token"]:
             detail = f"applied under token {facts['token']}, done under token {token}"
             yield Finding(Kind.STALE, facts["event"], detail)
@@ -114,9 +116,9 @@ def _settlements(entry: Entry) -> Iterator[tuple[int, int, str]]:
         yield entry.facts["token"], int(position), outcome
 
 
-def _ids_by_claim(history: Sequence[Entry]) -> dict[tuple[str, int, int], str]:
+def _copies_by_claim(history: Sequence[Entry]) -> dict[tuple[str, int, int], Copy]:
     return {
-        (entry.process, entry.facts["token"], position): event
+        (entry.process, entry.facts["token"], position): (entry.facts["stream"], event)
         for entry in history
         if entry.what == "claimed"
         for position, event, *_ in entry.facts["events"]

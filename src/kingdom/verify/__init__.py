@@ -1,6 +1,6 @@
 """Kill and check: real processes over a throwaway store, a nemesis, a history, and a checker that can fail."""
 
-from kingdom.verify.checker import Finding, Kind
+from kingdom.verify.finding import Finding, Kind
 from kingdom.verify.report import Report
 from kingdom.verify.trial import Plan, verify
 

@@ -7,14 +7,15 @@ from typing import Any
 
 from kingdom.bus import (
     Absent,
+    Accepted,
     Acked,
     Answer,
     Attempt,
     Dispatcher,
     Effect,
+    EventType,
     Finding,
     Happened,
-    Honours,
     Outcome,
     Received,
     Rejected,
@@ -25,23 +26,34 @@ from kingdom.bus import (
 )
 from kingdom.verify.history import History
 from kingdom.verify.script import Stagehand
-from kingdom.verify.target import PATIENCE_SECONDS, Request
-from kingdom.verify.workload import CALLED, CALLED_UNDER_FENCE, Job, applied
+from kingdom.verify.target import PATIENCE_SECONDS, SETTLES_SECONDS, Request
+from kingdom.verify.workload import (
+    CALLED,
+    CALLED_AND_CLOSED,
+    CALLED_IN_TIME,
+    CALLED_UNDER_FENCE,
+    CALLED_UNSURE,
+    HONOURS,
+    Job,
+    applied,
+)
 
 _OK = 200
+_TAKEN_ON = 202
 
 
 class _Call(Effect[Job]):
     """Sends a job's call; the target's honours decide what may follow an unknown end."""
 
-    def __init__(self, history: History, stagehand: Stagehand, port: int, honours: Honours) -> None:
+    def __init__(self, history: History, stagehand: Stagehand, port: int, event_type: EventType[Job]) -> None:
         self.target = Target(
-            name=f"verify.{honours.value}",
-            honours=honours,
+            name=event_type.name,
+            honours=HONOURS[event_type.name],
             calls_per_second=200,
             burst=50,
             failures_to_open=8,
             open_for=timedelta(milliseconds=300),
+            settles_after=timedelta(seconds=SETTLES_SECONDS),
         )
         self._history = history
         self._stagehand = stagehand
@@ -55,11 +67,19 @@ class _Call(Effect[Job]):
         return {
             "key": job.call,
             "event": str(event.envelope.event_id),
+            "stream": event.envelope.stream,
+            "work_ms": job.work_ms,
             "answers": list(job.answers),
             "script": job.script,
         }
 
     async def call(self, attempt: Attempt) -> Answer:
+        facts = {"stream": attempt.request["stream"], "event": attempt.request["event"], "token": attempt.fence}
+        with self._history.handling(**facts):
+            return await self._send(attempt)
+
+    async def _send(self, attempt: Attempt) -> Answer:
+        await asyncio.sleep(attempt.request["work_ms"] / 1000)
         request = await Request.connect(self._port)
         await self._stagehand.act(attempt.request["script"], attempt.request["event"], f"send:{attempt.number}")
         request.send("/calls", self._body(attempt))
@@ -67,7 +87,7 @@ class _Call(Effect[Job]):
         async with asyncio.timeout(PATIENCE_SECONDS):
             status, headers, body = await request.answer()
         self._history.write("answered", key=attempt.request["key"], identifier=attempt.identifier, status=status)
-        return http_answer(status, headers, body)
+        return Accepted() if status == _TAKEN_ON else http_answer(status, headers, body)
 
     async def reconcile(self, attempt: Attempt) -> Finding:
         request = await Request.connect(self._port)
@@ -89,14 +109,16 @@ class _Call(Effect[Job]):
         return {
             "key": attempt.request["key"],
             "event": attempt.request["event"],
+            "stream": attempt.request["stream"],
             "script": attempt.request["answers"],
             "identifier": attempt.identifier,
             "fence": attempt.fence,
             "honours": self.target.honours.value,
+            "taken_on": self.target.name == CALLED_AND_CLOSED.name,
         }
 
 
 def register_calls(dispatcher: Dispatcher, history: History, stagehand: Stagehand, port: int) -> None:
-    """Add both kinds of call to the table of handlers."""
-    for event_type, honours in ((CALLED, Honours.IDENTIFIER), (CALLED_UNDER_FENCE, Honours.FENCE)):
-        dispatcher.effect(event_type, _Call(history, stagehand, port, honours))
+    """Add every kind of call to the table of handlers."""
+    for event_type in (CALLED, CALLED_UNDER_FENCE, CALLED_IN_TIME, CALLED_UNSURE, CALLED_AND_CLOSED):
+        dispatcher.effect(event_type, _Call(history, stagehand, port, event_type))

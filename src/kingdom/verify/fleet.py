@@ -52,13 +52,20 @@ class Fleet:
         self._command = tuple(command)
         self._incarnations = itertools.count(1)
         self.members: list[Member] = []
+        # Never struck, and so not among those who are chosen from.
+        self.spared: list[Member] = []
 
     def add(self, role: Role) -> Member:
         """Start one more process that comes back when it dies."""
-        member = Member(role, sum(m.role == role for m in self.members) + 1)
-        self.members.append(member)
+        member = Member(role, sum(m.role == role for m in self.everybody) + 1)
+        (self.spared if role == "steady" else self.members).append(member)
         member.keeper = asyncio.create_task(self._keep(member), name=f"verify-{member.slot}")
         return member
+
+    @property
+    def everybody(self) -> list[Member]:
+        """Return all members, those that nobody strikes too."""
+        return [*self.members, *self.spared]
 
     def send(self, member: Member, what: signal.Signals) -> bool:
         """Send a signal; False where nobody is there to get it."""
@@ -77,7 +84,7 @@ class Fleet:
 
     async def retire(self, role: Role | None = None) -> None:
         """Ask the members of a role, or all, to end; kill those that do not."""
-        leaving = [member for member in self.members if role in (None, member.role)]
+        leaving = [member for member in self.everybody if role in (None, member.role)]
         for member in leaving:
             member.retired = True
             self.send(member, signal.SIGCONT)

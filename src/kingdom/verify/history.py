@@ -3,6 +3,7 @@
 import contextlib
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,15 @@ class History:
         """Append one action."""
         entry = Entry(at=time.monotonic_ns(), process=self.process, what=what, facts=facts)
         os.write(self._file, msgspec.json.encode(entry) + b"\n")
+
+    @contextlib.contextmanager
+    def handling(self, **facts: Any) -> Iterator[None]:
+        """Write down when a handler begins and when it ends, however that is."""
+        self.write("started", **facts)
+        try:
+            yield
+        finally:
+            self.write("finished", **facts)
 
     def close(self) -> None:
         """Let go of the file."""

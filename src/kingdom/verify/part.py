@@ -4,7 +4,8 @@ from typing import Literal
 
 import msgspec
 
-Role = Literal["publisher", "worker"]
+# A steady worker is never struck, so what happens to its work is the doing of the bus alone.
+Role = Literal["publisher", "worker", "steady"]
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,3 +21,4 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     lease_seconds: float
     trouble: float
     pause_seconds: float
+    steady_lease_seconds: float = 0.0

@@ -19,12 +19,14 @@ from kingdom.verify.calls import register_calls
 from kingdom.verify.history import History
 from kingdom.verify.part import Part
 from kingdom.verify.publisher import Publisher
+from kingdom.verify.reactions import Reactions
 from kingdom.verify.script import Stagehand
 from kingdom.verify.witness import WitnessedBus, WitnessedLosses
-from kingdom.verify.workload import ANY, LINE, TALLY, Reactions, topology
+from kingdom.verify.workload import COMMON, KINDS, STEADY, topology
 
 _GRACE = timedelta(seconds=5)
 _OPEN_AGAIN_SECONDS = 0.2
+_LEASES_FOR_STEADY_REACTIONS = 4
 
 
 async def play(part: Part) -> None:
@@ -32,9 +34,12 @@ async def play(part: Part) -> None:
     history = History(Path(part.directory), part.name)
     lease = timedelta(seconds=part.lease_seconds)
     async with AsyncExitStack() as stack:
+        streams = topology(lease, timedelta(seconds=part.steady_lease_seconds))
+        # Who is never stopped holds nobody up.
+        idle_limit = _LEASES_FOR_STEADY_REACTIONS * lease if part.role == "steady" else lease
         bus: Bus | None = None
         while bus is None:
-            opening = open_bus(part.url, topology(lease), [TALLY], schema=part.schema, idle_limit=lease)
+            opening = open_bus(part.url, streams, KINDS, schema=part.schema, idle_limit=idle_limit)
             try:
                 bus = await stack.enter_async_context(opening)
             except Unavailable as error:
@@ -65,7 +70,8 @@ async def _work(part: Part, bus: Bus, history: History, rng: random.Random) -> N
     Reactions(history, stagehand, rng, trouble=part.trouble).register(dispatcher)
     register_calls(dispatcher, history, stagehand, part.target_port)
     witnessed, losses = WitnessedBus(bus, history), WitnessedLosses(history)
-    worker = Worker(witnessed, dispatcher, [ANY, LINE], name=part.name, grace=_GRACE, metrics=losses)
+    streams = (STEADY,) if part.role == "steady" else COMMON
+    worker = Worker(witnessed, dispatcher, streams, name=part.name, grace=_GRACE, metrics=losses)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
     await worker.run()
 

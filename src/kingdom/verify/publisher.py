@@ -4,15 +4,30 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from uuid import uuid4
 
-from kingdom.bus import Bus, Envelope
+from kingdom.bus import Bus, Envelope, Transaction
 from kingdom.bus.throwaway import ThrowawayStore
+from kingdom.clock import utc_now
 from kingdom.errors import Conflict, KingdomError
 from kingdom.verify.history import History
+from kingdom.verify.script import die
 from kingdom.verify.target import STEPS
-from kingdom.verify.workload import ANY, CALLED, CALLED_UNDER_FENCE, LINE, REACTED, Job, describe
+from kingdom.verify.workload import (
+    ANY,
+    CALLED,
+    CALLED_AND_CLOSED,
+    CALLED_IN_TIME,
+    CALLED_UNDER_FENCE,
+    CALLED_UNSURE,
+    LINE,
+    REACTED,
+    TOLD,
+    UNSURE,
+    Job,
+    describe,
+)
 
 KEYS = 24
 TALLIES = 1_000
@@ -21,10 +36,18 @@ _EVENTS_MAX = 12
 _LOOK_SHARE = 0.1
 _BACKLOG_MAX = 1_500
 _CALL_SHARE = 0.15
+_TOLD_SHARE = 0.05
+_CONTEST_SHARE = 0.15
+_CONTESTANTS = 3
+_DELAYED_SHARE = 0.05
+_DELAY_SECONDS_MAX = 1.0
 _DOOMED_SHARE = 0.01
 _ONCE_SHARE = 0.05
 _WORK_MS_MAX = 40
 _KEPT_SHARE = 0.85
+# Some die by themselves soon after they began, so that a commit is hit before, in and after it.
+_DYING_SHARE = 0.015
+_DYING_SECONDS_MAX = 0.05
 
 
 class _ChangedItsMindError(Exception):
@@ -48,7 +71,7 @@ class Publisher:
         while not stopping.is_set():
             if self._rng.random() < _LOOK_SHARE:
                 await self._let_workers_catch_up(stopping)
-            await self.publish([draw(self._rng) for _ in range(self._rng.randint(1, _EVENTS_MAX))])
+            await self.publish(self._draw_some())
             await asyncio.sleep(self._rng.uniform(0, 2 * pause_seconds))
 
     async def _let_workers_catch_up(self, stopping: asyncio.Event) -> None:
@@ -59,12 +82,24 @@ class Publisher:
                     return
             await asyncio.sleep(self._rng.uniform(0.2, 0.5))
 
+    def _draw_some(self) -> list[Envelope]:
+        envelopes = [draw(self._rng) for _ in range(self._rng.randint(1, _EVENTS_MAX))]
+        if self._rng.random() < _CONTEST_SHARE:
+            contest = str(uuid4())
+            streams = self._rng.choices((ANY, LINE), k=_CONTESTANTS)
+            envelopes += [draw_reaction(self._rng, stream, contest=contest) for stream in streams]
+        return envelopes
+
     async def publish(self, envelopes: Sequence[Envelope]) -> None:
-        """Publish in one of the ways that callers have, and write down how it ended."""
+        """Publish in one of the ways that callers have, some for later, and write down how it ended."""
         way = self._rng.choices(("plain", "slow", "linger"), weights=(6, 2, 2))[0]
-        self._history.write("publishing", events=[describe(envelope) for envelope in envelopes])
+        dues = [self._draw_due() for _ in envelopes]
+        described = [describe(envelope, due=due) for envelope, due in zip(envelopes, dues, strict=True)]
+        self._history.write("publishing", events=described)
+        if self._rng.random() < _DYING_SHARE:
+            asyncio.get_running_loop().call_later(self._rng.uniform(0, _DYING_SECONDS_MAX), die)
         try:
-            await self._in_a_way(way, envelopes)
+            await self._in_a_way(way, list(zip(envelopes, dues, strict=True)))
             end = "published"
         except (_ChangedItsMindError, Conflict):
             end = "rolled_back"
@@ -73,31 +108,46 @@ class Publisher:
             end = "publish_unknown"
         self._history.write(end, way=way, events=[str(envelope.event_id) for envelope in envelopes])
 
-    async def _in_a_way(self, way: str, envelopes: Sequence[Envelope]) -> None:
+    def _draw_due(self) -> datetime | None:
+        if self._rng.random() >= _DELAYED_SHARE:
+            return None
+        return utc_now() + timedelta(seconds=self._rng.uniform(0, _DELAY_SECONDS_MAX))
+
+    async def _in_a_way(self, way: str, parcels: Sequence[tuple[Envelope, datetime | None]]) -> None:
         keep = self._rng.random() < _KEPT_SHARE
         wait = self._rng.uniform(0.02, 0.3)
         if way == "linger":
             async with self._store.lingering(self._bus, seconds=wait, keep=keep) as transaction:
-                await transaction.publish(*envelopes)
+                await _publish(transaction, parcels)
         else:
             async with self._bus.transaction() as transaction:
                 if way == "slow":
                     await transaction.once("verify.publisher", str(uuid4()), timedelta(hours=1))
                     await asyncio.sleep(wait)
-                await transaction.publish(*envelopes)
+                await _publish(transaction, parcels)
                 if not keep:
                     raise _ChangedItsMindError
         if not keep:
             raise _ChangedItsMindError
 
 
+async def _publish(transaction: Transaction, parcels: Sequence[tuple[Envelope, datetime | None]]) -> None:
+    for envelope, due in parcels:
+        await transaction.publish(envelope, at=due)
+
+
 def draw(rng: random.Random) -> Envelope:
-    """Return any job: a reaction or a call, in line or not."""
-    stream = rng.choice((ANY, LINE))
-    return draw_call(rng, stream) if rng.random() < _CALL_SHARE else draw_reaction(rng, stream)
+    """Return any job: a reaction or a call, in line or not, or one for every stream that wants to be told."""
+    stream, chance = rng.choice((ANY, LINE)), rng.random()
+    if chance < _CALL_SHARE:
+        return draw_call(rng, stream)
+    if chance < _CALL_SHARE + _TOLD_SHARE:
+        key = _key(rng, LINE)
+        return TOLD.envelope(Job(tally=str(key)), partition_key=key)
+    return draw_reaction(rng, stream)
 
 
-def draw_reaction(rng: random.Random, stream: str) -> Envelope:
+def draw_reaction(rng: random.Random, stream: str, *, contest: str = "") -> Envelope:
     """Return a reaction, some with follow-ups in their own line, in another, or in none."""
     key = _key(rng, stream)
     follow_ups = rng.choices(
@@ -107,6 +157,7 @@ def draw_reaction(rng: random.Random, stream: str) -> Envelope:
         fate="doomed" if rng.random() < _DOOMED_SHARE else "done",
         tally=key or f"tally-{rng.randrange(TALLIES)}",
         once=rng.random() < _ONCE_SHARE,
+        contest=contest,
         work_ms=rng.choices((0, rng.randint(1, _WORK_MS_MAX)), (3, 1))[0],
         follow_ups=follow_ups[0],
     )
@@ -115,11 +166,13 @@ def draw_reaction(rng: random.Random, stream: str) -> Envelope:
 
 def draw_call(rng: random.Random, stream: str) -> Envelope:
     """Return a call whose target misbehaves at first, now and then."""
+    calls = (CALLED, CALLED_UNDER_FENCE, CALLED_IN_TIME, CALLED_UNSURE, CALLED_AND_CLOSED)
+    event_type = rng.choices(calls, (4, 4, 1, 1, 2))[0]
     answers = tuple(rng.choice(STEPS) for _ in range(rng.choices((0, 1, 2), (5, 3, 2))[0]))
-    event_type = rng.choice((CALLED, CALLED_UNDER_FENCE))
-    return event_type.envelope(
-        Job(call=f"call-{uuid4()}", answers=answers), stream=stream, partition_key=_key(rng, stream)
-    )
+    if event_type is CALLED_UNSURE:
+        return event_type.envelope(Job(call=f"call-{uuid4()}", answers=answers, fate="open"), stream=UNSURE)
+    job = Job(call=f"call-{uuid4()}", answers=answers)
+    return event_type.envelope(job, stream=stream, partition_key=_key(rng, stream))
 
 
 def _key(rng: random.Random, stream: str) -> str | None:

@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kingdom.verify.checker import Evidence, Finding, Kind, check
-
-_SECOND_NS = 1_000_000_000
+from kingdom.verify.checker import check
+from kingdom.verify.evidence import SECOND_NS, Evidence
+from kingdom.verify.finding import Finding, Kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ def judge(evidence: Evidence, *, seed: int, seconds: float, drained_seconds: flo
     start = evidence.history[0].at if evidence.history else 0
     faults = [
         Fault(
-            at_seconds=(entry.at - start) / _SECOND_NS,
+            at_seconds=(entry.at - start) / SECOND_NS,
             kind=entry.facts["kind"],
             detail=", ".join(f"{name} {value}" for name, value in entry.facts.items() if name != "kind"),
         )

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -15,9 +16,12 @@ PATIENCE_SECONDS = 0.5
 _LATENCY_SECONDS = 0.03
 _SILENCE_SECONDS = 0.7
 _LATENESS_SECONDS = 1.2
+# After this time it shows everything it ever took.
+SETTLES_SECONDS = 2.5
 _REQUEST_SECONDS = 30.0
 
 STEPS = ("throttle", "throttle_for_a_second", "fail", "accept_then_fail", "accept_silently", "accept_late")
+_CREATED, _TAKEN_ON, _MULTIPLE = 201, 202, 300
 
 
 class CallTarget:
@@ -31,6 +35,8 @@ class CallTarget:
         self._identifiers: set[str] = set()
         self._fences: dict[str, int] = defaultdict(int)
         self.port = 0
+        # Called with the key of what is only taken on: an event must close it later.
+        self.on_taken: Callable[[str], None] = _nobody_closes
 
     async def start(self) -> None:
         """Listen on a free port of this host."""
@@ -94,22 +100,26 @@ class CallTarget:
                 return 0, {}, {}
             case "accept_late":
                 await asyncio.sleep(_LATENESS_SECONDS)
-        return self._accept(body), {}, {}
+        status = self._accept(body)
+        taken_on = body.get("taken_on") and status < _MULTIPLE
+        return _TAKEN_ON if taken_on else status, {}, {}
 
     def _accept(self, body: dict[str, Any]) -> int:
         key, identifier, fence = body["key"], body["identifier"], body["fence"]
-        facts = {"key": key, "identifier": identifier, "fence": fence, "event": body["event"]}
+        facts = {"key": key, "identifier": identifier, "fence": fence, "event": body["event"], "stream": body["stream"]}
         if body["honours"] == "fence":
             if fence < self._fences[key]:
                 self._history.write("fenced_off", **facts)
                 return 412
             self._fences[key] = fence
-        elif identifier in self._identifiers:
+        elif body["honours"] == "identifier" and identifier in self._identifiers:
             self._history.write("deduplicated", **facts)
             return 200
         self._identifiers.add(identifier)
         self._history.write("accepted", **facts)
-        return 201
+        if body.get("taken_on"):
+            self.on_taken(key)
+        return _CREATED
 
     async def _find(self, body: dict[str, Any]) -> tuple[int, dict[str, Any], dict[str, str]]:
         key, fence = body["key"], body["fence"]
@@ -118,6 +128,10 @@ class CallTarget:
                 return 412, {}, {}
             self._fences[key] = fence
         return 200, {"happened": body["identifier"] in self._identifiers}, {}
+
+
+def _nobody_closes(_key: str) -> None:
+    return
 
 
 async def _read_request(reader: asyncio.StreamReader) -> tuple[str, dict[str, Any]]:

@@ -6,33 +6,55 @@ import random
 import secrets
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from kingdom.bootstrap import open_bus, reached, throwaway_store
-from kingdom.bus import Bus, Envelope, Query, Record
+from kingdom.bootstrap import open_bus, operations_of, reached, throwaway_store
+from kingdom.bus import Bus, Envelope, Query, Record, RecordKind
 from kingdom.bus.throwaway import ThrowawayStore
 from kingdom.errors import KingdomError, Misconfigured, Unavailable
-from kingdom.verify.checker import Evidence
+from kingdom.verify.evidence import Evidence
 from kingdom.verify.fleet import COMMAND, Fleet
 from kingdom.verify.history import Entry, History, read_history
 from kingdom.verify.nemesis import ExtraFault, Nemesis
+from kingdom.verify.operator import LogReader, Operator
 from kingdom.verify.part import Part
 from kingdom.verify.publisher import draw_reaction
 from kingdom.verify.report import Report, judge
 from kingdom.verify.script import Stagehand
 from kingdom.verify.target import CallTarget
-from kingdom.verify.workload import ANY, APPLIED, LINE, REACTED, TALLY, Job, describe, topology
+from kingdom.verify.workload import (
+    ANY,
+    APPLIED,
+    CALLED,
+    CLOSED,
+    FLEETING,
+    KINDS,
+    LINE,
+    REACTED,
+    STEADY,
+    TALLY,
+    Job,
+    describe,
+    topology,
+)
 
 _LOOK_EVERY_SECONDS = 0.05
 _SAMPLE_EVERY_SECONDS = 0.3
 _SAMPLE_PAUSE_SHARE = 4
-_TALLIES_MAX = 100_000
+_RECORDS_MAX = 100_000
 _POISON_NEIGHBOURS = 6
+# Longer than a lease: only renewals keep such a job.
+_STEADY_LEASES = 1.75
+_STEADY_CALLS = 2
+_BEAT_SECONDS = 0.02
+_LATE_SECONDS = 0.02
+
+_Answer = TypeVar("_Answer")
 
 
 def _any(faults: Mapping[str, int]) -> bool:
@@ -90,8 +112,14 @@ class Trial:
             lease_seconds=self.lease.total_seconds(),
             trouble=plan.trouble,
             pause_seconds=plan.pause.total_seconds(),
+            steady_lease_seconds=store.shortest_lease.total_seconds(),
         )
         self.fleet = Fleet(part, history, random.Random(plan.seed + 1), command=plan.command)  # noqa: S311 - as above
+        self._operations = operations_of(bus)
+        self.operator = Operator(self._operations, self.publish, history, random.Random(plan.seed + 2))  # noqa: S311 - as above
+        self.log_reader = LogReader(self._operations)
+        self._closings: set[asyncio.Task[None]] = set()
+        target.on_taken = self._close_later
         self._began = time.monotonic()
         self._drain_began = 0.0
         self._drained_seconds = 0.0
@@ -100,7 +128,7 @@ class Trial:
         """Wait until every process has opened its bus; what came before does not count as a part of the trial."""
 
         def are_ready(entries: list[Entry]) -> bool:
-            return sum(entry.what == "ready" for entry in entries) >= len(self.fleet.members)
+            return sum(entry.what == "ready" for entry in entries) >= len(self.fleet.everybody)
 
         def has_failed(entries: list[Entry]) -> bool:
             return any(entry.what == "exited" and entry.facts["code"] > 0 for entry in entries)
@@ -114,10 +142,31 @@ class Trial:
 
     async def publish(self, *envelopes: Envelope, at: datetime | None = None) -> None:
         """Publish for certain, in one transaction."""
-        self.history.write("publishing", events=[describe(envelope) for envelope in envelopes])
+        self.history.write("publishing", events=[describe(envelope, due=at) for envelope in envelopes])
         async with self.bus.transaction() as transaction:
             await transaction.publish(*envelopes, at=at)
         self.history.write("published", events=[str(envelope.event_id) for envelope in envelopes])
+
+    def _close_later(self, call: str) -> None:
+        """Publish the event that closes a call which the target has only taken on, until it is there for certain."""
+
+        async def close() -> None:
+            closing = CLOSED.envelope(Job(call=call), stream=ANY)
+            while True:
+                try:
+                    return await self.publish(closing)
+                except KingdomError:
+                    await asyncio.sleep(_LOOK_EVERY_SECONDS)
+
+        task = asyncio.create_task(close(), name=f"verify-close-{call}")
+        self._closings.add(task)
+        task.add_done_callback(self._closings.discard)
+
+    async def read_clock(self, known: Envelope) -> None:
+        """Write down what the clock of the store says: it decides when a delayed event is due."""
+        asked = time.monotonic_ns()
+        situation = (await self._operations.situations(known.event_id))[0]
+        self.history.write("clock", asked=asked, store=situation.now.timestamp())
 
     async def until(self, seen: Callable[[list[Entry]], object], *, seconds: float | None = None) -> None:
         """Wait until the history shows something."""
@@ -133,6 +182,20 @@ class Trial:
                 for broken in await self.store.broken_invariants():
                     self.history.write("broken", invariant=broken)
             await asyncio.sleep(max(_SAMPLE_EVERY_SECONDS, _SAMPLE_PAUSE_SHARE * (time.monotonic() - began)))
+
+    async def feel_delays(self) -> None:
+        """Write down how late the machine is with one who only looks at the clock, so that no bound is too short."""
+        while True:
+            due = time.monotonic() + _BEAT_SECONDS
+            await asyncio.sleep(_BEAT_SECONDS)
+            if (late := time.monotonic() - due) > _LATE_SECONDS:
+                self.history.write("late", seconds=round(late, 3))
+
+    async def publish_long_jobs(self) -> None:
+        """Publish what lasts longer than its lease, for the worker that nobody strikes."""
+        work_ms = int(self.store.shortest_lease.total_seconds() * _STEADY_LEASES * 1000)
+        jobs = [Job(work_ms=work_ms, call=f"long-{number}") for number in range(_STEADY_CALLS)]
+        await self.publish(*(CALLED.envelope(job, stream=STEADY) for job in jobs))
 
     async def poison(self) -> None:
         """Publish events that kill their worker, among healthy ones, during the first half."""
@@ -152,7 +215,7 @@ class Trial:
         await self.fleet.retire("publisher")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.plan.drain.total_seconds()):
-                while await self.store.unfinished():  # noqa: ASYNC110 - other processes finish it
+                while not await self._is_at_rest():  # noqa: ASYNC110 - other processes bring it to rest
                     await asyncio.sleep(_LOOK_EVERY_SECONDS)
         self._drained_seconds = time.monotonic() - self._drain_began
         await self.fleet.retire()
@@ -160,24 +223,41 @@ class Trial:
         for broken in await self.store.broken_invariants():
             self.history.write("broken", invariant=broken)
 
+    async def _is_at_rest(self) -> bool:
+        """Tell whether everything has ended; what only an operator can end is ended on the way."""
+        with contextlib.suppress(KingdomError):
+            await self.operator.let_all_run()
+            return not (await self.operator.tend() or self._closings or await self.store.unfinished())
+        return False
+
     async def judge(self) -> Report:
         """Return the verdict on everything that happened."""
+        await self._surely(self.log_reader.finish)
         evidence = Evidence(
+            streams={name: self.bus.topology.stream(name) for name in self.bus.topology.names()},
             history=read_history(self.directory),
             events=await self.store.events(),
             applied=await self.store.log_data(APPLIED),
-            tallies={tally.id: tally.doc["count"] for tally in await self._tallies()},
+            read=self.log_reader.read,
+            tallies={tally.id: tally.doc["count"] for tally in await self._records(TALLY)},
+            records={record.id: record.state for record in await self._records(FLEETING)},
         )
         seconds = self._drain_began - self._began
         return judge(evidence, seed=self.plan.seed, seconds=seconds, drained_seconds=self._drained_seconds)
 
-    async def _tallies(self) -> list[Record]:
-        """Read every tally; connections that broke with the store, and lay idle since then, are used up first."""
+    async def _records(self, kind: RecordKind) -> list[Record]:
+        async def find() -> list[Record]:
+            async with self.bus.transaction() as transaction:
+                return await transaction.find(Query(kind=kind.name, limit=_RECORDS_MAX))
+
+        return await self._surely(find)
+
+    async def _surely(self, read: Callable[[], Awaitable[_Answer]]) -> _Answer:
+        """Read from the store; connections that broke with it, and lay idle since then, are used up first."""
         async with asyncio.timeout(self.plan.patience.total_seconds()):
             while True:
                 with contextlib.suppress(Unavailable):
-                    async with self.bus.transaction() as transaction:
-                        return await transaction.find(Query(kind=TALLY.name, limit=_TALLIES_MAX))
+                    return await read()
 
 
 @asynccontextmanager
@@ -192,8 +272,8 @@ async def staged(url: str, plan: Plan, directory: Path | None = None) -> AsyncIt
             raise Misconfigured(f"{directory} has the history of an earlier trial: name another directory")
         stack.push_async_callback(store.drop)
         await store.create()
-        streams = topology(plan.lease or store.shortest_lease)
-        bus = await stack.enter_async_context(open_bus(store.safe_url, streams, [TALLY], schema=store.schema))
+        streams = topology(plan.lease or store.shortest_lease, store.shortest_lease)
+        bus = await stack.enter_async_context(open_bus(store.safe_url, streams, KINDS, schema=store.schema))
         history, outside = History(directory, "trial"), History(directory, "target")
         stack.callback(history.close)
         stack.callback(outside.close)
@@ -202,6 +282,7 @@ async def staged(url: str, plan: Plan, directory: Path | None = None) -> AsyncIt
         stack.push_async_callback(target.stop)
         trial = Trial(plan, store, bus, target, directory, history)
         stack.push_async_callback(trial.fleet.retire)
+        stack.callback(asyncio.create_task(trial.feel_delays(), name="verify-delays").cancel)
         yield trial
 
 
@@ -212,6 +293,7 @@ async def torment(url: str, plan: Plan, directory: Path | None = None) -> Report
             trial.fleet.add("worker")
         for _ in range(plan.publishers):
             trial.fleet.add("publisher")
+        trial.fleet.add("steady")
         lease_seconds = trial.lease.total_seconds()
         nemesis = Nemesis(
             trial.fleet,
@@ -225,11 +307,18 @@ async def torment(url: str, plan: Plan, directory: Path | None = None) -> Report
             jobs = (Job(tally=f"flood-{number}") for number in range(plan.flood))
             await trial.publish(*(REACTED.envelope(job, stream=ANY) for job in jobs))
         # Whatever the others draw, one must come to be dead.
-        await trial.publish(REACTED.envelope(Job(fate="doomed"), stream=ANY))
+        doomed = REACTED.envelope(Job(fate="doomed"), stream=LINE, partition_key="doomed")
+        await trial.publish(doomed)
+        await trial.read_clock(doomed)
         await trial.ready()
-        async with _meanwhile(trial.watch()):
+        await trial.publish_long_jobs()
+        steady_seconds = trial.store.shortest_lease.total_seconds()
+        async with _meanwhile(trial.watch()), _meanwhile(trial.log_reader.run()):
             try:
-                async with _meanwhile(nemesis.torment(every_seconds=plan.fault_every.total_seconds())):
+                async with (
+                    _meanwhile(trial.operator.run(cancelled_after_seconds=steady_seconds / 2)),
+                    _meanwhile(nemesis.torment(every_seconds=plan.fault_every.total_seconds())),
+                ):
                     await asyncio.gather(trial.poison(), asyncio.sleep(plan.seconds))
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(plan.patience.total_seconds()):

@@ -57,15 +57,19 @@ class WitnessedBus(Bus):
 
     async def claim(self, stream: str, limit: int, worker: str) -> list[Delivery]:
         """See the port."""
+        asked = time.monotonic_ns()
         deliveries = await self._inner.claim(stream, limit, worker)
         if deliveries:
             events = [[d.position, str(d.envelope.event_id), d.attempt, d.crash_count] for d in deliveries]
-            self._history.write("claimed", token=deliveries[0].token, stream=stream, events=events)
+            self._history.write("claimed", token=deliveries[0].token, stream=stream, asked=asked, events=events)
         return deliveries
 
     def renew(self, leases: Mapping[int, timedelta]) -> Renewal:
         """See the port."""
-        return self._inner.renew(leases)
+        asked = time.monotonic_ns()
+        renewal = self._inner.renew(leases)
+        self._history.write("renewed", asked=asked, tokens=sorted(renewal.alive))
+        return renewal
 
     async def reap(self) -> int:
         """See the port."""

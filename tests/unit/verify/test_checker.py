@@ -1,4 +1,7 @@
-from kingdom.verify.checker import Evidence, Kind, check
+from kingdom.verify.checker import check
+from kingdom.verify.evidence import Evidence
+from kingdom.verify.finding import Kind
+from kingdom.verify.workload import ANY
 from tests.unit.verify.trace import Trace, applied, described, stored
 
 
@@ -14,15 +17,15 @@ def test_a_trial_in_which_everything_went_well_has_no_findings() -> None:
         .published(described("r"), end="rolled_back")
         .published(described("u"), end="publish_unknown")
         .published(described("d"), end="")
-        .claimed(1, 1)
+        .claimed(1, (1, "a"))
         .settled(1, p1="retry")
-        .claimed(2, 1)
+        .claimed(2, (1, "a"))
         .settled(2, p1="done")
         .accepted("once", "c")
         .line("exited", process="worker-1.1", code=-9)
     )
     events = [stored("a", 1, token=2), stored("b", 2, key="k"), stored("c", 3), stored("p", 4, status="DEAD")]
-    traces = [applied("a", token=2, tally="t", follow_ups=[follow_up]), applied("b", tally="t"), applied("c")]
+    traces = [applied("a", token=2, tally="t", follow_ups=[follow_up]), applied("b", key="k", tally="t"), applied("c")]
     assert check(trace.left(events, *traces, tallies={"t": 2})) == []
 
 
@@ -72,7 +75,7 @@ def test_a_record_that_counts_too_much_shows_a_reaction_applied_twice() -> None:
 
 
 def test_a_dedup_key_that_was_taken_before_shows_a_reaction_applied_twice() -> None:
-    trace = Trace().published(described("a")).line("once_refused", event="a", token=2)
+    trace = Trace().published(described("a")).line("once_refused", stream=ANY, event="a", token=2)
     assert kinds(trace.left([stored("a")], applied("a"))) == [Kind.TWICE]
 
 
@@ -84,37 +87,37 @@ def test_a_call_that_the_target_did_twice_is_a_repeated_effect() -> None:
 def test_events_of_one_key_that_were_applied_out_of_order_are_found() -> None:
     trace = Trace().published(described("a", key="k"), described("b", key="k"))
     events = [stored("a", 1, key="k"), stored("b", 2, key="k")]
-    assert kinds(trace.left(events, applied("b"), applied("a"))) == [Kind.ORDER]
-    assert kinds(trace.left(events, applied("a"), applied("b"))) == []
+    assert kinds(trace.left(events, applied("b", key="k"), applied("a", key="k"))) == [Kind.ORDER, Kind.ORDER]
+    assert kinds(trace.left(events, applied("a", key="k"), applied("b", key="k"))) == []
 
 
 def test_events_of_different_keys_have_no_order() -> None:
     trace = Trace().published(described("a", key="k"), described("b", key="l"))
     events = [stored("a", 1, key="k"), stored("b", 2, key="l")]
-    assert kinds(trace.left(events, applied("b"), applied("a"))) == []
+    assert kinds(trace.left(events, applied("b", key="l"), applied("a", key="k"))) == []
 
 
 def test_calls_of_one_key_that_arrived_out_of_order_are_found() -> None:
     first, second = described("a", key="k", call="one"), described("b", key="k", call="two")
     trace = Trace().published(first, second).accepted("two", "b").accepted("one", "a")
     events = [stored("a", 1, key="k"), stored("b", 2, key="k")]
-    assert kinds(trace.left(events, applied("a"), applied("b"))) == [Kind.ORDER]
+    assert kinds(trace.left(events, applied("a", key="k"), applied("b", key="k"))) == [Kind.ORDER, Kind.ORDER]
 
 
 def test_a_final_settlement_under_a_token_that_was_not_the_newest_is_stale() -> None:
-    trace = Trace().published(described("a")).claimed(1, 1).claimed(2, 1).settled(1, p1="done")
+    trace = Trace().published(described("a")).claimed(1, (1, "a")).claimed(2, (1, "a")).settled(1, p1="done")
     assert kinds(trace.left([stored("a")], applied("a"))) == [Kind.STALE]
 
 
 def test_a_final_settlement_before_a_newer_claim_is_stale_all_the_same() -> None:
-    trace = Trace().published(described("a")).claimed(1, 1).settled(1, p1="dead").claimed(2, 1)
+    trace = Trace().published(described("a")).claimed(1, (1, "a")).settled(1, p1="dead").claimed(2, (1, "a"))
     assert kinds(trace.left([stored("a")], applied("a"))) == [Kind.STALE]
 
 
 def test_giving_back_under_an_old_token_is_stale_only_if_a_newer_claim_was_there_before() -> None:
-    claimed = Trace().published(described("a")).claimed(1, 1).claimed(2, 1)
+    claimed = Trace().published(described("a")).claimed(1, (1, "a")).later(leases=2).claimed(2, (1, "a"))
     left = [stored("a", token=2)]
-    assert kinds(claimed.settled(1, began=99, p1="retry").left(left, applied("a", token=2))) == [Kind.STALE]
+    assert kinds(claimed.settled(1, began=10**18, p1="retry").left(left, applied("a", token=2))) == [Kind.STALE]
     assert kinds(claimed.settled(1, began=1, p1="retry").left(left, applied("a", token=2))) == []
 
 
@@ -146,7 +149,7 @@ def test_a_rolled_back_event_in_the_store_was_delivered() -> None:
 
 
 def test_a_rolled_back_event_that_a_handler_has_seen_was_delivered() -> None:
-    trace = Trace().published(described("a"), end="rolled_back").line("started", event="a", token=1, attempt=1)
+    trace = Trace().published(described("a"), end="rolled_back").handling("started", "a", stream=ANY)
     assert kinds(trace.left([])) == [Kind.ROLLED_BACK]
 
 

@@ -4,9 +4,10 @@ from dataclasses import replace
 import pytest
 
 from bench.failover.judge import FAILOVER, Failover, Losses, disordered, failovers, losses, stale_settlements
+from kingdom.bus import Stream
 from kingdom.bus.throwaway import StoredEvent
 from kingdom.verify import Kind
-from kingdom.verify.checker import Evidence
+from kingdom.verify.evidence import Copy, Evidence
 from kingdom.verify.history import Entry
 
 
@@ -15,7 +16,7 @@ def entry(at: int, process: str, what: str, **facts: object) -> Entry:
 
 
 def claimed(at: int, process: str, token: int, event: str = "e") -> Entry:
-    return entry(at, process, "claimed", token=token, events=[[1, event, 1, 0]])
+    return entry(at, process, "claimed", stream="s", token=token, events=[[1, event, 1, 0]])
 
 
 def settled(at: int, process: str, token: int, outcome: str = "done") -> Entry:
@@ -53,7 +54,7 @@ def test_what_was_acknowledged_and_is_not_there_was_lost_and_a_second_end_tells_
     ]
     lost = losses(Evidence(history=history, events=[stored(2)]))
     assert lost.events == {"gone"}
-    assert lost.handled_again == {"e"}
+    assert lost.handled_again == {("s", "e")}
 
 
 def _histories() -> Iterator[tuple[str, list[Entry], bool]]:
@@ -80,19 +81,20 @@ def test_a_settlement_is_stale_where_another_has_claimed_the_event_on_the_same_s
 
 
 def test_a_reaction_applied_under_one_token_and_done_under_another_is_stale() -> None:
-    applied = [{"event": "e", "token": 1}]
+    applied = [{"stream": "s", "event": "e", "token": 1}]
     assert len(list(stale_settlements(Evidence(events=[stored(2)], applied=applied)))) == 1
     assert list(stale_settlements(Evidence(events=[stored(1)], applied=applied))) == []
 
 
-@pytest.mark.parametrize(("handled_again", "findings"), [(frozenset[str](), 1), (frozenset({"first"}), 0)])
+@pytest.mark.parametrize(("handled_again", "findings"), [(frozenset[Copy](), 1), (frozenset({("s", "first")}), 0)])
 def test_what_comes_again_after_its_key_went_on_is_not_out_of_order(
-    handled_again: frozenset[str], findings: int
+    handled_again: frozenset[Copy], findings: int
 ) -> None:
     events = [
         replace(stored(1), event_id=name, position=n, partition_key="k") for n, name in enumerate(("first", "second"))
     ]
-    applied = [{"event": "second", "token": 1}, {"event": "first", "token": 1}]
-    evidence = Evidence(events=events, applied=applied)
+    applied = [{"stream": "s", "event": name, "token": 1} for name in ("second", "first")]
+    streams = {"s": Stream(name="s", ordered=True)}
+    evidence = Evidence(streams=streams, events=events, applied=applied)
     lost = Losses(events=frozenset(), handled_again=handled_again)
     assert len(list(disordered(evidence, lost))) == findings

@@ -1,4 +1,4 @@
-from kingdom.verify.checker import Kind
+from kingdom.verify.finding import Kind
 from kingdom.verify.report import judge
 from tests.unit.verify.trace import Trace, applied, described, stored
 

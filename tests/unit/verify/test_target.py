@@ -19,7 +19,15 @@ class Caller:
         self._directory = directory
 
     async def post(self, path: str = "/calls", **body: Any) -> tuple[int, dict[str, str], dict[str, Any]]:
-        fields = {"key": "k", "event": "e", "identifier": "i", "fence": 1, "honours": "identifier", "script": []}
+        fields = {
+            "key": "k",
+            "event": "e",
+            "stream": "s",
+            "identifier": "i",
+            "fence": 1,
+            "honours": "identifier",
+            "script": [],
+        }
         request = await Request.connect(self._target.port)
         request.send(path, {**fields, **body})
         return await request.answer()

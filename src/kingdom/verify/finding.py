@@ -1,0 +1,42 @@
+"""What a checker can find."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Kind(Enum):
+    """What can be wrong; a trial is passed when there is nothing of any kind."""
+
+    LOST = "events lost"
+    TORN = "transactions torn apart"
+    ROLLED_BACK = "rolled-back events delivered"
+    DOUBLED = "ids or positions given twice"
+    EARLY = "delayed events too early"
+    TWICE = "reactions applied twice"
+    CONTEST = "dedup keys won twice or by nobody"
+    REPEATED = "effects repeated"
+    UNCLOSED = "accepted effects not closed once"
+    ORDER = "order violations"
+    OVERTAKEN = "dead events overtaken in a blocked key"
+    OVERLAP = "handlers of one key overlapped"
+    STALE = "stale writes accepted"
+    TAKEN = "live leases lost"
+    SLOW = "recoveries too slow"
+    STUCK = "events stuck"
+    QUARANTINED = "healthy events quarantined"
+    POISON = "poison not dead"
+    DISOBEYED = "cancelled, discarded or paused, yet run"
+    NOT_REDRIVEN = "redriven events not run again"
+    REMOVED = "kept records removed"
+    MISREAD = "log entries missed or read twice"
+    INVARIANT = "invariants broken"
+    PROCESS = "processes failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that must not happen, with the event, key or process it happened to."""
+
+    kind: Kind
+    subject: str
+    detail: str

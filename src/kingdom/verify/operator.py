@@ -1,0 +1,174 @@
+"""An operator during a trial: pauses, cancels, redrives, discards and cleans up; and a reader of the log."""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+from kingdom.bus import Cursor, Envelope, Operations, Retention
+from kingdom.bus.operations import DeadFilter, DeadLetter
+from kingdom.clock import utc_now
+from kingdom.errors import KingdomError
+from kingdom.verify.history import History
+from kingdom.verify.workload import ANY, APPLIED, BLOCKING, PAUSED, REACTED, STEADY, Job
+
+_ACTOR = "verify"
+_PAUSE_SECONDS_MAX = 0.6
+_BREAK_SECONDS = 0.2
+# Long enough to be cancelled before it is due, short enough to be waited for where that fails.
+_CANCELLED_AFTER = timedelta(seconds=3)
+# Days: what a trial needs for its verdict is never that old.
+_KEEP = timedelta(days=2)
+_FOLLOWERS = 2
+_PAGE = 50
+_MENDED_SHARE = 0.5
+_REDRIVEN_SHARE = 0.3
+
+Publish = Callable[..., Awaitable[None]]
+
+
+class Operator:
+    """Does one thing after another to the events that are meant for it; every word to the store is written down."""
+
+    def __init__(self, operations: Operations, publish: Publish, history: History, rng: random.Random) -> None:
+        self._operations = operations
+        self._publish = publish
+        self._history = history
+        self._rng = rng
+        self._left_alone: set[int] = set()
+        self._may_be_paused = False
+
+    async def run(self, *, cancelled_after_seconds: float) -> None:
+        """Act until cancelled."""
+        acts = (self._pause_for_a_while, self._cancel_waiting, self._block, self._redrive, self._retain)
+        running = asyncio.create_task(self._cancel_running(cancelled_after_seconds))
+        try:
+            while True:
+                for act in self._rng.sample(acts, len(acts)):
+                    with contextlib.suppress(KingdomError):
+                        await act()
+                    with contextlib.suppress(KingdomError):
+                        await self.tend()
+                    await asyncio.sleep(_BREAK_SECONDS)
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    async def tend(self) -> int:
+        """Decide every dead letter that blocks its key: mend and redrive it, or discard it; returns how many."""
+        letters = await self._operations.dead_letters(DeadFilter(stream=BLOCKING), _PAGE)
+        for letter in letters:
+            if self._rng.random() < _MENDED_SHARE:
+                await self._mend(letter)
+            else:
+                with self._said("discarding", "discarded", **_facts(letter)):
+                    await self._operations.discard([letter.position], reason="hopeless", actor=_ACTOR)
+        return len(letters)
+
+    async def pause(self) -> None:
+        """Pause the stream that is there for it."""
+        self._may_be_paused = True
+        with self._said("pausing", "paused", stream=PAUSED):
+            await self._operations.pause(PAUSED, reason="a trial", actor=_ACTOR)
+
+    async def let_all_run(self) -> None:
+        """Take back what would keep events from ending."""
+        if self._may_be_paused:
+            with self._said("resuming", "resumed", stream=PAUSED):
+                await self._operations.resume(PAUSED, actor=_ACTOR)
+            self._may_be_paused = False
+
+    async def _pause_for_a_while(self) -> None:
+        jobs = [Job(tally=PAUSED, fleeting="kept"), Job(tally=PAUSED, fleeting="over")]
+        await self.pause()
+        await self._publish(*(REACTED.envelope(job, stream=PAUSED) for job in jobs))
+        await asyncio.sleep(self._rng.uniform(0, _PAUSE_SECONDS_MAX))
+        await self.let_all_run()
+
+    async def _cancel_waiting(self) -> None:
+        event = REACTED.envelope(Job(fate="open", tally="cancelled"), stream=ANY)
+        await self._publish(event, at=utc_now() + _CANCELLED_AFTER)
+        await self._cancel(event)
+
+    async def _cancel_running(self, after_seconds: float) -> None:
+        """Cancel a job in the middle of its work, in the hands of the worker that nobody strikes."""
+        work_ms = int(after_seconds * 4 * 1000)
+        event = REACTED.envelope(Job(fate="open", tally="cancelled", work_ms=work_ms), stream=STEADY)
+        with contextlib.suppress(KingdomError):
+            await self._publish(event)
+            await asyncio.sleep(after_seconds)
+            await self._cancel(event)
+
+    async def _cancel(self, event: Envelope) -> None:
+        facts = {"stream": event.stream, "event": str(event.event_id)}
+        self._history.write("cancelling", **facts)
+        answer = await self._operations.cancel(event.event_id, str(event.stream), actor=_ACTOR)
+        self._history.write("cancelled", answer=answer, **facts)
+
+    async def _block(self) -> None:
+        """Publish an event that will die, and some of its key behind it."""
+        key = f"key-{uuid4()}"
+        jobs = [Job(fate="doomed", tally=key), *(Job(tally=key) for _ in range(_FOLLOWERS))]
+        await self._publish(*(REACTED.envelope(job, stream=BLOCKING, partition_key=key) for job in jobs))
+
+    async def _mend(self, letter: DeadLetter) -> None:
+        mended = {**letter.envelope["payload"], "fate": "done"}
+        with self._said("redriving", "redriven", mended=True, **_facts(letter)):
+            await self._operations.patch(letter.event_id, letter.stream, mended, actor=_ACTOR)
+            await self._operations.redrive([letter.position], actor=_ACTOR)
+
+    async def _redrive(self) -> None:
+        """Send some that are doomed on another round, each once."""
+        for letter in await self._operations.dead_letters(DeadFilter(stream=ANY, code="permanent"), _PAGE):
+            if letter.position not in self._left_alone and self._rng.random() < _REDRIVEN_SHARE:
+                with self._said("redriving", "redriven", mended=False, **_facts(letter)):
+                    await self._operations.redrive([letter.position], actor=_ACTOR)
+            self._left_alone.add(letter.position)
+
+    async def _retain(self) -> None:
+        report = await self._operations.retain(Retention(archive=_KEEP, log=_KEEP))
+        self._history.write("retained", keys=report.dedup_keys_removed, records=report.records_removed)
+
+    @contextmanager
+    def _said(self, before: str, after: str, **facts: Any) -> Iterator[None]:
+        """Write down what is asked of the store before it is, and after it has answered."""
+        self._history.write(before, **facts)
+        yield
+        self._history.write(after, **facts)
+
+
+def _facts(letter: DeadLetter) -> dict[str, Any]:
+    return {"stream": letter.stream, "event": str(letter.event_id), "position": letter.position}
+
+
+class LogReader:
+    """Follows the log by cursor, a little at a time, and keeps what it has read."""
+
+    def __init__(self, operations: Operations) -> None:
+        self._operations = operations
+        self._cursor = Cursor()
+        self.read: list[Mapping[str, Any]] = []
+
+    async def run(self) -> None:
+        """Read again and again until cancelled."""
+        while True:
+            with contextlib.suppress(KingdomError):
+                while await self._read_some():
+                    pass
+            await asyncio.sleep(_BREAK_SECONDS)
+
+    async def finish(self) -> None:
+        """Read to the end of a log that nobody writes any more."""
+        while await self._read_some():
+            pass
+
+    async def _read_some(self) -> bool:
+        found = await self._operations.read_log(self._cursor, _PAGE)
+        if found:
+            self.read += [each.entry.data for each in found if each.entry.type == APPLIED]
+            self._cursor = found[-1].cursor
+        return bool(found)

@@ -1,0 +1,90 @@
+"""The reactions of the processes under test: they write records, take dedup keys and publish, and leave traces."""
+
+import asyncio
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from kingdom.bus import Acked, Defer, Dispatcher, Outcome, Received, Record, Transaction, close_effect
+from kingdom.errors import Permanent, Transient
+from kingdom.verify.history import History
+from kingdom.verify.script import Stagehand, die
+from kingdom.verify.workload import CLOSED, FLEETING, REACTED, TALLY, TOLD, Job, applied, describe
+
+_ONCE_FOR = timedelta(hours=1)
+_FLEETING_FOR = timedelta(milliseconds=1)
+
+
+class Reactions:
+    """The reactions of one worker process; `trouble` is its chance to fail by itself."""
+
+    def __init__(self, history: History, stagehand: Stagehand, rng: random.Random, *, trouble: float) -> None:
+        self._history = history
+        self._stagehand = stagehand
+        self._rng = rng
+        self._trouble = trouble
+
+    def register(self, dispatcher: Dispatcher) -> None:
+        """Add the reactions to the table of handlers."""
+        dispatcher.reaction(REACTED)(self._react)
+        dispatcher.reaction(TOLD)(self._react)
+        dispatcher.reaction(CLOSED)(self._close)
+
+    async def _react(self, event: Received[Job], transaction: Transaction) -> Outcome | None:
+        stream, name = event.envelope.stream, str(event.envelope.event_id)
+        with self._history.handling(stream=stream, event=name, token=event.fence):
+            return await self._handle(event, transaction)
+
+    async def _handle(self, event: Received[Job], transaction: Transaction) -> Outcome | None:
+        job, stream, name = event.payload, event.envelope.stream, str(event.envelope.event_id)
+        await self._stagehand.act(job.script, name, f"react:{event.attempt}")
+        if job.fate == "poison":
+            die()
+        if job.fate == "doomed":
+            raise Permanent("it can never be handled")
+        await asyncio.sleep(job.work_ms / 1000)
+        chance = self._rng.random()
+        if chance < self._trouble / 4:
+            return Defer.by(timedelta(milliseconds=100), "not yet")
+        if job.once and not await transaction.once("verify", f"{stream}/{name}", _ONCE_FOR):
+            self._history.write("once_refused", stream=stream, event=name, token=event.fence)
+        if chance < self._trouble / 2:
+            raise RuntimeError("a bug in a handler")
+        if chance < self._trouble:
+            raise Transient("bad luck")
+        facts: dict[str, Any] = {}
+        if job.contest:
+            won = await transaction.once("verify.contest", job.contest, _ONCE_FOR)
+            facts |= {"contest": job.contest, "won": won}
+        if job.fleeting:
+            facts |= await self._leave_something_fleeting(transaction, f"{stream}/{name}", job.fleeting)
+        await self._apply(event, transaction, facts)
+        return None
+
+    async def _apply(self, event: Received[Job], transaction: Transaction, facts: Mapping[str, Any]) -> None:
+        job = event.payload
+        tally = await transaction.get(TALLY.name, job.tally)
+        if tally is None:
+            tally = Record(kind=TALLY.name, id=job.tally, state="open", doc={"count": 0})
+        await transaction.put(replace(tally, doc={"count": tally.doc["count"] + 1}))
+        follow_ups = [
+            REACTED.envelope(Job(tally=key or f"{job.tally}+"), stream=stream, partition_key=key)
+            for stream, key in job.follow_ups
+        ]
+        await transaction.publish(*follow_ups)
+        described = [describe(envelope) for envelope in follow_ups]
+        trace = applied(event, self._history.process, tally=job.tally, follow_ups=described, **facts)
+        await transaction.append(trace)
+
+    async def _close(self, event: Received[Job], transaction: Transaction) -> None:
+        """Close a call that its target had only taken on."""
+        closed = await close_effect(transaction, event.payload.call, Acked())
+        await transaction.append(applied(event, self._history.process, closes=event.payload.call, closed=closed))
+
+    async def _leave_something_fleeting(self, transaction: Transaction, name: str, state: str) -> Mapping[str, Any]:
+        """Leave a record and a dedup key to the next retention, of which it may take only what is over."""
+        await transaction.once("verify.fleeting", name, _FLEETING_FOR)
+        await transaction.put(Record(kind=FLEETING.name, id=name, state=state, doc={}))
+        return {"record": name, "state": state}

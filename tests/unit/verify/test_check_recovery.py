@@ -1,0 +1,70 @@
+import pytest
+
+from kingdom.verify.checker import check
+from kingdom.verify.finding import Kind
+from tests.unit.verify.trace import Trace, applied, described, stored
+
+ONE, TWO = "worker-1.1", "worker-2.2"
+
+
+def recovered(
+    after_leases: float, *, others_waited: float = 0, late_seconds: float = 0, alone_for: float = 0
+) -> list[Kind]:
+    """Return what is found where the event of a killed worker got its next holder after so many leases."""
+    trace = Trace().published(described("a"), described("other")).claimed(1, (1, "a"), by=ONE)
+    trace = trace.later(leases=others_waited).line("exited", process=ONE, code=-9)
+    trace = trace.later(leases=alone_for).line("ready", by=TWO)
+    trace = trace.claimed(2, (2, "other"), by=TWO).settled(2, p2="done")
+    if late_seconds:
+        trace = trace.line("late", seconds=late_seconds)
+    trace = trace.later(leases=after_leases).claimed(3, (1, "a"), by=TWO).settled(3, p1="done")
+    events = [stored("a", 1, token=3), stored("other", 2, token=2)]
+    return [finding.kind for finding in check(trace.left(events, applied("a", token=3), applied("other", token=2)))]
+
+
+def test_what_a_killed_worker_held_has_another_holder_within_a_few_leases() -> None:
+    assert recovered(3) == []
+    assert recovered(30) == [Kind.SLOW]
+
+
+def test_only_the_time_counts_in_which_a_worker_was_there() -> None:
+    assert recovered(3, alone_for=10) == []
+    assert recovered(30, alone_for=10) == [Kind.SLOW]
+
+
+def test_where_others_waited_as_long_the_machine_is_to_blame() -> None:
+    assert recovered(6, others_waited=3) == []
+    assert recovered(8, others_waited=3) == [Kind.SLOW]
+    assert recovered(6, late_seconds=5) == []
+
+
+@pytest.mark.parametrize(("after_leases", "found"), [(2, []), (6, [Kind.SLOW])])
+def test_the_time_after_a_stop_counts_from_its_end(after_leases: float, found: list[Kind]) -> None:
+    trace = Trace().line("ready", by=TWO).published(described("a")).claimed(1, (1, "a"), by=ONE)
+    trace = trace.line("fault", kind="stop", process="worker-1", seconds=20).later(leases=10)
+    trace = trace.line("continued", process="worker-1").later(leases=after_leases)
+    trace = trace.claimed(2, (1, "a"), by=TWO).settled(2, p1="done")
+    assert [each.kind for each in check(trace.left([stored("a", token=2)], applied("a", token=2)))] == found
+
+
+def test_those_behind_the_first_of_their_key_wait_for_that_one() -> None:
+    line = "verify.line"
+    trace = Trace().line("ready", by=TWO).published(described("a", key="k"), described("b", key="k"))
+    trace = trace.claimed(1, (1, "a"), (2, "b"), by=ONE, stream=line).line("exited", process=ONE, code=-9)
+    trace = trace.later(leases=2).claimed(2, (1, "a"), by=TWO, stream=line).settled(2, p1="done")
+    trace = trace.later(leases=9).claimed(3, (2, "b"), by=TWO, stream=line).settled(3, p2="done")
+    events = [stored("a", 1, key="k", token=2), stored("b", 2, key="k", token=3)]
+    assert check(trace.left(events, applied("a", key="k", token=2), applied("b", key="k", token=3))) == []
+
+
+def test_a_lease_counts_as_given_back_when_the_first_of_its_events_has_another_holder() -> None:
+    trace = Trace().line("ready", by=TWO).published(described("a"), described("b"))
+    trace = trace.claimed(1, (1, "a"), (2, "b"), by=ONE).line("exited", process=ONE, code=-9)
+    trace = trace.later(leases=2).claimed(2, (1, "a"), by=TWO).settled(2, p1="done")
+    trace = trace.later(leases=9).claimed(3, (2, "b"), by=TWO).settled(3, p2="done")
+    assert (
+        check(
+            trace.left([stored("a", 1, token=2), stored("b", 2, token=3)], applied("a", token=2), applied("b", token=3))
+        )
+        == []
+    )
