@@ -40,8 +40,10 @@ def expose(controls: Controls, backend: str) -> None:
 
 
 def _expose_on_postgres(controls: Controls, slot: str, part: Part) -> Part:
-    """Lead every second process through PgBouncer, the others through the proxy."""
+    """Lead every second process through PgBouncer, the others through the proxy, and who is spared to the server."""
     direct = part.url
+    if part.role == "steady":
+        return part
     if int(slot.split("-")[1]) % 2:
         return msgspec.structs.replace(part, url=make_conninfo(direct, port=controls["proxy_port"]))
     replace(process, "open_bus", partial(open_bus, through_pgbouncer=True, listen_url=direct))

@@ -56,6 +56,7 @@ def failovers(history: Sequence[Entry]) -> Iterator[Failover]:
 def losses(evidence: Evidence) -> Losses:
     """Compare what was acknowledged with what is there."""
     acknowledged = {event for facts in evidence.of("published") for event in facts["events"]}
+    there = {event.event_id for event in evidence.events}
     copies = _copies_by_claim(evidence.history)
     ends = Counter(
         copies[entry.process, token, position]
@@ -65,7 +66,7 @@ def losses(evidence: Evidence) -> Losses:
         if outcome in _FINAL
     )
     return Losses(
-        events=frozenset(acknowledged - {event for _, event in evidence.stored}),
+        events=frozenset(acknowledged - there),
         handled_again=frozenset(copy for copy, times in ends.items() if times > 1),
     )
 
@@ -94,12 +95,12 @@ def stale_settlements(evidence: Evidence) -> Iterator[Finding]:
                 owner = _owner(claims[copy], promotions, entry)
                 if owner is not None and (owner.process, owner.facts["token"]) != (entry.process, token):
                     detail = f"{entry.process} settled it as {outcome} though {owner.process} had claimed it later"
-                    yield Finding(Kind.STALE, "/".join(copy), detail)
+                    yield Finding(Kind.STALE, copy[1], detail)
     tokens = {copy: event.token for copy, event in evidence.stored.items() if event.status == "DONE"}
     for facts in evidence.applied:
-        done_under = tokens.get((facts["stream"], facts["event"]), facts["token"])
-        if done_under != facts["token"]:
-            detail = f"applied under token {facts['token']}, done under token {done_under}"
+        token = tokens.get((facts["stream"], facts["event"]), facts["token"])
+        if token != facts["token"]:
+            detail = f"applied under token {facts['token']}, done under token {token}"
             yield Finding(Kind.STALE, facts["event"], detail)
 
 

@@ -25,8 +25,8 @@ from kingdom.verify.witness import WitnessedBus, WitnessedLosses
 from kingdom.verify.workload import COMMON, KINDS, STEADY, topology
 
 _GRACE = timedelta(seconds=5)
-_LEASES_FOR_STEADY_REACTIONS = 4
 _OPEN_AGAIN_SECONDS = 0.2
+_LEASES_FOR_STEADY_REACTIONS = 4
 
 
 async def play(part: Part) -> None:

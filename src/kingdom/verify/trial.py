@@ -6,12 +6,12 @@ import random
 import secrets
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from kingdom.bootstrap import open_bus, operations_of, reached, throwaway_store
 from kingdom.bus import Bus, Envelope, Query, Record, RecordKind
@@ -53,6 +53,8 @@ _STEADY_LEASES = 1.75
 _STEADY_CALLS = 2
 _BEAT_SECONDS = 0.02
 _LATE_SECONDS = 0.02
+
+_Answer = TypeVar("_Answer")
 
 
 def _any(faults: Mapping[str, int]) -> bool:
@@ -230,7 +232,7 @@ class Trial:
 
     async def judge(self) -> Report:
         """Return the verdict on everything that happened."""
-        await self.log_reader.finish()
+        await self._surely(self.log_reader.finish)
         evidence = Evidence(
             streams={name: self.bus.topology.stream(name) for name in self.bus.topology.names()},
             history=read_history(self.directory),
@@ -244,12 +246,18 @@ class Trial:
         return judge(evidence, seed=self.plan.seed, seconds=seconds, drained_seconds=self._drained_seconds)
 
     async def _records(self, kind: RecordKind) -> list[Record]:
-        """Read every record of a kind; connections that broke with the store, and lay idle since then, are used up."""
+        async def find() -> list[Record]:
+            async with self.bus.transaction() as transaction:
+                return await transaction.find(Query(kind=kind.name, limit=_RECORDS_MAX))
+
+        return await self._surely(find)
+
+    async def _surely(self, read: Callable[[], Awaitable[_Answer]]) -> _Answer:
+        """Read from the store; connections that broke with it, and lay idle since then, are used up first."""
         async with asyncio.timeout(self.plan.patience.total_seconds()):
             while True:
                 with contextlib.suppress(Unavailable):
-                    async with self.bus.transaction() as transaction:
-                        return await transaction.find(Query(kind=kind.name, limit=_RECORDS_MAX))
+                    return await read()
 
 
 @asynccontextmanager

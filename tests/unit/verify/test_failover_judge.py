@@ -4,12 +4,11 @@ from dataclasses import replace
 import pytest
 
 from bench.failover.judge import FAILOVER, Failover, Losses, disordered, failovers, losses, stale_settlements
+from kingdom.bus import Stream
 from kingdom.bus.throwaway import StoredEvent
 from kingdom.verify import Kind
 from kingdom.verify.evidence import Copy, Evidence
 from kingdom.verify.history import Entry
-from kingdom.verify.workload import LINE, topology
-from tests.unit.verify.trace import LEASE
 
 
 def entry(at: int, process: str, what: str, **facts: object) -> Entry:
@@ -17,7 +16,7 @@ def entry(at: int, process: str, what: str, **facts: object) -> Entry:
 
 
 def claimed(at: int, process: str, token: int, event: str = "e") -> Entry:
-    return entry(at, process, "claimed", token=token, stream="s", events=[[1, event, 1, 0]])
+    return entry(at, process, "claimed", stream="s", token=token, events=[[1, event, 1, 0]])
 
 
 def settled(at: int, process: str, token: int, outcome: str = "done") -> Entry:
@@ -87,15 +86,15 @@ def test_a_reaction_applied_under_one_token_and_done_under_another_is_stale() ->
     assert list(stale_settlements(Evidence(events=[stored(1)], applied=applied))) == []
 
 
-@pytest.mark.parametrize(("handled_again", "findings"), [(frozenset[Copy](), 1), (frozenset({(LINE, "first")}), 0)])
+@pytest.mark.parametrize(("handled_again", "findings"), [(frozenset[Copy](), 1), (frozenset({("s", "first")}), 0)])
 def test_what_comes_again_after_its_key_went_on_is_not_out_of_order(
     handled_again: frozenset[Copy], findings: int
 ) -> None:
-    names = ("first", "second")
     events = [
-        replace(stored(1), stream=LINE, event_id=name, position=n, partition_key="k") for n, name in enumerate(names)
+        replace(stored(1), event_id=name, position=n, partition_key="k") for n, name in enumerate(("first", "second"))
     ]
-    applied = [{"stream": LINE, "event": name, "token": 1} for name in reversed(names)]
-    evidence = Evidence(streams={LINE: topology(LEASE).stream(LINE)}, events=events, applied=applied)
+    applied = [{"stream": "s", "event": name, "token": 1} for name in ("second", "first")]
+    streams = {"s": Stream(name="s", ordered=True)}
+    evidence = Evidence(streams=streams, events=events, applied=applied)
     lost = Losses(events=frozenset(), handled_again=handled_again)
     assert len(list(disordered(evidence, lost))) == findings

@@ -24,6 +24,7 @@ PART = Part(
     lease_seconds=1,
     trouble=0,
     pause_seconds=0,
+    steady_lease_seconds=1,
 )
 
 
