@@ -4,9 +4,8 @@ import asyncio
 import threading
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, LiteralString, Self, TypeVar
 
@@ -22,6 +21,7 @@ from psycopg.types.json import set_json_loads
 
 from kingdom.backends.postgres.connection import Connection, Pool, reaching
 from kingdom.backends.postgres.faults import translated
+from kingdom.backends.postgres.open_leases import OpenLeases, closing
 from kingdom.backends.postgres.pace import Pace
 from kingdom.backends.postgres.queries import DEFAULT_SCHEMA, load_queries
 from kingdom.backends.postgres.rows import read_deliveries
@@ -59,14 +59,6 @@ _SETTINGS: tuple[LiteralString, ...] = (
 )
 _Answer = TypeVar("_Answer")
 _log = structlog.get_logger(__name__)
-
-
-@dataclass(slots=True)
-class _OpenLease:
-    """A lease of this process: what is not settled yet, and one event of each transaction that settled some."""
-
-    unsettled: set[int]
-    witnesses: list[int] = field(default_factory=list)
 
 
 class PostgresBus(Bus):
@@ -125,8 +117,7 @@ class PostgresBus(Bus):
         listen = listen_dsn if through_pgbouncer else dsn
         self._wakeups = Wakeups(f"kingdom_{schema}", self._notify, listen and reaching(listen))
         self._paces: dict[str, Pace] = defaultdict(Pace)
-        self._leases: dict[int, _OpenLease] = {}
-        self._closed_leases: dict[int, _OpenLease] = {}
+        self._leases = OpenLeases()
         self._highest_token = 0
         self._reap_from = 0
         self._next_full_reap = 0.0
@@ -152,10 +143,10 @@ class PostgresBus(Bus):
         """Give settled leases back and close every connection."""
         try:
             await self._wakeups.close()
-            if self._closed_leases and not self.pool.closed:
+            if self._leases.closed and not self.pool.closed:
                 # What is not closed here expires by itself, and the reaper finds nothing in it.
                 with suppress(KingdomError), translated():
-                    await self._execute("close_leases", _closing(self._take_closed()))
+                    await self._execute("close_leases", closing(self._leases.take_closed()))
         finally:
             await self.pool.close()
             await asyncio.to_thread(self._close_renewal)
@@ -179,7 +170,7 @@ class PostgresBus(Bus):
             await transaction.apply(commit=True)
         except LeaseLost as lost:
             ours: list[Delivery | Settled] = [*hold, *transaction.changes.settled.values()]
-            self._forget(item for item in ours if item.position in lost.positions)
+            self._leases.settle(item for item in ours if item.position in lost.positions)
             raise
         finally:
             try:
@@ -189,7 +180,7 @@ class PostgresBus(Bus):
             finally:
                 # A second cancellation may hit the rollback; the pool closes what it gets back half done.
                 await self.pool.putconn(connection)
-        self._forget(transaction.changes.settled.values())
+        self._leases.settle(transaction.changes.settled.values())
         self._wakeups.published({copy.stream.name for copy in transaction.changes.copies.values()})
         transaction.committed()
 
@@ -214,7 +205,7 @@ class PostgresBus(Bus):
         """Claim due events; see the port."""
         declared, pace = self.topology.stream(stream), self._paces[stream]
         bound, heads = pace.lower_bound(time.monotonic()), pace.heads(limit)
-        closed = self._take_closed()
+        closed = self._leases.take_closed()
         parameters = {
             "stream": stream,
             "limit": limit,
@@ -222,7 +213,7 @@ class PostgresBus(Bus):
             "worker": worker,
             "lease": declared.lease,
             "watermark": bound,
-            **_closing(closed),
+            **closing(closed),
         }
         # Concurrent claims may answer in any order, but none with a token that was known before it was asked.
         known = self._highest_token
@@ -231,7 +222,7 @@ class PostgresBus(Bus):
             with translated():
                 rows = await self._execute("claim_ordered" if declared.ordered else "claim", parameters)
         except BaseException:
-            self._closed_leases |= closed
+            self._leases.closed |= closed
             raise
         deliveries = read_deliveries(stream, rows)
         now = time.monotonic()
@@ -244,7 +235,7 @@ class PostgresBus(Bus):
             pace.learn_runs(runs=runs, events=len(deliveries), limit=limit)
         if deliveries:
             token = deliveries[0].token
-            self._leases[token] = _OpenLease({d.position for d in deliveries})
+            self._leases.hold(token, {d.position for d in deliveries})
             self._highest_token = max(known, token, self._highest_token)
             if token <= known:
                 await self._go_on_above(known, deliveries)
@@ -282,8 +273,7 @@ class PostgresBus(Bus):
                 if not row["leases"]:
                     break
             self._reap_from = (await self._execute("lowest_lease", {"low": self._reap_from}))[0]["token"]
-        # A lease that ended without us leaves nobody to settle what is left of it.
-        self._leases = {token: lease for token, lease in self._leases.items() if token >= self._reap_from}
+        self._leases.forget_below(self._reap_from)
         return total
 
     async def _repair(self) -> int:
@@ -371,25 +361,6 @@ class PostgresBus(Bus):
                 (self._wakeups.channel, streams),
             )
 
-    def _forget(self, settled: Iterable[Delivery | Settled]) -> None:
-        """Note what was settled, so that a lease is closed with the next claim once nothing of it is left.
-
-        An event may be ours again under a newer lease, which a late settlement under the old one must not close.
-        """
-        positions: dict[int, list[int]] = defaultdict(list)
-        for item in settled:
-            positions[item.token].append(item.position)
-        for token, decided in positions.items():
-            if lease := self._leases.get(token):
-                lease.unsettled.difference_update(decided)
-                lease.witnesses.append(decided[0])
-                if not lease.unsettled:
-                    self._closed_leases[token] = self._leases.pop(token)
-
-    def _take_closed(self) -> dict[int, _OpenLease]:
-        closed, self._closed_leases = self._closed_leases, {}
-        return closed
-
     async def _go_on_above(self, token: int, deliveries: Sequence[Delivery]) -> None:
         """Give back a claim whose token is not above one that this process has seen, after lifting the next ones.
 
@@ -408,11 +379,6 @@ class PostgresBus(Bus):
                 await transaction.settle(delivery, Release())
             data = {"seen": str(token), "given": str(given)}
             await transaction.append(LogEntry(type="store.transactions_lost", actor="bus", data=data))
-
-
-def _closing(leases: Mapping[int, _OpenLease]) -> dict[str, list[int]]:
-    witnesses = [position for lease in leases.values() for position in lease.witnesses]
-    return {"closed": list(leases), "witnesses": witnesses}
 
 
 class _RenewalConnection(psycopg.Connection[DictRow]):
