@@ -1,3 +1,5 @@
+from typing import Any
+
 from kingdom.verify.checker import check
 from kingdom.verify.evidence import Evidence
 from kingdom.verify.finding import Kind
@@ -170,6 +172,6 @@ def test_a_process_that_ends_by_itself_or_not_at_all_is_found() -> None:
 
 
 def test_a_process_that_was_at_work_and_ends_though_nobody_asked_is_found() -> None:
-    end = {"process": "worker-1.1", "code": 0, "asked": False}
+    end: dict[str, Any] = {"process": "worker-1.1", "code": 0, "asked": False}
     assert kinds(Trace().line("ready").line("exited", **end).left([])) == [Kind.PROCESS]
     assert kinds(Trace().line("not_opened").line("exited", **end).left([])) == []
