@@ -98,9 +98,9 @@ def stale_settlements(evidence: Evidence) -> Iterator[Finding]:
                     yield Finding(Kind.STALE, copy[1], detail)
     tokens = {copy: event.token for copy, event in evidence.stored.items() if event.status == "DONE"}
     for facts in evidence.applied:
-        token = tokens.get((facts["stream"], facts["event"]), facts["token"])
-        if token != facts["token"]:
-            detail = f"applied under token {facts['token']}, done under token {token}"
+        done_under = tokens.get((facts["stream"], facts["event"]), facts["token"])
+        if done_under != facts["token"]:
+            detail = f"applied under token {facts['token']}, done under token {done_under}"
             yield Finding(Kind.STALE, facts["event"], detail)
 
 
