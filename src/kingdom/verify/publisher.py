@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import random
+from collections import deque
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import uuid4
 
 from kingdom.bus import Bus, Envelope, Transaction
@@ -41,6 +43,10 @@ _CONTEST_SHARE = 0.15
 _CONTESTANTS = 3
 _DELAYED_SHARE = 0.05
 _DELAY_SECONDS_MAX = 1.0
+# Callers who are not sure that they were heard say it again: at once, or much later.
+_GIVEN_SHARE = 0.2
+_AGAIN_SHARE = 0.15
+_REMEMBERED = 100
 _DOOMED_SHARE = 0.01
 _ONCE_SHARE = 0.05
 _WORK_MS_MAX = 40
@@ -62,6 +68,7 @@ class Publisher:
         self._store = store
         self._history = history
         self._rng = rng
+        self._confirmed: deque[Envelope] = deque(maxlen=_REMEMBERED)
 
     async def run(self, stopping: asyncio.Event, *, pause_seconds: float) -> None:
         """Publish batch after batch, a few of them at a time."""
@@ -96,24 +103,36 @@ class Publisher:
         dues = [self._draw_due() for _ in envelopes]
         described = [describe(envelope, due=due) for envelope, due in zip(envelopes, dues, strict=True)]
         self._history.write("publishing", events=described)
+        again = self._draw_again(envelopes)
         if self._rng.random() < _DYING_SHARE:
             asyncio.get_running_loop().call_later(self._rng.uniform(0, _DYING_SECONDS_MAX), die)
+        facts: dict[str, Any] = {}
         try:
-            await self._in_a_way(way, list(zip(envelopes, dues, strict=True)))
+            parcels = [*zip(envelopes, dues, strict=True), *((envelope, None) for envelope in again)]
+            duplicates = await self._in_a_way(way, parcels)
+            self._confirmed.extend(envelope for envelope in envelopes if envelope.event_id_given)
             end = "published"
+            facts = {"again": [str(envelope.event_id) for envelope in again], "duplicates": duplicates}
         except (_ChangedItsMindError, Conflict):
             end = "rolled_back"
         except KingdomError:
             # The connection broke, and nobody knows on which side of the commit.
             end = "publish_unknown"
-        self._history.write(end, way=way, events=[str(envelope.event_id) for envelope in envelopes])
+        self._history.write(end, way=way, events=[str(envelope.event_id) for envelope in envelopes], **facts)
+
+    def _draw_again(self, envelopes: Sequence[Envelope]) -> list[Envelope]:
+        """Choose one of the same transaction, or one with an id of ours that was confirmed before, however long ago."""
+        if self._rng.random() >= _AGAIN_SHARE:
+            return []
+        return [self._rng.choice([*envelopes[:1], *self._confirmed])]
 
     def _draw_due(self) -> datetime | None:
         if self._rng.random() >= _DELAYED_SHARE:
             return None
         return utc_now() + timedelta(seconds=self._rng.uniform(0, _DELAY_SECONDS_MAX))
 
-    async def _in_a_way(self, way: str, parcels: Sequence[tuple[Envelope, datetime | None]]) -> None:
+    async def _in_a_way(self, way: str, parcels: Sequence[tuple[Envelope, datetime | None]]) -> list[tuple[str, str]]:
+        """Publish, and return which of them their streams had already."""
         keep = self._rng.random() < _KEPT_SHARE
         wait = self._rng.uniform(0.02, 0.3)
         if way == "linger":
@@ -129,6 +148,7 @@ class Publisher:
                     raise _ChangedItsMindError
         if not keep:
             raise _ChangedItsMindError
+        return [(copy.stream.name, str(copy.envelope.event_id)) for copy in transaction.duplicates]
 
 
 async def _publish(transaction: Transaction, parcels: Sequence[tuple[Envelope, datetime | None]]) -> None:
@@ -143,7 +163,7 @@ def draw(rng: random.Random) -> Envelope:
         return draw_call(rng, stream)
     if chance < _CALL_SHARE + _TOLD_SHARE:
         key = _key(rng, LINE)
-        return TOLD.envelope(Job(tally=str(key)), partition_key=key)
+        return TOLD.envelope(Job(tally=str(key)), partition_key=key, **_id(rng))
     return draw_reaction(rng, stream)
 
 
@@ -161,7 +181,7 @@ def draw_reaction(rng: random.Random, stream: str, *, contest: str = "") -> Enve
         work_ms=rng.choices((0, rng.randint(1, _WORK_MS_MAX)), (3, 1))[0],
         follow_ups=follow_ups[0],
     )
-    return REACTED.envelope(job, stream=stream, partition_key=key)
+    return REACTED.envelope(job, stream=stream, partition_key=key, **_id(rng))
 
 
 def draw_call(rng: random.Random, stream: str) -> Envelope:
@@ -172,7 +192,12 @@ def draw_call(rng: random.Random, stream: str) -> Envelope:
     if event_type is CALLED_UNSURE:
         return event_type.envelope(Job(call=f"call-{uuid4()}", answers=answers, fate="open"), stream=UNSURE)
     job = Job(call=f"call-{uuid4()}", answers=answers)
-    return event_type.envelope(job, stream=stream, partition_key=_key(rng, stream))
+    return event_type.envelope(job, stream=stream, partition_key=_key(rng, stream), **_id(rng))
+
+
+def _id(rng: random.Random) -> dict[str, Any]:
+    """Return an id of ours, or none: only the former may be published again after they were handled."""
+    return {"event_id": uuid4()} if rng.random() < _GIVEN_SHARE else {}
 
 
 def _key(rng: random.Random, stream: str) -> str | None:

@@ -29,6 +29,14 @@ def test_a_stream_takes_an_id_once() -> None:
     assert kinds(given.left([stored("a", 8)], applied("a"))) == [Kind.DOUBLED]
 
 
+def test_who_publishes_an_id_again_is_told_that_it_is_there() -> None:
+    trace = Trace().published(described("a", key="k", streams=[ANY, LINE]))
+    left = [stored("a", 1), stored("a", 2, key="k")], applied("a"), applied("a", key="k")
+    for duplicates, found in (([[ANY, "a"], [LINE, "a"]], []), ([[ANY, "a"]], [Kind.DOUBLED])):
+        again = trace.line("published", events=[], again=["a"], duplicates=duplicates)
+        assert kinds(again.left(*left)) == found
+
+
 def test_a_position_belongs_to_one_event() -> None:
     trace = Trace().published(described("a"), described("b"))
     assert kinds(trace.left([stored("a", 1), stored("b", 1)], applied("a"), applied("b"))) == [Kind.DOUBLED]

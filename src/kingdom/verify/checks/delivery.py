@@ -77,6 +77,12 @@ def doubled(evidence: Evidence) -> Iterator[Finding]:
     for (stream, event), positions in places.items():
         if len(positions) > 1 or times[stream, event] > 1:
             yield Finding(Kind.DOUBLED, event, f"in {stream} more than once, at {sorted(positions)}")
+    for facts in evidence.of("published"):
+        told = {(stream, event) for stream, event in facts.get("duplicates", ())}
+        for event in facts.get("again", ()):
+            for stream in evidence.meant[event]["streams"]:
+                if (stream, event) not in told:
+                    yield Finding(Kind.DOUBLED, event, f"published again, and {stream} took it for a new one")
     for position, copies in owners.items():
         if len(copies) > 1:
             yield Finding(Kind.DOUBLED, str(position), f"the position of {len(copies)} events: {sorted(copies)}")
