@@ -11,12 +11,18 @@ _VARIANT_RFC = 0b10 << 62
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 
 
-def new_event_id() -> UUID:
+class FreshId(UUID):
+    """An id that this process has just made, so that no store can know it; read from anywhere, it is a plain UUID."""
+
+    __slots__ = ()
+
+
+def new_event_id() -> FreshId:
     """Return a UUIDv7: unique, and sorted by the millisecond of its making."""
     milliseconds = time.time_ns() // 1_000_000
     random = secrets.randbits(74)
     high, low = random >> 62, random & ((1 << 62) - 1)
-    return UUID(int=(milliseconds << 80) | _VERSION_7 | (high << 64) | _VARIANT_RFC | low)
+    return FreshId(int=(milliseconds << 80) | _VERSION_7 | (high << 64) | _VARIANT_RFC | low)
 
 
 def new_id(prefix: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
+from uuid import uuid4
 
 import pytest
 
@@ -68,7 +69,7 @@ class Scene:
 
 
 def event(kind: str, key: str | None = None, number: int = 0) -> Envelope:
-    return Envelope(type=kind, partition_key=key, payload={"number": number, "text": "x" * 20}, event_id_given=True)
+    return Envelope(type=kind, partition_key=key, payload={"number": number, "text": "x" * 20}, event_id=uuid4())
 
 
 async def _something_to_publish(bus: BlockingBus) -> dict[str, list[Envelope]]:

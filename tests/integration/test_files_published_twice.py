@@ -33,7 +33,7 @@ TOPOLOGY = Topology(
 
 
 def given(kind: str = "Ping", event_id: UUID | None = None) -> Envelope:
-    return Envelope(type=kind, event_id=event_id or uuid4(), event_id_given=True, partition_key="k")
+    return Envelope(type=kind, event_id=event_id or uuid4(), partition_key="k")
 
 
 def opened(realm: Path) -> FilesBus:
@@ -76,7 +76,7 @@ async def test_each_stream_remembers_its_own(realm: Path) -> None:
 
 
 def only_for(event: Envelope, stream: str) -> Envelope:
-    return Envelope(type=event.type, event_id=event.event_id, event_id_given=True, partition_key="k", stream=stream)
+    return Envelope(type=event.type, event_id=event.event_id, partition_key="k", stream=stream)
 
 
 async def test_a_discarded_one_is_a_duplicate_too(realm: Path) -> None:
@@ -98,7 +98,6 @@ async def test_an_event_type_marks_the_ids_that_it_is_given(realm: Path) -> None
         assert await handle(bus) == [event_id]
         assert len(await bus.publish(kind.envelope({}, event_id=event_id))) == 1
     assert not kind.envelope({}).event_id_given
-    assert "eventIdGiven" not in kind.envelope({}, event_id=event_id).to_wire()
 
 
 async def test_settling_the_first_and_publishing_the_second_at_once_delivers_once(realm: Path) -> None:

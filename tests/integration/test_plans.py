@@ -130,7 +130,7 @@ async def publish_given(bus: ExplainedBus) -> None:
 
 
 def given(envelope: Envelope, event_id: UUID) -> Envelope:
-    return msgspec.structs.replace(envelope, event_id=event_id, event_id_given=True)
+    return msgspec.structs.replace(envelope, event_id=event_id)
 
 
 async def ended_in(stream: str, bus: ExplainedBus, count: int) -> list[UUID]:

@@ -11,7 +11,7 @@ from msgspec import field
 
 from kingdom.clock import utc_now
 from kingdom.errors import MalformedEvent
-from kingdom.ids import new_event_id, new_trace_id
+from kingdom.ids import FreshId, new_event_id, new_trace_id
 
 # Under this key a store that keeps documents as files notes where each of them stands.
 STORE_KEY = "_kingdom"
@@ -29,8 +29,6 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, eq=True, rename="camel
     """One event: what happened, to which aggregate, and how to follow it.
 
     Without a `stream` it is copied to every stream subscribed to its type; with one it goes there only.
-    `event_id_given` says that the publisher chose the id, and may publish it again: it is then looked for among ended
-    events too, as long as they are kept. It is not on the wire.
     """
 
     type: str
@@ -45,7 +43,6 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, eq=True, rename="camel
     aggregate_type: str = ""
     aggregate_id: str = ""
     attributes: Mapping[str, str] = field(default_factory=dict)
-    event_id_given: bool = False
 
     def __post_init__(self) -> None:
         if not self.type:
@@ -56,6 +53,11 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, eq=True, rename="camel
         ids = f"{self.trace_id}{self.owner_id}{self.aggregate_type}{self.aggregate_id}"
         if self.attributes or "\x00" in f"{self.type}{self.stream}{self.partition_key}{ids}":
             self._refuse_nul()
+
+    @property
+    def event_id_given(self) -> bool:
+        """Tell whether the publisher chose the id, which is then looked for among ended events too."""
+        return not isinstance(self.event_id, FreshId)
 
     def _refuse_nul(self) -> None:
         texts = (self.type, self.trace_id, self.owner_id, self.stream, self.partition_key, self.aggregate_type)
@@ -106,5 +108,5 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, eq=True, rename="camel
             raise MalformedEvent(f"this is no event envelope: {error}") from error
 
 
-# "attributes" is none of them: they lie flat beside the headers. Who gave the id only the publisher can say.
-_WIRE_NAMES = frozenset({*Envelope.__struct_encode_fields__, STORE_KEY} - {"attributes", "eventIdGiven"})
+# "attributes" is none of them: they lie flat beside the headers.
+_WIRE_NAMES = frozenset({*Envelope.__struct_encode_fields__, STORE_KEY} - {"attributes"})

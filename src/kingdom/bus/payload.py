@@ -33,7 +33,6 @@ class EventType(Generic[T]):
     def envelope(self, payload: T, **headers: Any) -> Envelope:
         """Return an envelope of the current version around a payload."""
         fields = msgspec.to_builtins(payload)
-        headers.setdefault("event_id_given", "event_id" in headers)
         return Envelope(type=self.name, schema_version=self.version, payload=fields, **headers)
 
     def decode(self, envelope: Envelope) -> T:

@@ -72,7 +72,6 @@ def envelopes(lines: TextIO, defaults: dict[str, Any]) -> Iterator[Envelope]:
         if line.strip():
             try:
                 wire = msgspec.json.decode(line, type=dict[str, Any])
-                envelope = Envelope.from_wire({**defaults, **wire})
-                yield msgspec.structs.replace(envelope, event_id_given="eventId" in wire)
+                yield Envelope.from_wire({**defaults, **wire})
             except (msgspec.MsgspecError, MalformedEvent) as error:
                 raise MalformedEvent(f"line {number} is no event: {error}") from error

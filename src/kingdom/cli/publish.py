@@ -19,7 +19,6 @@ from kingdom.cli.output import Output
 from kingdom.cli.shape import lines
 from kingdom.clock import utc_now
 from kingdom.errors import MalformedEvent, Misconfigured
-from kingdom.ids import new_event_id
 
 app = typer.Typer()
 # Lines of a file that share a transaction; from here on the store takes them by its fastest way.
@@ -84,9 +83,9 @@ async def publish(  # noqa: PLR0913 - one parameter per option
         return await _publish_file(call, declared, file, headers, at, order_known=order_known)
     if event_type is None:
         raise typer.BadParameter("give --type, or --file with one event per line.")
-    wire = {**headers, "eventId": str(event_id or new_event_id()), "payload": payload("{}" if body is None else body)}
-    envelope = msgspec.structs.replace(Envelope.from_wire(wire), event_id_given=event_id is not None)
-    envelope = _checked(envelope, declared, order_known=order_known)
+    given = {"eventId": str(event_id)} if event_id else {}
+    wire = {**headers, **given, "payload": payload("{}" if body is None else body)}
+    envelope = _checked(Envelope.from_wire(wire), declared, order_known=order_known)
     async with call.bus(declared) as bus:
         async for published in _store(bus, [envelope], at):
             _report(call.output, published)
