@@ -14,6 +14,7 @@ from kingdom.bus import (
     Acked,
     Answer,
     Attempt,
+    Bus,
     Dead,
     Defer,
     Done,
@@ -21,6 +22,7 @@ from kingdom.bus import (
     Honours,
     Outcome,
     Received,
+    Record,
     Rejected,
     Retention,
     Retry,
@@ -31,7 +33,7 @@ from kingdom.bus import (
 from kingdom.errors import Conflict
 from tests.contract.ageing import time_passing
 from tests.contract.outside import Payment, calls
-from tests.contract.scene import NO_WAIT, TOPOLOGY, Scene, eventually, ping
+from tests.contract.scene import KINDS, NO_WAIT, TOPOLOGY, Scene, eventually, ping
 from tests.contract.test_effects import bill, book, ledger_state, nothing_open, paying
 
 __all__ = ["book"]
@@ -84,6 +86,51 @@ async def test_an_answer_is_kept_while_its_conclusion_is_tried_again(
     follow_ups = [row for row in scene.picture.rows if row.open]
     # A conclusion that says "not yet" keeps what it wrote; one that failed keeps nothing.
     assert len(follow_ups) == (2 if isinstance(trouble, Retry) else 1)
+
+
+class Overtaken(Payment):
+    """Counts in a record once its call is answered; while it first does so, somebody else is faster."""
+
+    def __init__(self, book: Path, bus: Bus) -> None:
+        super().__init__(book)
+        self._bus = bus
+        self._is_overtaken = False
+
+    async def conclude(
+        self, event: Received[dict[str, Any]], answer: Acked | Rejected, transaction: Transaction
+    ) -> Outcome:
+        del event, answer
+        await count(transaction)
+        if not self._is_overtaken:
+            self._is_overtaken = True
+            async with self._bus.transaction() as faster:
+                await count(faster)
+        return Done()
+
+
+async def count(transaction: Transaction) -> None:
+    known = await transaction.get("tally", "count") or Record(
+        kind="tally", id="count", state="counting", doc={"times": 0}
+    )
+    await transaction.put(replace(known, doc={"times": known.doc["times"] + 1}))
+
+
+async def test_a_conclusion_that_could_not_be_committed_is_drawn_again(scene: Scene, book: Path) -> None:
+    event = bill()
+    async with scene.bus.transaction() as transaction:
+        await count(transaction)
+    await scene.bus.publish(event)
+    async with scene.backend.open(TOPOLOGY, KINDS) as other, paying(scene, Overtaken(book, other)):
+
+        async def ended() -> bool:
+            return await scene.status(event) == "DONE"
+
+        await eventually(ended, "the event is done")
+    assert len(calls(book)) == 1
+    async with scene.bus.transaction() as transaction:
+        counted = await transaction.get("tally", "count")
+    assert counted is not None
+    assert counted.doc == {"times": 3}
 
 
 class Refusing(Payment):

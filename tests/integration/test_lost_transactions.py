@@ -9,10 +9,11 @@ from psycopg import sql
 
 from kingdom.backends.postgres import PostgresBus
 from kingdom.bus import Cursor, Delivery, Done, Envelope, Stream
+from kingdom.bus.log import LOST_TRANSACTIONS
 from kingdom.bus.outcome import Release
 from kingdom.errors import LeaseLost
 from tests.contract.backends import PatientOperations
-from tests.integration.running import HOUR, open_bus, rows, statuses, stream
+from tests.integration.running import HOUR, eventually, open_bus, rows, statuses, stream
 
 JOBS, LINE = stream("jobs", "Job"), stream("line", "Step", ordered=True)
 TABLES = ("outbox_event", "outbox_lease", "outbox_key", "outbox_archive", "log")
@@ -68,9 +69,19 @@ async def settle(bus: PostgresBus, *deliveries: Delivery) -> None:
             await transaction.settle(delivery, Done())
 
 
+async def replace_broken_connections(bus: PostgresBus) -> None:
+    async def nobody_has_one() -> bool:
+        stats = bus.pool.get_stats()
+        return stats["pool_available"] == stats["pool_size"]
+
+    # Whoever sends a wake-up at this moment would bring a broken one back later.
+    await eventually(nobody_has_one)
+    await bus.pool.check()
+
+
 async def claim(bus: PostgresBus, declared: Stream, limit: int = 10) -> list[Delivery]:
     """Claim on a connection that works: who loses one gets an error first."""
-    await bus.pool.check()
+    await replace_broken_connections(bus)
     bus._paces.clear()
     return await bus.claim(declared.name, limit, "test")
 
@@ -119,7 +130,7 @@ async def test_a_process_that_ends_closes_no_lease_of_lost_settlements(dsn: str,
         standby.fall_behind()
         await settle(bus, delivery)
         standby.promote()
-        await bus.pool.check()
+        await replace_broken_connections(bus)
         assert (await statuses(bus))["PROCESSING"] == 1
     async with open_bus(dsn, JOBS) as other:
         assert await lose_leases(other) == 1
@@ -133,7 +144,7 @@ async def test_a_holder_whose_lease_was_lost_is_not_accepted_under_the_next_one(
         standby.promote()
         (kept,) = await claim(owner, JOBS)
         assert kept.position == lost.position
-        await stale.pool.check()
+        await replace_broken_connections(stale)
         stale._close_renewal()
         assert stale.renew({lost.token: HOUR}).alive == set()
         with pytest.raises(LeaseLost):
@@ -159,7 +170,8 @@ async def test_tokens_go_on_above_all_that_a_process_has_seen(dsn: str, standby:
         assert again.token > seen
         assert again.attempt == 1
         entries = await PatientOperations(bus).read_log(Cursor(), 10)
-        assert [entry.entry.type for entry in entries] == ["store.transactions_lost"]
+        told = [(entry.entry.type, entry.entry.aggregate_id) for entry in entries]
+        assert told == [("store.transactions_lost", LOST_TRANSACTIONS)]
         await settle(bus, again)
 
 

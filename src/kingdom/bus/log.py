@@ -8,6 +8,9 @@ from typing import Any
 from kingdom.bus.envelope import current_trace_id
 from kingdom.clock import utc_now
 
+# What entries are about that tell of a server which has lost what it had confirmed.
+LOST_TRANSACTIONS = "lost-transactions"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEntry:

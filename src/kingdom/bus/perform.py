@@ -172,11 +172,7 @@ async def _conclude(
             must_hold(transaction, delivery)
             with unasked_cancellation_fails("conclude"):
                 outcome = await effect.conclude(event, answer, transaction)
-            if isinstance(outcome, Done | Dead):
-                ledger = ledger.conclude()
-            if isinstance(outcome, Done):
-                ledger = ledger.done_for(event.envelope.event_id)
-            await transaction.put(ledger.record)
+            await transaction.put(_after(outcome, ledger, event).record)
             await transaction.settle(delivery, outcome)
     except (LeaseLost, Unavailable):
         raise
@@ -184,6 +180,16 @@ async def _conclude(
         await _record(bus, delivery, ledger)
         raise
     return outcome
+
+
+def _after(outcome: Outcome, ledger: Ledger, event: Received[Any]) -> Ledger:
+    """Return the ledger of an effect of which all that follows is written."""
+    match outcome:
+        case Done():
+            return ledger.conclude().done_for(event.envelope.event_id)
+        case Dead():
+            return ledger.conclude()
+    return ledger
 
 
 async def _leave_unclear(bus: Bus, delivery: Delivery, ledger: Ledger, reason: str) -> Outcome:

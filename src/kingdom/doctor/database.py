@@ -1,7 +1,7 @@
 """Asking a database about itself; loaded only where there is one, since its driver is an extra."""
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from importlib.resources import files
 from typing import Any
 
@@ -12,11 +12,13 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import dict_row
 
 from kingdom.bootstrap import reached
+from kingdom.bus.log import LOST_TRANSACTIONS
 from kingdom.doctor.facts import SETTINGS, Facts
 from kingdom.errors import Unavailable
 from kingdom.settings import Settings
 
 _CONNECT_SECONDS = 5
+_RECENTLY = timedelta(days=7)
 
 
 async def ask(settings: Settings, clock: Callable[[], datetime]) -> Facts:
@@ -40,19 +42,22 @@ async def ask(settings: Settings, clock: Callable[[], datetime]) -> Facts:
             cursor = await connection.execute(query, {"settings": list(SETTINGS)})
             row = await cursor.fetchone() or {}
             after = clock()
-            row["hidden_entries"] = await _hidden_entries(connection, settings.schema)
+            row |= await _log_facts(connection, settings.schema)
     except psycopg.Error as error:
         raise Unavailable(f"the database does not answer: {error}") from error
     return _facts(row, _place_of(url), before, after)
 
 
-async def _hidden_entries(connection: psycopg.AsyncConnection[dict[str, Any]], schema: str) -> int:
+async def _log_facts(connection: psycopg.AsyncConnection[dict[str, Any]], schema: str) -> dict[str, Any]:
     cursor = await connection.execute("SELECT to_regclass(%s) IS NOT NULL AS exists", (f"{schema}.log",))
     if not (await cursor.fetchone() or {}).get("exists"):
-        return 0
-    query = "SELECT count(*) AS n FROM {} WHERE xid >= pg_snapshot_xmax(pg_current_snapshot())"
-    cursor = await connection.execute(sql.SQL(query).format(sql.Identifier(schema, "log")))
-    return int((await cursor.fetchone() or {})["n"])
+        return {"hidden_entries": 0, "lost_transactions_at": None}
+    log = sql.Identifier(schema, "log")
+    hidden = "(SELECT count(*) FROM {log} WHERE xid >= pg_snapshot_xmax(pg_current_snapshot())) AS hidden_entries"
+    lost = "(SELECT max(at) FROM {log} WHERE aggregate_id = %s AND aggregate_id <> '' AND at > now() - %s)"
+    query = sql.SQL(f"SELECT {hidden}, {lost} AS lost_transactions_at").format(log=log)
+    cursor = await connection.execute(query, (LOST_TRANSACTIONS, _RECENTLY))
+    return await cursor.fetchone() or {}
 
 
 def _facts(row: dict[str, Any], where: str, before: datetime, after: datetime) -> Facts:

@@ -26,6 +26,7 @@ _SHORTEST_MS = {
     "transaction_timeout": 60_000,
 }
 _SYNC_CLOCK = "sudo timedatectl set-ntp true, here and on the host of the database"
+_LOST_FIX = "let commits wait for a standby (synchronous_standby_names), and look at what ran then: kingdom bus tail"
 _DRIVER = "kingdom.doctor.database"
 
 
@@ -78,6 +79,11 @@ def judge_durability(facts: Facts) -> Verdict:
         )
         words = "1 standby follows" if facts.standbys == 1 else f"{facts.standbys} standbys follow"
         return warn(f"{words} asynchronously: a failover takes back what was committed last", fix)
+    if facts.lost_transactions_at is not None:
+        found = (
+            f"it had lost transactions that it had confirmed, as a worker found at {facts.lost_transactions_at:%F %T}"
+        )
+        return warn(f"{found}: what was done then may be done twice, or not at all", _LOST_FIX)
     if facts.settings.get("autovacuum") == "off":
         fix = "ALTER SYSTEM SET autovacuum = on; SELECT pg_reload_conf()"
         return warn("autovacuum is off: the tables of a queue grow without end", fix)

@@ -1,7 +1,7 @@
 """What a database tells about itself."""
 
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import msgspec
 
@@ -36,6 +36,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Its version, settings and limits; `ahead` is by how much its clock is ahead of ours, give or take half `took`.
 
     `hidden_entries` are those of the log with the number of a transaction that has not begun on this server.
+    `lost_transactions_at` is when a worker last found that the server had lost what it had confirmed.
 
     Only settings that the server knows are there; those of sessions and roles count, as for the roles of the court.
     """
@@ -54,6 +55,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     standbys: int
     oldest: Oldest | None
     hidden_entries: int
+    lost_transactions_at: datetime | None
     ahead: timedelta
     took: timedelta
 

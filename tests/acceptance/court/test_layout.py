@@ -63,7 +63,7 @@ OWN = (
     r"bus/(lock|host\.json|kinds\.json)",
     rf"bus/(journal|leases|paused|wake|tmp)(/{_NAME})?",
     rf"bus/once(/{_NAME}(/{_NAME})?)?",
-    rf"bus/streams(/{_NAME}(/(pending|processing|dead|done)(/{_NAME})?)?)?",
+    rf"bus/streams(/{_NAME}(/(pending|processing|dead|done|done-ids)(/{_NAME})?)?)?",
     rf"state/(asks|documents|effects|gits|hosts|petitions|verdicts|workflows)/[a-z-]+(/{_NAME}\.json)?",
     rf"state/soldiers/commands/(accepted|answered)(/{_NAME}\.json)?",
     rf"state/quotas/{_NAME}\.json",

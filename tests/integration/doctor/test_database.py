@@ -11,6 +11,7 @@ from psycopg.conninfo import make_conninfo
 from bench.postgres import PrivateCluster
 from bench.servers import LOOPBACK, free_port
 from kingdom.bootstrap import migrate
+from kingdom.bus.log import LOST_TRANSACTIONS
 from kingdom.clock import utc_now
 from kingdom.doctor.database import ask
 from kingdom.doctor.database_checks import _SHORTEST_MS, CONNECTIONS_BUSY, judge_transactions, judge_version
@@ -106,6 +107,17 @@ async def test_a_standby_that_nobody_waits_for_is_told(database: str) -> None:
         assert "synchronous_standby_names" in finding.fix
     finally:
         following.finish()
+
+
+async def test_a_server_that_has_lost_what_it_had_confirmed_is_told_for_a_week(database: str) -> None:
+    await migrate(database)
+    for days, status in ((8, "ok"), (6, "warn")):
+        tell = "INSERT INTO kingdom.log (at, type, actor, trace_id, aggregate_type, aggregate_id, data) VALUES"
+        with psycopg.connect(database) as connection:
+            values = "(now() - make_interval(days => %s), 'store.transactions_lost', 'bus', '', 'store', %s, '{}')"
+            connection.execute(f"{tell} {values}", (days, LOST_TRANSACTIONS))
+        finding = await look_at("database-durability", url=database)
+        assert (finding.status, "had lost transactions" in finding.found) == (status, status == "warn")
 
 
 async def test_a_server_that_does_not_sync_is_told(cluster: PrivateCluster, dsn: str) -> None:

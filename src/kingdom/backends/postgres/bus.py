@@ -28,7 +28,7 @@ from kingdom.backends.postgres.rows import read_deliveries
 from kingdom.backends.postgres.transaction import PostgresTransaction
 from kingdom.backends.postgres.wakeup import Wakeups
 from kingdom.bus.delivery import Delivery
-from kingdom.bus.log import LogEntry
+from kingdom.bus.log import LOST_TRANSACTIONS, LogEntry
 from kingdom.bus.outcome import Release
 from kingdom.bus.port import Bus, Renewal, Settled
 from kingdom.bus.record import RecordKind
@@ -47,10 +47,10 @@ _RENEWAL_ANSWER_SECONDS = 5.0
 # A renewal that waits for a lock must tell in time that it did not come through.
 _RENEWAL_PATIENCE: LiteralString = "SET statement_timeout = 2000"
 _DEFAULT_IDLE_LIMIT = timedelta(seconds=30)
-# Generic plans are safe with these statements and spare planning; one that was made while a table was small must not
-# read it whole when it has grown; and nothing here runs long enough to be worth compiling.
 # Each statement must see what was committed before it, whatever the default of the database or the role is.
 _BEGIN: LiteralString = "BEGIN ISOLATION LEVEL READ COMMITTED"
+# Generic plans are safe with these statements and spare planning; one that was made while a table was small must not
+# read it whole when it has grown; and nothing here runs long enough to be worth compiling.
 _SETTINGS: tuple[LiteralString, ...] = (
     "SET default_transaction_isolation = 'read committed'",
     "SET plan_cache_mode = force_generic_plan",
@@ -378,7 +378,8 @@ class PostgresBus(Bus):
             for delivery in deliveries:
                 await transaction.settle(delivery, Release())
             data = {"seen": str(token), "given": str(given)}
-            await transaction.append(LogEntry(type="store.transactions_lost", actor="bus", data=data))
+            told = LogEntry(type="store.transactions_lost", actor="bus", data=data, aggregate_id=LOST_TRANSACTIONS)
+            await transaction.append(told)
 
 
 class _RenewalConnection(psycopg.Connection[DictRow]):
