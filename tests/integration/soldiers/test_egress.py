@@ -338,3 +338,15 @@ async def test_nothing_is_left_when_a_proxy_is_closed(way: Way) -> None:
     with suppress(OSError):
         assert await asyncio.wait_for(reader.read(), PATIENCE_SECONDS) == b""
     assert way.outcomes()[-1] == ("closed", NAMED, "its program has ended")
+
+
+# Earlier it is not accepted yet.
+@pytest.mark.parametrize("turns", range(2, 8))
+async def test_nothing_is_left_of_what_came_while_a_proxy_was_being_closed(way: Way, turns: int) -> None:
+    async with way.proxy() as proxy:
+        reader, writer = await asyncio.open_unix_connection(str(proxy.socket))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+    with suppress(OSError):
+        assert await asyncio.wait_for(reader.read(), PATIENCE_SECONDS) == b""
+    writer.close()

@@ -132,13 +132,21 @@ class EgressProxy:
         for task in serving:
             task.cancel()
         await asyncio.gather(*serving, return_exceptions=True)
+        # What was aborted is closed with the next turn of the loop.
+        await asyncio.sleep(0)
         with suppress(OSError):
             self.socket.unlink()
 
     def _begin(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._server is None or not self._server.is_serving():
+            # It came while this was being closed.
+            writer.transport.abort()
+            return
         task = asyncio.create_task(self._serve((reader, writer)), name="egress")
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
+        # Here too: a task that is cancelled before its first step does nothing, not even this.
+        task.add_done_callback(lambda _: writer.transport.abort())
 
     async def _serve(self, near: _Streams) -> None:
         writer = near[1]
