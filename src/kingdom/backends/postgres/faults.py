@@ -38,10 +38,11 @@ def translated() -> Iterator[None]:
 
 
 def _meaning(error: psycopg.Error) -> KingdomError | None:
-    # Without a state the driver speaks for itself: a broken connection, or a value that it cannot send.
+    # Without a state the driver speaks for itself: a broken connection, an answer cut short, or a value it cannot send.
     state = error.sqlstate or ""
     primary = error.diag.message_primary or str(error)
-    unreachable = not state and isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    of_driver = psycopg.OperationalError | psycopg.InterfaceError | psycopg.InternalError
+    unreachable = not state and isinstance(error, of_driver)
     # The table of a day was made while a row of that day was on its way to the rest.
     misplaced = isinstance(error, errors.CheckViolation) and "partition constraint" in primary
     if misplaced or isinstance(error, _CONFLICTS):

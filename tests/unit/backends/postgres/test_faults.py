@@ -1,0 +1,25 @@
+import psycopg
+import pytest
+from psycopg import errors
+
+from kingdom.backends.postgres.faults import translated
+from kingdom.errors import Conflict, KingdomError, Unavailable
+
+
+@pytest.mark.parametrize(
+    ("said", "meaning"),
+    [
+        (psycopg.OperationalError("server closed the connection unexpectedly"), Unavailable),
+        (psycopg.InternalError("received 2 results from command 'COMMIT'"), Unavailable),
+        (errors.ReadOnlySqlTransaction("cannot execute UPDATE in a read-only transaction"), Unavailable),
+        (errors.DeadlockDetected("deadlock detected"), Conflict),
+    ],
+)
+def test_what_the_driver_says_becomes_one_of_our_errors(said: psycopg.Error, meaning: type[KingdomError]) -> None:
+    with pytest.raises(meaning), translated():
+        raise said
+
+
+def test_a_mistake_of_ours_keeps_its_name() -> None:
+    with pytest.raises(errors.SyntaxError), translated():
+        raise errors.SyntaxError("syntax error")
