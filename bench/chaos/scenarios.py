@@ -63,7 +63,7 @@ class Scenario:
         async with staged(url, plan) as trial:
             await self.play(trial)
             await trial.drain()
-            return await trial.judge()
+            return trial.judge(await trial.evidence())
 
 
 async def _a_stopped_worker_wakes_up(trial: Trial) -> None:

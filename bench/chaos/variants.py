@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from kingdom.bus import worker
@@ -63,7 +64,7 @@ def split_runs() -> None:
     def runs(deliveries: Sequence[Delivery]) -> Iterable[list[Delivery]]:
         return [[delivery] for delivery in deliveries]
 
-    replace(worker, "_runs", runs)
+    replace(worker, "runs_of", runs)
 
 
 def impatient() -> None:
@@ -130,6 +131,26 @@ VARIANTS: Mapping[str, Callable[[], None]] = {
         no_block,
     )
 }
+
+
+def variants_of(bus_class: type[Bus]) -> Mapping[str, Callable[[], None]]:
+    """Return the ways to get any bus wrong by its port alone."""
+    return {
+        "no_reaper": partial(reap_never, bus_class),
+        "lazy_reaper": partial(reap_late, bus_class),
+        "no_renewal": partial(forget_renewals, bus_class),
+        "torn_publish": partial(commit_in_parts, bus_class),
+        "never_roll_back": partial(commit_always, bus_class),
+    }
+
+
+def reap_never(bus_class: type[Bus]) -> None:
+    """Let a bus never give back what a dead worker held."""
+
+    async def reap(_: Bus) -> int:
+        return 0
+
+    replace(bus_class, "reap", reap)
 
 
 def forget_renewals(bus_class: type[Bus]) -> None:

@@ -6,14 +6,7 @@ from typing import Any
 
 import msgspec
 
-from bench.chaos.variants import (
-    commit_always,
-    commit_in_parts,
-    forget_renewals,
-    reap_late,
-    rely_on_leases,
-    replace,
-)
+from bench.chaos.variants import forget_renewals, rely_on_leases, replace, variants_of
 from kingdom.backends.files import FilesBus, store
 from kingdom.backends.files.books import StreamBook
 from kingdom.backends.files.draft import Draft
@@ -52,30 +45,6 @@ def no_fence() -> None:
     forget_renewals(FilesBus)
 
 
-def no_reaper() -> None:
-    """Never give back what a dead worker held."""
-
-    async def reap(_: FilesBus) -> int:
-        return 0
-
-    replace(FilesBus, "reap", reap)
-
-
-def lazy_reaper() -> None:
-    """Give back what a dead worker held only after a while."""
-    reap_late(FilesBus)
-
-
-def no_renewal() -> None:
-    """Renew no lease, and say that it was."""
-    forget_renewals(FilesBus)
-
-
-def torn_publish() -> None:
-    """Commit what is published in two parts."""
-    commit_in_parts(FilesBus)
-
-
 def blame_batch() -> None:
     """Count every event of a lost lease as lost alone, and claim suspects together."""
     reap = Draft.reap
@@ -91,11 +60,6 @@ def blame_batch() -> None:
 
     replace(Draft, "reap", blame_all)
     replace(Draft, "claimable", claim_all)
-
-
-def never_roll_back() -> None:
-    """Commit what a transaction has collected, also where its block has failed."""
-    commit_always(FilesBus)
 
 
 def no_replay() -> None:
@@ -171,22 +135,20 @@ def wrong_head() -> None:
 
 
 FILES_VARIANTS: Mapping[str, Callable[[], None]] = {
-    variant.__name__: variant
-    for variant in (
-        no_fence,
-        no_reaper,
-        lazy_reaper,
-        no_renewal,
-        torn_publish,
-        no_pause,
-        blame_batch,
-        never_roll_back,
-        no_replay,
-        files_first,
-        endless_patience,
-        two_writers,
-        wrong_head,
-    )
+    **variants_of(FilesBus),
+    **{
+        variant.__name__: variant
+        for variant in (
+            no_fence,
+            no_pause,
+            blame_batch,
+            no_replay,
+            files_first,
+            endless_patience,
+            two_writers,
+            wrong_head,
+        )
+    },
 }
 
 

@@ -4,14 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bench.chaos.variants import (
-    commit_always,
-    commit_in_parts,
-    forget_renewals,
-    reap_late,
-    rely_on_leases,
-    replace,
-)
+from bench.chaos.variants import forget_renewals, rely_on_leases, replace, variants_of
 from kingdom.backends.postgres import PostgresBus
 from kingdom.backends.postgres import bus as postgres_bus
 from kingdom.backends.postgres.queries import load_queries
@@ -26,40 +19,11 @@ def no_fence() -> None:
     forget_renewals(PostgresBus)
 
 
-def no_reaper() -> None:
-    """Never give back what a dead worker held."""
-
-    async def reap(_: PostgresBus) -> int:
-        return 0
-
-    replace(PostgresBus, "reap", reap)
-
-
-def lazy_reaper() -> None:
-    """Give back what a dead worker held only after a while."""
-    reap_late(PostgresBus)
-
-
-def no_renewal() -> None:
-    """Renew no lease, and say that it was."""
-    forget_renewals(PostgresBus)
-
-
-def torn_publish() -> None:
-    """Commit what is published in two parts."""
-    commit_in_parts(PostgresBus)
-
-
 def blame_batch() -> None:
     """Count every event of a lost lease as lost alone, and claim suspects together."""
     together = {"claim": (r"CASE WHEN \(SELECT crash_count FROM c LIMIT 1\).*?\bEND\b", "true")}
     blamed = {"reap": (r"CASE WHEN lease_token = ANY\(.*?\bEND\b", "greatest(2 - crash_count, 1)")}
     _rewrite(together | blamed)
-
-
-def never_roll_back() -> None:
-    """Commit what a transaction has collected, also where its block has failed."""
-    commit_always(PostgresBus)
 
 
 def no_pause() -> None:
@@ -69,17 +33,15 @@ def no_pause() -> None:
 
 
 POSTGRES_VARIANTS: Mapping[str, Callable[[], None]] = {
-    variant.__name__: variant
-    for variant in (
-        no_fence,
-        no_reaper,
-        lazy_reaper,
-        no_renewal,
-        torn_publish,
-        blame_batch,
-        never_roll_back,
-        no_pause,
-    )
+    **variants_of(PostgresBus),
+    **{
+        variant.__name__: variant
+        for variant in (
+            no_fence,
+            blame_batch,
+            no_pause,
+        )
+    },
 }
 
 

@@ -20,11 +20,9 @@ from bench.failover.judge import FAILOVER, Failover, Losses, disordered, failove
 from bench.failover.pair import Pair
 from kingdom.bus.logs import configure_logs
 from kingdom.verify import Kind, Plan, Report
-from kingdom.verify.evidence import Evidence
 from kingdom.verify.finding import Finding
 from kingdom.verify.history import read_history
 from kingdom.verify.trial import Trial, staged
-from kingdom.verify.workload import APPLIED
 
 # The bound: the median time from a promotion to the first handled event, in lengths of a lease.
 AT_MOST_LEASES = 1.0
@@ -95,16 +93,10 @@ async def _run(pair: Pair, options: argparse.Namespace) -> Outcome:
             await _fail_over(pair, trial, losing=options.asynchronous or options.broken)
             print(f"{number + 1} of {options.kills} primaries killed", file=sys.stderr, flush=True)
         await trial.drain()
-        topology = trial.bus.topology
-        evidence = Evidence(
-            streams={name: topology.stream(name) for name in topology.names()},
-            history=read_history(trial.directory),
-            events=await trial.store.events(),
-            applied=await trial.store.log_data(APPLIED),
-        )
+        evidence = await trial.evidence()
         lost = losses(evidence)
         return Outcome(
-            report=await trial.judge(),
+            report=trial.judge(evidence),
             failovers=list(failovers(evidence.history)),
             losses=lost,
             stale=list(stale_settlements(evidence)),

@@ -80,6 +80,23 @@ def test_every_variant_has_a_scenario(backend: str) -> None:
     assert shown == BACKENDS[backend].variants.keys()
 
 
+APPLY_ALL = """
+import os, sys
+from bench.chaos.backends import BACKENDS
+for name, variant in BACKENDS[sys.argv[1]].variants.items():
+    if os.fork() == 0:
+        variant()
+        os._exit(0)
+    if os.waitstatus_to_exitcode(os.wait()[1]):
+        sys.exit(f"{name} cannot be applied any more")
+"""
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_variant_still_finds_what_it_breaks(backend: str) -> None:
+    subprocess.run([sys.executable, "-c", APPLY_ALL, backend], cwd=ROOT, check=True)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_bus_stays_whole_while_its_processes_are_killed_stopped_and_cut_off(backend: str) -> None:
     words = ["--backend", backend, "--seconds", str(SECONDS), "--no-variants", "--json", "-"]

@@ -1,6 +1,7 @@
 """Performing an effect: record, call, record; and proof before anything is sent again."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import structlog
@@ -88,7 +89,11 @@ async def _find_out(
 
 async def find_ledger(transaction: Transaction, target: str, key: str) -> Ledger | None:
     """Return the ledger of an effect on a target, if it was ever tried."""
-    return next((each for each in await _ledgers(transaction, target, key) if each.document.target == target), None)
+    return _of_target(target, await _ledgers(transaction, target, key))
+
+
+def _of_target(target: str, ledgers: Sequence[Ledger]) -> Ledger | None:
+    return next((ledger for ledger in ledgers if ledger.document.target == target), None)
 
 
 async def _ledgers(transaction: Transaction, target: str, key: str) -> list[Ledger]:
@@ -119,7 +124,7 @@ async def _load(bus: Bus, effect: Effect[Any], event: Received[Any], key: str) -
     target = effect.target.name
     async with bus.transaction() as transaction:
         known = await _ledgers(transaction, target, key)
-    ledger = next((each for each in known if each.document.target == target), None)
+    ledger = _of_target(target, known)
     if ledger is None:
         owner, taken = event.envelope.owner_id, bool(known)
         ledger = Ledger.open(key, target, effect.request(event), owner, key_is_taken=taken)

@@ -230,10 +230,10 @@ class Trial:
             return not (await self.operator.tend() or self._closings or await self.store.unfinished())
         return False
 
-    async def judge(self) -> Report:
-        """Return the verdict on everything that happened."""
+    async def evidence(self) -> Evidence:
+        """Return all that is known of what happened."""
         await self._surely(self.log_reader.finish)
-        evidence = Evidence(
+        return Evidence(
             streams={name: self.bus.topology.stream(name) for name in self.bus.topology.names()},
             history=read_history(self.directory),
             events=await self.store.events(),
@@ -242,6 +242,9 @@ class Trial:
             tallies={tally.id: tally.doc["count"] for tally in await self._records(TALLY)},
             records={record.id: record.state for record in await self._records(FLEETING)},
         )
+
+    def judge(self, evidence: Evidence) -> Report:
+        """Return the verdict on everything that happened."""
         seconds = self._drain_began - self._began
         return judge(evidence, seed=self.plan.seed, seconds=seconds, drained_seconds=self._drained_seconds)
 
@@ -327,7 +330,7 @@ async def torment(url: str, plan: Plan, directory: Path | None = None) -> Report
             finally:
                 await nemesis.relent()
             await trial.drain()
-        return await trial.judge()
+        return trial.judge(await trial.evidence())
 
 
 async def verify(url: str, *, seconds: float = 10.0, seed: int | None = None, directory: Path | None = None) -> Report:

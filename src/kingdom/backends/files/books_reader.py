@@ -1,4 +1,4 @@
-"""Books as the files tell them, for who holds the store."""
+"""Reads the index in memory (the books) from the files of a store; the caller holds the lock."""
 
 import os
 import time

@@ -100,7 +100,7 @@ def _table(digests: list[bytes], pages: int) -> bytes | None:
 def _ids_in(lines: str) -> Iterator[str]:
     with open(lines, "rb") as file:
         for line in file:
-            # A line that a person has spoilt, or that is not finished, tells nothing.
+            # A line that was edited by hand, or is cut off, is passed over.
             with suppress(msgspec.MsgspecError):
                 read = _read(line)
                 if read.event_id_given:

@@ -56,7 +56,7 @@ class Journal:
         """Turn to the segment that starts here; it is made where it is missing."""
         descriptor = self._disk.open_for_appending(self._path(start))
         try:
-            # Always: whoever has made it may have died before its name was on disk.
+            # Also for a file that is there: the process that made it may have died before its name was synced.
             self._disk.sync_directory(self._directory)
         except BaseException:
             os.close(descriptor)

@@ -155,7 +155,7 @@ class Lock:
 
     @property
     def doubtful(self) -> int:
-        """Return up to where the newest segment counts, if it must be written anew before it is used; else 0."""
+        """Return where the valid part of the newest segment ends if a failed sync demands a new file; else 0."""
         return int.from_bytes(self._page[24:32], "little")
 
     @doubtful.setter

@@ -1,8 +1,8 @@
 -- name: claim
 -- Leases that were settled whole are closed on the way, if their settlements are still there: a server that failed over
 -- may have lost some, and then the lease must stay to be reaped. Of each settling transaction one event is the witness.
--- A suspect comes alone. Rows are stamped by their place, which
--- spares a walk down the primary key for each: what is locked stays there until the statement ends.
+-- A suspect comes alone. Rows are stamped by their place, which spares a walk down the primary key for each: what is
+-- locked stays there until the statement ends.
 WITH closed AS (
   DELETE FROM kingdom.outbox_lease WHERE token = ANY(%(closed)s::bigint[]) AND token <> ALL(ARRAY(
     SELECT lease_token FROM kingdom.outbox_event WHERE id = ANY(%(witnesses)s::bigint[]) AND status = 'PROCESSING'))),
