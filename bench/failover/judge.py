@@ -36,9 +36,10 @@ class Failover:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Losses:
-    """What the servers forgot though they had acknowledged it: events, and ends of events, which were handled again."""
+    """What the servers forgot though they had acknowledged it: events, of which some were published again, and ends."""
 
     events: frozenset[str]
+    published_again: frozenset[Copy]
     handled_again: frozenset[Copy]
 
 
@@ -67,14 +68,27 @@ def losses(evidence: Evidence) -> Losses:
     )
     return Losses(
         events=frozenset(acknowledged - there),
+        published_again=frozenset(
+            (stream, event)
+            for facts in evidence.of("published")
+            for event in facts.get("again", ())
+            for stream in evidence.meant[event]["streams"]
+            if [stream, event] not in facts["duplicates"]
+        ),
         handled_again=frozenset(copy for copy, times in ends.items() if times > 1),
     )
 
 
 def disordered(evidence: Evidence, lost: Losses) -> Iterator[Finding]:
-    """Find what was handled out of its order; what was handled in its order, and then again, does not count."""
-    kept = [facts for facts in evidence.applied if (facts["stream"], facts["event"]) not in lost.handled_again]
-    return (finding for finding in check(replace(evidence, applied=kept)) if finding.kind is Kind.ORDER)
+    """Find what was handled out of its order; an event that was lost and published again has lost its place."""
+    applied = [facts for facts in evidence.applied if (facts["stream"], facts["event"]) not in lost.published_again]
+    history = [
+        entry
+        for entry in evidence.history
+        if entry.what != "accepted" or (entry.facts["stream"], entry.facts["event"]) not in lost.published_again
+    ]
+    left = replace(evidence, applied=applied, history=history)
+    return (finding for finding in check(left) if finding.kind is Kind.ORDER)
 
 
 def stale_settlements(evidence: Evidence) -> Iterator[Finding]:

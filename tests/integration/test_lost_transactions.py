@@ -8,9 +8,10 @@ import pytest
 from psycopg import sql
 
 from kingdom.backends.postgres import PostgresBus
+from kingdom.backends.postgres.connection import Connection
 from kingdom.bus import Cursor, Delivery, Done, Envelope, Stream
 from kingdom.bus.log import LOST_TRANSACTIONS
-from kingdom.bus.outcome import Release
+from kingdom.bus.outcome import Dead, Release, Retry
 from kingdom.errors import LeaseLost
 from tests.contract.backends import PatientOperations
 from tests.integration.running import HOUR, eventually, open_bus, rows, statuses, stream
@@ -84,6 +85,21 @@ async def claim(bus: PostgresBus, declared: Stream, limit: int = 10) -> list[Del
     await replace_broken_connections(bus)
     bus._paces.clear()
     return await bus.claim(declared.name, limit, "test")
+
+
+async def claim_and_release(bus: PostgresBus) -> int:
+    """Return the token of a claim of the one job there is, which is given back."""
+    (delivery,) = await claim(bus, JOBS)
+    async with bus.transaction() as transaction:
+        await transaction.settle(delivery, Release())
+    return delivery.token
+
+
+async def settled_alone(bus: PostgresBus) -> int:
+    """Return the position of the one event that is due, once it is done."""
+    (delivery,) = await claim(bus, LINE)
+    await settle(bus, delivery)
+    return delivery.position
 
 
 async def lose_leases(bus: PostgresBus) -> int:
@@ -160,12 +176,8 @@ async def test_tokens_go_on_above_all_that_a_process_has_seen(dsn: str, standby:
         standby.fall_behind()
         seen = 0
         for _ in range(5):
-            (delivery,) = await claim(bus, JOBS)
-            seen = delivery.token
-            async with bus.transaction() as transaction:
-                await transaction.settle(delivery, Release())
+            seen = await claim_and_release(bus)
         standby.promote()
-        assert await claim(bus, JOBS) == []
         (again,) = await claim(bus, JOBS)
         assert again.token > seen
         assert again.attempt == 1
@@ -173,6 +185,55 @@ async def test_tokens_go_on_above_all_that_a_process_has_seen(dsn: str, standby:
         told = [(entry.entry.type, entry.entry.aggregate_id) for entry in entries]
         assert told == [("store.transactions_lost", LOST_TRANSACTIONS)]
         await settle(bus, again)
+
+
+async def test_a_failover_that_a_pooler_hides_is_noticed_by_the_next_claim(
+    dsn: str, standby: Standby, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_bus(dsn, JOBS) as bus:
+        await bus.publish(Envelope(type="Job"))
+        await claim_and_release(bus)
+        standby.fall_behind()
+        await claim_and_release(bus)
+        seen = await claim_and_release(bus)
+        standby.promote()
+        monkeypatch.setattr(Connection, "has_lifted_tokens", True)
+        assert await claim(bus, JOBS) == []
+        (again,) = await claim(bus, JOBS)
+        assert again.token > seen
+        assert again.attempt == 1
+
+
+async def test_a_process_that_has_seen_no_token_goes_on_above_those_that_were_lost(dsn: str, standby: Standby) -> None:
+    async with open_bus(dsn, JOBS) as bus:
+        await bus.publish(Envelope(type="Job"))
+        standby.fall_behind()
+        lost = await claim_and_release(bus)
+    standby.promote()
+    async with open_bus(dsn, JOBS) as other:
+        (delivery,) = await claim(other, JOBS)
+        assert lost < delivery.token < 2**53
+
+
+async def test_an_event_is_not_handled_before_one_of_its_key_whose_settlement_was_lost(
+    dsn: str, standby: Standby
+) -> None:
+    async with open_bus(dsn, LINE) as bus:
+        await bus.publish(*(Envelope(type="Step", partition_key="key") for _ in range(3)))
+        first, *others = await claim(bus, LINE)
+        standby.fall_behind()
+        await settle(bus, first)
+        standby.promote()
+        await replace_broken_connections(bus)
+        async with bus.transaction(hold=others) as transaction:
+            assert transaction.held == ()
+        for outcome in (Done(), Dead("no"), Retry()):
+            with pytest.raises(LeaseLost):
+                async with bus.transaction() as transaction:
+                    await transaction.settle(others[0], outcome)
+        assert await lose_leases(bus) == 3
+        order = [await settled_alone(bus) for _ in range(3)]
+        assert order == [first.position, *(other.position for other in others)]
 
 
 @BOTH

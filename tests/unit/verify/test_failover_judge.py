@@ -86,15 +86,30 @@ def test_a_reaction_applied_under_one_token_and_done_under_another_is_stale() ->
     assert list(stale_settlements(Evidence(events=[stored(1)], applied=applied))) == []
 
 
-@pytest.mark.parametrize(("handled_again", "findings"), [(frozenset[Copy](), 1), (frozenset({("s", "first")}), 0)])
-def test_what_comes_again_after_its_key_went_on_is_not_out_of_order(
-    handled_again: frozenset[Copy], findings: int
+@pytest.mark.parametrize("way", ["applied", "called"])
+@pytest.mark.parametrize(("published_again", "findings"), [(frozenset[Copy](), 1), (frozenset({("s", "first")}), 0)])
+def test_what_was_lost_and_published_again_has_no_place_in_its_key(
+    way: str, published_again: frozenset[Copy], findings: int
 ) -> None:
     events = [
         replace(stored(1), event_id=name, position=n, partition_key="k") for n, name in enumerate(("first", "second"))
     ]
-    applied = [{"stream": "s", "event": name, "token": 1} for name in ("second", "first")]
-    streams = {"s": Stream(name="s", ordered=True)}
-    evidence = Evidence(streams=streams, events=events, applied=applied)
-    lost = Losses(events=frozenset(), handled_again=handled_again)
+    handled = [{"stream": "s", "event": name, "token": 1, "key": name} for name in ("second", "first")]
+    evidence = Evidence(
+        streams={"s": Stream(name="s", ordered=True)},
+        events=events,
+        applied=handled if way == "applied" else [],
+        history=[entry(n, "target", "accepted", **facts) for n, facts in enumerate(handled) if way == "called"],
+    )
+    lost = Losses(events=frozenset(), published_again=published_again, handled_again=frozenset())
     assert len(list(disordered(evidence, lost))) == findings
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_an_event_that_is_new_when_it_is_published_again_was_lost(*, known: bool) -> None:
+    history = [
+        entry(1, "p", "publishing", events=[{"event": "e", "streams": ["s"]}]),
+        entry(2, "p", "published", events=["e"], again=["e"], duplicates=[["s", "e"]] if known else []),
+    ]
+    lost = losses(Evidence(history=history, events=[stored(1)]))
+    assert lost.published_again == (set() if known else {("s", "e")})

@@ -24,7 +24,7 @@ from kingdom.backends.postgres.faults import translated
 from kingdom.backends.postgres.open_leases import OpenLeases, closing
 from kingdom.backends.postgres.pace import Pace
 from kingdom.backends.postgres.queries import DEFAULT_SCHEMA, load_queries
-from kingdom.backends.postgres.rows import read_deliveries
+from kingdom.backends.postgres.rows import entry_rows, read_deliveries
 from kingdom.backends.postgres.transaction import PostgresTransaction
 from kingdom.backends.postgres.wakeup import Wakeups
 from kingdom.bus.delivery import Delivery
@@ -220,7 +220,7 @@ class PostgresBus(Bus):
         started = time.monotonic()
         try:
             with translated():
-                rows = await self._execute("claim_ordered" if declared.ordered else "claim", parameters)
+                rows = await self._execute("claim_ordered" if declared.ordered else "claim", parameters, lift=True)
         except BaseException:
             self._leases.closed |= closed
             raise
@@ -238,7 +238,13 @@ class PostgresBus(Bus):
             self._leases.hold(token, {d.position for d in deliveries})
             self._highest_token = max(known, token, self._highest_token)
             if token <= known:
-                await self._go_on_above(known, deliveries)
+                # A pooler hid a failover. Targets that honour a fence have seen a higher one, and would refuse this.
+                with translated():
+                    async with self._connection_that_answers() as connection:
+                        await self._lift_tokens(connection)
+                async with self.transaction() as transaction:
+                    for delivery in deliveries:
+                        await transaction.settle(delivery, Release())
                 return []
         return deliveries
 
@@ -322,8 +328,10 @@ class PostgresBus(Bus):
                 self._renewal.close()
                 self._renewal = None
 
-    async def _execute(self, name: str, parameters: Mapping[str, Any]) -> list[DictRow]:
+    async def _execute(self, name: str, parameters: Mapping[str, Any], *, lift: bool = False) -> list[DictRow]:
         async with self._connection_that_answers() as connection:
+            if lift and not connection.has_lifted_tokens:
+                await self._lift_tokens(connection)
             if self._through_pgbouncer:
                 # No session is ours there, so its defaults are not either.
                 async with connection.pipeline():
@@ -361,25 +369,22 @@ class PostgresBus(Bus):
                 (self._wakeups.channel, streams),
             )
 
-    async def _go_on_above(self, token: int, deliveries: Sequence[Delivery]) -> None:
-        """Give back a claim whose token is not above one that this process has seen, after lifting the next ones.
-
-        Targets that honour a fence have seen higher ones, and would refuse it.
-        """
-        given = deliveries[0].token
-        _log.error(
-            "the server has lost transactions that it had confirmed: tokens go on above", seen=token, given=given
-        )
-        with translated():
-            async with self.pool.connection() as connection, connection.transaction():
-                await connection.execute(self.queries["lock_tokens"], {"lock": _TOKEN_LOCK})
-                await connection.execute(self.queries["lift_tokens"], {"token": token})
-        async with self.transaction() as transaction:
-            for delivery in deliveries:
-                await transaction.settle(delivery, Release())
-            data = {"seen": str(token), "given": str(given)}
-            told = LogEntry(type="store.transactions_lost", actor="bus", data=data, aggregate_id=LOST_TRANSACTIONS)
-            await transaction.append(told)
+    async def _lift_tokens(self, connection: Connection) -> None:
+        """Let tokens go on above the clock and above all that this process has seen, whatever the server has lost."""
+        seen = {"seen": self._highest_token}
+        if await (await connection.execute(self.queries["lost_token"], seen)).fetchall():
+            _log.error("the server has lost transactions that it had confirmed: tokens go on above", **seen)
+            told = LogEntry(
+                type="store.transactions_lost",
+                actor="bus",
+                data={"seen": str(self._highest_token)},
+                aggregate_id=LOST_TRANSACTIONS,
+            )
+            await connection.execute(self.queries["append"], {"rows": entry_rows([told])})
+        async with connection.transaction():
+            await connection.execute(self.queries["lock_tokens"], {"lock": _TOKEN_LOCK})
+            await connection.execute(self.queries["lift_tokens"], seen)
+        connection.has_lifted_tokens = True
 
 
 class _RenewalConnection(psycopg.Connection[DictRow]):

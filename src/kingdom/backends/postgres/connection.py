@@ -47,10 +47,12 @@ def cancellable() -> Iterator[None]:
 class Connection(AsyncConnection[DictRow]):
     """A connection on which no error that follows upon a cancellation takes its place.
 
-    It is closed where it met a node that has become read only: that one is not the primary any more.
+    It is closed where it met a node that has become read only: that one is not the primary any more. A new one may lead
+    to a server that took over, so tokens are lifted by each before it claims.
     """
 
     met_read_only = False
+    has_lifted_tokens = False
 
     async def wait(self, gen: PQGen[_Answer], interval: float = 0.1, timeout: float | None = None) -> _Answer:  # noqa: ASYNC109 - the driver's own
         """Do what the driver does."""

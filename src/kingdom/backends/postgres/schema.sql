@@ -37,13 +37,14 @@ CREATE UNIQUE INDEX outbox_once ON kingdom.outbox_event (event_id, stream);
 CREATE INDEX outbox_line ON kingdom.outbox_event (stream, partition_key, id) WHERE ordered AND processed_at IS NULL;
 CREATE INDEX outbox_dead ON kingdom.outbox_event (stream, id) WHERE processed_at IS NOT NULL;
 
--- The low bits of a token are random, so that it is never given twice, also by a server that has lost transactions.
+-- The low bits of a token are random, and its number is kept above the clock, 1,024 a second: a server that has lost
+-- transactions gives no token twice, and none below a lost one. 53 bits, since a fence may travel as a number in JSON.
 CREATE SEQUENCE kingdom.outbox_lease_number;
 
 -- No index on expires_at: a renewal stays HOT.
 CREATE TABLE kingdom.outbox_lease (
     token      bigint PRIMARY KEY
-               DEFAULT (nextval('kingdom.outbox_lease_number') << 20) + floor(random() * 1048576)::bigint,
+               DEFAULT (nextval('kingdom.outbox_lease_number') << 11) + floor(random() * 2048)::bigint,
     worker     text        NOT NULL,
     ids        bigint[]    NOT NULL,
     cancelled  bigint[]    NOT NULL DEFAULT '{}',

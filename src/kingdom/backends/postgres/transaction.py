@@ -54,12 +54,15 @@ class PostgresTransaction(Transaction):
 
     async def hold(self, deliveries: Sequence[Delivery]) -> None:
         """Lock the leases of these deliveries and keep those that are still ours."""
-        owned: set[int] = set()
+        behind: dict[int, bool] = {}
         for token, group in _by_token(deliveries).items():
             rows = await self._fetch("hold", {"token": token, "ids": [d.position for d in group]})
-            owned |= {row["id"] for row in rows}
+            behind |= {row["id"]: row["behind"] for row in rows}
             self.held_at = rows[0]["now"] if rows else self.held_at
-        self.held = tuple(d for d in deliveries if d.position in owned)
+        owned = [d for d in deliveries if d.position in behind]
+        heads = {d.line: d.position for d in reversed(owned) if d.line}
+        overtaking = {line for line, head in heads.items() if behind[head]}
+        self.held = tuple(d for d in owned if d.line not in overtaking)
 
     async def apply(self, *, commit: bool) -> None:
         """Write everything that was collected, in the one lock order: leases, records, keys, events, log."""

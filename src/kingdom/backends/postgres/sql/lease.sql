@@ -1,7 +1,8 @@
 -- name: hold
--- First statement of a reaction: the lease row is locked before any event or key row, everywhere.
+-- First statement of a reaction: the lease row is locked before any event or key row, everywhere. An event that is
+-- still behind another of its key, though that one was settled, tells of a server that has lost the settlement.
 WITH f AS MATERIALIZED (SELECT token FROM kingdom.outbox_lease WHERE token = %(token)s FOR KEY SHARE)
-SELECT id, clock_timestamp() AS now FROM kingdom.outbox_event
+SELECT id, clock_timestamp() AS now, next_retry_at = 'infinity' AS behind FROM kingdom.outbox_event
  WHERE id = ANY(%(ids)s::bigint[]) AND lease_token = (SELECT token FROM f) AND status = 'PROCESSING';
 
 -- name: fence

@@ -23,7 +23,7 @@ SELECT (SELECT count(*) FROM kingdom.outbox_event WHERE processed_at IS NULL) AS
 
 -- name: last_numbers
 SELECT (SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM kingdom.outbox_event_id_seq) AS last_position,
-       (SELECT CASE WHEN is_called THEN ((last_value + 1) << 20) - 1 ELSE 0 END FROM kingdom.outbox_lease_number) AS last_token;
+       (SELECT CASE WHEN is_called THEN ((last_value + 1) << 11) - 1 ELSE 0 END FROM kingdom.outbox_lease_number) AS last_token;
 
 -- name: export_live
 -- When a dead event was due says nothing any more.
@@ -108,6 +108,6 @@ ON CONFLICT (stream, partition_key) DO NOTHING;
 SELECT setval('kingdom.outbox_event_id_seq', greatest(%(last_position)s::bigint, (SELECT max(id) FROM (
          SELECT id FROM kingdom.outbox_event UNION ALL SELECT id FROM kingdom.outbox_archive) x),
          (SELECT last_value FROM kingdom.outbox_event_id_seq))),
-       setval('kingdom.outbox_lease_number', greatest(%(last_token)s::bigint >> 20, (SELECT max(lease_token) >> 20 FROM (
+       setval('kingdom.outbox_lease_number', greatest(%(last_token)s::bigint >> 11, (SELECT max(lease_token) >> 11 FROM (
          SELECT lease_token FROM kingdom.outbox_event UNION ALL SELECT lease_token FROM kingdom.outbox_archive) x),
          (SELECT last_value FROM kingdom.outbox_lease_number)));

@@ -208,11 +208,14 @@ DELETE FROM kingdom.record WHERE ctid = ANY(ARRAY(
    ORDER BY ended_at LIMIT 5000))
   AND ended_at < now() - %(keep)s::interval RETURNING 1;
 
+-- name: lost_token
+SELECT last_value FROM kingdom.outbox_lease_number WHERE last_value < %(seen)s::bigint >> 11;
+
 -- name: lock_tokens
 SELECT pg_advisory_xact_lock(%(lock)s::bigint);
 
 -- name: lift_tokens
 -- After that lock. Far above, since others take numbers meanwhile.
-SELECT CASE WHEN last_value <= %(token)s::bigint >> 20
-            THEN setval('kingdom.outbox_lease_number', (%(token)s::bigint >> 20) + 1000) END
-  FROM kingdom.outbox_lease_number;
+SELECT CASE WHEN last_value < least_number THEN setval('kingdom.outbox_lease_number', least_number + 1000) END
+  FROM kingdom.outbox_lease_number CROSS JOIN (
+    SELECT greatest(%(seen)s::bigint >> 11, (extract(epoch FROM clock_timestamp()) * 1024)::bigint) AS least_number) l;

@@ -29,6 +29,7 @@ SELECT id FROM d;
 -- name: done_ordered
 -- After the key rows were locked by an earlier statement: this one needs the fresh snapshot to find the next of a key.
 -- Normally that is the next one above; after a redrive it is the rest of the run in flight, then the first that waits.
+-- What is still behind another of its key is refused, here and below: the server has lost the settlement of that one.
 WITH f AS MATERIALIZED (SELECT token, ids FROM kingdom.outbox_lease WHERE token = %(token)s FOR KEY SHARE),
 d AS (
   DELETE FROM kingdom.outbox_event
@@ -43,7 +44,7 @@ a AS (
     max_attempts, crash_count, lease_token, last_attempt_at, last_error_code, last_error_message, history, created_at,
     event_id_given
   FROM d),
-k AS MATERIALIZED (SELECT stream, partition_key, max(id) AS id FROM d GROUP BY 1, 2),
+k AS MATERIALIZED (SELECT stream, partition_key, max(id) AS id, min(next_retry_at) AS due FROM d GROUP BY 1, 2),
 n AS MATERIALIZED (
   SELECT q.key, q.rewind IS NOT NULL AND flying.id IS NULL AS rewound,
     CASE WHEN q.rewind IS NULL THEN next.id ELSE coalesce(flying.id, waiting.id) END AS id
@@ -71,7 +72,7 @@ p AS (
    WHERE id = ANY(ARRAY(SELECT id FROM n WHERE id IS NOT NULL))),
 g AS (DELETE FROM kingdom.outbox_key WHERE ctid = ANY(ARRAY(SELECT key FROM n WHERE id IS NULL))),
 r AS (UPDATE kingdom.outbox_key SET rewind = NULL WHERE ctid = ANY(ARRAY(SELECT key FROM n WHERE rewound AND id IS NOT NULL)))
-SELECT id FROM d;
+SELECT d.id FROM d JOIN k USING (stream, partition_key) WHERE k.due < 'infinity';
 
 -- name: dead
 WITH f AS MATERIALIZED (SELECT token FROM kingdom.outbox_lease WHERE token = %(token)s FOR KEY SHARE)
@@ -88,7 +89,7 @@ d AS (
   UPDATE kingdom.outbox_event
      SET status = 'DEAD', processed_at = clock_timestamp(), updated_at = now(),
          last_error_code = %(code)s, last_error_message = %(message)s
-   WHERE id = %(id)s AND lease_token = (SELECT token FROM f) AND status = 'PROCESSING'
+   WHERE id = %(id)s AND lease_token = (SELECT token FROM f) AND status = 'PROCESSING' AND next_retry_at < 'infinity'
   RETURNING id, stream, partition_key),
 n AS MATERIALIZED (
   SELECT q.key, q.rewind IS NOT NULL AS rewound, next.id FROM d
@@ -119,7 +120,8 @@ UPDATE kingdom.outbox_event
        next_retry_at = coalesce(%(until)s::timestamptz, clock_timestamp() + %(after)s::interval),
        not_before = coalesce(%(until)s::timestamptz, not_before),
        last_error_code = %(code)s, last_error_message = %(message)s
- WHERE id = %(id)s AND lease_token = (SELECT token FROM f) AND status = 'PROCESSING' RETURNING id;
+ WHERE id = %(id)s AND lease_token = (SELECT token FROM f) AND status = 'PROCESSING' AND next_retry_at < 'infinity'
+RETURNING id;
 
 -- name: release
 -- Not run: the attempt comes back, the place in the line stays. What was claimed was due, whatever the clock says now.
