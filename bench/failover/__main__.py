@@ -142,6 +142,7 @@ def _findings(outcome: Outcome, *, asynchronous: bool) -> Iterator[Finding]:
     yield from (*outcome.stale, *outcome.disordered)
     for finding in outcome.report.findings:
         forgotten = finding.kind is Kind.LOST and finding.subject in outcome.losses.events
+        forgotten |= finding.kind is Kind.QUARANTINED and finding.subject in outcome.losses.unclosable
         if finding.kind in _OF_WHAT_IS_LEFT and not forgotten:
             yield finding
 

@@ -36,9 +36,13 @@ class Failover:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Losses:
-    """What the servers forgot though they had acknowledged it: events, of which some were published again, and ends."""
+    """What the servers forgot though they had acknowledged it: events, of which some were published again, and ends.
+
+    An event that closes a call which the server has forgotten can never be handled.
+    """
 
     events: frozenset[str]
+    unclosable: frozenset[str]
     published_again: frozenset[Copy]
     handled_again: frozenset[Copy]
 
@@ -58,6 +62,7 @@ def losses(evidence: Evidence) -> Losses:
     """Compare what was acknowledged with what is there."""
     acknowledged = {event for facts in evidence.of("published") for event in facts["events"]}
     there = {event.event_id for event in evidence.events}
+    calls = {evidence.meant[event]["call"] for event in there if event in evidence.meant}
     copies = _copies_by_claim(evidence.history)
     ends = Counter(
         copies[entry.process, token, position]
@@ -68,6 +73,7 @@ def losses(evidence: Evidence) -> Losses:
     )
     return Losses(
         events=frozenset(acknowledged - there),
+        unclosable=frozenset(event for event in there if _closes(evidence, event) - calls),
         published_again=frozenset(
             (stream, event)
             for facts in evidence.of("published")
@@ -116,6 +122,11 @@ def stale_settlements(evidence: Evidence) -> Iterator[Finding]:
         if done_under != facts["token"]:
             detail = f"applied under token {facts['token']}, done under token {done_under}"
             yield Finding(Kind.STALE, facts["event"], detail)
+
+
+def _closes(evidence: Evidence, event: str) -> set[str]:
+    closes = evidence.meant[event].get("closes") if event in evidence.meant else None
+    return {closes} if closes else set()
 
 
 def _owner(claims: Sequence[Entry], promotions: Sequence[int], settlement: Entry) -> Entry | None:

@@ -92,6 +92,7 @@ def describe(envelope: Envelope, *, due: datetime | None = None) -> dict[str, An
         "key": envelope.partition_key,
         "fate": envelope.payload["fate"],
         "call": envelope.payload["call"] if honours else "",
+        "closes": envelope.payload["call"] if envelope.type == CLOSED.name else "",
         "honours": honours.value if honours else "",
         "due": due.timestamp() if due else None,
     }

@@ -101,15 +101,28 @@ def test_what_was_lost_and_published_again_has_no_place_in_its_key(
         applied=handled if way == "applied" else [],
         history=[entry(n, "target", "accepted", **facts) for n, facts in enumerate(handled) if way == "called"],
     )
-    lost = Losses(events=frozenset(), published_again=published_again, handled_again=frozenset())
+    lost = Losses(
+        events=frozenset(), unclosable=frozenset(), published_again=published_again, handled_again=frozenset()
+    )
     assert len(list(disordered(evidence, lost))) == findings
 
 
 @pytest.mark.parametrize("known", [True, False])
 def test_an_event_that_is_new_when_it_is_published_again_was_lost(*, known: bool) -> None:
     history = [
-        entry(1, "p", "publishing", events=[{"event": "e", "streams": ["s"]}]),
+        entry(1, "p", "publishing", events=[{"event": "e", "streams": ["s"], "call": ""}]),
         entry(2, "p", "published", events=["e"], again=["e"], duplicates=[["s", "e"]] if known else []),
     ]
     lost = losses(Evidence(history=history, events=[stored(1)]))
     assert lost.published_again == (set() if known else {("s", "e")})
+
+
+@pytest.mark.parametrize("call_is_there", [True, False])
+def test_the_event_that_closes_a_forgotten_call_can_never_be_handled(*, call_is_there: bool) -> None:
+    described = [{"event": "call", "call": "c"}, {"event": "closing", "call": "", "closes": "c"}]
+    there = ["call", "closing"] if call_is_there else ["closing"]
+    evidence = Evidence(
+        history=[entry(1, "p", "publishing", events=described)],
+        events=[replace(stored(1), event_id=name) for name in there],
+    )
+    assert losses(evidence).unclosable == (set() if call_is_there else {"closing"})
