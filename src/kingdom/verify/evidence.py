@@ -111,11 +111,15 @@ class Evidence:
 
     @cached_property
     def settling_began(self) -> dict[tuple[int, int], int]:
-        """Return when somebody first began to settle a position under a token, with or without success."""
+        """Return when a worker first tried to settle a position under a token, if that may have succeeded."""
         began: dict[tuple[int, int], int] = {}
-        for entry in self.entries("settled", "settle_unknown"):
+        for entry in self.entries("settling", "settled", "not_settled"):
             for position in entry.facts["outcomes"]:
-                began.setdefault((int(position), entry.facts["token"]), entry.facts["began"])
+                key = int(position), entry.facts["token"]
+                if entry.what == "not_settled":
+                    began.pop(key, None)
+                else:
+                    began.setdefault(key, entry.facts["began"])
         return began
 
     @cached_property

@@ -46,12 +46,16 @@ class WitnessedBus(Bus):
             async with self._inner.transaction(hold) as transaction:
                 yield transaction
                 began = time.monotonic_ns()
-        except LeaseLost as lost:
-            self._history.write("refused", positions=sorted(lost.positions))
-            raise
+                # Before the commit: a process that dies right after it does not write anything more.
+                self._write("settling", transaction, began)
         except Unavailable:
+            # The commit may have happened.
+            raise
+        except Exception as error:
+            if isinstance(error, LeaseLost):
+                self._history.write("refused", positions=sorted(error.positions))
             if transaction is not None and began:
-                self._write("settle_unknown", transaction, began)
+                self._write("not_settled", transaction, began)
             raise
         self._write("settled", transaction, began)
 

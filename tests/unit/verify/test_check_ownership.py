@@ -107,7 +107,9 @@ def test_a_renewal_that_was_confirmed_counts() -> None:
 def test_what_was_given_back_may_be_given_to_another() -> None:
     held = published().claimed(1, (1, "a"), by=ONE, stream=LINE)
     assert given_again(held.settled(1, p1="retry")) == []
-    assert given_again(held.line("settle_unknown", token=1, began=0, outcomes={"1": "done"})) == []
+    assert given_again(held.line("settling", token=1, began=0, outcomes={"1": "done"})) == []
+    refused = held.line("settling", token=1, began=0, outcomes={"1": "done"})
+    assert given_again(refused.line("not_settled", token=1, began=0, outcomes={"1": "done"})) == [Kind.TAKEN]
     assert given_again(held.settled(1, p2="retry")) == [Kind.TAKEN]
 
 
