@@ -20,7 +20,7 @@ from rich.table import Table
 from bench.mutants.mutant import Mutant
 from bench.mutants.sites import REGIONS, Region, draw, find_by_name, find_mutants
 from bench.mutants.survivors import EXPLAINED
-from bench.mutants.trial import SUITE, Bench, Verdict
+from bench.mutants.trial import Bench, Verdict
 from bench.postgres import PrivateCluster
 
 # The bounds: how many are drawn, and which part of them must be noticed.
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if complaints else 0
 
 
-def _patience(cluster: PrivateCluster, suite: Sequence[str], console: Console) -> float:
+def _patience(cluster: PrivateCluster, suite: Sequence[str] | None, console: Console) -> float:
     """Try the product as it is, which nobody may complain of, and see how long that takes."""
     longest = 0.0
     for region in {region.backend: region for region in REGIONS.values()}.values():
@@ -75,7 +75,7 @@ def _try_all(
     drawn: Sequence[tuple[Region, Mutant]],
     clusters: Sequence[PrivateCluster],
     patience: float,
-    suite: Sequence[str],
+    suite: Sequence[str] | None,
     console: Console,
 ) -> Iterator[Verdict]:
     """Try each mutant, as many at a time as there are servers."""
@@ -146,8 +146,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--share", type=float, default=1.0, help="draw this part of the usual number")
     parser.add_argument("--only", action="append", metavar="NAME", help="try this mutant; can be repeated")
     parser.add_argument("--list", action="store_true", help="print the name of every mutant that can be drawn")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="how many are tried at a time")
-    parser.add_argument("--suite", nargs="+", default=SUITE, help="what pytest runs before the torment")
+    parser.add_argument("--jobs", type=int, default=(os.cpu_count() or 1) + 1, help="how many are tried at a time")
+    parser.add_argument("--suite", nargs="+", help="run these tests before the torment, in place of all others")
     parser.add_argument(
         "--json", default="-", metavar="FILE", help="where the figures go; - is the last line (default)"
     )

@@ -16,14 +16,22 @@ SOURCE = Path(__file__).parents[2] / "src" / "kingdom"
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Files that are damaged alike: how many mutants are drawn from them, and the backend that each is tried on."""
+    """Files that are damaged alike: how many mutants are drawn, the backend they are tried on, and their own tests."""
 
     files: tuple[str, ...]
     share: int
     backend: str
+    own_tests: tuple[str, ...]
 
 
 _POSTGRES, _FILES, _BUS = "backends/postgres", "backends/files", "bus"
+
+
+def _tests(*names: str) -> tuple[str, ...]:
+    return tuple(f"tests/integration/test_{name}.py" for name in names)
+
+
+_OF_POSTGRES = _tests("lost_transactions", "clock_set_back", "isolation", "wakeups", "plans")
 # Moving a store has a proof of its own, and verify.sql belongs to the checker.
 REGIONS: Mapping[str, Region] = {
     "statements": Region(
@@ -32,17 +40,22 @@ REGIONS: Mapping[str, Region] = {
         ),
         40,
         "postgres",
+        _OF_POSTGRES,
     ),
-    "postgres": Region(tuple(f"{_POSTGRES}/{name}.py" for name in ("bus", "transaction")), 12, "postgres"),
+    "postgres": Region(
+        tuple(f"{_POSTGRES}/{name}.py" for name in ("bus", "transaction")), 12, "postgres", _OF_POSTGRES
+    ),
     "files": Region(
         tuple(f"{_FILES}/{name}.py" for name in ("books", "draft", "journal", "replay", "store", "transaction")),
         16,
         "files",
+        _tests("files_recovery", "files_clock", "files_leases", "files_journal", "files_published_twice"),
     ),
     "core": Region(
         tuple(f"{_BUS}/{name}.py" for name in ("execution", "keeper", "ledger", "perform", "port", "worker")),
         16,
         "files",
+        _tests("effects", "worker_reactions", "worker_order", "worker_parts", "worker_leases", "worker_drain"),
     ),
 }
 

@@ -1,4 +1,4 @@
-"""One mutant on trial: a copy of the product with its damage, the fast part of the contract suite, then the torment."""
+"""One mutant on trial: the contract suite's fast part, then the own tests of what is damaged, then the torment."""
 
 import os
 import shutil
@@ -28,6 +28,7 @@ SUITE = tuple(
     for file in sorted((ROOT / "tests" / "contract").glob("test_*.py"), key=lambda file: (file.name == _LAST, file))
     if file.name != _LEFT_OUT
 )
+_OPTIONS = ("-x", "-q", "--no-header", "--tb=line", "-p", "no:cacheprovider", "-n0", "-m", "gate")
 AS_IT_IS = Mutant("", "", "nothing is damaged", 0, 0, 0, "")
 
 
@@ -44,16 +45,18 @@ class Verdict:
 class Bench:
     """One place to try mutants at, with a server of its own."""
 
-    def __init__(self, cluster: PrivateCluster, *, patience: float, suite: Sequence[str] = SUITE) -> None:
+    def __init__(self, cluster: PrivateCluster, *, patience: float, suite: Sequence[str] | None = None) -> None:
         self._cluster = cluster
         self._patience = patience
-        self._suite = tuple(suite)
+        self._suite = suite
 
     def judge(self, region: Region, mutant: Mutant = AS_IT_IS) -> Verdict:
         """Try a mutant, or the product as it is; a stage that outlasts the patience hangs, which is noticed too."""
         began = time.monotonic()
+        pytest = (sys.executable, "-m", "pytest", *_OPTIONS)
         stages = {
-            "contract suite": (sys.executable, "-m", "pytest", *_words(region.backend), *self._suite),
+            "contract suite": (*pytest, "-k", region.backend, *(self._suite or SUITE)),
+            **({} if self._suite else {"own tests": (*pytest, *region.own_tests)}),
             "torment": (sys.executable, "-m", "bench.mutants.torment", region.backend, str(TORMENT_SECONDS)),
         }
         with _damaged(mutant) as folder:
@@ -85,10 +88,6 @@ class Bench:
         for (name,) in names:
             if name != "postgres":
                 self._cluster.drop_database(name)
-
-
-def _words(backend: str) -> tuple[str, ...]:
-    return ("-x", "-q", "--no-header", "--tb=line", "-p", "no:cacheprovider", "-n0", "-m", "gate", "-k", backend)
 
 
 @contextmanager

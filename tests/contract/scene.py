@@ -33,6 +33,7 @@ from kingdom.bus.operations import DeadFilter, DeadLetter, Situation
 from kingdom.bus.outcome import Settlement
 from kingdom.bus.sequence import SEQUENCES
 from kingdom.bus.why import why
+from tests.contract import bystanders
 from tests.contract.backends import LONG, BackendUnderTest
 from tests.contract.picture import Picture, violations
 from tests.patience import PATIENCE_SECONDS
@@ -53,6 +54,7 @@ def streams(lease: timedelta) -> Topology:
             Stream(name="line", subscribes=frozenset({"Step", "Both"}), ordered=True, on_dead="block"),
             Stream(name="skipping", subscribes=frozenset({"Skip"}), ordered=True, on_dead="skip"),
             Stream(name="host.{name}"),
+            *(Stream(name=name, ordered=name != "bystanders.free") for name in bystanders.STREAMS),
         )
     )
 
@@ -113,13 +115,14 @@ class Scene:
     backend: BackendUnderTest
     bus: Bus
     operations: Operations
+    bystanders: frozenset[UUID] = frozenset()
 
     def second(self, idle_limit: timedelta = LONG) -> contextlib.AbstractAsyncContextManager[Bus]:
         return self.backend.open(TOPOLOGY, KINDS, idle_limit)
 
     @property
     def picture(self) -> Picture:
-        return self.backend.picture()
+        return bystanders.without(self.backend.picture(), self.bystanders)
 
     async def claim(
         self, stream: str, limit: int = 100, *, by: str = "worker", bus: Bus | None = None
@@ -178,7 +181,8 @@ class Scene:
         return (await self.situation(event)).status
 
     async def dead(self, **which: str) -> list[DeadLetter]:
-        return await self.operations.dead_letters(DeadFilter(**which), 100)  # type: ignore[arg-type]
+        letters = await self.operations.dead_letters(DeadFilter(**which), 100)  # type: ignore[arg-type]
+        return [letter for letter in letters if letter.event_id not in self.bystanders]
 
     async def redrive(self, *deliveries: Delivery) -> list[UUID]:
         return await self.operations.redrive([delivery.position for delivery in deliveries], actor="tester")

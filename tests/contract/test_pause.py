@@ -61,7 +61,7 @@ async def test_a_stream_that_is_not_paused_cannot_be_resumed(scene: Scene) -> No
 async def test_a_second_pause_gives_the_newer_reason_and_one_resume_ends_both(scene: Scene) -> None:
     await pause(scene, "free")
     await scene.operations.pause("free", reason="second thoughts", actor="bob")
-    assert [stats.paused for stats in await scene.operations.stats()] == ["second thoughts"]
+    assert {stats.paused for stats in await scene.operations.stats()} == {"second thoughts", None}
     assert await scene.operations.resume("free", actor="ann")
     await scene.bus.publish(ping())
     assert len(await scene.claim("free")) == 1
@@ -104,6 +104,7 @@ async def test_the_state_of_every_stream_is_counted(scene: Scene) -> None:
     await pause(scene, "line")
     stats = {stats.stream: stats for stats in await scene.operations.stats()}
     free, line = stats["free"], stats["line"]
-    assert (free.pending, free.processing, free.dead, free.paused) == (2, 1, 1, None)
-    assert (line.pending, line.processing, line.dead, line.paused) == (1, 0, 0, "maintenance")
+    # In each stream, one of the bystanders is in flight, in the line one waits behind it.
+    assert (free.pending, free.processing, free.dead, free.paused) == (2, 1 + 1, 1, None)
+    assert (line.pending, line.processing, line.dead, line.paused) == (1 + 1, 0 + 1, 0, "maintenance")
     assert free.oldest_pending_seconds >= 0

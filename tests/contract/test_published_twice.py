@@ -70,6 +70,16 @@ async def test_each_stream_knows_its_own(scene: Scene) -> None:
     assert ids(await scene.drain("other")) == [event.event_id]
 
 
+async def test_an_id_that_has_ended_in_one_stream_is_new_to_another(scene: Scene) -> None:
+    event = given(Envelope(type="Both", partition_key="k", stream="free"))
+    await scene.bus.publish(event)
+    await scene.drain("free")
+    duplicates = await scene.bus.publish(msgspec.structs.replace(event, stream=None))
+    assert [copy.stream.name for copy in duplicates] == ["free"]
+    for stream in ("line", "other"):
+        assert ids(await scene.drain(stream)) == [event.event_id]
+
+
 async def test_an_event_that_is_open_dead_or_discarded_is_a_duplicate_too(scene: Scene) -> None:
     waiting, dead, discarded = given(ping()), given(skip()), given(skip())
     await scene.bus.publish(waiting, dead, discarded)

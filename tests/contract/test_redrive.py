@@ -3,6 +3,7 @@
 import pytest
 
 from kingdom.bus import Dead, Delivery, Done, Envelope, Retry
+from kingdom.bus.outcome import Release
 from kingdom.clock import utc_now
 from tests.contract.scene import HOUR, NO_WAIT, Make, Scene, ids, skip, step
 
@@ -261,3 +262,13 @@ async def test_many_redriven_at_once_all_come_in_their_order(scene: Scene) -> No
     assert len(await scene.redrive(*dead)) == 10
     await scene.settle(Done(), flying)
     assert numbers(await scene.drain("skipping", size=3)) == [*range(10), *range(11, 20)]
+
+
+async def test_redriven_behind_a_run_whose_rest_was_given_back_an_event_comes_before_that_rest(scene: Scene) -> None:
+    await line_of(scene, 4)
+    dead = await scene.kill_next("skipping")
+    run = await scene.claim("skipping")
+    await scene.redrive(dead)
+    await scene.settle(Release(), *run[1:])
+    await scene.settle(Done(), run[0])
+    assert numbers(await scene.drain("skipping")) == [0, 2, 3]

@@ -1,0 +1,56 @@
+"""Events beside those under test, which nothing may touch: a statement that forgets a stream, a key or a lease does."""
+
+from collections.abc import Set as AbstractSet
+from datetime import timedelta
+from uuid import UUID
+
+from kingdom.bus import Bus, Dead, Envelope, Retry
+from kingdom.clock import utc_now
+from tests.contract.picture import Picture
+
+_LONG = timedelta(hours=1)
+# Streams of their own, in which they have the keys of the events under test.
+STREAMS = ("bystanders.line", "bystanders.blocked", "bystanders.free")
+
+
+async def put_bystanders(bus: Bus) -> frozenset[UUID]:
+    """Publish some to every stream and leave them in flight, retrying, dead, delayed, or behind another one."""
+    line, blocked, free = STREAMS
+    elsewhere = [_of(name, "k") for name in (line, line, blocked, blocked)] + [_of(free), _of(free)]
+    beside = [_of(name, "bystander") for name in ("line", "line", "skipping", "skipping")] + [_of("free")]
+    delayed = _of(free)
+    await bus.publish(*elsewhere, *beside)
+    # Only the heads of their keys, and all without one, are in flight.
+    claims = {name: await bus.claim(name, 1, "bystander") for name in (*STREAMS, "line", "skipping", "free")}
+    await bus.publish(delayed, at=utc_now() + _LONG)
+    async with bus.transaction() as transaction:
+        await transaction.settle(claims[line][0], Retry(_LONG, "busy", "not now"))
+        await transaction.settle(claims[blocked][0], Dead("broken", "broken"))
+    return frozenset(event.event_id for event in (*elsewhere, *beside, delayed))
+
+
+def only(picture: Picture, events: AbstractSet[UUID]) -> Picture:
+    """Return the part of a picture that shows these events."""
+    rows = [row for row in picture.rows if row.event_id in events]
+    lines = {row.line for row in rows}
+    return Picture(
+        rows=rows,
+        ended={event: streams for event, streams in picture.ended.items() if event in events},
+        keys={line: blocker for line, blocker in picture.keys.items() if line in lines},
+        leases=picture.leases & {row.token for row in rows if row.status == "PROCESSING"},
+    )
+
+
+def without(picture: Picture, events: AbstractSet[UUID]) -> Picture:
+    """Return the rest of it."""
+    part = only(picture, events)
+    return Picture(
+        rows=[row for row in picture.rows if row.event_id not in events],
+        ended={event: streams for event, streams in picture.ended.items() if event not in events},
+        keys={line: blocker for line, blocker in picture.keys.items() if line not in part.keys},
+        leases=picture.leases - part.leases,
+    )
+
+
+def _of(stream: str, key: str | None = None) -> Envelope:
+    return Envelope(type="Bystander", stream=stream, partition_key=key)
