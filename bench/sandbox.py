@@ -20,12 +20,12 @@ from typing import Any
 import claude_agent_sdk
 from aiohttp import web
 
-from kingdom.soldiers.git import git
-from kingdom.soldiers.process import start_program
+from kingdom.soldiers.checkouts.git import git
+from kingdom.soldiers.checkouts.run_checkouts import Tree, Trees
+from kingdom.soldiers.processes.program import start_program
 from kingdom.soldiers.sandbox.gate import Gate
 from kingdom.soldiers.sandbox.sandbox import AGENT_LIMITS, Profile, Sandbox
 from kingdom.soldiers.sandbox.vendors import Upstream, Vendor
-from kingdom.soldiers.trees import Tree, Trees
 
 BOUND = 1.3
 COMMIT_BOUND = 1.5

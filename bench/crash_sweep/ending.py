@@ -19,7 +19,7 @@ from kingdom.bootstrap import operations_of
 from kingdom.bus.log import Cursor
 from kingdom.bus.port import Bus
 from kingdom.bus.record import Query
-from kingdom.soldiers.briefing import document_of
+from kingdom.soldiers.host.command_input import document_of
 from kingdom.workflow.model.workflow import Workflow
 from kingdom.workflow.records import ACCEPTED, COMMANDS, DOCUMENTS, load_workflow
 

@@ -24,11 +24,11 @@ from kingdom.bus.port import Bus
 from kingdom.bus.stream import Topology
 from kingdom.bus.worker import Worker
 from kingdom.errors import Unavailable
-from kingdom.soldiers.folders import Folders
-from kingdom.soldiers.host import SoldierHost
-from kingdom.soldiers.kinds import KINDS as AGENTS
-from kingdom.soldiers.kinds import quarters_of
+from kingdom.soldiers.agent_kinds import KINDS as AGENTS
+from kingdom.soldiers.agent_kinds import quarters_of
+from kingdom.soldiers.host.host import SoldierHost
 from kingdom.soldiers.settings import SoldierSettings
+from kingdom.soldiers.workplace.host_folders import Folders
 from kingdom.workflow import lifecycle, streams
 from kingdom.workflow.model.machine import WorkflowStatus
 from kingdom.workflow.reactions import engine

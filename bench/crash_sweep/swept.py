@@ -15,7 +15,7 @@ from bench.crash_sweep.steps import Steps
 from bench.wrapped_bus import WrappedBus
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.port import Bus, Transaction
-from kingdom.soldiers.agent import Agent, AgentClient, Inspection, Launch, Prompt, Update
+from kingdom.soldiers.agents.port import Agent, AgentClient, Inspection, Launch, Prompt, Update
 
 # A git that dies with its host does so within this time after its start.
 _GIT_LIVES_SECONDS = 0.004

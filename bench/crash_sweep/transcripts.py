@@ -6,9 +6,9 @@ from pathlib import Path
 
 import msgspec
 
-from kingdom.soldiers.agent_files import AgentFile
-from kingdom.soldiers.claude.memory import own_answer, own_transcript
-from kingdom.soldiers.transcript import Entry, read_entries
+from kingdom.soldiers.agents.claude.memory import own_answer, own_transcript
+from kingdom.soldiers.agents.transcript import Entry, read_entries
+from kingdom.soldiers.files.agent_files import AgentFile
 
 # By the id of a call the model tells which step of its script that is.
 _STEP = re.compile(r"step(\d+)[ab]")

@@ -12,14 +12,14 @@ from bench.crash_sweep.steps import ENGINE, HOST, Point
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.execution import Execution, Unit
 from kingdom.bus.outcome import Done, Outcome
-from kingdom.soldiers import errands
-from kingdom.soldiers.agent import AgentClient, Inspection, Launch
-from kingdom.soldiers.answering import Tools
-from kingdom.soldiers.briefing import Briefing
-from kingdom.soldiers.claude.client import ClaudeAgents
-from kingdom.soldiers.host import SoldierHost
-from kingdom.soldiers.quarters import Lodging
-from kingdom.soldiers.scripted.client import ScriptedAgents
+from kingdom.soldiers.agents.claude.client import ClaudeAgents
+from kingdom.soldiers.agents.port import AgentClient, Inspection, Launch
+from kingdom.soldiers.agents.scripted.client import ScriptedAgents
+from kingdom.soldiers.host import command_handlers
+from kingdom.soldiers.host.command_input import Briefing
+from kingdom.soldiers.host.host import SoldierHost
+from kingdom.soldiers.host.replies import Tools
+from kingdom.soldiers.workplace.agent_environment import Lodging
 from kingdom.workflow.model.answers import Finding
 from kingdom.workflow.model.commands import StartAgent
 from kingdom.workflow.records import HOSTS
@@ -63,13 +63,13 @@ def keep_epoch() -> None:
 
 def forget_session() -> None:
     """Begin a new session where an agent should go on with the one that it had."""
-    launch = errands._launch
+    launch = command_handlers._launch
 
     async def anew(tools: Tools, briefing: Briefing[StartAgent], lodging: Lodging, stack: AsyncExitStack) -> Launch:
         command = msgspec.structs.replace(briefing.command, session=None)
         return await launch(tools, replace(briefing, command=command), lodging, stack)
 
-    put_in_place(errands, "_launch", anew)
+    put_in_place(command_handlers, "_launch", anew)
 
 
 def prompt_again() -> None:

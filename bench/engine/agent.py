@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from datetime import timedelta
 
-from kingdom.soldiers.agent import Agent, AgentClient, Answered, Inspection, Launch, Prompt, Update
+from kingdom.soldiers.agents.port import Agent, AgentClient, Answered, Inspection, Launch, Prompt, Update
 from kingdom.workflow.model.answers import Finding
 
 

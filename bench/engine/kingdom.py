@@ -21,10 +21,10 @@ from kingdom.bootstrap import open_bus
 from kingdom.bus.logs import configure_logs
 from kingdom.bus.port import Bus
 from kingdom.bus.worker import Worker
-from kingdom.soldiers.folders import Folders
-from kingdom.soldiers.host import SoldierHost
-from kingdom.soldiers.quarters import Quarters
+from kingdom.soldiers.host.host import SoldierHost
 from kingdom.soldiers.sandbox.sandbox import Profile
+from kingdom.soldiers.workplace.agent_environment import Quarters
+from kingdom.soldiers.workplace.host_folders import Folders
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model.machine import WorkflowStatus
 from kingdom.workflow.model.template import TaskDefinition, WorkDefinition, WorkflowTemplate

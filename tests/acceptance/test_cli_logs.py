@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kingdom.bootstrap import open_bus
-from kingdom.soldiers.transcript import append_entry
+from kingdom.soldiers.agents.transcript import append_entry
 from kingdom.workflow.reactions import engine
 from kingdom.workflow.records import HOSTS
 from tests.acceptance.runs import HOST, Runs, script, write

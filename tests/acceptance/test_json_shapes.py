@@ -27,8 +27,8 @@ from kingdom.court.records import save
 from kingdom.errors import Misconfigured
 from kingdom.realm import Realm
 from kingdom.roles import declared
-from kingdom.soldiers.folders import Folders
 from kingdom.soldiers.sandbox.egress_ledger import EgressLedger, EgressLimits
+from kingdom.soldiers.workplace.host_folders import Folders
 from tests.acceptance import limits
 from tests.acceptance.desk import COMMANDS, Desk
 from tests.acceptance.runs import HOST, script, write

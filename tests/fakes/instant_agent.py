@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 from datetime import timedelta
 from typing import NoReturn
 
-from kingdom.soldiers.agent import (
+from kingdom.soldiers.agents.port import (
     Agent,
     AgentClient,
     AgentFailed,
@@ -18,11 +18,11 @@ from kingdom.soldiers.agent import (
     TurnFailed,
     Update,
 )
-from kingdom.soldiers.process_table import described
-from kingdom.soldiers.scripted.memory import inspected
-from kingdom.soldiers.scripted.session import Session, open_session
-from kingdom.soldiers.scripted.turn import Body, Turn
-from kingdom.soldiers.transcript import read_entries
+from kingdom.soldiers.agents.scripted.memory import inspected
+from kingdom.soldiers.agents.scripted.session import Session, open_session
+from kingdom.soldiers.agents.scripted.turn import Body, Turn
+from kingdom.soldiers.agents.transcript import read_entries
+from kingdom.soldiers.processes.process_table import described
 from kingdom.workflow.model.answers import Finding
 
 

@@ -6,9 +6,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers.checkout import GitUse, git_directory_of
-from kingdom.soldiers.git import IDENTITY
-from kingdom.soldiers.trees import Tree, Trees
+from kingdom.soldiers.checkouts.checkout import GitUse, git_directory_of
+from kingdom.soldiers.checkouts.git import IDENTITY
+from kingdom.soldiers.checkouts.run_checkouts import Tree, Trees
 from tests.integration.soldiers.sources import a_tree, bare, make_source, run
 from tests.redteam.defended import AttemptClass, Ground
 

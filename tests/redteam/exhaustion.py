@@ -14,14 +14,15 @@ import aiohttp
 from kingdom.court.sentinel import receiver as receiving
 from kingdom.court.sentinel.receiver import Receiver
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers import disk_quota, worktree_include
-from kingdom.soldiers.agent_files import AgentFile
-from kingdom.soldiers.disk_quota import DiskQuota, DiskQuotaExceeded
-from kingdom.soldiers.process import run_program
+from kingdom.soldiers.checkouts import worktree_include
+from kingdom.soldiers.checkouts.worktree_include import read_patterns
+from kingdom.soldiers.files import disk_quota
+from kingdom.soldiers.files.agent_files import AgentFile
+from kingdom.soldiers.files.disk_quota import DiskQuota, DiskQuotaExceeded
+from kingdom.soldiers.processes.program import run_program
 from kingdom.soldiers.sandbox import egress
 from kingdom.soldiers.sandbox.egress_ledger import EgressLimits
 from kingdom.soldiers.sandbox.sandbox import Profile, Sandbox
-from kingdom.soldiers.worktree_include import read_patterns
 from tests.contract.backends import FilesBackend
 from tests.integration.court.sentinel.scene import Watch, opened
 from tests.integration.court.sentinel.test_receiver import Strangers, unsigned

@@ -8,13 +8,13 @@ from datetime import timedelta
 from pathlib import Path
 
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers.checkout import place_of
-from kingdom.soldiers.outfit import Outfit, fit_out
-from kingdom.soldiers.process import run_program
+from kingdom.soldiers.checkouts.checkout import place_of
+from kingdom.soldiers.checkouts.run_checkouts import Tree, Trees
+from kingdom.soldiers.checkouts.worktree_include import copy_included
+from kingdom.soldiers.processes.program import run_program
 from kingdom.soldiers.sandbox.sandbox import Profile, Sandbox
 from kingdom.soldiers.sandbox.soldier import soldier_sandbox
-from kingdom.soldiers.trees import Tree, Trees
-from kingdom.soldiers.worktree_include import copy_included
+from kingdom.soldiers.workplace.checkout_setup import Outfit, fit_out
 from tests.integration.soldiers.sources import a_tree, bare, make_source, run
 from tests.patience import PATIENCE_SECONDS
 from tests.redteam.defended import AttemptClass, Ground

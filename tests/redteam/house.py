@@ -14,14 +14,14 @@ from uuid import uuid4
 from aiohttp import web
 
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers import become
-from kingdom.soldiers.checkout import place_of
-from kingdom.soldiers.process import run_program
+from kingdom.soldiers.checkouts.checkout import place_of
+from kingdom.soldiers.checkouts.run_checkouts import Tree, Trees
+from kingdom.soldiers.processes import die_with_parent
+from kingdom.soldiers.processes.program import run_program
 from kingdom.soldiers.sandbox.gate import Gate
 from kingdom.soldiers.sandbox.sandbox import Limits, Profile, Sandbox
 from kingdom.soldiers.sandbox.soldier import soldier_sandbox
 from kingdom.soldiers.sandbox.vendors import Upstream, Vendor
-from kingdom.soldiers.trees import Tree, Trees
 from tests.integration.soldiers.processes import MARK, marked
 from tests.integration.soldiers.sources import a_tree, bare, make_source
 from tests.patience import PATIENCE_SECONDS
@@ -133,7 +133,7 @@ class House:
             "clone": self.clone,
             "reports": self.reports,
             "space": self.space,
-            "become": become.__file__,
+            "become": die_with_parent.__file__,
             "gate": self.gates[0].socket,
             "gate_url": self._sandbox().url,
             "other_gate": self.gates[1].socket,
@@ -153,7 +153,7 @@ class House:
             *(path for path in (self.clone / "refs").rglob("*") if path.is_file()),
             *(path for path in (self.clone / "objects").rglob("*") if path.is_file()),
             *(self.tree.path / ".git", self.other.path / "file0.txt", self.reports / "report.md", self.secret_file),
-            *(self.folder / "planted", Path("/usr/bin/planted-by-agent"), Path(become.__file__)),
+            *(self.folder / "planted", Path("/usr/bin/planted-by-agent"), Path(die_with_parent.__file__)),
         ]
         picture = {
             str(path.relative_to(self.folder) if path.is_relative_to(self.folder) else path): _digest(path)

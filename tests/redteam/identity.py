@@ -5,8 +5,8 @@ import re
 from kingdom.court import memory, quota
 from kingdom.court.memory import apply_memory_updates, load_memory
 from kingdom.court.quota import repo_scope
-from kingdom.soldiers import repository
-from kingdom.soldiers.trees import Trees
+from kingdom.soldiers.checkouts import repository
+from kingdom.soldiers.checkouts.run_checkouts import Trees
 from kingdom.workflow.model import git as git_model
 from kingdom.workflow.model.git import Git, repo_of, unique_name
 from kingdom.workflow.templates import slug

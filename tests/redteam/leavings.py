@@ -7,9 +7,9 @@ import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from kingdom.soldiers import work_space
-from kingdom.soldiers.result import read_result
-from kingdom.soldiers.trees import Tree
+from kingdom.soldiers.checkouts.run_checkouts import Tree
+from kingdom.soldiers.turns.result import read_result
+from kingdom.soldiers.workplace import work_space
 from kingdom.workflow.model.template import TaskDefinition, WorkDefinition
 from kingdom.workflow.model.work import Work
 from tests.integration.soldiers.sources import a_tree, checkpointed, make_source, run

@@ -7,8 +7,8 @@ from itertools import count
 import pytest
 
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers.checkout import GitUse
-from kingdom.soldiers.trees import Trees
+from kingdom.soldiers.checkouts.checkout import GitUse
+from kingdom.soldiers.checkouts.run_checkouts import Trees
 from tests.integration.soldiers.sources import a_tree, make_source
 from tests.integration.soldiers.test_acting_agents import FILES, KEY, leaked, swapping
 from tests.integration.soldiers.test_agent_file_races import RACES, Meddler, is_won, make_place, swapping_in

@@ -8,10 +8,10 @@ from typing import Any
 
 import aiohttp
 
-from kingdom.soldiers.agent import Agent, Answered, Prompt, Update
+from kingdom.soldiers.agents.port import Agent, Answered, Prompt, Update
 from kingdom.soldiers.sandbox import forwarding
 from kingdom.soldiers.sandbox.meter import Meter
-from kingdom.soldiers.turn import take_turn
+from kingdom.soldiers.turns.turn import take_turn
 from tests.fakes.model.stub import ModelStub
 from tests.integration.soldiers.test_metering import WAYS, Asking, at_the_gate
 from tests.patience import PATIENCE_SECONDS

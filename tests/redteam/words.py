@@ -16,8 +16,8 @@ from kingdom.court.petitions.commits import is_own_branch
 from kingdom.court.petitions.decision import Granted, Petition, PetitionState, decide, id_of
 from kingdom.court.prompt import Context, render
 from kingdom.errors import KingdomError
+from kingdom.soldiers.agents.scripted.script import has_script
 from kingdom.soldiers.redaction import Redaction
-from kingdom.soldiers.scripted.script import has_script
 
 WORDS: list[tuple[Callable[[], str], str]] = []
 _ROOT = "task-20260207-001"

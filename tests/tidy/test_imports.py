@@ -20,7 +20,7 @@ BAD = {
     "cannot be imported: ImportError": "raise ImportError('not today')\n",
     "ends the process": "import os\nos._exit(0)\n",
 }
-DEAR = {"aiohttp", "kingdom.soldiers.host", "prometheus_client", "psutil", "psycopg", "textual", "watchfiles"}
+DEAR = {"aiohttp", "kingdom.soldiers.host.host", "prometheus_client", "psutil", "psycopg", "textual", "watchfiles"}
 # What each one loads of it that nobody above has loaded: who makes no HTTP calls stands above who does.
 LOADED: dict[str, set[str]] = {
     "kingdom.cli.ps": set(),
@@ -34,7 +34,7 @@ LOADED: dict[str, set[str]] = {
     "kingdom.roles.envoy": set(),
     "kingdom.roles.chamberlain": {"psutil"},
     "kingdom.roles.sentinel": {"aiohttp"},
-    "kingdom.roles.soldiers": {"kingdom.soldiers.host"},
+    "kingdom.roles.soldiers": {"kingdom.soldiers.host.host"},
 }
 
 

@@ -26,7 +26,7 @@ from kingdom.cli.workflow_id import RunId, find_workflow
 from kingdom.clock import utc_now
 from kingdom.errors import NotFound, ProgramFailed
 from kingdom.settings import environment_of_children
-from kingdom.soldiers.folders import Folders
+from kingdom.soldiers.workplace.host_folders import Folders
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model.workflow import Workflow
 from kingdom.workflow.reactions import engine

@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.table import Table
 
 from kingdom.cli.output import ago, table
-from kingdom.soldiers.agent_files import files_below
+from kingdom.soldiers.files.agent_files import files_below
 
 _KILO = 1024
 

@@ -30,8 +30,8 @@ from kingdom.court.package_files import (
 )
 from kingdom.court.prompt import Context, missing, needs_repo, render_template
 from kingdom.errors import IllegalTransition, Misconfigured, NotFound
-from kingdom.soldiers.agent import AgentFailed
-from kingdom.soldiers.scripted.script import parse_script
+from kingdom.soldiers.agents.port import AgentFailed
+from kingdom.soldiers.agents.scripted.script import parse_script
 from kingdom.workflow.model.git import unique_name
 from kingdom.workflow.model.template import WorkflowTemplate
 from kingdom.workflow.reactions import engine

@@ -6,7 +6,7 @@ from pathlib import Path
 from kingdom.bus.port import Bus
 from kingdom.bus.record import read_document
 from kingdom.errors import NotFound
-from kingdom.soldiers.folders import Folders
+from kingdom.soldiers.workplace.host_folders import Folders
 from kingdom.workflow.model.host import Host
 from kingdom.workflow.model.workflow import Workflow
 from kingdom.workflow.records import HOSTS

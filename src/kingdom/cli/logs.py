@@ -11,7 +11,7 @@ from kingdom.cli.command import Call, command
 from kingdom.cli.following import Following, FollowingView, News
 from kingdom.cli.sessions import Subject, find_subject
 from kingdom.cli.shape import lines
-from kingdom.soldiers.transcript import Entry
+from kingdom.soldiers.agents.transcript import Entry
 from kingdom.workflow import lifecycle
 from kingdom.workflow.reactions import engine
 

@@ -9,8 +9,8 @@ import typer
 from kingdom.cli.command import Call, command
 from kingdom.cli.inputs import attributes
 from kingdom.cli.shape import array, one
-from kingdom.soldiers.mcp import limit_of, validate
-from kingdom.soldiers.repository import without_password
+from kingdom.soldiers.checkouts.repository import without_password
+from kingdom.soldiers.mcp_check import limit_of, validate
 from kingdom.workflow import registry
 from kingdom.workflow.model.mcp import McpServer, Transport
 from kingdom.workflow.reactions import engine

@@ -12,7 +12,7 @@ from kingdom.bus.record import Query
 from kingdom.cli.host_record import find_host
 from kingdom.cli.workflow_id import find_work, find_workflow
 from kingdom.errors import NotFound
-from kingdom.soldiers.folders import Folders
+from kingdom.soldiers.workplace.host_folders import Folders
 from kingdom.workflow.model.work import soldier_of
 from kingdom.workflow.model.workflow import Workflow
 from kingdom.workflow.records import WORKFLOWS, each

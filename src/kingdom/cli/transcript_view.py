@@ -6,7 +6,7 @@ from datetime import datetime
 from rich.text import Text
 
 from kingdom.sentence import printable
-from kingdom.soldiers.transcript import Entry, typed
+from kingdom.soldiers.agents.transcript import Entry, typed
 
 _LABEL_WIDTH = 10
 _TIME_WIDTH = 8

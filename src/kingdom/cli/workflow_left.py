@@ -14,12 +14,12 @@ from kingdom.cli.shape import array
 from kingdom.cli.workflow_id import RunId, find_checkpoint, find_task, find_workflow, short
 from kingdom.errors import NotFound
 from kingdom.sentence import plain, printable
-from kingdom.soldiers.briefing import document_of, tree_here
-from kingdom.soldiers.checkout import GitUse
-from kingdom.soldiers.folders import Folders
+from kingdom.soldiers.checkouts.checkout import GitUse
+from kingdom.soldiers.checkouts.run_checkouts import Trees
+from kingdom.soldiers.host.command_input import document_of, tree_here
 from kingdom.soldiers.sandbox.egress_ledger import EgressAttempt, read_attempts
 from kingdom.soldiers.settings import SoldierSettings
-from kingdom.soldiers.trees import Trees
+from kingdom.soldiers.workplace.host_folders import Folders
 from kingdom.workflow.model.git import Git
 from kingdom.workflow.model.machine import WorkTreeStatus
 from kingdom.workflow.model.work import Task, Work

@@ -21,7 +21,7 @@ from kingdom.demo.toy import make_repository
 from kingdom.realm import read_realm
 from kingdom.roles import declared
 from kingdom.settings import FILE, Settings, environment_of_children
-from kingdom.soldiers.leftovers import end_leftovers
+from kingdom.soldiers.processes.leftovers import end_leftovers
 from kingdom.standins.jira import EMAIL, TOKEN
 from kingdom.supervisor.processes import RoleProcesses, only_one
 from kingdom.workflow import registry

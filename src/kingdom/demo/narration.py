@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from kingdom.bus.log import LogEntry
-from kingdom.soldiers.transcript import Entry
+from kingdom.soldiers.agents.transcript import Entry
 
 _OUTPUT_LINES_MAX = 4
 _COMMIT_LENGTH = 10

@@ -22,8 +22,8 @@ from kingdom.demo.report import Kill, Report, ended, findings, places
 from kingdom.demo.stage import Stage
 from kingdom.demo.watching import Standing, Watcher
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers.agent_files import AgentFile
-from kingdom.soldiers.folders import Folders
+from kingdom.soldiers.files.agent_files import AgentFile
+from kingdom.soldiers.workplace.host_folders import Folders
 from kingdom.workflow.model.machine import QueryStatus
 from kingdom.workflow.model.work import Work
 from kingdom.workflow.records import change

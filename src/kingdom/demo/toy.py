@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from kingdom.soldiers.git import git
+from kingdom.soldiers.checkouts.git import git
 
 BRANCH = "whole-amounts"
 _SHOP = '''"""The prices of a small shop."""

@@ -19,7 +19,7 @@ from kingdom.court.envoy.answers import open_asks
 from kingdom.court.heartbeat import last_signs
 from kingdom.court.records import ASSIGNMENTS, EVENTS, MESSAGES
 from kingdom.demo.narration import Line, Tone, heard, told
-from kingdom.soldiers.transcript import read_page
+from kingdom.soldiers.agents.transcript import read_page
 from kingdom.workflow.model.work import soldier_of
 from kingdom.workflow.model.workflow import Workflow
 from kingdom.workflow.records import WORKFLOWS, each

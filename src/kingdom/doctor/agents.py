@@ -6,8 +6,8 @@ from kingdom.doctor.check import Verdict, fail, in_thread, ok, skipped
 from kingdom.doctor.patient import Patient
 from kingdom.doctor.programs import how_it_ended, said_by, version_in
 from kingdom.settings import read_environment
-from kingdom.soldiers.host import ENVIRONMENT
-from kingdom.soldiers.kinds import KINDS, quarters_of
+from kingdom.soldiers.agent_kinds import KINDS, quarters_of
+from kingdom.soldiers.host.host import ENVIRONMENT
 from kingdom.soldiers.settings import SoldierSettings
 
 REMEDY = "do what it says, or choose another agent as soldiers.agent"

@@ -15,7 +15,7 @@ from kingdom.court.chamberlain.sensor import MachineSensor
 from kingdom.doctor.check import Verdict, fail, in_thread, ok, skipped, warn
 from kingdom.doctor.patient import Patient
 from kingdom.doctor.programs import as_numbers, how_it_ended, said_by, version_in
-from kingdom.soldiers.kinds import NO_SANDBOX
+from kingdom.soldiers.agent_kinds import NO_SANDBOX
 from kingdom.soldiers.sandbox.programs import how_to_install
 from kingdom.soldiers.sandbox.sandbox import Profile
 from kingdom.soldiers.sandbox.trial import why_no_sandbox

@@ -5,7 +5,7 @@ import re
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT
 
 from kingdom.sentence import with_reason
-from kingdom.soldiers.process_table import end_group
+from kingdom.soldiers.processes.process_table import end_group
 
 _VERSION = re.compile(r"\d+(?:\.\d+)+\S*")
 _OUTPUT_MAX, _WORDS_MAX = 5000, 200

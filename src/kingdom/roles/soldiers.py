@@ -14,11 +14,11 @@ from kingdom.errors import Misconfigured
 from kingdom.realm import Realm, secrets_of
 from kingdom.roles.house import Cast, House
 from kingdom.settings import Settings, read_environment
-from kingdom.soldiers.folders import Folders
-from kingdom.soldiers.host import SoldierHost
-from kingdom.soldiers.kinds import KINDS, NO_SANDBOX, quarters_of
+from kingdom.soldiers.agent_kinds import KINDS, NO_SANDBOX, quarters_of
+from kingdom.soldiers.host.host import SoldierHost
 from kingdom.soldiers.sandbox.sandbox import Profile
 from kingdom.soldiers.settings import SoldierSettings
+from kingdom.soldiers.workplace.host_folders import Folders
 
 # Part of the name of a stream, in which a dot would end it.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")

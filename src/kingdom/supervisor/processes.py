@@ -20,8 +20,8 @@ import structlog
 from kingdom.clock import utc_now
 from kingdom.court.heartbeat import ROLES
 from kingdom.errors import Misconfigured, ProgramFailed
-from kingdom.soldiers.process import Program, start_program
-from kingdom.soldiers.process_table import described
+from kingdom.soldiers.processes.process_table import described
+from kingdom.soldiers.processes.program import Program, start_program
 
 LOCK = "up.lock"
 _PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 1.0, 60.0

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.soldiers.acp.client import AcpAgents
-from kingdom.soldiers.acp.profiles import CODEX, OPENCODE, PROFILES
-from kingdom.soldiers.model_url import MODEL_URL
+from kingdom.soldiers.agents.acp.client import AcpAgents
+from kingdom.soldiers.agents.acp.profiles import CODEX, OPENCODE, PROFILES
+from kingdom.soldiers.agents.model_url import MODEL_URL
 from kingdom.soldiers.sandbox.prices import Price
 
 AGENTS = Path(__file__).parents[3] / ".agents"

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.soldiers.agent import AgentClient
-from kingdom.soldiers.claude.client import ClaudeAgents
+from kingdom.soldiers.agents.claude.client import ClaudeAgents
+from kingdom.soldiers.agents.port import AgentClient
+from kingdom.soldiers.agents.scripted.client import ScriptedAgents
 from kingdom.soldiers.sandbox.sandbox import AGENT_LIMITS, Profile, Sandbox
-from kingdom.soldiers.scripted.client import ScriptedAgents
 from tests.contract.agents import acp_clients
 from tests.fakes.instant_agent import InstantAgents
 

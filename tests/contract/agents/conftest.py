@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.soldiers import program_agent
-from kingdom.soldiers.claude import agent as claude_agent
-from kingdom.soldiers.claude import transport
+from kingdom.soldiers.agents import program_agent
+from kingdom.soldiers.agents.claude import agent as claude_agent
+from kingdom.soldiers.agents.claude import transport
 from tests.contract.agents.clients import EVERY_KIND, KINDS
 from tests.contract.agents.stage import Stage, open_stage
 from tests.patience import PATIENCE_SECONDS

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from kingdom.soldiers.agent import Agent, AgentClient, Launch, Prompt, Spent, Update
-from kingdom.soldiers.process_table import state
+from kingdom.soldiers.agents.port import Agent, AgentClient, Launch, Prompt, Spent, Update
+from kingdom.soldiers.processes.process_table import state
 from kingdom.soldiers.sandbox.sandbox import PORT, Sandbox
-from kingdom.soldiers.voice.house import HouseVoice
+from kingdom.soldiers.tools.host_tools import HouseVoice
 from tests.contract.agents.clients import Kind
 from tests.fakes.model.stub import ModelStub
 from tests.fakes.scripts import scripted

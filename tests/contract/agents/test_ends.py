@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kingdom.soldiers.agent import AgentGone, Answered, Petitioned, Prompt
+from kingdom.soldiers.agents.port import AgentGone, Answered, Petitioned, Prompt
 from kingdom.workflow.model.answers import Finding
 from tests.contract.agents.clients import Told
 from tests.contract.agents.stage import A_WHILE, AT_ONCE, Stage, follow, only, until_deaf, until_exists, updates_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kingdom.soldiers.agent import AgentFailed, AgentGone, Answered, BudgetSpent, ToolCalled, UsageLimited
+from kingdom.soldiers.agents.port import AgentFailed, AgentGone, Answered, BudgetSpent, ToolCalled, UsageLimited
 from kingdom.workflow.model.mcp import McpServer, Transport
 from tests.contract.agents.clients import Told
 from tests.contract.agents.stage import Stage, follow

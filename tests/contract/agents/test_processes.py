@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kingdom.soldiers.agent import Agent, AgentFailed, AgentGone, Answered, Prompt
+from kingdom.soldiers.agents.port import Agent, AgentFailed, AgentGone, Answered, Prompt
 from kingdom.workflow.model.answers import Finding
 from tests.contract.agents.stage import A_WHILE, AT_ONCE, Stage, follow, updates_of
 from tests.integration.processes import child

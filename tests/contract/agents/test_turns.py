@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from kingdom.soldiers.agent import (
+from kingdom.soldiers.agents.port import (
     AgentFailed,
     AgentGone,
     Answered,

@@ -6,14 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from kingdom.cli.files_view import changed_files
-from kingdom.soldiers.acp.outfit import outfit, put_aside
-from kingdom.soldiers.claude.memory import OwnRecord, own_answer, own_transcript
-from kingdom.soldiers.command.command import Command, called
-from kingdom.soldiers.folders import Folders
-from kingdom.soldiers.result import forget_refusal, is_refusal
+from kingdom.soldiers.agents.acp.outfit import outfit, put_aside
+from kingdom.soldiers.agents.claude.memory import OwnRecord, own_answer, own_transcript
+from kingdom.soldiers.agents.command.command import Command, called
 from kingdom.soldiers.sandbox.prices import Price
-from kingdom.soldiers.voice.calls import Remember, ReportResult
-from kingdom.soldiers.voice.report import RESULT, add_memory, write_report
+from kingdom.soldiers.tools.calls import Remember, ReportResult
+from kingdom.soldiers.tools.result_file import RESULT, add_memory, write_report
+from kingdom.soldiers.turns.result import forget_refusal, is_refusal
+from kingdom.soldiers.workplace.host_folders import Folders
 from tests.integration.processes import say
 from tests.integration.soldiers.acp_scene import PLAIN
 from tests.integration.soldiers.file_accesses import note_accesses

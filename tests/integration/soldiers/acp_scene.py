@@ -5,12 +5,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from kingdom.soldiers.acp.client import AcpAgents
-from kingdom.soldiers.acp.profile import Profile
-from kingdom.soldiers.agent import Agent, Prompt, Update
+from kingdom.soldiers.agents.acp.client import AcpAgents
+from kingdom.soldiers.agents.acp.profile import Profile
+from kingdom.soldiers.agents.port import Agent, Prompt, Update
+from kingdom.soldiers.agents.transcript import read_entries
 from kingdom.soldiers.sandbox.prices import Price
 from kingdom.soldiers.sandbox.vendors import Vendor
-from kingdom.soldiers.transcript import read_entries
 from tests.contract.agents.stage import ENVIRONMENT, Stage, updates_of
 from tests.integration.soldiers import acp_program
 

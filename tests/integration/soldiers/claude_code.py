@@ -7,7 +7,7 @@ from typing import Any
 
 import claude_agent_sdk
 
-from kingdom.soldiers.process import start_program
+from kingdom.soldiers.processes.program import start_program
 from kingdom.soldiers.sandbox.sandbox import Sandbox
 
 CLAUDE = Path(claude_agent_sdk.__file__).parent / "_bundled" / "claude"

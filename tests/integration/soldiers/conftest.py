@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.soldiers.trees import Trees
+from kingdom.soldiers.checkouts.run_checkouts import Trees
 from tests.contract.backends import BackendUnderTest
 from tests.integration.soldiers.host_scene import HostScene, opened
 from tests.integration.soldiers.sources import make_source
@@ -24,7 +24,7 @@ async def scene(backend: BackendUnderTest, tmp_path: Path) -> AsyncIterator[Host
 def patient_with_claude(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for Claude Code as long as for everything else, however busy the machine is."""
     for name in ("transport._PATIENCE_SECONDS", "agent._MCP_SECONDS", "agent._RECORD_SECONDS"):
-        monkeypatch.setattr(f"kingdom.soldiers.claude.{name}", PATIENCE_SECONDS)
+        monkeypatch.setattr(f"kingdom.soldiers.agents.claude.{name}", PATIENCE_SECONDS)
 
 
 @pytest.fixture

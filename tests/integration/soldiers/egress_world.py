@@ -15,14 +15,14 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from kingdom.soldiers.agent import AgentFailed, Answered, Launch, Prompt
-from kingdom.soldiers.folders import Folders
-from kingdom.soldiers.host import ENVIRONMENT
-from kingdom.soldiers.kinds import KINDS, quarters_of
-from kingdom.soldiers.quarters import Lodging
+from kingdom.soldiers.agent_kinds import KINDS, quarters_of
+from kingdom.soldiers.agents.port import AgentFailed, Answered, Launch, Prompt
+from kingdom.soldiers.checkouts.run_checkouts import Trees
+from kingdom.soldiers.host.host import ENVIRONMENT
 from kingdom.soldiers.sandbox.egress_ledger import read_attempts
 from kingdom.soldiers.settings import SoldierSettings
-from kingdom.soldiers.trees import Trees
+from kingdom.soldiers.workplace.agent_environment import Lodging
+from kingdom.soldiers.workplace.host_folders import Folders
 from tests.contract.agents.stage import AT_ONCE, updates_of
 from tests.integration.soldiers.registries import write_registries
 from tests.integration.soldiers.web import make_certificate, server_context

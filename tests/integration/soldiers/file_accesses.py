@@ -14,8 +14,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
-# Below the folder of a host, as `kingdom.soldiers.folders` lays it out: a WorkSpace, a HOME, a checkout, and both a
-# WorkSpace and a checkout on their way out.
+# Below the folder of a host (see `kingdom.soldiers.workplace.host_folders`): a WorkSpace, a HOME, a checkout, and both
+# a WorkSpace and a checkout that are being removed.
 _CHANGEABLE = re.compile(
     r"(workspace/[^/]+/[^/]+|runs/[^/]+/(home|trees/[^./][^/]*|trees/\.[^/]+/removed-[^/]+|[^/]+-space[^/]*))/(?P<name>.+)"
 )

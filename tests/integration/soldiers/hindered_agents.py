@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from datetime import timedelta
 
-from kingdom.soldiers.agent import Agent, AgentClient, Inspection, Launch, Prompt, Update
+from kingdom.soldiers.agents.port import Agent, AgentClient, Inspection, Launch, Prompt, Update
 
 Hindrance = Callable[[], Awaitable[None]]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.wrapped_bus import WrappedBus
 from kingdom.bus import Bus, Delivery, Transaction
-from kingdom.soldiers.agent import Agent, AgentClient, Inspection, Launch, Prompt, Update
+from kingdom.soldiers.agents.port import Agent, AgentClient, Inspection, Launch, Prompt, Update
 from kingdom.workflow.model.commands import Command
 from kingdom.workflow.records import ACCEPTED, COMMANDS
 from tests.patience import PATIENCE_SECONDS

@@ -12,15 +12,15 @@ from typing import Any
 
 from kingdom.bootstrap import open_bus
 from kingdom.bus import Bus, Transaction
-from kingdom.soldiers import host as hosting
-from kingdom.soldiers.folders import Folders
-from kingdom.soldiers.host import ENVIRONMENT, SoldierHost
-from kingdom.soldiers.outfit import Outfit
-from kingdom.soldiers.quarters import Quarters
+from kingdom.soldiers.agents.scripted.client import ScriptedAgents
+from kingdom.soldiers.host import host as hosting
+from kingdom.soldiers.host.host import ENVIRONMENT, SoldierHost
 from kingdom.soldiers.sandbox.sandbox import Profile
-from kingdom.soldiers.scripted.client import ScriptedAgents
+from kingdom.soldiers.workplace.agent_environment import Quarters
+from kingdom.soldiers.workplace.checkout_setup import Outfit
+from kingdom.soldiers.workplace.host_folders import Folders
 from kingdom.workflow.reactions import engine
-from tests.fakes.quarters import UNCONFINED
+from tests.fakes.agent_environment import UNCONFINED
 from tests.integration.processes import say
 from tests.integration.soldiers.file_accesses import note_accesses
 from tests.integration.soldiers.host_barriers import BarredBus, says

@@ -17,12 +17,12 @@ import msgspec
 from bench.crash_sweep.scene import make_repository
 from kingdom.bus import Bus, Cursor, LogEntry, Query, Record, Transaction, Worker
 from kingdom.clock import utc_now
-from kingdom.soldiers.agent import AgentClient
-from kingdom.soldiers.folders import Folders
-from kingdom.soldiers.host import ENVIRONMENT, SoldierHost
-from kingdom.soldiers.quarters import Quarters
-from kingdom.soldiers.scripted.client import ScriptedAgents
-from kingdom.soldiers.transcript import Entry, read_entries
+from kingdom.soldiers.agents.port import AgentClient
+from kingdom.soldiers.agents.scripted.client import ScriptedAgents
+from kingdom.soldiers.agents.transcript import Entry, read_entries
+from kingdom.soldiers.host.host import ENVIRONMENT, SoldierHost
+from kingdom.soldiers.workplace.agent_environment import Quarters
+from kingdom.soldiers.workplace.host_folders import Folders
 from kingdom.workflow import lifecycle
 from kingdom.workflow.hosts import known_hosts, renew_host
 from kingdom.workflow.model.events import DomainEvent
@@ -40,7 +40,7 @@ from kingdom.workflow.streams import ENGINE_STREAMS, REGISTRY
 from kingdom.workflow.templates import create_template
 from kingdom.workflow.watch import watch
 from tests.contract.backends import BackendUnderTest
-from tests.fakes.quarters import UNCONFINED
+from tests.fakes.agent_environment import UNCONFINED
 from tests.fakes.scripts import scripted
 from tests.integration.processes import Child, child
 from tests.integration.running import eventually

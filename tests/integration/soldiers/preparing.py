@@ -4,7 +4,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from kingdom.soldiers.trees import Trees
+from kingdom.soldiers.checkouts.run_checkouts import Trees
 from tests.integration.soldiers.sources import a_tree
 
 

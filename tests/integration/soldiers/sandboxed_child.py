@@ -4,7 +4,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from kingdom.soldiers.process import start_program
+from kingdom.soldiers.processes.program import start_program
 from kingdom.soldiers.sandbox.sandbox import Profile, Sandbox
 from tests.integration.processes import say
 from tests.integration.soldiers.processes import MARK

@@ -4,8 +4,8 @@ import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from kingdom.soldiers.repository import clone_name
-from kingdom.soldiers.trees import Tree, Trees
+from kingdom.soldiers.checkouts.repository import clone_name
+from kingdom.soldiers.checkouts.run_checkouts import Tree, Trees
 
 
 def run(*arguments: str, cwd: Path) -> str:

@@ -12,16 +12,16 @@ from uuid import uuid4
 
 import pytest
 
-from kingdom.soldiers.acp.client import AcpAgents
-from kingdom.soldiers.acp.profile import Profile as AcpProfile
-from kingdom.soldiers.acp.profiles import PROFILES
-from kingdom.soldiers.agent import AgentFailed, AgentGone, Answered, BudgetSpent, Prompt, ToolCalled
+from kingdom.soldiers.agents.acp.client import AcpAgents
+from kingdom.soldiers.agents.acp.profile import Profile as AcpProfile
+from kingdom.soldiers.agents.acp.profiles import PROFILES
+from kingdom.soldiers.agents.port import AgentFailed, AgentGone, Answered, BudgetSpent, Prompt, ToolCalled
+from kingdom.soldiers.agents.transcript import read_entries
 from kingdom.soldiers.sandbox.gate import Gate
 from kingdom.soldiers.sandbox.sandbox import AGENT_LIMITS, Profile, Sandbox
 from kingdom.soldiers.sandbox.vendors import Upstream
-from kingdom.soldiers.transcript import read_entries
-from kingdom.soldiers.voice.house import HouseVoice
-from kingdom.soldiers.voice.relay import answer
+from kingdom.soldiers.tools.host_tools import HouseVoice
+from kingdom.soldiers.tools.relay import answer
 from kingdom.workflow.model.mcp import McpServer, Transport
 from tests.contract.agents.acp_clients import AGENTS, MODEL, PRICES, marks
 from tests.contract.agents.clients import Kind

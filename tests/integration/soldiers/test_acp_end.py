@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from kingdom.soldiers.voice.house import HouseVoice
+from kingdom.soldiers.tools.host_tools import HouseVoice
 from tests.contract.agents.stage import AT_ONCE
 from tests.integration.soldiers.acp_scene import Scene
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from kingdom.errors import Misconfigured, ProgramFailed
-from kingdom.soldiers.acp.profile import CostFrom
-from kingdom.soldiers.agent import (
+from kingdom.soldiers.agents.acp.profile import CostFrom
+from kingdom.soldiers.agents.port import (
     AgentFailed,
     AgentGone,
     Answered,

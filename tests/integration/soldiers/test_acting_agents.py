@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers.checkout import GitUse, git_directory_of
-from kingdom.soldiers.trees import Tree, Trees
+from kingdom.soldiers.checkouts.checkout import GitUse, git_directory_of
+from kingdom.soldiers.checkouts.run_checkouts import Tree, Trees
 from tests.integration.soldiers.sources import a_tree, bare, run
 
 KEY = "the private key of the operator"

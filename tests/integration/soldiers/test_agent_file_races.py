@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers import work_space
-from kingdom.soldiers.agent_files import AgentFile, files_below
-from kingdom.soldiers.removal import remove_tree
-from kingdom.soldiers.result import read_result
+from kingdom.soldiers.files.agent_files import AgentFile, files_below
+from kingdom.soldiers.files.removal import remove_tree
+from kingdom.soldiers.turns.result import read_result
+from kingdom.soldiers.workplace import work_space
 from kingdom.whole_file import write_whole
 from kingdom.workflow.model.template import TaskDefinition, WorkDefinition
 from kingdom.workflow.model.work import Work

@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 from mcp import Client, StdioServerParameters
 
-from kingdom.soldiers.mcp import validate
-from kingdom.soldiers.process import start_program
-from kingdom.soldiers.result import read_result
+from kingdom.soldiers.mcp_check import validate
+from kingdom.soldiers.processes.program import start_program
 from kingdom.soldiers.sandbox.sandbox import Profile, Sandbox
-from kingdom.soldiers.voice.calls import TOOLS
-from kingdom.soldiers.voice.relay import relay_command
-from kingdom.soldiers.voice.voice import SERVER
+from kingdom.soldiers.tools.calls import TOOLS
+from kingdom.soldiers.tools.port import SERVER
+from kingdom.soldiers.tools.relay import relay_command
+from kingdom.soldiers.turns.result import read_result
 from kingdom.workflow.model.mcp import McpServer, Transport
 from kingdom.workflow.verdicts import Verdict
-from tests.integration.soldiers.voice_house import House, open_house
+from tests.integration.soldiers.tools_host import House, open_house
 from tests.patience import PATIENCE_SECONDS
 
 NAMES = tuple(tool.name for tool in TOOLS)

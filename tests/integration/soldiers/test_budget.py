@@ -14,11 +14,11 @@ from kingdom.court.general.staff import run_of_root
 from kingdom.court.king.resting import BILLS
 from kingdom.court.quota import MONEY, QUOTAS
 from kingdom.court.streams import TOPOLOGY
-from kingdom.soldiers.folders import Folders
-from kingdom.soldiers.host import SoldierHost
-from kingdom.soldiers.kinds import KINDS, quarters_of
+from kingdom.soldiers.agent_kinds import KINDS, quarters_of
+from kingdom.soldiers.agents.transcript import read_entries
+from kingdom.soldiers.host.host import SoldierHost
 from kingdom.soldiers.settings import AgentName, ModelSettings, SoldierSettings
-from kingdom.soldiers.transcript import read_entries
+from kingdom.soldiers.workplace.host_folders import Folders
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model.machine import WorkflowStatus
 from kingdom.workflow.model.template import OverBudget

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from kingdom.clock import utc_now
-from kingdom.soldiers.agent import Answered, Asked, Prompt, ToolCalled, UsageLimited
-from kingdom.soldiers.transcript import Entry, read_entries
+from kingdom.soldiers.agents.port import Answered, Asked, Prompt, ToolCalled, UsageLimited
+from kingdom.soldiers.agents.transcript import Entry, read_entries
 from kingdom.workflow.model.answers import Finding
 from kingdom.workflow.model.mcp import McpServer, Transport
 from tests.contract.agents.clients import CLAUDE, MARKS
 from tests.contract.agents.stage import A_WHILE, Stage, follow, open_stage, updates_of
 from tests.fakes.model.stub import Served
 from tests.integration.running import eventually
-from tests.integration.soldiers.test_mcp import serving
+from tests.integration.soldiers.test_mcp_check import serving
 
 pytestmark = MARKS["claude"]
 

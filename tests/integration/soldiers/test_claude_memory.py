@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from kingdom.soldiers.agent import Prompt
-from kingdom.soldiers.agent_files import AgentFile
-from kingdom.soldiers.claude import memory
-from kingdom.soldiers.claude.memory import OwnRecord, Past, own_answer, own_transcript
-from kingdom.soldiers.notebook import GO_ON, recalled
-from kingdom.soldiers.transcript import Entry
+from kingdom.soldiers.agents.claude import memory
+from kingdom.soldiers.agents.claude.memory import OwnRecord, Past, own_answer, own_transcript
+from kingdom.soldiers.agents.port import Prompt
+from kingdom.soldiers.agents.transcript import Entry
+from kingdom.soldiers.agents.turn_log import GO_ON, recalled
+from kingdom.soldiers.files.agent_files import AgentFile
 
 SESSION = "5e5510a0-0000-4000-8000-000000000000"
 QUERY: Entry = {"type": "prompt", "prompt": "t1#1", "text": "the query", "uuid": "u1"}

@@ -11,11 +11,11 @@ from uuid import uuid4
 import pytest
 
 from kingdom.errors import Misconfigured
-from kingdom.soldiers.agent import AgentFailed, AgentGone, Answered, Asked, Prompt, Said
-from kingdom.soldiers.command.client import CommandAgents
-from kingdom.soldiers.command.command import Command
-from kingdom.soldiers.result import as_reported
+from kingdom.soldiers.agents.command.client import CommandAgents
+from kingdom.soldiers.agents.command.command import Command
+from kingdom.soldiers.agents.port import AgentFailed, AgentGone, Answered, Asked, Prompt, Said
 from kingdom.soldiers.sandbox.sandbox import Profile, Sandbox
+from kingdom.soldiers.turns.result import as_reported
 from kingdom.workflow.model.answers import Finding
 from tests.contract.agents.stage import A_WHILE, AT_ONCE, ENVIRONMENT, Stage, until_exists, updates_of
 from tests.integration.soldiers.processes import MARK, marked, until_none, until_runs

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers.checkout import GitUse, git_directory_of
-from kingdom.soldiers.trees import Trees
+from kingdom.soldiers.checkouts.checkout import GitUse, git_directory_of
+from kingdom.soldiers.checkouts.run_checkouts import Trees
 from tests.integration.soldiers.sources import a_tree, bare, run
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.soldiers import disk_quota
-from kingdom.soldiers.disk_quota import DEPTH_MAX, DiskQuota, DiskUse
-from kingdom.soldiers.quarters import Quarters
+from kingdom.soldiers.files import disk_quota
+from kingdom.soldiers.files.disk_quota import DEPTH_MAX, DiskQuota, DiskUse
 from kingdom.soldiers.sandbox.sandbox import Profile
+from kingdom.soldiers.workplace.agent_environment import Quarters
 from kingdom.workflow.model.machine import WorkflowStatus
 from tests.integration.soldiers.host_scene import APP, HostScene, task, work
 from tests.integration.soldiers.sources import run

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.soldiers.folders import Folders
+from kingdom.soldiers.workplace.host_folders import Folders
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model.machine import WorkflowStatus
 from kingdom.workflow.model.operations import FromBase
@@ -16,7 +16,7 @@ from tests.integration.soldiers.file_accesses import Access, noted_accesses
 from tests.integration.soldiers.host_scene import ANNA, APP, HostScene, task, work, writes
 from tests.integration.soldiers.sources import run as run_git
 
-OPENING = {"kingdom.soldiers.agent_files", "kingdom.soldiers.removal"}
+OPENING = {"kingdom.soldiers.files.agent_files", "kingdom.soldiers.files.removal"}
 
 
 @pytest.mark.parametrize("backend", ["files"], indirect=True)
@@ -48,7 +48,7 @@ async def test_in_a_whole_run_nothing_else_opens_what_agents_can_change(scene: H
 
 async def test_reports_transcripts_settings_and_listings_open_nothing_else(tmp_path: Path) -> None:
     accesses = await accesses_in(tmp_path, plainly=False)
-    assert {access.who for access in accesses} == {"kingdom.soldiers.agent_files"}
+    assert {access.who for access in accesses} == {"kingdom.soldiers.files.agent_files"}
     assert {"result.json", f".claude/projects/p/{SESSION}.jsonl"} <= {access.file for access in accesses}
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.soldiers import git as running_git
-from kingdom.soldiers.git import REMOTE_TRIES, GitFailed, git, retried
-from kingdom.soldiers.repository import Repository
-from kingdom.soldiers.trees import Trees
+from kingdom.soldiers.checkouts import git as running_git
+from kingdom.soldiers.checkouts.git import REMOTE_TRIES, GitFailed, git, retried
+from kingdom.soldiers.checkouts.repository import Repository
+from kingdom.soldiers.checkouts.run_checkouts import Trees
 from tests.integration.running import eventually
 from tests.integration.soldiers.processes import growing_limits
 from tests.integration.soldiers.sources import a_tree, make_source, processes_in

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.soldiers.checkout import git_directory_of
-from kingdom.soldiers.trees import Tree, Trees
+from kingdom.soldiers.checkouts.checkout import git_directory_of
+from kingdom.soldiers.checkouts.run_checkouts import Tree, Trees
 from tests.integration.soldiers.sources import a_tree, bare, checkpointed, files_of, make_source, run
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.soldiers.git import GitFailed, git, without_passwords
-from kingdom.soldiers.trees import Trees
+from kingdom.soldiers.checkouts.git import GitFailed, git, without_passwords
+from kingdom.soldiers.checkouts.run_checkouts import Trees
 from tests.integration.soldiers.sources import a_tree, files_of, make_source, run
 
 USER, PASSWORD = "ada@acme", "open sesame %2F"

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers.removal import remove_tree
-from kingdom.soldiers.trees import Tree, Trees
+from kingdom.soldiers.checkouts.run_checkouts import Tree, Trees
+from kingdom.soldiers.files.removal import remove_tree
 from tests.integration.soldiers.sources import a_tree, bare, make_source, run
 
 PLANS = "the plans of another house"

@@ -2,9 +2,9 @@
 
 import pytest
 
-from kingdom.soldiers import turn
-from kingdom.soldiers.errands import GRACE
-from kingdom.soldiers.scripted.client import ScriptedAgents
+from kingdom.soldiers.agents.scripted.client import ScriptedAgents
+from kingdom.soldiers.host.command_handlers import GRACE
+from kingdom.soldiers.turns import turn
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model import events
 from kingdom.workflow.model.machine import TaskStatus, WorkflowStatus

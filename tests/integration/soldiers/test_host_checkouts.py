@@ -12,8 +12,8 @@ import pytest
 
 from kingdom.bus import Record
 from kingdom.clock import utc_now
-from kingdom.soldiers import host as hosting
-from kingdom.soldiers.scripted.client import ScriptedAgents
+from kingdom.soldiers.agents.scripted.client import ScriptedAgents
+from kingdom.soldiers.host import host as hosting
 from kingdom.workflow import lifecycle
 from kingdom.workflow.hosts import register_host
 from kingdom.workflow.model import answers, commands

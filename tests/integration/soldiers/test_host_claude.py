@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from kingdom.soldiers.claude.client import ClaudeAgents
-from kingdom.soldiers.quarters import Quarters
+from kingdom.soldiers.agents.claude.client import ClaudeAgents
 from kingdom.soldiers.sandbox.sandbox import Profile
 from kingdom.soldiers.sandbox.vendors import Upstream, Vendor
+from kingdom.soldiers.workplace.agent_environment import Quarters
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model.machine import WorkflowStatus
 from kingdom.workflow.model.operations import Continue

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from kingdom.soldiers.scripted.client import ScriptedAgents
+from kingdom.soldiers.agents.scripted.client import ScriptedAgents
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model import answers
 from kingdom.workflow.model.machine import WorkflowStatus

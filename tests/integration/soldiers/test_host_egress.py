@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.soldiers.command.client import CommandAgents
-from kingdom.soldiers.command.command import Command
-from kingdom.soldiers.outfit import Outfit
-from kingdom.soldiers.quarters import Quarters
+from kingdom.soldiers.agents.command.client import CommandAgents
+from kingdom.soldiers.agents.command.command import Command
 from kingdom.soldiers.sandbox import egress
 from kingdom.soldiers.sandbox.egress import Egress
 from kingdom.soldiers.sandbox.egress_ledger import read_attempts
 from kingdom.soldiers.sandbox.sandbox import Profile
+from kingdom.soldiers.workplace.agent_environment import Quarters
+from kingdom.soldiers.workplace.checkout_setup import Outfit
 from kingdom.workflow.model.machine import WorkflowStatus
 from tests.integration.soldiers.host_scene import APP, HostScene, task, work
 from tests.integration.soldiers.web import make_certificate, serving

@@ -11,14 +11,14 @@ from typing import Any
 import aiohttp
 import pytest
 
-from kingdom.soldiers.agent import AgentClient
-from kingdom.soldiers.command.client import CommandAgents
-from kingdom.soldiers.command.command import Command
-from kingdom.soldiers.quarters import Quarters
+from kingdom.soldiers.agents.command.client import CommandAgents
+from kingdom.soldiers.agents.command.command import Command
+from kingdom.soldiers.agents.port import AgentClient
+from kingdom.soldiers.agents.transcript import Entry
 from kingdom.soldiers.sandbox.prices import Price
 from kingdom.soldiers.sandbox.sandbox import Profile
 from kingdom.soldiers.sandbox.vendors import Upstream, Vendor
-from kingdom.soldiers.transcript import Entry
+from kingdom.soldiers.workplace.agent_environment import Quarters
 from kingdom.workflow.model import answers
 from kingdom.workflow.model.machine import WorkflowStatus
 from kingdom.workflow.model.template import OverBudget, Policy, TaskDefinition

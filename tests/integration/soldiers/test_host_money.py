@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from kingdom.soldiers import duty, paid_turns
-from kingdom.soldiers.agent import Agent, AgentGone, Answered, Asked
-from kingdom.soldiers.turn import take_turn
+from kingdom.soldiers.agents.port import Agent, AgentGone, Answered, Asked
+from kingdom.soldiers.host import running_commands
+from kingdom.soldiers.turns import metered_turns
+from kingdom.soldiers.turns.turn import take_turn
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model import answers
 from kingdom.workflow.model.machine import WorkflowStatus
@@ -114,7 +115,7 @@ async def test_what_a_turn_has_cost_is_told_before_the_end_of_its_agent(
                 await asyncio.sleep(0)
             raise
 
-    monkeypatch.setattr(paid_turns, "take_turn", slowly)
+    monkeypatch.setattr(metered_turns, "take_turn", slowly)
     await scene.start_host()
     workflow = await scene.begin(work("one", task({"cost": 0.5}, {"crash": 3})))
     assert (await scene.until(workflow, WorkflowStatus.FAILED)).cost_usd == 0.5
@@ -144,7 +145,7 @@ async def test_a_turn_that_is_cancelled_is_paid_for(scene: HostScene) -> None:
 async def test_a_turn_that_is_looked_up_after_a_pause_is_paid_for_once(
     scene: HostScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(duty, "GRACE", timedelta(seconds=PATIENCE_SECONDS))
+    monkeypatch.setattr(running_commands, "GRACE", timedelta(seconds=PATIENCE_SECONDS))
     await scene.start_host()
     stay = scene.stay("here")
     workflow = await scene.begin(work("one", task({"cost": 0.5}, *stay.steps, {"cost": 0.25}, {"fail": "no"})))

@@ -10,7 +10,7 @@ import pytest
 
 from kingdom.bus import Bus, Record, Transaction
 from kingdom.errors import Conflict, KingdomError, MalformedEvent, Unavailable
-from kingdom.soldiers.reporter import Reporter, Statement
+from kingdom.soldiers.host.reporter import Reporter, Statement
 from kingdom.workflow.model import answers
 from kingdom.workflow.reactions import engine
 from kingdom.workflow.records import ACCEPTED, ACTIVE, ANSWERED, COMMANDS, DOCUMENTS

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from kingdom.bus import Dispatcher, Received, Transaction
-from kingdom.soldiers.outfit import Outfit
 from kingdom.soldiers.redaction import REDACTED
+from kingdom.soldiers.workplace.checkout_setup import Outfit
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model.events import WorkflowFailed
 from kingdom.workflow.model.machine import WorkflowStatus
@@ -19,7 +19,7 @@ from kingdom.workflow.model.template import WorkflowTemplate
 from kingdom.workflow.model.workflow import Workflow
 from kingdom.workflow.records import DOCUMENTS, TOLD
 from kingdom.workflow.registry import register_mcp_server
-from tests.fakes.quarters import UNCONFINED
+from tests.fakes.agent_environment import UNCONFINED
 from tests.integration.running import at_work, eventually
 from tests.integration.soldiers.host_scene import ANNA, APP, HostScene, task, work
 from tests.integration.soldiers.sources import run as run_git

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from kingdom.soldiers import agents, duty
-from kingdom.soldiers.scripted.client import ScriptedAgents
+from kingdom.soldiers.agents.scripted.client import ScriptedAgents
+from kingdom.soldiers.host import running_agents, running_commands
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model import answers, events
 from kingdom.workflow.model.answers import Finding
@@ -39,7 +39,7 @@ class OneFailure:
 async def test_a_paused_run_goes_on_in_its_session_and_with_what_was_changed_meanwhile(
     scene: HostScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(duty, "GRACE", timedelta(seconds=PATIENCE_SECONDS))
+    monkeypatch.setattr(running_commands, "GRACE", timedelta(seconds=PATIENCE_SECONDS))
     await scene.start_host()
     stay = scene.stay("one")
     first = work("one", task(*stay.steps), task({"write": f"{APP}/one.txt", "text": "by one\n"}))
@@ -120,7 +120,7 @@ async def test_a_cancelled_run_gets_less_than_a_second_and_leaves_no_process_wha
 async def test_an_agent_that_fails_as_it_is_ended_is_ended_all_the_same(
     scene: HostScene, fails: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agents, "_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(running_agents, "_PAUSE_SECONDS", 0.01)
     failure = OneFailure()
     await scene.start_host(slots=1, client=HinderedAgents(ScriptedAgents(), **{f"before_{fails}": failure}))
     stay = scene.stay("one")

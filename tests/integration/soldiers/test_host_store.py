@@ -7,9 +7,9 @@ import pytest
 
 from kingdom.bus import Bus, Record, Transaction
 from kingdom.errors import Misconfigured, Unavailable
-from kingdom.soldiers import host as hosting
-from kingdom.soldiers.host import SoldierHost
-from kingdom.soldiers.scripted.client import ScriptedAgents
+from kingdom.soldiers.agents.scripted.client import ScriptedAgents
+from kingdom.soldiers.host import host as hosting
+from kingdom.soldiers.host.host import SoldierHost
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model import answers, commands
 from kingdom.workflow.model.answers import Finding
@@ -17,7 +17,7 @@ from kingdom.workflow.model.host import HostStatus
 from kingdom.workflow.model.machine import WorkflowStatus, WorkTreeStatus
 from kingdom.workflow.model.workflow import Workflow
 from kingdom.workflow.records import ACCEPTED, COMMANDS, HOSTS
-from tests.fakes.quarters import UNCONFINED
+from tests.fakes.agent_environment import UNCONFINED
 from tests.integration.running import eventually
 from tests.integration.soldiers.host_barriers import BarredBus, Barrier, accepts, says
 from tests.integration.soldiers.host_scene import ANNA, APP, LEASE, HostScene, task, work, writes

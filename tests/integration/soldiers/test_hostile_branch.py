@@ -8,7 +8,7 @@ import pytest
 
 from kingdom.cli.init_files import settings_text
 from kingdom.realm import read_realm
-from kingdom.soldiers.kinds import KINDS, quarters_of
+from kingdom.soldiers.agent_kinds import KINDS, quarters_of
 from kingdom.soldiers.sandbox.sandbox import Profile
 from kingdom.soldiers.settings import SoldierSettings
 from kingdom.workflow.model.machine import WorkflowStatus

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.soldiers.leftovers import end_leftovers
+from kingdom.soldiers.processes.leftovers import end_leftovers
 from tests.integration.soldiers.host_scene import HostScene
 from tests.patience import PATIENCE_SECONDS
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers.checkout import GitUse
-from kingdom.soldiers.trees import Trees
+from kingdom.soldiers.checkouts.checkout import GitUse
+from kingdom.soldiers.checkouts.run_checkouts import Trees
 from tests.integration.soldiers.sources import a_tree, bare, make_source, run
 
 

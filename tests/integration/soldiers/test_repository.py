@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers import repository as repositories
-from kingdom.soldiers.checkout import git_directory_of
-from kingdom.soldiers.repository import Repository, clone_name, without_password
-from kingdom.soldiers.trees import Tree, TreeFailed, Trees
+from kingdom.soldiers.checkouts import repository as repositories
+from kingdom.soldiers.checkouts.checkout import git_directory_of
+from kingdom.soldiers.checkouts.repository import Repository, clone_name, without_password
+from kingdom.soldiers.checkouts.run_checkouts import Tree, TreeFailed, Trees
 from tests.integration.running import eventually
 from tests.integration.soldiers.sources import a_tree, bare, checkpointed, files_of, run
 from tests.patience import PATIENCE_SECONDS

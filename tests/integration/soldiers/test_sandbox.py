@@ -17,15 +17,15 @@ from structlog.testing import capture_logs
 
 from kingdom.bus.logs import configure_logs
 from kingdom.errors import Misconfigured, ProgramFailed
-from kingdom.soldiers.checkout import GitUse, place_of
-from kingdom.soldiers.git import IDENTITY
-from kingdom.soldiers.process import Finished, run_program, start_program
-from kingdom.soldiers.process_table import described
+from kingdom.soldiers.checkouts.checkout import GitUse, place_of
+from kingdom.soldiers.checkouts.git import IDENTITY
+from kingdom.soldiers.checkouts.run_checkouts import Tree, Trees
+from kingdom.soldiers.processes.process_table import described
+from kingdom.soldiers.processes.program import Finished, run_program, start_program
 from kingdom.soldiers.sandbox.confinement import Confinement, hold, make_groups
 from kingdom.soldiers.sandbox.gate import Gate
 from kingdom.soldiers.sandbox.sandbox import Limits, Profile, Sandbox
 from kingdom.soldiers.sandbox.soldier import soldier_sandbox
-from kingdom.soldiers.trees import Tree, Trees
 from tests.integration.soldiers.processes import MARK, marked, until_runs
 from tests.integration.soldiers.sources import a_tree, bare, run
 from tests.patience import PATIENCE_SECONDS

@@ -8,12 +8,12 @@ from uuid import uuid4
 
 import pytest
 
-from kingdom.soldiers.agent import AgentFailed, AgentGone, Answered, Prompt, Said
-from kingdom.soldiers.process import start_program
-from kingdom.soldiers.scripted.client import ScriptedAgent, ScriptedAgents
-from kingdom.soldiers.scripted.session import open_session
-from kingdom.soldiers.scripted.turn import Body, Turn
-from kingdom.soldiers.transcript import read_entries
+from kingdom.soldiers.agents.port import AgentFailed, AgentGone, Answered, Prompt, Said
+from kingdom.soldiers.agents.scripted.client import ScriptedAgent, ScriptedAgents
+from kingdom.soldiers.agents.scripted.session import open_session
+from kingdom.soldiers.agents.scripted.turn import Body, Turn
+from kingdom.soldiers.agents.transcript import read_entries
+from kingdom.soldiers.processes.program import start_program
 from tests.contract.agents.stage import ENVIRONMENT, Stage, follow, until_exists, updates_of
 from tests.fakes.scripts import scripted
 from tests.integration.soldiers.processes import MARK, cancel_while_it_starts, marked

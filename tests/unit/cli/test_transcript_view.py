@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from kingdom.cli.transcript_view import TranscriptView, coalesced
-from kingdom.soldiers.transcript import Entry, typed
+from kingdom.soldiers.agents.transcript import Entry, typed
 
 TURN = "wf-1-w1-t1#1"
 

@@ -12,7 +12,7 @@ from kingdom.court.package_files import SHIPPED, install_package, load_package, 
 from kingdom.court.petitions.bodies import Origin, read_body
 from kingdom.court.prompt import PROMPT_BYTES_MAX, Context, render
 from kingdom.errors import IllegalTransition, Misconfigured
-from kingdom.soldiers.scripted.script import Petition, parse_script
+from kingdom.soldiers.agents.scripted.script import Petition, parse_script
 
 ROOT = Path(__file__).parents[3]
 

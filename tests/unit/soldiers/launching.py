@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from kingdom.soldiers.agent import Launch
+from kingdom.soldiers.agents.port import Launch
 from kingdom.workflow.model.commands import StartAgent
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers.agent_files import AgentFile, files_below, matching
+from kingdom.soldiers.files.agent_files import AgentFile, files_below, matching
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from kingdom.soldiers.limits import Advice, Circles, usage_limit
+from kingdom.soldiers.agents.limits import Advice, Circles, usage_limit
 
 NOW = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
 

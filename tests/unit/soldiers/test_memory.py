@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.soldiers.agent import AgentFailed, Answered, Prompt, Update
-from kingdom.soldiers.scripted.session import Session, open_session
-from kingdom.soldiers.scripted.turn import Body, Turn
+from kingdom.soldiers.agents.port import AgentFailed, Answered, Prompt, Update
+from kingdom.soldiers.agents.scripted.session import Session, open_session
+from kingdom.soldiers.agents.scripted.turn import Body, Turn
 from tests.fakes.scripts import scripted
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.soldiers.agent import AgentFailed, Answered, Asked
-from kingdom.soldiers.result import as_reported, forget_refusal, read_result
-from kingdom.soldiers.voice.report import RESULT
+from kingdom.soldiers.agents.port import AgentFailed, Answered, Asked
+from kingdom.soldiers.tools.result_file import RESULT
+from kingdom.soldiers.turns.result import as_reported, forget_refusal, read_result
 
 ANSWERED = Answered("done", 0.5)
 

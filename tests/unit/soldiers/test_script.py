@@ -2,9 +2,9 @@ from typing import Any
 
 import pytest
 
-from kingdom.soldiers.agent import AgentFailed
-from kingdom.soldiers.scripted import script
-from kingdom.soldiers.scripted.script import parse_script
+from kingdom.soldiers.agents.port import AgentFailed
+from kingdom.soldiers.agents.scripted import script
+from kingdom.soldiers.agents.scripted.script import parse_script
 from tests.fakes.scripts import scripted
 
 STEPS: list[tuple[dict[str, Any], script.Step]] = [

@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from kingdom.soldiers.agent import Answered, Asked, Petitioned, Said, Spent, ToolCalled, Update
-from kingdom.soldiers.redaction import REDACTED, Redaction
-from kingdom.soldiers.transcript import (
+from kingdom.soldiers.agents.port import Answered, Asked, Petitioned, Said, Spent, ToolCalled, Update
+from kingdom.soldiers.agents.transcript import (
     Entry,
     append_entry,
     entry_of,
@@ -16,6 +15,7 @@ from kingdom.soldiers.transcript import (
     read_page,
     tail_offset,
 )
+from kingdom.soldiers.redaction import REDACTED, Redaction
 from kingdom.workflow.model.answers import Finding
 
 TURN = "wf-1-w1-t1#1"

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.soldiers.agent import (
+from kingdom.soldiers.agents.limits import LOOP_LENGTH, AgentLoops
+from kingdom.soldiers.agents.port import (
     Agent,
     AgentFailed,
     AgentGone,
@@ -24,9 +25,8 @@ from kingdom.soldiers.agent import (
     Update,
     UsageLimited,
 )
-from kingdom.soldiers.limits import LOOP_LENGTH, AgentLoops
-from kingdom.soldiers.transcript import read_entries
-from kingdom.soldiers.turn import take_turn
+from kingdom.soldiers.agents.transcript import read_entries
+from kingdom.soldiers.turns.turn import take_turn
 from tests.fakes.instant_agent import InstantAgent, InstantAgents
 from tests.fakes.scripts import scripted
 from tests.patience import PATIENCE_SECONDS

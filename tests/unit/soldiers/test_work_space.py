@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers import work_space
-from kingdom.soldiers.trees import Tree
+from kingdom.soldiers.checkouts.run_checkouts import Tree
+from kingdom.soldiers.workplace import work_space
 from kingdom.whole_file import write_whole
 from kingdom.workflow.model.template import TaskDefinition, WorkDefinition
 from kingdom.workflow.model.work import Work

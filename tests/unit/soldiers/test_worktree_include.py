@@ -3,7 +3,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers.worktree_include import NAME, parse_patterns, read_patterns
+from kingdom.soldiers.checkouts.worktree_include import NAME, parse_patterns, read_patterns
 
 
 def takes(text: str, path: str) -> bool:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from kingdom.soldiers.disk_quota import DiskQuota
+from kingdom.soldiers.files.disk_quota import DiskQuota
 
 PORT = 8099
 EGRESS_PORT = 8098

@@ -36,9 +36,9 @@ from kingdom.court.petitions.decision import PETITIONS
 from kingdom.court.records import ASSIGNMENTS, receive
 from kingdom.court.streams import TOPOLOGY
 from kingdom.ids import new_id
-from kingdom.soldiers.folders import Folders
-from kingdom.soldiers.host import SoldierHost
-from kingdom.soldiers.scripted.client import ScriptedAgents
+from kingdom.soldiers.agents.scripted.client import ScriptedAgents
+from kingdom.soldiers.host.host import SoldierHost
+from kingdom.soldiers.workplace.host_folders import Folders
 from kingdom.workflow.model.git import Git
 from kingdom.workflow.model.refs import GitRef
 from kingdom.workflow.model.template import TaskDefinition, WorkDefinition, WorkflowTemplate
@@ -47,7 +47,7 @@ from kingdom.workflow.records import KINDS as WORKFLOW_KINDS
 from kingdom.workflow.registry import create_git
 from kingdom.workflow.streams import ENGINE_STREAMS
 from tests.contract.backends import BackendUnderTest
-from tests.fakes.quarters import UNCONFINED
+from tests.fakes.agent_environment import UNCONFINED
 from tests.fakes.scripts import scripted
 from tests.integration.running import eventually
 from tests.patience import PATIENCE_SECONDS

@@ -6,7 +6,7 @@ import pytest
 
 from bench.crash_sweep.scene import make_repository
 from kingdom.court.documents import EventStatus
-from kingdom.soldiers.repository import clone_name
+from kingdom.soldiers.checkouts.repository import clone_name
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model.git import Git
 from kingdom.workflow.registry import create_git

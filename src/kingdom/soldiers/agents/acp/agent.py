@@ -1,0 +1,250 @@
+"""An agent that speaks ACP and runs: what it tells becomes updates, and an end that can be trusted."""
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import structlog
+from acp import PROTOCOL_VERSION, Client, RequestError, connect_to_agent, text_block
+from acp.schema import (
+    AllowedOutcome,
+    ClientCapabilities,
+    DeniedOutcome,
+    Implementation,
+    PermissionOption,
+    RequestPermissionResponse,
+    ToolCallUpdate,
+)
+
+from kingdom.soldiers.agents.acp.memory import Past
+from kingdom.soldiers.agents.acp.profile import Profile
+from kingdom.soldiers.agents.acp.servers import mcp_servers
+from kingdom.soldiers.agents.acp.transport import ProgramTransport
+from kingdom.soldiers.agents.acp.turn import Turn
+from kingdom.soldiers.agents.limits import usage_limit
+from kingdom.soldiers.agents.port import (
+    INTERRUPTED,
+    AgentFailed,
+    AgentGone,
+    Answered,
+    Asked,
+    BudgetSpent,
+    Launch,
+    Prompt,
+    UsageLimited,
+)
+from kingdom.soldiers.agents.program_agent import ProgramAgent
+from kingdom.soldiers.agents.recorded_turn import End
+from kingdom.soldiers.agents.turn_log import Notebook
+from kingdom.soldiers.processes.program import Program
+from kingdom.soldiers.sandbox.prices import Price
+
+# A session that is loaded tells all of itself again, and does not say when it is through.
+_QUIET_SECONDS = 0.3
+_SILENT_SECONDS = 2.0
+_log = structlog.get_logger("kingdom.soldiers")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kit:
+    """What an agent works with; at `voice_url` is its voice, if it has one."""
+
+    profile: Profile
+    launch: Launch
+    price: Price
+    notebook: Notebook[Past]
+    voice_url: str
+
+
+class AcpAgent(ProgramAgent[Turn]):
+    """An agent whose process runs; `comes_up` makes it take prompts, and `closing` is closed after its end."""
+
+    def __init__(self, program: Program, kit: Kit, closing: AsyncExitStack) -> None:
+        super().__init__(program, kit.notebook.past.session)
+        self._ends_with_input = kit.profile.ends_with_input
+        self._kit = kit
+        self._closing = closing
+        self._heard = asyncio.Event()
+        self._connection = connect_to_agent(cast("Client", _House(self)), ProgramTransport(program, self._hear))
+        self._prompting: asyncio.Task[None] | None = None
+        self._ending = asyncio.create_task(self._end_with_program(), name=f"{kit.profile.name} {program.pid}")
+
+    async def comes_up(self) -> None:
+        """Wait until the agent has its session; raises AgentGone if it does not."""
+        name = self._kit.profile.name
+        try:
+            await self._connection.initialize(
+                protocol_version=PROTOCOL_VERSION,
+                client_capabilities=ClientCapabilities(),
+                client_info=Implementation(name="kingdom", version="1"),
+            )
+            await self._open_session()
+            if self._kit.profile.mode:
+                await self._connection.set_session_mode(session_id=self.session, mode_id=self._kit.profile.mode)
+        except (RequestError, ConnectionError, ValueError) as error:
+            why = await self._fate() if isinstance(error, ConnectionError) else _words(error)
+            await self._program.kill()
+            if self._kit.notebook.past.prompted:
+                raise AgentGone(f"session {self.session} of {name} cannot be continued: {why}") from error
+            raise AgentGone(f"{name} did not come up: {why}") from error
+        model = self._kit.launch.model or self._kit.profile.model
+        self._kit.notebook.past.session = self.session
+        self._kit.notebook.write(
+            {"type": "session", "session": self.session, "model": model, "agent": name}, durable=True
+        )
+
+    async def ended(self) -> str:
+        """Wait for the end of the process and return its exit code with its last words."""
+        code = await self._program.wait()
+        how = self._program.described(code)
+        # Agents complain of much, also as they end well.
+        words = await asyncio.to_thread(self._program.last_words) if code else ""
+        return f"{how}; its last words: {words}" if words else how
+
+    def call_tool(self, call: Mapping[str, Any]) -> bool:
+        """Take in that the agent wants to use a tool; return whether it may."""
+        turn = self._turn
+        if turn is None or turn.over.is_set() or turn.interrupted or turn.budget_spent:
+            return False
+        turn.call_tool(call)
+        return True
+
+    async def _open_session(self) -> None:
+        launch, past = self._kit.launch, self._kit.notebook.past
+        space, servers = str(launch.work_space), mcp_servers(launch, self._kit.voice_url)
+        if not past.prompted:
+            # A session that was never prompted is none to most agents: it begins anew.
+            new = await self._connection.new_session(cwd=space, mcp_servers=[*servers])
+            self.session = new.session_id
+        elif self._kit.profile.loads:
+            await self._connection.load_session(cwd=space, session_id=self.session, mcp_servers=[*servers])
+            with suppress(TimeoutError):
+                while True:
+                    self._heard.clear()
+                    async with asyncio.timeout(_QUIET_SECONDS):
+                        await self._heard.wait()
+        else:
+            await self._connection.resume_session(cwd=space, session_id=self.session, mcp_servers=[*servers])
+
+    def _new_turn(self, prompt: Prompt) -> Turn:
+        kit = self._kit
+        return Turn(prompt, kit.notebook, kit.profile, kit.price, work_space=kit.launch.work_space)
+
+    async def _begin(self, turn: Turn) -> None:
+        """Note the prompt, then send it; one that waits for a reply which has not come is answered at once."""
+        prompt, past = turn.prompt, self._kit.notebook.past
+        question, text = past.question_again(prompt), past.text_for(prompt)
+        turn.note_prompt(text)
+        if turn.interrupted:
+            turn.end(AgentFailed(INTERRUPTED))
+        elif question is not None:
+            turn.end(Asked(question.text, question.choices, 0.0))
+        else:
+            if self._kit.launch.voice is not None:
+                self._kit.launch.voice.begin(prompt.id, turn.petition)
+            self._prompting = asyncio.create_task(self._prompt(turn, text), name=f"prompt {prompt.id}")
+
+    async def _prompt(self, turn: Turn, text: str) -> None:
+        """Have the agent take a turn, and conclude how it ended."""
+        end: End
+        try:
+            response = await self._connection.prompt(session_id=self.session, prompt=[text_block(text)])
+        except RequestError as error:
+            gone = bool(self._kit.profile.gone) and self._kit.profile.gone in _words(error)
+            if gone:
+                await self._program.kill()
+            end = self._failed(turn, _words(error), gone=gone)
+        except ConnectionError:
+            end = AgentGone(await self._fate(), turn.cost_usd)
+        except Exception as error:  # noqa: BLE001 - whatever the library cannot make sense of, the turn is over
+            end = self._failed(turn, f"the agent does not keep to the protocol: {error}")
+        else:
+            document = response.model_dump(mode="json", by_alias=True, exclude_none=True)
+            turn.count(document)
+            end = self._end_of(turn, document["stopReason"])
+        question = self._kit.launch.voice.end() if self._kit.launch.voice else None
+        if question is not None and not turn.interrupted and not isinstance(end, AgentGone | BudgetSpent):
+            end = Asked(question.text, question.choices, turn.cost_usd)
+        turn.end(end)
+
+    async def _fate(self) -> str:
+        """Return how an agent ended that speaks no more; one that only fell silent is ended."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_SILENT_SECONDS):
+                await self._program.wait()
+        await self._program.kill()
+        return await self.ended()
+
+    def _end_of(self, turn: Turn, reason: str) -> End:
+        if turn.failed:
+            return self._failed(turn, turn.notice or "the agent does not say why")
+        if reason == "end_turn":
+            return Answered(turn.answer, turn.cost_usd)
+        return self._failed(turn, f"the agent stopped: {reason}")
+
+    def _failed(self, turn: Turn, why: str, *, gone: bool = False) -> End:
+        cost = turn.cost_usd
+        if gone:
+            return AgentGone(why, cost)
+        if turn.interrupted:
+            return AgentFailed(INTERRUPTED, cost)
+        if turn.budget_spent:
+            return BudgetSpent(f"the turn has cost ${cost:g} and may cost ${turn.prompt.budget_usd:g}", cost)
+        until = usage_limit(why, datetime.now(UTC))
+        return AgentFailed(why, cost) if until is None else UsageLimited(why, until, cost)
+
+    def _hear(self, session: str, update: Mapping[str, Any]) -> None:
+        self._heard.set()
+        turn = self._turn
+        if session == self.session and turn is not None and not turn.over.is_set():
+            turn.hear(update)
+            if turn.budget_spent:
+                self._insist_upon_end(turn)
+
+    async def _ask_for_end(self) -> None:
+        with suppress(ConnectionError):
+            await self._connection.cancel(session_id=self.session)
+
+    async def _clear_up(self) -> None:
+        await asyncio.wait([self._ending])
+
+    async def _end_with_program(self) -> None:
+        """Clear up after the program; whoever waits for it hears of its end."""
+        why = await self.ended()
+        await self._connection.close()
+        if self._prompting is not None:
+            await asyncio.wait([self._prompting])
+        try:
+            if self._kit.notebook.past.session:
+                self._kit.notebook.write({"type": "ended", "reason": why}, durable=False)
+        except OSError as error:
+            _log.warning("the end of an agent could not be written down", pid=self.pid, error=str(error))
+        finally:
+            await self._closing.aclose()
+
+
+class _House:
+    """Answers what an agent asks of the house while it works."""
+
+    def __init__(self, agent: AcpAgent) -> None:
+        self._agent = agent
+
+    async def request_permission(
+        self, session_id: str, tool_call: ToolCallUpdate, options: list[PermissionOption], **_: Any
+    ) -> RequestPermissionResponse:
+        """Let the agent do it once: an allowance for ever would be kept in a file of the work space."""
+        call = tool_call.model_dump(mode="json", by_alias=True, exclude_none=True)
+        once = next((option for option in options if option.kind == "allow_once"), None)
+        if once is None or session_id != self._agent.session or not self._agent.call_tool(call):
+            return RequestPermissionResponse(outcome=DeniedOutcome(outcome="cancelled"))
+        return RequestPermissionResponse(outcome=AllowedOutcome(outcome="selected", option_id=once.option_id))
+
+
+def _words(error: Exception) -> str:
+    """Return what went wrong, with the details that an agent keeps beside the message."""
+    data = error.data if isinstance(error, RequestError) else None
+    details = data.get("details") if isinstance(data, dict) else data if isinstance(data, str) else None
+    return f"{error}: {details}" if details else str(error)

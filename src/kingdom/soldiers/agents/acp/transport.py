@@ -1,0 +1,41 @@
+"""What the library speaks through to an agent: a program of ours, so that its end is ours to decide."""
+
+from collections.abc import AsyncGenerator, Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from kingdom.soldiers.agents.transcript import entry_or_none
+from kingdom.soldiers.processes.program import Program
+
+_UPDATE = "session/update"
+
+
+class ProgramTransport:
+    """Carries messages as lines; what an agent tells of its session goes to `on_update` at once and in its order."""
+
+    def __init__(self, program: Program, on_update: Callable[[str, Mapping[str, Any]], None]) -> None:
+        self._program = program
+        self._on_update = on_update
+        self._messages = self._read()
+
+    async def send(self, message: dict[str, Any]) -> None:
+        """Write a message to the program."""
+        self._program.write(msgspec.json.encode(message) + b"\n")
+
+    async def receive(self) -> dict[str, Any] | None:
+        """Return the next message that is no update, or None at the end."""
+        return await anext(self._messages, None)
+
+    async def close(self) -> None:
+        """Do nothing: the one who started the program ends it."""
+
+    async def _read(self) -> AsyncGenerator[dict[str, Any], None]:
+        async for line in self._program.lines():
+            match entry_or_none(line):
+                case {"method": method, "params": {"sessionId": str(session), "update": dict(update)}} if (
+                    method == _UPDATE
+                ):
+                    self._on_update(session, update)
+                case dict(message):
+                    yield message

@@ -1,0 +1,89 @@
+"""What the SDK speaks through to Claude Code: a program of ours, so that its end is ours to decide."""
+
+import asyncio
+import json
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+from claude_agent_sdk import ProcessError, Transport
+
+from kingdom.soldiers.agents.transcript import entry_or_none
+from kingdom.soldiers.processes.program import Program
+
+_PATIENCE_SECONDS = 10.0
+_Answer = asyncio.Future[dict[str, Any] | None]
+
+
+class ProgramTransport(Transport):
+    """Carries the lines of a program that runs already; `request` asks it what the SDK has no verb for."""
+
+    def __init__(self, program: Program) -> None:
+        self.introduced = False
+        self._program = program
+        self._requests: dict[str, _Answer] = {}
+
+    async def connect(self) -> None:
+        """Do nothing: the program runs."""
+
+    def is_ready(self) -> bool:
+        """Return whether the program runs."""
+        return self._program.running
+
+    async def write(self, data: str) -> None:
+        """Write to the program."""
+        self._program.write(data.encode())
+
+    async def end_input(self) -> None:
+        """Tell the program that nothing more comes."""
+        self._program.close_input()
+
+    async def close(self) -> None:
+        """End the program and all that it started."""
+        await self._program.kill()
+
+    async def read_messages(self) -> AsyncIterator[dict[str, Any]]:
+        """Yield what the program says, but for the answers to our own requests."""
+        try:
+            async for line in self._program.lines():
+                message = entry_or_none(line)
+                if message is not None and not self._is_answer(message):
+                    yield message
+        finally:
+            for waiting in self._requests.values():
+                _settle(waiting, None)
+        code = await self._program.wait()
+        if not self.introduced:
+            # Only an error ends the wait of the SDK for a word of welcome.
+            raise ProcessError("Claude Code ended before it was ready", exit_code=code)
+
+    async def request(self, subtype: str, *, within: float | None = None, **fields: Any) -> dict[str, Any] | None:
+        """Return what the program answers to a control request, or None where it refuses or says nothing."""
+        if not self._program.running:
+            return None
+        request_id = f"kingdom-{uuid.uuid4()}"
+        request = {"type": "control_request", "request_id": request_id, "request": {"subtype": subtype, **fields}}
+        answer: _Answer = asyncio.get_running_loop().create_future()
+        self._requests[request_id] = answer
+        try:
+            self._program.write(json.dumps(request).encode() + b"\n")
+            async with asyncio.timeout(_PATIENCE_SECONDS if within is None else within):
+                return await answer
+        except TimeoutError:
+            return None
+        finally:
+            del self._requests[request_id]
+
+    def _is_answer(self, message: dict[str, Any]) -> bool:
+        match message:
+            case {"type": "control_response", "response": {"request_id": str(request_id), **response}}:
+                if request_id in self._requests:
+                    answer = response.get("response")
+                    _settle(self._requests[request_id], answer if isinstance(answer, dict) else None)
+                    return True
+        return False
+
+
+def _settle(waiting: _Answer, answer: dict[str, Any] | None) -> None:
+    if not waiting.done():
+        waiting.set_result(answer)

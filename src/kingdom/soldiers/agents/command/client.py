@@ -1,0 +1,232 @@
+"""The client of programs that take one prompt and end."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from kingdom.errors import ProgramFailed
+from kingdom.soldiers.agents.command.command import Call, Command, called, cost_of, program_of
+from kingdom.soldiers.agents.port import (
+    INTERRUPTED,
+    Agent,
+    AgentClient,
+    AgentFailed,
+    AgentGone,
+    Answered,
+    Inspection,
+    Launch,
+    Prompt,
+    Said,
+    TurnFailed,
+    Update,
+)
+from kingdom.soldiers.agents.transcript import Entry, append_entry, entry_of, looked_up, read_entries
+from kingdom.soldiers.processes.process_table import described
+from kingdom.soldiers.processes.program import Program, start_program
+
+_AGAIN = """\
+An earlier attempt at this was interrupted. What it did lies in the files: see first how far it came, and do nothing \
+twice.
+
+"""
+_OUTPUT_MAX = 64_000
+# No character has more bytes than four.
+_TAIL = 4 * _OUTPUT_MAX
+_SHOWN = 2000
+
+
+class CommandAgents(AgentClient):
+    """Runs a program per prompt. What it puts out is its answer; its result it writes where .kingdom-task.json says."""
+
+    name = "command"
+    has_process = True
+
+    def __init__(self, command: Command, *, contained: bool | None = None) -> None:
+        self._command = command
+        self._contained = contained
+
+    def program(self, path: str) -> Path:
+        """See the port."""
+        return program_of(self._command, path)
+
+    async def start(self, launch: Launch) -> "CommandAgent":
+        """Open a session, which is nothing but a name: the program remembers nothing from prompt to prompt."""
+        entries = await asyncio.to_thread(_entries, launch)
+        sessions = [entry["session"] for entry in entries if entry.get("type") == "session"]
+        if launch.session is not None and launch.session != (sessions or [None])[-1]:
+            raise AgentGone(
+                f"session {launch.session} cannot be continued: {launch.transcript} does not tell of it; begin a new"
+                " one"
+            )
+        session = launch.session or f"{launch.soldier_id}-{len(set(sessions)) + 1}"
+        # So that a program which is missing is missed now.
+        await asyncio.to_thread(called, self._command, launch, "")
+        begun = {"type": "session", "session": session, "model": launch.model, "agent": self.name}
+        await asyncio.to_thread(append_entry, launch.transcript, begun, redaction=launch.redaction)
+        return CommandAgent(session, self._command, launch, contained=self._contained)
+
+    async def inspect(self, launch: Launch, prompt_id: str) -> Inspection:
+        """Look the prompt up in our transcript."""
+        return await asyncio.to_thread(looked_up, launch.transcript, prompt_id)
+
+
+class CommandAgent(Agent):
+    """A session of such a program; between prompts no process runs."""
+
+    def __init__(self, session: str, command: Command, launch: Launch, *, contained: bool | None) -> None:
+        self.session = session
+        self.pid: int | None = None
+        self._command = command
+        self._launch = launch
+        self._contained = contained
+        self._prompt_id: str | None = None
+        self._program: Program | None = None
+        self._interrupted = False
+        self._starting = asyncio.Lock()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._stopping = False
+        self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def send(self, prompt: Prompt) -> AsyncGenerator[Update, None]:
+        """Yield what the program puts out, line by line; its end is the end of the turn."""
+        if self._prompt_id is not None:
+            raise AgentFailed(
+                f"prompt {prompt.id} is refused: the agent is busy with {self._prompt_id}; wait for its end"
+            )
+        if self._stopping:
+            raise AgentGone(await self.ended())
+        self._prompt_id, self._interrupted = prompt.id, False
+        self._idle.clear()
+        tail, cost = bytearray(), 0.0
+        end: Answered | TurnFailed | None = None
+        try:
+            async with self._starting:
+                program = await self._begin(prompt)
+            async for line in program.lines():
+                tail += line + b"\n"
+                del tail[:-_TAIL]
+                said = line.decode(errors="replace")
+                cost = round(cost + cost_of(self._command, said), 9)
+                yield Said(f"{said}\n")
+            end = await self._end_of(program, _text(tail), cost)
+        except (ProgramFailed, OSError) as error:
+            end = AgentFailed(str(error), cost)
+        finally:
+            if self._program is not None:
+                await self._program.kill()
+            self._prompt_id = self._program = self.pid = None
+            self._idle.set()
+            end = self._noted(prompt, _text(tail), AgentFailed(INTERRUPTED, cost) if end is None else end)
+        if isinstance(end, TurnFailed):
+            raise end
+        yield end
+
+    async def interrupt(self) -> None:
+        """Kill the program, and all that it started."""
+        self._interrupted = self._prompt_id is not None
+        if self._program is not None:
+            await self._program.kill()
+
+    async def stop(self, grace: timedelta) -> None:
+        """Let the program come to its end within the grace, then kill it."""
+        self._stopping = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(grace.total_seconds()):
+                await self._idle.wait()
+        async with self._starting:
+            code = await self._program.kill() if self._program is not None else 0
+        if not self._ended.done():
+            self._ended.set_result(described(code))
+
+    async def ended(self) -> str:
+        """Wait until the session was stopped."""
+        return await asyncio.shield(self._ended)
+
+    async def _begin(self, prompt: Prompt) -> Program:
+        """Note the prompt, then start the program with it."""
+        text = await asyncio.to_thread(self._text_for, prompt)
+        self._note(prompt, "prompt", text=prompt.text, reply=prompt.reply, continues=prompt.continues, sent=text)
+        call: Call = await asyncio.to_thread(called, self._command, self._launch, text)
+        program = await start_program(
+            call.argv,
+            cwd=self._launch.work_space,
+            environment=call.environment,
+            errors=self._launch.errors,
+            redaction=self._launch.redaction,
+            contained=self._contained,
+            sandbox=call.sandbox,
+        )
+        self._program, self.pid = program, program.pid
+        if self._interrupted:
+            await program.kill()
+        program.write(call.given)
+        program.close_input()
+        return program
+
+    async def _end_of(self, program: Program, output: str, cost: float) -> Answered | TurnFailed:
+        code = await program.wait()
+        if self._interrupted:
+            return AgentFailed(INTERRUPTED, cost)
+        if self._stopping and code:
+            return AgentGone(described(code), cost)
+        if code:
+            words = await asyncio.to_thread(program.last_words)
+            last = "\n".join(part for part in (output[-_SHOWN:].strip(), words) if part)
+            return AgentFailed(f"{self._command.argv[0]} failed with {program.described(code)}: {last}", cost)
+        return Answered(output.strip(), cost)
+
+    def _text_for(self, prompt: Prompt) -> str:
+        """Return all that the program must know: it remembers nothing of what was asked before."""
+        before = _unanswered(_entries(self._launch)) if prompt.continues or prompt.reply else ""
+        text = before or prompt.text
+        again = _AGAIN if before and prompt.continues and not prompt.reply else ""
+        reply = f"\n\nA person has replied: {prompt.reply}" if prompt.reply else ""
+        return f"{again}{text}{reply}"
+
+    def _noted(self, prompt: Prompt, output: str, end: Answered | TurnFailed) -> Answered | TurnFailed:
+        """Write down how a turn ended; what is not on the disk has not happened."""
+        try:
+            if output:
+                self._note(prompt, "said", durable=False, text=output)
+            if isinstance(end, Answered):
+                self._append(entry_of(end, prompt.id))
+            else:
+                kind = "interrupted" if end.reason == INTERRUPTED else "failed"
+                self._note(prompt, kind, reason=end.reason, costUsd=end.cost_usd)
+        except OSError as error:
+            return AgentFailed(f"the transcript cannot be written: {error}", end.cost_usd)
+        return end
+
+    def _note(self, prompt: Prompt, kind: str, *, durable: bool = True, **fields: Any) -> None:
+        self._append({"type": kind, "prompt": prompt.id, **fields}, durable=durable)
+
+    def _append(self, entry: Entry, *, durable: bool = True) -> None:
+        append_entry(self._launch.transcript, entry, durable=durable, redaction=self._launch.redaction)
+
+
+def _text(tail: bytearray) -> str:
+    return tail.decode(errors="replace")[-_OUTPUT_MAX:]
+
+
+def _entries(launch: Launch) -> list[Entry]:
+    return read_entries(launch.transcript) if launch.transcript.exists() else []
+
+
+def _unanswered(entries: Iterable[Entry]) -> str:
+    """Return what was asked last, if no answer came, with all that persons have replied to it."""
+    asked = ""
+    for entry in entries:
+        match entry:
+            case {"type": "prompt", "text": str(text), "continues": bool(continues)}:
+                reply = entry.get("reply", "")
+                if not asked or not (continues or reply):
+                    asked = text
+                if reply:
+                    asked += f"\n\nA person has replied: {reply}"
+            case {"type": "answered"}:
+                asked = ""
+    return asked

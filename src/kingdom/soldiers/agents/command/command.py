@@ -1,0 +1,105 @@
+"""A program that takes one prompt and ends, as data."""
+
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from string import Template
+
+from kingdom.errors import Misconfigured
+from kingdom.soldiers.agents.model_url import model_url
+from kingdom.soldiers.agents.port import Launch
+from kingdom.soldiers.files.agent_files import AgentFile
+from kingdom.soldiers.sandbox.programs import places_of
+from kingdom.soldiers.sandbox.sandbox import Sandbox
+
+# What the words of a command may have after a dollar.
+PLACES = frozenset({"model", "prompt", "prompt_file", "url"})
+_PROMPT, _PROMPT_FILE = "$prompt", "$prompt_file"
+_FILE = ".kingdom-prompt.txt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """How the program is called.
+
+    `argv` and `environment` are templates: $model is the name of the model, $url its server. The prompt comes where
+    `argv` has $prompt, or in the file where it has $prompt_file, else through the standard input. `cost` finds the US
+    dollars in what the program puts out, in its first group; `readable` is what it needs beside the system.
+    """
+
+    argv: tuple[str, ...]
+    model: str = ""
+    url: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    cost: str = ""
+    readable: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A command for one prompt."""
+
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+    sandbox: Sandbox | None
+    given: bytes
+
+
+AIDER = Command(
+    argv=(
+        *("aider", "--model", "openai/$model", "--yes-always", "--no-check-update", "--no-analytics", "--no-pretty"),
+        *("--no-gitignore", "--no-auto-commits", "--no-show-model-warnings", "--message-file", "$prompt_file"),
+    ),
+    model="gpt-5",
+    url="https://api.openai.com",
+    environment={
+        "OPENAI_API_BASE": "$url/v1",
+        "OPENAI_API_KEY": "none",
+        # Otherwise it fetches a list of prices.
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    },
+    cost=r"Cost: \$([0-9.]+) message",
+)
+
+
+def called(command: Command, launch: Launch, prompt: str) -> Call:
+    """Return the call for a prompt, whose file is written; raises Misconfigured where there is no such program."""
+    wanted = " ".join(command.argv)
+    file = AgentFile(launch.work_space, _FILE)
+    texts = {
+        "model": launch.model or command.model,
+        "url": model_url(launch, command.url),
+        "prompt": prompt,
+        "prompt_file": str(file.path),
+    }
+    environment = {name: Template(value).substitute(texts) for name, value in command.environment.items()}
+    environment |= launch.environment
+    program = program_of(command, environment.get("PATH", ""))
+    if _PROMPT_FILE in wanted:
+        file.write(prompt)
+    arguments = (Template(argument).substitute(texts) for argument in command.argv[1:])
+    shown = (*command.readable, *places_of(program))
+    return Call(
+        argv=(str(program), *arguments),
+        environment=environment,
+        sandbox=launch.sandbox and replace(launch.sandbox, readable=(*launch.sandbox.readable, *shown)),
+        given=b"" if _PROMPT in wanted else prompt.encode(),
+    )
+
+
+def program_of(command: Command, path: str) -> Path:
+    """Return the program of a command; raises Misconfigured where there is none on the PATH."""
+    program = shutil.which(command.argv[0], path=path)
+    if program is None:
+        raise Misconfigured(
+            f"there is no program {command.argv[0]!r} on the PATH of agents: install it, and name its folder in"
+            " soldiers.path of kingdom.yaml"
+        )
+    return Path(program)
+
+
+def cost_of(command: Command, output: str) -> float:
+    """Return what a program says that it has spent."""
+    return round(sum(map(float, re.findall(command.cost, output))), 9) if command.cost else 0.0

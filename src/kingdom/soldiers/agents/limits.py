@@ -1,0 +1,141 @@
+"""Limits that agents run into: those of their vendors, and going in circles. Pure."""
+
+import re
+from datetime import datetime, timedelta
+from enum import StrEnum
+from zoneinfo import ZoneInfo
+
+from kingdom.soldiers.agents.port import AgentFailed
+
+# So many times in a row an agent may make the very same tool call.
+LOOP_LENGTH = 8
+_DETAIL_SHOWN = 200
+
+_SOONEST = timedelta(minutes=1)
+# A time further away is none at which a limit is reset.
+_LATEST = timedelta(days=35)
+# A time of the day that has just passed is meant, not the same time tomorrow.
+_JUST_PASSED = timedelta(minutes=10)
+_LIMIT = re.compile(r"limit|quota|exhausted your capacity", re.IGNORECASE)
+_MOMENT = re.compile(r"(?:reached\||\"resets_at\"\s*:\s*)(\d{10})(?:\d{3})?\b")
+_SECONDS = re.compile(r"\"resets_in_seconds\"\s*:\s*(\d{1,9})\b")
+_AMOUNT = r"\d{1,6}(?:\.\d+)?\s*(?:days?|hours?|hrs?|minutes?|mins?|seconds?|secs?|ms|[dhms])(?![a-z])"
+_SPAN = re.compile(rf"(?:again|retry|resets?)\s+(?:in|after)\s+((?:{_AMOUNT}[\s,]*(?:and\s+)?)+)", re.IGNORECASE)
+_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|[dhms])", re.IGNORECASE)
+_UNITS = {
+    "d": timedelta(days=1),
+    "h": timedelta(hours=1),
+    "m": timedelta(minutes=1),
+    "s": timedelta(seconds=1),
+    "ms": timedelta(milliseconds=1),
+}
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_TIME_OF_DAY = re.compile(
+    r"(?:resets?|again)(?:\s+(?:at|on))?[:\s]+"
+    rf"(?:(?P<month>{'|'.join(_MONTHS)})[a-z]*\.?\s+(?P<day>\d{{1,2}})(?:st|nd|rd|th)?(?:,?\s+(?P<year>\d{{4}}))?"
+    r"(?:,|\s+at)?\s+)?"
+    r"(?P<hour>\d{1,2})(?::(?P<minute>\d{2}))?\s*(?P<half>[ap]m)?\b"
+    r"(?:\s*\((?P<zone>[A-Za-z0-9_+/-]+)\))?",
+    re.IGNORECASE,
+)
+_NOON = 12
+
+
+class AgentLoops(AgentFailed):
+    """Raised when an agent makes the same tool call again and again, though it was told."""
+
+    code = "agent_loops"
+
+
+class Advice(StrEnum):
+    """What to do about an agent after a tool call."""
+
+    LET = "let"
+    NUDGE = "nudge"
+    GIVE_UP = "give up"
+
+
+class Circles:
+    """Counts how often an agent makes the very same tool call in a row: the first time too often it is told so."""
+
+    def __init__(self, length: int = LOOP_LENGTH) -> None:
+        self._length = length
+        self._call = ("", "")
+        self._count = 0
+        self._nudged = False
+
+    def saw(self, tool: str, detail: str) -> Advice:
+        """Take down a tool call; one that does not tell what it is about is like no other."""
+        self._count = self._count + 1 if detail and self._call == (tool, detail) else 1
+        self._call = (tool, detail)
+        if self._count < self._length:
+            return Advice.LET
+        self._count = 0
+        advice = Advice.GIVE_UP if self._nudged else Advice.NUDGE
+        self._nudged = True
+        return advice
+
+    @property
+    def fact(self) -> str:
+        """Return what the agent did, for the agent itself and for people."""
+        tool, detail = self._call
+        shown = detail if len(detail) <= _DETAIL_SHOWN else f"{detail[:_DETAIL_SHOWN]}…"
+        return f"called {tool} {self._length} times in a row with the same input: {shown}"
+
+    @property
+    def nudge(self) -> str:
+        """Return what the agent is told."""
+        return (
+            f"You {self.fact}\n\nDo not call it again like this. Think about what you expected and what happened"
+            " instead, then go on with your task in another way; if you cannot, ask for help."
+        )
+
+
+def usage_limit(text: str, now: datetime) -> datetime | None:
+    """Return until when a vendor lets an agent do nothing, as an error message tells it; None where it does not.
+
+    A time of day without a zone is one in the zone of `now`.
+    """
+    if not _LIMIT.search(text):
+        return None
+    try:
+        until = _told_moment(text, now) or _told_span(text, now) or _told_time(text, now)
+    except (ValueError, KeyError, OSError, OverflowError):
+        # No such time, date or zone.
+        return None
+    if until is None or until - now > _LATEST:
+        return None
+    return max(until, now + _SOONEST)
+
+
+def _told_moment(text: str, now: datetime) -> datetime | None:
+    found = _MOMENT.search(text)
+    return datetime.fromtimestamp(int(found[1]), tz=now.tzinfo) if found else None
+
+
+def _told_span(text: str, now: datetime) -> datetime | None:
+    if found := _SECONDS.search(text):
+        return now + timedelta(seconds=int(found[1]))
+    found = _SPAN.search(text)
+    if found is None:
+        return None
+    parts = (float(amount) * _UNITS[unit.lower()] for amount, unit in _PART.findall(found[1]))
+    return now + sum(parts, timedelta())
+
+
+def _told_time(text: str, now: datetime) -> datetime | None:
+    """Return the next moment that fits a time of the day, with or without a date."""
+    found = _TIME_OF_DAY.search(text)
+    if found is None or not (found["half"] or found["minute"]):
+        return None
+    here = now.astimezone(ZoneInfo(found["zone"])) if found["zone"] else now
+    hour = int(found["hour"])
+    if found["half"]:
+        hour = hour % _NOON + (_NOON if found["half"].lower() == "pm" else 0)
+    at = here.replace(hour=hour, minute=int(found["minute"] or 0), second=0, microsecond=0)
+    if not found["month"]:
+        return at if at > here - _JUST_PASSED else at + timedelta(days=1)
+    month = _MONTHS.index(found["month"].lower()) + 1
+    at = at.replace(month=month, day=int(found["day"]), year=int(found["year"] or at.year))
+    is_next_year = not found["year"] and at < here - timedelta(days=1)
+    return at.replace(year=at.year + 1) if is_next_year else at

@@ -1,0 +1,132 @@
+"""An agent that is a program with one turn at a time: who listens to it, and that a turn which is to end does end."""
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from datetime import timedelta
+from typing import Generic, TypeVar
+
+from kingdom.soldiers.agents.port import Agent, AgentFailed, AgentGone, Answered, Asked, Prompt, Update
+from kingdom.soldiers.agents.recorded_turn import NotedTurn
+from kingdom.soldiers.processes.program import Program
+
+# An interrupt that comes before the agent has begun with the prompt may not be heeded, so it is repeated.
+_INSISTING_SECONDS = 0.2
+_INSISTING_LIMIT = timedelta(seconds=30)
+
+T = TypeVar("T", bound=NotedTurn)
+
+
+class ProgramAgent(Agent, Generic[T]):
+    """An agent whose program runs and says, in its own way, what it does about a prompt."""
+
+    # Whether the program ends when its input does.
+    _ends_with_input = True
+
+    def __init__(self, program: Program, session: str) -> None:
+        self.session = session
+        self.pid = program.pid
+        self._program = program
+        # The turn that somebody listens to, and the one that the agent is at: after an interrupt they may differ.
+        self._listened: T | None = None
+        self._turn: T | None = None
+        self._stopping = False
+
+    async def send(self, prompt: Prompt) -> AsyncGenerator[Update, None]:
+        """Yield the updates of the turn as they come."""
+        if self._listened is not None:
+            busy = self._listened.prompt.id
+            raise AgentFailed(f"prompt {prompt.id} is refused: the agent is busy with {busy}; wait for its end")
+        turn = self._listened = self._new_turn(prompt)
+        try:
+            if self._turn is not None:
+                # Nobody listens to it any more, but it must be over: the agent might take both prompts for one.
+                await self._turn.over.wait()
+            if self._stopping or not self._program.running:
+                raise AgentGone(await self.ended())
+            self._turn = turn
+            await self._begin_or_leave(turn)
+            while self._listened is turn:
+                update = await turn.next()
+                if isinstance(update, Answered | Asked):
+                    self._listened = None
+                yield update
+        finally:
+            if self._listened is turn:
+                self._listened = None
+            if self._turn is turn and not turn.over.is_set():
+                self._interrupt(turn)
+
+    async def interrupt(self) -> None:
+        """Tell the agent to end its turn."""
+        if self._listened is not None:
+            self._interrupt(self._listened)
+
+    async def stop(self, grace: timedelta) -> None:
+        """Wait for the end of the turn, end the input of the agent, wait for its end, then kill it."""
+        self._stopping = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(grace.total_seconds()):
+                if self._turn is not None:
+                    await self._turn.over.wait()
+                if self._ends_with_input:
+                    self._program.close_input()
+                    await self._program.wait()
+        await self._program.kill()
+        await self._clear_up()
+        if self._turn is not None and self._turn.insisting is not None:
+            await asyncio.wait([self._turn.insisting])
+
+    async def ended(self) -> str:
+        """Wait for the end of the process and return its exit code with its last words."""
+        how = self._program.described(await self._program.wait())
+        words = await asyncio.to_thread(self._program.last_words)
+        return f"{how}; its last words: {words}" if words else how
+
+    @abstractmethod
+    def _new_turn(self, prompt: Prompt) -> T:
+        """Return a turn for a prompt, of which the agent knows nothing yet."""
+
+    @abstractmethod
+    async def _begin(self, turn: T) -> None:
+        """Note the prompt, then send it; one that waits for a reply which has not come is answered at once."""
+
+    @abstractmethod
+    async def _ask_for_end(self) -> None:
+        """Ask the agent once to end its turn."""
+
+    @abstractmethod
+    async def _clear_up(self) -> None:
+        """Wait until all is done that follows the end of the program."""
+
+    async def _begin_or_leave(self, turn: T) -> None:
+        try:
+            await self._begin(turn)
+        except BaseException as error:
+            # The agent has not heard of it.
+            turn.over.set()
+            if isinstance(error, OSError):
+                raise AgentFailed(f"the prompt could not be written down, so it was not sent: {error}") from error
+            raise
+
+    def _interrupt(self, turn: T) -> None:
+        turn.interrupted = True
+        self._insist_upon_end(turn)
+
+    def _insist_upon_end(self, turn: T) -> None:
+        if turn.insisting is None and not turn.over.is_set():
+            turn.insisting = asyncio.create_task(self._insist(turn), name=f"interrupt of {turn.prompt.id}")
+
+    async def _insist(self, turn: T) -> None:
+        """Ask for the end of a turn until it is over; an agent that does not care is killed."""
+        try:
+            async with asyncio.timeout(_INSISTING_LIMIT.total_seconds()):
+                while not turn.over.is_set():
+                    if self._turn is turn:
+                        await self._ask_for_end()
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(_INSISTING_SECONDS):
+                            await turn.over.wait()
+        except TimeoutError:
+            await self._program.kill()

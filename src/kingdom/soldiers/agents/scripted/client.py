@@ -1,0 +1,191 @@
+"""The client of the scripted agent: starts it as a process of its own and speaks to it in lines."""
+
+import asyncio
+import sys
+from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+
+from kingdom.soldiers.agents.port import (
+    Agent,
+    AgentClient,
+    AgentFailed,
+    AgentGone,
+    Answered,
+    Asked,
+    Inspection,
+    Launch,
+    Prompt,
+    Spent,
+    TurnFailed,
+    Update,
+    UsageLimited,
+    once_up,
+)
+from kingdom.soldiers.agents.scripted import wire
+from kingdom.soldiers.agents.scripted.memory import inspected
+from kingdom.soldiers.agents.scripted.session import open_session
+from kingdom.soldiers.agents.transcript import UNREADABLE, Entry, append_entry, looked_up
+from kingdom.soldiers.processes.program import Program, start_program
+
+_MODULE = "kingdom.soldiers.agents.scripted.program"
+_UNWRITTEN = "its transcript cannot be written: "
+
+
+class ScriptedAgents(AgentClient):
+    """Runs scripted agents, which use no MCP server.
+
+    Without a sandbox each is contained where bubblewrap is installed, unless `contained` says otherwise.
+    """
+
+    name = "scripted"
+    has_process = True
+
+    def __init__(self, *, contained: bool | None = None) -> None:
+        self._contained = contained
+
+    async def start(self, launch: Launch) -> "ScriptedAgent":
+        """Start the process and wait until it takes prompts."""
+        transcript = launch.transcript.absolute()
+        try:
+            session = await asyncio.to_thread(
+                open_session,
+                transcript,
+                soldier_id=launch.soldier_id,
+                session=launch.session,
+                model=launch.model,
+                redaction=launch.redaction,
+            )
+        except OSError as error:
+            raise AgentGone(f"{_UNWRITTEN}{error}") from error
+        opening = wire.Opening(session=session.id, transcript=str(transcript))
+        sandbox = launch.sandbox
+        if sandbox is not None:
+            sandbox = replace(sandbox, readable=(*sandbox.readable, transcript))
+        program = await start_program(
+            # Isolated, so that nothing in the work space can pass for a module of Python or Kingdom.
+            [sys.executable, "-I", "-m", _MODULE, wire.encode(opening).decode()],
+            cwd=launch.work_space,
+            environment=launch.environment,
+            errors=launch.errors,
+            redaction=launch.redaction,
+            contained=self._contained,
+            sandbox=sandbox,
+        )
+        write = partial(append_entry, transcript, redaction=launch.redaction)
+        agent = ScriptedAgent(program, write)
+        return await once_up(agent, agent.comes_up())
+
+    async def inspect(self, launch: Launch, prompt_id: str) -> Inspection:
+        """Look the prompt up in the transcript."""
+        return await asyncio.to_thread(looked_up, launch.transcript, prompt_id, inspected)
+
+
+class ScriptedAgent(Agent):
+    """A scripted agent that runs."""
+
+    def __init__(self, program: Program, write: Callable[[Entry], None]) -> None:
+        self.session = ""
+        self.pid = program.pid
+        self._program = program
+        self._write = write
+        self._unwritten = ""
+        self._prompt_id: str | None = None
+        self._heard: asyncio.Queue[wire.Happened | wire.Failed | None] = asyncio.Queue()
+        self._ready = asyncio.Event()
+        self._listening = asyncio.create_task(self._listen(), name=f"scripted agent {self.pid}")
+
+    async def comes_up(self) -> None:
+        """Wait until the agent takes prompts; raises AgentGone if it ends before."""
+        await self._ready.wait()
+        if not self.session:
+            raise AgentGone(f"the scripted agent did not come up: {await self.ended()}")
+
+    async def send(self, prompt: Prompt) -> AsyncGenerator[Update, None]:
+        """Yield the updates of the turn as they come."""
+        if self._prompt_id is not None:
+            raise AgentFailed(
+                f"prompt {prompt.id} is refused: the agent is busy with {self._prompt_id}; wait for its end"
+            )
+        if self._listening.done():
+            raise AgentGone(await self.ended())
+        self._prompt_id = prompt.id
+        cost_usd, finished = 0.0, False
+        try:
+            self._program.write(wire.encode(wire.Take(prompt)) + b"\n")
+            while not finished:
+                update = await self._next_update(prompt.id, cost_usd)
+                if isinstance(update, Spent):
+                    cost_usd = update.cost_usd
+                finished = isinstance(update, Answered | Asked)
+                if finished:
+                    self._prompt_id = None
+                yield update
+        except TurnFailed:
+            finished = True
+            raise
+        finally:
+            if not finished:
+                self._interrupt(prompt.id)
+            if self._prompt_id == prompt.id:
+                self._prompt_id = None
+
+    async def interrupt(self) -> None:
+        """Tell the agent to end its turn."""
+        if self._prompt_id is not None:
+            self._interrupt(self._prompt_id)
+
+    async def stop(self, grace: timedelta) -> None:
+        """End the input of the agent, wait for it, then kill it."""
+        if grace > timedelta():
+            self._program.close_input()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(grace.total_seconds()):
+                    await self._program.wait()
+        await self._program.kill()
+        await asyncio.wait([self._listening])
+
+    async def ended(self) -> str:
+        """Wait for the end of the process and return its exit code with its last words."""
+        how = self._program.described(await self._program.wait()) + self._unwritten
+        words = await asyncio.to_thread(self._program.last_words)
+        return f"{how}; its last words: {words}" if words else how
+
+    async def _next_update(self, prompt_id: str, cost_usd: float) -> Update:
+        while (message := await self._heard.get()) is not None:
+            # An earlier turn to which nobody listens any more may still have had something to say.
+            if message.prompt_id != prompt_id:
+                continue
+            if isinstance(message, wire.Failed) and message.until:
+                raise UsageLimited(message.reason, message.until, message.cost_usd)
+            if isinstance(message, wire.Failed):
+                raise AgentFailed(message.reason, message.cost_usd)
+            return message.update
+        raise AgentGone(await self.ended(), cost_usd)
+
+    async def _listen(self) -> None:
+        try:
+            async for line in self._program.lines():
+                match wire.decode_for_client(line):
+                    case wire.Ready(session=session):
+                        self.session = session
+                        self._ready.set()
+                    case wire.Noted(entry=entry):
+                        await asyncio.to_thread(self._write, entry)
+                        self._program.write(wire.encode(wire.Written()) + b"\n")
+                    case message:
+                        self._heard.put_nowait(message)
+        except UNREADABLE:
+            # A line was torn by the end of the agent, or the agent speaks nonsense: either way it is of no more use.
+            await self._program.kill()
+        except OSError as error:
+            self._unwritten = f", since {_UNWRITTEN}{error}"
+            await self._program.kill()
+        finally:
+            self._ready.set()
+            self._heard.put_nowait(None)
+
+    def _interrupt(self, prompt_id: str) -> None:
+        self._program.write(wire.encode(wire.Interrupt(prompt_id)) + b"\n")

@@ -1,0 +1,382 @@
+"""What is done to the files of a checkout, inside of a sandbox: the program of ours that opens what agents write.
+
+It is told what to do by a request on its standard input, as `marshal` has it, and answers with one line, `done` with
+commits or `failed` or `refused` with a reason, then with a pack of objects or other content. Who reads the answer
+believes nothing of it. It starts often, so it imports nothing that Python has not loaded already.
+"""
+
+import errno
+import marshal
+import os
+import stat
+import sys
+
+from kingdom.soldiers.checkouts.checkout_git import (
+    WORDS_SHOWN,
+    CheckoutGit,
+    Failed,
+    Refused,
+    content_of,
+    copy,
+    joined,
+    lstat,
+    remove,
+    shown,
+    write_all,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    Request = dict[str, Any]
+    Answer = tuple[list[bytes], Callable[[], object] | None]
+
+_FILE_BYTES_MAX = 1 << 30
+_ALL_BYTES_MAX = 4 << 30
+_NAMES_SHOWN = 10
+_DEPTH_MAX = 100
+_PATH_MAX = 3000
+_TEXT_BYTES_MAX = 64 << 20
+_LINK = b"160000 "
+_IGNORED = "Ignoring path"
+_ATTRIBUTES = b".gitattributes"
+# What git opens wherever it lies; a pipe in its place would be waited for without end.
+_READ_BY_GIT = (_ATTRIBUTES, b".gitignore", b".gitmodules")
+
+
+def main() -> None:
+    """Do what is asked for, and answer."""
+    request = marshal.loads(sys.stdin.buffer.read())  # noqa: S302 - it comes from the house
+    head, body = _answer(request)
+    write_all(1, b" ".join(head) + b"\n")
+    if body is not None and body():
+        sys.exit("git pack-objects failed")
+
+
+def _answer(request: "Request") -> "Answer":
+    try:
+        git = CheckoutGit(request)
+        refuse_traps(git)
+        return _ACTIONS[request["action"]](git, request)
+    except (Failed, OSError) as error:
+        return [b"failed", _line(error)], None
+    except Refused as error:
+        return [b"refused", _line(error)], None
+
+
+def _line(error: Exception) -> bytes:
+    return " ".join(str(error).split())[:WORDS_SHOWN].encode(errors="replace")
+
+
+class Changes:
+    """What of the files differs from an index: the files themselves, and the repositories among them."""
+
+    def __init__(self, git: CheckoutGit, files: bytes, index: bytes) -> None:
+        told = git.call(
+            *("ls-files", "-z", "-t", "--stage", "--others", "--modified", "--deleted", "--exclude-standard"),
+            GIT_WORK_TREE=files,
+            GIT_INDEX_FILE=index,
+        )
+        self._git_on, self._files, self._index = git, files, index
+        links: list[bytes] = []
+        changed: dict[bytes, bool] = {}
+        self.repositories: list[bytes] = []
+        for entry in told.split(b"\0"):
+            tag, rest = entry[:2], entry[2:]
+            if tag == b"? " and rest.endswith(b"/"):
+                self.repositories.append(rest)
+            elif tag == b"? ":
+                changed[rest] = True
+            elif tag == b"H " and rest.startswith(_LINK):
+                links.append(rest.partition(b"\t")[2])
+            elif tag in (b"C ", b"R "):
+                name = rest.partition(b"\t")[2]
+                changed[name] = _is_there(files, name, is_link=rest.startswith(_LINK))
+        self.linked = [name for name in links if _is_repository(files, name)]
+        self._gone = [name for name, is_there in changed.items() if not is_there]
+        self._there = [name for name, is_there in changed.items() if is_there]
+
+    @property
+    def names(self) -> list[bytes]:
+        """Return the names of all files that differ."""
+        return [*self._gone, *self._there]
+
+    def stage(self) -> str:
+        """Put all changed files into the index, and return it as a tree; repositories stay where they are."""
+        self._refuse_large()
+        if self._gone:
+            self._update("--force-remove", self._gone)
+        errors = self._update("--replace", self._there) if self._there else b""
+        if refused := [line for line in errors.decode(errors="replace").splitlines() if _IGNORED in line]:
+            raise Refused(f"git does not take all names: {'; '.join(refused)}: rename or remove them")
+        return self._git_on.call("write-tree", GIT_INDEX_FILE=self._index).decode().strip()
+
+    def _refuse_large(self) -> None:
+        total = 0
+        for name in self._there:
+            found = lstat(self._files + b"/" + name)
+            size = found.st_size if found is not None and stat.S_ISREG(found.st_mode) else 0
+            total += size
+            if size > _FILE_BYTES_MAX or total > _ALL_BYTES_MAX:
+                raise Refused(
+                    f"{shown(name)} makes a commit larger than {_FILE_BYTES_MAX >> 30} GiB for a file and"
+                    f" {_ALL_BYTES_MAX >> 30} GiB in all: name such files in .gitignore, or remove them"
+                )
+
+    def _update(self, how: str, names: list[bytes]) -> bytes:
+        # All into one pack, which is much faster than a file each, and a file that shrinks meanwhile does no harm.
+        words = ("-c", "core.bigFileThreshold=1", "update-index", "--add", "--remove", how, "-z", "--stdin")
+        where: dict[str, str | bytes] = {"GIT_WORK_TREE": self._files, "GIT_INDEX_FILE": self._index}
+        code, _, errors = self._git_on.run(words, joined(names), where)
+        if code:
+            raise Failed(f"git update-index failed with exit code {code}: {errors.decode(errors='replace')}")
+        return errors
+
+
+def _is_there(files: bytes, name: bytes, *, is_link: bool) -> bool:
+    """Tell whether a tracked file, or a linked repository, is where its name says: below folders, not below a link."""
+    parts = name.split(b"/")
+    for end in range(1, len(parts)):
+        above = lstat(files + b"/" + b"/".join(parts[:end]))
+        if above is None or not stat.S_ISDIR(above.st_mode):
+            return False
+    found = lstat(files + b"/" + name)
+    return found is not None and (is_link or not stat.S_ISDIR(found.st_mode))
+
+
+def refuse_traps(git: CheckoutGit) -> None:
+    """Refuse what git would wait for without end, or leave out without a word, unless it is ignored."""
+    found = dict(_traps(git.files))
+    if special := next(_specials(git.own), None):
+        raise Refused(f"the git directory of the checkout has {shown(special)}, which is no file: remove it")
+    # From above, for whoever asks git about what is below has it read what is above.
+    for name in sorted(found, key=lambda each: each.count(b"/")):
+        # A path that is too long for git is asked for by its beginning: what is ignored is a whole folder.
+        folder = name[:_PATH_MAX].rpartition(b"/")[0]
+        if not folder or git.run(("check-ignore", "-q", "--", folder))[0]:
+            raise Refused(f"{shown(name)} {found[name]}: remove it, or make it readable")
+
+
+def _traps(files: bytes) -> "Iterator[tuple[bytes, str]]":
+    waiting = [b""]
+    while waiting:
+        folder = waiting.pop()
+        try:
+            entries = list(os.scandir(files + b"/" + folder))
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+                yield folder, f"cannot be read ({error.strerror})"
+            continue
+        for entry in entries:
+            if entry.name == b".git":
+                if folder and next(_specials(entry.path), None):
+                    yield folder, "has a .git that git would wait for without end"
+            elif entry.is_dir(follow_symlinks=False):
+                waiting.append(folder + entry.name + b"/")
+            elif entry.name in _READ_BY_GIT and _is_trap(entry.path):
+                yield folder + entry.name, "is no file, and git would wait for it without end"
+
+
+def _specials(git_directory: bytes) -> "Iterator[bytes]":
+    """Yield what git would wait for without end in a git directory, beside its objects."""
+    waiting = [git_directory]
+    while waiting:
+        folder = waiting.pop()
+        try:
+            entries = list(os.scandir(folder))
+        except OSError:
+            continue
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                if entry.name != b"objects":
+                    waiting.append(entry.path)
+            elif _is_trap(entry.path):
+                yield entry.path
+
+
+def _is_trap(path: bytes) -> bool:
+    """Tell whether a path leads to something that is neither a file nor a folder."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+def _is_repository(files: bytes, name: bytes) -> bool:
+    """Tell whether a linked repository lies where its name says, not behind a link."""
+    path = files + b"/" + name
+    return os.path.realpath(path) == os.path.realpath(files) + b"/" + name and os.path.lexists(path + b"/.git")
+
+
+def commit(git: CheckoutGit, request: "Request") -> "Answer":
+    """Commit all that is not ignored upon the tip, or upon what the agent has committed itself."""
+    own = _own_tips(git) if request["is_shared"] else {}
+    parent: str = own.get("HEAD") or request["tip"]
+    git.read_index(parent)
+    made = _committed(git, _all_changes(git).stage(), parent, request)
+    left = own.get(request["branch"])
+    if left and git.run(("merge-base", "--is-ancestor", left, made))[0]:
+        # The agent has gone elsewhere: what it had committed before stays reachable under another name.
+        git.name_own(f"refs/heads/left/{left}", left)
+    if converted := _unlike_a_fresh_checkout(git):
+        for name in converted:
+            copy(_fresh(git) + name, git.files + b"/" + name)
+        git.run(("update-index", "-q", "--refresh"))
+    git.keep_index()
+    git.stand_on(request["branch"], made)
+    return [b"done", made.encode()], git.pack(made)
+
+
+def state(git: CheckoutGit, request: "Request") -> "Answer":
+    """Return a commit of the files, where the agent stands and what else it has, and change nothing."""
+    own: dict[str, str] = git.tips_of(git.own) if request["is_shared"] else {}
+    head: str = own.get("HEAD") or request["tip"]
+    git.read_index(head)
+    made = _committed(git, _all_changes(git).stage(), head, request)
+    found = [made, head, *(git.own_work() if request["is_shared"] else [])]
+    return [b"done", *(each.encode() for each in found)], git.pack(*found)
+
+
+def diff(git: CheckoutGit, request: "Request") -> "Answer":
+    """Write what the files differ in from a commit, with all that is not committed yet."""
+    _read_or_copy_index(git, request)
+    options = ("--no-color", "--no-ext-diff", "--no-textconv")
+    text = git.call("diff", *options, request["since"], _all_changes(git).stage())
+    return [b"done"], lambda: write_all(1, text[:_TEXT_BYTES_MAX])
+
+
+def differing(git: CheckoutGit, request: "Request") -> "Answer":
+    """Write the names of files that differ from the tip, byte by byte."""
+    git.read_index(request["tip"])
+    names = [*dict.fromkeys([*_all_changes(git).names, *_unlike_a_fresh_checkout(git)])]
+    return [b"done"], lambda: write_all(1, joined(names[:_NAMES_SHOWN]))
+
+
+def ignored(git: CheckoutGit, request: "Request") -> "Answer":
+    """Write those names that git ignores in the checkout."""
+    _read_or_copy_index(git, request)
+    told = joined([os.fsencode(name) for name in request["names"]])
+    code, said, errors = git.run(("check-ignore", "-z", "--stdin"), told)
+    if code not in (0, 1):
+        raise Failed(f"git check-ignore failed: {errors.decode(errors='replace')}")
+    return [b"done"], lambda: write_all(1, said)
+
+
+def go_to(git: CheckoutGit, request: "Request") -> "Answer":
+    """Bring the files to a commit, only ignored files stay; branch and index may stand at another `head`."""
+    if not request["is_shared"] and os.path.exists(git.own + b"/index"):
+        # It knows which of the files that are ignored now were not.
+        git.copy_index()
+        git.call("read-tree", "--reset", "-u", request["commit"])
+        remove(git.scratch + b"/index")
+    # Each file is written, whatever its times say of it.
+    git.call("read-tree", "--reset", "-u", request["commit"])
+    git.call("clean", "--quiet", "-fd")
+    if request["head"] != request["commit"]:
+        git.call("read-tree", request["head"])
+    git.keep_index()
+    git.stand_on(request["branch"], request["head"])
+    return [b"done"], None
+
+
+def adopt(git: CheckoutGit, request: "Request") -> "Answer":
+    """Give the checkout of an earlier version, whose files stay as they are, a git directory of its own."""
+    git.call("read-tree", request["tip"])
+    git.keep_index()
+    git.stand_on(request["branch"], request["tip"])
+    return [b"done"], None
+
+
+def nested(git: CheckoutGit, request: "Request") -> "Answer":
+    """Return commits with all that repositories inside of the checkout hold.
+
+    A `.git` that an agent put in the place of ours makes the checkout itself such a repository.
+    """
+    own = lstat(git.files + b"/.git")
+    if own is not None and stat.S_ISDIR(own.st_mode):
+        commits = gathered(git, git.files, 0)
+    else:
+        _read_or_copy_index(git, request)
+        found = _all_changes(git)
+        names = [*found.repositories, *found.linked]
+        commits = [each for name in names for each in gathered(git, git.files + b"/" + name.rstrip(b"/"), 0)]
+    return [b"done", *(each.encode() for each in commits)], git.pack(*commits)
+
+
+def gathered(git: CheckoutGit, path: bytes, depth: int) -> list[str]:
+    """Return commits that hold another repository: its files upon its branches, and those inside of it."""
+    if depth > _DEPTH_MAX:
+        raise Refused(f"repositories lie in one another too deep at {shown(path)}: look whether they are wanted")
+    try:
+        tips = [*dict.fromkeys(git.tips_of(path).values())]
+        index = git.scratch + b"/nested-%d" % depth
+        remove(index)
+        found = Changes(git, path, index)
+        tree = found.stage()
+    except (Failed, Refused) as error:
+        raise Refused(
+            f"{shown(path)} is a repository of its own that cannot be kept: push or copy what is wanted from it,"
+            f" remove it, and try again; {error}"
+        ) from error
+    parents = [part for tip in tips for part in ("-p", tip)]
+    made = git.call("commit-tree", tree, *parents, "-m", b"What lay in " + path).decode().strip()
+    inner = [path + b"/" + name.rstrip(b"/") for name in found.repositories]
+    return [made, *(each for deeper in inner for each in gathered(git, deeper, depth + 1))]
+
+
+def _unlike_a_fresh_checkout(git: CheckoutGit) -> list[bytes]:
+    """Return the tracked files that a fresh checkout of the index would have with other bytes.
+
+    Only attributes make such: git takes two files for the same that differ in what it converts.
+    """
+    told = git.call("ls-files", "-z", "--stage").split(b"\0")
+    names = [entry.partition(b"\t")[2] for entry in told if entry.startswith(b"100")]
+    if not any(name.rpartition(b"/")[2] == _ATTRIBUTES for name in names):
+        return []
+    git.call("checkout-index", "--all", "--force", "--quiet", b"--prefix=" + _fresh(git))
+    return [name for name in names if not _is_same(_fresh(git) + name, git.files + b"/" + name)]
+
+
+def _fresh(git: CheckoutGit) -> bytes:
+    return git.scratch + b"/fresh/"
+
+
+def _is_same(one: bytes, other: bytes) -> bool:
+    """Tell whether two files have the same bytes; one that is no file is like no other."""
+    here, there = lstat(one), lstat(other)
+    if here is None or there is None or here.st_size != there.st_size or not stat.S_ISREG(there.st_mode):
+        return False
+    return content_of(one) == content_of(other)
+
+
+def _own_tips(git: CheckoutGit) -> dict[str, str]:
+    """Return what the agent has committed itself; nothing where it has damaged its git directory: its files count."""
+    try:
+        return git.tips_of(git.own)
+    except Failed:
+        return {}
+
+
+def _all_changes(git: CheckoutGit) -> Changes:
+    return Changes(git, git.files, git.environment[b"GIT_INDEX_FILE"])
+
+
+def _read_or_copy_index(git: CheckoutGit, request: "Request") -> None:
+    """Begin with an index that no agent can have written."""
+    if request["is_shared"]:
+        git.read_index(request["tip"])
+    else:
+        git.copy_index()
+
+
+def _committed(git: CheckoutGit, tree: str, parent: str, request: "Request") -> str:
+    """Return a commit of a tree, or its parent where nothing has changed since."""
+    before = git.call("rev-parse", f"{parent}^{{tree}}").decode().strip()
+    made = parent if tree == before else git.call("commit-tree", tree, "-p", parent, "-m", request["message"]).decode()
+    return made.strip()
+
+
+_ACTIONS = {each.__name__: each for each in (commit, state, diff, differing, ignored, go_to, adopt, nested)}

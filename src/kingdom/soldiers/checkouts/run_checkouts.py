@@ -1,0 +1,245 @@
+"""The checkouts of a run, in all its repositories at once: all or none of them."""
+
+import asyncio
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import structlog
+
+from kingdom.errors import ProgramFailed
+from kingdom.soldiers.checkouts.checkout import Checkout, GitUse, State
+from kingdom.soldiers.checkouts.git import REMOTE_PAUSE, finish
+from kingdom.soldiers.checkouts.repository import Repository, clone_name, without_password
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tree:
+    """One checkout of a run on this host; an empty `checkpoint_remote` means that no other host shall go on from it."""
+
+    id: str
+    git_id: str
+    url: str
+    checkpoint_remote: str
+    base_branch: str
+    branch: str
+    path: Path
+
+    @property
+    def start_ref(self) -> str:
+        """Return the ref that remembers from where the checkout has started."""
+        return f"refs/kingdom/start/{self.id}"
+
+    def checkpoint_ref(self, checkpoint_id: str) -> str:
+        """Return the ref of a checkpoint."""
+        return f"refs/kingdom/checkpoints/{checkpoint_id}/{self.id}"
+
+    def rescue_ref(self, rescue: str) -> str:
+        """Return the ref that keeps what a rescue has found; further ones are numbered beside it."""
+        return f"refs/kingdom/rescue/{rescue}/{self.id}"
+
+
+class TreeFailed(ProgramFailed):
+    """Raised when a checkout could not be made; `tree_id` tells which."""
+
+    def __init__(self, tree_id: str, message: str) -> None:
+        super().__init__(message)
+        self.tree_id = tree_id
+
+
+class Trees:
+    """All repositories below one directory of this host; git finds its configuration and credentials in `home`.
+
+    One caller at a time may change a tree. After a failure a remote is tried again after a `pause` that doubles.
+    """
+
+    def __init__(
+        self,
+        repositories: Path,
+        *,
+        home: Path | None = None,
+        pause: timedelta = REMOTE_PAUSE,
+        use: GitUse = GitUse(),  # noqa: B008 - it never changes
+    ) -> None:
+        self._repositories = repositories
+        self._home = home or repositories
+        self._pause = pause
+        self._use = use
+
+    async def prepare(self, trees: Sequence[Tree]) -> None:
+        """Make these checkouts, all or none; what is there already is used as it is."""
+        begun: list[Tree] = []
+        for tree in trees:
+            try:
+                await self._prepare(tree, begun)
+            except (ProgramFailed, OSError, asyncio.CancelledError) as error:
+                await finish(self._undo(begun))
+                if isinstance(error, asyncio.CancelledError):
+                    raise
+                raise TreeFailed(tree.id, f"no checkout of {tree.branch} could be made: {error}") from error
+
+    async def commit(self, trees: Sequence[Tree], message: str) -> dict[str, str]:
+        """Commit whatever is dirty, but nothing ignored, and return the commit of each tree."""
+        with _disk_failures():
+            return {tree.id: await self._checkout(tree).commit(message) for tree in trees}
+
+    async def differing(self, trees: Sequence[Tree]) -> list[str]:
+        """Return the names of some files that differ from what was committed last, having read every file again."""
+        with _disk_failures():
+            return [f"{tree.git_id}/{name}" for tree in trees for name in await self._checkout(tree).differing()]
+
+    async def ignored(self, tree: Tree, names: list[str]) -> list[str]:
+        """Return those of these names that git ignores in a checkout."""
+        return await self._checkout(tree).ignored(names)
+
+    async def checkpoint(self, trees: Sequence[Tree], checkpoint_id: str) -> dict[str, str]:
+        """Keep what was committed last under refs, and share these where there is a remote for them."""
+        commits = {tree.id: await self._checkout(tree).tip() for tree in trees}
+        for tree in trees:
+            await self._repository(tree).point(tree.checkpoint_ref(checkpoint_id), commits[tree.id])
+        for tree in trees:
+            if tree.checkpoint_remote:
+                refs = [tree.checkpoint_ref(checkpoint_id), tree.start_ref]
+                await self._repository(tree).push(tree.checkpoint_remote, refs)
+        return commits
+
+    async def roll_back(
+        self, trees: Sequence[Tree], commits: Mapping[str, str], to_base: Collection[str], rescue: str
+    ) -> tuple[str, ...]:
+        """Bring all trees to their commits, those in `to_base` to their base, and return where the rest is kept.
+
+        Checkouts that are not there are made first, all or none. Nothing else is changed unless every commit is there
+        and everything that would be lost is kept under a ref.
+        """
+        await self.prepare([tree for tree in trees if not self._checkout(tree).is_there])
+        targets = {tree.id: await self._target(tree, commits, to_base) for tree in trees}
+        with _disk_failures():
+            states = {tree.id: await self._checkout(tree).state() for tree in trees}
+        for tree in trees:
+            await self._keep(tree, states[tree.id], targets[tree.id], rescue)
+        begun: list[Tree] = []
+        try:
+            for tree in trees:
+                begun.append(tree)
+                with _disk_failures():
+                    await self._checkout(tree).go_to(targets[tree.id])
+        except ProgramFailed:
+            await finish(self._put_back(begun, states))
+            raise
+        return tuple([ref for tree in trees for ref in await self._kept(tree, rescue)])
+
+    async def release(self, tree: Tree, rescue: str) -> tuple[str, ...]:
+        """Remove a checkout and return where its uncommitted files are kept; commits are never removed.
+
+        Repositories that an agent made inside of it are kept in the same way, each as one commit of its files upon
+        its branches; where that is impossible the release fails. Ignored files are gone with the checkout.
+        """
+        repository, checkout = self._repository(tree), self._checkout(tree)
+        if not repository.is_there:
+            return ()
+        with _disk_failures():
+            if checkout.is_there:
+                state = await checkout.state()
+                await self._keep(tree, state, state.tip, rescue)
+                for commit in await checkout.nested():
+                    await repository.keep(tree.rescue_ref(rescue), commit)
+            await checkout.remove()
+        return tuple(await self._kept(tree, rescue))
+
+    async def diff(self, tree: Tree, since: str) -> str:
+        """Return a unified diff of the checkout, with all that is not committed yet, against a commit."""
+        with _disk_failures():
+            return await self._checkout(tree).diff(since)
+
+    async def base_of(self, tree: Tree) -> str:
+        """Return the commit that the checkout has started from, wherever its base branch is now."""
+        if commit := await self._repository(tree).commit(tree.start_ref):
+            return commit
+        raise ProgramFailed(f"it is not known from where {tree.id} has started: prepare it first")
+
+    def clone_of(self, tree: Tree) -> Path:
+        """Return the bare clone that a checkout belongs to."""
+        return self._repositories / clone_name(tree.git_id, tree.url)
+
+    def _repository(self, tree: Tree) -> Repository:
+        return Repository(self.clone_of(tree), url=tree.url, home=self._home, pause=self._pause)
+
+    def _checkout(self, tree: Tree) -> Checkout:
+        return Checkout(self._repository(tree), tree.path, tree.branch, self._use)
+
+    async def _prepare(self, tree: Tree, begun: list[Tree]) -> None:
+        """Make one checkout unless it is there with its start, which is written last."""
+        repository, checkout = self._repository(tree), self._checkout(tree)
+        async with repository.held():
+            if checkout.is_there and await repository.commit(tree.start_ref):
+                return
+            await repository.fetch(tree.base_branch)
+            base = await repository.base(tree.base_branch)
+            begun.append(tree)
+            await checkout.make(base)
+            if not await repository.commit(tree.start_ref):
+                await repository.point(tree.start_ref, await repository.common(base, f"refs/heads/{tree.branch}"))
+
+    async def _undo(self, begun: list[Tree]) -> None:
+        """Remove what one call has made; a branch with commits of its own stays."""
+        for tree in reversed(begun):
+            repository, checkout = self._repository(tree), self._checkout(tree)
+            try:
+                # What lies at its path otherwise is not of this call.
+                if checkout.is_on_branch:
+                    await checkout.remove()
+                async with repository.held():
+                    await repository.forget(tree.branch, base=tree.base_branch, start=tree.start_ref)
+            except (ProgramFailed, OSError) as error:
+                # The next call goes on from there.
+                _log.warning("a checkout could not be removed again", tree=tree.id, error=str(error))
+
+    async def _target(self, tree: Tree, commits: Mapping[str, str], to_base: Collection[str]) -> str:
+        if tree.id in to_base:
+            return await self.base_of(tree)
+        wanted = commits.get(tree.id)
+        if wanted is None:
+            raise ProgramFailed(f"no commit was named for {tree.id}: name one, or let it go back to its base")
+        repository = self._repository(tree)
+        if not await repository.commit(wanted) and tree.checkpoint_remote:
+            async with repository.held():
+                await repository.fetch_refs(tree.checkpoint_remote, f"refs/kingdom/*/{tree.id}")
+        if not await repository.commit(wanted):
+            where = f" nor in {without_password(tree.checkpoint_remote)}" if tree.checkpoint_remote else ""
+            raise ProgramFailed(
+                f"the commit {wanted} of {tree.id} is not on this host{where}: nothing was changed; choose another"
+                " checkpoint, or go on from the base"
+            )
+        return wanted
+
+    async def _keep(self, tree: Tree, state: State, stays: str | None, rescue: str) -> None:
+        """Keep under refs what a checkout holds, but for what can be reached without it or is in its base branch."""
+        repository = self._repository(tree)
+        safe = [commit for commit in (stays, await repository.fetched(tree.base_branch)) if commit]
+        for commit in dict.fromkeys((state.files, state.tip, *state.others)):
+            if not any([await repository.contains(each, commit) for each in safe]):
+                await repository.keep(tree.rescue_ref(rescue), commit)
+                safe.append(commit)
+
+    async def _kept(self, tree: Tree, rescue: str) -> list[str]:
+        ref = tree.rescue_ref(rescue)
+        return await self._repository(tree).refs(ref, f"{ref}.*")
+
+    async def _put_back(self, begun: list[Tree], states: Mapping[str, State]) -> None:
+        for tree in reversed(begun):
+            try:
+                await self._checkout(tree).put_back(states[tree.id])
+            except (ProgramFailed, OSError) as error:
+                _log.warning("a checkout could not be put back; its rescue ref has all", tree=tree.id, error=str(error))
+
+
+@contextmanager
+def _disk_failures() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ProgramFailed(f"a checkout cannot be used: {error}; look at the disk of this host") from error

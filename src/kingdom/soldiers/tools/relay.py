@@ -1,0 +1,36 @@
+"""The way from a tool call in an agent's sandbox to its voice on the host: one POST per call."""
+
+import sys
+from typing import Any
+
+import msgspec
+
+from kingdom.soldiers.tools.port import Reply, Voice
+
+# Room for a call of the largest size in its wrapping, also where every character of it is escaped.
+BODY_BYTES_MAX = 512_000
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call of a tool on its way to the host."""
+
+    tool: str
+    arguments: dict[str, Any] = {}
+
+
+async def answer(voice: Voice, body: bytes) -> bytes:
+    """Return the answer of a voice to a call, both as JSON: `{tool, arguments}` and `{text, is_error}`."""
+    if len(body) > BODY_BYTES_MAX:
+        return msgspec.json.encode(Reply(text=f"the call has more than {BODY_BYTES_MAX} bytes", is_error=True))
+    try:
+        call = msgspec.json.decode(body, type=ToolCall)
+    except _UNREADABLE as error:
+        return msgspec.json.encode(Reply(text=f"this is no call of a tool: {error}", is_error=True))
+    return msgspec.json.encode(await voice.call(call.tool, call.arguments))
+
+
+def relay_command(url: str) -> tuple[str, ...]:
+    """Return the program that an agent starts as its MCP server; `url` is where the voice is reached from there."""
+    # Isolated, so that nothing in the work space can pass for a module of Python or Kingdom.
+    return (sys.executable, "-I", "-m", "kingdom.soldiers.tools.mcp_server", url)

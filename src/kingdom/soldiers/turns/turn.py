@@ -1,0 +1,226 @@
+"""One turn of an agent, within its time and its money, and not in circles."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import replace
+from datetime import timedelta
+
+import msgspec
+
+from kingdom.soldiers.agents.limits import Advice, AgentLoops, Circles
+from kingdom.soldiers.agents.port import (
+    Agent,
+    AgentFailed,
+    AgentGone,
+    Answered,
+    Asked,
+    BudgetSpent,
+    Prompt,
+    Spent,
+    ToolCalled,
+    TurnFailed,
+    TurnTooLong,
+    Update,
+)
+from kingdom.soldiers.sandbox.meter import Meter
+
+# An agent that shows no sign of life for so long hangs.
+IDLE_LIMIT = timedelta(minutes=10)
+# So long an interrupted turn may take to tell what it cost.
+_LAST_WORDS_SECONDS = 10
+_USD_DIGITS = 6
+
+
+async def take_turn(
+    agent: Agent,
+    prompt: Prompt,
+    limit: timedelta,
+    on_update: Callable[[Update], None],
+    *,
+    idle_limit: timedelta = IDLE_LIMIT,
+    meter: Meter | None = None,
+) -> Answered | Asked:
+    """Return how a turn ended, and tell what happened on the way; every failure tells what the turn had cost.
+
+    One that takes too long is interrupted and fails, and so is one that costs too much, with BudgetSpent. An agent
+    that makes the same tool call again and again is interrupted and told so, once; then the turn fails with AgentLoops.
+    With a `meter` the turn costs what that says, whatever the agent reports.
+    """
+    turn = _Turn(agent, limit, on_update, idle_limit, prompt.budget_usd, meter)
+    try:
+        while (end := await turn.play(prompt)) is None:
+            prompt = replace(prompt, text=turn.circles.nudge, continues=True, reply="", budget_usd=turn.left_usd)
+    finally:
+        if meter is not None:
+            meter.reported_usd += turn.reported_usd
+    return end
+
+
+class _Turn:
+    """Counts time, money and repetitions over all prompts of a turn."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        limit: timedelta,
+        on_update: Callable[[Update], None],
+        idle_limit: timedelta,
+        budget_usd: float | None,
+        meter: Meter | None,
+    ) -> None:
+        self.circles = Circles()
+        self._agent = agent
+        self._on_update = on_update
+        self._limit, self._idle_limit = limit, idle_limit
+        self._loop = asyncio.get_running_loop()
+        self._end = self._loop.time() + limit.total_seconds()
+        self._budget_usd = budget_usd
+        self._meter = meter
+        self._cost_before = 0.0
+        self.reported_usd = 0.0
+
+    @property
+    def cost_usd(self) -> float:
+        """Return what the turn has cost so far."""
+        return self.reported_usd if self._meter is None else self._meter.unclaimed_usd
+
+    @property
+    def left_usd(self) -> float | None:
+        """Return what the turn may still cost."""
+        return None if self._budget_usd is None else max(round(self._budget_usd - self.cost_usd, _USD_DIGITS), 0.0)
+
+    async def play(self, prompt: Prompt) -> Answered | Asked | None:
+        """Return how the turn ended, or None where the agent is to be nudged."""
+        if self._meter is not None:
+            # The meter stops it in time, whatever the agent believes that it has cost.
+            prompt = replace(prompt, budget_usd=None)
+        try:
+            async with aclosing(_Updates(self._agent.send(prompt), self._meter)) as updates:
+                return await self._listen(updates)
+        except TurnFailed as failure:
+            self._count(failure.cost_usd)
+            # An agent that was refused an answer tells so in its own words.
+            is_refused = isinstance(failure, AgentFailed) and self._meter is not None and self._meter.is_spent
+            end = self._over_budget() if is_refused else failure
+            end.cost_usd = self.cost_usd
+            raise end from None
+
+    async def _listen(self, updates: "_Updates") -> Answered | Asked | None:
+        while True:
+            time = asyncio.timeout_at(self._patience())
+            try:
+                async with time:
+                    update = await updates.next()
+            except TimeoutError:
+                if not time.expired():
+                    raise
+                return await self._too_long(updates)
+            if update is None:
+                raise AgentFailed("the agent ended its turn without an answer")
+            if isinstance(update, Answered | Asked):
+                return self._ended(update)
+            self._hear(update)
+            if isinstance(update, Spent) and self.left_usd == 0:
+                return await self._out_of_money(updates)
+            if isinstance(update, ToolCalled):
+                advice = self.circles.saw(update.tool, update.detail)
+                if advice is not Advice.LET:
+                    return await self._in_circles(updates, advice)
+
+    async def _too_long(self, updates: "_Updates") -> Answered | Asked:
+        why = self._why_too_long()
+        if end := await self._cut_off(updates):
+            return end
+        raise TurnTooLong(why)
+
+    async def _out_of_money(self, updates: "_Updates") -> Answered | Asked:
+        if end := await self._cut_off(updates):
+            return end
+        raise self._over_budget()
+
+    def _over_budget(self) -> BudgetSpent:
+        return BudgetSpent(f"the turn has cost ${self.cost_usd:.4g}, and ${self._budget_usd:.4g} were left for it")
+
+    async def _in_circles(self, updates: "_Updates", advice: Advice) -> Answered | Asked | None:
+        end = await self._cut_off(updates)
+        if end is None and advice is Advice.GIVE_UP:
+            raise AgentLoops(f"the agent {self.circles.fact}")
+        self._cost_before = self.reported_usd
+        return end
+
+    async def _cut_off(self, updates: "_Updates") -> Answered | Asked | None:
+        """Interrupt a turn and hear what it has cost in the end; one that came to its end all the same has ended."""
+        try:
+            async with asyncio.timeout(_LAST_WORDS_SECONDS):
+                await self._agent.interrupt()
+                while update := await updates.next():
+                    if isinstance(update, Answered | Asked):
+                        return self._ended(update)
+                    self._hear(update)
+        except AgentGone:
+            raise
+        except TurnFailed as failure:
+            self._count(failure.cost_usd)
+        except TimeoutError:
+            pass
+        return None
+
+    def _hear(self, update: Update) -> None:
+        if isinstance(update, Spent):
+            self._count(update.cost_usd)
+            update = Spent(self.cost_usd)
+        self._on_update(update)
+
+    def _count(self, cost_usd: float) -> None:
+        """Take down what the agent reports that the current prompt has cost so far."""
+        self.reported_usd = max(self.reported_usd, self._cost_before + cost_usd)
+
+    def _ended(self, end: Answered | Asked) -> Answered | Asked:
+        self._count(end.cost_usd)
+        return msgspec.structs.replace(end, cost_usd=self.cost_usd)
+
+    def _patience(self) -> float:
+        return min(self._end, self._loop.time() + self._idle_limit.total_seconds())
+
+    def _why_too_long(self) -> str:
+        if self._loop.time() < self._end:
+            return f"no sign of life for {self._idle_limit.total_seconds():g} s"
+        return f"no answer within {self._limit.total_seconds():g} s: give the task more time, or a smaller query"
+
+
+class _Updates:
+    """What an agent does about a prompt; whoever gives up waiting for the next update can still be told it later.
+
+    What its meter charges is an update, too.
+    """
+
+    def __init__(self, updates: AsyncGenerator[Update, None], meter: Meter | None) -> None:
+        self._updates = updates
+        self._meter = meter
+        self._coming: asyncio.Task[Update | None] | None = None
+        self._charge = asyncio.create_task(meter.charged.wait()) if meter else None
+
+    async def next(self) -> Update | None:
+        """Return the next update, or None at the end."""
+        coming = self._coming = self._coming or asyncio.create_task(self._read())
+        # A timeout that reached the generator itself would end it.
+        await asyncio.wait([coming, *filter(None, [self._charge])], return_when=asyncio.FIRST_COMPLETED)
+        if not coming.done() and self._meter is not None:
+            self._meter.charged.clear()
+            self._charge = asyncio.create_task(self._meter.charged.wait())
+            return Spent(0.0)
+        self._coming = None
+        return coming.result()
+
+    async def aclose(self) -> None:
+        """Interrupt the turn, unless it has ended."""
+        if self._charge:
+            self._charge.cancel()
+        if self._coming:
+            self._coming.cancel()
+            await asyncio.gather(self._coming, return_exceptions=True)
+        await self._updates.aclose()
+
+    async def _read(self) -> Update | None:
+        return await anext(self._updates, None)

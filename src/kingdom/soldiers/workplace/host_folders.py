@@ -1,0 +1,97 @@
+"""Where a host keeps what it works with: one folder per run, the clones of repositories beside them."""
+
+import asyncio
+import secrets
+from contextlib import suppress
+from pathlib import Path
+
+from kingdom.soldiers.files.removal import remove_tree
+
+_PEOPLE = "people"
+
+
+class Folders:
+    """The paths below the directory of one host.
+
+    repositories/{git}.git                 a bare clone per repository
+    runs/{workflow}/trees/{tree}           the checkouts of a run
+    workspace/{general}/{work space}       where an agent runs: links to checkouts and reports, its instructions
+    runs/{workflow}/reports/               every version of every report
+    logs/sessions/{soldier}.json, .err     transcripts
+    logs/sessions/{workflow}.egress.jsonl  hosts that the programs of a run asked for
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory.resolve()
+        self.repositories = self.directory / "repositories"
+        self.runs = self.directory / "runs"
+        self.spaces = self.directory / "workspace"
+        self.sessions = self.directory / "logs" / "sessions"
+        self.lock = self.directory / "host.lock"
+
+    def make(self) -> None:
+        """Make what every host has."""
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Code, homes of agents, their ways out and what they said are nobody else's business.
+        for folder in (self.repositories, self.runs, self.spaces, self.sessions):
+            folder.mkdir(parents=True, exist_ok=True)
+            folder.chmod(0o700)
+
+    def instance(self) -> str:
+        """Return what tells the host of this directory apart from others of its name; made once."""
+        file = self.directory / "host.id"
+        if not file.exists():
+            file.write_text(secrets.token_hex(8))
+        return file.read_text()
+
+    def run(self, workflow_id: str) -> Path:
+        """Return the folder of a run."""
+        return self.runs / workflow_id
+
+    async def remove_run(self, workflow_id: str) -> None:
+        """Remove all that is here of a run, unless it has a checkout still; its reports are in the store."""
+        run = self.run(workflow_id)
+        with suppress(OSError):
+            if any((run / "trees").glob("*")):
+                return
+            for space in self._spaces_of(workflow_id):
+                space.chmod(0o700)
+                space.rename(run / space.name)
+            # At once, so that what begins now begins anew; the rest of it is later found as a run that nobody knows.
+            aside = run.rename(run.with_name(f"{workflow_id.partition('.')[0]}.{secrets.token_hex(4)}"))
+            await asyncio.to_thread(remove_tree, aside)
+
+    def all_of(self, workflow_id: str) -> list[Path]:
+        """Return the folders that hold what is here of a run: its own, and its WorkSpaces."""
+        return [self.run(workflow_id), *self._spaces_of(workflow_id)]
+
+    def tree(self, workflow_id: str, tree_id: str) -> Path:
+        """Return the folder of a checkout."""
+        return self.run(workflow_id) / "trees" / tree_id
+
+    def space(self, general: str, work_space_id: str) -> Path:
+        """Return the folder of a WorkSpace of a General, or of a run that a person started."""
+        return self.spaces / (general or _PEOPLE) / work_space_id
+
+    def home(self, workflow_id: str) -> Path:
+        """Return the home directory of the agents of a run."""
+        return self.run(workflow_id) / "home"
+
+    def report(self, workflow_id: str, file_path: str) -> Path:
+        """Return the file of a report, whose path is relative to the folder of its run."""
+        return self.run(workflow_id) / file_path
+
+    def transcript(self, soldier_id: str) -> Path:
+        """Return the transcript of a session."""
+        return self.sessions / f"{soldier_id}.json"
+
+    def errors(self, soldier_id: str) -> Path:
+        """Return what a session wrote to its standard error."""
+        return self.sessions / f"{soldier_id}.err"
+
+    def egress_log(self, workflow_id: str) -> Path:
+        """Return which hosts the programs of a run asked for; it stays when the folder of the run is removed."""
+        return self.sessions / f"{workflow_id}.egress.jsonl"
+
+    def _spaces_of(self, workflow_id: str) -> list[Path]:
+        return list(self.spaces.glob(f"*/{workflow_id}-w*-space*"))
