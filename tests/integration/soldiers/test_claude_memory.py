@@ -11,8 +11,8 @@ import pytest
 from kingdom.soldiers.agents.claude import memory
 from kingdom.soldiers.agents.claude.memory import OwnRecord, Past, own_answer, own_transcript
 from kingdom.soldiers.agents.port import Prompt
+from kingdom.soldiers.agents.session_log import GO_ON, recalled
 from kingdom.soldiers.agents.transcript import Entry
-from kingdom.soldiers.agents.turn_log import GO_ON, recalled
 from kingdom.soldiers.files.agent_files import AgentFile
 
 SESSION = "5e5510a0-0000-4000-8000-000000000000"

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from kingdom.soldiers.agents.port import Answered, Asked, Petitioned, Prompt, Spent, TurnFailed, Update, UsageLimited
+from kingdom.soldiers.agents.session_log import Notebook
 from kingdom.soldiers.agents.transcript import entry_of
-from kingdom.soldiers.agents.turn_log import Notebook
 
 End = Answered | Asked | TurnFailed
 _DETAIL_MAX = 200

@@ -21,7 +21,7 @@ from kingdom.bus.worker import Worker
 from kingdom.clock import utc_now
 from kingdom.errors import KingdomError, Misconfigured, NotFound, Transient, Unreadable
 from kingdom.soldiers.agents.port import AgentClient
-from kingdom.soldiers.checkouts.earlier_checkouts import take_over_checkouts
+from kingdom.soldiers.checkouts.legacy_checkouts import take_over_checkouts
 from kingdom.soldiers.checkouts.run_checkouts import Tree
 from kingdom.soldiers.host.command_input import brief, tree_here
 from kingdom.soldiers.host.reporter import Reporter

@@ -38,7 +38,7 @@ from kingdom.soldiers.agents.port import (
 )
 from kingdom.soldiers.agents.program_agent import ProgramAgent
 from kingdom.soldiers.agents.recorded_turn import End
-from kingdom.soldiers.agents.turn_log import Notebook
+from kingdom.soldiers.agents.session_log import Notebook
 from kingdom.soldiers.processes.program import Program
 from kingdom.soldiers.sandbox.prices import Price
 

@@ -13,8 +13,8 @@ from kingdom.soldiers.agents.acp.outfit import Outfit, outfit, program_of, put_a
 from kingdom.soldiers.agents.acp.profile import Profile
 from kingdom.soldiers.agents.model_url import model_url
 from kingdom.soldiers.agents.port import Agent, AgentClient, Inspection, Launch, once_up
+from kingdom.soldiers.agents.session_log import Notebook, past_of
 from kingdom.soldiers.agents.transcript import looked_up
-from kingdom.soldiers.agents.turn_log import Notebook, past_of
 from kingdom.soldiers.processes.program import Program, start_program
 from kingdom.soldiers.sandbox.gate import Gate
 from kingdom.soldiers.sandbox.prices import Price

@@ -4,15 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kingdom.soldiers.agents import turn_log
+from kingdom.soldiers.agents import session_log
 from kingdom.soldiers.agents.port import Prompt
-from kingdom.soldiers.agents.turn_log import GO_ON, Remembered
+from kingdom.soldiers.agents.session_log import GO_ON, Remembered
 
 _SIGNS = frozenset({"said", "tool", "output", "spent", "petition", "asked"})
 
 
 @dataclass
-class Unfinished(turn_log.Unfinished):
+class Unfinished(session_log.Unfinished):
     """The latest prompt of a session, as long as it has no answer; `heard` tells that the agent has begun with it."""
 
     heard: bool = False

@@ -8,7 +8,7 @@ from kingdom.soldiers.agents.acp.memory import Past
 from kingdom.soldiers.agents.acp.profile import CostFrom, Profile
 from kingdom.soldiers.agents.port import AgentFailed, Prompt, Said, Spent, ToolCalled
 from kingdom.soldiers.agents.recorded_turn import End, NotedTurn, detail_of
-from kingdom.soldiers.agents.turn_log import Notebook
+from kingdom.soldiers.agents.session_log import Notebook
 from kingdom.soldiers.sandbox.prices import Price, Tokens
 
 _OUTPUT_MAX = 2000

@@ -29,7 +29,7 @@ from kingdom.soldiers.agents.claude.transport import ProgramTransport
 from kingdom.soldiers.agents.claude.turn import Turn
 from kingdom.soldiers.agents.port import INTERRUPTED, AgentFailed, AgentGone, Asked, Launch, Prompt
 from kingdom.soldiers.agents.program_agent import ProgramAgent
-from kingdom.soldiers.agents.turn_log import Notebook
+from kingdom.soldiers.agents.session_log import Notebook
 from kingdom.soldiers.processes.program import Program
 from kingdom.soldiers.tools.port import SERVER, Question
 

@@ -13,8 +13,8 @@ from kingdom.errors import Misconfigured
 from kingdom.soldiers.agents.claude.command import arguments, environment
 from kingdom.soldiers.agents.claude.memory import Past, open_prompt, own_answer, own_transcript
 from kingdom.soldiers.agents.port import Agent, AgentClient, Inspection, Launch, once_up
+from kingdom.soldiers.agents.session_log import Notebook, past_of
 from kingdom.soldiers.agents.transcript import Entry, inspected, looked_up
-from kingdom.soldiers.agents.turn_log import Notebook, past_of
 from kingdom.soldiers.processes.program import start_program
 from kingdom.soldiers.sandbox.sandbox import Sandbox
 from kingdom.workflow.model.answers import Finding

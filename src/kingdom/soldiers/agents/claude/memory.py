@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kingdom.soldiers.agents import turn_log
+from kingdom.soldiers.agents import session_log
 from kingdom.soldiers.agents.port import Prompt
+from kingdom.soldiers.agents.session_log import GO_ON, Remembered
 from kingdom.soldiers.agents.transcript import Entry, entry_or_none
-from kingdom.soldiers.agents.turn_log import GO_ON, Remembered
 from kingdom.soldiers.files.agent_files import AgentFile, matching
 
 _TAKEN = "You have made these petitions already, and they were taken; do not make them again:"
@@ -22,7 +22,7 @@ _LATEST_BYTES = 1 << 20
 
 
 @dataclass
-class Unfinished(turn_log.Unfinished):
+class Unfinished(session_log.Unfinished):
     """The latest prompt of a session, as long as it has no answer; `uuid` is what Claude Code knows it by."""
 
     sent: str = ""

@@ -7,7 +7,7 @@ from typing import Any
 from kingdom.soldiers.agents.claude.memory import Past
 from kingdom.soldiers.agents.port import AgentGone, Prompt, Spent
 from kingdom.soldiers.agents.recorded_turn import End, NotedTurn
-from kingdom.soldiers.agents.turn_log import Notebook
+from kingdom.soldiers.agents.session_log import Notebook
 
 _TOKENS = {
     "inputTokens": "input_tokens",

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from kingdom.soldiers.checkouts.checkout import GitUse, git_directory_of
-from kingdom.soldiers.checkouts.earlier_checkouts import take_over_checkouts
+from kingdom.soldiers.checkouts.legacy_checkouts import take_over_checkouts
 from kingdom.soldiers.checkouts.repository import Repository
 from kingdom.soldiers.checkouts.run_checkouts import Tree, Trees
 from tests.integration.soldiers.sources import a_tree, bare, files_of, run
