@@ -20,8 +20,8 @@ from typing import Any
 import claude_agent_sdk
 from aiohttp import web
 
-from kingdom.soldiers.checkouts.git import git
-from kingdom.soldiers.checkouts.run_checkouts import Tree, Trees
+from kingdom.soldiers.checkouts.git import run_git
+from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec, RunCheckouts
 from kingdom.soldiers.processes.program import start_program
 from kingdom.soldiers.sandbox.gate import Gate
 from kingdom.soldiers.sandbox.sandbox import AGENT_LIMITS, Profile, Sandbox
@@ -83,7 +83,7 @@ async def measure_commits(pairs: int, handicap: float) -> dict[str, Any]:
     with TemporaryDirectory() as name:
         folder = Path(name)
         await _make_source(folder / "app", folder)
-        trees = Trees(folder / "repositories", home=folder)
+        trees = RunCheckouts(folder / "repositories", home=folder)
         for pair in range(pairs):
             for way in sorted(taken, reverse=bool(pair % 2)):
                 tree = _tree(folder, f"{way}{pair}")
@@ -93,10 +93,10 @@ async def measure_commits(pairs: int, handicap: float) -> dict[str, Any]:
                 if way == "with":
                     await trees.commit([tree], "work")
                 else:
-                    await git("add", "--all", cwd=tree.path, home=folder)
-                    await git("commit", "--quiet", "-m", "work", cwd=tree.path, home=folder)
+                    await run_git("add", "--all", cwd=tree.path, home=folder)
+                    await run_git("commit", "--quiet", "-m", "work", cwd=tree.path, home=folder)
                 taken[way].append(time.perf_counter() - begun + (handicap if way == "with" else 0.0))
-                assert (await git("log", "-1", "--format=%s", cwd=tree.path, home=folder)).strip() == "work"
+                assert (await run_git("log", "-1", "--format=%s", cwd=tree.path, home=folder)).strip() == "work"
     return _figures(taken)
 
 
@@ -114,11 +114,11 @@ def _figures(taken: Mapping[str, Sequence[float]]) -> dict[str, Any]:
 async def _make_source(path: Path, home: Path) -> None:
     _write_files(path, "source", files=1)
     for arguments in (("init", "--quiet", "-b", "main"), ("add", "--all"), ("commit", "--quiet", "-m", "first")):
-        await git(*arguments, cwd=path, home=home)
+        await run_git(*arguments, cwd=path, home=home)
 
 
-def _tree(folder: Path, name: str) -> Tree:
-    return Tree(
+def _tree(folder: Path, name: str) -> CheckoutSpec:
+    return CheckoutSpec(
         id=name,
         git_id="app",
         url=str(folder / "app"),

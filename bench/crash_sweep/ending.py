@@ -19,7 +19,7 @@ from kingdom.bootstrap import operations_of
 from kingdom.bus.log import Cursor
 from kingdom.bus.port import Bus
 from kingdom.bus.record import Query
-from kingdom.soldiers.host.command_input import document_of
+from kingdom.soldiers.host.command_input import report_document_id
 from kingdom.workflow.model.workflow import Workflow
 from kingdom.workflow.records import ACCEPTED, COMMANDS, DOCUMENTS, load_workflow
 
@@ -123,7 +123,7 @@ async def _reports(bus: Bus, stage: Stage, workflow: Workflow) -> dict[str, str]
         if not path:
             continue
         async with bus.transaction() as transaction:
-            record = await transaction.get(DOCUMENTS.name, document_of(path))
+            record = await transaction.get(DOCUMENTS.name, report_document_id(path))
         text = str(record.doc["text"]) if record else "nothing"
         file = stage.host_directory / "runs" / workflow.id / path
         same = file.is_file() and file.read_text() == text

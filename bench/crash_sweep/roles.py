@@ -24,11 +24,11 @@ from kingdom.bus.port import Bus
 from kingdom.bus.stream import Topology
 from kingdom.bus.worker import Worker
 from kingdom.errors import Unavailable
-from kingdom.soldiers.agent_kinds import KINDS as AGENTS
-from kingdom.soldiers.agent_kinds import quarters_of
+from kingdom.soldiers.agent_kinds import AGENT_KINDS as AGENTS
+from kingdom.soldiers.agent_kinds import build_agent_environment
 from kingdom.soldiers.host.host import SoldierHost
 from kingdom.soldiers.settings import SoldierSettings
-from kingdom.soldiers.workplace.host_folders import Folders
+from kingdom.soldiers.workplace.host_folders import HostFolders
 from kingdom.workflow import lifecycle, streams
 from kingdom.workflow.model.machine import WorkflowStatus
 from kingdom.workflow.reactions import engine
@@ -175,9 +175,9 @@ async def _host(stage: Stage, taken: Steps) -> None:
             SweptBus(bus, taken),
             HOST_NAME,
             client,
-            Folders(stage.host_directory),
+            HostFolders(stage.host_directory),
             slots=_SLOTS,
-            quarters=quarters_of(settings, lambda _: None, set()),
+            quarters=build_agent_environment(settings, lambda _: None, set()),
         )
         _end_by(host.stop)
         await host.run()

@@ -15,7 +15,7 @@ from bench.crash_sweep.steps import Steps
 from bench.wrapped_bus import WrappedBus
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.port import Bus, Transaction
-from kingdom.soldiers.agents.port import Agent, AgentClient, Inspection, Launch, Prompt, Update
+from kingdom.soldiers.agents.port import Agent, AgentClient, Inspection, Launch, Prompt, TurnUpdate
 
 # A git that dies with its host does so within this time after its start.
 _GIT_LIVES_SECONDS = 0.004
@@ -83,7 +83,7 @@ class _SweptAgent(Agent):
         self._agent = agent
         self._steps = taken
 
-    async def send(self, prompt: Prompt) -> AsyncGenerator[Update, None]:
+    async def send(self, prompt: Prompt) -> AsyncGenerator[TurnUpdate, None]:
         self._steps.reach(steps.AGENT_BEFORE, "send")
         async with aclosing(self._agent.send(prompt)) as turn:
             async for update in turn:

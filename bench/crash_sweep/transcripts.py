@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from kingdom.soldiers.agents.claude.memory import own_answer, own_transcript
-from kingdom.soldiers.agents.transcript import Entry, read_entries
+from kingdom.soldiers.agents.transcript import TranscriptEntry, read_entries
 from kingdom.soldiers.files.agent_files import AgentFile
 
 # By the id of a call the model tells which step of its script that is.
@@ -56,7 +56,7 @@ class _Told:
         self._again = 0
         self._answered: list[str] = []
 
-    def hear(self, entry: Entry, attempt: str) -> None:
+    def hear(self, entry: TranscriptEntry, attempt: str) -> None:
         match entry:
             case {"step": int(number)}:
                 self._steps.append((number, attempt))
@@ -81,7 +81,7 @@ class _Told:
             self._steps.append((number, attempt))
 
 
-def _own_answers(entries: list[Entry], home: Path) -> Iterator[Entry]:
+def _own_answers(entries: list[TranscriptEntry], home: Path) -> Iterator[TranscriptEntry]:
     """Yield the prompts that were answered by what Claude Code has written down itself."""
     own: AgentFile | None = None
     for entry in entries:

@@ -16,10 +16,10 @@ from kingdom.soldiers.agents.claude.client import ClaudeAgents
 from kingdom.soldiers.agents.port import AgentClient, Inspection, Launch
 from kingdom.soldiers.agents.scripted.client import ScriptedAgents
 from kingdom.soldiers.host import command_handlers
-from kingdom.soldiers.host.command_input import Briefing
+from kingdom.soldiers.host.command_input import CommandInput
 from kingdom.soldiers.host.host import SoldierHost
-from kingdom.soldiers.host.replies import Tools
-from kingdom.soldiers.workplace.agent_environment import Lodging
+from kingdom.soldiers.host.replies import HostContext
+from kingdom.soldiers.workplace.agent_environment import Workplace
 from kingdom.workflow.model.answers import Finding
 from kingdom.workflow.model.commands import StartAgent
 from kingdom.workflow.records import HOSTS
@@ -65,7 +65,9 @@ def forget_session() -> None:
     """Begin a new session where an agent should go on with the one that it had."""
     launch = command_handlers._launch
 
-    async def anew(tools: Tools, briefing: Briefing[StartAgent], lodging: Lodging, stack: AsyncExitStack) -> Launch:
+    async def anew(
+        tools: HostContext, briefing: CommandInput[StartAgent], lodging: Workplace, stack: AsyncExitStack
+    ) -> Launch:
         command = msgspec.structs.replace(briefing.command, session=None)
         return await launch(tools, replace(briefing, command=command), lodging, stack)
 

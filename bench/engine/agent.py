@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from datetime import timedelta
 
-from kingdom.soldiers.agents.port import Agent, AgentClient, Answered, Inspection, Launch, Prompt, Update
+from kingdom.soldiers.agents.port import Agent, AgentClient, Inspection, Launch, Prompt, TurnAnswer, TurnUpdate
 from kingdom.workflow.model.answers import Finding
 
 
@@ -33,9 +33,9 @@ class InstantAgent(Agent):
         self.session = launch.soldier_id
         self._gone = asyncio.Event()
 
-    async def send(self, prompt: Prompt) -> AsyncGenerator[Update, None]:
+    async def send(self, prompt: Prompt) -> AsyncGenerator[TurnUpdate, None]:
         """Answer."""
-        yield Answered(text=f"done: {prompt.text}", cost_usd=0.0)
+        yield TurnAnswer(text=f"done: {prompt.text}", cost_usd=0.0)
 
     async def interrupt(self) -> None:
         """Do nothing: no turn lasts."""

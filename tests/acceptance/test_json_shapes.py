@@ -28,7 +28,7 @@ from kingdom.errors import Misconfigured
 from kingdom.realm import Realm
 from kingdom.roles import declared
 from kingdom.soldiers.sandbox.egress_ledger import EgressLedger, EgressLimits
-from kingdom.soldiers.workplace.host_folders import Folders
+from kingdom.soldiers.workplace.host_folders import HostFolders
 from tests.acceptance import limits
 from tests.acceptance.desk import COMMANDS, Desk
 from tests.acceptance.runs import HOST, script, write
@@ -129,7 +129,7 @@ def _story_of_a_run(desk: Desk, directory: Path) -> None:
     assert desk.ask("workflow wait", run)["status"] == "COMPLETED"
     host = desk.ask("workflow show", run)["host"]
     assert host["id"] == HOST
-    EgressLedger(Folders(Path(host["directory"])).egress_log(run), EgressLimits()).note(
+    EgressLedger(HostFolders(Path(host["directory"])).egress_log(run), EgressLimits()).note(
         "refused", "a.example.org", "why"
     )
     (attempt,) = desk.ask("workflow egress", run)

@@ -10,19 +10,19 @@ from kingdom.soldiers.agents.port import (
     AgentClient,
     AgentFailed,
     AgentGone,
-    Answered,
-    Asked,
     Inspection,
     Launch,
     Prompt,
+    TurnAnswer,
     TurnFailed,
-    Update,
+    TurnQuestion,
+    TurnUpdate,
 )
 from kingdom.soldiers.agents.scripted.memory import inspected
 from kingdom.soldiers.agents.scripted.session import Session, open_session
 from kingdom.soldiers.agents.scripted.turn import Body, Turn
 from kingdom.soldiers.agents.transcript import read_entries
-from kingdom.soldiers.processes.process_table import described
+from kingdom.soldiers.processes.process_table import describe_exit
 from kingdom.workflow.model.answers import Finding
 
 
@@ -64,12 +64,12 @@ class InstantAgent(Agent):
         self._why = ""
         self._gone = asyncio.Event()
 
-    async def send(self, prompt: Prompt) -> AsyncGenerator[Update, None]:
+    async def send(self, prompt: Prompt) -> AsyncGenerator[TurnUpdate, None]:
         if self._stopping:
             raise AgentGone(await self.ended())
         if self._prompt_id is not None:
             raise AgentFailed(f"prompt {prompt.id} is refused: the agent is busy with {self._prompt_id}")
-        heard: asyncio.Queue[Update | TurnFailed] = asyncio.Queue()
+        heard: asyncio.Queue[TurnUpdate | TurnFailed] = asyncio.Queue()
         self._prompt_id = prompt.id
         turn = self._turn = asyncio.create_task(self._play(prompt, heard))
         try:
@@ -77,7 +77,7 @@ class InstantAgent(Agent):
                 message = await heard.get()
                 if isinstance(message, TurnFailed):
                     raise message
-                if isinstance(message, Answered | Asked):
+                if isinstance(message, TurnAnswer | TurnQuestion):
                     self._prompt_id = None
                 yield message
         finally:
@@ -95,16 +95,16 @@ class InstantAgent(Agent):
         if self._turn is not None:
             await asyncio.wait([self._turn], timeout=grace.total_seconds())
             if not self._turn.done():
-                self._end(described(-9))
+                self._end(describe_exit(-9))
                 self._turn.cancel()
                 await asyncio.wait([self._turn])
-        self._end(described(0))
+        self._end(describe_exit(0))
 
     async def ended(self) -> str:
         await self._gone.wait()
         return self._why
 
-    async def _play(self, prompt: Prompt, heard: asyncio.Queue[Update | TurnFailed]) -> None:
+    async def _play(self, prompt: Prompt, heard: asyncio.Queue[TurnUpdate | TurnFailed]) -> None:
         turn = Turn(self._session, self._body, prompt)
         try:
             async for update in turn.play():
@@ -112,7 +112,7 @@ class InstantAgent(Agent):
         except AgentFailed as failure:
             heard.put_nowait(failure)
         except _Crashed as crash:
-            self._end(described(crash.code))
+            self._end(describe_exit(crash.code))
             heard.put_nowait(AgentGone(self._why, turn.cost_usd))
         except asyncio.CancelledError:
             gone = AgentGone(self._why, turn.cost_usd)

@@ -6,9 +6,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers.checkouts.checkout import GitUse, git_directory_of
+from kingdom.soldiers.checkouts.checkout import GitPolicy, git_directory_of
 from kingdom.soldiers.checkouts.git import IDENTITY
-from kingdom.soldiers.checkouts.run_checkouts import Tree, Trees
+from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec, RunCheckouts
 from tests.integration.soldiers.sources import a_tree, bare, make_source, run
 from tests.redteam.defended import AttemptClass, Ground
 
@@ -109,7 +109,7 @@ async def borrow_the_objects_of_a_private_repository(ground: Ground) -> str:
     (private / "plans.txt").write_text("the plans\n")
     run("add", "--all", cwd=private)
     run("commit", "--quiet", "-m", "plans", cwd=private)
-    trees, tree, host = await _prepared(ground, GitUse(may_commit=True, sandboxed=ground.is_defended))
+    trees, tree, host = await _prepared(ground, GitPolicy(may_commit=True, sandboxed=ground.is_defended))
     own = git_directory_of(tree.path)
     with (own / "objects" / "info" / "alternates").open("a") as file:
         file.write(f"{private}/.git/objects\n")
@@ -122,9 +122,9 @@ async def borrow_the_objects_of_a_private_repository(ground: Ground) -> str:
     return f"{plans} is in the clone" if plans in objects else ""
 
 
-async def _prepared(ground: Ground, use: GitUse) -> tuple[Trees, Tree, Path]:
+async def _prepared(ground: Ground, use: GitPolicy) -> tuple[RunCheckouts, CheckoutSpec, Path]:
     host, source = ground.folder / "host", make_source(ground.folder / "app", files=3)
-    trees = Trees(host / "repositories", use=use)
+    trees = RunCheckouts(host / "repositories", use=use)
     tree = a_tree(host, source)
     await trees.prepare([tree, a_tree(host, source, "tree2")])
     return trees, tree, host
@@ -132,7 +132,7 @@ async def _prepared(ground: Ground, use: GitUse) -> tuple[Trees, Tree, Path]:
 
 async def _left(ground: Ground, leave: Leave) -> str:
     """Let the house commit, or git as it is where there is no defence; return what has changed of others."""
-    trees, tree, host = await _prepared(ground, GitUse(may_commit=True))
+    trees, tree, host = await _prepared(ground, GitPolicy(may_commit=True))
     victim = ground.folder / "kingdom.yaml"
     victim.write_text("database_url: file:realm\n")
     clone = bare(host, tree)
@@ -151,7 +151,7 @@ async def _left(ground: Ground, leave: Leave) -> str:
     return "; ".join(sorted({*others()} ^ {*before}))
 
 
-def _commit_in_the_clone(clone: Path, tree: Tree, leave: Callable[[], None]) -> None:
+def _commit_in_the_clone(clone: Path, tree: CheckoutSpec, leave: Callable[[], None]) -> None:
     """Commit as git does by itself: with the git directory of all checkouts, outside of a sandbox."""
     run("symbolic-ref", "HEAD", f"refs/heads/{tree.branch}", cwd=clone)
     run("config", "core.bare", "false", cwd=clone)

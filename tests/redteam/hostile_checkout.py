@@ -8,13 +8,13 @@ from datetime import timedelta
 from pathlib import Path
 
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers.checkouts.checkout import place_of
-from kingdom.soldiers.checkouts.run_checkouts import Tree, Trees
+from kingdom.soldiers.checkouts.checkout import checkout_paths
+from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec, RunCheckouts
 from kingdom.soldiers.checkouts.worktree_include import copy_included
 from kingdom.soldiers.processes.program import run_program
 from kingdom.soldiers.sandbox.sandbox import Profile, Sandbox
 from kingdom.soldiers.sandbox.soldier import soldier_sandbox
-from kingdom.soldiers.workplace.checkout_setup import Outfit, fit_out
+from kingdom.soldiers.workplace.checkout_setup import CheckoutSetup, set_up_checkout
 from tests.integration.soldiers.sources import a_tree, bare, make_source, run
 from tests.patience import PATIENCE_SECONDS
 from tests.redteam.defended import AttemptClass, Ground
@@ -155,10 +155,10 @@ async def _done(ground: Ground, deed: str, *, by_setup: bool) -> str:
     return " ".join([*reached, planted, seen.read_text() if seen.exists() else ""]).strip()
 
 
-async def _fit_out(ground: Ground, tree: Tree, trees: Trees) -> None:
-    await fit_out(
+async def _fit_out(ground: Ground, tree: CheckoutSpec, trees: RunCheckouts) -> None:
+    await set_up_checkout(
         tree,
-        Outfit(),
+        CheckoutSetup(),
         folder=ground.folder / "outfit",
         environment={"PATH": "/usr/bin:/bin"},
         ignored=lambda names: trees.ignored(tree, names),
@@ -166,7 +166,7 @@ async def _fit_out(ground: Ground, tree: Tree, trees: Trees) -> None:
     )
 
 
-def _sandbox(ground: Ground, tree: Tree) -> Sandbox:
+def _sandbox(ground: Ground, tree: CheckoutSpec) -> Sandbox:
     space, home = ground.folder / "space", ground.folder / "home-of-run"
     for folder in (space, home):
         folder.mkdir(exist_ok=True)
@@ -174,14 +174,14 @@ def _sandbox(ground: Ground, tree: Tree) -> Sandbox:
         Profile.STRICT if ground.is_defended else Profile.OFF,
         space=space,
         home=home,
-        checkouts=[place_of(tree.path, bare(ground.folder / "host", tree) / "objects")],
+        checkouts=[checkout_paths(tree.path, bare(ground.folder / "host", tree) / "objects")],
         reports=ground.folder / "reports",
     )
 
 
-async def _checked_out(ground: Ground, source: Path, home: Path | None = None) -> tuple[Tree, Trees]:
+async def _checked_out(ground: Ground, source: Path, home: Path | None = None) -> tuple[CheckoutSpec, RunCheckouts]:
     host = ground.folder / "host"
-    trees = Trees(host / "repositories", home=home)
+    trees = RunCheckouts(host / "repositories", home=home)
     tree = a_tree(host, source)
     await trees.prepare([tree])
     return tree, trees

@@ -14,8 +14,8 @@ from uuid import uuid4
 from aiohttp import web
 
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers.checkouts.checkout import place_of
-from kingdom.soldiers.checkouts.run_checkouts import Tree, Trees
+from kingdom.soldiers.checkouts.checkout import checkout_paths
+from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec, RunCheckouts
 from kingdom.soldiers.processes import die_with_parent
 from kingdom.soldiers.processes.program import run_program
 from kingdom.soldiers.sandbox.gate import Gate
@@ -47,7 +47,7 @@ class House:
     def __init__(self, folder: Path, profile: Profile) -> None:
         self.folder = folder
         self.profile = profile
-        self.trees = Trees(folder / "repositories", pause=timedelta(milliseconds=10))
+        self.trees = RunCheckouts(folder / "repositories", pause=timedelta(milliseconds=10))
         self.source = make_source(folder / "app", files=3)
         self.tree = self._a_tree("tree1")
         self.other = self._a_tree("other")
@@ -100,7 +100,7 @@ class House:
         told = {"headers": got, "query": dict(request.query)}
         return web.json_response(told, status=400 if document.get("complain") else 200)
 
-    def _a_tree(self, name: str) -> Tree:
+    def _a_tree(self, name: str) -> CheckoutSpec:
         return a_tree(self.folder, self.source, name)
 
     def _sandbox(self) -> Sandbox:
@@ -108,7 +108,7 @@ class House:
             self.profile,
             space=self.space,
             home=self.home,
-            checkouts=[place_of(self.tree.path, self.clone / "objects")],
+            checkouts=[checkout_paths(self.tree.path, self.clone / "objects")],
             reports=self.reports,
             tools=[_HERE],
             gate=self.gates[0],

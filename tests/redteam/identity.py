@@ -6,7 +6,7 @@ from kingdom.court import memory, quota
 from kingdom.court.memory import apply_memory_updates, load_memory
 from kingdom.court.quota import repo_scope
 from kingdom.soldiers.checkouts import repository
-from kingdom.soldiers.checkouts.run_checkouts import Trees
+from kingdom.soldiers.checkouts.run_checkouts import RunCheckouts
 from kingdom.workflow.model import git as git_model
 from kingdom.workflow.model.git import Git, repo_of, unique_name
 from kingdom.workflow.templates import slug
@@ -60,7 +60,7 @@ async def get_the_clone_of_a_namesake(ground: Ground) -> str:
     ground.remove(repository, "sha256", lambda _: _Same())
     host = ground.folder / "host"
     private, strange = make_source(ground.folder / "private" / "app", files=3), make_source(ground.folder / "app")
-    trees = Trees(host / "repositories")
+    trees = RunCheckouts(host / "repositories")
     await trees.prepare([a_tree(host, private)])
     mine = a_tree(host, strange, "tree2")
     await trees.prepare([mine])

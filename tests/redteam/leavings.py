@@ -7,7 +7,7 @@ import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from kingdom.soldiers.checkouts.run_checkouts import Tree
+from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec
 from kingdom.soldiers.turns.result import read_result
 from kingdom.soldiers.workplace import work_space
 from kingdom.workflow.model.template import TaskDefinition, WorkDefinition
@@ -179,7 +179,7 @@ async def a_folder_for_reports_that_is_a_link(house: House) -> str:
     for name in ("reports", "CLAUDE.md", ".kingdom-task.json"):
         (space / name).symlink_to(trap / name if "." in name else trap)
     work = Work.of("wf-1-w1", WorkDefinition(name="Work", tasks=(TaskDefinition(query="work"),)))
-    work_space.lay_out(space, house.folder, work, [house.tree], {"reports/one.md": "A report.\n"})
+    work_space.lay_out_work_space(space, house.folder, work, [house.tree], {"reports/one.md": "A report.\n"})
     return ", ".join(path.name for path in trap.iterdir())
 
 
@@ -214,7 +214,7 @@ def _program(path: Path, house: House) -> None:
 
 async def _work_through(house: House) -> str:
     """Let the house do with a checkout whatever it does, and tell whether a program of the agent ran."""
-    tree: Tree = house.tree
+    tree: CheckoutSpec = house.tree
     base = await house.trees.base_of(tree)
     (tree.path / "file0.txt").write_text("changed\n")
     await house.trees.diff(tree, base)

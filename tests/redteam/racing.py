@@ -7,8 +7,8 @@ from itertools import count
 import pytest
 
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers.checkouts.checkout import GitUse
-from kingdom.soldiers.checkouts.run_checkouts import Trees
+from kingdom.soldiers.checkouts.checkout import GitPolicy
+from kingdom.soldiers.checkouts.run_checkouts import RunCheckouts
 from tests.integration.soldiers.sources import a_tree, make_source
 from tests.integration.soldiers.test_acting_agents import FILES, KEY, leaked, swapping
 from tests.integration.soldiers.test_agent_file_races import RACES, Meddler, is_won, make_place, swapping_in
@@ -61,7 +61,7 @@ async def swap_a_folder_while_the_house(ground: Ground, commits: bool) -> str:  
     for number in range(FILES):
         (victim / f"key{number}").write_text(f"{KEY} {number}\n")
     host = ground.folder / "host"
-    trees = Trees(host / "repositories", use=GitUse(sandboxed=ground.is_defended))
+    trees = RunCheckouts(host / "repositories", use=GitPolicy(sandboxed=ground.is_defended))
     tree = a_tree(host, make_source(ground.folder / "app", files=3))
     await trees.prepare([tree])
     base = await trees.base_of(tree)

@@ -8,7 +8,7 @@ from typing import Any
 
 import aiohttp
 
-from kingdom.soldiers.agents.port import Agent, Answered, Prompt, Update
+from kingdom.soldiers.agents.port import Agent, Prompt, TurnAnswer, TurnUpdate
 from kingdom.soldiers.sandbox import forwarding
 from kingdom.soldiers.sandbox.meter import Meter
 from kingdom.soldiers.turns.turn import take_turn
@@ -131,9 +131,9 @@ class _Liar(Agent):
         self.session, self.pid = "liar", None
         self._asking, self._said = asking, said
 
-    async def send(self, prompt: Prompt) -> AsyncGenerator[Update, None]:
+    async def send(self, prompt: Prompt) -> AsyncGenerator[TurnUpdate, None]:
         await self._asking.ask(WAYS["anthropic"], {"cost": 0.25}, {"answer": prompt.text})
-        yield Answered("done", self._said)
+        yield TurnAnswer("done", self._said)
 
     async def interrupt(self) -> None: ...
 

@@ -26,7 +26,7 @@ from kingdom.cli.workflow_id import RunId, find_workflow
 from kingdom.clock import utc_now
 from kingdom.errors import NotFound, ProgramFailed
 from kingdom.settings import environment_of_children
-from kingdom.soldiers.workplace.host_folders import Folders
+from kingdom.soldiers.workplace.host_folders import HostFolders
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model.workflow import Workflow
 from kingdom.workflow.reactions import engine
@@ -83,7 +83,7 @@ async def _why_no_tmux(call: Call, bus: Bus, workflow: Workflow) -> str:
     return f"{socket} is too long for the name of a socket" if len(os.fsencode(socket)) > _SOCKET_MAX else ""
 
 
-async def _in_tmux(call: Call, workflow: Workflow, folders: Folders, *, shell: bool) -> int:
+async def _in_tmux(call: Call, workflow: Workflow, folders: HostFolders, *, shell: bool) -> int:
     """Show a run in a tmux server that is nobody else's and ends when the person leaves."""
     socket = _socket(folders)
     socket.parent.mkdir(mode=0o700, exist_ok=True)
@@ -98,7 +98,7 @@ async def _in_tmux(call: Call, workflow: Workflow, folders: Folders, *, shell: b
         socket.unlink(missing_ok=True)
 
 
-def _layout(workflow: Workflow, folders: Folders, *, shell: bool) -> list[str]:
+def _layout(workflow: Workflow, folders: HostFolders, *, shell: bool) -> list[str]:
     """Return what tmux shall do: the transcript above, below it the files or a shell."""
     below = ["split-window", "-v", "-l", "40%" if shell else "30%"]
     if shell:
@@ -151,7 +151,7 @@ async def _show_files(call: Call, bus: Bus, workflow: Workflow) -> None:
         console.print(view)
 
 
-def _files_of(workflow: Workflow, folders: Folders) -> Group:
+def _files_of(workflow: Workflow, folders: HostFolders) -> Group:
     places = [("trees", tree) for tree in (folders.run(workflow.id) / "trees").glob("[!.]*")]
     places += [("spaces", space) for space in folders.spaces.glob(f"*/{workflow.id}-w*-space*")]
     found = [
@@ -164,7 +164,7 @@ def _files_of(workflow: Workflow, folders: Folders) -> Group:
     return Group(head, files_view(latest, utc_now().timestamp()))
 
 
-def _checkout(workflow: Workflow, folders: Folders) -> Path:
+def _checkout(workflow: Workflow, folders: HostFolders) -> Path:
     there = [folders.tree(workflow.id, tree.id) for tree in workflow.work_trees]
     place = next((path for path in (*there, folders.run(workflow.id)) if path.is_dir()), None)
     if place is None:
@@ -172,7 +172,7 @@ def _checkout(workflow: Workflow, folders: Folders) -> Path:
     return place
 
 
-def _socket(folders: Folders) -> Path:
+def _socket(folders: HostFolders) -> Path:
     return folders.directory / "attached" / f"{os.getpid()}.sock"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.table import Table
 
 from kingdom.cli.output import ago, table
-from kingdom.soldiers.files.agent_files import files_below
+from kingdom.soldiers.files.agent_files import list_files_below
 
 _KILO = 1024
 
@@ -23,7 +23,7 @@ class ChangedFile:
 
 def changed_files(folder: Path, limit: int) -> list[ChangedFile]:
     """Return the files that were written last, the latest first; links are not followed, Git's own files left out."""
-    found = [ChangedFile(each.file.name, each.at, each.size) for each in files_below(folder, leaving_out=".git")]
+    found = [ChangedFile(each.file.name, each.at, each.size) for each in list_files_below(folder, leaving_out=".git")]
     return sorted(found, key=lambda file: file.at, reverse=True)[:limit]
 
 

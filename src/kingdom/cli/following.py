@@ -16,7 +16,7 @@ from kingdom.cli.transcript_view import TranscriptView
 from kingdom.cli.workflow_follow import new_entries
 from kingdom.cli.workflow_id import short
 from kingdom.sentence import printable
-from kingdom.soldiers.agents.transcript import Entry, read_page, tail_offset
+from kingdom.soldiers.agents.transcript import TranscriptEntry, read_page, tail_offset
 from kingdom.workflow.model.workflow import Workflow
 
 # So much of the end of a run's transcripts is shown unless all is asked for.
@@ -28,7 +28,7 @@ class News:
     """Entries of one session, and where in its transcript each ends; what the store tells has no place there."""
 
     session: Session
-    entries: Sequence[Entry]
+    entries: Sequence[TranscriptEntry]
     ends: Sequence[int | None]
 
 

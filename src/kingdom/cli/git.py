@@ -15,8 +15,7 @@ from kingdom.cli.command import Call, command
 from kingdom.cli.shape import array, one
 from kingdom.errors import NotFound, ProgramFailed
 from kingdom.settings import Settings
-from kingdom.soldiers.checkouts.git import GitFailed
-from kingdom.soldiers.checkouts.git import git as run_git
+from kingdom.soldiers.checkouts.git import GitFailed, run_git
 from kingdom.soldiers.checkouts.repository import without_password
 from kingdom.workflow import registry
 from kingdom.workflow.hosts import known_hosts

@@ -6,7 +6,7 @@ from pathlib import Path
 from kingdom.bus.port import Bus
 from kingdom.bus.record import read_document
 from kingdom.errors import NotFound
-from kingdom.soldiers.workplace.host_folders import Folders
+from kingdom.soldiers.workplace.host_folders import HostFolders
 from kingdom.workflow.model.host import Host
 from kingdom.workflow.model.workflow import Workflow
 from kingdom.workflow.records import HOSTS
@@ -29,7 +29,7 @@ async def host_of(bus: Bus, workflow: Workflow) -> Host | None:
         return None
 
 
-async def folders_here(bus: Bus, workflow: Workflow, what: str) -> Folders:
+async def folders_here(bus: Bus, workflow: Workflow, what: str) -> HostFolders:
     """Return where the host of a run keeps things, if that is this machine; else says where `what` is."""
     if workflow.placement is None:
         raise NotFound(f"workflow {workflow.id} was never placed on a host, so there is no {what}: start it first")
@@ -39,4 +39,4 @@ async def folders_here(bus: Bus, workflow: Workflow, what: str) -> Folders:
             f"the {what} of workflow {workflow.id} is on host {host.id}, machine {host.machine or 'unknown'}, in"
             f" {host.directory}: ask there"
         )
-    return Folders(Path(host.directory))
+    return HostFolders(Path(host.directory))

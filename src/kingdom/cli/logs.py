@@ -11,7 +11,7 @@ from kingdom.cli.command import Call, command
 from kingdom.cli.following import Following, FollowingView, News
 from kingdom.cli.sessions import Subject, find_subject
 from kingdom.cli.shape import lines
-from kingdom.soldiers.agents.transcript import Entry
+from kingdom.soldiers.agents.transcript import TranscriptEntry
 from kingdom.workflow import lifecycle
 from kingdom.workflow.reactions import engine
 
@@ -25,7 +25,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     soldier: str
     work_id: str
     next_offset: int | None
-    entry: Entry
+    entry: TranscriptEntry
 
 
 @command(app, "logs", answer=lines(Told))

@@ -10,7 +10,7 @@ from kingdom.cli.command import Call, command
 from kingdom.cli.inputs import attributes
 from kingdom.cli.shape import array, one
 from kingdom.soldiers.checkouts.repository import without_password
-from kingdom.soldiers.mcp_check import limit_of, validate
+from kingdom.soldiers.mcp_check import answer_limit, check_mcp_server
 from kingdom.workflow import registry
 from kingdom.workflow.model.mcp import McpServer, Transport
 from kingdom.workflow.reactions import engine
@@ -159,9 +159,9 @@ async def delete(call: Call, name: _Name) -> None:
 
 
 async def _tried_out(call: Call, server: McpServer) -> tuple[str, ...]:
-    limit = limit_of(server).total_seconds()
+    limit = answer_limit(server).total_seconds()
     with call.output.waiting(f"Asking {server.id} for its tools, for up to {limit:g} s: {_where(server)}"):
-        return await validate(server)
+        return await check_mcp_server(server)
 
 
 def _words(program: str) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from kingdom.bus.record import Query
 from kingdom.cli.host_record import find_host
 from kingdom.cli.workflow_id import find_work, find_workflow
 from kingdom.errors import NotFound
-from kingdom.soldiers.workplace.host_folders import Folders
+from kingdom.soldiers.workplace.host_folders import HostFolders
 from kingdom.workflow.model.work import soldier_of
 from kingdom.workflow.model.workflow import Workflow
 from kingdom.workflow.records import WORKFLOWS, each
@@ -91,7 +91,7 @@ async def locate(bus: Bus, session: Session, workflow: Workflow) -> None:
     except NotFound:
         session.place = f"host {session.host}, which the store does not know any more"
         return
-    path = Folders(Path(host.directory)).transcript(session.soldier)
+    path = HostFolders(Path(host.directory)).transcript(session.soldier)
     if host.machine != socket.gethostname():
         session.place = f"host {host.id}, machine {host.machine or 'unknown'}, in {path}"
     elif workflow.ended_at and not path.exists():

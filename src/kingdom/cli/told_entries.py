@@ -5,12 +5,12 @@ from typing import Any
 
 from kingdom.bus.log import LogEntry
 from kingdom.bus.port import Bus
-from kingdom.soldiers.agents.transcript import Entry
+from kingdom.soldiers.agents.transcript import TranscriptEntry
 from kingdom.workflow.model.workflow import Workflow
 from kingdom.workflow.records import DOCUMENTS
 
 
-async def told_entry(bus: Bus, workflow: Workflow, logged: LogEntry) -> Entry | None:
+async def told_entry(bus: Bus, workflow: Workflow, logged: LogEntry) -> TranscriptEntry | None:
     """Return what an entry of the log says about a turn, or None if it is about something else."""
     data = logged.data
     tell = _TOLD.get(logged.type)
@@ -30,13 +30,13 @@ async def _document(bus: Bus, document_id: str) -> str:
     return str(record.doc.get("text", "")) if record else "(the text has left the store)"
 
 
-def _prompt(workflow: Workflow, data: Mapping[str, Any]) -> Entry:
+def _prompt(workflow: Workflow, data: Mapping[str, Any]) -> TranscriptEntry:
     work = workflow.find_work(data["workId"])
     task = work.find_task(data["taskId"]) if work else None
     return {"type": "prompt", "text": task.definition.query if task else "(the task was removed)"}
 
 
-_TOLD: Mapping[str, Callable[[Workflow, Mapping[str, Any]], Entry]] = {
+_TOLD: Mapping[str, Callable[[Workflow, Mapping[str, Any]], TranscriptEntry]] = {
     "AgentStarted": lambda _, data: {"type": "session", "session": data.get("session")},
     "QuerySent": _prompt,
     "QueryResponded": lambda _, __: {"type": "answered"},

@@ -6,7 +6,7 @@ from datetime import datetime
 from rich.text import Text
 
 from kingdom.sentence import printable
-from kingdom.soldiers.agents.transcript import Entry, typed
+from kingdom.soldiers.agents.transcript import TranscriptEntry, normalize_entry
 
 _LABEL_WIDTH = 10
 _TIME_WIDTH = 8
@@ -21,9 +21,9 @@ class TranscriptView:
     def __init__(self) -> None:
         self._told: dict[str, str] = {}
 
-    def lines(self, entries: Iterable[Entry]) -> Iterator[Text]:
+    def lines(self, entries: Iterable[TranscriptEntry]) -> Iterator[Text]:
         """Yield a line, which may have several, per thing that a person cares for."""
-        for entry in coalesced(map(typed, entries)):
+        for entry in coalesced(map(normalize_entry, entries)):
             kind = entry["type"]
             if kind == "answered" and _words(entry, "answer") == self._told.get("said"):
                 # The answer of most agents is what they said last.
@@ -37,9 +37,9 @@ class TranscriptView:
         return (kind == "output" and not text) or (kind == "noted" and text == self._told.get(kind))
 
 
-def coalesced(entries: Iterable[Entry]) -> Iterator[Entry]:
+def coalesced(entries: Iterable[TranscriptEntry]) -> Iterator[TranscriptEntry]:
     """Yield entries with pieces of text that follow one another as one, and without what is said again at the end."""
-    held: Entry | None = None
+    held: TranscriptEntry | None = None
     for entry in entries:
         if entry["type"] in {"spent", "metered"}:
             continue
@@ -53,79 +53,79 @@ def coalesced(entries: Iterable[Entry]) -> Iterator[Entry]:
         yield held
 
 
-def _continues(held: Entry, entry: Entry) -> bool:
+def _continues(held: TranscriptEntry, entry: TranscriptEntry) -> bool:
     both_said = held["type"] == entry["type"] == "said"
     return both_said and held.get("prompt") == entry.get("prompt") and "text" in held and "text" in entry
 
 
-def _words(entry: Entry, field: str) -> str:
+def _words(entry: TranscriptEntry, field: str) -> str:
     return str(entry.get(field) or "").strip()
 
 
-def _session(entry: Entry) -> Text:
+def _session(entry: TranscriptEntry) -> Text:
     parts = [entry.get("agent"), entry.get("model"), f"session {entry.get('session')}"]
     return _line(entry, "session", ", ".join(str(part) for part in parts if part), "dim")
 
 
-def _prompt(entry: Entry) -> Text:
+def _prompt(entry: TranscriptEntry) -> Text:
     if reply := entry.get("reply"):
         return _line(entry, "reply", str(reply), "bold")
     label = "goes on" if entry.get("continues") else "asked"
     return _line(entry, label, _head(str(entry.get("text", "")), _PROMPT_LINES), "bold")
 
 
-def _said(entry: Entry) -> Text:
+def _said(entry: TranscriptEntry) -> Text:
     return _line(entry, "said", str(entry.get("text", "")), "")
 
 
-def _tool(entry: Entry) -> Text:
+def _tool(entry: TranscriptEntry) -> Text:
     line = _line(entry, "tool", f"{entry.get('tool', '')}  {_head(str(entry.get('detail', '')), 2)}", "cyan")
     if output := str(entry.get("output") or "").rstrip():
         line.append_text(Text("\n").append_text(_continued(_tail(output, _OUTPUT_LINES), "dim")))
     return line
 
 
-def _output(entry: Entry) -> Text:
+def _output(entry: TranscriptEntry) -> Text:
     wrong = bool(entry.get("isError"))
     text = _tail(str(entry.get("text", "")).rstrip(), _OUTPUT_LINES)
     return _line(entry, "error" if wrong else "", text, "red" if wrong else "dim")
 
 
-def _petition(entry: Entry) -> Text:
+def _petition(entry: TranscriptEntry) -> Text:
     body = entry.get("body") or {}
     fields = ", ".join(f"{name}: {_head(str(value), 1)}" for name, value in body.items())
     return _line(entry, "petition", f"{entry.get('kind', '')}  {fields}", "yellow")
 
 
-def _asked(entry: Entry) -> Text:
+def _asked(entry: TranscriptEntry) -> Text:
     choices = " / ".join(map(str, entry.get("choices") or ()))
     question = str(entry.get("question", "")) + (f" ({choices})" if choices else "")
     return _line(entry, "question", question + _cost(entry, before=" "), "yellow")
 
 
-def _answered(entry: Entry) -> Text:
+def _answered(entry: TranscriptEntry) -> Text:
     return _line(entry, "answered", str(entry.get("answer", "")).strip() + _cost(entry, before=" "), "green")
 
 
-def _failed(entry: Entry) -> Text:
+def _failed(entry: TranscriptEntry) -> Text:
     until = f"; it may go on at {entry['until']}" if entry.get("until") else ""
     return _line(entry, "failed", f"{entry.get('reason', '')}{until}{_cost(entry, before=' ')}", "red")
 
 
-def _interrupted(entry: Entry) -> Text:
+def _interrupted(entry: TranscriptEntry) -> Text:
     reason = entry.get("reason") or "the turn was interrupted"
     return _line(entry, "stopped", f"{reason}{_cost(entry, before=' ')}", "magenta")
 
 
-def _noted(entry: Entry) -> Text:
+def _noted(entry: TranscriptEntry) -> Text:
     return _line(entry, "note", str(entry.get("text", "")), "dim")
 
 
-def _ended(entry: Entry) -> Text:
+def _ended(entry: TranscriptEntry) -> Text:
     return _line(entry, "ended", str(entry.get("reason", "")), "dim")
 
 
-_TELLERS: Mapping[str, Callable[[Entry], Text]] = {
+_TELLERS: Mapping[str, Callable[[TranscriptEntry], Text]] = {
     "session": _session,
     "prompt": _prompt,
     "said": _said,
@@ -141,7 +141,7 @@ _TELLERS: Mapping[str, Callable[[Entry], Text]] = {
 }
 
 
-def _line(entry: Entry, label: str, words: str, style: str) -> Text:
+def _line(entry: TranscriptEntry, label: str, words: str, style: str) -> Text:
     first, *rest = words.split("\n")
     line = Text(f"{_time(entry):<{_TIME_WIDTH}} ", style="dim")
     line.append(f"{label:<{_LABEL_WIDTH}}", style=style or "default")
@@ -158,14 +158,14 @@ def _continued(words: str, style: str) -> Text:
     return Text("\n".join(indent + printable(line[:_LINE_WIDTH]) for line in words.split("\n")), style=style)
 
 
-def _time(entry: Entry) -> str:
+def _time(entry: TranscriptEntry) -> str:
     try:
         return datetime.fromisoformat(str(entry.get("at", ""))).astimezone().strftime("%H:%M:%S")
     except ValueError:
         return ""
 
 
-def _cost(entry: Entry, *, before: str = "") -> str:
+def _cost(entry: TranscriptEntry, *, before: str = "") -> str:
     cost = entry.get("costUsd")
     return f"{before}(${cost:.2f})" if isinstance(cost, int | float) and cost else ""
 

@@ -14,12 +14,12 @@ from kingdom.cli.shape import array
 from kingdom.cli.workflow_id import RunId, find_checkpoint, find_task, find_workflow, short
 from kingdom.errors import NotFound
 from kingdom.sentence import plain, printable
-from kingdom.soldiers.checkouts.checkout import GitUse
-from kingdom.soldiers.checkouts.run_checkouts import Trees
-from kingdom.soldiers.host.command_input import document_of, tree_here
+from kingdom.soldiers.checkouts.checkout import GitPolicy
+from kingdom.soldiers.checkouts.run_checkouts import RunCheckouts
+from kingdom.soldiers.host.command_input import local_checkout, report_document_id
 from kingdom.soldiers.sandbox.egress_ledger import EgressAttempt, read_attempts
 from kingdom.soldiers.settings import SoldierSettings
-from kingdom.soldiers.workplace.host_folders import Folders
+from kingdom.soldiers.workplace.host_folders import HostFolders
 from kingdom.workflow.model.git import Git
 from kingdom.workflow.model.machine import WorkTreeStatus
 from kingdom.workflow.model.work import Task, Work
@@ -147,8 +147,8 @@ async def differences(
         branches = ", ".join(f"{tree.branch} of {tree.ref.git_id}" for tree in workflow.work_trees) or "none"
         raise NotFound(f"workflow {workflow.id} has no checkout now; its branches: {branches}")
     folders = await folders_here(bus, workflow, "checkout")
-    use = GitUse.under(settings.sandbox, may_commit=settings.may_commit)
-    trees = Trees(folders.repositories, home=folders.directory, use=use)
+    use = GitPolicy.under(settings.sandbox, may_commit=settings.may_commit)
+    trees = RunCheckouts(folders.repositories, home=folders.directory, use=use)
     return [await _diff(bus, workflow, tree, trees, folders, since) for tree in there]
 
 
@@ -159,7 +159,7 @@ def written_view(text: str, lexer: str) -> Syntax:
 
 async def _report(transaction: Transaction, work: Work, task: Task) -> LeftReport:
     path = task.report.file_path
-    record = await transaction.get(DOCUMENTS.name, document_of(path))
+    record = await transaction.get(DOCUMENTS.name, report_document_id(path))
     if record is None:
         raise NotFound(f"the text of {path} has left the store: documents are kept for a year")
     return LeftReport(
@@ -180,11 +180,11 @@ def _why_none(workflow: Workflow, task: Task | None) -> str:
 
 
 async def _diff(
-    bus: Bus, workflow: Workflow, tree: WorkTree, trees: Trees, folders: Folders, since: str
+    bus: Bus, workflow: Workflow, tree: WorkTree, trees: RunCheckouts, folders: HostFolders, since: str
 ) -> TreeDifference:
     async with bus.transaction() as transaction:
         _, git = await load(transaction, Git, tree.ref.git_id)
-    checkout = tree_here(workflow, tree, git, folders)
+    checkout = local_checkout(workflow, tree, git, folders)
     point = None if since == BASE else find_checkpoint(workflow, since)
     # A repository that came later was at its base at this checkpoint.
     commit = (point and point.commits.get(tree.id)) or await trees.base_of(checkout)

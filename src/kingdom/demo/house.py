@@ -21,7 +21,7 @@ from kingdom.demo.toy import make_repository
 from kingdom.realm import read_realm
 from kingdom.roles import declared
 from kingdom.settings import FILE, Settings, environment_of_children
-from kingdom.soldiers.processes.leftovers import end_leftovers
+from kingdom.soldiers.processes.leftovers import kill_leftover_processes
 from kingdom.standins.jira import EMAIL, TOKEN
 from kingdom.supervisor.processes import RoleProcesses, only_one
 from kingdom.workflow import registry
@@ -87,7 +87,7 @@ async def opened_house(directory: Path) -> AsyncIterator[House]:
 
         environment = {**environment_of_children(settings), "TMPDIR": str(directory / "tmp")}
         processes = RoleProcesses(ROLES, command, environment, hear)
-        stack.callback(end_leftovers, realm)
+        stack.callback(kill_leftover_processes, realm)
         await stack.enter_async_context(_running(processes))
         yield House(directory, settings, bus, processes, outside, lines)
 

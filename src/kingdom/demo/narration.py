@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from kingdom.bus.log import LogEntry
-from kingdom.soldiers.agents.transcript import Entry
+from kingdom.soldiers.agents.transcript import TranscriptEntry
 
 _OUTPUT_LINES_MAX = 4
 _COMMIT_LENGTH = 10
@@ -38,7 +38,7 @@ def told(entry: LogEntry) -> Line | None:
     return teller(entry.actor, entry.data) if teller else None
 
 
-def heard(entry: Entry) -> Iterator[Line]:
+def heard(entry: TranscriptEntry) -> Iterator[Line]:
     """Yield what an entry of a transcript tells: the words of the agent, and what it does."""
     match entry:
         case {"does": {"say": str(words)} | {"stream": str(words)}} | {"answer": str(words)}:

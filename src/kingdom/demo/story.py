@@ -23,7 +23,7 @@ from kingdom.demo.stage import Stage
 from kingdom.demo.watching import Standing, Watcher
 from kingdom.errors import ProgramFailed
 from kingdom.soldiers.files.agent_files import AgentFile
-from kingdom.soldiers.workplace.host_folders import Folders
+from kingdom.soldiers.workplace.host_folders import HostFolders
 from kingdom.workflow.model.machine import QueryStatus
 from kingdom.workflow.model.work import Work
 from kingdom.workflow.records import change
@@ -130,7 +130,7 @@ class Story:
         await self._kill_agent()
         await self.until(lambda _: self._waits(2), "the agent waits for the build again")
         work = await self.until(_building, "the agent runs")
-        AgentFile(Folders(self.house.realm).space(TICKET, work.work_space_id or ""), _BUILT).write("")
+        AgentFile(HostFolders(self.house.realm).space(TICKET, work.work_space_id or ""), _BUILT).write("")
         self._tell(_DEMO, "lets the build end")
         await self._until_completed(TICKET)
 

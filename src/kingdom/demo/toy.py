@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from kingdom.soldiers.checkouts.git import git
+from kingdom.soldiers.checkouts.git import run_git
 
 BRANCH = "whole-amounts"
 _SHOP = '''"""The prices of a small shop."""
@@ -20,7 +20,7 @@ async def make_repository(bare: Path, number: int) -> None:
     checkout.mkdir(parents=True)
 
     async def run(*words: str) -> None:
-        await git(*words, cwd=checkout, home=bare.parent)
+        await run_git(*words, cwd=checkout, home=bare.parent)
 
     await run("init", "-q", "-b", "main")
     (checkout / "shop.py").write_text(_SHOP)

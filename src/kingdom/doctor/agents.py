@@ -6,7 +6,7 @@ from kingdom.doctor.check import Verdict, fail, in_thread, ok, skipped
 from kingdom.doctor.patient import Patient
 from kingdom.doctor.programs import how_it_ended, said_by, version_in
 from kingdom.settings import read_environment
-from kingdom.soldiers.agent_kinds import KINDS, quarters_of
+from kingdom.soldiers.agent_kinds import AGENT_KINDS, build_agent_environment
 from kingdom.soldiers.host.host import ENVIRONMENT
 from kingdom.soldiers.settings import SoldierSettings
 
@@ -32,6 +32,6 @@ async def agent(patient: Patient) -> Verdict:
 
 def _program(settings: SoldierSettings) -> tuple[Path | None, str]:
     """Return the program of the agent and the PATH that it gets; raises Misconfigured as the host would."""
-    client = KINDS[settings.agent].client(settings)
-    path = quarters_of(settings, read_environment, set()).tools(ENVIRONMENT)["PATH"]
+    client = AGENT_KINDS[settings.agent].client(settings)
+    path = build_agent_environment(settings, read_environment, set()).tools(ENVIRONMENT)["PATH"]
     return client.program(path), path

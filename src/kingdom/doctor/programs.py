@@ -5,7 +5,7 @@ import re
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT
 
 from kingdom.sentence import with_reason
-from kingdom.soldiers.processes.process_table import end_group
+from kingdom.soldiers.processes.process_table import kill_group
 
 _VERSION = re.compile(r"\d+(?:\.\d+)+\S*")
 _OUTPUT_MAX, _WORDS_MAX = 5000, 200
@@ -21,7 +21,7 @@ async def said_by(*command: str) -> tuple[int, str]:
     finally:
         # Half a start cannot be undone: who stops waiting waits for the whole.
         process = await starting
-        await end_group(process.pid)
+        await kill_group(process.pid)
         await process.wait()
     return process.returncode or 0, output.decode(errors="replace").strip()[:_OUTPUT_MAX]
 

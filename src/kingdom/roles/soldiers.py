@@ -14,11 +14,11 @@ from kingdom.errors import Misconfigured
 from kingdom.realm import Realm, secrets_of
 from kingdom.roles.house import Cast, House
 from kingdom.settings import Settings, read_environment
-from kingdom.soldiers.agent_kinds import KINDS, NO_SANDBOX, quarters_of
+from kingdom.soldiers.agent_kinds import AGENT_KINDS, NO_SANDBOX, build_agent_environment
 from kingdom.soldiers.host.host import SoldierHost
 from kingdom.soldiers.sandbox.sandbox import Profile
 from kingdom.soldiers.settings import SoldierSettings
-from kingdom.soldiers.workplace.host_folders import Folders
+from kingdom.soldiers.workplace.host_folders import HostFolders
 
 # Part of the name of a stream, in which a dot would end it.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
@@ -53,15 +53,15 @@ def soldier_host(
         )
     # The directory of a store of files; beside the work for others.
     beside = directory_of(settings.database_url) or Path()
-    folders = Folders(directory or beside / "soldiers" / chosen)
+    folders = HostFolders(directory or beside / "soldiers" / chosen)
     return SoldierHost(
         bus,
         chosen,
-        KINDS[soldiers.agent].client(soldiers),
+        AGENT_KINDS[soldiers.agent].client(soldiers),
         folders,
         slots=soldiers.slots,
         lease=timedelta(seconds=soldiers.lease_seconds),
-        quarters=quarters_of(
+        quarters=build_agent_environment(
             soldiers, read_environment, {*secrets, *secrets_of(Realm(database_url=settings.database_url))}
         ),
         metrics=metrics,

@@ -25,12 +25,12 @@ from kingdom.soldiers.sandbox.sandbox import Profile
 from kingdom.soldiers.sandbox.trial import why_no_sandbox
 from kingdom.soldiers.sandbox.vendors import Upstream, Vendor
 from kingdom.soldiers.settings import SoldierSettings
-from kingdom.soldiers.workplace.agent_environment import Quarters
-from kingdom.soldiers.workplace.checkout_setup import Outfit
+from kingdom.soldiers.workplace.agent_environment import AgentEnvironment
+from kingdom.soldiers.workplace.checkout_setup import CheckoutSetup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class AgentKind:
     """How a kind of agent is run, and whose model it asks; one that follows a script asks nobody.
 
     `speaks` tells whether it can be offered tools: a program that only takes a prompt reports by its result file.
@@ -62,15 +62,15 @@ def _acp(profile: AcpProfile, settings: SoldierSettings) -> AgentClient:
 # What `off` means, behind its name.
 NO_SANDBOX = "lets them read and change whatever this user can, and reach every network"
 _CLAUDE, _ACP = ("claude_agent_sdk", "kingdom[claude]"), ("acp", "kingdom[acp]")
-KINDS: Mapping[str, Kind] = {
-    "scripted": Kind(client=lambda _: ScriptedAgents(), speaks=False),
-    "claude": Kind(client=lambda _: ClaudeAgents(), vendor=Vendor.ANTHROPIC, library=_CLAUDE),
+AGENT_KINDS: Mapping[str, AgentKind] = {
+    "scripted": AgentKind(client=lambda _: ScriptedAgents(), speaks=False),
+    "claude": AgentKind(client=lambda _: ClaudeAgents(), vendor=Vendor.ANTHROPIC, library=_CLAUDE),
     **{
-        name: Kind(client=partial(_acp, profile), vendor=profile.vendor, library=_ACP)
+        name: AgentKind(client=partial(_acp, profile), vendor=profile.vendor, library=_ACP)
         for name, profile in PROFILES.items()
     },
-    "aider": Kind(client=lambda _: CommandAgents(AIDER), vendor=Vendor.OPENAI, speaks=False),
-    "command": Kind(client=_command, speaks=False),
+    "aider": AgentKind(client=lambda _: CommandAgents(AIDER), vendor=Vendor.OPENAI, speaks=False),
+    "command": AgentKind(client=_command, speaks=False),
 }
 # The vendor's own address, and the variable in which its programs look for the key.
 _VENDORS = {
@@ -86,16 +86,18 @@ _REACHED_BY = {
 }
 
 
-def quarters_of(settings: SoldierSettings, environment: Callable[[str], str | None], secrets: set[str]) -> Quarters:
+def build_agent_environment(
+    settings: SoldierSettings, environment: Callable[[str], str | None], secrets: set[str]
+) -> AgentEnvironment:
     """Return how the agents of a host live; `secrets` are removed from all that they write.
 
     `environment` finds the key of a vendor where the settings name none. What is in a checkout, a stranger may have
     written, and whatever agent works there, it is run: so no agent is exempt from the sandbox.
     """
-    kind = KINDS[settings.agent]
+    kind = AGENT_KINDS[settings.agent]
     _refuse_what_is_missing(settings, kind)
     upstreams = _upstreams(settings, _vendor(settings, kind), environment)
-    return Quarters(
+    return AgentEnvironment(
         profile=settings.sandbox,
         path=_path(settings),
         upstreams=upstreams,
@@ -103,12 +105,12 @@ def quarters_of(settings: SoldierSettings, environment: Callable[[str], str | No
         speaks=kind.speaks,
         may_commit=settings.may_commit,
         disk_mib=settings.disk_mb,
-        outfit=Outfit(files=Path(settings.files) if settings.files else None, setup=settings.setup),
+        outfit=CheckoutSetup(files=Path(settings.files) if settings.files else None, setup=settings.setup),
         redaction=Redaction({*secrets, *(upstream.key for upstream in upstreams)}),
     )
 
 
-def _refuse_what_is_missing(settings: SoldierSettings, kind: Kind) -> None:
+def _refuse_what_is_missing(settings: SoldierSettings, kind: AgentKind) -> None:
     """Tell at once what the first agent would fail for."""
     if kind.library and find_spec(kind.library[0]) is None:
         raise Misconfigured(f"{settings.agent} needs a library that is not installed: pip install '{kind.library[1]}'")
@@ -128,7 +130,7 @@ def _path(settings: SoldierSettings) -> tuple[Path, ...]:
     return path
 
 
-def _vendor(settings: SoldierSettings, kind: Kind) -> Vendor | None:
+def _vendor(settings: SoldierSettings, kind: AgentKind) -> Vendor | None:
     """Return whose protocol the model speaks: most agents speak one, of a program only its owner knows."""
     model = settings.model
     if kind.vendor and model.vendor not in {None, kind.vendor}:

@@ -12,7 +12,7 @@ from typing import Any
 
 from kingdom.errors import Misconfigured, ProgramFailed
 from kingdom.soldiers.checkouts.repository import without_password
-from kingdom.soldiers.processes.process_table import described
+from kingdom.soldiers.processes.process_table import describe_exit
 from kingdom.soldiers.processes.program import Program, start_program
 from kingdom.workflow.model.mcp import McpServer, Transport
 
@@ -28,18 +28,18 @@ class _Silent(ProgramFailed):
     """Raised when a server did not answer in time."""
 
 
-def limit_of(server: McpServer) -> timedelta:
+def answer_limit(server: McpServer) -> timedelta:
     """Return how long a server may take to answer."""
     return _LIMIT_OF_PROGRAM if server.transport is Transport.STDIO else _LIMIT_OF_ADDRESS
 
 
-async def validate(server: McpServer, *, limit: timedelta | None = None) -> tuple[str, ...]:
+async def check_mcp_server(server: McpServer, *, limit: timedelta | None = None) -> tuple[str, ...]:
     """Return the names of the tools of a server; raises ProgramFailed with the reason if it cannot be used.
 
     One that fails is tried twice, one that is silent until the limit is not; whatever was started has ended afterwards.
     A program is started as for an agent: in a folder of its own, and with little more than its own environment.
     """
-    limit = limit or limit_of(server)
+    limit = limit or answer_limit(server)
     try:
         return await _tools_of(server, limit)
     except _Silent:
@@ -133,7 +133,7 @@ async def _started(server: McpServer, trial: _Trial) -> AsyncIterator[tuple[Any,
         finally:
             code = await program.kill()
             if ended_itself:
-                trial.end = f"it ended with {described(code)} before it had answered"
+                trial.end = f"it ended with {describe_exit(code)} before it had answered"
             reading.cancel()
             writing.cancel()
             await asyncio.gather(reading, writing, return_exceptions=True)

@@ -132,7 +132,7 @@ class Redaction:
 
 
 # For whoever knows no secret of the realm, such as a program inside of a sandbox.
-WELL_KNOWN = Redaction()
+DEFAULT_REDACTION = Redaction()
 
 
 class RedactedStream:

@@ -20,7 +20,7 @@ import structlog
 from kingdom.clock import utc_now
 from kingdom.court.heartbeat import ROLES
 from kingdom.errors import Misconfigured, ProgramFailed
-from kingdom.soldiers.processes.process_table import described
+from kingdom.soldiers.processes.process_table import describe_exit
 from kingdom.soldiers.processes.program import Program, start_program
 
 LOCK = "up.lock"
@@ -140,7 +140,7 @@ class RoleProcesses:
         while child.program:
             began = time.monotonic()
             code = await self._listen(child.role, child.program)
-            child.last_end, child.program = described(code), None
+            child.last_end, child.program = describe_exit(code), None
             lasted = time.monotonic() - began
             if code == _WRONG_SETTINGS and lasted < _WELL_SECONDS and not (child.restarts or child.wanted):
                 _log.error(f"role not started again: its settings are wrong, {_CORRECT}", role=child.role)

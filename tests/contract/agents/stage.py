@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from kingdom.soldiers.agents.port import Agent, AgentClient, Launch, Prompt, Spent, Update
-from kingdom.soldiers.processes.process_table import state
+from kingdom.soldiers.agents.port import Agent, AgentClient, CostUpdate, Launch, Prompt, TurnUpdate
+from kingdom.soldiers.processes.process_table import process_state
 from kingdom.soldiers.sandbox.sandbox import PORT, Sandbox
-from kingdom.soldiers.tools.host_tools import HouseVoice
+from kingdom.soldiers.tools.host_tools import HostTools
 from tests.contract.agents.clients import Kind
 from tests.fakes.model.stub import ModelStub
 from tests.fakes.scripts import scripted
@@ -64,7 +64,7 @@ class Stage:
             environment=self.environment,
             mcp_servers=(),
             sandbox=self._sandbox,
-            voice=HouseVoice(self.work_space, _no_verdict) if self.kind.has_model else None,
+            voice=HostTools(self.work_space, _no_verdict) if self.kind.has_model else None,
         )
         return replace(launch, **options)
 
@@ -115,25 +115,25 @@ async def _no_verdict(_: str) -> None:
     return None
 
 
-async def updates_of(agent: Agent, prompt: Prompt) -> list[Update]:
+async def updates_of(agent: Agent, prompt: Prompt) -> list[TurnUpdate]:
     """Return everything that an agent tells about a prompt, but for signs of life without news."""
-    told: list[Update] = []
-    spent = Spent(0.0)
+    told: list[TurnUpdate] = []
+    spent = CostUpdate(0.0)
     async with asyncio.timeout(LONG_SECONDS):
         async for update in agent.send(prompt):
             if update == spent:
                 continue
-            spent = update if isinstance(update, Spent) else spent
+            spent = update if isinstance(update, CostUpdate) else spent
             told.append(update)
     return told
 
 
-async def follow(agent: Agent, *steps: dict[str, Any], prompt_id: str = "w1-t1#1", **options: Any) -> list[Update]:
+async def follow(agent: Agent, *steps: dict[str, Any], prompt_id: str = "w1-t1#1", **options: Any) -> list[TurnUpdate]:
     """Let an agent follow a script, and return what it tells."""
     return await updates_of(agent, Prompt(id=prompt_id, text=scripted(*steps), **options))
 
 
-def only(told: Iterable[Update], *kinds: type[Update]) -> list[Update]:
+def only(told: Iterable[TurnUpdate], *kinds: type[TurnUpdate]) -> list[TurnUpdate]:
     """Return the updates of some kinds."""
     return [update for update in told if isinstance(update, kinds)]
 
@@ -144,7 +144,7 @@ async def until_deaf(stage: Stage) -> None:
     async def stopped() -> bool:
         sought = f"{MARK}={stage.mark}".encode()
         processes = [entry for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
-        return any(state(int(entry.name)) == b"T" and sought in _environment_of(entry) for entry in processes)
+        return any(process_state(int(entry.name)) == b"T" and sought in _environment_of(entry) for entry in processes)
 
     if stage.kind.has_model:
         await eventually(stopped)

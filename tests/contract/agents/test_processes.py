@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kingdom.soldiers.agents.port import Agent, AgentFailed, AgentGone, Answered, Prompt
+from kingdom.soldiers.agents.port import Agent, AgentFailed, AgentGone, Prompt, TurnAnswer
 from kingdom.workflow.model.answers import Finding
 from tests.contract.agents.stage import A_WHILE, AT_ONCE, Stage, follow, updates_of
 from tests.integration.processes import child
@@ -45,10 +45,10 @@ async def go_on(stage: Stage, session: str) -> None:
     again = await stage.start(session)
     assert again.session == session
     told = await updates_of(again, Prompt(id="t1#2", text="go on", continues=True))
-    assert told[-1] == Answered("done", 0.0)
+    assert told[-1] == TurnAnswer("done", 0.0)
     assert (stage.work_space / "log").read_text() == "ab"
     assert (await stage.client.inspect(stage.launch(session), "t1#2")).finding is Finding.ANSWERED
-    assert (await follow(again, {"answer": "next"}, prompt_id="t2#1"))[-1] == Answered("next", 0.0)
+    assert (await follow(again, {"answer": "next"}, prompt_id="t2#1"))[-1] == TurnAnswer("next", 0.0)
 
 
 @needs_bubblewrap
@@ -102,7 +102,7 @@ async def test_an_interrupt_in_a_tool_ends_the_tool(process_stage: Stage) -> Non
     await agent.interrupt()
     with pytest.raises(AgentFailed, match="interrupted"):
         await asyncio.wait_for(turn, PATIENCE_SECONDS)
-    assert (await follow(agent, prompt_id="t2#1"))[-1] == Answered("done", 0.0)
+    assert (await follow(agent, prompt_id="t2#1"))[-1] == TurnAnswer("done", 0.0)
     assert "sleep 914" not in marked(process_stage.mark)
 
 

@@ -10,10 +10,10 @@ from kingdom.soldiers.agents.acp.outfit import outfit, put_aside
 from kingdom.soldiers.agents.claude.memory import OwnRecord, own_answer, own_transcript
 from kingdom.soldiers.agents.command.command import Command, called
 from kingdom.soldiers.sandbox.prices import Price
-from kingdom.soldiers.tools.calls import Remember, ReportResult
-from kingdom.soldiers.tools.result_file import RESULT, add_memory, write_report
-from kingdom.soldiers.turns.result import forget_refusal, is_refusal
-from kingdom.soldiers.workplace.host_folders import Folders
+from kingdom.soldiers.tools.calls import RememberInput, ReportResultInput
+from kingdom.soldiers.tools.result_file import RESULT_FILE, add_memory, write_result
+from kingdom.soldiers.turns.result import is_unsuccessful, remove_unsuccessful_result
+from kingdom.soldiers.workplace.host_folders import HostFolders
 from tests.integration.processes import say
 from tests.integration.soldiers.acp_scene import PLAIN
 from tests.integration.soldiers.file_accesses import note_accesses
@@ -24,10 +24,10 @@ SESSION = "5e5510a0"
 
 def act(space: Path, home: Path) -> None:
     """Read, write, list and remove."""
-    add_memory(space, Remember(text="Tests need a display."))
-    write_report(space, ReportResult(status="failed", summary="no", error="no"))
-    assert is_refusal(space)
-    forget_refusal(space)
+    add_memory(space, RememberInput(text="Tests need a display."))
+    write_result(space, ReportResultInput(status="failed", summary="no", error="no"))
+    assert is_unsuccessful(space)
+    remove_unsuccessful_result(space)
     environment = {"HOME": str(home), "PATH": "/usr/bin:/bin"}
     own = own_transcript(environment, SESSION)
     assert own
@@ -43,12 +43,12 @@ def act(space: Path, home: Path) -> None:
 
 def read_plainly(space: Path) -> None:
     """Read a result as if no agent could put a link there."""
-    (space / RESULT).read_text()
+    (space / RESULT_FILE).read_text()
 
 
 if __name__ == "__main__":
     options = json.loads(sys.argv[-1])
-    folders = Folders(Path(options["directory"]))
+    folders = HostFolders(Path(options["directory"]))
     note_accesses(folders.directory, Path(options["notes"]))
     space, home = folders.space("general", "wf-1-w1-space1"), folders.home("wf-1")
     if options["plainly"]:

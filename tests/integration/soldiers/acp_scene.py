@@ -7,7 +7,7 @@ from typing import Any
 
 from kingdom.soldiers.agents.acp.client import AcpAgents
 from kingdom.soldiers.agents.acp.profile import Profile
-from kingdom.soldiers.agents.port import Agent, Prompt, Update
+from kingdom.soldiers.agents.port import Agent, Prompt, TurnUpdate
 from kingdom.soldiers.agents.transcript import read_entries
 from kingdom.soldiers.sandbox.prices import Price
 from kingdom.soldiers.sandbox.vendors import Vendor
@@ -81,5 +81,5 @@ def end(**fields: Any) -> dict[str, Any]:
     return {"end": {"stopReason": "end_turn", **fields}}
 
 
-async def take(agent: Agent, *all_steps: dict[str, Any], prompt_id: str = "t1#1", **options: Any) -> list[Update]:
+async def take(agent: Agent, *all_steps: dict[str, Any], prompt_id: str = "t1#1", **options: Any) -> list[TurnUpdate]:
     return await updates_of(agent, Prompt(id=prompt_id, text=steps(*all_steps), **options))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.soldiers.checkouts.run_checkouts import Trees
+from kingdom.soldiers.checkouts.run_checkouts import RunCheckouts
 from tests.contract.backends import BackendUnderTest
 from tests.integration.soldiers.host_scene import HostScene, opened
 from tests.integration.soldiers.sources import make_source
@@ -38,5 +38,5 @@ def source(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def trees(host: Path) -> Trees:
-    return Trees(host / "repositories", pause=timedelta(milliseconds=10))
+def trees(host: Path) -> RunCheckouts:
+    return RunCheckouts(host / "repositories", pause=timedelta(milliseconds=10))

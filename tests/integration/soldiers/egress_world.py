@@ -15,14 +15,14 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from kingdom.soldiers.agent_kinds import KINDS, quarters_of
-from kingdom.soldiers.agents.port import AgentFailed, Answered, Launch, Prompt
-from kingdom.soldiers.checkouts.run_checkouts import Trees
+from kingdom.soldiers.agent_kinds import AGENT_KINDS, build_agent_environment
+from kingdom.soldiers.agents.port import AgentFailed, Launch, Prompt, TurnAnswer
+from kingdom.soldiers.checkouts.run_checkouts import RunCheckouts
 from kingdom.soldiers.host.host import ENVIRONMENT
 from kingdom.soldiers.sandbox.egress_ledger import read_attempts
 from kingdom.soldiers.settings import SoldierSettings
-from kingdom.soldiers.workplace.agent_environment import Lodging
-from kingdom.soldiers.workplace.host_folders import Folders
+from kingdom.soldiers.workplace.agent_environment import Workplace
+from kingdom.soldiers.workplace.host_folders import HostFolders
 from tests.contract.agents.stage import AT_ONCE, updates_of
 from tests.integration.soldiers.registries import write_registries
 from tests.integration.soldiers.web import make_certificate, server_context
@@ -60,15 +60,15 @@ async def run_agent(folder: Path, command: str, path: list[str]) -> str:
     settings = SoldierSettings(
         agent="command", command=("/bin/sh", "-e", "-s"), path=(*path,), egress=(NAMED, "*.example.org")
     )
-    folders = Folders(folder / "host")
+    folders = HostFolders(folder / "host")
     folders.make()
     space = folders.space("general", "space")
     space.mkdir(parents=True)
     (space / "cert.pem").write_bytes((folder / "tls" / "cert.pem").read_bytes())
-    lodging = Lodging(
-        quarters=quarters_of(settings, lambda _: None, set()),
+    lodging = Workplace(
+        quarters=build_agent_environment(settings, lambda _: None, set()),
         folders=folders,
-        trees=Trees(folders.repositories),
+        trees=RunCheckouts(folders.repositories),
         workflow_id="wf-1",
         space=space,
         checkouts=(),
@@ -87,13 +87,13 @@ async def run_agent(folder: Path, command: str, path: list[str]) -> str:
             mcp_servers=(),
             sandbox=lodging.sandbox(None, await lodging.open_egress(stack)),
         )
-        started = await KINDS["command"].client(settings).start(launch)
+        started = await AGENT_KINDS["command"].client(settings).start(launch)
         stack.push_async_callback(started.stop, AT_ONCE)
         try:
             end = (await updates_of(started, Prompt(id="t1#1", text=command)))[-1]
         except AgentFailed as error:
             return f"failed: {error}"
-    return end.text if isinstance(end, Answered) else str(end)
+    return end.text if isinstance(end, TurnAnswer) else str(end)
 
 
 def main() -> None:
@@ -102,7 +102,7 @@ def main() -> None:
     furnish(folder)
     stop = serve(folder)
     said = asyncio.run(run_agent(folder, command, path))
-    log = Folders(folder / "host").egress_log("wf-1")
+    log = HostFolders(folder / "host").egress_log("wf-1")
     attempts = [[each.outcome, each.host, each.reason] for each in read_attempts(log)]
     sys.stdout.write(json.dumps({"said": said, "attempts": attempts}))
     stop()

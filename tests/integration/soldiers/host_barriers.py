@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.wrapped_bus import WrappedBus
 from kingdom.bus import Bus, Delivery, Transaction
-from kingdom.soldiers.agents.port import Agent, AgentClient, Inspection, Launch, Prompt, Update
+from kingdom.soldiers.agents.port import Agent, AgentClient, Inspection, Launch, Prompt, TurnUpdate
 from kingdom.workflow.model.commands import Command
 from kingdom.workflow.records import ACCEPTED, COMMANDS
 from tests.patience import PATIENCE_SECONDS
@@ -107,7 +107,7 @@ class _ImpatientAgent(Agent):
     def when_ended(self, call: Callable[[Any], None]) -> None:
         self._ending.add_done_callback(call)
 
-    def send(self, prompt: Prompt) -> AsyncGenerator[Update, None]:
+    def send(self, prompt: Prompt) -> AsyncGenerator[TurnUpdate, None]:
         return self._agent.send(prompt)
 
     async def interrupt(self) -> None:

@@ -16,9 +16,9 @@ from kingdom.soldiers.agents.scripted.client import ScriptedAgents
 from kingdom.soldiers.host import host as hosting
 from kingdom.soldiers.host.host import ENVIRONMENT, SoldierHost
 from kingdom.soldiers.sandbox.sandbox import Profile
-from kingdom.soldiers.workplace.agent_environment import Quarters
-from kingdom.soldiers.workplace.checkout_setup import Outfit
-from kingdom.soldiers.workplace.host_folders import Folders
+from kingdom.soldiers.workplace.agent_environment import AgentEnvironment
+from kingdom.soldiers.workplace.checkout_setup import CheckoutSetup
+from kingdom.soldiers.workplace.host_folders import HostFolders
 from kingdom.workflow.reactions import engine
 from tests.fakes.agent_environment import UNCONFINED
 from tests.integration.processes import say
@@ -41,7 +41,7 @@ async def run(options: dict[str, Any]) -> None:
             _freezing_at(bus, *options["freezes_at"]) if "freezes_at" in options else bus,
             options["name"],
             ScriptedAgents(),
-            Folders(Path(options["directory"])),
+            HostFolders(Path(options["directory"])),
             slots=options["slots"],
             lease=timedelta(seconds=options["lease_seconds"]),
             environment={**ENVIRONMENT, MARK: options["mark"]},
@@ -52,9 +52,9 @@ async def run(options: dict[str, Any]) -> None:
         await host.run()
 
 
-def _confined_with(files: Path) -> Quarters:
+def _confined_with(files: Path) -> AgentEnvironment:
     """Return how agents live in a sandbox with a folder that they read, whose files checkouts may ask for."""
-    return Quarters(profile=Profile.STRICT, path=(files,), outfit=Outfit(files=files), disk_mib=1000)
+    return AgentEnvironment(profile=Profile.STRICT, path=(files,), outfit=CheckoutSetup(files=files), disk_mib=1000)
 
 
 def _freezing_at(bus: Bus, event_type: str, number: int) -> Bus:

@@ -19,10 +19,10 @@ from kingdom.bus import Bus, Cursor, LogEntry, Query, Record, Transaction, Worke
 from kingdom.clock import utc_now
 from kingdom.soldiers.agents.port import AgentClient
 from kingdom.soldiers.agents.scripted.client import ScriptedAgents
-from kingdom.soldiers.agents.transcript import Entry, read_entries
+from kingdom.soldiers.agents.transcript import TranscriptEntry, read_entries
 from kingdom.soldiers.host.host import ENVIRONMENT, SoldierHost
-from kingdom.soldiers.workplace.agent_environment import Quarters
-from kingdom.soldiers.workplace.host_folders import Folders
+from kingdom.soldiers.workplace.agent_environment import AgentEnvironment
+from kingdom.soldiers.workplace.host_folders import HostFolders
 from kingdom.workflow import lifecycle
 from kingdom.workflow.hosts import known_hosts, renew_host
 from kingdom.workflow.model.events import DomainEvent
@@ -112,9 +112,9 @@ class HostScene:
         self._numbers = itertools.count(1)
         self._running: dict[SoldierHost, asyncio.Task[None]] = {}
 
-    def folders(self, host: str = "host-a") -> Folders:
+    def folders(self, host: str = "host-a") -> HostFolders:
         """Return where a host keeps what it works with."""
-        return Folders(self.folder / host)
+        return HostFolders(self.folder / host)
 
     async def know_repository(self, name: str = APP) -> None:
         """Make a repository and make it known."""
@@ -133,7 +133,7 @@ class HostScene:
         name: str = "host-a",
         *,
         client: AgentClient | None = None,
-        quarters: Quarters = UNCONFINED,
+        quarters: AgentEnvironment = UNCONFINED,
         slots: int = 4,
         lease: timedelta = LEASE,
         wrap: Callable[[Bus], Bus] = lambda bus: bus,
@@ -319,7 +319,7 @@ class HostScene:
         await eventually(answered)
         await self.settle()
 
-    def transcript(self, work: Work, host: str = "host-a") -> list[Entry]:
+    def transcript(self, work: Work, host: str = "host-a") -> list[TranscriptEntry]:
         """Return what the session of a Work has noted."""
         assert work.agent.session is not None
         soldier_id = work.agent.session.partition("/")[0]

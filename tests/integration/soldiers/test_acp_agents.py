@@ -15,13 +15,13 @@ import pytest
 from kingdom.soldiers.agents.acp.client import AcpAgents
 from kingdom.soldiers.agents.acp.profile import Profile as AcpProfile
 from kingdom.soldiers.agents.acp.profiles import PROFILES
-from kingdom.soldiers.agents.port import AgentFailed, AgentGone, Answered, BudgetSpent, Prompt, ToolCalled
+from kingdom.soldiers.agents.port import AgentFailed, AgentGone, BudgetSpent, Prompt, ToolUse, TurnAnswer
 from kingdom.soldiers.agents.transcript import read_entries
 from kingdom.soldiers.sandbox.gate import Gate
 from kingdom.soldiers.sandbox.sandbox import AGENT_LIMITS, Profile, Sandbox
 from kingdom.soldiers.sandbox.vendors import Upstream
-from kingdom.soldiers.tools.host_tools import HouseVoice
-from kingdom.soldiers.tools.relay import answer
+from kingdom.soldiers.tools.host_tools import HostTools
+from kingdom.soldiers.tools.relay import answer_tool_call
 from kingdom.workflow.model.mcp import McpServer, Transport
 from tests.contract.agents.acp_clients import AGENTS, MODEL, PRICES, marks
 from tests.contract.agents.clients import Kind
@@ -47,7 +47,7 @@ SHELF = {"codex": "mcp__shelf/lend", "gemini": "mcp_shelf_lend", "opencode": "sh
 class House:
     """An agent's place with a gate before its model."""
 
-    def __init__(self, profile: AcpProfile, stage: Stage, model: ModelStub, voice: HouseVoice) -> None:
+    def __init__(self, profile: AcpProfile, stage: Stage, model: ModelStub, voice: HostTools) -> None:
         self.profile = profile
         self.stage = stage
         self.model = model
@@ -64,11 +64,11 @@ async def opened(profile: AcpProfile, folder: Path, confinement: Profile) -> Asy
     home, space, mark = folder / "home", folder / "work space", uuid4().hex
     (home / "tmp").mkdir(parents=True)
     space.mkdir()
-    voice = HouseVoice(space, _no_verdict)
+    voice = HostTools(space, _no_verdict)
     on_loopback = confinement is Profile.OFF
     async with ModelStub() as model:
         upstream = Upstream(vendor=profile.vendor, url=model.url, key=KEY)
-        handler = partial(answer, voice)
+        handler = partial(answer_tool_call, voice)
         async with Gate(folder / "gate", [upstream], voice=handler, on_loopback=on_loopback) as gate:
             sandbox = Sandbox(profile=confinement, writable=(space, home), socket=gate.socket, limits=AGENT_LIMITS)
             sandbox = replace(sandbox, url=gate.url) if on_loopback else sandbox
@@ -97,7 +97,7 @@ async def test_an_agent_without_a_sandbox_speaks_through_the_gate_as_well(profil
     async with opened(profile, tmp_path, Profile.OFF) as house:
         agent = await house.stage.start(voice=house.voice)
         result = {"status": "success", "summary": "it is done"}
-        assert (await follow(agent, {"result": result}, {"answer": "well"}))[-1] == Answered("well", 0.0)
+        assert (await follow(agent, {"result": result}, {"answer": "well"}))[-1] == TurnAnswer("well", 0.0)
         assert (house.stage.work_space / "result.json").exists()
 
 
@@ -112,7 +112,7 @@ async def test_an_agent_works_in_the_sandbox_and_never_sees_the_key(house: House
         {"cost": 0.25},
         {"answer": "all is well"},
     )
-    assert told[-1] == Answered("all is well", 0.25)
+    assert told[-1] == TurnAnswer("all is well", 0.25)
     assert (stage.work_space / "a.txt").read_text() == "a"
     assert (stage.work_space / "uid.txt").read_text() == "1000\n"
     assert json.loads((stage.work_space / "result.json").read_text())["summary"] == "a is written"
@@ -135,8 +135,8 @@ async def test_an_mcp_server_of_the_work_is_called(house: House) -> None:
     (house.stage.work_space / "shelf.py").write_text(source, encoding="utf-8")
     agent = await house.stage.start(mcp_servers=(shelf,))
     told = await follow(agent, {"call": SHELF[house.profile.name], "args": {"title": "Emma"}}, {"answer": "lent"})
-    assert told[-1] == Answered("lent", 0.0)
-    assert len(only(told, ToolCalled)) == 1
+    assert told[-1] == TurnAnswer("lent", 0.0)
+    assert len(only(told, ToolUse)) == 1
     assert "Emma is lent" in json.dumps(house.model.asked[-1].body)
 
 
@@ -147,13 +147,13 @@ async def test_a_turn_that_spends_its_budget_is_stopped_before_it_goes_on(house:
     with pytest.raises(BudgetSpent) as caught:
         await follow(agent, {"cost": 0.5}, {"write": "a.txt"}, {"hang": True}, budget_usd=0.3)
     assert caught.value.cost_usd == 0.5
-    assert (await follow(agent, {"answer": "more"}, prompt_id="t2#1"))[-1] == Answered("more", 0.0)
+    assert (await follow(agent, {"answer": "more"}, prompt_id="t2#1"))[-1] == TurnAnswer("more", 0.0)
 
 
 async def test_a_session_goes_on_with_what_it_was_killed_over(house: House) -> None:
     stage = house.stage
     agent = await stage.start()
-    assert (await follow(agent, {"answer": "first"}, prompt_id="t1#1"))[-1] == Answered("first", 0.0)
+    assert (await follow(agent, {"answer": "first"}, prompt_id="t1#1"))[-1] == TurnAnswer("first", 0.0)
     steps = ({"write": "began"}, {"wait_for": "go"}, {"append": "log", "text": "b"}, {"answer": "second"})
     turn = asyncio.create_task(follow(agent, {"append": "log", "text": "a"}, *steps, prompt_id="t2#1"))
     await until_exists(stage.work_space / "began")
@@ -165,7 +165,7 @@ async def test_a_session_goes_on_with_what_it_was_killed_over(house: House) -> N
         again = await stage.start(agent.session)
         assert again.session == agent.session
         told = await updates_of(again, Prompt(id=f"t2#{attempt}", text=scripted({"answer": "second"}), continues=True))
-        assert only(told, Answered) == [Answered("second", 0.0)]
+        assert only(told, TurnAnswer) == [TurnAnswer("second", 0.0)]
         await again.stop(AT_ONCE)
     assert (stage.work_space / "log").read_text() == "ab"
 
@@ -175,7 +175,7 @@ async def test_an_error_of_the_model_fails_the_turn_and_the_agent_lives_on(house
     agent = await house.stage.start()
     with pytest.raises(AgentFailed):
         await follow(agent, {"model_error": status, "times": 20}, prompt_id="t1#1")
-    assert (await follow(agent, {"answer": "again"}, prompt_id="t2#1"))[-1] == Answered("again", 0.0)
+    assert (await follow(agent, {"answer": "again"}, prompt_id="t2#1"))[-1] == TurnAnswer("again", 0.0)
     entries = read_entries(house.stage.transcript)
     assert [entry["type"] for entry in entries if entry["type"] in ("failed", "answered")] == ["failed", "answered"]
 
@@ -193,7 +193,7 @@ async def test_a_model_that_falls_silent_fails_the_turn(house: House) -> None:
     agent = await house.stage.start()
     with pytest.raises(AgentFailed, match="idle timeout"):
         await follow(agent, {"say": "I think"}, {"hang": True}, prompt_id="t1#1")
-    assert (await follow(agent, {"answer": "again"}, prompt_id="t2#1"))[-1] == Answered("again", 0.0)
+    assert (await follow(agent, {"answer": "again"}, prompt_id="t2#1"))[-1] == TurnAnswer("again", 0.0)
 
 
 @pytest.mark.parametrize("step", [{"model_error": 500}, {"model_error": 529}, {"drop_stream": True}])
@@ -202,4 +202,4 @@ async def test_an_error_that_passes_is_survived(house: House, step: dict[str, ob
         pytest.skip("gemini does not ask again when a stream breaks off: the turn fails")
     agent = await house.stage.start()
     told = await follow(agent, {**step, "times": 1}, {"answer": "survived"})
-    assert told[-1] == Answered("survived", 0.0)
+    assert told[-1] == TurnAnswer("survived", 0.0)

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers.files.agent_files import AgentFile, files_below
+from kingdom.soldiers.files.agent_files import AgentFile, list_files_below
 from kingdom.soldiers.files.removal import remove_tree
 from kingdom.soldiers.turns.result import read_result
 from kingdom.soldiers.workplace import work_space
@@ -47,7 +47,7 @@ class Race:
 
 def lay_out(space: Path) -> None:
     work = Work.of("wf-1-w1", WorkDefinition(name="Work", tasks=(TaskDefinition(query="work"),)))
-    work_space.lay_out(space, space.parent / "run", work, [], {f"reports/{next(NUMBERS)}.md": "# Found\n"})
+    work_space.lay_out_work_space(space, space.parent / "run", work, [], {f"reports/{next(NUMBERS)}.md": "# Found\n"})
 
 
 def link_plainly(space: Path) -> None:
@@ -83,7 +83,7 @@ RACES = {
         lambda space: write_whole(space / "folder" / "deep" / "new", OWN),
     ),
     "lay out": Race("reports", lay_out, link_plainly),
-    "list": Race("folder", lambda space: [*files_below(space, leaving_out=".git")], list_plainly),
+    "list": Race("folder", lambda space: [*list_files_below(space, leaving_out=".git")], list_plainly),
     "remove": Race("folder", remove_tree, remove_plainly),
 }
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from mcp import Client, StdioServerParameters
 
-from kingdom.soldiers.mcp_check import validate
+from kingdom.soldiers.mcp_check import check_mcp_server
 from kingdom.soldiers.processes.program import start_program
 from kingdom.soldiers.sandbox.sandbox import Profile, Sandbox
 from kingdom.soldiers.tools.calls import TOOLS
-from kingdom.soldiers.tools.port import SERVER
+from kingdom.soldiers.tools.port import SERVER_NAME
 from kingdom.soldiers.tools.relay import relay_command
 from kingdom.soldiers.turns.result import read_result
 from kingdom.workflow.model.mcp import McpServer, Transport
@@ -117,9 +117,9 @@ async def test_the_command_line_serves_it_at_the_place_that_the_environment_name
 
 async def test_our_own_trial_of_mcp_servers_finds_its_tools(house: House) -> None:
     server = McpServer(
-        id=SERVER, name=SERVER, transport=Transport.STDIO, command=relay_command(house.url), url="", env={}
+        id=SERVER_NAME, name=SERVER_NAME, transport=Transport.STDIO, command=relay_command(house.url), url="", env={}
     )
-    assert await validate(server, limit=timedelta(seconds=PATIENCE_SECONDS)) == NAMES
+    assert await check_mcp_server(server, limit=timedelta(seconds=PATIENCE_SECONDS)) == NAMES
 
 
 async def test_a_house_that_cannot_be_reached_is_told_to_the_agent(tmp_path: Path) -> None:

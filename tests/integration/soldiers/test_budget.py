@@ -14,11 +14,11 @@ from kingdom.court.general.staff import run_of_root
 from kingdom.court.king.resting import BILLS
 from kingdom.court.quota import MONEY, QUOTAS
 from kingdom.court.streams import TOPOLOGY
-from kingdom.soldiers.agent_kinds import KINDS, quarters_of
+from kingdom.soldiers.agent_kinds import AGENT_KINDS, build_agent_environment
 from kingdom.soldiers.agents.transcript import read_entries
 from kingdom.soldiers.host.host import SoldierHost
 from kingdom.soldiers.settings import AgentName, ModelSettings, SoldierSettings
-from kingdom.soldiers.workplace.host_folders import Folders
+from kingdom.soldiers.workplace.host_folders import HostFolders
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model.machine import WorkflowStatus
 from kingdom.workflow.model.template import OverBudget
@@ -60,10 +60,10 @@ async def _host(backend: BackendUnderTest, court: CourtScene, settings: SoldierS
         host = SoldierHost(
             bus,
             "host-a",
-            KINDS[settings.agent].client(settings),
-            Folders(court.folder / "host-a"),
+            AGENT_KINDS[settings.agent].client(settings),
+            HostFolders(court.folder / "host-a"),
             slots=2,
-            quarters=quarters_of(settings, lambda _: None, set()),
+            quarters=build_agent_environment(settings, lambda _: None, set()),
         )
         running = asyncio.create_task(host.run())
         try:
@@ -95,7 +95,7 @@ async def run_of(court: CourtScene, root_id: str) -> Workflow:
 def told_in_transcripts(court: CourtScene) -> float:
     """Return what the sessions noted to have cost, each turn with its last word."""
     turns: dict[tuple[str, str], float] = {}
-    for transcript in Folders(court.folder / "host-a").sessions.glob("*.json"):
+    for transcript in HostFolders(court.folder / "host-a").sessions.glob("*.json"):
         for entry in read_entries(transcript):
             if "costUsd" in entry:
                 turns[transcript.name, entry["prompt"]] = entry["costUsd"]
@@ -139,7 +139,7 @@ async def test_a_run_that_hits_its_budget_stops_within_the_turn_and_the_ledger_h
 
     space = stopped.works[1].work_space_id
     assert space
-    (Folders(court.folder / "host-a").space(stopped.general, space) / "may-go").touch()
+    (HostFolders(court.folder / "host-a").space(stopped.general, space) / "may-go").touch()
     await court.answer(asking.id, "go on")
     await until_event(court, event_id, EventStatus.COMPLETED)
     completed = await run_of(court, asking.id)

@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from kingdom.soldiers.checkouts.run_checkouts import Tree, Trees
+from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec, RunCheckouts
 from kingdom.soldiers.redaction import REDACTED, Redaction
 from kingdom.soldiers.sandbox.sandbox import Profile, Sandbox
 from kingdom.soldiers.workplace.checkout_setup import (
     PORTS_PER_RUN,
-    Outfit,
-    OutfitFailed,
+    CheckoutSetup,
+    CheckoutSetupFailed,
+    assign_port_base,
     copied_secrets,
-    fit_out,
-    port_base,
+    set_up_checkout,
 )
-from kingdom.soldiers.workplace.host_folders import Folders
+from kingdom.soldiers.workplace.host_folders import HostFolders
 from tests.integration.soldiers.processes import growing_limits
 from tests.integration.soldiers.sources import a_tree, make_source, processes_in, run
 
@@ -26,7 +26,7 @@ ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "KINGDOM_PORT_BASE": "200
 SCRIPT = ".kingdom/setup.sh"
 
 
-async def checked_out(tmp_path: Path, files: Mapping[str, str], links: Mapping[str, str] | None = None) -> Tree:
+async def checked_out(tmp_path: Path, files: Mapping[str, str], links: Mapping[str, str] | None = None) -> CheckoutSpec:
     """Return a checkout of a repository with these files and links; git ignores `.env` files and `cache`."""
     source = make_source(tmp_path / "app")
     (source / ".gitignore").write_text(".env*\ncache\nlocal.yaml\n")
@@ -38,74 +38,76 @@ async def checked_out(tmp_path: Path, files: Mapping[str, str], links: Mapping[s
     run("add", "--all", "--force", cwd=source)
     run("commit", "--quiet", "-m", "second", cwd=source)
     tree = a_tree(tmp_path / "host", source)
-    await Trees(tmp_path / "host" / "repositories").prepare([tree])
+    await RunCheckouts(tmp_path / "host" / "repositories").prepare([tree])
     return tree
 
 
-def provided(tmp_path: Path, files: Mapping[str, str]) -> Outfit:
+def provided(tmp_path: Path, files: Mapping[str, str]) -> CheckoutSetup:
     """Return an outfit with files for the repository `app`."""
     for name, text in files.items():
         path = tmp_path / "files" / "app" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    return Outfit(files=tmp_path / "files")
+    return CheckoutSetup(files=tmp_path / "files")
 
 
-async def fitted_out(tree: Tree, outfit: Outfit, **options: Any) -> None:
+async def fitted_out(tree: CheckoutSpec, outfit: CheckoutSetup, **options: Any) -> None:
     """Fit out a checkout, asking git which files it ignores there."""
-    trees = Trees(tree.path.parents[1] / "repositories")
-    await fit_out(tree, outfit, ignored=partial(trees.ignored, tree), **options)
+    trees = RunCheckouts(tree.path.parents[1] / "repositories")
+    await set_up_checkout(tree, outfit, ignored=partial(trees.ignored, tree), **options)
 
 
 async def test_a_setup_script_of_the_repository_runs_once_per_checkout(tmp_path: Path) -> None:
     tree = await checked_out(tmp_path, {SCRIPT: "echo set up with $KINGDOM_PORT_BASE; echo again >> cache\n"})
     for _ in range(2):
-        await fitted_out(tree, Outfit(), folder=tmp_path / "notes", environment=ENVIRONMENT)
+        await fitted_out(tree, CheckoutSetup(), folder=tmp_path / "notes", environment=ENVIRONMENT)
     assert (tree.path / "cache").read_text() == "again\n"
     assert (tmp_path / "notes" / f"{tree.id}.log").read_text() == "set up with 20000\n"
 
 
 async def test_a_command_of_the_settings_goes_before_the_script_of_the_repository(tmp_path: Path) -> None:
     tree = await checked_out(tmp_path, {SCRIPT: "echo wrong > cache\n"})
-    outfit = Outfit(setup={"app": "echo right > cache", "other": "false"})
+    outfit = CheckoutSetup(setup={"app": "echo right > cache", "other": "false"})
     await fitted_out(tree, outfit, folder=tmp_path / "notes", environment=ENVIRONMENT)
     assert (tree.path / "cache").read_text() == "right\n"
 
 
 async def test_a_script_that_lies_behind_a_link_runs_too(tmp_path: Path) -> None:
     tree = await checked_out(tmp_path, {"tools/setup.sh": "echo linked > cache\n"}, {".kingdom": "tools"})
-    await fitted_out(tree, Outfit(), folder=tmp_path / "notes", environment=ENVIRONMENT)
+    await fitted_out(tree, CheckoutSetup(), folder=tmp_path / "notes", environment=ENVIRONMENT)
     assert (tree.path / "cache").read_text() == "linked\n"
 
 
 async def test_a_folder_of_ours_without_a_script_sets_nothing_up(tmp_path: Path) -> None:
     tree = await checked_out(tmp_path, {".kingdom/notes.md": "none\n"})
-    await fitted_out(tree, Outfit(), folder=tmp_path / "notes", environment=ENVIRONMENT)
+    await fitted_out(tree, CheckoutSetup(), folder=tmp_path / "notes", environment=ENVIRONMENT)
     assert (tmp_path / "notes" / f"{tree.id}.log").read_text() == ""
 
 
 async def test_without_a_script_nothing_runs(tmp_path: Path) -> None:
     tree = await checked_out(tmp_path, {})
-    await fitted_out(tree, Outfit(), folder=tmp_path / "notes", environment=ENVIRONMENT)
+    await fitted_out(tree, CheckoutSetup(), folder=tmp_path / "notes", environment=ENVIRONMENT)
     assert not (tmp_path / "notes" / f"{tree.id}.log").exists()
 
 
 async def test_a_script_that_fails_is_told_by_its_end_and_runs_again_the_next_time(tmp_path: Path) -> None:
     script = "for i in $(seq 2000); do echo noise; done; echo no such package >&2; test -f ready || exit 3\n"
     tree = await checked_out(tmp_path, {SCRIPT: script})
-    with pytest.raises(OutfitFailed, match=r"(?s)exit code 3.*noise\nno such package$") as failed:
-        await fitted_out(tree, Outfit(), folder=tmp_path / "notes", environment=ENVIRONMENT)
+    with pytest.raises(CheckoutSetupFailed, match=r"(?s)exit code 3.*noise\nno such package$") as failed:
+        await fitted_out(tree, CheckoutSetup(), folder=tmp_path / "notes", environment=ENVIRONMENT)
     assert len(str(failed.value)) < 3000
     assert (tmp_path / "notes" / f"{tree.id}.log").read_text().count("noise") == 2000
     (tree.path / "ready").touch()
-    await fitted_out(tree, Outfit(), folder=tmp_path / "notes", environment=ENVIRONMENT)
+    await fitted_out(tree, CheckoutSetup(), folder=tmp_path / "notes", environment=ENVIRONMENT)
 
 
 async def test_a_script_that_takes_too_long_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
     tree = await checked_out(tmp_path, {SCRIPT: "(sleep 300 &)\necho begun\nsleep 300\n"})
     for limit in growing_limits():
-        with pytest.raises(OutfitFailed, match=f"longer than {limit.total_seconds():g} s and was killed") as failed:
-            await fitted_out(tree, Outfit(limit=limit), folder=tmp_path / "notes", environment=ENVIRONMENT)
+        with pytest.raises(
+            CheckoutSetupFailed, match=f"longer than {limit.total_seconds():g} s and was killed"
+        ) as failed:
+            await fitted_out(tree, CheckoutSetup(limit=limit), folder=tmp_path / "notes", environment=ENVIRONMENT)
         assert processes_in(tree.path) == []
         if str(failed.value).endswith("begun"):
             break
@@ -113,10 +115,10 @@ async def test_a_script_that_takes_too_long_is_killed_with_all_that_it_started(t
 
 async def test_the_output_of_a_script_is_kept_without_secrets(tmp_path: Path) -> None:
     tree = await checked_out(tmp_path, {SCRIPT: "printf 'open-'; printf 'sesame\\n'; exit 1\n"})
-    with pytest.raises(OutfitFailed) as failed:
+    with pytest.raises(CheckoutSetupFailed) as failed:
         await fitted_out(
             tree,
-            Outfit(),
+            CheckoutSetup(),
             folder=tmp_path / "notes",
             environment=ENVIRONMENT,
             redaction=Redaction(["open-sesame"]),
@@ -130,7 +132,7 @@ async def test_a_script_is_kept_in_the_sandbox(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     tree = await checked_out(tmp_path, {SCRIPT: f"echo in > cache; echo out > {outside}; true\n"})
     sandbox = Sandbox(profile=Profile.STRICT, writable=(tree.path,))
-    await fitted_out(tree, Outfit(), folder=tmp_path / "notes", environment=ENVIRONMENT, sandbox=sandbox)
+    await fitted_out(tree, CheckoutSetup(), folder=tmp_path / "notes", environment=ENVIRONMENT, sandbox=sandbox)
     assert (tree.path / "cache").read_text() == "in\n"
     assert not outside.exists()
 
@@ -190,7 +192,7 @@ async def test_secrets_in_copied_files_are_known_to_the_setup_script_and_after_i
     text = "DB_PASSWORD=hunter2hunter2\n"
     outfit = provided(tmp_path, {".env": text, ".env.example": "API_KEY=put-yours-here"})
     notes = tmp_path / "notes"
-    with pytest.raises(OutfitFailed) as failed:
+    with pytest.raises(CheckoutSetupFailed) as failed:
         await fitted_out(tree, outfit, folder=notes, environment=ENVIRONMENT)
     assert str(failed.value).endswith(f"DB_PASSWORD={REDACTED}")
     await fitted_out(tree, outfit, folder=notes, environment=ENVIRONMENT)
@@ -199,31 +201,31 @@ async def test_secrets_in_copied_files_are_known_to_the_setup_script_and_after_i
 
 
 def test_no_two_runs_of_a_host_share_a_port(tmp_path: Path) -> None:
-    folders = Folders(tmp_path)
+    folders = HostFolders(tmp_path)
     folders.make()
-    bases = [port_base(folders, f"wf-{number}") for number in range(50)]
+    bases = [assign_port_base(folders, f"wf-{number}") for number in range(50)]
     ports = [base + offset for base in bases for offset in range(PORTS_PER_RUN)]
     assert len(set(ports)) == len(ports)
-    assert [port_base(Folders(tmp_path), f"wf-{number}") for number in range(50)] == bases
+    assert [assign_port_base(HostFolders(tmp_path), f"wf-{number}") for number in range(50)] == bases
 
 
 async def test_the_ports_of_a_run_that_is_gone_go_to_another(tmp_path: Path) -> None:
-    folders = Folders(tmp_path)
+    folders = HostFolders(tmp_path)
     folders.make()
-    first, _ = port_base(folders, "wf-1"), port_base(folders, "wf-2")
+    first, _ = assign_port_base(folders, "wf-1"), assign_port_base(folders, "wf-2")
     await folders.remove_run("wf-1")
-    assert port_base(folders, "wf-3") == first
+    assert assign_port_base(folders, "wf-3") == first
 
 
 def test_where_all_ports_are_taken_the_run_that_asked_longest_ago_loses_its_own(tmp_path: Path) -> None:
-    folders = Folders(tmp_path)
+    folders = HostFolders(tmp_path)
     folders.make()
     for number in range(2075):
         claim = folders.run(f"wf-{number}") / "ports"
         claim.parent.mkdir(parents=True)
         claim.write_text(f"{12_000 + PORTS_PER_RUN * number}\n")
         os.utime(claim, (1000 + number, 1000 + number))
-    assert port_base(folders, "wf-last") == 32_750
-    assert port_base(folders, "wf-0") == 12_000
-    assert port_base(folders, "wf-one-more") == 12_010
-    assert port_base(folders, "wf-1") == 12_020
+    assert assign_port_base(folders, "wf-last") == 32_750
+    assert assign_port_base(folders, "wf-0") == 12_000
+    assert assign_port_base(folders, "wf-one-more") == 12_010
+    assert assign_port_base(folders, "wf-1") == 12_020

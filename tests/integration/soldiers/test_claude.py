@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from kingdom.clock import utc_now
-from kingdom.soldiers.agents.port import Answered, Asked, Prompt, ToolCalled, UsageLimited
-from kingdom.soldiers.agents.transcript import Entry, read_entries
+from kingdom.soldiers.agents.port import Prompt, ToolUse, TurnAnswer, TurnQuestion, UsageLimited
+from kingdom.soldiers.agents.transcript import TranscriptEntry, read_entries
 from kingdom.workflow.model.answers import Finding
 from kingdom.workflow.model.mcp import McpServer, Transport
 from tests.contract.agents.clients import CLAUDE, MARKS
@@ -35,7 +35,7 @@ def asked(stage: Stage) -> list[Served]:
     return stage.model.asked
 
 
-def noted(stage: Stage, prompt_id: str) -> list[Entry]:
+def noted(stage: Stage, prompt_id: str) -> list[TranscriptEntry]:
     return [entry for entry in read_entries(stage.transcript) if entry.get("prompt") == prompt_id]
 
 
@@ -78,7 +78,7 @@ async def test_mcp_servers_that_are_called_offer_their_tools(stage: Stage) -> No
         )
         agent = await stage.start(mcp_servers=servers)
         calls = [{"call": f"mcp__{name}__lend", "args": {"title": name}} for name in ("web", "stream")]
-        assert (await follow(agent, *calls))[-1] == Answered("done", 0.0)
+        assert (await follow(agent, *calls))[-1] == TurnAnswer("done", 0.0)
         await agent.stop(A_WHILE)
     said = str(asked(stage)[-1].body)
     assert "web is lent" in said
@@ -90,7 +90,7 @@ async def test_a_prompt_is_taken_as_it_is_written(stage: Stage) -> None:
     agent = await stage.start()
     for number, text in enumerate(("/clear", "/model haiku", "see @secret.txt")):
         told = await updates_of(agent, Prompt(id=f"t{number}#1", text=text))
-        assert told[-1] == Answered(f"I was asked: {text}", 0.0)
+        assert told[-1] == TurnAnswer(f"I was asked: {text}", 0.0)
     assert "do not read this" not in str(asked(stage)[-1].body)
 
 
@@ -139,7 +139,7 @@ async def test_a_session_that_was_never_prompted_goes_on_under_its_name(stage: S
     await agent.stop(A_WHILE)
     again = await stage.start(agent.session)
     assert again.session == agent.session
-    assert (await follow(again, {"answer": "first"}))[-1] == Answered("first", 0.0)
+    assert (await follow(again, {"answer": "first"}))[-1] == TurnAnswer("first", 0.0)
 
 
 async def test_a_question_is_put_again_without_asking_the_model(stage: Stage) -> None:
@@ -148,9 +148,9 @@ async def test_a_question_is_put_again_without_asking_the_model(stage: Stage) ->
     before = len(asked(stage))
     again = await stage.start(agent.session)
     told = await updates_of(again, Prompt(id="t1#2", text="the query", continues=True))
-    assert (told, len(asked(stage))) == ([Asked("Which?", ("x",), 0.0)], before)
+    assert (told, len(asked(stage))) == ([TurnQuestion("Which?", ("x",), 0.0)], before)
     told = await updates_of(again, Prompt(id="t1#3", text="the query", reply="x"))
-    assert told[-1] == Answered("so x", 0.0)
+    assert told[-1] == TurnAnswer("so x", 0.0)
 
 
 async def test_who_goes_on_is_told_so_and_what_else_there_is_to_say(stage: Stage) -> None:
@@ -175,7 +175,7 @@ async def test_calls_of_a_tool_are_told_apart(stage: Stage) -> None:
     long = "true " * 60
     writes = ({"write": "a.txt", "text": text} for text in ("one", "two", "two"))
     told = await follow(agent, *writes, {"run": f"{long}1"}, {"run": f"{long}2"}, {"run": "true"})
-    details = [update.detail for update in told if isinstance(update, ToolCalled)]
+    details = [update.detail for update in told if isinstance(update, ToolUse)]
     assert [detail.partition(" ")[0] for detail in details] == ["a.txt"] * 3 + ["true"] * 3
     assert len(set(details)) == 5
     assert max(map(len, details)) < 250

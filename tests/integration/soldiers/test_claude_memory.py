@@ -11,21 +11,21 @@ import pytest
 from kingdom.soldiers.agents.claude import memory
 from kingdom.soldiers.agents.claude.memory import OwnRecord, Past, own_answer, own_transcript
 from kingdom.soldiers.agents.port import Prompt
-from kingdom.soldiers.agents.session_log import GO_ON, recalled
-from kingdom.soldiers.agents.transcript import Entry
+from kingdom.soldiers.agents.session_log import CONTINUE_PROMPT, read_history
+from kingdom.soldiers.agents.transcript import TranscriptEntry
 from kingdom.soldiers.files.agent_files import AgentFile
 
 SESSION = "5e5510a0-0000-4000-8000-000000000000"
-QUERY: Entry = {"type": "prompt", "prompt": "t1#1", "text": "the query", "uuid": "u1"}
+QUERY: TranscriptEntry = {"type": "prompt", "prompt": "t1#1", "text": "the query", "uuid": "u1"}
 
 
-def said(text: str, *, stop: str = "end_turn", message: str = "m1", **fields: Any) -> Entry:
+def said(text: str, *, stop: str = "end_turn", message: str = "m1", **fields: Any) -> TranscriptEntry:
     content = [{"type": "text", "text": text}]
     spoken = {"id": message, "model": "claude", "role": "assistant", "stop_reason": stop, "content": content}
     return {"type": "assistant", "uuid": "x", "message": spoken, **fields}
 
 
-def prompted(uuid: str) -> Entry:
+def prompted(uuid: str) -> TranscriptEntry:
     return {"type": "user", "uuid": uuid, "promptSource": "sdk", "message": {"role": "user", "content": "the query"}}
 
 
@@ -35,14 +35,14 @@ def home(tmp_path: Path) -> dict[str, str]:
     return {"HOME": str(tmp_path / "home")}
 
 
-def write_own(home: dict[str, str], *entries: Entry) -> AgentFile:
+def write_own(home: dict[str, str], *entries: TranscriptEntry) -> AgentFile:
     own = AgentFile(Path(home["HOME"]), f".claude/projects/-space/{SESSION}.jsonl")
     own.path.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
     return own
 
 
-def past(*entries: Entry) -> Past:
-    found = recalled([{"type": "session", "session": SESSION}, *entries], SESSION, Past)
+def past(*entries: TranscriptEntry) -> Past:
+    found = read_history([{"type": "session", "session": SESSION}, *entries], SESSION, Past)
     assert found is not None
     return found
 
@@ -55,19 +55,19 @@ def test_who_has_heard_of_the_prompt_is_told_to_go_on_and_who_has_not_gets_it(ho
     goes_on = Prompt(id="t1#2", text="the query", continues=True)
     assert past(QUERY).text_for(goes_on, None) == "the query"
     assert past(QUERY).text_for(goes_on, write_own(home, prompted("other"))) == "the query"
-    assert past(QUERY).text_for(goes_on, write_own(home, prompted("u1"))) == GO_ON
+    assert past(QUERY).text_for(goes_on, write_own(home, prompted("u1"))) == CONTINUE_PROMPT
 
 
 def test_who_goes_on_is_told_of_its_petitions_of_all_attempts(home: dict[str, str]) -> None:
     own = write_own(home, prompted("u1"), prompted("u2"))
     one = {"type": "petition", "prompt": "t1#1", "kind": "github.comment", "body": {"text": "one"}}
-    again: Entry = {**QUERY, "prompt": "t1#2", "continues": True, "sent": GO_ON, "uuid": "u2"}
+    again: TranscriptEntry = {**QUERY, "prompt": "t1#2", "continues": True, "sent": CONTINUE_PROMPT, "uuid": "u2"}
     two = {"type": "petition", "prompt": "t1#2", "kind": "github.close"}
     text = past(QUERY, one, again, two).text_for(Prompt(id="t1#3", text="the query", continues=True), own)
-    assert text.startswith(GO_ON)
+    assert text.startswith(CONTINUE_PROMPT)
     assert text.endswith('\n- github.comment {"text": "one"}\n- github.close {}')
-    anew: Entry = {**QUERY, "prompt": "t2#1", "uuid": "u2"}
-    assert past(QUERY, one, anew).text_for(Prompt(id="t2#2", text="the query", continues=True), own) == GO_ON
+    anew: TranscriptEntry = {**QUERY, "prompt": "t2#1", "uuid": "u2"}
+    assert past(QUERY, one, anew).text_for(Prompt(id="t2#2", text="the query", continues=True), own) == CONTINUE_PROMPT
 
 
 def test_a_prompt_that_was_answered_is_not_gone_on_with() -> None:
@@ -79,9 +79,9 @@ def test_a_reply_is_sent_once(home: dict[str, str]) -> None:
     asked = {"type": "asked", "prompt": "t1#1", "question": "Which?"}
     replied = Prompt(id="t1#2", text="the query", reply="y", continues=True)
     assert past(QUERY, asked).text_for(replied, None) == "y"
-    sent: Entry = {**QUERY, "prompt": "t1#2", "reply": "y", "sent": "y", "uuid": "u2"}
+    sent: TranscriptEntry = {**QUERY, "prompt": "t1#2", "reply": "y", "sent": "y", "uuid": "u2"}
     own = write_own(home, prompted("u1"), prompted("u2"))
-    assert past(QUERY, asked, sent).text_for(Prompt(id="t1#3", text="the query", reply="y"), own) == GO_ON
+    assert past(QUERY, asked, sent).text_for(Prompt(id="t1#3", text="the query", reply="y"), own) == CONTINUE_PROMPT
     assert past(QUERY, asked, sent).text_for(Prompt(id="t1#3", text="the query", reply="y"), None) == "y"
 
 
@@ -92,9 +92,13 @@ def test_a_reply_for_a_session_that_knows_no_question_comes_with_the_query() -> 
 
 
 def test_only_the_last_session_of_a_transcript_is_known() -> None:
-    entries: list[Entry] = [{"type": "session", "session": "one"}, QUERY, {"type": "session", "session": "two"}]
-    assert recalled(entries, "one", Past) is None
-    found = recalled(entries, "two", Past)
+    entries: list[TranscriptEntry] = [
+        {"type": "session", "session": "one"},
+        QUERY,
+        {"type": "session", "session": "two"},
+    ]
+    assert read_history(entries, "one", Past) is None
+    found = read_history(entries, "two", Past)
     assert found is not None
     assert found.unfinished is None
 
@@ -117,12 +121,16 @@ def test_its_own_transcript_tells_an_answer_in_all_its_parts(home: dict[str, str
     ],
     ids=["in a tool", "an error", "interrupted"],
 )
-def test_what_its_own_transcript_ends_with_is_not_always_an_answer(home: dict[str, str], last: Entry) -> None:
+def test_what_its_own_transcript_ends_with_is_not_always_an_answer(home: dict[str, str], last: TranscriptEntry) -> None:
     assert own_answer(write_own(home, prompted("u1"), said("half", message="m0", stop="tool_use"), last), "u1") is None
 
 
 def test_nonsense_in_its_own_transcript_harms_nobody(home: dict[str, str]) -> None:
-    nonsense: list[Entry] = [{"type": "user"}, {"type": "assistant"}, {"type": "assistant", "message": {"id": "m1"}}]
+    nonsense: list[TranscriptEntry] = [
+        {"type": "user"},
+        {"type": "assistant"},
+        {"type": "assistant", "message": {"id": "m1"}},
+    ]
     blocks = said("", stop="tool_use")
     blocks["message"]["content"] = [1, {"type": "text"}, {"type": "text", "text": 5}]
     own = write_own(home, prompted("u1"), *nonsense, blocks, said("all the same"))
@@ -183,6 +191,6 @@ def test_a_folder_that_leads_elsewhere_holds_no_transcript(home: dict[str, str],
 
 def test_what_was_answered_is_gone_on_with_and_never_asked_again() -> None:
     answered = past(QUERY, {"type": "answered", "prompt": "t1#1", "answer": "done"})
-    assert answered.text_for(Prompt(id="t1#2", text="the query", continues=True), None) == GO_ON
+    assert answered.text_for(Prompt(id="t1#2", text="the query", continues=True), None) == CONTINUE_PROMPT
     assert answered.text_for(Prompt(id="t1#2", text="the query", reply="left"), None) == "left"
     assert answered.text_for(Prompt(id="t2#1", text="another", continues=True), None) == "another"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers.checkouts.checkout import GitUse, git_directory_of
-from kingdom.soldiers.checkouts.run_checkouts import Trees
+from kingdom.soldiers.checkouts.checkout import GitPolicy, git_directory_of
+from kingdom.soldiers.checkouts.run_checkouts import RunCheckouts
 from tests.integration.soldiers.sources import a_tree, bare, run
 
 
@@ -52,7 +52,7 @@ def a_file_becomes_a_link_and_runs(path: Path) -> None:
     ],
 )
 async def test_whatever_becomes_of_files_is_committed_as_git_would_do_it(
-    trees: Trees, host: Path, source: Path, change: Callable[[Path], None]
+    trees: RunCheckouts, host: Path, source: Path, change: Callable[[Path], None]
 ) -> None:
     (source / "folder").mkdir()
     (source / "folder" / "file").write_text("in a folder\n")
@@ -72,7 +72,7 @@ async def test_whatever_becomes_of_files_is_committed_as_git_would_do_it(
 
 
 async def test_what_is_checked_has_the_bytes_that_a_checkout_of_the_commit_has(
-    trees: Trees, host: Path, source: Path
+    trees: RunCheckouts, host: Path, source: Path
 ) -> None:
     (source / ".gitattributes").write_text("*.sh ident\n*.bat eol=crlf\n")
     run("add", "--all", cwd=source)
@@ -93,7 +93,7 @@ async def test_what_is_checked_has_the_bytes_that_a_checkout_of_the_commit_has(
     assert await trees.differing([tree]) == ["app/run.bat", "app/run.sh"]
 
 
-async def test_names_that_git_does_not_take_are_told(trees: Trees, host: Path, source: Path) -> None:
+async def test_names_that_git_does_not_take_are_told(trees: RunCheckouts, host: Path, source: Path) -> None:
     tree = a_tree(host, source)
     await trees.prepare([tree])
     (tree.path / ".GIT").mkdir()
@@ -103,7 +103,7 @@ async def test_names_that_git_does_not_take_are_told(trees: Trees, host: Path, s
 
 
 async def test_commits_that_no_name_leads_to_any_more_are_kept_too(host: Path, source: Path) -> None:
-    trees = Trees(host / "repositories", use=GitUse(may_commit=True))
+    trees = RunCheckouts(host / "repositories", use=GitPolicy(may_commit=True))
     tree = a_tree(host, source)
     await trees.prepare([tree])
     for name in ("amended", "stashed first", "stashed second"):
@@ -127,7 +127,7 @@ async def test_a_tree_of_an_agent_that_is_not_what_its_name_says_is_not_believed
     (source / "folder" / "policy").write_text("nobody\n")
     run("add", "--all", cwd=source)
     run("commit", "--quiet", "-m", "policy", cwd=source)
-    trees = Trees(host / "repositories", use=GitUse(may_commit=True))
+    trees = RunCheckouts(host / "repositories", use=GitPolicy(may_commit=True))
     tree = a_tree(host, source)
     await trees.prepare([tree])
     own = git_directory_of(tree.path) / "objects"

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from kingdom.soldiers.files import disk_quota
-from kingdom.soldiers.files.disk_quota import DEPTH_MAX, DiskQuota, DiskUse
+from kingdom.soldiers.files.disk_quota import DEPTH_MAX, DiskQuota, DiskUsage
 from kingdom.soldiers.sandbox.sandbox import Profile
-from kingdom.soldiers.workplace.agent_environment import Quarters
+from kingdom.soldiers.workplace.agent_environment import AgentEnvironment
 from kingdom.workflow.model.machine import WorkflowStatus
 from tests.integration.soldiers.host_scene import APP, HostScene, task, work
 from tests.integration.soldiers.sources import run
@@ -19,7 +19,7 @@ FILL = "dd if=/dev/zero of={}/big.log bs=1M count={} 2>/dev/null"
 
 
 def used(folder: Path) -> int:
-    use = DiskUse()
+    use = DiskUsage()
     use.add(folder)
     return use.bytes
 
@@ -79,7 +79,7 @@ def test_neither_so_many_files_nor_so_deep_folders_are_allowed(tmp_path: Path, m
 async def host(scene: HostScene, monkeypatch: pytest.MonkeyPatch) -> HostScene:
     """A host whose runs have 8 MiB, which it looks at all the time."""
     monkeypatch.setattr(disk_quota, "_EVERY_SECONDS", 0.05)
-    await scene.start_host(quarters=Quarters(profile=Profile.OFF, disk_mib=8))
+    await scene.start_host(quarters=AgentEnvironment(profile=Profile.OFF, disk_mib=8))
     return scene
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.soldiers.workplace.host_folders import Folders
+from kingdom.soldiers.workplace.host_folders import HostFolders
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model.machine import WorkflowStatus
 from kingdom.workflow.model.operations import FromBase
@@ -59,7 +59,7 @@ async def test_a_reader_that_opens_a_path_by_itself_is_found(tmp_path: Path) -> 
 
 async def accesses_in(directory: Path, *, plainly: bool) -> set[Access]:
     """Return what a process opens that deals with files of agents."""
-    folders = Folders(directory)
+    folders = HostFolders(directory)
     space, home = folders.space("general", "wf-1-w1-space1"), folders.home("wf-1")
     space.mkdir(parents=True)
     (space / "result.json").write_text("{}")

@@ -7,7 +7,7 @@ import pytest
 from kingdom.soldiers.agents.claude.client import ClaudeAgents
 from kingdom.soldiers.sandbox.sandbox import Profile
 from kingdom.soldiers.sandbox.vendors import Upstream, Vendor
-from kingdom.soldiers.workplace.agent_environment import Quarters
+from kingdom.soldiers.workplace.agent_environment import AgentEnvironment
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model.machine import WorkflowStatus
 from kingdom.workflow.model.operations import Continue
@@ -28,13 +28,13 @@ async def stub() -> AsyncIterator[ModelStub]:
 
 
 @pytest.fixture
-def quarters(stub: ModelStub) -> Quarters:
+def quarters(stub: ModelStub) -> AgentEnvironment:
     upstream = Upstream(vendor=Vendor.ANTHROPIC, url=stub.url, key=KEY)
-    return Quarters(profile=Profile.STRICT, upstreams=(upstream,), speaks=True)
+    return AgentEnvironment(profile=Profile.STRICT, upstreams=(upstream,), speaks=True)
 
 
 async def test_claude_works_in_its_sandbox_and_reports_by_its_voice(
-    scene: HostScene, quarters: Quarters, stub: ModelStub
+    scene: HostScene, quarters: AgentEnvironment, stub: ModelStub
 ) -> None:
     await scene.start_host(client=ClaudeAgents(), quarters=quarters)
     done_by = task(
@@ -54,7 +54,7 @@ async def test_claude_works_in_its_sandbox_and_reports_by_its_voice(
     assert {served.headers.get("x-api-key") for served in stub.asked} == {KEY}
 
 
-async def test_claude_asks_a_person_and_goes_on_with_the_reply(scene: HostScene, quarters: Quarters) -> None:
+async def test_claude_asks_a_person_and_goes_on_with_the_reply(scene: HostScene, quarters: AgentEnvironment) -> None:
     await scene.start_host(client=ClaudeAgents(), quarters=quarters)
     asking = task(
         {"ask": "Left or right?", "choices": ["left", "right"]},
@@ -70,7 +70,7 @@ async def test_claude_asks_a_person_and_goes_on_with_the_reply(scene: HostScene,
 
 
 async def test_claude_that_ends_without_a_result_is_sent_back_once_and_fails_then(
-    scene: HostScene, quarters: Quarters
+    scene: HostScene, quarters: AgentEnvironment
 ) -> None:
     await scene.start_host(client=ClaudeAgents(), quarters=quarters)
     run = await scene.begin(work("forget", task({"answer": "all done"})))
@@ -79,7 +79,7 @@ async def test_claude_that_ends_without_a_result_is_sent_back_once_and_fails_the
 
 
 async def test_a_report_that_needs_a_person_waits_for_one_and_nothing_is_done_twice(
-    scene: HostScene, quarters: Quarters
+    scene: HostScene, quarters: AgentEnvironment
 ) -> None:
     await scene.start_host(client=ClaudeAgents(), quarters=quarters)
     asking = task(

@@ -12,8 +12,8 @@ from kingdom.soldiers.sandbox import egress
 from kingdom.soldiers.sandbox.egress import Egress
 from kingdom.soldiers.sandbox.egress_ledger import read_attempts
 from kingdom.soldiers.sandbox.sandbox import Profile
-from kingdom.soldiers.workplace.agent_environment import Quarters
-from kingdom.soldiers.workplace.checkout_setup import Outfit
+from kingdom.soldiers.workplace.agent_environment import AgentEnvironment
+from kingdom.soldiers.workplace.checkout_setup import CheckoutSetup
 from kingdom.workflow.model.machine import WorkflowStatus
 from tests.integration.soldiers.host_scene import APP, HostScene, task, work
 from tests.integration.soldiers.web import make_certificate, serving
@@ -35,10 +35,10 @@ async def test_setup_agent_and_checks_reach_named_hosts_and_no_others(
     monkeypatch.setattr(egress, "is_public", lambda address: address == ADDRESS)
     async with serving(make_certificate(tmp_path / "tls", *NAMES), ADDRESS) as web:
         setup, agent, check = (f"{FETCH} {name}:{web.port}" for name in NAMES)
-        quarters = Quarters(
+        quarters = AgentEnvironment(
             profile=Profile.STRICT,
             egress=Egress(NAMES, resolve=lambda _: [ADDRESS], port=web.port),
-            outfit=Outfit(setup={APP: f"{setup} && ! {FETCH} other.example.org:{web.port}"}),
+            outfit=CheckoutSetup(setup={APP: f"{setup} && ! {FETCH} other.example.org:{web.port}"}),
         )
         client = CommandAgents(Command(argv=("/bin/sh", "-ec", f"cat > prompt; {agent}")))
         await scene.start_host(client=client, quarters=quarters)

@@ -14,11 +14,11 @@ import pytest
 from kingdom.soldiers.agents.command.client import CommandAgents
 from kingdom.soldiers.agents.command.command import Command
 from kingdom.soldiers.agents.port import AgentClient
-from kingdom.soldiers.agents.transcript import Entry
+from kingdom.soldiers.agents.transcript import TranscriptEntry
 from kingdom.soldiers.sandbox.prices import Price
 from kingdom.soldiers.sandbox.sandbox import Profile
 from kingdom.soldiers.sandbox.vendors import Upstream, Vendor
-from kingdom.soldiers.workplace.agent_environment import Quarters
+from kingdom.soldiers.workplace.agent_environment import AgentEnvironment
 from kingdom.workflow.model import answers
 from kingdom.workflow.model.machine import WorkflowStatus
 from kingdom.workflow.model.template import OverBudget, Policy, TaskDefinition
@@ -57,14 +57,14 @@ class Shells:
     async def start_host(self, client: AgentClient | None = None) -> None:
         prices = {"dear": Price(input=1000.0, output=1000.0)}
         upstream = Upstream(vendor=Vendor.ANTHROPIC, url=self.model.url, key="none", prices=prices)
-        quarters = Quarters(profile=Profile.STRICT, upstreams=(upstream,))
+        quarters = AgentEnvironment(profile=Profile.STRICT, upstreams=(upstream,))
         await self.scene.start_host(client=client or CommandAgents(SHELL), quarters=quarters)
 
     async def begin(self, *queries: str, **policy: Any) -> Workflow:
         tasks = [TaskDefinition(query=query) for query in queries]
         return await self.scene.begin(work("shell", *tasks), policy=Policy(**policy))
 
-    def entries(self, workflow: Workflow, kind: str) -> list[Entry]:
+    def entries(self, workflow: Workflow, kind: str) -> list[TranscriptEntry]:
         found = [entry for each in workflow.works for entry in self.scene.transcript(each)]
         return [entry for entry in found if entry.get("type") == kind]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kingdom.soldiers.agents.port import Agent, AgentGone, Answered, Asked
+from kingdom.soldiers.agents.port import Agent, AgentGone, TurnAnswer, TurnQuestion
 from kingdom.soldiers.host import running_commands
 from kingdom.soldiers.turns import metered_turns
 from kingdom.soldiers.turns.turn import take_turn
@@ -105,7 +105,7 @@ async def test_a_turn_that_ends_badly_is_paid_for(scene: HostScene, end: dict[st
 async def test_what_a_turn_has_cost_is_told_before_the_end_of_its_agent(
     scene: HostScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def slowly(agent: Agent, *turn: Any, **more: Any) -> Answered | Asked:
+    async def slowly(agent: Agent, *turn: Any, **more: Any) -> TurnAnswer | TurnQuestion:
         try:
             return await take_turn(agent, *turn, **more)
         except AgentGone:

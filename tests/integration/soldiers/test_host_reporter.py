@@ -10,7 +10,7 @@ import pytest
 
 from kingdom.bus import Bus, Record, Transaction
 from kingdom.errors import Conflict, KingdomError, MalformedEvent, Unavailable
-from kingdom.soldiers.host.reporter import Reporter, Statement
+from kingdom.soldiers.host.reporter import HostReply, Reporter
 from kingdom.workflow.model import answers
 from kingdom.workflow.reactions import engine
 from kingdom.workflow.records import ACCEPTED, ACTIVE, ANSWERED, COMMANDS, DOCUMENTS
@@ -59,7 +59,7 @@ class Desk:
             record = Record(kind=COMMANDS.name, id=name, state=ACCEPTED, owner="host-a")
             return await transaction.put(record)
 
-    async def say(self, *statements: Statement) -> None:
+    async def say(self, *statements: HostReply) -> None:
         for statement in statements:
             self.reporter.say(statement)
         await asyncio.wait_for(self.reporter.said_all(), PATIENCE_SECONDS)
@@ -106,9 +106,9 @@ async def at_work(backend: BackendUnderTest) -> AsyncIterator[Desk]:
             await asyncio.wait([running])
 
 
-def verified(work_id: str, *closes: Record, **more: Any) -> Statement:
+def verified(work_id: str, *closes: Record, **more: Any) -> HostReply:
     said = answers.WorkVerified(work_id=work_id, host="host-a", epoch=1, attempt=1)
-    return Statement(workflow_id="wf-1", answers=(said,), closes=closes, **more)
+    return HostReply(workflow_id="wf-1", answers=(said,), closes=closes, **more)
 
 
 def not_verified(error: KingdomError) -> tuple[answers.HostAnswer, ...]:

@@ -8,7 +8,7 @@ import pytest
 
 from kingdom.cli.init_files import settings_text
 from kingdom.realm import read_realm
-from kingdom.soldiers.agent_kinds import KINDS, quarters_of
+from kingdom.soldiers.agent_kinds import AGENT_KINDS, build_agent_environment
 from kingdom.soldiers.sandbox.sandbox import Profile
 from kingdom.soldiers.settings import SoldierSettings
 from kingdom.workflow.model.machine import WorkflowStatus
@@ -48,7 +48,8 @@ async def test_a_hostile_branch_reads_and_writes_nothing_of_the_operator_unless_
     run("add", "--all", cwd=source)
     run("commit", "--quiet", "-m", "hostile", cwd=source)
     await scene.start_host(
-        client=KINDS[settings.agent].client(settings), quarters=quarters_of(settings, lambda _: None, set())
+        client=AGENT_KINDS[settings.agent].client(settings),
+        quarters=build_agent_environment(settings, lambda _: None, set()),
     )
     hostile = work("hostile", task({"run": f"sh {APP}/steal.sh agent"}), verify=(f"sh {APP}/steal.sh check",))
     done = await scene.until(await scene.begin(hostile), WorkflowStatus.COMPLETED)

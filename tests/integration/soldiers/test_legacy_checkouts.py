@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from kingdom.soldiers.checkouts.checkout import GitUse, git_directory_of
-from kingdom.soldiers.checkouts.legacy_checkouts import take_over_checkouts
+from kingdom.soldiers.checkouts.checkout import GitPolicy, git_directory_of
+from kingdom.soldiers.checkouts.legacy_checkouts import migrate_legacy_checkouts
 from kingdom.soldiers.checkouts.repository import Repository
-from kingdom.soldiers.checkouts.run_checkouts import Tree, Trees
+from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec, RunCheckouts
 from tests.integration.soldiers.sources import a_tree, bare, files_of, run
 
 
-async def made_by_the_version_before(host: Path, source: Path) -> Tree:
+async def made_by_the_version_before(host: Path, source: Path) -> CheckoutSpec:
     """Return a checkout with a commit and a dirty file, as a worktree of a clone that is named by its Git alone."""
     tree = a_tree(host, source)
     clone = host / "repositories" / "app.git"
@@ -26,11 +26,11 @@ async def made_by_the_version_before(host: Path, source: Path) -> Tree:
 
 
 async def test_a_worktree_of_the_version_before_is_taken_over_with_its_work(
-    trees: Trees, host: Path, source: Path
+    trees: RunCheckouts, host: Path, source: Path
 ) -> None:
     tree = await made_by_the_version_before(host, source)
     files, branch = files_of(tree.path), run("rev-parse", "HEAD", cwd=tree.path)
-    assert await take_over_checkouts(host / "repositories", home=host, use=GitUse()) == 1
+    assert await migrate_legacy_checkouts(host / "repositories", home=host, use=GitPolicy()) == 1
     assert files_of(tree.path) == files
     assert (tree.path / ".git").read_text() == f"gitdir: {git_directory_of(tree.path)}\n"
     assert run("status", "--porcelain", cwd=tree.path) == "?? dirty.txt"
@@ -45,12 +45,15 @@ async def test_a_worktree_of_the_version_before_is_taken_over_with_its_work(
 async def test_it_is_taken_over_once_and_again_where_that_was_interrupted(host: Path, source: Path) -> None:
     tree = await made_by_the_version_before(host, source)
     git_directory_of(tree.path).mkdir(parents=True)
-    assert [await take_over_checkouts(host / "repositories", home=host, use=GitUse()) for _ in range(2)] == [1, 0]
+    assert [await migrate_legacy_checkouts(host / "repositories", home=host, use=GitPolicy()) for _ in range(2)] == [
+        1,
+        0,
+    ]
     assert run("log", "-1", "--format=%s", cwd=tree.path) == "done"
 
 
 async def test_one_that_is_on_no_branch_is_left_to_people(host: Path, source: Path) -> None:
     tree = await made_by_the_version_before(host, source)
     run("checkout", "--quiet", "--detach", cwd=tree.path)
-    assert await take_over_checkouts(host / "repositories", home=host, use=GitUse()) == 0
+    assert await migrate_legacy_checkouts(host / "repositories", home=host, use=GitPolicy()) == 0
     assert (tree.path / "dirty.txt").exists()

@@ -13,7 +13,7 @@ import pytest
 
 from kingdom.errors import Misconfigured, ProgramFailed
 from kingdom.soldiers import mcp_check
-from kingdom.soldiers.mcp_check import limit_of, validate
+from kingdom.soldiers.mcp_check import answer_limit, check_mcp_server
 from kingdom.workflow.model.mcp import McpServer, Transport
 from tests.integration.running import eventually
 from tests.integration.soldiers.processes import MARK, growing_limits, marked, until_none, until_runs
@@ -85,22 +85,22 @@ async def serving(manner: str) -> AsyncIterator[str]:
 
 
 async def test_a_started_server_tells_its_tools_and_is_ended(mark: str) -> None:
-    assert await validate(script(mark, "stdio"), limit=LONG) == TOOLS
+    assert await check_mcp_server(script(mark, "stdio"), limit=LONG) == TOOLS
 
 
 async def test_a_server_that_is_called_tells_its_tools() -> None:
     async with serving("http") as address:
         server = McpServer(id="s", name="s", transport=Transport.STREAMABLE_HTTP, url=f"{address}/mcp")
-        assert await validate(server, limit=LONG) == TOOLS
+        assert await check_mcp_server(server, limit=LONG) == TOOLS
         elsewhere = McpServer(id="s", name="s", transport=Transport.STREAMABLE_HTTP, url=f"{address}/elsewhere")
         with pytest.raises(ProgramFailed, match=r"\(STREAMABLE_HTTP, .*/elsewhere\) cannot be used: speaking MCP with"):
-            await validate(elsewhere, limit=LONG)
+            await check_mcp_server(elsewhere, limit=LONG)
 
 
 async def test_a_server_that_sends_events_tells_its_tools() -> None:
     async with serving("sse") as address:
         server = McpServer(id="s", name="s", transport=Transport.SSE, url=f"{address}/sse")
-        assert await validate(server, limit=LONG) == TOOLS
+        assert await check_mcp_server(server, limit=LONG) == TOOLS
 
 
 async def test_an_address_where_nobody_listens_is_told() -> None:
@@ -109,7 +109,7 @@ async def test_an_address_where_nobody_listens_is_told() -> None:
     for transport in (Transport.SSE, Transport.STREAMABLE_HTTP):
         url = f"http://me:secret@127.0.0.1:{port}/mcp"
         with pytest.raises(ProgramFailed, match="connection") as failed:
-            await validate(McpServer(id="s", name="s", transport=transport, url=url), limit=LONG)
+            await check_mcp_server(McpServer(id="s", name="s", transport=transport, url=url), limit=LONG)
         assert "secret" not in str(failed.value)
 
 
@@ -120,24 +120,24 @@ async def test_an_address_that_never_answers_is_given_up() -> None:
         silent.settimeout(0)
         for limit in growing_limits():
             with pytest.raises(ProgramFailed, match=f"it did not answer within {limit.total_seconds():g} s"):
-                await validate(server, limit=limit)
+                await check_mcp_server(server, limit=limit)
             # It is not called a second time.
             if called := calls_of(silent):
                 assert called == 1
                 break
-        assert limit_of(server) < limit_of(program("", "true"))
+        assert answer_limit(server) < answer_limit(program("", "true"))
 
 
 async def test_a_server_that_crashes_at_its_start_is_told_with_its_last_words(mark: str) -> None:
     with pytest.raises(ProgramFailed, match=r"ended with exit code 1 .* it wrote last: the shelf of glass has fallen"):
-        await validate(script(mark, "crash"), limit=LONG)
+        await check_mcp_server(script(mark, "crash"), limit=LONG)
 
 
 @pytest.mark.usefixtures("brief_grace")
 async def test_a_server_that_hangs_is_ended_with_everything_it_started(mark: str) -> None:
     for limit in growing_limits():
         with pytest.raises(ProgramFailed, match=f"did not answer within {limit.total_seconds():g} s") as failed:
-            await validate(script(mark, "hang"), limit=limit)
+            await check_mcp_server(script(mark, "hang"), limit=limit)
         assert marked(mark) == []
         if str(failed.value).endswith("; it wrote last: the shelf is being dusted"):
             break
@@ -145,7 +145,7 @@ async def test_a_server_that_hangs_is_ended_with_everything_it_started(mark: str
 
 @pytest.mark.usefixtures("brief_grace")
 async def test_a_trial_that_is_cancelled_ends_what_it_started(mark: str) -> None:
-    trial = asyncio.create_task(validate(script(mark, "hang"), limit=LONG))
+    trial = asyncio.create_task(check_mcp_server(script(mark, "hang"), limit=LONG))
     await until_runs(mark, "sleep 600")
     trial.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -155,13 +155,13 @@ async def test_a_trial_that_is_cancelled_ends_what_it_started(mark: str) -> None
 
 async def test_a_program_that_does_not_exist_is_told_at_once(mark: str) -> None:
     with pytest.raises(Misconfigured, match="there is no program 'no-such-program' on PATH: install it"):
-        await validate(program(mark, "no-such-program"))
+        await check_mcp_server(program(mark, "no-such-program"))
 
 
 async def test_without_the_library_it_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mcp", None)
     with pytest.raises(Misconfigured, match=r"pip install 'kingdom\[mcp\]', or skip it with --no-check"):
-        await validate(program("", "true"))
+        await check_mcp_server(program("", "true"))
 
 
 @pytest.mark.parametrize(
@@ -173,9 +173,9 @@ async def test_without_the_library_it_is_told_what_to_install(monkeypatch: pytes
 )
 async def test_a_program_that_is_no_mcp_server_is_told(mark: str, command: tuple[str, ...], reason: str) -> None:
     with pytest.raises(ProgramFailed, match=reason):
-        await validate(program(mark, *command), limit=LONG)
+        await check_mcp_server(program(mark, *command), limit=LONG)
 
 
 async def test_a_server_that_fails_once_gets_a_second_try(mark: str, tmp_path: Path) -> None:
     once = f"if [ -e {tmp_path}/tried ]; then exec {sys.executable} {SCRIPT} stdio; fi; touch {tmp_path}/tried; exit 3"
-    assert await validate(program(mark, "sh", "-c", once), limit=LONG) == TOOLS
+    assert await check_mcp_server(program(mark, "sh", "-c", once), limit=LONG) == TOOLS

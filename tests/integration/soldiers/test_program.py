@@ -14,8 +14,8 @@ import pytest
 from kingdom.errors import ProgramFailed
 from kingdom.soldiers.processes import die_with_parent
 from kingdom.soldiers.processes import program as running_program
-from kingdom.soldiers.processes.process_table import described
-from kingdom.soldiers.processes.program import Finished, Program, run_program, start_program
+from kingdom.soldiers.processes.process_table import describe_exit
+from kingdom.soldiers.processes.program import Program, ProgramResult, run_program, start_program
 from tests.integration.soldiers.processes import MARK, growing_limits, marked, until_runs
 from tests.patience import PATIENCE_SECONDS
 
@@ -41,7 +41,7 @@ async def shell(
     environment: Mapping[str, str] = ENVIRONMENT,
     *,
     contained: bool,
-) -> Finished:
+) -> ProgramResult:
     argv = ["/bin/sh", "-c", command]
     return await run_program(argv, cwd=folder, environment=environment, timeout=PATIENCE, contained=contained)
 
@@ -58,7 +58,7 @@ async def start_shell(command: str, folder: Path, mark: str, *, contained: bool)
 
 async def test_a_run_tells_the_exit_code_and_both_outputs(tmp_path: Path, *, contained: bool) -> None:
     finished = await shell("echo out; echo err >&2; exit 3", tmp_path, contained=contained)
-    assert finished == Finished(3, "out\nerr\n")
+    assert finished == ProgramResult(3, "out\nerr\n")
 
 
 async def test_the_environment_is_what_was_given_and_the_place(tmp_path: Path, *, contained: bool) -> None:
@@ -114,7 +114,7 @@ async def test_a_killed_program_leaves_no_process(tmp_path: Path, mark: str, *, 
     program = await start_shell("trap '' TERM INT; sleep 906 & sleep 907", tmp_path, mark, contained=contained)
     await until_runs(mark, "sleep 906")
     await until_runs(mark, "sleep 907")
-    assert "SIGKILL" in described(await program.kill())
+    assert "SIGKILL" in describe_exit(await program.kill())
     assert marked(mark) == []
     assert not program.running
 
@@ -192,7 +192,7 @@ async def test_a_missing_folder_is_named(tmp_path: Path, *, contained: bool) -> 
     [(0, "exit code 0"), (3, "exit code 3"), (-9, "killed by SIGKILL"), (137, "exit code 137, as after SIGKILL")],
 )
 def test_an_end_is_told_in_words(code: int, words: str) -> None:
-    assert described(code) == words
+    assert describe_exit(code) == words
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers.checkouts.checkout import GitUse
-from kingdom.soldiers.checkouts.run_checkouts import Tree, TreeFailed, Trees
+from kingdom.soldiers.checkouts.checkout import GitPolicy
+from kingdom.soldiers.checkouts.run_checkouts import CheckoutFailed, CheckoutSpec, RunCheckouts
 from tests.integration.soldiers.sources import a_tree, bare, checkpointed, files_of, make_bare, make_source, run
 
 
-def work_in(tree: Tree) -> None:
+def work_in(tree: CheckoutSpec) -> None:
     """Do what agents do: change, delete and add files."""
     (tree.path / "file0.txt").write_text("changed\n")
     (tree.path / "file1.txt").unlink()
@@ -22,7 +22,7 @@ def work_in(tree: Tree) -> None:
 
 
 async def test_a_prepared_tree_is_on_its_branch_with_the_files_of_the_base(
-    trees: Trees, host: Path, source: Path
+    trees: RunCheckouts, host: Path, source: Path
 ) -> None:
     tree = a_tree(host, source)
     await trees.prepare([tree])
@@ -32,14 +32,14 @@ async def test_a_prepared_tree_is_on_its_branch_with_the_files_of_the_base(
     assert await trees.base_of(tree) == run("rev-parse", "main", cwd=source)
 
 
-async def test_a_file_url_works_as_well(trees: Trees, host: Path, source: Path) -> None:
+async def test_a_file_url_works_as_well(trees: RunCheckouts, host: Path, source: Path) -> None:
     tree = a_tree(host, source, url=f"file://{source}")
     await trees.prepare([tree])
     assert files_of(tree.path) == files_of(source)
 
 
 async def test_a_tree_can_start_from_what_is_no_branch_such_as_a_pull_request(
-    trees: Trees, host: Path, source: Path
+    trees: RunCheckouts, host: Path, source: Path
 ) -> None:
     run("commit", "--quiet", "--allow-empty", "-m", "Proposed", cwd=source)
     run("update-ref", "refs/pull/7/head", "HEAD", cwd=source)
@@ -48,15 +48,17 @@ async def test_a_tree_can_start_from_what_is_no_branch_such_as_a_pull_request(
     await trees.prepare([tree])
     assert await trees.base_of(tree) == run("rev-parse", "refs/pull/7/head", cwd=source)
     assert run("log", "-1", "--format=%s", "origin/main..HEAD", cwd=tree.path) == "Proposed"
-    with pytest.raises(TreeFailed, match="refs/pull/8/head"):
+    with pytest.raises(CheckoutFailed, match="refs/pull/8/head"):
         await trees.prepare([a_tree(host, source, "tree2", base_branch="refs/pull/8/head")])
 
 
-async def test_if_one_tree_cannot_be_made_none_is_there(trees: Trees, host: Path, source: Path, tmp_path: Path) -> None:
+async def test_if_one_tree_cannot_be_made_none_is_there(
+    trees: RunCheckouts, host: Path, source: Path, tmp_path: Path
+) -> None:
     run("branch", "release", cwd=make_source(tmp_path / "lib"))
     first = a_tree(host, source)
     second = a_tree(host, tmp_path / "lib", "tree2", base_branch="develop")
-    with pytest.raises(TreeFailed, match=r"no branch 'develop'.*main, release") as failed:
+    with pytest.raises(CheckoutFailed, match=r"no branch 'develop'.*main, release") as failed:
         await trees.prepare([first, second])
     assert failed.value.tree_id == "wf1-tree2"
     assert list((host / "trees").iterdir()) == []
@@ -64,27 +66,31 @@ async def test_if_one_tree_cannot_be_made_none_is_there(trees: Trees, host: Path
     assert len(run("worktree", "list", cwd=bare(host, first)).splitlines()) == 1
 
 
-async def test_a_failed_prepare_leaves_alone_what_was_there_before(trees: Trees, host: Path, source: Path) -> None:
+async def test_a_failed_prepare_leaves_alone_what_was_there_before(
+    trees: RunCheckouts, host: Path, source: Path
+) -> None:
     first, second = a_tree(host, source), a_tree(host, source, "tree2", base_branch="develop")
     await trees.prepare([first])
     work_in(first)
     before = files_of(first.path)
-    with pytest.raises(TreeFailed):
+    with pytest.raises(CheckoutFailed):
         await trees.prepare([first, second])
     assert files_of(first.path) == before
 
 
-async def test_a_repository_without_commits_says_so(trees: Trees, host: Path, tmp_path: Path) -> None:
-    with pytest.raises(TreeFailed, match="push a first commit"):
+async def test_a_repository_without_commits_says_so(trees: RunCheckouts, host: Path, tmp_path: Path) -> None:
+    with pytest.raises(CheckoutFailed, match="push a first commit"):
         await trees.prepare([a_tree(host, make_bare(tmp_path / "empty"))])
 
 
-async def test_an_unreachable_repository_is_named_with_what_to_do(trees: Trees, host: Path, tmp_path: Path) -> None:
-    with pytest.raises(TreeFailed, match=r"nowhere could not be reached.*check the address"):
+async def test_an_unreachable_repository_is_named_with_what_to_do(
+    trees: RunCheckouts, host: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(CheckoutFailed, match=r"nowhere could not be reached.*check the address"):
         await trees.prepare([a_tree(host, tmp_path / "nowhere")])
 
 
-async def test_preparing_twice_keeps_the_work(trees: Trees, host: Path, source: Path) -> None:
+async def test_preparing_twice_keeps_the_work(trees: RunCheckouts, host: Path, source: Path) -> None:
     tree = a_tree(host, source)
     await trees.prepare([tree])
     work_in(tree)
@@ -93,7 +99,7 @@ async def test_preparing_twice_keeps_the_work(trees: Trees, host: Path, source: 
     assert files_of(tree.path) == before
 
 
-async def test_the_start_stays_while_the_base_branch_moves_on(trees: Trees, host: Path, source: Path) -> None:
+async def test_the_start_stays_while_the_base_branch_moves_on(trees: RunCheckouts, host: Path, source: Path) -> None:
     tree, later = a_tree(host, source), a_tree(host, source, "later")
     await trees.prepare([tree])
     start = await trees.base_of(tree)
@@ -103,7 +109,7 @@ async def test_the_start_stays_while_the_base_branch_moves_on(trees: Trees, host
     assert await trees.base_of(later) == run("rev-parse", "main", cwd=source)
 
 
-async def test_a_commit_has_untracked_files_but_no_ignored_ones(trees: Trees, host: Path, source: Path) -> None:
+async def test_a_commit_has_untracked_files_but_no_ignored_ones(trees: RunCheckouts, host: Path, source: Path) -> None:
     tree = a_tree(host, source)
     await trees.prepare([tree])
     work_in(tree)
@@ -116,7 +122,7 @@ async def test_a_commit_has_untracked_files_but_no_ignored_ones(trees: Trees, ho
 
 
 async def test_a_repository_inside_the_checkout_does_not_prevent_commits(
-    trees: Trees, host: Path, source: Path
+    trees: RunCheckouts, host: Path, source: Path
 ) -> None:
     tree = a_tree(host, source)
     await trees.prepare([tree])
@@ -131,7 +137,7 @@ async def test_a_repository_inside_the_checkout_does_not_prevent_commits(
     assert (tree.path / "inside" / "file0.txt").exists()
 
 
-async def test_hooks_of_the_checkout_are_not_run(trees: Trees, host: Path, source: Path) -> None:
+async def test_hooks_of_the_checkout_are_not_run(trees: RunCheckouts, host: Path, source: Path) -> None:
     tree = a_tree(host, source)
     await trees.prepare([tree])
     hooks = bare(host, tree) / "hooks"
@@ -147,7 +153,7 @@ async def test_hooks_of_the_checkout_are_not_run(trees: Trees, host: Path, sourc
     assert not (host / "hook-was-run").exists()
 
 
-async def test_a_fake_git_directory_of_an_agent_is_not_believed(trees: Trees, host: Path, source: Path) -> None:
+async def test_a_fake_git_directory_of_an_agent_is_not_believed(trees: RunCheckouts, host: Path, source: Path) -> None:
     tree = a_tree(host, source)
     await trees.prepare([tree])
     (tree.path / ".git").unlink()
@@ -160,7 +166,7 @@ async def test_a_fake_git_directory_of_an_agent_is_not_believed(trees: Trees, ho
 
 
 async def test_a_checkpoint_is_kept_under_a_ref_and_pushed(
-    trees: Trees, host: Path, source: Path, tmp_path: Path
+    trees: RunCheckouts, host: Path, source: Path, tmp_path: Path
 ) -> None:
     remote = make_bare(tmp_path / "checkpoints")
     shared, local = a_tree(host, source, checkpoint_remote=str(remote)), a_tree(host, source, "tree2")
@@ -175,7 +181,9 @@ async def test_a_checkpoint_is_kept_under_a_ref_and_pushed(
     assert await checkpointed(trees, [shared, local], "c1", "again") == commits
 
 
-async def test_a_checkpoint_that_cannot_be_pushed_fails(trees: Trees, host: Path, source: Path, tmp_path: Path) -> None:
+async def test_a_checkpoint_that_cannot_be_pushed_fails(
+    trees: RunCheckouts, host: Path, source: Path, tmp_path: Path
+) -> None:
     tree = a_tree(host, source, checkpoint_remote=str(tmp_path / "gone"))
     await trees.prepare([tree])
     with pytest.raises(ProgramFailed, match="gone could not be reached"):
@@ -183,7 +191,7 @@ async def test_a_checkpoint_that_cannot_be_pushed_fails(trees: Trees, host: Path
 
 
 async def test_rolling_back_restores_the_files_and_keeps_what_came_later(
-    trees: Trees, host: Path, source: Path, tmp_path: Path
+    trees: RunCheckouts, host: Path, source: Path, tmp_path: Path
 ) -> None:
     first, second = a_tree(host, source), a_tree(host, make_source(tmp_path / "lib"), "tree2")
     await trees.prepare([first, second])
@@ -209,7 +217,7 @@ async def test_rolling_back_restores_the_files_and_keeps_what_came_later(
 
 
 async def test_rolling_back_twice_tells_the_same_and_a_later_rescue_gets_a_number(
-    trees: Trees, host: Path, source: Path
+    trees: RunCheckouts, host: Path, source: Path
 ) -> None:
     tree = a_tree(host, source)
     await trees.prepare([tree])
@@ -222,7 +230,7 @@ async def test_rolling_back_twice_tells_the_same_and_a_later_rescue_gets_a_numbe
     assert run("rev-parse", refs[0], cwd=bare(host, tree)) == rescued
 
 
-async def test_a_missing_commit_changes_nothing(trees: Trees, host: Path, source: Path) -> None:
+async def test_a_missing_commit_changes_nothing(trees: RunCheckouts, host: Path, source: Path) -> None:
     first, second = a_tree(host, source), a_tree(host, source, "tree2")
     await trees.prepare([first, second])
     commits = await trees.commit([first], "nothing")
@@ -237,7 +245,7 @@ async def test_a_missing_commit_changes_nothing(trees: Trees, host: Path, source
 
 
 async def test_if_one_tree_cannot_be_reset_the_others_get_their_work_back(
-    trees: Trees, host: Path, source: Path, tmp_path: Path
+    trees: RunCheckouts, host: Path, source: Path, tmp_path: Path
 ) -> None:
     first, second = a_tree(host, source), a_tree(host, make_source(tmp_path / "lib"), "tree2")
     await trees.prepare([first, second])
@@ -258,7 +266,7 @@ async def test_if_one_tree_cannot_be_reset_the_others_get_their_work_back(
 
 
 async def test_an_agent_that_went_to_another_branch_is_brought_back_to_its_own(host: Path, source: Path) -> None:
-    trees = Trees(host / "repositories", use=GitUse(may_commit=True))
+    trees = RunCheckouts(host / "repositories", use=GitPolicy(may_commit=True))
     tree = a_tree(host, source)
     await trees.prepare([tree])
     (tree.path / "own.txt").write_text("own\n")
@@ -275,7 +283,7 @@ async def test_an_agent_that_went_to_another_branch_is_brought_back_to_its_own(h
 
 
 async def test_another_host_goes_on_from_the_shared_checkpoint(
-    trees: Trees, host: Path, source: Path, tmp_path: Path
+    trees: RunCheckouts, host: Path, source: Path, tmp_path: Path
 ) -> None:
     remote = make_bare(tmp_path / "checkpoints")
     tree = a_tree(host, source, checkpoint_remote=str(remote))
@@ -286,7 +294,7 @@ async def test_another_host_goes_on_from_the_shared_checkpoint(
     run("commit", "--quiet", "--allow-empty", "-m", "second", cwd=source)
 
     moved = a_tree(tmp_path / "other", source, checkpoint_remote=str(remote))
-    there = Trees(tmp_path / "other" / "repositories")
+    there = RunCheckouts(tmp_path / "other" / "repositories")
     await there.prepare([moved])
     assert await there.roll_back([moved], commits, [], "r1") == ()
     (tree.path / "build.log").unlink()
@@ -294,7 +302,7 @@ async def test_another_host_goes_on_from_the_shared_checkpoint(
     assert await there.base_of(moved) == start
 
 
-async def test_releasing_keeps_commits_and_rescues_dirty_files(trees: Trees, host: Path, source: Path) -> None:
+async def test_releasing_keeps_commits_and_rescues_dirty_files(trees: RunCheckouts, host: Path, source: Path) -> None:
     tree = a_tree(host, source)
     await trees.prepare([tree])
     work_in(tree)
@@ -307,7 +315,7 @@ async def test_releasing_keeps_commits_and_rescues_dirty_files(trees: Trees, hos
     assert await trees.release(tree, "end") == refs
 
 
-async def test_a_clean_or_missing_tree_is_released_without_a_ref(trees: Trees, host: Path, source: Path) -> None:
+async def test_a_clean_or_missing_tree_is_released_without_a_ref(trees: RunCheckouts, host: Path, source: Path) -> None:
     tree = a_tree(host, source)
     assert await trees.release(tree, "end") == ()
     await trees.prepare([tree])
@@ -315,7 +323,9 @@ async def test_a_clean_or_missing_tree_is_released_without_a_ref(trees: Trees, h
     assert await trees.release(tree, "end") == ()
 
 
-async def test_a_released_tree_is_prepared_again_with_its_commits(trees: Trees, host: Path, source: Path) -> None:
+async def test_a_released_tree_is_prepared_again_with_its_commits(
+    trees: RunCheckouts, host: Path, source: Path
+) -> None:
     tree = a_tree(host, source)
     await trees.prepare([tree])
     work_in(tree)
@@ -326,7 +336,7 @@ async def test_a_released_tree_is_prepared_again_with_its_commits(trees: Trees, 
     assert await trees.base_of(tree) == start
 
 
-async def test_a_diff_has_uncommitted_and_untracked_changes(trees: Trees, host: Path, source: Path) -> None:
+async def test_a_diff_has_uncommitted_and_untracked_changes(trees: RunCheckouts, host: Path, source: Path) -> None:
     tree = a_tree(host, source)
     await trees.prepare([tree])
     work_in(tree)
@@ -340,7 +350,7 @@ async def test_a_diff_has_uncommitted_and_untracked_changes(trees: Trees, host: 
     assert await trees.diff(tree, await trees.base_of(tree)) == diff
 
 
-async def test_trees_of_one_repository_can_be_worked_on_at_once(trees: Trees, host: Path, source: Path) -> None:
+async def test_trees_of_one_repository_can_be_worked_on_at_once(trees: RunCheckouts, host: Path, source: Path) -> None:
     many = [a_tree(host, source, f"tree{number}") for number in range(8)]
     await trees.prepare(many)
     for tree in many:
@@ -352,7 +362,7 @@ async def test_trees_of_one_repository_can_be_worked_on_at_once(trees: Trees, ho
 
 
 async def test_a_host_with_an_empty_disk_rolls_back_to_the_shared_checkpoint(
-    trees: Trees, host: Path, source: Path, tmp_path: Path
+    trees: RunCheckouts, host: Path, source: Path, tmp_path: Path
 ) -> None:
     remote = make_bare(tmp_path / "checkpoints")
     tree = a_tree(host, source, checkpoint_remote=str(remote))
@@ -371,7 +381,7 @@ async def test_a_host_with_an_empty_disk_rolls_back_to_the_shared_checkpoint(
 
 
 async def test_a_roll_back_that_cannot_make_a_missing_checkout_makes_none(
-    trees: Trees, host: Path, source: Path, tmp_path: Path
+    trees: RunCheckouts, host: Path, source: Path, tmp_path: Path
 ) -> None:
     lib = make_source(tmp_path / "lib")
     first, second = a_tree(host, source), a_tree(host, lib, "tree2")
@@ -385,7 +395,7 @@ async def test_a_roll_back_that_cannot_make_a_missing_checkout_makes_none(
 
 
 async def test_what_an_agent_committed_and_left_is_kept_when_its_checkout_is_released(host: Path, source: Path) -> None:
-    trees = Trees(host / "repositories", use=GitUse(may_commit=True))
+    trees = RunCheckouts(host / "repositories", use=GitPolicy(may_commit=True))
     tree = a_tree(host, source)
     await trees.prepare([tree])
     for name in ("one", "two"):

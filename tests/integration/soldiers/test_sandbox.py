@@ -17,11 +17,11 @@ from structlog.testing import capture_logs
 
 from kingdom.bus.logs import configure_logs
 from kingdom.errors import Misconfigured, ProgramFailed
-from kingdom.soldiers.checkouts.checkout import GitUse, place_of
+from kingdom.soldiers.checkouts.checkout import GitPolicy, checkout_paths
 from kingdom.soldiers.checkouts.git import IDENTITY
-from kingdom.soldiers.checkouts.run_checkouts import Tree, Trees
-from kingdom.soldiers.processes.process_table import described
-from kingdom.soldiers.processes.program import Finished, run_program, start_program
+from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec, RunCheckouts
+from kingdom.soldiers.processes.process_table import describe_exit
+from kingdom.soldiers.processes.program import ProgramResult, run_program, start_program
 from kingdom.soldiers.sandbox.confinement import Confinement, hold, make_groups
 from kingdom.soldiers.sandbox.gate import Gate
 from kingdom.soldiers.sandbox.sandbox import Limits, Profile, Sandbox
@@ -41,7 +41,7 @@ def work(tmp_path: Path) -> Path:
     return tmp_path / "work"
 
 
-async def shell(command: str, work: Path, sandbox: Sandbox | None = None, **environment: str) -> Finished:
+async def shell(command: str, work: Path, sandbox: Sandbox | None = None, **environment: str) -> ProgramResult:
     sandbox = sandbox or Sandbox(profile=Profile.STRICT, writable=(work,))
     environment = {**ENVIRONMENT, "HOME": str(work), **environment}
     argv = ["/bin/sh", "-c", command]
@@ -175,7 +175,7 @@ async def test_the_way_out_leads_to_the_gate_and_the_exit_code_is_that_of_the_pr
         sandbox = Sandbox(profile=Profile.STRICT, writable=(work,), socket=gate.socket)
         say = f"import urllib.request as r; print(r.urlopen('{sandbox.url}/voice', b'[1]').read().decode())"
         finished = await shell(f'/usr/bin/env python3 -c "{say}"; exit 7', work, sandbox)
-    assert finished == Finished(7, '{"heard": [1]}\n')
+    assert finished == ProgramResult(7, '{"heard": [1]}\n')
 
 
 async def test_a_killed_program_leaves_no_process(work: Path, tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ async def test_a_killed_program_leaves_no_process(work: Path, tmp_path: Path) ->
         )
         await until_runs(mark, "sleep 921")
         await until_runs(mark, "sleep 922")
-        assert "SIGKILL" in described(await program.kill())
+        assert "SIGKILL" in describe_exit(await program.kill())
     assert marked(mark) == []
 
 
@@ -274,7 +274,7 @@ async def test_a_group_that_is_gone_is_not_waited_for(tmp_path: Path) -> None:
 
 
 async def test_an_agent_reads_the_repository_but_only_the_house_commits(
-    trees: Trees, host: Path, source: Path, work: Path
+    trees: RunCheckouts, host: Path, source: Path, work: Path
 ) -> None:
     tree = a_tree(host, source)
     await trees.prepare([tree])
@@ -297,7 +297,7 @@ async def test_an_agent_reads_the_repository_but_only_the_house_commits(
 async def test_an_agent_that_may_commit_does_so_in_a_git_directory_of_its_own(
     host: Path, source: Path, work: Path
 ) -> None:
-    trees = Trees(host / "repositories", use=GitUse(may_commit=True))
+    trees = RunCheckouts(host / "repositories", use=GitPolicy(may_commit=True))
     tree, other = a_tree(host, source), a_tree(host, source, "tree2")
     await trees.prepare([tree, other])
     before = run("for-each-ref", cwd=bare(host, tree))
@@ -317,7 +317,7 @@ async def test_an_agent_that_may_commit_does_so_in_a_git_directory_of_its_own(
 
 
 async def test_an_agent_is_not_started_where_another_has_replaced_the_pointer(
-    trees: Trees, host: Path, source: Path, work: Path
+    trees: RunCheckouts, host: Path, source: Path, work: Path
 ) -> None:
     tree = a_tree(host, source)
     await trees.prepare([tree])
@@ -345,12 +345,12 @@ async def test_a_sandbox_needs_bubblewrap(work: Path, monkeypatch: pytest.Monkey
         await shell("true", work)
 
 
-def _of(tree: Tree, host: Path, work: Path, *, may_commit: bool = False) -> Sandbox:
+def _of(tree: CheckoutSpec, host: Path, work: Path, *, may_commit: bool = False) -> Sandbox:
     return soldier_sandbox(
         Profile.STRICT,
         space=work,
         home=work,
-        checkouts=[place_of(tree.path, bare(host, tree) / "objects")],
+        checkouts=[checkout_paths(tree.path, bare(host, tree) / "objects")],
         reports=host / "reports",
         may_commit=may_commit,
     )

@@ -10,7 +10,7 @@ import pytest
 
 from kingdom.soldiers.processes.program import run_program
 from kingdom.soldiers.tools.calls import TOOLS
-from kingdom.soldiers.tools.port import SERVER, Question
+from kingdom.soldiers.tools.port import SERVER_NAME, AgentQuestion
 from kingdom.soldiers.tools.relay import relay_command
 from kingdom.soldiers.turns.result import read_result
 from kingdom.workflow.verdicts import Verdict
@@ -36,7 +36,7 @@ async def work(tmp_path: Path, house: House, *steps: dict[str, Any]) -> ModelStu
     sdk = pytest.importorskip("claude_agent_sdk")
     program, *words = relay_command(house.url)
     servers = tmp_path / "servers.json"
-    servers.write_text(json.dumps({"mcpServers": {SERVER: {"type": "stdio", "command": program, "args": words}}}))
+    servers.write_text(json.dumps({"mcpServers": {SERVER_NAME: {"type": "stdio", "command": program, "args": words}}}))
     home = tmp_path / "home"
     home.mkdir()
     async with ModelStub() as stub:
@@ -54,7 +54,7 @@ async def work(tmp_path: Path, house: House, *steps: dict[str, Any]) -> ModelStu
         finished = await run_program(
             [
                 *(str(claude), "-p", scripted(*steps), "--output-format", "stream-json", "--verbose"),
-                *("--mcp-config", str(servers), "--strict-mcp-config", "--allowedTools", f"mcp__{SERVER}"),
+                *("--mcp-config", str(servers), "--strict-mcp-config", "--allowedTools", f"mcp__{SERVER_NAME}"),
             ],
             cwd=tmp_path / "space",
             environment=environment,
@@ -88,5 +88,5 @@ async def test_claude_code_is_offered_every_tool_and_asks_a_person(tmp_path: Pat
     stub = await work(tmp_path, house, {"ask": "Which one?", "choices": ["a", "b"]}, {"answer": "I asked."})
     offered = {tool["name"]: tool for tool in stub.asked[0].body["tools"]}
     for tool in TOOLS:
-        assert offered[f"mcp__{SERVER}__{tool.name}"]["input_schema"]["properties"] == tool.schema["properties"]
-    assert house.voice.end() == Question(text="Which one?", choices=("a", "b"))
+        assert offered[f"mcp__{SERVER_NAME}__{tool.name}"]["input_schema"]["properties"] == tool.schema["properties"]
+    assert house.voice.end() == AgentQuestion(text="Which one?", choices=("a", "b"))

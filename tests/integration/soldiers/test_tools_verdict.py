@@ -10,7 +10,7 @@ import pytest
 
 from kingdom.bootstrap import open_bus
 from kingdom.bus.port import Bus
-from kingdom.soldiers.tools.host_tools import HouseVoice
+from kingdom.soldiers.tools.host_tools import HostTools
 from kingdom.soldiers.tools.verdict import await_verdict
 from kingdom.workflow.reactions import engine
 from kingdom.workflow.verdicts import Verdict, save_verdict
@@ -27,7 +27,7 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
 async def test_a_petition_is_answered_with_what_is_decided_while_the_agent_waits(bus: Bus, tmp_path: Path) -> None:
     asked = asyncio.Event()
     patience = timedelta(seconds=PATIENCE_SECONDS)
-    voice = HouseVoice(tmp_path, partial(await_verdict, bus), patience=patience)
+    voice = HostTools(tmp_path, partial(await_verdict, bus), patience=patience)
     voice.begin("w1-t1#2", lambda *_: asked.set())
     waiting = asyncio.create_task(voice.call("petition", {"kind": "github.comment", "body": {"body": "hi"}}))
     await asyncio.wait_for(asked.wait(), PATIENCE_SECONDS)
@@ -41,7 +41,7 @@ async def test_a_petition_is_answered_with_what_is_decided_while_the_agent_waits
 async def test_a_petition_that_a_person_has_to_approve_lets_the_agent_go_on(bus: Bus, tmp_path: Path) -> None:
     async with bus.transaction() as transaction:
         await save_verdict(transaction, "w1-t1-a1-p1", Verdict(granted=None, reason="a person has to approve it"))
-    voice = HouseVoice(tmp_path, partial(await_verdict, bus))
+    voice = HostTools(tmp_path, partial(await_verdict, bus))
     voice.begin("w1-t1#1", lambda *_: None)
     reply = await voice.call("petition", {"kind": "github.comment", "body": {"body": "hi"}})
     assert not reply.is_error

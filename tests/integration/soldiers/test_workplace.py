@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 
 from kingdom.errors import Misconfigured
-from kingdom.soldiers.agent_kinds import KINDS, quarters_of
-from kingdom.soldiers.agents.port import Answered, Launch, Prompt
-from kingdom.soldiers.checkouts.run_checkouts import Trees
+from kingdom.soldiers.agent_kinds import AGENT_KINDS, build_agent_environment
+from kingdom.soldiers.agents.port import Launch, Prompt, TurnAnswer
+from kingdom.soldiers.checkouts.run_checkouts import RunCheckouts
 from kingdom.soldiers.host.host import ENVIRONMENT
 from kingdom.soldiers.sandbox.programs import toolchain_programs, user_home
 from kingdom.soldiers.sandbox.sandbox import Profile
 from kingdom.soldiers.sandbox.vendors import Vendor
 from kingdom.soldiers.settings import AgentName, ModelSettings, SoldierSettings
-from kingdom.soldiers.workplace.agent_environment import Lodging
-from kingdom.soldiers.workplace.host_folders import Folders
+from kingdom.soldiers.workplace.agent_environment import Workplace
+from kingdom.soldiers.workplace.host_folders import HostFolders
 from tests.contract.agents.stage import AT_ONCE, updates_of
 from tests.fakes.model.stub import ModelStub
 
@@ -35,16 +35,16 @@ class House:
     """A host with one agent at a time, as settings describe it."""
 
     def __init__(self, folder: Path) -> None:
-        self.folders = Folders(folder)
+        self.folders = HostFolders(folder)
         self.folders.make()
         self.space = self.folders.space("general", "space")
         self.space.mkdir(parents=True)
 
-    def lodging(self, settings: SoldierSettings) -> Lodging:
-        return Lodging(
-            quarters=quarters_of(settings, lambda _: None, set()),
+    def lodging(self, settings: SoldierSettings) -> Workplace:
+        return Workplace(
+            quarters=build_agent_environment(settings, lambda _: None, set()),
             folders=self.folders,
-            trees=Trees(self.folders.directory / "repositories"),
+            trees=RunCheckouts(self.folders.directory / "repositories"),
             workflow_id="wf-1",
             space=self.space,
             checkouts=(),
@@ -68,10 +68,10 @@ class House:
                 mcp_servers=(),
                 sandbox=lodging.sandbox(gate, await lodging.open_egress(stack)),
             )
-            started = await KINDS[agent].client(settings).start(launch)
+            started = await AGENT_KINDS[agent].client(settings).start(launch)
             stack.push_async_callback(started.stop, AT_ONCE)
             end = (await updates_of(started, Prompt(id="t1#1", text=prompt)))[-1]
-        assert isinstance(end, Answered)
+        assert isinstance(end, TurnAnswer)
         return end.text
 
 
@@ -136,10 +136,10 @@ async def test_agents_that_npm_has_installed_are_found_where_the_settings_say(ho
         sandbox=lodging.sandbox(),
     )
     with pytest.raises(Misconfigured, match=r"soldiers\.agents in kingdom\.yaml; .* in soldiers\.path"):
-        await KINDS["codex"].client(settings).start(launch)
+        await AGENT_KINDS["codex"].client(settings).start(launch)
     a_program(tmp_path / "npm" / "node_modules" / ".bin" / "codex-acp", f"#!{sys.executable}\nraise SystemExit(7)\n")
     with pytest.raises(Exception, match="exit code 7"):
-        await KINDS["codex"].client(settings).start(launch)
+        await AGENT_KINDS["codex"].client(settings).start(launch)
 
 
 @pytest.mark.parametrize("profile", [Profile.DEV, Profile.OFF])
@@ -230,8 +230,10 @@ def test_a_dollar_in_the_command_that_stands_for_nothing_is_told_before_any_agen
     with pytest.raises(
         Misconfigured, match=r"soldiers\.command: .* none of \$model, \$prompt, .*; write \$\$ for a dollar"
     ):
-        KINDS["command"].client(SoldierSettings(agent="command", command=("sh", "-c", word)))
-    KINDS["command"].client(SoldierSettings(agent="command", command=("sh", "-c", "tool $$HOME $prompt_file ${model}")))
+        AGENT_KINDS["command"].client(SoldierSettings(agent="command", command=("sh", "-c", word)))
+    AGENT_KINDS["command"].client(
+        SoldierSettings(agent="command", command=("sh", "-c", "tool $$HOME $prompt_file ${model}"))
+    )
 
 
 @pytest.mark.parametrize("agent", ["scripted", "claude"])
@@ -242,9 +244,9 @@ def test_without_bubblewrap_no_host_starts_unless_the_sandbox_is_off(
     monkeypatch.setenv("PATH", str(tmp_path))
     told = r"bwrap is not on PATH\. What to do: sudo dnf install bubblewrap\. Or write `sandbox: \"off\"` under"
     with pytest.raises(Misconfigured, match=told):
-        quarters_of(SoldierSettings(agent=agent), lambda _: KEY, set())
+        build_agent_environment(SoldierSettings(agent=agent), lambda _: KEY, set())
     off = SoldierSettings(agent=agent, sandbox=Profile.OFF)
-    assert quarters_of(off, lambda _: KEY, set()).profile is Profile.OFF
+    assert build_agent_environment(off, lambda _: KEY, set()).profile is Profile.OFF
 
 
 @pytest.mark.parametrize("profile", [Profile.STRICT, Profile.DEV])
@@ -254,7 +256,7 @@ def test_a_bubblewrap_that_makes_no_namespaces_is_found_out_before_any_agent_sta
     a_program(tmp_path / "bwrap", "#!/bin/sh\necho 'bwrap: setting up uid map: Permission denied' >&2\nexit 1\n")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     with pytest.raises(Misconfigured, match=r"ended with 1: .* Permission denied\. What to do: `kingdom doctor` tells"):
-        quarters_of(SoldierSettings(sandbox=profile), lambda _: None, set())
+        build_agent_environment(SoldierSettings(sandbox=profile), lambda _: None, set())
 
 
 async def test_an_agent_that_has_nothing_to_reach_has_no_way_out(house: House) -> None:

@@ -3,17 +3,17 @@ from typing import Any
 import pytest
 
 from kingdom.cli.transcript_view import TranscriptView, coalesced
-from kingdom.soldiers.agents.transcript import Entry, typed
+from kingdom.soldiers.agents.transcript import TranscriptEntry, normalize_entry
 
 TURN = "wf-1-w1-t1#1"
 
 
-def shown(*entries: Entry) -> list[str]:
+def shown(*entries: TranscriptEntry) -> list[str]:
     """Return what a person reads, without the times."""
     return [line.plain[9:].rstrip() for line in TranscriptView().lines(entries)]
 
 
-def entry(kind: str, /, **fields: Any) -> Entry:
+def entry(kind: str, /, **fields: Any) -> TranscriptEntry:
     return {"type": kind, "prompt": TURN, **fields}
 
 
@@ -37,17 +37,17 @@ def entry(kind: str, /, **fields: Any) -> Entry:
         (entry("ended", reason="exit code 1"), "ended     exit code 1"),
     ],
 )
-def test_every_entry_of_the_vocabulary_is_told_in_words(told: Entry, line: str) -> None:
+def test_every_entry_of_the_vocabulary_is_told_in_words(told: TranscriptEntry, line: str) -> None:
     assert shown(told) == [line]
 
 
 @pytest.mark.parametrize("told", [entry("thought", text="hm"), {"n": 1}, entry("spent", costUsd=2), entry("begun")])
-def test_what_is_an_agents_own_business_is_passed_over(told: Entry) -> None:
+def test_what_is_an_agents_own_business_is_passed_over(told: TranscriptEntry) -> None:
     assert shown(told) == []
 
 
 @pytest.mark.parametrize("told", [entry("said"), entry("tool"), entry("petition", body=None), entry("answered"), {}])
-def test_fields_that_are_missing_do_no_harm(told: Entry) -> None:
+def test_fields_that_are_missing_do_no_harm(told: TranscriptEntry) -> None:
     assert len(shown(told)) <= 1
 
 
@@ -114,7 +114,9 @@ def test_nothing_that_an_agent_says_steers_the_terminal() -> None:
         ({"type": "said", "text": "hi"}, "said", {"text": "hi"}),
     ],
 )
-def test_what_the_scripted_agent_notes_has_common_words(written: Entry, kind: str, fields: Entry) -> None:
-    told = typed(written)
+def test_what_the_scripted_agent_notes_has_common_words(
+    written: TranscriptEntry, kind: str, fields: TranscriptEntry
+) -> None:
+    told = normalize_entry(written)
     assert told["type"] == kind
     assert fields.items() <= told.items()

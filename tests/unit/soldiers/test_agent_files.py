@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers.files.agent_files import AgentFile, files_below, matching
+from kingdom.soldiers.files.agent_files import AgentFile, find_files, list_files_below
 
 
 @pytest.fixture
@@ -142,10 +142,13 @@ def test_a_pattern_means_regular_files_and_no_link_on_the_way(root: Path, outsid
         AgentFile(root, f"top/{name}").write("x" * len(name))
     (root / "top" / "e").symlink_to(outside)
     (root / "top" / "a" / "file").symlink_to(outside / "file")
-    assert sorted(found.file.name for found in matching(root, "top/*/main.txt")) == ["top/a/main.txt", "top/b/main.txt"]
-    assert [found.size for found in matching(root, "top/b/o*.txt")] == [len("b/other.txt")]
-    assert matching(root, "top/*/file") == []
-    assert matching(root, "gone/*/file") == []
+    assert sorted(found.file.name for found in find_files(root, "top/*/main.txt")) == [
+        "top/a/main.txt",
+        "top/b/main.txt",
+    ]
+    assert [found.size for found in find_files(root, "top/b/o*.txt")] == [len("b/other.txt")]
+    assert find_files(root, "top/*/file") == []
+    assert find_files(root, "gone/*/file") == []
 
 
 def test_a_listing_ends_however_deep_and_many_the_folders_are(root: Path, outside: Path) -> None:
@@ -159,6 +162,6 @@ def test_a_listing_ends_however_deep_and_many_the_folders_are(root: Path, outsid
         os.close(place)
         place = inner
     os.close(place)
-    found = [each.file.name for each in files_below(root, leaving_out=".git")]
+    found = [each.file.name for each in list_files_below(root, leaving_out=".git")]
     assert found[0] == "file"
     assert 10 < len(found) < 100

@@ -13,15 +13,15 @@ import pytest
 from kingdom.court.memory import apply_memory_updates, remembered
 from kingdom.court.petitions.bodies import KINDS
 from kingdom.errors import Unavailable
-from kingdom.soldiers.agents.port import Answered
+from kingdom.soldiers.agents.port import TurnAnswer
 from kingdom.soldiers.redaction import Redaction
 from kingdom.soldiers.tools import result_file as report
 from kingdom.soldiers.tools.calls import TOOLS
-from kingdom.soldiers.tools.host_tools import HouseVoice
-from kingdom.soldiers.tools.port import Question, Reply
-from kingdom.soldiers.tools.relay import BODY_BYTES_MAX, answer
-from kingdom.soldiers.tools.result_file import RESULT
-from kingdom.soldiers.turns.result import as_reported, forget_refusal, read_result
+from kingdom.soldiers.tools.host_tools import HostTools
+from kingdom.soldiers.tools.port import AgentQuestion, ToolReply
+from kingdom.soldiers.tools.relay import BODY_BYTES_MAX, answer_tool_call
+from kingdom.soldiers.tools.result_file import RESULT_FILE
+from kingdom.soldiers.turns.result import apply_reported_status, read_result, remove_unsuccessful_result
 from kingdom.workflow.verdicts import Verdict
 from tests.patience import PATIENCE_SECONDS
 
@@ -44,22 +44,22 @@ def in_turn(
     verdict: Callable[[str], Awaitable[Verdict | None]] = nobody_decides,
     petitions: Petitions | None = None,
     **options: Any,
-) -> HouseVoice:
+) -> HostTools:
     """Return a voice that listens."""
-    voice = HouseVoice(space, verdict, **options)
+    voice = HostTools(space, verdict, **options)
     heard: Petitions = [] if petitions is None else petitions
     voice.begin("w1-t2#3", lambda kind, body: heard.append((kind, body)))
     return voice
 
 
-async def said(voice: HouseVoice, tool: str, **arguments: Any) -> str:
+async def said(voice: HostTools, tool: str, **arguments: Any) -> str:
     """Let the agent say something that is understood."""
     reply = await voice.call(tool, arguments)
     assert not reply.is_error, reply.text
     return reply.text
 
 
-async def refused(voice: HouseVoice, tool: str, arguments: Mapping[str, Any]) -> str:
+async def refused(voice: HostTools, tool: str, arguments: Mapping[str, Any]) -> str:
     reply = await voice.call(tool, arguments)
     assert reply.is_error
     return reply.text
@@ -84,9 +84,9 @@ async def test_the_last_report_counts(tmp_path: Path) -> None:
 async def test_a_report_that_needs_a_person_ends_the_turn_with_its_question(tmp_path: Path) -> None:
     voice = in_turn(tmp_path)
     await said(voice, "report_result", status="needs_human", summary="stuck", question="Which branch?")
-    end = as_reported(Answered("done", 0.5), tmp_path)
+    end = apply_reported_status(TurnAnswer("done", 0.5), tmp_path)
     assert getattr(end, "question", None) == "Which branch?"
-    assert voice.end() == Question(text="Which branch?", choices=())
+    assert voice.end() == AgentQuestion(text="Which branch?", choices=())
 
 
 async def test_a_report_may_be_replaced_also_one_that_needed_a_person(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ async def test_a_link_in_the_place_of_the_result_is_replaced_and_not_followed(tm
     space, outside = tmp_path / "space", tmp_path / "outside"
     space.mkdir()
     outside.write_text("untouched")
-    for name in (RESULT, report.MEMORY):
+    for name in (RESULT_FILE, report.MEMORY_FILE):
         (space / name).symlink_to(outside)
     voice = in_turn(space)
     await said(voice, "remember", text="Run make check.")
@@ -141,21 +141,21 @@ async def test_a_link_in_the_place_of_the_result_is_replaced_and_not_followed(tm
 
 
 async def test_a_pipe_in_the_place_of_the_memory_holds_nobody_up(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / report.MEMORY)
+    os.mkfifo(tmp_path / report.MEMORY_FILE)
     await asyncio.wait_for(said(in_turn(tmp_path), "report_result", **SUCCESS), PATIENCE_SECONDS)
     assert read_result(tmp_path) == SUCCESS
 
 
 async def test_a_result_that_cannot_be_written_is_told_to_the_agent(tmp_path: Path) -> None:
-    assert RESULT in await refused(in_turn(tmp_path / "gone"), "report_result", SUCCESS)
+    assert RESULT_FILE in await refused(in_turn(tmp_path / "gone"), "report_result", SUCCESS)
 
 
 async def test_a_folder_in_the_place_of_the_result_is_moved_aside(tmp_path: Path) -> None:
-    (tmp_path / RESULT).mkdir()
-    (tmp_path / RESULT / "kept").touch()
+    (tmp_path / RESULT_FILE).mkdir()
+    (tmp_path / RESULT_FILE / "kept").touch()
     await said(in_turn(tmp_path), "report_result", **SUCCESS)
     assert read_result(tmp_path) == SUCCESS
-    assert (tmp_path / f"{RESULT}.found-1" / "kept").exists()
+    assert (tmp_path / f"{RESULT_FILE}.found-1" / "kept").exists()
 
 
 async def test_what_is_remembered_before_and_after_the_report_becomes_memory(tmp_path: Path) -> None:
@@ -179,14 +179,14 @@ async def test_what_is_remembered_survives_the_host_and_a_report_that_is_withdra
     await said(in_turn(tmp_path), "remember", text="Tests need a database.")
     another = in_turn(tmp_path)
     await said(another, "report_result", status="failed", summary="no", error="no database")
-    forget_refusal(tmp_path)
+    remove_unsuccessful_result(tmp_path)
     await said(another, "report_result", **SUCCESS)
     result = read_result(tmp_path) or {}
     assert result["memory_updates"] == [{"about": "patterns", "text": "Tests need a database."}]
 
 
 async def test_what_is_remembered_joins_a_result_that_the_agent_wrote_by_hand(tmp_path: Path) -> None:
-    (tmp_path / RESULT).write_text(json.dumps({**SUCCESS, "memory_updates": ["Written by hand."]}))
+    (tmp_path / RESULT_FILE).write_text(json.dumps({**SUCCESS, "memory_updates": ["Written by hand."]}))
     await said(in_turn(tmp_path), "remember", text="Said by voice.")
     result = read_result(tmp_path) or {}
     assert result["memory_updates"] == ["Written by hand.", {"about": "patterns", "text": "Said by voice."}]
@@ -224,7 +224,7 @@ async def test_a_question_ends_the_turn_and_nothing_but_memory_is_taken_after_it
     ):
         assert "end your turn" in await refused(voice, tool, arguments)
     await said(voice, "remember", text="Ask first.")
-    assert voice.end() == Question(text="Which one?\n\nBoth exist.", choices=("a", "b"))
+    assert voice.end() == AgentQuestion(text="Which one?\n\nBoth exist.", choices=("a", "b"))
     assert read_result(tmp_path) is None
 
 
@@ -304,7 +304,9 @@ async def test_no_secret_leaves_by_what_is_said(tmp_path: Path) -> None:
     await said(voice, "remember", text=secrets)
     await said(voice, "report_result", status="success", summary=secrets, details={"said": secrets})
     await said(voice, "ask_human", question=secrets, choices=[secrets])
-    everything = f"{petitions} {(tmp_path / RESULT).read_text()} {(tmp_path / report.MEMORY).read_text()} {voice.end()}"
+    everything = (
+        f"{petitions} {(tmp_path / RESULT_FILE).read_text()} {(tmp_path / report.MEMORY_FILE).read_text()} {voice.end()}"
+    )
     assert everything.count("[redacted] and [redacted]") == 8
     assert "sesame" not in everything
     assert "ghp_" not in everything
@@ -333,7 +335,7 @@ def test_every_argument_has_a_description_and_a_type() -> None:
 async def test_a_call_that_is_handed_on_is_answered_as_one_made_here(tmp_path: Path) -> None:
     voice = in_turn(tmp_path)
     body = json.dumps({"tool": "report_result", "arguments": SUCCESS}).encode()
-    assert json.loads(await answer(voice, body)) == {
+    assert json.loads(await answer_tool_call(voice, body)) == {
         "text": (await voice.call("report_result", SUCCESS)).text,
         "is_error": False,
     }
@@ -344,9 +346,9 @@ async def test_a_call_that_is_handed_on_is_answered_as_one_made_here(tmp_path: P
     [b"", b"{", b"[]", b'{"arguments": {}}', b'{"tool": "remember", "arguments": 7}', b"\xff", b"[" * 100_000],
 )
 async def test_what_is_no_call_is_answered_with_an_error(tmp_path: Path, body: bytes) -> None:
-    assert json.loads(await answer(in_turn(tmp_path), body))["is_error"]
+    assert json.loads(await answer_tool_call(in_turn(tmp_path), body))["is_error"]
 
 
 async def test_a_call_that_is_too_large_is_not_even_read(tmp_path: Path) -> None:
-    reply = json.loads(await answer(in_turn(tmp_path), b" " * (BODY_BYTES_MAX + 1)))
-    assert reply == {"text": Reply(text=f"the call has more than {BODY_BYTES_MAX} bytes").text, "is_error": True}
+    reply = json.loads(await answer_tool_call(in_turn(tmp_path), b" " * (BODY_BYTES_MAX + 1)))
+    assert reply == {"text": ToolReply(text=f"the call has more than {BODY_BYTES_MAX} bytes").text, "is_error": True}

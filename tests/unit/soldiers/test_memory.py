@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.soldiers.agents.port import AgentFailed, Answered, Prompt, Update
+from kingdom.soldiers.agents.port import AgentFailed, Prompt, TurnAnswer, TurnUpdate
 from kingdom.soldiers.agents.scripted.session import Session, open_session
 from kingdom.soldiers.agents.scripted.turn import Body, Turn
 from tests.fakes.scripts import scripted
@@ -23,13 +23,13 @@ class Player:
     def open(self, session: str | None) -> Session:
         return open_session(self.transcript, soldier_id="soldier-1-1", session=session, model="free", durable=False)
 
-    async def play(self, prompt: Prompt) -> Update:
+    async def play(self, prompt: Prompt) -> TurnUpdate:
         turn = Turn(self.open(self.session), self.body, prompt)
         return [update async for update in turn.play()][-1]
 
     async def answer(self, prompt_id: str, text: str = "Write the report.\nIn full.") -> str:
         last = await self.play(Prompt(id=prompt_id, text=text))
-        assert isinstance(last, Answered)
+        assert isinstance(last, TurnAnswer)
         return last.text
 
 
@@ -70,7 +70,7 @@ async def test_the_chosen_answer_survives_a_failure_after_it(player: Player) -> 
     steps = ({"answer": "chosen"}, {"fail": "once", "first_time_only": True})
     with pytest.raises(AgentFailed):
         await player.answer("t1#1", scripted(*steps))
-    assert await player.play(Prompt(id="t1#2", text="go on", continues=True)) == Answered("chosen", 0.0)
+    assert await player.play(Prompt(id="t1#2", text="go on", continues=True)) == TurnAnswer("chosen", 0.0)
 
 
 async def test_a_chain_of_attempts_goes_on_with_the_first_script(player: Player, tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ async def test_a_chain_of_attempts_goes_on_with_the_first_script(player: Player,
     for attempt in (1, 2):
         with pytest.raises(AgentFailed):
             await player.play(Prompt(id=f"t1#{attempt}", text=text, continues=attempt > 1))
-    assert await player.play(Prompt(id="t1#3", text=text, continues=True)) == Answered("done", 0.0)
+    assert await player.play(Prompt(id="t1#3", text=text, continues=True)) == TurnAnswer("done", 0.0)
     assert (tmp_path / "log").read_text() == "abc"
 
 
@@ -93,13 +93,13 @@ async def test_a_reply_is_remembered_by_the_attempts_after_it(player: Player) ->
     await player.play(Prompt(id="t1#1", text=text))
     with pytest.raises(AgentFailed):
         await player.play(Prompt(id="t1#2", text=text, reply="x"))
-    assert await player.play(Prompt(id="t1#3", text=text, continues=True)) == Answered("so x", 0.0)
+    assert await player.play(Prompt(id="t1#3", text=text, continues=True)) == TurnAnswer("so x", 0.0)
 
 
 async def test_a_finished_script_is_not_continued(player: Player) -> None:
     assert await player.answer("t1#1", scripted({"answer": "one"})) == "one"
     prompt = Prompt(id="t2#1", text=scripted({"answer": "two"}), continues=True)
-    assert await player.play(prompt) == Answered("two", 0.0)
+    assert await player.play(prompt) == TurnAnswer("two", 0.0)
 
 
 async def test_a_malformed_script_fails_the_turn_with_the_line(player: Player) -> None:

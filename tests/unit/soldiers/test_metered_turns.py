@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.soldiers.agents.port import AgentGone, BudgetSpent, Prompt, ToolCalled, Update
+from kingdom.soldiers.agents.port import AgentGone, BudgetSpent, Prompt, ToolUse, TurnUpdate
 from kingdom.soldiers.agents.transcript import read_entries
 from kingdom.soldiers.sandbox.meter import Meter
-from kingdom.soldiers.turns.metered_turns import PaidTurns
+from kingdom.soldiers.turns.metered_turns import MeteredTurns
 from tests.fakes.instant_agent import InstantAgents
 from tests.fakes.scripts import scripted
 from tests.patience import PATIENCE_SECONDS
@@ -19,9 +19,9 @@ from tests.unit.soldiers.launching import a_launch
 LONG = timedelta(seconds=PATIENCE_SECONDS)
 
 
-async def the_turns(folder: Path, told: list[float], meter: Meter | None = None) -> PaidTurns:
+async def the_turns(folder: Path, told: list[float], meter: Meter | None = None) -> MeteredTurns:
     launch = replace(a_launch(folder), meter=meter)
-    return PaidTurns(await InstantAgents().start(launch), launch, LONG, told.append)
+    return MeteredTurns(await InstantAgents().start(launch), launch, LONG, told.append)
 
 
 async def test_turns_that_come_to_their_end_tell_their_cost_themselves(tmp_path: Path) -> None:
@@ -45,8 +45,8 @@ async def test_whoever_ends_a_turn_is_told_what_it_had_cost(tmp_path: Path) -> N
     turns = await the_turns(tmp_path, told)
     waits = asyncio.Event()
 
-    def hear(update: Update) -> None:
-        if isinstance(update, ToolCalled):
+    def hear(update: TurnUpdate) -> None:
+        if isinstance(update, ToolUse):
             waits.set()
 
     prompt = Prompt(id="t1#1", text=scripted({"cost": 0.5}, {"write": "here"}, {"hang": True}))
@@ -62,8 +62,8 @@ async def test_whatever_else_cuts_a_turn_off_what_it_had_cost_is_told(tmp_path: 
     told: list[float] = []
     turns = await the_turns(tmp_path, told)
 
-    def hear(update: Update) -> None:
-        if isinstance(update, ToolCalled):
+    def hear(update: TurnUpdate) -> None:
+        if isinstance(update, ToolUse):
             raise OSError("the disk is full")
 
     with pytest.raises(OSError, match="full"):
@@ -96,8 +96,8 @@ async def test_what_a_meter_counts_ends_a_turn_that_reports_nothing(tmp_path: Pa
     meter = Meter()
     turns = await the_turns(tmp_path, [], meter)
 
-    def hear(update: Update) -> None:
-        if isinstance(update, ToolCalled):
+    def hear(update: TurnUpdate) -> None:
+        if isinstance(update, ToolUse):
             meter.charge(1.25)
 
     prompt = Prompt(id="t1#1", text=scripted({"write": "here"}, {"hang": True}), budget_usd=1.0)
@@ -112,8 +112,8 @@ async def test_what_a_cancelled_turn_did_not_tell_stays_to_be_told(tmp_path: Pat
     turns = await the_turns(tmp_path, told, meter)
     waits = asyncio.Event()
 
-    def hear(update: Update) -> None:
-        if isinstance(update, ToolCalled):
+    def hear(update: TurnUpdate) -> None:
+        if isinstance(update, ToolUse):
             waits.set()
 
     turn = asyncio.create_task(turns.take(Prompt(id="t1#1", text=scripted({"write": "x"}, {"hang": True})), hear))

@@ -10,7 +10,7 @@ import pytest
 from kingdom.soldiers.agents.port import AgentGone, Launch, Prompt
 from kingdom.soldiers.agents.scripted.session import open_session
 from kingdom.soldiers.host import running_agents
-from kingdom.soldiers.host.running_agents import Agents, Session
+from kingdom.soldiers.host.running_agents import AgentSession, RunningAgents
 from tests.fakes.instant_agent import InstantAgent, InstantAgents
 from tests.fakes.scripts import scripted
 from tests.unit.soldiers.launching import a_launch, a_start
@@ -59,12 +59,12 @@ class Gone:
     def __init__(self) -> None:
         self.told: list[tuple[str, str]] = []
 
-    async def __call__(self, session: Session, reason: str) -> None:
+    async def __call__(self, session: AgentSession, reason: str) -> None:
         self.told.append((session.work_id, reason))
 
 
 async def test_an_agent_waits_for_a_slot_and_gets_it_when_another_ends(tmp_path: Path) -> None:
-    agents = Agents(InstantAgents(), 1, Gone())
+    agents = RunningAgents(InstantAgents(), 1, Gone())
     first = await agents.start(a_launch(tmp_path, "one"), a_start("w1"), AsyncExitStack())
     waiting = asyncio.create_task(agents.start(a_launch(tmp_path, "two"), a_start("w2"), AsyncExitStack()))
     await asyncio.sleep(0)
@@ -78,7 +78,7 @@ async def test_an_agent_waits_for_a_slot_and_gets_it_when_another_ends(tmp_path:
 
 async def test_a_start_that_is_given_up_takes_no_slot(tmp_path: Path) -> None:
     client = SlowAgents()
-    agents = Agents(client, 1, Gone())
+    agents = RunningAgents(client, 1, Gone())
     given_up = asyncio.create_task(agents.start(a_launch(tmp_path), a_start("w1"), AsyncExitStack()))
     await client.asked.wait()
     assert agents.busy == 1
@@ -95,7 +95,7 @@ async def test_an_agent_that_cannot_be_stopped_at_first_is_ended_all_the_same_an
 ) -> None:
     monkeypatch.setattr(running_agents, "_PAUSE_SECONDS", 0.01)
     gone = Gone()
-    agents = Agents(StubbornAgents(), 1, gone)
+    agents = RunningAgents(StubbornAgents(), 1, gone)
     session = await agents.start(a_launch(tmp_path, "one"), a_start("w1"), AsyncExitStack())
     await agents.end(session, timedelta(seconds=20))
     assert isinstance(session.agent, StubbornAgent)
@@ -107,7 +107,7 @@ async def test_an_agent_that_cannot_be_stopped_at_first_is_ended_all_the_same_an
 
 async def test_only_an_end_that_nobody_wanted_is_told(tmp_path: Path) -> None:
     gone = Gone()
-    agents = Agents(InstantAgents(), 2, gone)
+    agents = RunningAgents(InstantAgents(), 2, gone)
     wanted = await agents.start(a_launch(tmp_path, "one"), a_start("w1"), AsyncExitStack())
     crashing = await agents.start(a_launch(tmp_path, "two"), a_start("w2"), AsyncExitStack())
     await agents.end(wanted, AT_ONCE)
@@ -121,7 +121,7 @@ async def test_only_an_end_that_nobody_wanted_is_told(tmp_path: Path) -> None:
 
 
 async def test_what_was_opened_for_an_agent_is_closed_once_it_is_gone(tmp_path: Path) -> None:
-    agents = Agents(InstantAgents(), 1, Gone())
+    agents = RunningAgents(InstantAgents(), 1, Gone())
     leaving, closed = AsyncExitStack(), asyncio.Event()
     leaving.callback(closed.set)
     session = await agents.start(a_launch(tmp_path), a_start("w1"), leaving)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers.checkouts.run_checkouts import Tree
+from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec
 from kingdom.soldiers.workplace import work_space
 from kingdom.whole_file import write_whole
 from kingdom.workflow.model.template import TaskDefinition, WorkDefinition
@@ -16,10 +16,10 @@ from kingdom.workflow.model.work import Work
 REPORT = "reports/wf-1-w1-t1-report-a1.md"
 
 
-def a_tree(run: Path, git_id: str = "app", base_branch: str = "main") -> Tree:
+def a_tree(run: Path, git_id: str = "app", base_branch: str = "main") -> CheckoutSpec:
     path = run / "trees" / f"{git_id}-{base_branch.replace('/', '-')}"
     path.mkdir(parents=True, exist_ok=True)
-    return Tree(
+    return CheckoutSpec(
         id=path.name,
         git_id=git_id,
         url="",
@@ -30,10 +30,10 @@ def a_tree(run: Path, git_id: str = "app", base_branch: str = "main") -> Tree:
     )
 
 
-def laid_out(run: Path, *trees: Tree, reports: dict[str, str] | None = None) -> Path:
+def laid_out(run: Path, *trees: CheckoutSpec, reports: dict[str, str] | None = None) -> Path:
     space = run / "spaces" / "space1"
     work = Work.of("wf-1-w2", WorkDefinition(name="Mend it", tasks=(TaskDefinition(query="mend"),)))
-    work_space.lay_out(space, run, work, trees, reports or {})
+    work_space.lay_out_work_space(space, run, work, trees, reports or {})
     return space
 
 
@@ -137,8 +137,8 @@ def test_a_folder_is_removed_without_what_its_links_lead_to(tmp_path: Path) -> N
     tree = a_tree(tmp_path)
     (tree.path / "code.py").write_text("pass\n")
     space = laid_out(tmp_path, tree, reports={REPORT: "# Found\n"})
-    work_space.remove(space)
-    work_space.remove(space)
+    work_space.remove_work_space(space)
+    work_space.remove_work_space(space)
     assert not space.exists()
     assert (tree.path / "code.py").exists()
     assert (tmp_path / REPORT).exists()

@@ -47,7 +47,7 @@ class AgentLoops(AgentFailed):
     code = "agent_loops"
 
 
-class Advice(StrEnum):
+class LoopAdvice(StrEnum):
     """What to do about an agent after a tool call."""
 
     LET = "let"
@@ -55,7 +55,7 @@ class Advice(StrEnum):
     GIVE_UP = "give up"
 
 
-class Circles:
+class LoopDetector:
     """Counts how often an agent makes the very same tool call in a row: the first time too often it is told so."""
 
     def __init__(self, length: int = LOOP_LENGTH) -> None:
@@ -64,14 +64,14 @@ class Circles:
         self._count = 0
         self._nudged = False
 
-    def saw(self, tool: str, detail: str) -> Advice:
+    def saw(self, tool: str, detail: str) -> LoopAdvice:
         """Take down a tool call; one that does not tell what it is about is like no other."""
         self._count = self._count + 1 if detail and self._call == (tool, detail) else 1
         self._call = (tool, detail)
         if self._count < self._length:
-            return Advice.LET
+            return LoopAdvice.LET
         self._count = 0
-        advice = Advice.GIVE_UP if self._nudged else Advice.NUDGE
+        advice = LoopAdvice.GIVE_UP if self._nudged else LoopAdvice.NUDGE
         self._nudged = True
         return advice
 
@@ -91,7 +91,7 @@ class Circles:
         )
 
 
-def usage_limit(text: str, now: datetime) -> datetime | None:
+def parse_usage_limit(text: str, now: datetime) -> datetime | None:
     """Return until when a vendor lets an agent do nothing, as an error message tells it; None where it does not.
 
     A time of day without a zone is one in the zone of `now`.

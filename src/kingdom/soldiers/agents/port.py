@@ -10,10 +10,10 @@ from typing import Any, ClassVar, TypeVar
 import msgspec
 
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers.redaction import WELL_KNOWN, Redaction
+from kingdom.soldiers.redaction import DEFAULT_REDACTION, Redaction
 from kingdom.soldiers.sandbox.meter import Meter
 from kingdom.soldiers.sandbox.sandbox import Sandbox
-from kingdom.soldiers.tools.port import Voice
+from kingdom.soldiers.tools.port import AgentTools
 from kingdom.workflow.model.answers import Finding
 from kingdom.workflow.model.mcp import McpServer
 
@@ -84,8 +84,8 @@ class Launch:
     mcp_servers: tuple[McpServer, ...]
     instructions: str = ""
     sandbox: Sandbox | None = None
-    voice: Voice | None = None
-    redaction: Redaction = WELL_KNOWN
+    voice: AgentTools | None = None
+    redaction: Redaction = DEFAULT_REDACTION
     meter: Meter | None = None
 
 
@@ -105,40 +105,40 @@ class Prompt:
     budget_usd: float | None = None
 
 
-class Said(msgspec.Struct, frozen=True, tag=True):
+class AgentMessage(msgspec.Struct, frozen=True, tag="Said"):
     """The agent said a part of its text."""
 
     text: str
 
 
-class ToolCalled(msgspec.Struct, frozen=True, tag=True):
+class ToolUse(msgspec.Struct, frozen=True, tag="ToolCalled"):
     """The agent began to use a tool."""
 
     tool: str
     detail: str
 
 
-class Spent(msgspec.Struct, frozen=True, tag=True):
+class CostUpdate(msgspec.Struct, frozen=True, tag="Spent"):
     """What the turn has cost so far."""
 
     cost_usd: float
 
 
-class Petitioned(msgspec.Struct, frozen=True, tag=True):
+class PetitionRequest(msgspec.Struct, frozen=True, tag="Petitioned"):
     """The agent asks the court to do something in its name."""
 
     kind: str
     body: dict[str, Any]
 
 
-class Answered(msgspec.Struct, frozen=True, tag=True):
+class TurnAnswer(msgspec.Struct, frozen=True, tag="Answered"):
     """The turn ended with an answer."""
 
     text: str
     cost_usd: float
 
 
-class Asked(msgspec.Struct, frozen=True, tag=True):
+class TurnQuestion(msgspec.Struct, frozen=True, tag="Asked"):
     """The turn ended with a question for a person; a later prompt of the session carries the reply."""
 
     question: str
@@ -146,7 +146,7 @@ class Asked(msgspec.Struct, frozen=True, tag=True):
     cost_usd: float
 
 
-Update = Said | ToolCalled | Spent | Petitioned | Answered | Asked
+TurnUpdate = AgentMessage | ToolUse | CostUpdate | PetitionRequest | TurnAnswer | TurnQuestion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +160,7 @@ class Inspection:
     finding: Finding
     text: str = ""
     cost_usd: float = 0.0
-    petitions: tuple[Petitioned, ...] = ()
+    petitions: tuple[PetitionRequest, ...] = ()
 
 
 class Agent(ABC):
@@ -170,7 +170,7 @@ class Agent(ABC):
     pid: int | None
 
     @abstractmethod
-    def send(self, prompt: Prompt) -> AsyncGenerator[Update, None]:
+    def send(self, prompt: Prompt) -> AsyncGenerator[TurnUpdate, None]:
         """Yield what the agent does about a prompt; the last update is an Answered or an Asked.
 
         Raises AgentFailed if the turn fails or another one still runs, and AgentGone if the agent ends. Closing the
@@ -196,7 +196,7 @@ class Agent(ABC):
 A = TypeVar("A", bound=Agent)
 
 
-async def once_up(agent: A, comes_up: Awaitable[None]) -> A:
+async def return_when_ready(agent: A, comes_up: Awaitable[None]) -> A:
     """Return an agent once it has come up; one that does not is stopped."""
     try:
         await comes_up

@@ -7,15 +7,15 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Generic, TypeVar
 
-from kingdom.soldiers.agents.port import Agent, AgentFailed, AgentGone, Answered, Asked, Prompt, Update
-from kingdom.soldiers.agents.recorded_turn import NotedTurn
+from kingdom.soldiers.agents.port import Agent, AgentFailed, AgentGone, Prompt, TurnAnswer, TurnQuestion, TurnUpdate
+from kingdom.soldiers.agents.recorded_turn import RecordedTurn
 from kingdom.soldiers.processes.program import Program
 
 # An interrupt that comes before the agent has begun with the prompt may not be heeded, so it is repeated.
 _INSISTING_SECONDS = 0.2
 _INSISTING_LIMIT = timedelta(seconds=30)
 
-T = TypeVar("T", bound=NotedTurn)
+T = TypeVar("T", bound=RecordedTurn)
 
 
 class ProgramAgent(Agent, Generic[T]):
@@ -33,7 +33,7 @@ class ProgramAgent(Agent, Generic[T]):
         self._turn: T | None = None
         self._stopping = False
 
-    async def send(self, prompt: Prompt) -> AsyncGenerator[Update, None]:
+    async def send(self, prompt: Prompt) -> AsyncGenerator[TurnUpdate, None]:
         """Yield the updates of the turn as they come."""
         if self._listened is not None:
             busy = self._listened.prompt.id
@@ -49,7 +49,7 @@ class ProgramAgent(Agent, Generic[T]):
             await self._begin_or_leave(turn)
             while self._listened is turn:
                 update = await turn.next()
-                if isinstance(update, Answered | Asked):
+                if isinstance(update, TurnAnswer | TurnQuestion):
                     self._listened = None
                 yield update
         finally:

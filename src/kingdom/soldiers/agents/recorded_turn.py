@@ -7,35 +7,44 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from kingdom.soldiers.agents.port import Answered, Asked, Petitioned, Prompt, Spent, TurnFailed, Update, UsageLimited
-from kingdom.soldiers.agents.session_log import Notebook
-from kingdom.soldiers.agents.transcript import entry_of
+from kingdom.soldiers.agents.port import (
+    CostUpdate,
+    PetitionRequest,
+    Prompt,
+    TurnAnswer,
+    TurnFailed,
+    TurnQuestion,
+    TurnUpdate,
+    UsageLimited,
+)
+from kingdom.soldiers.agents.session_log import SessionLog
+from kingdom.soldiers.agents.transcript import to_entry
 
-End = Answered | Asked | TurnFailed
+End = TurnAnswer | TurnQuestion | TurnFailed
 _DETAIL_MAX = 200
 
 
-class NotedTurn:
+class RecordedTurn:
     """The turn of one prompt.
 
     `over` is set once the agent is done with it; `insisting` is the task that makes one end which was interrupted.
     """
 
-    def __init__(self, prompt: Prompt, notebook: Notebook[Any]) -> None:
+    def __init__(self, prompt: Prompt, notebook: SessionLog[Any]) -> None:
         self.prompt = prompt
         self.cost_usd = 0.0
         self.interrupted = False
         self.insisting: asyncio.Task[None] | None = None
         self.over = asyncio.Event()
         self._notebook = notebook
-        self._told: asyncio.Queue[Update | TurnFailed] = asyncio.Queue()
+        self._told: asyncio.Queue[TurnUpdate | TurnFailed] = asyncio.Queue()
 
     @property
     def budget_spent(self) -> bool:
         """Return whether the turn has cost what it may."""
         return self.prompt.budget_usd is not None and self.cost_usd >= self.prompt.budget_usd
 
-    async def next(self) -> Update:
+    async def next(self) -> TurnUpdate:
         """Return what happens next; raises the error with which the turn ends."""
         told = await self._told.get()
         if isinstance(told, TurnFailed):
@@ -52,18 +61,18 @@ class NotedTurn:
         asked = {"text": prompt.text, "reply": prompt.reply, "continues": prompt.continues}
         self.note("prompt", durable=True, **asked, **fields, **other)
 
-    def tell(self, update: Update, **fields: Any) -> None:
+    def tell(self, update: TurnUpdate, **fields: Any) -> None:
         """Write down and tell what happens; what somebody may act upon is on the disk first."""
         self._write(update, **fields)
         self._told.put_nowait(update)
 
     def petition(self, kind: str, body: dict[str, Any]) -> None:
         """Tell that the agent asks the court for something."""
-        self.tell(Petitioned(kind, body))
+        self.tell(PetitionRequest(kind, body))
 
     def give_sign_of_life(self) -> None:
         """Tell that the turn goes on, although there is nothing to tell."""
-        self._told.put_nowait(Spent(self.cost_usd))
+        self._told.put_nowait(CostUpdate(self.cost_usd))
 
     def _note_end(self, end: End, spent: Mapping[str, Any]) -> None:
         if isinstance(end, TurnFailed):
@@ -77,12 +86,12 @@ class NotedTurn:
         self._told.put_nowait(end)
         self.over.set()
 
-    def _write(self, update: Update, **fields: Any) -> None:
-        durable = isinstance(update, Petitioned | Answered | Asked)
-        self._notebook.write({**entry_of(update, self.prompt.id), **fields}, durable=durable)
+    def _write(self, update: TurnUpdate, **fields: Any) -> None:
+        durable = isinstance(update, PetitionRequest | TurnAnswer | TurnQuestion)
+        self._notebook.write({**to_entry(update, self.prompt.id), **fields}, durable=durable)
 
 
-def detail_of(
+def describe_tool_use(
     used_with: Mapping[str, Any], work_space: Path, *, naming: Collection[str], beside: Collection[str]
 ) -> str:
     """Return in short what a tool is used with, such as a path; what is more than that has a number of its own.

@@ -32,19 +32,19 @@ import msgspec
 
 from kingdom.clock import utc_now
 from kingdom.soldiers.agents.port import (
-    Answered,
-    Asked,
+    AgentMessage,
+    CostUpdate,
     Inspection,
-    Petitioned,
-    Said,
-    Spent,
-    ToolCalled,
-    Update,
+    PetitionRequest,
+    ToolUse,
+    TurnAnswer,
+    TurnQuestion,
+    TurnUpdate,
 )
-from kingdom.soldiers.redaction import WELL_KNOWN, Redaction
+from kingdom.soldiers.redaction import DEFAULT_REDACTION, Redaction
 from kingdom.workflow.model.answers import Finding
 
-Entry = dict[str, Any]
+TranscriptEntry = dict[str, Any]
 
 # Whatever may come of decoding what somebody else wrote.
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -52,20 +52,20 @@ UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _PAGE_BYTES = 1 << 20
 
 # Raises one of UNREADABLE where a line holds no JSON object.
-decode_entry = msgspec.json.Decoder(Entry).decode
+decode_entry = msgspec.json.Decoder(TranscriptEntry).decode
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class TranscriptPage:
     """Entries in their order, and the offset at which the next ones will stand; `ends` tells it of each entry."""
 
-    entries: list[Entry]
+    entries: list[TranscriptEntry]
     next_offset: int
     ends: list[int]
 
 
 def append_entry(
-    path: Path, entry: Mapping[str, Any], *, durable: bool = True, redaction: Redaction = WELL_KNOWN
+    path: Path, entry: Mapping[str, Any], *, durable: bool = True, redaction: Redaction = DEFAULT_REDACTION
 ) -> None:
     """Append a line with its time and without secrets; a `durable` one is on the disk when this returns."""
     line = msgspec.json.encode({"at": utc_now(), **redaction.value(msgspec.to_builtins(entry))})
@@ -80,26 +80,26 @@ def append_entry(
         os.close(file)
 
 
-def entry_of(update: Update, prompt_id: str) -> Entry:
+def to_entry(update: TurnUpdate, prompt_id: str) -> TranscriptEntry:
     """Return the entry that tells of an update of a turn."""
-    fields: Entry
+    fields: TranscriptEntry
     match update:
-        case Said(text=text):
+        case AgentMessage(text=text):
             fields = {"type": "said", "text": text}
-        case ToolCalled(tool=tool, detail=detail):
+        case ToolUse(tool=tool, detail=detail):
             fields = {"type": "tool", "tool": tool, "detail": detail}
-        case Spent(cost_usd=cost):
+        case CostUpdate(cost_usd=cost):
             fields = {"type": "spent", "costUsd": cost}
-        case Petitioned(kind=kind, body=body):
+        case PetitionRequest(kind=kind, body=body):
             fields = {"type": "petition", "kind": kind, "body": body}
-        case Answered(text=text, cost_usd=cost):
+        case TurnAnswer(text=text, cost_usd=cost):
             fields = {"type": "answered", "answer": text, "costUsd": cost}
-        case Asked(question=question, choices=choices, cost_usd=cost):
+        case TurnQuestion(question=question, choices=choices, cost_usd=cost):
             fields = {"type": "asked", "question": question, "choices": choices, "costUsd": cost}
     return {"prompt": prompt_id, **fields}
 
 
-def typed(entry: Entry) -> Entry:
+def normalize_entry(entry: TranscriptEntry) -> TranscriptEntry:
     """Return an entry in the common words, also one of the scripted agent."""
     match entry:
         case {"type": str()}:
@@ -119,11 +119,11 @@ def typed(entry: Entry) -> Entry:
     return {"type": "", **entry}
 
 
-def inspected(entries: Iterable[Entry], prompt_id: str) -> Inspection:
+def inspect_entries(entries: Iterable[TranscriptEntry], prompt_id: str) -> Inspection:
     """Return what a transcript tells about one prompt; a turn that ended with a question is not finished."""
     finding, text, cost, cost_before = Finding.ABSENT, "", 0.0, 0.0
     metered: float | None = None
-    petitions: list[Petitioned] = []
+    petitions: list[PetitionRequest] = []
     for entry in entries:
         if entry.get("prompt") != prompt_id:
             continue
@@ -138,15 +138,15 @@ def inspected(entries: Iterable[Entry], prompt_id: str) -> Inspection:
             case {"type": "answered", "answer": str(text)}:
                 finding = Finding.ANSWERED
             case {"type": "petition", "kind": str(kind)}:
-                petitions.append(Petitioned(kind, entry.get("body", {})))
+                petitions.append(PetitionRequest(kind, entry.get("body", {})))
         if finding is Finding.ABSENT:
             finding = Finding.UNFINISHED
     cost_usd = round(cost_before + cost, 9) if metered is None else metered
     return Inspection(finding=finding, text=text, cost_usd=cost_usd, petitions=tuple(petitions))
 
 
-def looked_up(
-    transcript: Path, prompt_id: str, tells: Callable[[list[Entry], str], Inspection] = inspected
+def inspect_transcript(
+    transcript: Path, prompt_id: str, tells: Callable[[list[TranscriptEntry], str], Inspection] = inspect_entries
 ) -> Inspection:
     """Return what the transcript of an agent tells about one prompt, if there is a transcript at all."""
     try:
@@ -156,12 +156,12 @@ def looked_up(
     return tells(entries, prompt_id)
 
 
-def read_page(path: Path, offset: int = 0, *, at_most: int = _PAGE_BYTES) -> Page:
+def read_page(path: Path, offset: int = 0, *, at_most: int = _PAGE_BYTES) -> TranscriptPage:
     """Return about `at_most` bytes of entries from an offset on.
 
     A last line without its end is left for later; a line that no entry can be read from is passed over.
     """
-    entries: list[Entry] = []
+    entries: list[TranscriptEntry] = []
     ends: list[int] = []
     position = offset
     with path.open("rb") as file:
@@ -170,12 +170,12 @@ def read_page(path: Path, offset: int = 0, *, at_most: int = _PAGE_BYTES) -> Pag
             if not line.endswith(b"\n"):
                 break
             position += len(line)
-            if (entry := entry_or_none(line)) is not None:
+            if (entry := try_decode_entry(line)) is not None:
                 entries.append(entry)
                 ends.append(position)
             if position - offset >= at_most:
                 break
-    return Page(entries, position, ends)
+    return TranscriptPage(entries, position, ends)
 
 
 def tail_offset(path: Path, size: int) -> int:
@@ -188,12 +188,12 @@ def tail_offset(path: Path, size: int) -> int:
         return start - 1 + len(file.readline())
 
 
-def read_entries(path: Path) -> list[Entry]:
+def read_entries(path: Path) -> list[TranscriptEntry]:
     """Return every entry of a transcript."""
     return read_page(path, at_most=path.stat().st_size + 1).entries
 
 
-def _typed_step(step: Mapping[str, Any]) -> Entry:
+def _typed_step(step: Mapping[str, Any]) -> TranscriptEntry:
     match step:
         case {"say": text} | {"stream": text}:
             return {"type": "said", "text": text}
@@ -211,7 +211,7 @@ def _typed_step(step: Mapping[str, Any]) -> Entry:
     return {"type": "tool", "tool": tool, "detail": step[tool]} if tool else {"type": "step"}
 
 
-def entry_or_none(line: bytes) -> Entry | None:
+def try_decode_entry(line: bytes) -> TranscriptEntry | None:
     """Return what a line holds; None where that is nothing, such as a line that was torn by a kill."""
     try:
         return decode_entry(line)

@@ -26,8 +26,8 @@ from kingdom.soldiers.checkouts.git import (
     LOCAL_LIMIT,
     LOCAL_TRIES,
     GitFailed,
-    finish,
-    retried,
+    retry_git,
+    run_to_completion,
 )
 from kingdom.soldiers.checkouts.repository import Repository
 from kingdom.soldiers.files.removal import remove_tree
@@ -45,7 +45,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class CheckoutState:
     """All that a checkout holds: a commit of its files, where its agent stands, other commits of it, and its branch."""
 
     files: str
@@ -55,14 +55,14 @@ class State:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GitUse:
+class GitPolicy:
     """How git is run on checkouts: in a sandbox, unless agents have none, and whether agents may commit too."""
 
     sandboxed: bool = True
     may_commit: bool = False
 
     @classmethod
-    def under(cls, profile: Profile, *, may_commit: bool) -> "GitUse":
+    def under(cls, profile: Profile, *, may_commit: bool) -> "GitPolicy":
         """Return how git is run for agents under a profile."""
         return cls(sandboxed=profile is not Profile.OFF, may_commit=may_commit)
 
@@ -79,7 +79,7 @@ class Checkout:
     branch, which is written when they are complete.
     """
 
-    def __init__(self, repository: Repository, path: Path, branch: str, use: GitUse) -> None:
+    def __init__(self, repository: Repository, path: Path, branch: str, use: GitPolicy) -> None:
         self._repository = repository
         self._path = path
         self._branch = f"refs/heads/{branch}"
@@ -135,18 +135,18 @@ class Checkout:
             return tip
         raise ProgramFailed(f"the branch {self._branch} of {self._path} is gone: release the checkout, and prepare it")
 
-    async def state(self) -> State:
+    async def state(self) -> CheckoutState:
         """Return all that the checkout holds, and change nothing but the store of objects."""
         tip = await self.tip()
         (files, head, *others), _ = await self._act("state", tip, message="What lay in the checkout")
-        return State(files=files, head=head, others=tuple(others), tip=tip)
+        return CheckoutState(files=files, head=head, others=tuple(others), tip=tip)
 
     async def go_to(self, commit: str) -> None:
         """Bring branch, index and files to a commit; only ignored files stay."""
         await self._repository.point(self._branch, commit)
         await self._act("go_to", commit=commit, head=commit)
 
-    async def put_back(self, state: State) -> None:
+    async def put_back(self, state: CheckoutState) -> None:
         """Bring the checkout back to what it held; what was staged is a mere change afterwards."""
         await self._act("go_to", commit=state.files, head=state.head)
         await self._repository.point(self._branch, state.tip)
@@ -180,7 +180,7 @@ class Checkout:
             # At once or not at all, so that half of it is never taken for the work of an agent.
             self._path.rename(self._kept / f"removed-{os.getpid()}-{os.urandom(4).hex()}")
         self._note.unlink(missing_ok=True)
-        await finish(asyncio.to_thread(_delete, self._kept))
+        await run_to_completion(asyncio.to_thread(_delete, self._kept))
 
     def _noted(self) -> str:
         return self._note.read_text() if self._note.exists() else ""
@@ -212,7 +212,7 @@ class Checkout:
         }
         for name, text in texts.items():
             (self.git_directory / name).write_text(text)
-        place_of(self._path, self._repository.objects).pointer.write_text(f"gitdir: {self.git_directory}\n")
+        checkout_paths(self._path, self._repository.objects).pointer.write_text(f"gitdir: {self.git_directory}\n")
 
     async def _act(self, action: str, tip: str = "", **request: Any) -> tuple[list[str], bytes]:
         """Have something done to the files, more than once if git fails; returns commits, and what else was written."""
@@ -221,7 +221,7 @@ class Checkout:
         return await self._act_anyway(action, tip or await self.tip(), **request)
 
     async def _act_anyway(self, action: str, tip: str, **request: Any) -> tuple[list[str], bytes]:
-        return await retried(lambda: self._act_once(action, tip, request), tries=LOCAL_TRIES)
+        return await retry_git(lambda: self._act_once(action, tip, request), tries=LOCAL_TRIES)
 
     async def _act_once(self, action: str, tip: str, request: dict[str, Any]) -> tuple[list[str], bytes]:
         with TemporaryFile(dir=self._kept) as output:
@@ -287,7 +287,7 @@ class Checkout:
                 " and very large files there, and remove them"
             ) from None
         finally:
-            await finish(program.kill())
+            await run_to_completion(program.kill())
 
     @contextmanager
     def _scratch(self) -> Iterator[Path]:
@@ -307,7 +307,7 @@ def git_directory_of(checkout: Path) -> Path:
     return _kept_of(checkout) / "git"
 
 
-def place_of(checkout: Path, objects: Path) -> Place:
+def checkout_paths(checkout: Path, objects: Path) -> Place:
     """Return what an agent sees of a checkout, with the objects of its clone."""
     return Place(
         files=checkout,

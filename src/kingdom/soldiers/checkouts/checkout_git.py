@@ -22,11 +22,11 @@ _HEX = frozenset("0123456789abcdef")
 _BEGUN = (b"rebase-merge", b"rebase-apply", b"MERGE_HEAD", b"CHERRY_PICK_HEAD", b"REVERT_HEAD")
 
 
-class Failed(Exception):
+class GitCallFailed(Exception):
     """Git failed, which another try may mend."""
 
 
-class Refused(Exception):
+class CheckoutRefused(Exception):
     """A person must change something first."""
 
 
@@ -59,7 +59,9 @@ class CheckoutGit:
         """Run git and return what it printed; raises Failed."""
         code, output, errors = self.run(arguments, told, changes)
         if code:
-            raise Failed(f"git {_verb(arguments)} failed with exit code {code}: {errors.decode(errors='replace')}")
+            raise GitCallFailed(
+                f"git {_verb(arguments)} failed with exit code {code}: {errors.decode(errors='replace')}"
+            )
         return output
 
     def asks(self, *arguments: str | bytes, **changes: str | bytes) -> str | None:
@@ -139,7 +141,7 @@ class CheckoutGit:
         link, words = self.files + b"/.git", b"gitdir: " + self.own + b"\n"
         found = lstat(link)
         if found is not None and (
-            stat.S_ISDIR(found.st_mode) or (stat.S_ISREG(found.st_mode) and content_of(link) == words)
+            stat.S_ISDIR(found.st_mode) or (stat.S_ISREG(found.st_mode) and read_content(link) == words)
         ):
             return
         if os.path.isdir(self.files):
@@ -148,7 +150,7 @@ class CheckoutGit:
     def _repair_head(self, branch: str) -> None:
         """Let the git directory of the checkout be one, whatever its agent did: git shows no branches otherwise."""
         head, found = self.own + b"/HEAD", lstat(self.own + b"/HEAD")
-        words = content_of(head).strip() if found is not None and stat.S_ISREG(found.st_mode) else b""
+        words = read_content(head).strip() if found is not None and stat.S_ISREG(found.st_mode) else b""
         if not words.startswith(b"ref: refs/") and not (words and {*words.decode(errors="replace")} <= _HEX):
             _write(head, b"ref: " + os.fsencode(branch) + b"\n")
 
@@ -182,12 +184,12 @@ def _verb(arguments: "tuple[str | bytes, ...]") -> str:
     return next((os.fsdecode(each) for each in arguments if not os.fsdecode(each).startswith("-")), "")
 
 
-def joined(names: "Iterable[bytes]") -> bytes:
+def join_names(names: "Iterable[bytes]") -> bytes:
     """Return names as git reads a list of them."""
     return b"".join(name + b"\0" for name in names)
 
 
-def shown(name: bytes) -> str:
+def quote_name(name: bytes) -> str:
     """Return a name as it may be shown."""
     return repr(os.fsdecode(name[:_NAME_SHOWN]))[1:-1]
 
@@ -225,7 +227,7 @@ def copy(source: bytes, target: bytes) -> None:
         os.close(opened)
 
 
-def content_of(path: bytes) -> bytes:
+def read_content(path: bytes) -> bytes:
     """Return all of a file."""
     opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     try:

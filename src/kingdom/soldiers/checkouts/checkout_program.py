@@ -14,14 +14,14 @@ import sys
 from kingdom.soldiers.checkouts.checkout_git import (
     WORDS_SHOWN,
     CheckoutGit,
-    Failed,
-    Refused,
-    content_of,
+    CheckoutRefused,
+    GitCallFailed,
     copy,
-    joined,
+    join_names,
     lstat,
+    quote_name,
+    read_content,
     remove,
-    shown,
     write_all,
 )
 
@@ -60,9 +60,9 @@ def _answer(request: "Request") -> "Answer":
         git = CheckoutGit(request)
         refuse_traps(git)
         return _ACTIONS[request["action"]](git, request)
-    except (Failed, OSError) as error:
+    except (GitCallFailed, OSError) as error:
         return [b"failed", _line(error)], None
-    except Refused as error:
+    except CheckoutRefused as error:
         return [b"refused", _line(error)], None
 
 
@@ -70,7 +70,7 @@ def _line(error: Exception) -> bytes:
     return " ".join(str(error).split())[:WORDS_SHOWN].encode(errors="replace")
 
 
-class Changes:
+class FileChanges:
     """What of the files differs from an index: the files themselves, and the repositories among them."""
 
     def __init__(self, git: CheckoutGit, files: bytes, index: bytes) -> None:
@@ -110,7 +110,7 @@ class Changes:
             self._update("--force-remove", self._gone)
         errors = self._update("--replace", self._there) if self._there else b""
         if refused := [line for line in errors.decode(errors="replace").splitlines() if _IGNORED in line]:
-            raise Refused(f"git does not take all names: {'; '.join(refused)}: rename or remove them")
+            raise CheckoutRefused(f"git does not take all names: {'; '.join(refused)}: rename or remove them")
         return self._git_on.call("write-tree", GIT_INDEX_FILE=self._index).decode().strip()
 
     def _refuse_large(self) -> None:
@@ -120,8 +120,8 @@ class Changes:
             size = found.st_size if found is not None and stat.S_ISREG(found.st_mode) else 0
             total += size
             if size > _FILE_BYTES_MAX or total > _ALL_BYTES_MAX:
-                raise Refused(
-                    f"{shown(name)} makes a commit larger than {_FILE_BYTES_MAX >> 30} GiB for a file and"
+                raise CheckoutRefused(
+                    f"{quote_name(name)} makes a commit larger than {_FILE_BYTES_MAX >> 30} GiB for a file and"
                     f" {_ALL_BYTES_MAX >> 30} GiB in all: name such files in .gitignore, or remove them"
                 )
 
@@ -129,9 +129,9 @@ class Changes:
         # All into one pack, which is much faster than a file each, and a file that shrinks meanwhile does no harm.
         words = ("-c", "core.bigFileThreshold=1", "update-index", "--add", "--remove", how, "-z", "--stdin")
         where: dict[str, str | bytes] = {"GIT_WORK_TREE": self._files, "GIT_INDEX_FILE": self._index}
-        code, _, errors = self._git_on.run(words, joined(names), where)
+        code, _, errors = self._git_on.run(words, join_names(names), where)
         if code:
-            raise Failed(f"git update-index failed with exit code {code}: {errors.decode(errors='replace')}")
+            raise GitCallFailed(f"git update-index failed with exit code {code}: {errors.decode(errors='replace')}")
         return errors
 
 
@@ -150,13 +150,15 @@ def refuse_traps(git: CheckoutGit) -> None:
     """Refuse what git would wait for without end, or leave out without a word, unless it is ignored."""
     found = dict(_traps(git.files))
     if special := next(_specials(git.own), None):
-        raise Refused(f"the git directory of the checkout has {shown(special)}, which is no file: remove it")
+        raise CheckoutRefused(
+            f"the git directory of the checkout has {quote_name(special)}, which is no file: remove it"
+        )
     # From above, for whoever asks git about what is below has it read what is above.
     for name in sorted(found, key=lambda each: each.count(b"/")):
         # A path that is too long for git is asked for by its beginning: what is ignored is a whole folder.
         folder = name[:_PATH_MAX].rpartition(b"/")[0]
         if not folder or git.run(("check-ignore", "-q", "--", folder))[0]:
-            raise Refused(f"{shown(name)} {found[name]}: remove it, or make it readable")
+            raise CheckoutRefused(f"{quote_name(name)} {found[name]}: remove it, or make it readable")
 
 
 def _traps(files: bytes) -> "Iterator[tuple[bytes, str]]":
@@ -252,16 +254,16 @@ def differing(git: CheckoutGit, request: "Request") -> "Answer":
     """Write the names of files that differ from the tip, byte by byte."""
     git.read_index(request["tip"])
     names = [*dict.fromkeys([*_all_changes(git).names, *_unlike_a_fresh_checkout(git)])]
-    return [b"done"], lambda: write_all(1, joined(names[:_NAMES_SHOWN]))
+    return [b"done"], lambda: write_all(1, join_names(names[:_NAMES_SHOWN]))
 
 
 def ignored(git: CheckoutGit, request: "Request") -> "Answer":
     """Write those names that git ignores in the checkout."""
     _read_or_copy_index(git, request)
-    told = joined([os.fsencode(name) for name in request["names"]])
+    told = join_names([os.fsencode(name) for name in request["names"]])
     code, said, errors = git.run(("check-ignore", "-z", "--stdin"), told)
     if code not in (0, 1):
-        raise Failed(f"git check-ignore failed: {errors.decode(errors='replace')}")
+        raise GitCallFailed(f"git check-ignore failed: {errors.decode(errors='replace')}")
     return [b"done"], lambda: write_all(1, said)
 
 
@@ -309,16 +311,18 @@ def nested(git: CheckoutGit, request: "Request") -> "Answer":
 def gathered(git: CheckoutGit, path: bytes, depth: int) -> list[str]:
     """Return commits that hold another repository: its files upon its branches, and those inside of it."""
     if depth > _DEPTH_MAX:
-        raise Refused(f"repositories lie in one another too deep at {shown(path)}: look whether they are wanted")
+        raise CheckoutRefused(
+            f"repositories lie in one another too deep at {quote_name(path)}: look whether they are wanted"
+        )
     try:
         tips = [*dict.fromkeys(git.tips_of(path).values())]
         index = git.scratch + b"/nested-%d" % depth
         remove(index)
-        found = Changes(git, path, index)
+        found = FileChanges(git, path, index)
         tree = found.stage()
-    except (Failed, Refused) as error:
-        raise Refused(
-            f"{shown(path)} is a repository of its own that cannot be kept: push or copy what is wanted from it,"
+    except (GitCallFailed, CheckoutRefused) as error:
+        raise CheckoutRefused(
+            f"{quote_name(path)} is a repository of its own that cannot be kept: push or copy what is wanted from it,"
             f" remove it, and try again; {error}"
         ) from error
     parents = [part for tip in tips for part in ("-p", tip)]
@@ -349,19 +353,19 @@ def _is_same(one: bytes, other: bytes) -> bool:
     here, there = lstat(one), lstat(other)
     if here is None or there is None or here.st_size != there.st_size or not stat.S_ISREG(there.st_mode):
         return False
-    return content_of(one) == content_of(other)
+    return read_content(one) == read_content(other)
 
 
 def _own_tips(git: CheckoutGit) -> dict[str, str]:
     """Return what the agent has committed itself; nothing where it has damaged its git directory: its files count."""
     try:
         return git.tips_of(git.own)
-    except Failed:
+    except GitCallFailed:
         return {}
 
 
-def _all_changes(git: CheckoutGit) -> Changes:
-    return Changes(git, git.files, git.environment[b"GIT_INDEX_FILE"])
+def _all_changes(git: CheckoutGit) -> FileChanges:
+    return FileChanges(git, git.files, git.environment[b"GIT_INDEX_FILE"])
 
 
 def _read_or_copy_index(git: CheckoutGit, request: "Request") -> None:

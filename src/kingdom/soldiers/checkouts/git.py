@@ -15,7 +15,7 @@ from typing import IO, Any, TypeVar
 from urllib.parse import unquote
 
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers.processes.process_table import end_group
+from kingdom.soldiers.processes.process_table import kill_group
 
 T = TypeVar("T")
 
@@ -90,7 +90,7 @@ class GitFailed(ProgramFailed):
         self.exit_code = exit_code
 
 
-async def git(
+async def run_git(
     *arguments: str, cwd: Path, home: Path, limit: timedelta = LOCAL_LIMIT, told: IO[bytes] | None = None
 ) -> str:
     """Run git and return what it printed; `told` is its standard input, from where that file stands.
@@ -98,7 +98,7 @@ async def git(
     When the limit is over or the caller is cancelled, git is ended with everything it has started.
     """
     options = [part for setting in _SETTINGS for part in ("-c", setting)]
-    shown, secret = without_passwords(arguments)
+    shown, secret = extract_passwords(arguments)
     # Files, not pipes: somebody who keeps a pipe open would be waited for.
     with TemporaryFile() as output, TemporaryFile() as errors:
         starting = asyncio.ensure_future(
@@ -126,7 +126,7 @@ async def git(
         except OSError as error:
             raise GitFailed(f"git {_verb(arguments)} could not be started in {cwd}: {error}") from error
         finally:
-            await finish(_end(starting))
+            await run_to_completion(_end(starting))
         if code:
             errors.seek(0)
             words = errors.read().decode(errors="replace").strip()[-_SHOWN:]
@@ -135,7 +135,7 @@ async def git(
         return output.read().decode(errors="replace")
 
 
-def without_passwords(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+def extract_passwords(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """Return arguments without the password of an address, and the environment in which git finds it instead.
 
     Everybody on a machine can read the arguments of a process, and only its owner the environment.
@@ -151,7 +151,7 @@ def without_passwords(arguments: Sequence[str]) -> tuple[list[str], dict[str, st
     return shown, secret
 
 
-async def retried(act: Callable[[], Awaitable[T]], *, tries: int, pause: timedelta = timedelta()) -> T:
+async def retry_git(act: Callable[[], Awaitable[T]], *, tries: int, pause: timedelta = timedelta()) -> T:
     """Try again when git fails, after a pause that doubles; what took too long would take as long again."""
     for number in range(tries - 1):
         try:
@@ -163,7 +163,7 @@ async def retried(act: Callable[[], Awaitable[T]], *, tries: int, pause: timedel
     return await act()
 
 
-async def finish(act: Coroutine[Any, Any, T]) -> T:
+async def run_to_completion(act: Coroutine[Any, Any, T]) -> T:
     """Do something to its end, however often the caller is cancelled; the cancellation goes on after that."""
     ended = asyncio.ensure_future(act)
     try:
@@ -193,7 +193,7 @@ async def _end(starting: "asyncio.Future[Process]") -> None:
     # The whole group: what git has started may outlive it.
     with suppress(TimeoutError):
         async with asyncio.timeout(_GRACE_SECONDS):
-            await end_group(process.pid)
+            await kill_group(process.pid)
     await process.wait()
 
 

@@ -9,15 +9,15 @@ from urllib.parse import unquote
 import structlog
 
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers.checkouts.checkout import Checkout, GitUse
-from kingdom.soldiers.checkouts.repository import Repository, clone_name, read_own, url_of
+from kingdom.soldiers.checkouts.checkout import Checkout, GitPolicy
+from kingdom.soldiers.checkouts.repository import Repository, clone_name, clone_url, read_small_file
 
 _HEAD = "ref: refs/heads/"
 _TREES = "trees"
 _log = structlog.get_logger("kingdom.soldiers")
 
 
-async def take_over_checkouts(repositories: Path, *, home: Path, use: GitUse) -> int:
+async def migrate_legacy_checkouts(repositories: Path, *, home: Path, use: GitPolicy) -> int:
     """Give each of them below `home` a git directory of its own, its files as they are; returns how many there were."""
     await asyncio.to_thread(_rename_clones, repositories)
     count = 0
@@ -25,7 +25,7 @@ async def take_over_checkouts(repositories: Path, *, home: Path, use: GitUse) ->
         clone = entry.parents[1]
         try:
             branch = _branch(entry, path, home)
-            await Checkout(Repository(clone, url=url_of(clone), home=home), path, branch, use).adopt()
+            await Checkout(Repository(clone, url=clone_url(clone), home=home), path, branch, use).adopt()
             await asyncio.to_thread(shutil.rmtree, entry)
         except (ProgramFailed, OSError) as error:
             _log.warning("a checkout of an earlier version stays as it is", checkout=str(path), error=str(error))
@@ -39,7 +39,7 @@ async def take_over_checkouts(repositories: Path, *, home: Path, use: GitUse) ->
 def _rename_clones(repositories: Path) -> None:
     """Name the clones of earlier versions by their addresses too."""
     for clone in sorted(repositories.glob("*.git")):
-        url = url_of(clone)
+        url = clone_url(clone)
         renamed = repositories / clone_name(unquote(clone.stem), url)
         if url and not clone.name.endswith(clone_name("", url)) and not renamed.exists():
             clone.rename(renamed)
@@ -48,7 +48,7 @@ def _rename_clones(repositories: Path) -> None:
 def _worktrees(repositories: Path) -> Iterator[tuple[Path, Path]]:
     """Yield the entry and the folder of each worktree that is there still."""
     for entry in sorted(repositories.glob("*.git/worktrees/*")):
-        path = Path((read_own(entry / "gitdir") or "").strip()).parent
+        path = Path((read_small_file(entry / "gitdir") or "").strip()).parent
         if path.is_dir():
             yield entry, path
 
@@ -57,7 +57,7 @@ def _branch(entry: Path, path: Path, home: Path) -> str:
     """Return the branch of a worktree; agents that might commit could write the entry, so it may name any folder."""
     if path.parent.name != _TREES or not path.is_relative_to(home) or path.resolve() != path:
         raise ProgramFailed(f"it is no checkout of a run of this host: look at {entry}, and remove it")
-    head = (read_own(entry / "HEAD") or "").strip()
+    head = (read_small_file(entry / "HEAD") or "").strip()
     if not head.startswith(_HEAD):
         raise ProgramFailed("it is on no branch: check out that of its run there, and start the host again")
     return head.removeprefix(_HEAD)

@@ -23,8 +23,8 @@ from kingdom.soldiers.checkouts.git import (
     REMOTE_PAUSE,
     REMOTE_TRIES,
     GitFailed,
-    git,
-    retried,
+    retry_git,
+    run_git,
 )
 from kingdom.whole_file import write_whole
 
@@ -103,7 +103,7 @@ class Repository:
             )
         self._disown_changes()
         place = f"--git-dir={self.path}"
-        return await git(place, *arguments, cwd=self.path, home=self.home, limit=limit, told=told)
+        return await run_git(place, *arguments, cwd=self.path, home=self.home, limit=limit, told=told)
 
     async def take_in(self, pack: IO[bytes]) -> None:
         """Take in the objects of a pack from where the file stands, all or none; broken ones are refused."""
@@ -125,7 +125,7 @@ class Repository:
         """Fetch all branches and `base`, and make the repository if there is none; the lock must be held."""
         _remove_locks(self.path)
         self._disown_changes()
-        await git("init", "--quiet", "--bare", "--template=", str(self.path), cwd=self.path.parent, home=self.home)
+        await run_git("init", "--quiet", "--bare", "--template=", str(self.path), cwd=self.path.parent, home=self.home)
         write_whole(self.path / "config", self._config)
         # Not by the name of the remote: the agents read the configuration, and shall find no password there.
         wanted = [f"+refs/heads/*:{_FETCHED}/*", *([f"+{base}:{_kept_as(base)}"] if base.startswith(_REFS) else [])]
@@ -227,7 +227,7 @@ class Repository:
         if not self.is_there:
             return
         config = self.path / "config"
-        if read_own(config) != self._config:
+        if read_small_file(config) != self._config:
             write_whole(config, self._config)
             _log.warning("somebody else changed the configuration of git: it was brought back", file=str(config))
         for folder, names in _PLANTED.items():
@@ -250,7 +250,7 @@ class Repository:
             return await self.git(verb, *options, "--", remote, *names, limit=REMOTE_LIMIT)
 
         try:
-            return await retried(once, tries=REMOTE_TRIES, pause=self._pause)
+            return await retry_git(once, tries=REMOTE_TRIES, pause=self._pause)
         except GitFailed as error:
             shown = without_password(remote)
             words = str(error).replace(remote, shown)
@@ -263,7 +263,7 @@ class Repository:
             ) from error
 
 
-def read_own(file: Path) -> str | None:
+def read_small_file(file: Path) -> str | None:
     """Return the text of a small file, or None where something else lies: a link, or a pipe that never ends."""
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -279,9 +279,9 @@ def read_own(file: Path) -> str | None:
         os.close(descriptor)
 
 
-def url_of(clone: Path) -> str:
+def clone_url(clone: Path) -> str:
     """Return the address that a clone was made from, without a password."""
-    found = _URL.search(read_own(clone / "config") or "")
+    found = _URL.search(read_small_file(clone / "config") or "")
     return _ESCAPED.sub(lambda escaped: "\n" if escaped[1] == "n" else escaped[1], found[1]) if found else ""
 
 

@@ -10,15 +10,15 @@ from pathlib import Path
 import structlog
 
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers.checkouts.checkout import Checkout, GitUse, State
-from kingdom.soldiers.checkouts.git import REMOTE_PAUSE, finish
+from kingdom.soldiers.checkouts.checkout import Checkout, CheckoutState, GitPolicy
+from kingdom.soldiers.checkouts.git import REMOTE_PAUSE, run_to_completion
 from kingdom.soldiers.checkouts.repository import Repository, clone_name, without_password
 
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tree:
+class CheckoutSpec:
     """One checkout of a run on this host; an empty `checkpoint_remote` means that no other host shall go on from it."""
 
     id: str
@@ -43,7 +43,7 @@ class Tree:
         return f"refs/kingdom/rescue/{rescue}/{self.id}"
 
 
-class TreeFailed(ProgramFailed):
+class CheckoutFailed(ProgramFailed):
     """Raised when a checkout could not be made; `tree_id` tells which."""
 
     def __init__(self, tree_id: str, message: str) -> None:
@@ -51,7 +51,7 @@ class TreeFailed(ProgramFailed):
         self.tree_id = tree_id
 
 
-class Trees:
+class RunCheckouts:
     """All repositories below one directory of this host; git finds its configuration and credentials in `home`.
 
     One caller at a time may change a tree. After a failure a remote is tried again after a `pause` that doubles.
@@ -63,40 +63,40 @@ class Trees:
         *,
         home: Path | None = None,
         pause: timedelta = REMOTE_PAUSE,
-        use: GitUse = GitUse(),  # noqa: B008 - it never changes
+        use: GitPolicy = GitPolicy(),  # noqa: B008 - it never changes
     ) -> None:
         self._repositories = repositories
         self._home = home or repositories
         self._pause = pause
         self._use = use
 
-    async def prepare(self, trees: Sequence[Tree]) -> None:
+    async def prepare(self, trees: Sequence[CheckoutSpec]) -> None:
         """Make these checkouts, all or none; what is there already is used as it is."""
-        begun: list[Tree] = []
+        begun: list[CheckoutSpec] = []
         for tree in trees:
             try:
                 await self._prepare(tree, begun)
             except (ProgramFailed, OSError, asyncio.CancelledError) as error:
-                await finish(self._undo(begun))
+                await run_to_completion(self._undo(begun))
                 if isinstance(error, asyncio.CancelledError):
                     raise
-                raise TreeFailed(tree.id, f"no checkout of {tree.branch} could be made: {error}") from error
+                raise CheckoutFailed(tree.id, f"no checkout of {tree.branch} could be made: {error}") from error
 
-    async def commit(self, trees: Sequence[Tree], message: str) -> dict[str, str]:
+    async def commit(self, trees: Sequence[CheckoutSpec], message: str) -> dict[str, str]:
         """Commit whatever is dirty, but nothing ignored, and return the commit of each tree."""
         with _disk_failures():
             return {tree.id: await self._checkout(tree).commit(message) for tree in trees}
 
-    async def differing(self, trees: Sequence[Tree]) -> list[str]:
+    async def differing(self, trees: Sequence[CheckoutSpec]) -> list[str]:
         """Return the names of some files that differ from what was committed last, having read every file again."""
         with _disk_failures():
             return [f"{tree.git_id}/{name}" for tree in trees for name in await self._checkout(tree).differing()]
 
-    async def ignored(self, tree: Tree, names: list[str]) -> list[str]:
+    async def ignored(self, tree: CheckoutSpec, names: list[str]) -> list[str]:
         """Return those of these names that git ignores in a checkout."""
         return await self._checkout(tree).ignored(names)
 
-    async def checkpoint(self, trees: Sequence[Tree], checkpoint_id: str) -> dict[str, str]:
+    async def checkpoint(self, trees: Sequence[CheckoutSpec], checkpoint_id: str) -> dict[str, str]:
         """Keep what was committed last under refs, and share these where there is a remote for them."""
         commits = {tree.id: await self._checkout(tree).tip() for tree in trees}
         for tree in trees:
@@ -108,7 +108,7 @@ class Trees:
         return commits
 
     async def roll_back(
-        self, trees: Sequence[Tree], commits: Mapping[str, str], to_base: Collection[str], rescue: str
+        self, trees: Sequence[CheckoutSpec], commits: Mapping[str, str], to_base: Collection[str], rescue: str
     ) -> tuple[str, ...]:
         """Bring all trees to their commits, those in `to_base` to their base, and return where the rest is kept.
 
@@ -121,18 +121,18 @@ class Trees:
             states = {tree.id: await self._checkout(tree).state() for tree in trees}
         for tree in trees:
             await self._keep(tree, states[tree.id], targets[tree.id], rescue)
-        begun: list[Tree] = []
+        begun: list[CheckoutSpec] = []
         try:
             for tree in trees:
                 begun.append(tree)
                 with _disk_failures():
                     await self._checkout(tree).go_to(targets[tree.id])
         except ProgramFailed:
-            await finish(self._put_back(begun, states))
+            await run_to_completion(self._put_back(begun, states))
             raise
         return tuple([ref for tree in trees for ref in await self._kept(tree, rescue)])
 
-    async def release(self, tree: Tree, rescue: str) -> tuple[str, ...]:
+    async def release(self, tree: CheckoutSpec, rescue: str) -> tuple[str, ...]:
         """Remove a checkout and return where its uncommitted files are kept; commits are never removed.
 
         Repositories that an agent made inside of it are kept in the same way, each as one commit of its files upon
@@ -150,28 +150,28 @@ class Trees:
             await checkout.remove()
         return tuple(await self._kept(tree, rescue))
 
-    async def diff(self, tree: Tree, since: str) -> str:
+    async def diff(self, tree: CheckoutSpec, since: str) -> str:
         """Return a unified diff of the checkout, with all that is not committed yet, against a commit."""
         with _disk_failures():
             return await self._checkout(tree).diff(since)
 
-    async def base_of(self, tree: Tree) -> str:
+    async def base_of(self, tree: CheckoutSpec) -> str:
         """Return the commit that the checkout has started from, wherever its base branch is now."""
         if commit := await self._repository(tree).commit(tree.start_ref):
             return commit
         raise ProgramFailed(f"it is not known from where {tree.id} has started: prepare it first")
 
-    def clone_of(self, tree: Tree) -> Path:
+    def clone_of(self, tree: CheckoutSpec) -> Path:
         """Return the bare clone that a checkout belongs to."""
         return self._repositories / clone_name(tree.git_id, tree.url)
 
-    def _repository(self, tree: Tree) -> Repository:
+    def _repository(self, tree: CheckoutSpec) -> Repository:
         return Repository(self.clone_of(tree), url=tree.url, home=self._home, pause=self._pause)
 
-    def _checkout(self, tree: Tree) -> Checkout:
+    def _checkout(self, tree: CheckoutSpec) -> Checkout:
         return Checkout(self._repository(tree), tree.path, tree.branch, self._use)
 
-    async def _prepare(self, tree: Tree, begun: list[Tree]) -> None:
+    async def _prepare(self, tree: CheckoutSpec, begun: list[CheckoutSpec]) -> None:
         """Make one checkout unless it is there with its start, which is written last."""
         repository, checkout = self._repository(tree), self._checkout(tree)
         async with repository.held():
@@ -184,7 +184,7 @@ class Trees:
             if not await repository.commit(tree.start_ref):
                 await repository.point(tree.start_ref, await repository.common(base, f"refs/heads/{tree.branch}"))
 
-    async def _undo(self, begun: list[Tree]) -> None:
+    async def _undo(self, begun: list[CheckoutSpec]) -> None:
         """Remove what one call has made; a branch with commits of its own stays."""
         for tree in reversed(begun):
             repository, checkout = self._repository(tree), self._checkout(tree)
@@ -198,7 +198,7 @@ class Trees:
                 # The next call goes on from there.
                 _log.warning("a checkout could not be removed again", tree=tree.id, error=str(error))
 
-    async def _target(self, tree: Tree, commits: Mapping[str, str], to_base: Collection[str]) -> str:
+    async def _target(self, tree: CheckoutSpec, commits: Mapping[str, str], to_base: Collection[str]) -> str:
         if tree.id in to_base:
             return await self.base_of(tree)
         wanted = commits.get(tree.id)
@@ -216,7 +216,7 @@ class Trees:
             )
         return wanted
 
-    async def _keep(self, tree: Tree, state: State, stays: str | None, rescue: str) -> None:
+    async def _keep(self, tree: CheckoutSpec, state: CheckoutState, stays: str | None, rescue: str) -> None:
         """Keep under refs what a checkout holds, but for what can be reached without it or is in its base branch."""
         repository = self._repository(tree)
         safe = [commit for commit in (stays, await repository.fetched(tree.base_branch)) if commit]
@@ -225,11 +225,11 @@ class Trees:
                 await repository.keep(tree.rescue_ref(rescue), commit)
                 safe.append(commit)
 
-    async def _kept(self, tree: Tree, rescue: str) -> list[str]:
+    async def _kept(self, tree: CheckoutSpec, rescue: str) -> list[str]:
         ref = tree.rescue_ref(rescue)
         return await self._repository(tree).refs(ref, f"{ref}.*")
 
-    async def _put_back(self, begun: list[Tree], states: Mapping[str, State]) -> None:
+    async def _put_back(self, begun: list[CheckoutSpec], states: Mapping[str, CheckoutState]) -> None:
         for tree in reversed(begun):
             try:
                 await self._checkout(tree).put_back(states[tree.id])

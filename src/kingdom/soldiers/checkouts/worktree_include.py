@@ -13,8 +13,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers.checkouts.git import finish
-from kingdom.soldiers.files.agent_files import AgentFile, is_in_the_way
+from kingdom.soldiers.checkouts.git import run_to_completion
+from kingdom.soldiers.files.agent_files import AgentFile, is_path_conflict
 
 Ignored = Callable[[list[str]], Awaitable[list[str]]]
 
@@ -96,7 +96,7 @@ async def copy_included(source: Path, checkout: Path, *, ignored: Ignored) -> li
     wanted = await asyncio.to_thread(_wanted, source, checkout, patterns) if patterns else []
     fitting = await ignored(wanted)
     try:
-        return await finish(asyncio.to_thread(_copy_all, source, checkout, fitting))
+        return await run_to_completion(asyncio.to_thread(_copy_all, source, checkout, fitting))
     except OSError as error:
         raise ProgramFailed(f"files for {checkout} could not be copied from {source}: {error}") from error
 
@@ -131,6 +131,6 @@ def _copy(source: Path, checkout: Path, name: str) -> bool:
         with AgentFile(source.resolve(), name).opened() as original:
             return AgentFile(checkout, name).add(original, os.fstat(original.fileno()).st_mode)
     except OSError as error:
-        if is_in_the_way(error):
+        if is_path_conflict(error):
             return False
         raise

@@ -73,13 +73,13 @@ class AgentFile:
         with os.fdopen(descriptor, "rb") as file:
             yield file
 
-    def found(self) -> "FoundFile | None":
+    def found(self) -> "AgentFileInfo | None":
         """Return the size and the time of a regular file; None where there is none."""
         try:
             status = self._status()
         except OSError:
             return None
-        return FoundFile(self, status.st_size, status.st_mtime) if stat.S_ISREG(status.st_mode) else None
+        return AgentFileInfo(self, status.st_size, status.st_mtime) if stat.S_ISREG(status.st_mode) else None
 
     def is_there(self) -> bool:
         """Tell whether anything stands here, be it a link to nowhere; what a link above leads to is not looked at."""
@@ -121,7 +121,7 @@ class AgentFile:
             with self._above(make=True) as (folder, name):
                 descriptor = os.open(name, _NEW, stat.S_IMODE(mode), dir_fd=folder)
         except OSError as error:
-            if is_in_the_way(error):
+            if is_path_conflict(error):
                 return False
             raise
         with os.fdopen(descriptor, "wb") as copy:
@@ -185,7 +185,7 @@ class AgentFile:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundFile:
+class AgentFileInfo:
     """A regular file with its size in bytes, and when it was last written in seconds since 1970."""
 
     file: AgentFile
@@ -193,7 +193,7 @@ class FoundFile:
     at: float
 
 
-def matching(root: Path, pattern: str) -> list[FoundFile]:
+def find_files(root: Path, pattern: str) -> list[AgentFileInfo]:
     """Return the regular files that a pattern names, such as `projects/*/main.txt`; a star never means a slash."""
     names = [""]
     for part in PurePosixPath(pattern).parts:
@@ -205,7 +205,7 @@ def matching(root: Path, pattern: str) -> list[FoundFile]:
     return [file for name in names if (file := AgentFile(root, name).found())]
 
 
-def files_below(root: Path, *, leaving_out: str) -> Iterator[FoundFile]:
+def list_files_below(root: Path, *, leaving_out: str) -> Iterator[AgentFileInfo]:
     """Yield the regular files below a root, as far as that does not take long, without those of some name."""
     folders, left = [""], _LOOKED_AT_MAX
     while folders and left > 0:
@@ -221,10 +221,10 @@ def files_below(root: Path, *, leaving_out: str) -> Iterator[FoundFile]:
                 # An agent is at work here: what was there a moment ago may be gone.
                 with suppress(OSError):
                     status = entry.stat(follow_symlinks=False)
-                    yield FoundFile(AgentFile(root, name), status.st_size, status.st_mtime)
+                    yield AgentFileInfo(AgentFile(root, name), status.st_size, status.st_mtime)
 
 
-def is_in_the_way(error: OSError) -> bool:
+def is_path_conflict(error: OSError) -> bool:
     """Tell whether something else stands where a file or a folder was looked for: nothing, a link, another kind."""
     return isinstance(error, FileExistsError | FileNotFoundError | NotADirectoryError) or error.errno == ELOOP
 

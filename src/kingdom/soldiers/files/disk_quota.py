@@ -57,7 +57,7 @@ class DiskQuota:
 
     def excess(self) -> str:
         """Return in words what the run takes, if that is too much; the empty string if it is not."""
-        use = DiskUse()
+        use = DiskUsage()
         for folder in self.folders():
             with suppress(FileNotFoundError, NotADirectoryError):
                 use.add(folder)
@@ -72,7 +72,7 @@ class DiskQuota:
         return ""
 
 
-class DiskUse:
+class DiskUsage:
     """What some folders take of the disk: the blocks of all that lies in them, and how many files that is."""
 
     def __init__(self) -> None:

@@ -13,19 +13,19 @@ from typing import Any
 from kingdom.errors import ProgramFailed
 from kingdom.sentence import with_reason
 from kingdom.soldiers.agents.port import Launch
-from kingdom.soldiers.checkouts.run_checkouts import Tree
+from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec
 from kingdom.soldiers.files.disk_quota import DiskQuotaExceeded
-from kingdom.soldiers.host.command_input import Briefing
-from kingdom.soldiers.host.queries import generate_report, say_rest, send_query
-from kingdom.soldiers.host.replies import ERROR_MAX, Tools, answer, said_of
-from kingdom.soldiers.host.reporter import Statement
-from kingdom.soldiers.processes.process_table import described
+from kingdom.soldiers.host.command_input import CommandInput
+from kingdom.soldiers.host.queries import generate_report, send_query, send_unclaimed_cost
+from kingdom.soldiers.host.replies import ERROR_MAX, HostContext, closing_reply, reply_to
+from kingdom.soldiers.host.reporter import HostReply
+from kingdom.soldiers.processes.process_table import describe_exit
 from kingdom.soldiers.processes.program import run_program
 from kingdom.soldiers.redaction import secrets_in
 from kingdom.soldiers.tools.calls import GUIDE
 from kingdom.soldiers.turns.result import read_result
 from kingdom.soldiers.workplace import work_space
-from kingdom.soldiers.workplace.agent_environment import Lodging
+from kingdom.soldiers.workplace.agent_environment import Workplace
 from kingdom.workflow.model import answers, commands
 from kingdom.workflow.model.work import session_of, soldier_of
 
@@ -34,23 +34,23 @@ VERIFY_LIMIT = timedelta(minutes=10)
 GRACE = timedelta(seconds=30)
 
 
-async def prepare_resources(tools: Tools, briefing: Briefing[commands.PrepareResources]) -> Statement:
+async def prepare_resources(tools: HostContext, briefing: CommandInput[commands.PrepareResources]) -> HostReply:
     """Make the checkouts, all or none."""
     command = briefing.command
     wanted = [tree.work_tree_id for tree in command.trees]
     await tools.trees.prepare(briefing.some_trees(*wanted))
-    return said_of(briefing, *(answer(command, answers.WorkTreeCreated, work_tree_id=tree) for tree in wanted))
+    return closing_reply(briefing, *(reply_to(command, answers.WorkTreeCreated, work_tree_id=tree) for tree in wanted))
 
 
-async def start_agent(tools: Tools, briefing: Briefing[commands.StartAgent]) -> Statement:
+async def start_agent(tools: HostContext, briefing: CommandInput[commands.StartAgent]) -> HostReply:
     """Lay out the WorkSpace, fit out the checkouts, and start an agent, or go on with its session."""
     command, work = briefing.command, briefing.work
     if work is None:
         raise ProgramFailed(f"the run has no work {command.work_id} any more")
     space = tools.folders.space(briefing.general, command.work_space_id)
     trees = briefing.some_trees(*command.work_tree_ids)
-    work_space.lay_out(space, tools.folders.run(command.workflow_id), work, trees, briefing.reports)
-    tools.say(Statement(workflow_id=command.workflow_id, answers=(answer(command, answers.WorkSpaceCreated),)))
+    work_space.lay_out_work_space(space, tools.folders.run(command.workflow_id), work, trees, briefing.reports)
+    tools.say(HostReply(workflow_id=command.workflow_id, answers=(reply_to(command, answers.WorkSpaceCreated),)))
     lodging = _lodging(tools, briefing, space, trees)
     await lodging.fit_out()
     stack = AsyncExitStack()
@@ -60,10 +60,10 @@ async def start_agent(tools: Tools, briefing: Briefing[commands.StartAgent]) -> 
         await stack.aclose()
         raise
     token = f"{session.launch.soldier_id}/{session.agent.session}"
-    return said_of(briefing, answer(command, answers.AgentStarted, session=token, pid=session.agent.pid))
+    return closing_reply(briefing, reply_to(command, answers.AgentStarted, session=token, pid=session.agent.pid))
 
 
-async def verify_work(tools: Tools, briefing: Briefing[commands.VerifyWork]) -> Statement:
+async def verify_work(tools: HostContext, briefing: CommandInput[commands.VerifyWork]) -> HostReply:
     """End the agent, commit what it left, and run the checks of the Work; what was checked must be what was committed.
 
     Nothing of the agent may run any more: it could change the files for the moment of the commit, or of a check.
@@ -97,47 +97,47 @@ async def verify_work(tools: Tools, briefing: Briefing[commands.VerifyWork]) -> 
             raise ProgramFailed(f"`{check}` failed: {reason}{hint}") from error
         if finished.code:
             output = lodging.redaction.text(finished.output)[-ERROR_MAX:]
-            raise ProgramFailed(with_reason(f"`{check}` failed ({described(finished.code)})", output))
+            raise ProgramFailed(with_reason(f"`{check}` failed ({describe_exit(finished.code)})", output))
         # After each one: it may be the agent's code, and hide from the next what it does to the files.
         if changed := await tools.trees.differing(trees):
             raise ProgramFailed(
                 f"`{check}` passed, but changed what it had checked: {', '.join(changed)}; a check may write only files"
                 " that .gitignore names: change it, or .gitignore in the base branch, and make a new run"
             )
-    verified = answer(command, answers.WorkVerified, result=lodging.redaction.value(read_result(space)))
-    stopped = [answer(command, answers.AgentStopped, attempt=session.attempt)] if session else []
-    return said_of(briefing, verified, *stopped)
+    verified = reply_to(command, answers.WorkVerified, result=lodging.redaction.value(read_result(space)))
+    stopped = [reply_to(command, answers.AgentStopped, attempt=session.attempt)] if session else []
+    return closing_reply(briefing, verified, *stopped)
 
 
-async def take_checkpoint(tools: Tools, briefing: Briefing[commands.TakeCheckpoint]) -> Statement:
+async def take_checkpoint(tools: HostContext, briefing: CommandInput[commands.TakeCheckpoint]) -> HostReply:
     """Keep, per checkout, the commit that was verified."""
     command = briefing.command
     commits = await tools.trees.checkpoint(briefing.some_trees(*command.work_tree_ids), command.checkpoint_id)
-    return said_of(briefing, answer(command, answers.CheckpointCreated, commits=commits))
+    return closing_reply(briefing, reply_to(command, answers.CheckpointCreated, commits=commits))
 
 
-async def roll_back(tools: Tools, briefing: Briefing[commands.RollBack]) -> Statement:
+async def roll_back(tools: HostContext, briefing: CommandInput[commands.RollBack]) -> HostReply:
     """Bring every checkout back, all or none, and remove the WorkSpaces of undone Works."""
     command = briefing.command
     trees = list(briefing.trees.values())
     rescue = f"{command.workflow_id}/{command.attempt}"
     refs = await tools.trees.roll_back(trees, command.commits, command.to_base, rescue)
     for space in command.work_space_ids:
-        await asyncio.to_thread(work_space.remove, tools.folders.space(briefing.general, space))
-    return said_of(briefing, answer(command, answers.RolledBack, rescue_refs=refs))
+        await asyncio.to_thread(work_space.remove_work_space, tools.folders.space(briefing.general, space))
+    return closing_reply(briefing, reply_to(command, answers.RolledBack, rescue_refs=refs))
 
 
-async def release_work_tree(tools: Tools, briefing: Briefing[commands.ReleaseWorkTree]) -> Statement:
+async def release_work_tree(tools: HostContext, briefing: CommandInput[commands.ReleaseWorkTree]) -> HostReply:
     """Remove a checkout; uncommitted files are kept under a rescue ref, commits on their branch."""
     command = briefing.command
     for tree in briefing.trees.values():
         await tools.trees.release(tree, f"{command.workflow_id}/release-{command.attempt}")
     if briefing.ended:
         await tools.folders.remove_run(command.workflow_id)
-    return said_of(briefing, answer(command, answers.WorkTreeReleased))
+    return closing_reply(briefing, reply_to(command, answers.WorkTreeReleased))
 
 
-ERRANDS: Mapping[type[commands.Command], Callable[[Tools, Any], Awaitable[Statement]]] = {
+COMMAND_HANDLERS: Mapping[type[commands.Command], Callable[[HostContext, Any], Awaitable[HostReply]]] = {
     commands.PrepareResources: prepare_resources,
     commands.StartAgent: start_agent,
     commands.SendQuery: send_query,
@@ -149,9 +149,9 @@ ERRANDS: Mapping[type[commands.Command], Callable[[Tools, Any], Awaitable[Statem
 }
 
 
-def _lodging(tools: Tools, briefing: Briefing[Any], space: Path, trees: Sequence[Tree]) -> Lodging:
+def _lodging(tools: HostContext, briefing: CommandInput[Any], space: Path, trees: Sequence[CheckoutSpec]) -> Workplace:
     given = {secret for server in briefing.mcp_servers for secret in secrets_in(server.env)}
-    return Lodging(
+    return Workplace(
         quarters=replace(tools.quarters, redaction=tools.quarters.redaction.knowing(given)),
         folders=tools.folders,
         trees=tools.trees,
@@ -163,7 +163,7 @@ def _lodging(tools: Tools, briefing: Briefing[Any], space: Path, trees: Sequence
 
 
 async def _launch(
-    tools: Tools, briefing: Briefing[commands.StartAgent], lodging: Lodging, stack: AsyncExitStack
+    tools: HostContext, briefing: CommandInput[commands.StartAgent], lodging: Workplace, stack: AsyncExitStack
 ) -> Launch:
     """Return how the agent of a Work is started; a session is named by its soldier and the agent's own name for it."""
     command = briefing.command
@@ -173,7 +173,7 @@ async def _launch(
     meter = lodging.meter()
     if meter is not None:
         # Before the gate, so that nothing can be charged any more.
-        stack.push_async_callback(say_rest, tools, command, meter)
+        stack.push_async_callback(send_unclaimed_cost, tools, command, meter)
     gate = await lodging.open_gate(soldier_id, voice, stack, meter)
     known = (GUIDE if voice else "", briefing.work.definition.instructions if briefing.work else "")
     return Launch(
@@ -193,6 +193,6 @@ async def _launch(
     )
 
 
-def _message(briefing: Briefing[Any]) -> str:
+def _message(briefing: CommandInput[Any]) -> str:
     name = briefing.work.definition.name if briefing.work else "work"
     return f"{name}\n\nKingdom: {briefing.command.workflow_id}"

@@ -8,8 +8,8 @@ import msgspec
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import Record
 from kingdom.errors import NotFound
-from kingdom.soldiers.checkouts.run_checkouts import Tree
-from kingdom.soldiers.workplace.host_folders import Folders
+from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec
+from kingdom.soldiers.workplace.host_folders import HostFolders
 from kingdom.workflow.model import commands
 from kingdom.workflow.model.git import Git
 from kingdom.workflow.model.mcp import McpServer
@@ -23,7 +23,7 @@ C = TypeVar("C", bound=commands.Command)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Briefing(Generic[C]):
+class CommandInput(Generic[C]):
     """A command with the facts about its run; `accepted` is the record that an answer closes.
 
     `ended` tells that the run will never run again.
@@ -34,18 +34,18 @@ class Briefing(Generic[C]):
     general: str
     work: Work | None
     ended: bool
-    trees: dict[str, Tree]
+    trees: dict[str, CheckoutSpec]
     mcp_servers: tuple[McpServer, ...] = ()
     reports: dict[str, str]
 
-    def some_trees(self, *tree_ids: str) -> list[Tree]:
+    def some_trees(self, *tree_ids: str) -> list[CheckoutSpec]:
         """Return checkouts by their ids."""
         return [self.trees[tree_id] for tree_id in tree_ids]
 
 
-async def brief(
-    transaction: Transaction, workflow: Workflow, command: commands.Command, accepted: Record, folders: Folders
-) -> Briefing[commands.Command]:
+async def load_command_input(
+    transaction: Transaction, workflow: Workflow, command: commands.Command, accepted: Record, folders: HostFolders
+) -> CommandInput[commands.Command]:
     """Read what a command needs; raises NotFound or IllegalTransition where a repository or server is gone."""
     work_id = getattr(command, "work_id", None)
     work = workflow.find_work(work_id) if work_id else None
@@ -56,7 +56,7 @@ async def brief(
     if isinstance(command, commands.StartAgent | commands.VerifyWork):
         refs = workflow.mcp_server_refs_of(work.definition) if work else ()
         servers = tuple([await _server(transaction, ref, workflow.id) for ref in refs])
-    return Briefing(
+    return CommandInput(
         command=command,
         accepted=accepted,
         general=workflow.general,
@@ -68,14 +68,14 @@ async def brief(
     )
 
 
-def document_of(file_path: str) -> str:
+def report_document_id(file_path: str) -> str:
     """Return the id of the document that holds the text of a report file."""
     return file_path.removeprefix("reports/").removesuffix(".md")
 
 
-def tree_here(workflow: Workflow, tree: WorkTree, git: Git, folders: Folders) -> Tree:
+def local_checkout(workflow: Workflow, tree: WorkTree, git: Git, folders: HostFolders) -> CheckoutSpec:
     """Return a checkout of a run as this host has it."""
-    return Tree(
+    return CheckoutSpec(
         id=tree.id,
         git_id=git.id,
         url=git.url,
@@ -87,8 +87,8 @@ def tree_here(workflow: Workflow, tree: WorkTree, git: Git, folders: Folders) ->
 
 
 async def _trees(
-    transaction: Transaction, workflow: Workflow, command: commands.Command, folders: Folders
-) -> dict[str, Tree]:
+    transaction: Transaction, workflow: Workflow, command: commands.Command, folders: HostFolders
+) -> dict[str, CheckoutSpec]:
     """Return the checkouts that a command is about, with the addresses of their repositories."""
     match command:
         case commands.PrepareResources(trees=wanted):
@@ -101,13 +101,13 @@ async def _trees(
             ids = set(command.work_tree_ids)
         case _:
             ids = set()
-    trees: dict[str, Tree] = {}
+    trees: dict[str, CheckoutSpec] = {}
     for tree in workflow.work_trees:
         if tree.id in ids:
             _, git = await load(transaction, Git, tree.ref.git_id)
             if isinstance(command, commands.PrepareResources):
                 git.refuse_if_deleted("git", workflow.id)
-            trees[tree.id] = tree_here(workflow, tree, git, folders)
+            trees[tree.id] = local_checkout(workflow, tree, git, folders)
     return trees
 
 
@@ -118,7 +118,7 @@ async def _server(transaction: Transaction, ref: McpServerRef, workflow_id: str)
 
 
 async def _report(transaction: Transaction, path: str) -> str:
-    record = await transaction.get(DOCUMENTS.name, document_of(path))
+    record = await transaction.get(DOCUMENTS.name, report_document_id(path))
     if record is None:
         raise NotFound(f"the text of {path} is not in the store: go on from a checkpoint before it")
     return str(record.doc["text"])

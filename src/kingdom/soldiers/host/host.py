@@ -21,14 +21,14 @@ from kingdom.bus.worker import Worker
 from kingdom.clock import utc_now
 from kingdom.errors import KingdomError, Misconfigured, NotFound, Transient, Unreadable
 from kingdom.soldiers.agents.port import AgentClient
-from kingdom.soldiers.checkouts.legacy_checkouts import take_over_checkouts
-from kingdom.soldiers.checkouts.run_checkouts import Tree
-from kingdom.soldiers.host.command_input import brief, tree_here
+from kingdom.soldiers.checkouts.legacy_checkouts import migrate_legacy_checkouts
+from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec
+from kingdom.soldiers.host.command_input import load_command_input, local_checkout
 from kingdom.soldiers.host.reporter import Reporter
-from kingdom.soldiers.host.running_commands import Duty
-from kingdom.soldiers.processes.leftovers import end_leftovers
-from kingdom.soldiers.workplace.agent_environment import Quarters
-from kingdom.soldiers.workplace.host_folders import Folders
+from kingdom.soldiers.host.running_commands import RunningCommands
+from kingdom.soldiers.processes.leftovers import kill_leftover_processes
+from kingdom.soldiers.workplace.agent_environment import AgentEnvironment
+from kingdom.soldiers.workplace.host_folders import HostFolders
 from kingdom.workflow.hosts import find_host, register_host, renew_host, retire_host
 from kingdom.workflow.lookout import boot_time
 from kingdom.workflow.model.catalogue import COMMAND_TYPES
@@ -66,10 +66,10 @@ class SoldierHost:
         bus: Bus,
         name: str,
         client: AgentClient,
-        folders: Folders,
+        folders: HostFolders,
         *,
         slots: int,
-        quarters: Quarters,
+        quarters: AgentEnvironment,
         lease: timedelta = LEASE,
         environment: Mapping[str, str] = ENVIRONMENT,
         metrics: "WorkerMetrics | None" = None,
@@ -81,7 +81,7 @@ class SoldierHost:
         self._lease = lease
         self._quarters = quarters
         self._reporter = Reporter(bus, quarters.redaction)
-        self._duty = Duty(
+        self._duty = RunningCommands(
             client,
             folders,
             self._reporter,
@@ -100,8 +100,8 @@ class SoldierHost:
         """Register, take commands until stopped, then end every agent; sessions go on when the host is back."""
         self._folders.make()
         async with _alone(self._folders):
-            await asyncio.to_thread(end_leftovers, self._folders.directory)
-            await take_over_checkouts(
+            await asyncio.to_thread(kill_leftover_processes, self._folders.directory)
+            await migrate_legacy_checkouts(
                 self._folders.repositories, home=self._folders.directory, use=self._quarters.git_use
             )
             await self._begin()
@@ -162,7 +162,7 @@ class SoldierHost:
     ) -> None:
         """Have a command begun once the transaction is committed; what cannot be briefed has failed."""
         try:
-            briefing = await brief(transaction, workflow, command, accepted, self._folders)
+            briefing = await load_command_input(transaction, workflow, command, accepted, self._folders)
         except Transient:
             raise
         except KingdomError as error:
@@ -212,7 +212,7 @@ class SoldierHost:
             except Exception as error:  # noqa: BLE001 - one run must not keep the others here
                 _log.warning("what is left of a run stays here", workflow=workflow_id, error=str(error))
 
-    async def _left_of(self, workflow_id: str) -> list[Tree] | None:
+    async def _left_of(self, workflow_id: str) -> list[CheckoutSpec] | None:
         """Return the checkouts that a run has left here for good, or None where it may need what is here."""
         async with self._bus.transaction() as transaction:
             record = await transaction.get(WORKFLOWS.name, workflow_id)
@@ -225,7 +225,7 @@ class SoldierHost:
                 return None
             here = [tree for tree in workflow.work_trees if self._folders.tree(workflow_id, tree.id).exists()]
             gits = [(await load(transaction, Git, tree.ref.git_id))[1] for tree in here]
-            return [tree_here(workflow, tree, git, self._folders) for tree, git in zip(here, gits, strict=True)]
+            return [local_checkout(workflow, tree, git, self._folders) for tree, git in zip(here, gits, strict=True)]
 
     async def _went_on_elsewhere(self, transaction: Transaction, workflow: Workflow) -> bool:
         placement = workflow.placement
@@ -344,7 +344,7 @@ def _read_command(record: Record) -> Command:
 
 
 @asynccontextmanager
-async def _alone(folders: Folders) -> AsyncIterator[None]:
+async def _alone(folders: HostFolders) -> AsyncIterator[None]:
     """Keep a second host out of the same directory."""
     descriptor = os.open(folders.lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:

@@ -10,12 +10,12 @@ from kingdom.bus.port import Bus
 from kingdom.bus.record import Record
 from kingdom.soldiers.agents.limits import AgentLoops
 from kingdom.soldiers.agents.port import AgentGone, BudgetSpent, TurnFailed, TurnTooLong, UsageLimited
-from kingdom.soldiers.checkouts.run_checkouts import TreeFailed, Trees
-from kingdom.soldiers.host.command_input import Briefing
-from kingdom.soldiers.host.reporter import Statement
-from kingdom.soldiers.host.running_agents import Agents, Session
-from kingdom.soldiers.workplace.agent_environment import Quarters
-from kingdom.soldiers.workplace.host_folders import Folders
+from kingdom.soldiers.checkouts.run_checkouts import CheckoutFailed, RunCheckouts
+from kingdom.soldiers.host.command_input import CommandInput
+from kingdom.soldiers.host.reporter import HostReply
+from kingdom.soldiers.host.running_agents import AgentSession, RunningAgents
+from kingdom.soldiers.workplace.agent_environment import AgentEnvironment
+from kingdom.soldiers.workplace.host_folders import HostFolders
 from kingdom.workflow.model import answers, commands
 
 ERROR_MAX = 2000
@@ -30,19 +30,19 @@ _FAILURES: Mapping[type[commands.Command], type[answers.HostAnswer]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tools:
+class HostContext:
     """What commands are executed with."""
 
-    folders: Folders
-    trees: Trees
-    agents: Agents
+    folders: HostFolders
+    trees: RunCheckouts
+    agents: RunningAgents
     environment: Mapping[str, str]
-    quarters: Quarters
+    quarters: AgentEnvironment
     bus: Bus
-    say: Callable[[Statement], None]
+    say: Callable[[HostReply], None]
 
 
-def answer(command: commands.Command, kind: type[_A], /, **fields: Any) -> _A:
+def reply_to(command: commands.Command, kind: type[_A], /, **fields: Any) -> _A:
     """Return an answer under the placement and the attempt of its command, with what it shares with it."""
     return kind(**{name: getattr(command, name) for name in _shared(type(command), kind)} | fields)
 
@@ -52,7 +52,7 @@ def _shared(command: type[commands.Command], kind: type[answers.HostAnswer]) -> 
     return tuple(set(kind.__struct_fields__) & set(command.__struct_fields__))
 
 
-def failure(
+def failure_replies(
     command: commands.Command, error: BaseException, *, cost_usd: float = 0.0
 ) -> tuple[answers.HostAnswer, ...]:
     """Return what is said of a command that could not be executed; of a stop nothing is, it is tried again.
@@ -63,17 +63,17 @@ def failure(
     cost = {"cost_usd": error.cost_usd if isinstance(error, TurnFailed) else cost_usd}
     match command:
         case commands.PrepareResources():
-            tree = error.tree_id if isinstance(error, TreeFailed) else command.trees[0].work_tree_id
-            return (answer(command, answers.WorkTreeFailed, work_tree_id=tree, error=text),)
+            tree = error.tree_id if isinstance(error, CheckoutFailed) else command.trees[0].work_tree_id
+            return (reply_to(command, answers.WorkTreeFailed, work_tree_id=tree, error=text),)
         case commands.SendQuery(reconcile=True):
-            return (answer(command, answers.QueryReconciled, finding=answers.Finding.NO_TRANSCRIPT),)
+            return (reply_to(command, answers.QueryReconciled, finding=answers.Finding.NO_TRANSCRIPT),)
         case commands.SendQuery():
             causes = {"timed_out": isinstance(error, TurnTooLong), "looping": isinstance(error, AgentLoops)}
-            return (answer(command, answers.QueryFailed, error=text, **causes, **cost, **_why_it_can_go_on(error)),)
+            return (reply_to(command, answers.QueryFailed, error=text, **causes, **cost, **_why_it_can_go_on(error)),)
         case commands.GenerateReport():
-            return (answer(command, answers.ReportFailed, error=text, **cost, **_why_it_can_go_on(error)),)
+            return (reply_to(command, answers.ReportFailed, error=text, **cost, **_why_it_can_go_on(error)),)
     kind = _FAILURES.get(type(command))
-    return (answer(command, kind, error=text),) if kind else ()
+    return (reply_to(command, kind, error=text),) if kind else ()
 
 
 def _why_it_can_go_on(error: BaseException) -> dict[str, Any]:
@@ -81,18 +81,20 @@ def _why_it_can_go_on(error: BaseException) -> dict[str, Any]:
     return {"over_budget": isinstance(error, BudgetSpent), "throttled_until": until}
 
 
-def said_of(briefing: Briefing[Any], *said: answers.HostAnswer, documents: tuple[Record, ...] = ()) -> Statement:
+def closing_reply(
+    briefing: CommandInput[Any], *said: answers.HostAnswer, documents: tuple[Record, ...] = ()
+) -> HostReply:
     """Return the statement that closes a command."""
-    return Statement(
+    return HostReply(
         workflow_id=briefing.command.workflow_id,
         answers=said,
         documents=documents,
         closes=(briefing.accepted,),
-        otherwise=partial(failure, briefing.command),
+        otherwise=partial(failure_replies, briefing.command),
     )
 
 
-def session_of(tools: Tools, work_id: str, attempt: int) -> Session:
+def running_session(tools: HostContext, work_id: str, attempt: int) -> AgentSession:
     """Return the agent that runs for a Work; raises AgentGone where this attempt of it does not."""
     session = tools.agents.find(work_id)
     if session is None or session.attempt != attempt:

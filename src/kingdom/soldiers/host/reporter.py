@@ -11,7 +11,7 @@ import structlog
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import Record, storable
 from kingdom.errors import Conflict, KingdomError, Transient
-from kingdom.soldiers.redaction import WELL_KNOWN, Redaction
+from kingdom.soldiers.redaction import DEFAULT_REDACTION, Redaction
 from kingdom.workflow.model.answers import HostAnswer
 from kingdom.workflow.records import ACCEPTED, ANSWERED, DOCUMENTS, event_envelope
 
@@ -21,7 +21,7 @@ _log = structlog.get_logger("kingdom.soldiers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Statement:
+class HostReply:
     """What is said of one run: answers with their texts; `closes` are the commands that need no further answer.
 
     `otherwise` tells what to say where no store can keep this.
@@ -37,15 +37,15 @@ class Statement:
 class Reporter:
     """Carries statements to the store, without secrets; while the store is away they wait."""
 
-    def __init__(self, bus: Bus, redaction: Redaction = WELL_KNOWN) -> None:
+    def __init__(self, bus: Bus, redaction: Redaction = DEFAULT_REDACTION) -> None:
         self._bus = bus
         self._redaction = redaction
-        self._waiting: deque[Statement] = deque()
+        self._waiting: deque[HostReply] = deque()
         self._news = asyncio.Event()
         self._said_all = asyncio.Event()
         self._said_all.set()
 
-    def say(self, statement: Statement) -> None:
+    def say(self, statement: HostReply) -> None:
         """Have something said after all that was said before."""
         self._waiting.append(statement)
         self._said_all.clear()
@@ -77,7 +77,7 @@ class Reporter:
                 _log.warning("the store cannot be told, trying again", statements=len(self._waiting), error=str(error))
                 await asyncio.sleep(_PAUSE_SECONDS)
 
-    async def _tell(self, statements: Sequence[Statement]) -> None:
+    async def _tell(self, statements: Sequence[HostReply]) -> None:
         """Tell all at once, or one by one where something of it cannot be told as it is."""
         try:
             async with self._bus.transaction() as transaction:
@@ -93,12 +93,12 @@ class Reporter:
             for statement in statements:
                 self._told(statement)
 
-    def _told(self, statement: Statement) -> None:
+    def _told(self, statement: HostReply) -> None:
         # What was forgotten meanwhile is not there any more.
         if self._waiting and self._waiting[0] is statement:
             self._waiting.popleft()
 
-    async def _tell_alone(self, statement: Statement) -> None:
+    async def _tell_alone(self, statement: HostReply) -> None:
         """Tell one thing by what is in the store now; a command that was given up meanwhile needs no answer."""
         try:
             async with self._bus.transaction() as transaction:
@@ -119,7 +119,7 @@ class Reporter:
                 await self._tell_alone(replace(statement, answers=said, documents=(), otherwise=None))
 
     async def _write(
-        self, transaction: Transaction, statement: Statement, closes: Sequence[Record], documents: Sequence[Record]
+        self, transaction: Transaction, statement: HostReply, closes: Sequence[Record], documents: Sequence[Record]
     ) -> None:
         for record in closes:
             await transaction.put(replace(record, state=ANSWERED))

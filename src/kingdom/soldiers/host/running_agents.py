@@ -18,7 +18,7 @@ _log = structlog.get_logger("kingdom.soldiers")
 
 
 @dataclass(slots=True, eq=False)
-class Session:
+class AgentSession:
     """An agent that runs for one attempt of a Work; `ending` is set by whoever ends it on purpose.
 
     What was opened for it, such as its way out, is closed by `leaving` once it is gone.
@@ -52,14 +52,14 @@ class Session:
         return self.start.epoch
 
 
-class Agents:
+class RunningAgents:
     """Starts and ends agents; tells `on_gone` of one that ended although nobody wanted it to."""
 
     def __init__(
         self,
         client: AgentClient,
         slots: int,
-        on_gone: Callable[[Session, str], Awaitable[None]],
+        on_gone: Callable[[AgentSession, str], Awaitable[None]],
         *,
         start_limit: timedelta = timedelta(seconds=60),
     ) -> None:
@@ -67,7 +67,7 @@ class Agents:
         self._slots = asyncio.Semaphore(slots)
         self._on_gone = on_gone
         self._start_limit = start_limit
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, AgentSession] = {}
         self._works: dict[str, set[str]] = {}
         self._waiting = 0
 
@@ -76,7 +76,7 @@ class Agents:
         """Return how many agents run or wait for a slot."""
         return len(self._sessions) + self._waiting
 
-    async def start(self, launch: Launch, command: StartAgent, leaving: AsyncExitStack) -> Session:
+    async def start(self, launch: Launch, command: StartAgent, leaving: AsyncExitStack) -> AgentSession:
         """Start an agent as soon as a slot is free, more than once if need be; raises AgentGone if none comes up."""
         self._waiting += 1
         try:
@@ -88,24 +88,24 @@ class Agents:
                 raise
         finally:
             self._waiting -= 1
-        session = self._sessions[command.work_id] = Session(agent, launch, command, leaving)
+        session = self._sessions[command.work_id] = AgentSession(agent, launch, command, leaving)
         self._works.setdefault(command.workflow_id, set()).add(command.work_id)
         session.watch = asyncio.create_task(self._watch(session), name=f"kingdom-agent-{command.work_id}")
         return session
 
-    def find(self, work_id: str) -> Session | None:
+    def find(self, work_id: str) -> AgentSession | None:
         """Return the agent that runs for a Work."""
         return self._sessions.get(work_id)
 
-    def of(self, workflow_id: str) -> list[Session]:
+    def of(self, workflow_id: str) -> list[AgentSession]:
         """Return the agents that run for a run."""
         return [self._sessions[work_id] for work_id in self._works.get(workflow_id, ())]
 
-    def all(self) -> Collection[Session]:
+    def all(self) -> Collection[AgentSession]:
         """Return every agent that runs here."""
         return list(self._sessions.values())
 
-    async def end(self, session: Session, grace: timedelta) -> None:
+    async def end(self, session: AgentSession, grace: timedelta) -> None:
         """End an agent on purpose; returns when nothing of it runs."""
         session.ending = True
         while True:
@@ -137,7 +137,7 @@ class Agents:
         except TimeoutError as error:
             raise AgentGone(f"the agent did not start within {seconds:g} s") from error
 
-    async def _watch(self, session: Session) -> None:
+    async def _watch(self, session: AgentSession) -> None:
         reason = await session.agent.ended()
         await _close(session)
         if self._sessions.get(session.work_id) is session:
@@ -150,7 +150,7 @@ class Agents:
             await self._on_gone(session, reason)
 
 
-async def _close(session: Session) -> None:
+async def _close(session: AgentSession) -> None:
     try:
         await session.leaving.aclose()
     except Exception as error:  # noqa: BLE001 - the agent is gone all the same, and its slot is free

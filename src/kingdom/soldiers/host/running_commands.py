@@ -14,14 +14,14 @@ from kingdom.bus.port import Bus
 from kingdom.bus.record import Record
 from kingdom.errors import KingdomError
 from kingdom.soldiers.agents.port import AgentClient, AgentGone
-from kingdom.soldiers.checkouts.run_checkouts import Tree, Trees
-from kingdom.soldiers.host.command_handlers import ERRANDS, GRACE
-from kingdom.soldiers.host.command_input import Briefing
-from kingdom.soldiers.host.replies import Tools, answer, failure
-from kingdom.soldiers.host.reporter import Reporter, Statement
-from kingdom.soldiers.host.running_agents import Agents, Session
-from kingdom.soldiers.workplace.agent_environment import Quarters
-from kingdom.soldiers.workplace.host_folders import Folders
+from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec, RunCheckouts
+from kingdom.soldiers.host.command_handlers import COMMAND_HANDLERS, GRACE
+from kingdom.soldiers.host.command_input import CommandInput
+from kingdom.soldiers.host.replies import HostContext, failure_replies, reply_to
+from kingdom.soldiers.host.reporter import HostReply, Reporter
+from kingdom.soldiers.host.running_agents import AgentSession, RunningAgents
+from kingdom.soldiers.workplace.agent_environment import AgentEnvironment
+from kingdom.soldiers.workplace.host_folders import HostFolders
 from kingdom.workflow.model import answers, commands
 from kingdom.workflow.model.commands import Command
 
@@ -36,7 +36,7 @@ _log = structlog.get_logger("kingdom.soldiers")
 
 @dataclass(slots=True, eq=False)
 class _Doing:
-    briefing: Briefing[Command]
+    briefing: CommandInput[Command]
     task: asyncio.Task[None]
 
     @property
@@ -44,25 +44,25 @@ class _Doing:
         return self.briefing.command
 
 
-class Duty:
+class RunningCommands:
     """Executes commands, each as a task of its own, which ends in a statement unless it is ended on purpose."""
 
     def __init__(
         self,
         client: AgentClient,
-        folders: Folders,
+        folders: HostFolders,
         reporter: Reporter,
         *,
         slots: int,
         environment: Mapping[str, str],
-        quarters: Quarters,
+        quarters: AgentEnvironment,
         bus: Bus,
     ) -> None:
         self._reporter = reporter
-        self._agents = Agents(client, slots, self._agent_gone)
-        self._tools = Tools(
+        self._agents = RunningAgents(client, slots, self._agent_gone)
+        self._tools = HostContext(
             folders=folders,
-            trees=Trees(folders.repositories, home=folders.directory, use=quarters.git_use),
+            trees=RunCheckouts(folders.repositories, home=folders.directory, use=quarters.git_use),
             agents=self._agents,
             environment=environment,
             quarters=quarters,
@@ -89,7 +89,7 @@ class Duty:
         """Tell whether an accepted command is being executed, or its answer is on its way."""
         return accepted_id in self._doing or accepted_id in self._reporter.closing()
 
-    def begin(self, briefing: Briefing[Any]) -> None:
+    def begin(self, briefing: CommandInput[Any]) -> None:
         """Execute a command; what comes after the end of all is given up with the rest."""
         if not self._open:
             return
@@ -99,8 +99,8 @@ class Duty:
 
     def refuse(self, command: Command, accepted: Record, error: KingdomError) -> None:
         """Say that a command cannot be executed."""
-        said = failure(command, error)
-        self._reporter.say(Statement(workflow_id=command.workflow_id, answers=said, closes=(accepted,)))
+        said = failure_replies(command, error)
+        self._reporter.say(HostReply(workflow_id=command.workflow_id, answers=said, closes=(accepted,)))
 
     @property
     def is_open(self) -> bool:
@@ -111,7 +111,7 @@ class Duty:
         """Take commands again, after the end of all."""
         self._open = True
 
-    async def clear(self, workflow_id: str, left_of: Callable[[str], Awaitable[Sequence[Tree] | None]]) -> None:
+    async def clear(self, workflow_id: str, left_of: Callable[[str], Awaitable[Sequence[CheckoutSpec] | None]]) -> None:
         """Remove all that is here of a run and the checkouts that are `left_of` it; None, or work on it, keeps all."""
         async with self._turn(workflow_id):
             trees = await left_of(workflow_id)
@@ -132,18 +132,18 @@ class Duty:
         self._open = False
         await self._abandon(self._doing.values(), self._agents.all())
 
-    async def _execute(self, briefing: Briefing[Any]) -> None:
+    async def _execute(self, briefing: CommandInput[Any]) -> None:
         command = briefing.command
         try:
             await self._end_earlier_placement(command)
             if isinstance(command, _Stop):
                 statement = await self._end_agent(briefing)
             elif self._is_overtaken(command):
-                statement = Statement(workflow_id=command.workflow_id, closes=(briefing.accepted,))
+                statement = HostReply(workflow_id=command.workflow_id, closes=(briefing.accepted,))
             else:
                 self._forget_stops(briefing)
                 async with nullcontext() if isinstance(command, _WITH_AGENT) else self._turn(command.workflow_id):
-                    statement = await ERRANDS[type(command)](self._tools, briefing)
+                    statement = await COMMAND_HANDLERS[type(command)](self._tools, briefing)
         except Exception as error:  # noqa: BLE001 - whatever it was, the run shall fail with it, not hang
             statement = _failed(briefing, error)
         self._reporter.say(statement)
@@ -163,14 +163,14 @@ class Duty:
         if earlier or agents:
             await self._abandon(earlier, agents)
             closes = tuple(doing.briefing.accepted for doing in earlier if doing.task.cancelled())
-            self._reporter.say(Statement(workflow_id=command.workflow_id, closes=closes))
+            self._reporter.say(HostReply(workflow_id=command.workflow_id, closes=closes))
 
     def _is_overtaken(self, command: Command) -> bool:
         """Tell whether the agent that a command needs was ended before the command could begin."""
         stop = self._stops.get(getattr(command, "work_id", ""))
         return stop is not None and _is_about(command, stop)
 
-    def _forget_stops(self, briefing: Briefing[Any]) -> None:
+    def _forget_stops(self, briefing: CommandInput[Any]) -> None:
         """Forget what can overtake nothing any more: a later agent, or the end of a Work or run, is under way."""
         command = briefing.command
         if isinstance(command, commands.StartAgent | commands.TakeCheckpoint):
@@ -181,7 +181,7 @@ class Duty:
     def _forget_run(self, workflow_id: str) -> None:
         self._stops = {work: stop for work, stop in self._stops.items() if stop.workflow_id != workflow_id}
 
-    async def _end_agent(self, briefing: Briefing[_Stop]) -> Statement:
+    async def _end_agent(self, briefing: CommandInput[_Stop]) -> HostReply:
         """End the agent of a Work and all that is done with it, and say so once nothing of it runs."""
         command = briefing.command
         self._stops[command.work_id] = command
@@ -201,11 +201,11 @@ class Duty:
         if others:
             await asyncio.wait([doing.task for doing in others])
         closes = (briefing.accepted, *(doing.briefing.accepted for doing in others if doing.task.cancelled()))
-        return Statement(
-            workflow_id=command.workflow_id, answers=(answer(command, answers.AgentStopped),), closes=closes
+        return HostReply(
+            workflow_id=command.workflow_id, answers=(reply_to(command, answers.AgentStopped),), closes=closes
         )
 
-    async def _abandon(self, doings: Collection[_Doing], sessions: Collection[Session]) -> None:
+    async def _abandon(self, doings: Collection[_Doing], sessions: Collection[AgentSession]) -> None:
         doings = list(doings)
         tasks = [doing.task for doing in doings]
         for task in tasks:
@@ -217,7 +217,7 @@ class Duty:
         late = [each for each in self._agents.all() if any(each.start is doing.command for doing in doings)]
         await asyncio.gather(*(self._agents.end(session, _AT_ONCE) for session in late))
 
-    async def _agent_gone(self, session: Session, reason: str) -> None:
+    async def _agent_gone(self, session: AgentSession, reason: str) -> None:
         turns = [
             doing.task
             for doing in self._doing.values()
@@ -227,25 +227,25 @@ class Duty:
             # It tells what it has cost: with the end of the agent the run may end, and its costs are added up.
             await asyncio.wait(turns)
         if self._open:
-            said = answer(session.start, answers.AgentError, error=reason)
-            self._reporter.say(Statement(workflow_id=session.workflow_id, answers=(said,)))
+            said = reply_to(session.start, answers.AgentError, error=reason)
+            self._reporter.say(HostReply(workflow_id=session.workflow_id, answers=(said,)))
 
 
-async def _interrupt(session: Session) -> None:
+async def _interrupt(session: AgentSession) -> None:
     try:
         await session.agent.interrupt()
     except Exception as error:  # noqa: BLE001 - it is ended next anyway
         _log.info("agent not interrupted", work=session.work_id, error=str(error))
 
 
-def _failed(briefing: Briefing[Any], error: Exception) -> Statement:
+def _failed(briefing: CommandInput[Any], error: Exception) -> HostReply:
     command = briefing.command
     if not isinstance(error, KingdomError | OSError):
         _log.error("command failed", command=type(command).__name__, workflow=command.workflow_id, exc_info=error)
     # Of an agent that ended its watch tells; one that never came up has no watch.
     told = isinstance(error, AgentGone) and not isinstance(command, commands.StartAgent)
-    said = () if told else failure(command, error)
-    return Statement(workflow_id=command.workflow_id, answers=said, closes=(briefing.accepted,))
+    said = () if told else failure_replies(command, error)
+    return HostReply(workflow_id=command.workflow_id, answers=said, closes=(briefing.accepted,))
 
 
 def _is_about(command: Command, stop: _Stop) -> bool:

@@ -9,7 +9,7 @@ import structlog
 _log = structlog.get_logger("kingdom.soldiers")
 
 
-def end_leftovers(directory: Path) -> int:
+def kill_leftover_processes(directory: Path) -> int:
     """Kill every process whose HOME lies in the directory of this host, which nobody else uses; returns how many.
 
     Programs die with their host, but one that was just being started may miss that.

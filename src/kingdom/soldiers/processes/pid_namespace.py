@@ -12,18 +12,18 @@ class _NamespaceInfo(msgspec.Struct, rename="kebab"):
     child_pid: int
 
 
-async def init_pid(info: int) -> int:
+async def read_init_pid(info: int) -> int:
     """Return the pid of the namespace's init, or 0 where bubblewrap has failed."""
     told = b""
     while not told.rstrip().endswith(b"}"):
-        await readable(info)
+        await wait_readable(info)
         if not (more := os.read(info, _CHUNK)):
             return 0
         told += more
     return msgspec.json.decode(told, type=_NamespaceInfo).child_pid
 
 
-def pidfd(pid: int) -> int | None:
+def open_pidfd(pid: int) -> int | None:
     """Return a descriptor that becomes readable at the end of a process, or None if it has ended already."""
     try:
         return os.pidfd_open(pid)
@@ -31,7 +31,7 @@ def pidfd(pid: int) -> int | None:
         return None
 
 
-async def readable(descriptor: int) -> None:
+async def wait_readable(descriptor: int) -> None:
     """Wait until something can be read from a descriptor, or nothing more ever comes."""
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()

@@ -10,7 +10,7 @@ _ENDED = frozenset({b"Z", b"X", b""})
 _POLL_SECONDS = 0.002
 
 
-async def end_group(group: int) -> None:
+async def kill_group(group: int) -> None:
     """Kill a process group, and wait until nothing of it is left: a process may take a moment to die."""
     with suppress(ProcessLookupError):
         while True:
@@ -21,17 +21,17 @@ async def end_group(group: int) -> None:
             await asyncio.sleep(_POLL_SECONDS)
 
 
-def children(parent: int) -> list[int]:
+def child_pids(parent: int) -> list[int]:
     """Return the pids of all processes that a process has started, or that were left to it."""
     return [pid for pid in _pids() if _field(pid, 1) == b"%d" % parent]
 
 
-def state(pid: int) -> bytes:
+def process_state(pid: int) -> bytes:
     """Return the letter for what a process does, or nothing if it has ended."""
     return _field(pid, 0)
 
 
-def described(code: int) -> str:
+def describe_exit(code: int) -> str:
     """Return in words how a program ended."""
     number = -code if code < 0 else code - 128
     try:
@@ -43,7 +43,7 @@ def described(code: int) -> str:
 
 def _has_members(group: int) -> bool:
     """Return whether a process group has members that are more than zombies."""
-    return any(_field(pid, 2) == b"%d" % group and state(pid) not in _ENDED for pid in _pids())
+    return any(_field(pid, 2) == b"%d" % group and process_state(pid) not in _ENDED for pid in _pids())
 
 
 def _pids() -> list[int]:

@@ -23,9 +23,9 @@ from pathlib import Path
 
 from kingdom.errors import Misconfigured, ProgramFailed
 from kingdom.soldiers.files.disk_quota import DiskQuota, DiskQuotaExceeded
-from kingdom.soldiers.processes.pid_namespace import init_pid, pidfd, readable
-from kingdom.soldiers.processes.process_table import children, described, end_group, state
-from kingdom.soldiers.redaction import WELL_KNOWN, Redaction, write_redacted
+from kingdom.soldiers.processes.pid_namespace import open_pidfd, read_init_pid, wait_readable
+from kingdom.soldiers.processes.process_table import child_pids, describe_exit, kill_group, process_state
+from kingdom.soldiers.redaction import DEFAULT_REDACTION, Redaction, write_redacted
 from kingdom.soldiers.sandbox import bridge
 from kingdom.soldiers.sandbox.bubblewrap import enclosing
 from kingdom.soldiers.sandbox.confinement import Confinement, hold, make_groups
@@ -47,7 +47,7 @@ _OPEN = Sandbox(profile=Profile.OFF)
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class ProgramResult:
     """How a program ended, and the last part of what it wrote."""
 
     code: int
@@ -150,7 +150,7 @@ class Program:
 
     def described(self, code: int) -> str:
         """Return in words how this program ended, or why it was ended."""
-        return self.ended_for or described(code)
+        return self.ended_for or describe_exit(code)
 
     def keep_to(self, disk: DiskQuota) -> None:
         """End the program when its run takes more of the disk than it may."""
@@ -164,9 +164,9 @@ class Program:
             self._early = first
             return
         # The init arranges to die with bubblewrap right after its fork, and then it sleeps until all have ended.
-        while state(init_pid) not in {b"S", b""}:  # noqa: ASYNC110 - the kernel tells of no change
+        while process_state(init_pid) not in {b"S", b""}:  # noqa: ASYNC110 - the kernel tells of no change
             await asyncio.sleep(_POLL_SECONDS)
-        for pid in children(init_pid):
+        for pid in child_pids(init_pid):
             hold(pid, limits)
             if self._confinement is not None:
                 self._confinement.take(pid)
@@ -185,14 +185,14 @@ class Program:
                 with suppress(ProcessLookupError):
                     signal.pidfd_send_signal(self._init, signal.SIGKILL)
                 # The init of a pid namespace ends only after everything else in it has ended.
-                await readable(self._init)
+                await wait_readable(self._init)
             finally:
                 os.close(self._init)
                 self._init = None
         if self._confinement is not None:
             await self._confinement.remove()
         if not self._contained:
-            await end_group(self.pid)
+            await kill_group(self.pid)
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LAST_OUTPUT_SECONDS):
                     await self._pipes.output_ended.wait()
@@ -262,7 +262,7 @@ async def start_program(
     errors: Path | None,
     contained: bool | None = None,
     sandbox: Sandbox | None = None,
-    redaction: Redaction = WELL_KNOWN,
+    redaction: Redaction = DEFAULT_REDACTION,
 ) -> Program:
     """Start a program with exactly this environment and PWD.
 
@@ -312,7 +312,7 @@ async def run_program(
     timeout: timedelta,  # noqa: ASYNC109 - what runs too long must be killed, not only left alone
     contained: bool | None = None,
     sandbox: Sandbox | None = None,
-) -> Finished:
+) -> ProgramResult:
     """Run a program to its end and return how it ended; raises ProgramFailed if it takes too much time or disk."""
     program = await start_program(
         argv, cwd=cwd, environment=environment, errors=None, contained=contained, sandbox=sandbox
@@ -344,7 +344,7 @@ async def run_program(
     await reading
     if program.ended_for:
         raise DiskQuotaExceeded(f"{argv[0]} was ended: {program.ended_for}")
-    return Finished(code, bytes(tail).decode(errors="replace"))
+    return ProgramResult(code, bytes(tail).decode(errors="replace"))
 
 
 async def _start_contained(bubblewrap: Sequence[str], call: _Call, kept: Sequence[int], limits: Limits) -> Program:
@@ -359,7 +359,7 @@ async def _start_contained(bubblewrap: Sequence[str], call: _Call, kept: Sequenc
             raise
         finally:
             os.close(writing)
-        init = pidfd(pid) if (pid := await init_pid(reading)) else None
+        init = open_pidfd(pid) if (pid := await read_init_pid(reading)) else None
     finally:
         os.close(reading)
     program = Program(started, contained=True, init=init, confinement=confinement)

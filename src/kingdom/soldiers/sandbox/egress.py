@@ -16,7 +16,7 @@ from typing import Any, Self
 from weakref import WeakValueDictionary
 
 from kingdom.errors import KingdomError
-from kingdom.soldiers.redaction import WELL_KNOWN, Redaction
+from kingdom.soldiers.redaction import DEFAULT_REDACTION, Redaction
 from kingdom.soldiers.sandbox.client_hello import server_name
 from kingdom.soldiers.sandbox.egress_ledger import EgressLedger, EgressLimits, Outcome
 from kingdom.soldiers.sandbox.egress_rules import (
@@ -83,7 +83,7 @@ class Egress:
         self._threads = ThreadPoolExecutor(_RESOLVING_AT_ONCE, thread_name_prefix="egress")
         self._ledgers: WeakValueDictionary[Path, EgressLedger] = WeakValueDictionary()
 
-    def proxy(self, folder: Path, log: Path, redaction: Redaction = WELL_KNOWN) -> "EgressProxy":
+    def proxy(self, folder: Path, log: Path, redaction: Redaction = DEFAULT_REDACTION) -> "EgressProxy":
         """Return a proxy for one program, with its socket in a folder; those with the same log share an account."""
         ledger = self._ledgers.get(log)
         if ledger is None:

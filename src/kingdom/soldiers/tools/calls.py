@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from kingdom.errors import MalformedEvent
-from kingdom.soldiers.tools.port import Tool
+from kingdom.soldiers.tools.port import ToolDefinition
 
 # A petition of this size is the largest that a run keeps.
 BYTES_MAX = 64_000
@@ -28,7 +28,7 @@ You speak to the house that you work for through the tools of the MCP server `ki
 """
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class ToolInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """What a tool was called with; no id is among it, for those are ours."""
 
     def needs(self, *names: str) -> None:
@@ -38,7 +38,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             raise ValueError(f"{' and '.join(empty)} must not be empty")
 
 
-class ReportResult(Call, frozen=True, kw_only=True):
+class ReportResultInput(ToolInput, frozen=True, kw_only=True):
     """How the work ended."""
 
     status: Annotated[
@@ -65,7 +65,7 @@ class ReportResult(Call, frozen=True, kw_only=True):
                 self.needs("reason")
 
 
-class AskHuman(Call, frozen=True, kw_only=True):
+class AskHumanInput(ToolInput, frozen=True, kw_only=True):
     """A question that only a person can answer."""
 
     question: Annotated[str, Meta(max_length=2000, description="The question, such that a yes or a word answers it.")]
@@ -78,7 +78,7 @@ class AskHuman(Call, frozen=True, kw_only=True):
         self.needs("question")
 
 
-class Petition(Call, frozen=True, kw_only=True):
+class PetitionInput(ToolInput, frozen=True, kw_only=True):
     """An output that the agent has no right to cause itself."""
 
     kind: Annotated[str, Meta(max_length=60, description="What is asked for, such as github.comment.")]
@@ -88,7 +88,7 @@ class Petition(Call, frozen=True, kw_only=True):
         self.needs("kind")
 
 
-class Remember(Call, frozen=True, kw_only=True):
+class RememberInput(ToolInput, frozen=True, kw_only=True):
     """One thing that was learned, in the form in which a General keeps it."""
 
     text: Annotated[str, Meta(max_length=500, description="One sentence that is true beyond this task.")]
@@ -104,12 +104,12 @@ class Remember(Call, frozen=True, kw_only=True):
         self.needs("text")
 
 
-AnyCall = ReportResult | AskHuman | Petition | Remember
-_KINDS: Mapping[str, type[AnyCall]] = {
-    "report_result": ReportResult,
-    "ask_human": AskHuman,
-    "petition": Petition,
-    "remember": Remember,
+AnyToolInput = ReportResultInput | AskHumanInput | PetitionInput | RememberInput
+_KINDS: Mapping[str, type[AnyToolInput]] = {
+    "report_result": ReportResultInput,
+    "ask_human": AskHumanInput,
+    "petition": PetitionInput,
+    "remember": RememberInput,
 }
 _DESCRIPTIONS = {
     "report_result": (
@@ -132,16 +132,18 @@ _DESCRIPTIONS = {
 }
 
 
-def _schema(kind: type[Call]) -> dict[str, Any]:
+def _schema(kind: type[ToolInput]) -> dict[str, Any]:
     _, components = msgspec.json.schema_components([kind])
     schema: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(components[kind.__name__]))
     return {name: value for name, value in schema.items() if name not in ("title", "description")}
 
 
-TOOLS = tuple(Tool(name=name, description=_DESCRIPTIONS[name], schema=_schema(kind)) for name, kind in _KINDS.items())
+TOOLS = tuple(
+    ToolDefinition(name=name, description=_DESCRIPTIONS[name], schema=_schema(kind)) for name, kind in _KINDS.items()
+)
 
 
-def read_call(tool: str, arguments: Mapping[str, Any]) -> AnyCall:
+def parse_tool_input(tool: str, arguments: Mapping[str, Any]) -> AnyToolInput:
     """Return what an agent says, or raise MalformedEvent with what it should have said."""
     kind = _KINDS.get(tool)
     if kind is None:

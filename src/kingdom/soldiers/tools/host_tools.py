@@ -9,10 +9,17 @@ from typing import Any
 
 from kingdom.errors import KingdomError, MalformedEvent, ProgramFailed
 from kingdom.sentence import sentence, with_reason
-from kingdom.soldiers.redaction import WELL_KNOWN, Redaction
-from kingdom.soldiers.tools.calls import TOOLS, AskHuman, Petition, Remember, ReportResult, read_call
-from kingdom.soldiers.tools.port import Question, Reply, Voice
-from kingdom.soldiers.tools.result_file import add_memory, write_report
+from kingdom.soldiers.redaction import DEFAULT_REDACTION, Redaction
+from kingdom.soldiers.tools.calls import (
+    TOOLS,
+    AskHumanInput,
+    PetitionInput,
+    RememberInput,
+    ReportResultInput,
+    parse_tool_input,
+)
+from kingdom.soldiers.tools.port import AgentQuestion, AgentTools, ToolReply
+from kingdom.soldiers.tools.result_file import add_memory, write_result
 from kingdom.workflow.verdicts import Verdict
 
 # Shorter than any agent waits for a tool.
@@ -35,7 +42,7 @@ class _Turn:
     prompt_id: str
     on_petition: Callable[[str, dict[str, Any]], None]
     petitions: int = 0
-    question: Question | None = None
+    question: AgentQuestion | None = None
     # Whether the question is the result that was reported, which another may replace.
     is_result: bool = False
 
@@ -46,7 +53,7 @@ def petition_id(prompt_id: str, number: int) -> str:
     return f"{attempted}-a{attempt}-p{number}"
 
 
-class HouseVoice(Voice):
+class HostTools(AgentTools):
     """Takes what the agent in one WorkSpace says.
 
     `verdict` waits for what becomes of a petition, by its id; where it takes too long the agent goes on without it.
@@ -59,7 +66,7 @@ class HouseVoice(Voice):
         verdict: Callable[[str], Awaitable[Verdict | None]],
         *,
         patience: timedelta = PATIENCE,
-        redaction: Redaction = WELL_KNOWN,
+        redaction: Redaction = DEFAULT_REDACTION,
     ) -> None:
         self.tools = TOOLS
         self._space = space
@@ -76,44 +83,44 @@ class HouseVoice(Voice):
         # A prompt may be given twice, as to an agent that went in circles: its petitions are counted on.
         self._turn = _Turn(prompt_id, on_petition, made[1] if made[0] == prompt_id else 0)
 
-    def end(self) -> Question | None:
+    def end(self) -> AgentQuestion | None:
         """Take no calls any more."""
         turn, self._turn = self._turn, None
         if turn:
             self._made = (turn.prompt_id, turn.petitions)
         return turn.question if turn else None
 
-    async def call(self, tool: str, arguments: Mapping[str, Any]) -> Reply:
+    async def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolReply:
         """Do what a tool is for."""
         turn = self._turn
         try:
             # First of all: whatever is said is read by others, and some of it leaves the house.
-            call = read_call(tool, self._redaction.value(arguments))
+            call = parse_tool_input(tool, self._redaction.value(arguments))
             if turn is None:
-                return Reply(text=_NO_TURN, is_error=True)
-            if turn.question and not turn.is_result and not isinstance(call, Remember):
-                return Reply(text=_ASKED_ALREADY, is_error=True)
+                return ToolReply(text=_NO_TURN, is_error=True)
+            if turn.question and not turn.is_result and not isinstance(call, RememberInput):
+                return ToolReply(text=_ASKED_ALREADY, is_error=True)
             match call:
-                case ReportResult():
-                    write_report(self._space, call)
+                case ReportResultInput():
+                    write_result(self._space, call)
                     turn.is_result = call.status == "needs_human"
-                    turn.question = Question(text=call.question, choices=()) if turn.is_result else None
-                    return Reply(text=_ASKED if turn.is_result else _REPORTED)
-                case Remember():
+                    turn.question = AgentQuestion(text=call.question, choices=()) if turn.is_result else None
+                    return ToolReply(text=_ASKED if turn.is_result else _REPORTED)
+                case RememberInput():
                     add_memory(self._space, call)
-                    return Reply(text=_REMEMBERED)
-                case AskHuman():
+                    return ToolReply(text=_REMEMBERED)
+                case AskHumanInput():
                     text = f"{call.question}\n\n{call.context}" if call.context.strip() else call.question
-                    turn.question = Question(text=text, choices=call.choices)
-                    return Reply(text=_ASKED)
-                case Petition():
+                    turn.question = AgentQuestion(text=text, choices=call.choices)
+                    return ToolReply(text=_ASKED)
+                case PetitionInput():
                     return await self._petition(turn, call)
         except (MalformedEvent, ProgramFailed, OSError, RecursionError) as error:
-            return Reply(text=str(error), is_error=True)
+            return ToolReply(text=str(error), is_error=True)
 
-    async def _petition(self, turn: _Turn, call: Petition) -> Reply:
+    async def _petition(self, turn: _Turn, call: PetitionInput) -> ToolReply:
         if turn.petitions >= _PETITIONS_MAX:
-            return Reply(text=_TOO_MANY, is_error=True)
+            return ToolReply(text=_TOO_MANY, is_error=True)
         turn.on_petition(call.kind, call.body)
         turn.petitions += 1
         named = petition_id(turn.prompt_id, turn.petitions)
@@ -126,19 +133,19 @@ class HouseVoice(Voice):
         return _told(verdict)
 
 
-def _told(verdict: Verdict | None) -> Reply:
+def _told(verdict: Verdict | None) -> ToolReply:
     if verdict is None:
-        return Reply(text=_NOTED)
+        return ToolReply(text=_NOTED)
 
     def told(word: str) -> str:
         return sentence(with_reason(word, verdict.reason))
 
     match verdict.granted:
         case True:
-            return Reply(
+            return ToolReply(
                 text=f"{told('Granted')} It is allowed and will be done for you; do not ask for the same again."
             )
         case False:
-            return Reply(text=f"{told('Refused')} Nothing was done. Do not ask for the same again.", is_error=True)
+            return ToolReply(text=f"{told('Refused')} Nothing was done. Do not ask for the same again.", is_error=True)
         case None:
-            return Reply(text=f"{told('It waits')} Go on without it, and do not ask for the same again.")
+            return ToolReply(text=f"{told('It waits')} Go on without it, and do not ask for the same again.")

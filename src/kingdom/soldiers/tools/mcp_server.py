@@ -16,7 +16,7 @@ import msgspec
 
 from kingdom.errors import Misconfigured
 from kingdom.soldiers.tools.calls import GUIDE, TOOLS
-from kingdom.soldiers.tools.port import SERVER, Reply, Tool
+from kingdom.soldiers.tools.port import SERVER_NAME, ToolDefinition, ToolReply
 
 _VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 # Longer than any answer takes.
@@ -94,7 +94,7 @@ async def _answer(method: str, parameters: Any, url: str) -> dict[str, Any]:
             return {
                 "protocolVersion": wanted if wanted in _VERSIONS else _VERSIONS[0],
                 "capabilities": {"tools": {}},
-                "serverInfo": {"name": SERVER, "version": "1"},
+                "serverInfo": {"name": SERVER_NAME, "version": "1"},
                 "instructions": GUIDE,
             }
         case "ping":
@@ -107,20 +107,20 @@ async def _answer(method: str, parameters: Any, url: str) -> dict[str, Any]:
     raise _Refused(_NO_METHOD, f"there is no method {method[:100]!r} here")
 
 
-def _shown(tool: Tool) -> dict[str, Any]:
+def _shown(tool: ToolDefinition) -> dict[str, Any]:
     shown = {"name": tool.name, "description": tool.description, "inputSchema": tool.schema}
     # Claude Code would otherwise hide them until the model looks for them.
     return {**shown, "_meta": {"anthropic/alwaysLoad": True}}
 
 
-async def _call(parameters: dict[str, Any], url: str) -> Reply:
+async def _call(parameters: dict[str, Any], url: str) -> ToolReply:
     call = {"tool": parameters.get("name"), "arguments": parameters.get("arguments") or {}}
     try:
         async with asyncio.timeout(_ANSWER_SECONDS):
-            return msgspec.json.decode(await _post(url, json.dumps(call).encode()), type=Reply)
+            return msgspec.json.decode(await _post(url, json.dumps(call).encode()), type=ToolReply)
     except (OSError, TimeoutError, *_UNREADABLE) as error:
         why = str(error) or type(error).__name__
-        return Reply(
+        return ToolReply(
             text=f"{call['tool']} did not reach the house ({why}). Try again; where that does not help, write your"
             " result to the file that .kingdom-task.json names.",
             is_error=True,

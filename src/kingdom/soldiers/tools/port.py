@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 # The name of the MCP server under which an agent finds the tools.
-SERVER = "kingdom"
+SERVER_NAME = "kingdom"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tool:
+class ToolDefinition:
     """A tool that an agent is offered; `schema` is the JSON schema of its arguments."""
 
     name: str
@@ -19,7 +19,7 @@ class Tool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class ToolReply:
     """What a tool answers to the agent."""
 
     text: str
@@ -27,21 +27,21 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class AgentQuestion:
     """What an agent asks a person; its turn ends with it."""
 
     text: str
     choices: tuple[str, ...] = ()
 
 
-class Voice(ABC):
+class AgentTools(ABC):
     """Takes what one agent says; whoever runs the agent offers it as an MCP server named `kingdom`.
 
     Its model must see the tools from the start: some agents show those of MCP servers only to who looks for them.
     Around each turn whoever runs the agent calls `begin` and `end`; between turns nothing is taken.
     """
 
-    tools: Sequence[Tool]
+    tools: Sequence[ToolDefinition]
 
     @abstractmethod
     def begin(self, prompt_id: str, on_petition: Callable[[str, dict[str, Any]], None]) -> None:
@@ -51,9 +51,9 @@ class Voice(ABC):
         """
 
     @abstractmethod
-    def end(self) -> Question | None:
+    def end(self) -> AgentQuestion | None:
         """Listen no more, and return what the agent asked a person in this turn."""
 
     @abstractmethod
-    async def call(self, tool: str, arguments: Mapping[str, Any]) -> Reply:
+    async def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolReply:
         """Take what the agent says, and answer; a call that cannot be understood is an error that says why."""

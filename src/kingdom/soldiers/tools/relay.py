@@ -5,28 +5,28 @@ from typing import Any
 
 import msgspec
 
-from kingdom.soldiers.tools.port import Reply, Voice
+from kingdom.soldiers.tools.port import AgentTools, ToolReply
 
 # Room for a call of the largest size in its wrapping, also where every character of it is escaped.
 BODY_BYTES_MAX = 512_000
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
-class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+class ToolRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A call of a tool on its way to the host."""
 
     tool: str
     arguments: dict[str, Any] = {}
 
 
-async def answer(voice: Voice, body: bytes) -> bytes:
+async def answer_tool_call(voice: AgentTools, body: bytes) -> bytes:
     """Return the answer of a voice to a call, both as JSON: `{tool, arguments}` and `{text, is_error}`."""
     if len(body) > BODY_BYTES_MAX:
-        return msgspec.json.encode(Reply(text=f"the call has more than {BODY_BYTES_MAX} bytes", is_error=True))
+        return msgspec.json.encode(ToolReply(text=f"the call has more than {BODY_BYTES_MAX} bytes", is_error=True))
     try:
-        call = msgspec.json.decode(body, type=ToolCall)
+        call = msgspec.json.decode(body, type=ToolRequest)
     except _UNREADABLE as error:
-        return msgspec.json.encode(Reply(text=f"this is no call of a tool: {error}", is_error=True))
+        return msgspec.json.encode(ToolReply(text=f"this is no call of a tool: {error}", is_error=True))
     return msgspec.json.encode(await voice.call(call.tool, call.arguments))
 
 

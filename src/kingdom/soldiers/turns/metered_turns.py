@@ -6,14 +6,24 @@ from typing import Any
 
 import structlog
 
-from kingdom.soldiers.agents.port import Agent, AgentGone, Answered, Asked, Launch, Prompt, Spent, TurnFailed, Update
+from kingdom.soldiers.agents.port import (
+    Agent,
+    AgentGone,
+    CostUpdate,
+    Launch,
+    Prompt,
+    TurnAnswer,
+    TurnFailed,
+    TurnQuestion,
+    TurnUpdate,
+)
 from kingdom.soldiers.agents.transcript import append_entry
 from kingdom.soldiers.turns.turn import take_turn
 
 _log = structlog.get_logger("kingdom.soldiers")
 
 
-class PaidTurns:
+class MeteredTurns:
     """The turns that one command needs; `say` tells what they have cost where one is cut off, for nobody else does.
 
     What the meter of a launch counts is noted in the transcript as it grows: it counts also where this host is killed.
@@ -26,13 +36,13 @@ class PaidTurns:
         self._say = say
         self._cost_before = 0.0
 
-    async def take(self, prompt: Prompt, hear: Callable[[Update], None]) -> Answered | Asked:
+    async def take(self, prompt: Prompt, hear: Callable[[TurnUpdate], None]) -> TurnAnswer | TurnQuestion:
         """Return how a turn ended; one is cut off by the end of its agent, or by whoever ends this."""
         cost_usd = 0.0
 
-        def on_update(update: Update) -> None:
+        def on_update(update: TurnUpdate) -> None:
             nonlocal cost_usd
-            if isinstance(update, Spent) and update.cost_usd > cost_usd:
+            if isinstance(update, CostUpdate) and update.cost_usd > cost_usd:
                 cost_usd = update.cost_usd
                 self._note_cost(prompt, cost_usd)
             hear(update)

@@ -5,33 +5,36 @@ from pathlib import Path
 
 import msgspec
 
-from kingdom.soldiers.agents.port import AgentFailed, Answered, Asked, Prompt, TurnFailed
+from kingdom.soldiers.agents.port import AgentFailed, Prompt, TurnAnswer, TurnFailed, TurnQuestion
 from kingdom.soldiers.turns.result import read_result
 
-DEMAND = """\
+RESULT_REQUEST = """\
 You ended your turn without a result, so nobody knows how your work ended. Finish what is missing, then report your \
 result with the tool report_result of the MCP server `kingdom`: status success, failed, needs_human or skipped, and a \
 summary. If you cannot go on, report failed and say why.\
 """
 
 
-async def demand_result(
-    prompt: Prompt, end: Answered | Asked, space: Path, take: Callable[[Prompt], Awaitable[Answered | Asked]]
-) -> Answered | Asked:
+async def request_missing_result(
+    prompt: Prompt,
+    end: TurnAnswer | TurnQuestion,
+    space: Path,
+    take: Callable[[Prompt], Awaitable[TurnAnswer | TurnQuestion]],
+) -> TurnAnswer | TurnQuestion:
     """Return the end of a turn that left a result; where it left none the agent is sent back once, and fails then.
 
     `take` gives the agent another prompt, under the same id: what is looked up later is one. The answer stays that of
     the first turn, the cost is that of both.
     """
-    if isinstance(end, Asked) or read_result(space) is not None:
+    if isinstance(end, TurnQuestion) or read_result(space) is not None:
         return end
     left = None if prompt.budget_usd is None else max(0.0, prompt.budget_usd - end.cost_usd)
     try:
-        again = await take(Prompt(id=prompt.id, text=DEMAND, budget_usd=left))
+        again = await take(Prompt(id=prompt.id, text=RESULT_REQUEST, budget_usd=left))
     except TurnFailed as failure:
         failure.cost_usd += end.cost_usd
         raise
     cost = end.cost_usd + again.cost_usd
-    if isinstance(again, Answered) and read_result(space) is None:
+    if isinstance(again, TurnAnswer) and read_result(space) is None:
         raise AgentFailed("the agent ended without a result, and again after it was asked for one", cost)
-    return msgspec.structs.replace(end if isinstance(again, Answered) else again, cost_usd=cost)
+    return msgspec.structs.replace(end if isinstance(again, TurnAnswer) else again, cost_usd=cost)

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 
 from kingdom.bus.envelope import STORE_KEY
-from kingdom.soldiers.agents.port import AgentFailed, Answered, Asked
+from kingdom.soldiers.agents.port import AgentFailed, TurnAnswer, TurnQuestion
 from kingdom.soldiers.files.agent_files import AgentFile
-from kingdom.soldiers.tools.result_file import RESULT, read_document
+from kingdom.soldiers.tools.result_file import RESULT_FILE, read_document
 
 _NUL = b"\\u0000"
 _FAILED, _NEEDS_HUMAN = "failed", "needs_human"
@@ -17,33 +17,33 @@ _FAILED, _NEEDS_HUMAN = "failed", "needs_human"
 
 def read_result(space: Path) -> dict[str, Any] | None:
     """Return what the agent reported; None where it did not, or wrote something else than a document of fair size."""
-    result = read_document(AgentFile(space, RESULT))
+    result = read_document(AgentFile(space, RESULT_FILE))
     # Neither what no store can keep, nor what a store keeps for itself.
     unfit = result is not None and (STORE_KEY in result or _NUL in msgspec.json.encode(result))
     return None if unfit else result
 
 
-def forget_refusal(space: Path) -> None:
+def remove_unsuccessful_result(space: Path) -> None:
     """Remove a report that a new turn is to replace: that it failed, or needs a person."""
-    if is_refusal(space):
+    if is_unsuccessful(space):
         with suppress(OSError):
-            AgentFile(space, RESULT).remove()
+            AgentFile(space, RESULT_FILE).remove()
 
 
-def is_refusal(space: Path) -> bool:
+def is_unsuccessful(space: Path) -> bool:
     """Tell whether the agent reported that it failed, or needs a person."""
     return (read_result(space) or {}).get("status") in (_FAILED, _NEEDS_HUMAN)
 
 
-def as_reported(end: Answered | Asked, space: Path) -> Answered | Asked:
+def apply_reported_status(end: TurnAnswer | TurnQuestion, space: Path) -> TurnAnswer | TurnQuestion:
     """Return how a turn really ended: an agent may answer politely and report that it failed, or needs a person."""
     result = read_result(space) or {}
-    if isinstance(end, Asked) or result.get("status") not in (_FAILED, _NEEDS_HUMAN):
+    if isinstance(end, TurnQuestion) or result.get("status") not in (_FAILED, _NEEDS_HUMAN):
         return end
     if result["status"] == _FAILED:
         raise AgentFailed(f"the agent reports that it failed: {_text(result, 'error')}", end.cost_usd)
     choices = result.get("choices")
-    return Asked(
+    return TurnQuestion(
         question=_text(result, "question"),
         choices=tuple(str(choice) for choice in choices) if isinstance(choices, list) else (),
         cost_usd=end.cost_usd,

@@ -8,20 +8,20 @@ from datetime import timedelta
 
 import msgspec
 
-from kingdom.soldiers.agents.limits import Advice, AgentLoops, Circles
+from kingdom.soldiers.agents.limits import AgentLoops, LoopAdvice, LoopDetector
 from kingdom.soldiers.agents.port import (
     Agent,
     AgentFailed,
     AgentGone,
-    Answered,
-    Asked,
     BudgetSpent,
+    CostUpdate,
     Prompt,
-    Spent,
-    ToolCalled,
+    ToolUse,
+    TurnAnswer,
     TurnFailed,
+    TurnQuestion,
     TurnTooLong,
-    Update,
+    TurnUpdate,
 )
 from kingdom.soldiers.sandbox.meter import Meter
 
@@ -36,11 +36,11 @@ async def take_turn(
     agent: Agent,
     prompt: Prompt,
     limit: timedelta,
-    on_update: Callable[[Update], None],
+    on_update: Callable[[TurnUpdate], None],
     *,
     idle_limit: timedelta = IDLE_LIMIT,
     meter: Meter | None = None,
-) -> Answered | Asked:
+) -> TurnAnswer | TurnQuestion:
     """Return how a turn ended, and tell what happened on the way; every failure tells what the turn had cost.
 
     One that takes too long is interrupted and fails, and so is one that costs too much, with BudgetSpent. An agent
@@ -64,12 +64,12 @@ class _Turn:
         self,
         agent: Agent,
         limit: timedelta,
-        on_update: Callable[[Update], None],
+        on_update: Callable[[TurnUpdate], None],
         idle_limit: timedelta,
         budget_usd: float | None,
         meter: Meter | None,
     ) -> None:
-        self.circles = Circles()
+        self.circles = LoopDetector()
         self._agent = agent
         self._on_update = on_update
         self._limit, self._idle_limit = limit, idle_limit
@@ -90,7 +90,7 @@ class _Turn:
         """Return what the turn may still cost."""
         return None if self._budget_usd is None else max(round(self._budget_usd - self.cost_usd, _USD_DIGITS), 0.0)
 
-    async def play(self, prompt: Prompt) -> Answered | Asked | None:
+    async def play(self, prompt: Prompt) -> TurnAnswer | TurnQuestion | None:
         """Return how the turn ended, or None where the agent is to be nudged."""
         if self._meter is not None:
             # The meter stops it in time, whatever the agent believes that it has cost.
@@ -106,7 +106,7 @@ class _Turn:
             end.cost_usd = self.cost_usd
             raise end from None
 
-    async def _listen(self, updates: "_Updates") -> Answered | Asked | None:
+    async def _listen(self, updates: "_Updates") -> TurnAnswer | TurnQuestion | None:
         while True:
             time = asyncio.timeout_at(self._patience())
             try:
@@ -118,23 +118,23 @@ class _Turn:
                 return await self._too_long(updates)
             if update is None:
                 raise AgentFailed("the agent ended its turn without an answer")
-            if isinstance(update, Answered | Asked):
+            if isinstance(update, TurnAnswer | TurnQuestion):
                 return self._ended(update)
             self._hear(update)
-            if isinstance(update, Spent) and self.left_usd == 0:
+            if isinstance(update, CostUpdate) and self.left_usd == 0:
                 return await self._out_of_money(updates)
-            if isinstance(update, ToolCalled):
+            if isinstance(update, ToolUse):
                 advice = self.circles.saw(update.tool, update.detail)
-                if advice is not Advice.LET:
+                if advice is not LoopAdvice.LET:
                     return await self._in_circles(updates, advice)
 
-    async def _too_long(self, updates: "_Updates") -> Answered | Asked:
+    async def _too_long(self, updates: "_Updates") -> TurnAnswer | TurnQuestion:
         why = self._why_too_long()
         if end := await self._cut_off(updates):
             return end
         raise TurnTooLong(why)
 
-    async def _out_of_money(self, updates: "_Updates") -> Answered | Asked:
+    async def _out_of_money(self, updates: "_Updates") -> TurnAnswer | TurnQuestion:
         if end := await self._cut_off(updates):
             return end
         raise self._over_budget()
@@ -142,20 +142,20 @@ class _Turn:
     def _over_budget(self) -> BudgetSpent:
         return BudgetSpent(f"the turn has cost ${self.cost_usd:.4g}, and ${self._budget_usd:.4g} were left for it")
 
-    async def _in_circles(self, updates: "_Updates", advice: Advice) -> Answered | Asked | None:
+    async def _in_circles(self, updates: "_Updates", advice: LoopAdvice) -> TurnAnswer | TurnQuestion | None:
         end = await self._cut_off(updates)
-        if end is None and advice is Advice.GIVE_UP:
+        if end is None and advice is LoopAdvice.GIVE_UP:
             raise AgentLoops(f"the agent {self.circles.fact}")
         self._cost_before = self.reported_usd
         return end
 
-    async def _cut_off(self, updates: "_Updates") -> Answered | Asked | None:
+    async def _cut_off(self, updates: "_Updates") -> TurnAnswer | TurnQuestion | None:
         """Interrupt a turn and hear what it has cost in the end; one that came to its end all the same has ended."""
         try:
             async with asyncio.timeout(_LAST_WORDS_SECONDS):
                 await self._agent.interrupt()
                 while update := await updates.next():
-                    if isinstance(update, Answered | Asked):
+                    if isinstance(update, TurnAnswer | TurnQuestion):
                         return self._ended(update)
                     self._hear(update)
         except AgentGone:
@@ -166,17 +166,17 @@ class _Turn:
             pass
         return None
 
-    def _hear(self, update: Update) -> None:
-        if isinstance(update, Spent):
+    def _hear(self, update: TurnUpdate) -> None:
+        if isinstance(update, CostUpdate):
             self._count(update.cost_usd)
-            update = Spent(self.cost_usd)
+            update = CostUpdate(self.cost_usd)
         self._on_update(update)
 
     def _count(self, cost_usd: float) -> None:
         """Take down what the agent reports that the current prompt has cost so far."""
         self.reported_usd = max(self.reported_usd, self._cost_before + cost_usd)
 
-    def _ended(self, end: Answered | Asked) -> Answered | Asked:
+    def _ended(self, end: TurnAnswer | TurnQuestion) -> TurnAnswer | TurnQuestion:
         self._count(end.cost_usd)
         return msgspec.structs.replace(end, cost_usd=self.cost_usd)
 
@@ -195,13 +195,13 @@ class _Updates:
     What its meter charges is an update, too.
     """
 
-    def __init__(self, updates: AsyncGenerator[Update, None], meter: Meter | None) -> None:
+    def __init__(self, updates: AsyncGenerator[TurnUpdate, None], meter: Meter | None) -> None:
         self._updates = updates
         self._meter = meter
-        self._coming: asyncio.Task[Update | None] | None = None
+        self._coming: asyncio.Task[TurnUpdate | None] | None = None
         self._charge = asyncio.create_task(meter.charged.wait()) if meter else None
 
-    async def next(self) -> Update | None:
+    async def next(self) -> TurnUpdate | None:
         """Return the next update, or None at the end."""
         coming = self._coming = self._coming or asyncio.create_task(self._read())
         # A timeout that reached the generator itself would end it.
@@ -209,7 +209,7 @@ class _Updates:
         if not coming.done() and self._meter is not None:
             self._meter.charged.clear()
             self._charge = asyncio.create_task(self._meter.charged.wait())
-            return Spent(0.0)
+            return CostUpdate(0.0)
         self._coming = None
         return coming.result()
 
@@ -222,5 +222,5 @@ class _Updates:
             await asyncio.gather(self._coming, return_exceptions=True)
         await self._updates.aclose()
 
-    async def _read(self) -> Update | None:
+    async def _read(self) -> TurnUpdate | None:
         return await anext(self._updates, None)

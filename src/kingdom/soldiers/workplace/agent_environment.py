@@ -8,12 +8,12 @@ from functools import partial
 from pathlib import Path
 
 from kingdom.bus.port import Bus
-from kingdom.soldiers.checkouts.checkout import GitUse, place_of
+from kingdom.soldiers.checkouts.checkout import GitPolicy, checkout_paths
 from kingdom.soldiers.checkouts.git import IDENTITY
-from kingdom.soldiers.checkouts.run_checkouts import Tree, Trees
+from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec, RunCheckouts
 from kingdom.soldiers.files.agent_files import AgentFile
 from kingdom.soldiers.files.disk_quota import DiskQuota
-from kingdom.soldiers.redaction import WELL_KNOWN, Redaction
+from kingdom.soldiers.redaction import DEFAULT_REDACTION, Redaction
 from kingdom.soldiers.sandbox.egress import Egress, egress_environment
 from kingdom.soldiers.sandbox.gate import Gate
 from kingdom.soldiers.sandbox.meter import Meter
@@ -21,16 +21,22 @@ from kingdom.soldiers.sandbox.programs import places_in, toolchain_environment, 
 from kingdom.soldiers.sandbox.sandbox import Profile, Sandbox
 from kingdom.soldiers.sandbox.soldier import soldier_sandbox
 from kingdom.soldiers.sandbox.vendors import Upstream
-from kingdom.soldiers.tools.host_tools import HouseVoice
-from kingdom.soldiers.tools.port import Voice
-from kingdom.soldiers.tools.relay import answer
+from kingdom.soldiers.tools.host_tools import HostTools
+from kingdom.soldiers.tools.port import AgentTools
+from kingdom.soldiers.tools.relay import answer_tool_call
 from kingdom.soldiers.tools.verdict import await_verdict
-from kingdom.soldiers.workplace.checkout_setup import PORT_VARIABLE, Outfit, copied_secrets, fit_out, port_base
-from kingdom.soldiers.workplace.host_folders import Folders
+from kingdom.soldiers.workplace.checkout_setup import (
+    PORT_VARIABLE,
+    CheckoutSetup,
+    assign_port_base,
+    copied_secrets,
+    set_up_checkout,
+)
+from kingdom.soldiers.workplace.host_folders import HostFolders
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quarters:
+class AgentEnvironment:
     """What a host gives to its agents, whatever their kind; setup scripts and checks run under the same `profile`.
 
     `path` are folders of programs, which they find before those of the system; `egress` are the hosts that a strict
@@ -44,13 +50,13 @@ class Quarters:
     speaks: bool = False
     may_commit: bool = False
     disk_mib: int = 0
-    outfit: Outfit = field(default_factory=Outfit)
-    redaction: Redaction = WELL_KNOWN
+    outfit: CheckoutSetup = field(default_factory=CheckoutSetup)
+    redaction: Redaction = DEFAULT_REDACTION
 
     @property
-    def git_use(self) -> GitUse:
+    def git_use(self) -> GitPolicy:
         """Return how git is run on the checkouts of these agents."""
-        return GitUse.under(self.profile, may_commit=self.may_commit)
+        return GitPolicy.under(self.profile, may_commit=self.may_commit)
 
     def tools(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return where programs are found, those too that a person has installed, if the profile shows them."""
@@ -64,15 +70,15 @@ class Quarters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lodging:
+class Workplace:
     """Where the agent of one Work lives: its WorkSpace and HOME, the checkouts it works on, and its environment."""
 
-    quarters: Quarters
-    folders: Folders
-    trees: Trees
+    quarters: AgentEnvironment
+    folders: HostFolders
+    trees: RunCheckouts
     workflow_id: str
     space: Path
-    checkouts: tuple[Tree, ...]
+    checkouts: tuple[CheckoutSpec, ...]
     environment: Mapping[str, str]
 
     @property
@@ -88,7 +94,7 @@ class Lodging:
         home.mkdir(parents=True, exist_ok=True)
         temporary = AgentFile(home, "tmp")
         temporary.make_folder()
-        ports = {PORT_VARIABLE: str(port_base(self.folders, self.workflow_id))}
+        ports = {PORT_VARIABLE: str(assign_port_base(self.folders, self.workflow_id))}
         places = {**self.quarters.tools(self.environment), "HOME": str(home), "TMPDIR": str(temporary.path)}
         proxy = egress_environment() if self._egress else {}
         return {**self.environment, **IDENTITY, **ports, **places, **proxy}
@@ -99,7 +105,7 @@ class Lodging:
             self.quarters.profile,
             space=self.space,
             home=self.folders.home(self.workflow_id),
-            checkouts=[place_of(tree.path, self.trees.clone_of(tree) / "objects") for tree in self.checkouts],
+            checkouts=[checkout_paths(tree.path, self.trees.clone_of(tree) / "objects") for tree in self.checkouts],
             reports=self.folders.run(self.workflow_id) / "reports",
             tools=[place for folder in self.quarters.path for place in places_in(folder)],
             gate=gate,
@@ -119,7 +125,7 @@ class Lodging:
         async with AsyncExitStack() as stack:
             sandbox = self.sandbox(egress=await self.open_egress(stack))
             for tree in self.checkouts:
-                await fit_out(
+                await set_up_checkout(
                     tree,
                     self.quarters.outfit,
                     folder=self._outfit_folder,
@@ -129,11 +135,11 @@ class Lodging:
                     redaction=self.redaction,
                 )
 
-    def voice(self, bus: Bus) -> Voice | None:
+    def voice(self, bus: Bus) -> AgentTools | None:
         """Return what an agent that can be offered tools speaks to the house by."""
         if not self.quarters.speaks:
             return None
-        return HouseVoice(self.space, partial(await_verdict, bus), redaction=self.redaction)
+        return HostTools(self.space, partial(await_verdict, bus), redaction=self.redaction)
 
     @property
     def _outfit_folder(self) -> Path:
@@ -144,7 +150,7 @@ class Lodging:
         return Meter() if self.quarters.upstreams else None
 
     async def open_gate(
-        self, soldier_id: str, voice: Voice | None, stack: AsyncExitStack, meter: Meter | None = None
+        self, soldier_id: str, voice: AgentTools | None, stack: AsyncExitStack, meter: Meter | None = None
     ) -> Gate | None:
         """Open the way out of an agent that has something to reach, until the stack is closed."""
         if not self.quarters.upstreams and voice is None:
@@ -152,7 +158,7 @@ class Lodging:
         gate = Gate(
             self._gates / soldier_id,
             self.quarters.upstreams,
-            voice=partial(answer, voice) if voice else None,
+            voice=partial(answer_tool_call, voice) if voice else None,
             on_loopback=self.quarters.profile is not Profile.STRICT,
             meter=meter,
         )

@@ -13,13 +13,13 @@ from pathlib import Path, PurePosixPath
 
 from kingdom.errors import ProgramFailed
 from kingdom.sentence import with_reason
-from kingdom.soldiers.checkouts.run_checkouts import Tree
+from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec
 from kingdom.soldiers.checkouts.worktree_include import Ignored, copy_included, read_patterns
 from kingdom.soldiers.files.agent_files import AgentFile
 from kingdom.soldiers.processes.program import start_program
-from kingdom.soldiers.redaction import WELL_KNOWN, RedactedFile, Redaction, secrets_in
+from kingdom.soldiers.redaction import DEFAULT_REDACTION, RedactedFile, Redaction, secrets_in
 from kingdom.soldiers.sandbox.sandbox import Sandbox
-from kingdom.soldiers.workplace.host_folders import Folders
+from kingdom.soldiers.workplace.host_folders import HostFolders
 from kingdom.whole_file import write_whole
 
 PORTS_PER_RUN = 10
@@ -32,14 +32,14 @@ _PORTS = "ports"
 _SHOWN = 2000
 
 
-class OutfitFailed(ProgramFailed):
+class CheckoutSetupFailed(ProgramFailed):
     """Raised when a checkout could not be fitted out."""
 
     code = "outfit_failed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outfit:
+class CheckoutSetup:
     """What checkouts of this host get: files from `files`/{git}, and a setup command by the id of the repository."""
 
     files: Path | None = None
@@ -47,17 +47,17 @@ class Outfit:
     limit: timedelta = SETUP_LIMIT
 
 
-async def fit_out(
-    tree: Tree,
-    outfit: Outfit,
+async def set_up_checkout(
+    tree: CheckoutSpec,
+    outfit: CheckoutSetup,
     *,
     folder: Path,
     environment: Mapping[str, str],
     ignored: Ignored,
     sandbox: Sandbox | None = None,
-    redaction: Redaction = WELL_KNOWN,
+    redaction: Redaction = DEFAULT_REDACTION,
 ) -> None:
-    """Copy files that are `ignored` into a checkout and run its setup script, unless that was done; or OutfitFailed.
+    """Copy files that are `ignored` into a checkout and run its setup script, unless that was done; or CheckoutSetupFailed.
 
     `folder` is where it is noted that it was done, which `.env` files the checkout asked for, and the output of the
     script: `{tree}.done`, `{tree}.env-files`, `{tree}.log`.
@@ -69,14 +69,14 @@ async def fit_out(
         await _copy(tree, outfit, folder, ignored)
         redaction = redaction.knowing(copied_secrets(tree, outfit, folder=folder))
         await _set_up(tree, outfit, folder / f"{tree.id}.log", environment, sandbox, redaction)
-    except OutfitFailed:
+    except CheckoutSetupFailed:
         raise
     except ProgramFailed as error:
-        raise OutfitFailed(f"the checkout of {tree.git_id} could not be fitted out: {error}") from error
+        raise CheckoutSetupFailed(f"the checkout of {tree.git_id} could not be fitted out: {error}") from error
     write_whole(done, "")
 
 
-def copied_secrets(tree: Tree, outfit: Outfit, *, folder: Path) -> set[str]:
+def copied_secrets(tree: CheckoutSpec, outfit: CheckoutSetup, *, folder: Path) -> set[str]:
     """Return the secrets in the `.env` files that a checkout asked for, which agents may print."""
     if outfit.files is None:
         return set()
@@ -84,7 +84,7 @@ def copied_secrets(tree: Tree, outfit: Outfit, *, folder: Path) -> set[str]:
     return {secret for file in files for secret in secrets_in(_variables(file))}
 
 
-def port_base(folders: Folders, workflow_id: str) -> int:
+def assign_port_base(folders: HostFolders, workflow_id: str) -> int:
     """Return the first of the ten ports of a run, which are its own until it has not asked for them for very long."""
     claim = folders.run(workflow_id) / _PORTS
     if (own := _claimed(claim)) is not None:
@@ -100,7 +100,7 @@ def port_base(folders: Folders, workflow_id: str) -> int:
     return base
 
 
-async def _copy(tree: Tree, outfit: Outfit, folder: Path, ignored: Ignored) -> None:
+async def _copy(tree: CheckoutSpec, outfit: CheckoutSetup, folder: Path, ignored: Ignored) -> None:
     """Copy files, having noted where their secrets stand: a later attempt finds them in the checkout already."""
     source = outfit.files / tree.git_id if outfit.files else None
     if source and source.is_dir():
@@ -118,18 +118,18 @@ def _env_files(source: Path, checkout: Path) -> set[str]:
     return {str(name) for name, last in decisive.items() if last and last.taken and str(name).isprintable()}
 
 
-def _note(tree: Tree, folder: Path) -> Path:
+def _note(tree: CheckoutSpec, folder: Path) -> Path:
     return folder / f"{tree.id}.env-files"
 
 
-def _noted(tree: Tree, folder: Path) -> set[str]:
+def _noted(tree: CheckoutSpec, folder: Path) -> set[str]:
     note = _note(tree, folder)
     return set(note.read_text().splitlines()) if note.exists() else set()
 
 
 async def _set_up(
-    tree: Tree,
-    outfit: Outfit,
+    tree: CheckoutSpec,
+    outfit: CheckoutSetup,
     log: Path,
     environment: Mapping[str, str],
     sandbox: Sandbox | None,
@@ -157,7 +157,7 @@ async def _set_up(
     if words:
         name = str(_SCRIPT) if command is None else f"`{command}`"
         text = with_reason(f"the setup script {name} of {tree.git_id} {words}; its output is in {log}", _tail(log))
-        raise OutfitFailed(redaction.text(text))
+        raise CheckoutSetupFailed(redaction.text(text))
 
 
 def _is_there(done: Path) -> bool:

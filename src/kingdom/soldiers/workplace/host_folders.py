@@ -10,7 +10,7 @@ from kingdom.soldiers.files.removal import remove_tree
 _PEOPLE = "people"
 
 
-class Folders:
+class HostFolders:
     """The paths below the directory of one host.
 
     repositories/{git}.git                 a bare clone per repository

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from kingdom.soldiers.checkouts.run_checkouts import Tree
+from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec
 from kingdom.soldiers.files.agent_files import AgentFile
 from kingdom.soldiers.files.removal import remove_tree
-from kingdom.soldiers.tools.result_file import RESULT
+from kingdom.soldiers.tools.result_file import RESULT_FILE
 from kingdom.whole_file import write_whole
 from kingdom.workflow.model.work import Work
 
@@ -35,7 +35,9 @@ Reports of earlier steps lie in `reports/` and are for reading only:
 """
 
 
-def lay_out(space: Path, run: Path, work: Work, trees: Iterable[Tree], reports: Mapping[str, str]) -> None:
+def lay_out_work_space(
+    space: Path, run: Path, work: Work, trees: Iterable[CheckoutSpec], reports: Mapping[str, str]
+) -> None:
     """Make the folder or bring it up to date: links, instructions, and report files that this host does not have.
 
     What the agent put in the place of any of these is moved aside, as `{name}.found-1`.
@@ -52,22 +54,22 @@ def lay_out(space: Path, run: Path, work: Work, trees: Iterable[Tree], reports: 
     AgentFile(space, _REPORTS).make_folder()
     for name, target in {**repositories, **reading}.items():
         AgentFile(space, name).link_to(target)
-    task = {"task_id": work.id, "result_path": str(space / RESULT)}
+    task = {"task_id": work.id, "result_path": str(space / RESULT_FILE)}
     texts = {_GUIDE: _instructions(work, repositories, reading), _TASK: json.dumps(task, indent=2) + "\n"}
     for name, text in texts.items():
         AgentFile(space, name).write(text)
 
 
-def remove(space: Path) -> None:
+def remove_work_space(space: Path) -> None:
     """Remove the folder of an undone Work; what its links lead to stays."""
     with suppress(OSError):
         remove_tree(space)
 
 
-def _named(trees: Iterable[Tree]) -> dict[str, Path]:
+def _named(trees: Iterable[CheckoutSpec]) -> dict[str, Path]:
     """Return each checkout under the name of its repository, with its branch where there are several of one."""
     all_trees = list(trees)
-    taken = {_REPORTS, _GUIDE, _TASK, RESULT}
+    taken = {_REPORTS, _GUIDE, _TASK, RESULT_FILE}
     found: dict[str, Path] = {}
     for tree in all_trees:
         twins = sum(other.git_id == tree.git_id for other in all_trees) > 1

@@ -24,21 +24,21 @@ from kingdom.soldiers.agents.acp.profile import Profile
 from kingdom.soldiers.agents.acp.servers import mcp_servers
 from kingdom.soldiers.agents.acp.transport import ProgramTransport
 from kingdom.soldiers.agents.acp.turn import Turn
-from kingdom.soldiers.agents.limits import usage_limit
+from kingdom.soldiers.agents.limits import parse_usage_limit
 from kingdom.soldiers.agents.port import (
     INTERRUPTED,
     AgentFailed,
     AgentGone,
-    Answered,
-    Asked,
     BudgetSpent,
     Launch,
     Prompt,
+    TurnAnswer,
+    TurnQuestion,
     UsageLimited,
 )
 from kingdom.soldiers.agents.program_agent import ProgramAgent
 from kingdom.soldiers.agents.recorded_turn import End
-from kingdom.soldiers.agents.session_log import Notebook
+from kingdom.soldiers.agents.session_log import SessionLog
 from kingdom.soldiers.processes.program import Program
 from kingdom.soldiers.sandbox.prices import Price
 
@@ -55,7 +55,7 @@ class Kit:
     profile: Profile
     launch: Launch
     price: Price
-    notebook: Notebook[Past]
+    notebook: SessionLog[Past]
     voice_url: str
 
 
@@ -141,7 +141,7 @@ class AcpAgent(ProgramAgent[Turn]):
         if turn.interrupted:
             turn.end(AgentFailed(INTERRUPTED))
         elif question is not None:
-            turn.end(Asked(question.text, question.choices, 0.0))
+            turn.end(TurnQuestion(question.text, question.choices, 0.0))
         else:
             if self._kit.launch.voice is not None:
                 self._kit.launch.voice.begin(prompt.id, turn.petition)
@@ -167,7 +167,7 @@ class AcpAgent(ProgramAgent[Turn]):
             end = self._end_of(turn, document["stopReason"])
         question = self._kit.launch.voice.end() if self._kit.launch.voice else None
         if question is not None and not turn.interrupted and not isinstance(end, AgentGone | BudgetSpent):
-            end = Asked(question.text, question.choices, turn.cost_usd)
+            end = TurnQuestion(question.text, question.choices, turn.cost_usd)
         turn.end(end)
 
     async def _fate(self) -> str:
@@ -182,7 +182,7 @@ class AcpAgent(ProgramAgent[Turn]):
         if turn.failed:
             return self._failed(turn, turn.notice or "the agent does not say why")
         if reason == "end_turn":
-            return Answered(turn.answer, turn.cost_usd)
+            return TurnAnswer(turn.answer, turn.cost_usd)
         return self._failed(turn, f"the agent stopped: {reason}")
 
     def _failed(self, turn: Turn, why: str, *, gone: bool = False) -> End:
@@ -193,7 +193,7 @@ class AcpAgent(ProgramAgent[Turn]):
             return AgentFailed(INTERRUPTED, cost)
         if turn.budget_spent:
             return BudgetSpent(f"the turn has cost ${cost:g} and may cost ${turn.prompt.budget_usd:g}", cost)
-        until = usage_limit(why, datetime.now(UTC))
+        until = parse_usage_limit(why, datetime.now(UTC))
         return AgentFailed(why, cost) if until is None else UsageLimited(why, until, cost)
 
     def _hear(self, session: str, update: Mapping[str, Any]) -> None:

@@ -12,13 +12,13 @@ from kingdom.soldiers.agents.acp.memory import Past
 from kingdom.soldiers.agents.acp.outfit import Outfit, outfit, program_of, put_aside, search_path
 from kingdom.soldiers.agents.acp.profile import Profile
 from kingdom.soldiers.agents.model_url import model_url
-from kingdom.soldiers.agents.port import Agent, AgentClient, Inspection, Launch, once_up
-from kingdom.soldiers.agents.session_log import Notebook, past_of
-from kingdom.soldiers.agents.transcript import looked_up
+from kingdom.soldiers.agents.port import Agent, AgentClient, Inspection, Launch, return_when_ready
+from kingdom.soldiers.agents.session_log import SessionLog, load_history
+from kingdom.soldiers.agents.transcript import inspect_transcript
 from kingdom.soldiers.processes.program import Program, start_program
 from kingdom.soldiers.sandbox.gate import Gate
 from kingdom.soldiers.sandbox.prices import Price
-from kingdom.soldiers.tools.relay import answer
+from kingdom.soldiers.tools.relay import answer_tool_call
 
 
 class AcpAgents(AgentClient):
@@ -51,7 +51,7 @@ class AcpAgents(AgentClient):
         """Start the process and wait until it has its session."""
         # In a thread, for the library takes long to load.
         module = await asyncio.to_thread(import_module, "kingdom.soldiers.agents.acp.agent")
-        past = await asyncio.to_thread(past_of, launch, Past, "")
+        past = await asyncio.to_thread(load_history, launch, Past, "")
         price = self.profile.price(launch.model or self.profile.model, self._prices)
         url = model_url(launch, self.profile.url)
         fitted = await asyncio.to_thread(outfit, self.profile, launch, price, url, self._directory)
@@ -62,16 +62,16 @@ class AcpAgents(AgentClient):
                 profile=self.profile,
                 launch=launch,
                 price=price,
-                notebook=Notebook(launch, past),
+                notebook=SessionLog(launch, past),
                 voice_url=await _voice_url(launch, stack),
             )
             program = await self._start(fitted, launch)
             agent = module.AcpAgent(program, kit, stack.pop_all())
-        return await once_up(agent, agent.comes_up())
+        return await return_when_ready(agent, agent.comes_up())
 
     async def inspect(self, launch: Launch, prompt_id: str) -> Inspection:
         """Look the prompt up in our transcript: where that does not tell its end, nobody knows of one."""
-        return await asyncio.to_thread(looked_up, launch.transcript, prompt_id)
+        return await asyncio.to_thread(inspect_transcript, launch.transcript, prompt_id)
 
     async def _start(self, fitted: Outfit, launch: Launch) -> Program:
         return await start_program(
@@ -93,5 +93,7 @@ async def _voice_url(launch: Launch, stack: AsyncExitStack) -> str:
         return f"{launch.sandbox.url}/voice"
     # Not in HOME: the name of a socket must be short.
     folder = stack.enter_context(TemporaryDirectory(prefix="kingdom-voice-"))
-    gate = await stack.enter_async_context(Gate(Path(folder, "gate"), (), voice=partial(answer, launch.voice)))
+    gate = await stack.enter_async_context(
+        Gate(Path(folder, "gate"), (), voice=partial(answer_tool_call, launch.voice))
+    )
     return f"unix:{gate.socket}"

@@ -6,20 +6,20 @@ from typing import Any
 
 from kingdom.soldiers.agents import session_log
 from kingdom.soldiers.agents.port import Prompt
-from kingdom.soldiers.agents.session_log import GO_ON, Remembered
+from kingdom.soldiers.agents.session_log import CONTINUE_PROMPT, SessionHistory
 
 _SIGNS = frozenset({"said", "tool", "output", "spent", "petition", "asked"})
 
 
 @dataclass
-class Unfinished(session_log.Unfinished):
+class Unfinished(session_log.UnfinishedPrompt):
     """The latest prompt of a session, as long as it has no answer; `heard` tells that the agent has begun with it."""
 
     heard: bool = False
 
 
 @dataclass
-class Past(Remembered[Unfinished]):
+class Past(SessionHistory[Unfinished]):
     """What a session has come to; `cost_usd` is what the agent says that all of it has cost."""
 
     prompted: bool = False
@@ -40,7 +40,9 @@ class Past(Remembered[Unfinished]):
         before = self.text_or_unfinished(prompt)
         if isinstance(before, str):
             return before
-        return GO_ON if before.heard else f"{GO_ON}\n\nThis is what you were asked:\n\n{before.asked}"
+        return (
+            CONTINUE_PROMPT if before.heard else f"{CONTINUE_PROMPT}\n\nThis is what you were asked:\n\n{before.asked}"
+        )
 
     def _learn_prompt(self, text: str, entry: Mapping[str, Any]) -> None:
         before, reply = self.unfinished, entry.get("reply", "")

@@ -9,7 +9,7 @@ from string import Template
 from kingdom.errors import Misconfigured
 from kingdom.soldiers.agents.acp.profile import Profile
 from kingdom.soldiers.agents.port import Launch
-from kingdom.soldiers.files.agent_files import AgentFile, matching
+from kingdom.soldiers.files.agent_files import AgentFile, find_files
 from kingdom.soldiers.sandbox.prices import Price
 from kingdom.soldiers.sandbox.programs import places_of
 from kingdom.soldiers.sandbox.sandbox import Sandbox
@@ -68,7 +68,7 @@ def put_aside(profile: Profile, outfit: Outfit, session: str) -> None:
         return
     pattern = Template(profile.aside).substitute(session=session[:_BEGINNING])
     home = outfit.folder.parents[1]
-    found = matching(home, f"{outfit.folder.relative_to(home)}/{pattern}")
+    found = find_files(home, f"{outfit.folder.relative_to(home)}/{pattern}")
     if not found:
         return
     # Of several only the longest has the conversation; the others are what earlier loadings began.

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from acp.schema import EnvVariable, HttpMcpServer, McpServerStdio, SseMcpServer
 
 from kingdom.soldiers.agents.port import Launch
-from kingdom.soldiers.tools.port import SERVER
+from kingdom.soldiers.tools.port import SERVER_NAME
 from kingdom.soldiers.tools.relay import relay_command
 from kingdom.workflow.model.mcp import McpServer, Transport
 
@@ -14,14 +14,14 @@ AcpServer = HttpMcpServer | SseMcpServer | McpServerStdio
 
 def mcp_servers(launch: Launch, voice_url: str) -> list[AcpServer]:
     """Return how each MCP server is reached; the name of the house's own, which is at `voice_url`, is not to be had."""
-    servers = [_reached(server) for server in launch.mcp_servers if server.name != SERVER]
+    servers = [_reached(server) for server in launch.mcp_servers if server.name != SERVER_NAME]
     return [*servers, *_house(voice_url)]
 
 
 def _house(voice_url: str) -> Iterator[AcpServer]:
     if voice_url:
         command, *rest = relay_command(voice_url)
-        yield McpServerStdio(name=SERVER, command=command, args=rest, env=[])
+        yield McpServerStdio(name=SERVER_NAME, command=command, args=rest, env=[])
 
 
 def _reached(server: McpServer) -> AcpServer:

@@ -6,9 +6,9 @@ from typing import Any
 
 from kingdom.soldiers.agents.acp.memory import Past
 from kingdom.soldiers.agents.acp.profile import CostFrom, Profile
-from kingdom.soldiers.agents.port import AgentFailed, Prompt, Said, Spent, ToolCalled
-from kingdom.soldiers.agents.recorded_turn import End, NotedTurn, detail_of
-from kingdom.soldiers.agents.session_log import Notebook
+from kingdom.soldiers.agents.port import AgentFailed, AgentMessage, CostUpdate, Prompt, ToolUse
+from kingdom.soldiers.agents.recorded_turn import End, RecordedTurn, describe_tool_use
+from kingdom.soldiers.agents.session_log import SessionLog
 from kingdom.soldiers.sandbox.prices import Price, Tokens
 
 _OUTPUT_MAX = 2000
@@ -17,14 +17,14 @@ _NAMING = ("command", "filePath", "file_path", "path", "title")
 _BESIDE = ("cwd", "description")
 
 
-class Turn(NotedTurn):
+class Turn(RecordedTurn):
     """The turn of one prompt.
 
     `answer` is what the agent has said since it last used a tool, `notice` the latest that its adapter had to say.
     """
 
     def __init__(
-        self, prompt: Prompt, notebook: Notebook[Past], profile: Profile, price: Price, *, work_space: Path
+        self, prompt: Prompt, notebook: SessionLog[Past], profile: Profile, price: Price, *, work_space: Path
     ) -> None:
         super().__init__(prompt, notebook)
         self.failed = False
@@ -62,7 +62,7 @@ class Turn(NotedTurn):
         self._calls.add(call["toolCallId"])
         self._finish_message()
         self.answer = ""
-        self.tell(ToolCalled(self._tool(call), _detail(call, self._work_space)), call=call["toolCallId"])
+        self.tell(ToolUse(self._tool(call), _detail(call, self._work_space)), call=call["toolCallId"])
 
     def count(self, response: Mapping[str, Any]) -> None:
         """Take in what the turn has used up, as its end tells it."""
@@ -103,7 +103,7 @@ class Turn(NotedTurn):
             self._finish_message()
             self.answer, self._message = "", message
         self.answer += text
-        self._told.put_nowait(Said(text))
+        self._told.put_nowait(AgentMessage(text))
 
     def _finish_message(self) -> None:
         """Write down a whole message: it comes in pieces that are cut anywhere."""
@@ -144,7 +144,7 @@ class Turn(NotedTurn):
     def _spend(self, cost_usd: float, **fields: Any) -> None:
         if cost_usd > self.cost_usd:
             self.cost_usd = cost_usd
-            self.tell(Spent(cost_usd), **fields)
+            self.tell(CostUpdate(cost_usd), **fields)
 
 
 def _at(document: Any, *way: str) -> Any:
@@ -158,7 +158,7 @@ def _detail(call: Mapping[str, Any], work_space: Path) -> str:
     used_with = call.get("rawInput")
     if not isinstance(used_with, dict) or not used_with:
         used_with = {"title": " ".join([str(call.get("title") or ""), *_texts(call)])}
-    return detail_of(used_with, work_space, naming=_NAMING, beside=_BESIDE)
+    return describe_tool_use(used_with, work_space, naming=_NAMING, beside=_BESIDE)
 
 
 def _texts(update: Mapping[str, Any]) -> list[str]:

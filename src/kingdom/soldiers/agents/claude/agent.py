@@ -27,11 +27,11 @@ from kingdom.soldiers.agents.claude.memory import SYNTHETIC, OwnRecord, Past, ow
 from kingdom.soldiers.agents.claude.messages import end_of, outputs_in, updates_in
 from kingdom.soldiers.agents.claude.transport import ProgramTransport
 from kingdom.soldiers.agents.claude.turn import Turn
-from kingdom.soldiers.agents.port import INTERRUPTED, AgentFailed, AgentGone, Asked, Launch, Prompt
+from kingdom.soldiers.agents.port import INTERRUPTED, AgentFailed, AgentGone, Launch, Prompt, TurnQuestion
 from kingdom.soldiers.agents.program_agent import ProgramAgent
-from kingdom.soldiers.agents.session_log import Notebook
+from kingdom.soldiers.agents.session_log import SessionLog
 from kingdom.soldiers.processes.program import Program
-from kingdom.soldiers.tools.port import SERVER, Question
+from kingdom.soldiers.tools.port import SERVER_NAME, AgentQuestion
 
 _MCP_SECONDS = 30.0
 # Claude Code writes down what it does within a tenth of a second.
@@ -42,7 +42,7 @@ _POLL_SECONDS = 0.01
 class ClaudeAgent(ProgramAgent[Turn]):
     """An agent whose process runs; `comes_up` makes it take prompts."""
 
-    def __init__(self, program: Program, launch: Launch, notebook: Notebook[Past]) -> None:
+    def __init__(self, program: Program, launch: Launch, notebook: SessionLog[Past]) -> None:
         super().__init__(program, notebook.past.session)
         self._launch = launch
         self._notebook = notebook
@@ -70,7 +70,7 @@ class ClaudeAgent(ProgramAgent[Turn]):
     def _options(self) -> ClaudeAgentOptions:
         voice = self._launch.voice
         return ClaudeAgentOptions(
-            mcp_servers={} if voice is None else {SERVER: house_server(voice)},
+            mcp_servers={} if voice is None else {SERVER_NAME: house_server(voice)},
             hooks={
                 "PreToolUse": [HookMatcher(hooks=[self._before_tool])],
                 "PostToolUse": [HookMatcher(matcher=ASKS, hooks=[self._after_question])],
@@ -109,7 +109,7 @@ class ClaudeAgent(ProgramAgent[Turn]):
         if turn.interrupted:
             turn.end(AgentFailed(INTERRUPTED))
         elif question is not None:
-            turn.end(Asked(question.text, question.choices, 0.0))
+            turn.end(TurnQuestion(question.text, question.choices, 0.0))
         else:
             if launch.voice is not None:
                 launch.voice.begin(prompt.id, turn.petition)
@@ -209,7 +209,7 @@ class ClaudeAgent(ProgramAgent[Turn]):
                 turn.note("noted", text=f"the model is asked again: {data.get('error')}")
                 turn.give_sign_of_life()
 
-    def _hush(self) -> Question | None:
+    def _hush(self) -> AgentQuestion | None:
         """Listen to the voice of the agent no more; return what it asked."""
         return self._launch.voice.end() if self._launch.voice else None
 

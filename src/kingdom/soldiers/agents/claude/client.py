@@ -12,9 +12,9 @@ from pathlib import Path
 from kingdom.errors import Misconfigured
 from kingdom.soldiers.agents.claude.command import arguments, environment
 from kingdom.soldiers.agents.claude.memory import Past, open_prompt, own_answer, own_transcript
-from kingdom.soldiers.agents.port import Agent, AgentClient, Inspection, Launch, once_up
-from kingdom.soldiers.agents.session_log import Notebook, past_of
-from kingdom.soldiers.agents.transcript import Entry, inspected, looked_up
+from kingdom.soldiers.agents.port import Agent, AgentClient, Inspection, Launch, return_when_ready
+from kingdom.soldiers.agents.session_log import SessionLog, load_history
+from kingdom.soldiers.agents.transcript import TranscriptEntry, inspect_entries, inspect_transcript
 from kingdom.soldiers.processes.program import start_program
 from kingdom.soldiers.sandbox.sandbox import Sandbox
 from kingdom.workflow.model.answers import Finding
@@ -38,7 +38,7 @@ class ClaudeAgents(AgentClient):
         """Start the process and wait until it takes prompts."""
         # In a thread, for the library takes long to load.
         module = await asyncio.to_thread(import_module, "kingdom.soldiers.agents.claude.agent")
-        past = await asyncio.to_thread(past_of, launch, Past, str(uuid.uuid4()))
+        past = await asyncio.to_thread(load_history, launch, Past, str(uuid.uuid4()))
         # A session that was never prompted is none to Claude Code: it begins anew, under its old name.
         resumes = await asyncio.to_thread(own_transcript, launch.environment, past.session) is not None
         executable = self.program(launch.environment.get("PATH", ""))
@@ -51,13 +51,13 @@ class ClaudeAgents(AgentClient):
             contained=self._contained,
             sandbox=_showing(launch, executable),
         )
-        agent = module.ClaudeAgent(program, launch, Notebook(launch, past))
-        return await once_up(agent, agent.comes_up())
+        agent = module.ClaudeAgent(program, launch, SessionLog(launch, past))
+        return await return_when_ready(agent, agent.comes_up())
 
     async def inspect(self, launch: Launch, prompt_id: str) -> Inspection:
         """Look the prompt up in our transcript, and if that does not tell its end, in the one of Claude Code."""
         tells = partial(_told, launch)
-        return await asyncio.to_thread(looked_up, launch.transcript, prompt_id, tells)
+        return await asyncio.to_thread(inspect_transcript, launch.transcript, prompt_id, tells)
 
 
 def _find_program(path: str) -> Path:
@@ -78,8 +78,8 @@ def _showing(launch: Launch, executable: Path) -> Sandbox | None:
     return sandbox and replace(sandbox, readable=(*sandbox.readable, executable.parent))
 
 
-def _told(launch: Launch, entries: list[Entry], prompt_id: str) -> Inspection:
-    found = inspected(entries, prompt_id)
+def _told(launch: Launch, entries: list[TranscriptEntry], prompt_id: str) -> Inspection:
+    found = inspect_entries(entries, prompt_id)
     left = open_prompt(entries, prompt_id)
     own = own_transcript(launch.environment, left.session) if left else None
     answer = own_answer(own, left.uuid) if left and own else None

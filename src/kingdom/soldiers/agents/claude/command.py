@@ -6,7 +6,7 @@ from typing import Any
 
 from kingdom.soldiers.agents.port import Launch
 from kingdom.soldiers.sandbox.sandbox import Profile
-from kingdom.soldiers.tools.port import SERVER
+from kingdom.soldiers.tools.port import SERVER_NAME
 from kingdom.workflow.model.mcp import McpServer, Transport
 
 _ALWAYS = (
@@ -45,8 +45,8 @@ def arguments(launch: Launch, session: str, *, resumes: bool) -> list[str]:
         chosen.append(f"--append-system-prompt={launch.instructions}")
     if launch.voice is not None:
         # Its tools are few, and the agent shall not have to search for them.
-        house = {"type": "sdk", "name": SERVER, "alwaysLoad": True}
-        chosen.append(f"--mcp-config={json.dumps({'mcpServers': {SERVER: house}})}")
+        house = {"type": "sdk", "name": SERVER_NAME, "alwaysLoad": True}
+        chosen.append(f"--mcp-config={json.dumps({'mcpServers': {SERVER_NAME: house}})}")
     return [*_ALWAYS, *chosen]
 
 
@@ -62,7 +62,7 @@ def environment(launch: Launch) -> dict[str, str]:
 
 def mcp_servers(launch: Launch) -> dict[str, Any]:
     """Return how the MCP servers of the launch are reached; the name of the house's own is not to be had."""
-    return {server.name: _reached(server) for server in launch.mcp_servers if server.name != SERVER}
+    return {server.name: _reached(server) for server in launch.mcp_servers if server.name != SERVER_NAME}
 
 
 def _reached(server: McpServer) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from typing import Any
 
 from kingdom.soldiers.agents import session_log
 from kingdom.soldiers.agents.port import Prompt
-from kingdom.soldiers.agents.session_log import GO_ON, Remembered
-from kingdom.soldiers.agents.transcript import Entry, entry_or_none
-from kingdom.soldiers.files.agent_files import AgentFile, matching
+from kingdom.soldiers.agents.session_log import CONTINUE_PROMPT, SessionHistory
+from kingdom.soldiers.agents.transcript import TranscriptEntry, try_decode_entry
+from kingdom.soldiers.files.agent_files import AgentFile, find_files
 
 _TAKEN = "You have made these petitions already, and they were taken; do not make them again:"
 _PETITION_SHOWN = 500
@@ -22,7 +22,7 @@ _LATEST_BYTES = 1 << 20
 
 
 @dataclass
-class Unfinished(session_log.Unfinished):
+class Unfinished(session_log.UnfinishedPrompt):
     """The latest prompt of a session, as long as it has no answer; `uuid` is what Claude Code knows it by."""
 
     sent: str = ""
@@ -34,7 +34,7 @@ class Unfinished(session_log.Unfinished):
         return ["\n- ".join([_TAKEN, *self.petitions])] if self.petitions else []
 
 
-class Past(Remembered[Unfinished]):
+class Past(SessionHistory[Unfinished]):
     """What a session has come to."""
 
     def learn(self, entry: Mapping[str, Any]) -> None:
@@ -56,7 +56,7 @@ class Past(Remembered[Unfinished]):
             return before
         if own is None or _turn_of(own, before.uuid) is None:
             return before.sent
-        parts = [GO_ON, *before.told_of_petitions(), *([prompt.text] if prompt.text != before.asked else [])]
+        parts = [CONTINUE_PROMPT, *before.told_of_petitions(), *([prompt.text] if prompt.text != before.asked else [])]
         return "\n\n".join(parts)
 
 
@@ -68,7 +68,7 @@ class OpenPrompt:
     uuid: str
 
 
-def open_prompt(entries: Iterable[Entry], prompt_id: str) -> OpenPrompt | None:
+def open_prompt(entries: Iterable[TranscriptEntry], prompt_id: str) -> OpenPrompt | None:
     """Return under which names Claude Code has a prompt, if our transcript does not tell how its turn ended."""
     session, found = "", None
     for entry in entries:
@@ -87,7 +87,7 @@ def own_transcript(environment: Mapping[str, str], session: str) -> AgentFile | 
 
     The agent may write where it lies: a link to somewhere else is none, and neither is a file beyond all measure.
     """
-    found = matching(Path(environment.get("HOME", "/")), f".claude/projects/*/{session}.jsonl")
+    found = find_files(Path(environment.get("HOME", "/")), f".claude/projects/*/{session}.jsonl")
     return next((each.file for each in found if each.size <= _BYTES_MAX), None)
 
 
@@ -124,11 +124,11 @@ def own_answer(own: AgentFile, uuid: str) -> str | None:
     return None
 
 
-def _turn_of(own: AgentFile, uuid: str) -> list[Entry] | None:
+def _turn_of(own: AgentFile, uuid: str) -> list[TranscriptEntry] | None:
     """Return what came of a prompt, or None if Claude Code has not heard of it."""
-    turn: list[Entry] | None = None
+    turn: list[TranscriptEntry] | None = None
     for line in (own.read(_BYTES_MAX) or b"").split(b"\n"):
-        entry = entry_or_none(line) or {}
+        entry = try_decode_entry(line) or {}
         if entry.get("type") not in {"user", "assistant"} or entry.get("isSidechain"):
             continue
         if entry.get("uuid") == uuid:
@@ -140,11 +140,11 @@ def _turn_of(own: AgentFile, uuid: str) -> list[Entry] | None:
     return turn
 
 
-def _is_prompt(entry: Entry) -> bool:
+def _is_prompt(entry: TranscriptEntry) -> bool:
     return entry["type"] == "user" and "promptSource" in entry
 
 
-def _texts(entry: Entry, message_id: Any) -> Iterator[str]:
+def _texts(entry: TranscriptEntry, message_id: Any) -> Iterator[str]:
     """Yield the texts of a message that came in several entries; nobody has checked what stands in them."""
     match entry:
         case {"message": {"id": found, "content": list(blocks)}} if found == message_id:

@@ -13,16 +13,16 @@ from kingdom.soldiers.agents.claude.usage_limit import limited_until
 from kingdom.soldiers.agents.port import (
     INTERRUPTED,
     AgentFailed,
-    Answered,
-    Asked,
+    AgentMessage,
     BudgetSpent,
-    Said,
-    ToolCalled,
-    Update,
+    ToolUse,
+    TurnAnswer,
+    TurnQuestion,
+    TurnUpdate,
     UsageLimited,
 )
-from kingdom.soldiers.agents.recorded_turn import End, detail_of
-from kingdom.soldiers.tools.port import Question
+from kingdom.soldiers.agents.recorded_turn import End, describe_tool_use
+from kingdom.soldiers.tools.port import AgentQuestion
 
 # Why a turn ended that a hook did not let go on.
 _STOPPED = "hook_stopped"
@@ -31,15 +31,15 @@ _BESIDE = ("description",)
 _OUTPUT_MAX = 4000
 
 
-def updates_in(message: AssistantMessage, work_space: Path) -> Iterator[tuple[Update, dict[str, Any]]]:
+def updates_in(message: AssistantMessage, work_space: Path) -> Iterator[tuple[TurnUpdate, dict[str, Any]]]:
     """Yield what a message tells, and what else the transcript shall have of it."""
     for block in message.content:
         match block:
             case TextBlock(text=text) if text:
-                yield Said(text), {}
+                yield AgentMessage(text), {}
             case ToolUseBlock(id=call, name=tool, input=used_with):
-                detail = detail_of(used_with, work_space, naming=_NAMING, beside=_BESIDE)
-                yield ToolCalled(tool, detail), {"call": call}
+                detail = describe_tool_use(used_with, work_space, naming=_NAMING, beside=_BESIDE)
+                yield ToolUse(tool, detail), {"call": call}
 
 
 def outputs_in(blocks: Iterable[ContentBlock]) -> Iterator[dict[str, Any]]:
@@ -51,21 +51,21 @@ def outputs_in(blocks: Iterable[ContentBlock]) -> Iterator[dict[str, Any]]:
             yield {"call": block.tool_use_id, "text": text[:_OUTPUT_MAX], "isError": bool(block.is_error)}
 
 
-def end_of(turn: Turn, result: ResultMessage, question: Question | None) -> End:
+def end_of(turn: Turn, result: ResultMessage, question: AgentQuestion | None) -> End:
     """Return how a turn ended, by its result line and what was asked in it: no text of the agent has a say in it."""
     text, cost = result.result or "", turn.cost_usd
     failed = result.is_error or result.subtype != "success" or result.terminal_reason == _STOPPED
     if failed and turn.interrupted:
         return AgentFailed(INTERRUPTED, cost)
     if question is not None:
-        return Asked(question.text, question.choices, cost)
+        return TurnQuestion(question.text, question.choices, cost)
     if result.terminal_reason == _STOPPED and turn.budget_spent:
         allowed = turn.prompt.budget_usd
         return BudgetSpent(
             f"the turn has cost ${cost:g} and may cost ${allowed:g}: allow more, then go on with it", cost
         )
     if not failed:
-        return Answered(text, cost)
+        return TurnAnswer(text, cost)
     why = "; ".join(result.errors or ()) or text or result.terminal_reason or result.subtype
     known = turn.limited_until if result.api_error_status == HTTPStatus.TOO_MANY_REQUESTS else None
     until = known or limited_until(why, utc_now())

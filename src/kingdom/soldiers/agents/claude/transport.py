@@ -8,7 +8,7 @@ from typing import Any
 
 from claude_agent_sdk import ProcessError, Transport
 
-from kingdom.soldiers.agents.transcript import entry_or_none
+from kingdom.soldiers.agents.transcript import try_decode_entry
 from kingdom.soldiers.processes.program import Program
 
 _PATIENCE_SECONDS = 10.0
@@ -46,7 +46,7 @@ class ProgramTransport(Transport):
         """Yield what the program says, but for the answers to our own requests."""
         try:
             async for line in self._program.lines():
-                message = entry_or_none(line)
+                message = try_decode_entry(line)
                 if message is not None and not self._is_answer(message):
                     yield message
         finally:

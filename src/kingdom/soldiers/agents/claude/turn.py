@@ -5,9 +5,9 @@ from datetime import datetime
 from typing import Any
 
 from kingdom.soldiers.agents.claude.memory import Past
-from kingdom.soldiers.agents.port import AgentGone, Prompt, Spent
-from kingdom.soldiers.agents.recorded_turn import End, NotedTurn
-from kingdom.soldiers.agents.session_log import Notebook
+from kingdom.soldiers.agents.port import AgentGone, CostUpdate, Prompt
+from kingdom.soldiers.agents.recorded_turn import End, RecordedTurn
+from kingdom.soldiers.agents.session_log import SessionLog
 
 _TOKENS = {
     "inputTokens": "input_tokens",
@@ -17,10 +17,10 @@ _TOKENS = {
 }
 
 
-class Turn(NotedTurn):
+class Turn(RecordedTurn):
     """The turn of one prompt; `before_usd` is what the session had cost when the turn began."""
 
-    def __init__(self, prompt: Prompt, notebook: Notebook[Past]) -> None:
+    def __init__(self, prompt: Prompt, notebook: SessionLog[Past]) -> None:
         super().__init__(prompt, notebook)
         self.before_usd = 0.0
         self.limited_until: datetime | None = None
@@ -30,7 +30,7 @@ class Turn(NotedTurn):
         cost_usd = round(session_usd - self.before_usd, 9)
         if cost_usd > self.cost_usd:
             self.cost_usd = cost_usd
-            self.tell(Spent(cost_usd))
+            self.tell(CostUpdate(cost_usd))
         else:
             self.give_sign_of_life()
 

@@ -3,7 +3,7 @@
 import re
 from datetime import UTC, datetime
 
-from kingdom.soldiers.agents.limits import usage_limit
+from kingdom.soldiers.agents.limits import parse_usage_limit
 
 # What the API says once a month's money is spent; the program of the vendor says the rest in its own words.
 _REGAIN = re.compile(r"regain access on (\d{4}-\d{2}-\d{2}) at (\d{2}:\d{2}) UTC")
@@ -13,4 +13,4 @@ def limited_until(text: str, now: datetime) -> datetime | None:
     """Return the time that an error message tells, or None if it tells of no limit."""
     if found := _REGAIN.search(text):
         return datetime.fromisoformat(f"{found[1]}T{found[2]}").replace(tzinfo=UTC)
-    return usage_limit(text, now)
+    return parse_usage_limit(text, now)

@@ -15,16 +15,16 @@ from kingdom.soldiers.agents.port import (
     AgentClient,
     AgentFailed,
     AgentGone,
-    Answered,
+    AgentMessage,
     Inspection,
     Launch,
     Prompt,
-    Said,
+    TurnAnswer,
     TurnFailed,
-    Update,
+    TurnUpdate,
 )
-from kingdom.soldiers.agents.transcript import Entry, append_entry, entry_of, looked_up, read_entries
-from kingdom.soldiers.processes.process_table import described
+from kingdom.soldiers.agents.transcript import TranscriptEntry, append_entry, inspect_transcript, read_entries, to_entry
+from kingdom.soldiers.processes.process_table import describe_exit
 from kingdom.soldiers.processes.program import Program, start_program
 
 _AGAIN = """\
@@ -70,7 +70,7 @@ class CommandAgents(AgentClient):
 
     async def inspect(self, launch: Launch, prompt_id: str) -> Inspection:
         """Look the prompt up in our transcript."""
-        return await asyncio.to_thread(looked_up, launch.transcript, prompt_id)
+        return await asyncio.to_thread(inspect_transcript, launch.transcript, prompt_id)
 
 
 class CommandAgent(Agent):
@@ -91,7 +91,7 @@ class CommandAgent(Agent):
         self._stopping = False
         self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
-    async def send(self, prompt: Prompt) -> AsyncGenerator[Update, None]:
+    async def send(self, prompt: Prompt) -> AsyncGenerator[TurnUpdate, None]:
         """Yield what the program puts out, line by line; its end is the end of the turn."""
         if self._prompt_id is not None:
             raise AgentFailed(
@@ -102,7 +102,7 @@ class CommandAgent(Agent):
         self._prompt_id, self._interrupted = prompt.id, False
         self._idle.clear()
         tail, cost = bytearray(), 0.0
-        end: Answered | TurnFailed | None = None
+        end: TurnAnswer | TurnFailed | None = None
         try:
             async with self._starting:
                 program = await self._begin(prompt)
@@ -111,7 +111,7 @@ class CommandAgent(Agent):
                 del tail[:-_TAIL]
                 said = line.decode(errors="replace")
                 cost = round(cost + cost_of(self._command, said), 9)
-                yield Said(f"{said}\n")
+                yield AgentMessage(f"{said}\n")
             end = await self._end_of(program, _text(tail), cost)
         except (ProgramFailed, OSError) as error:
             end = AgentFailed(str(error), cost)
@@ -140,7 +140,7 @@ class CommandAgent(Agent):
         async with self._starting:
             code = await self._program.kill() if self._program is not None else 0
         if not self._ended.done():
-            self._ended.set_result(described(code))
+            self._ended.set_result(describe_exit(code))
 
     async def ended(self) -> str:
         """Wait until the session was stopped."""
@@ -167,17 +167,17 @@ class CommandAgent(Agent):
         program.close_input()
         return program
 
-    async def _end_of(self, program: Program, output: str, cost: float) -> Answered | TurnFailed:
+    async def _end_of(self, program: Program, output: str, cost: float) -> TurnAnswer | TurnFailed:
         code = await program.wait()
         if self._interrupted:
             return AgentFailed(INTERRUPTED, cost)
         if self._stopping and code:
-            return AgentGone(described(code), cost)
+            return AgentGone(describe_exit(code), cost)
         if code:
             words = await asyncio.to_thread(program.last_words)
             last = "\n".join(part for part in (output[-_SHOWN:].strip(), words) if part)
             return AgentFailed(f"{self._command.argv[0]} failed with {program.described(code)}: {last}", cost)
-        return Answered(output.strip(), cost)
+        return TurnAnswer(output.strip(), cost)
 
     def _text_for(self, prompt: Prompt) -> str:
         """Return all that the program must know: it remembers nothing of what was asked before."""
@@ -187,13 +187,13 @@ class CommandAgent(Agent):
         reply = f"\n\nA person has replied: {prompt.reply}" if prompt.reply else ""
         return f"{again}{text}{reply}"
 
-    def _noted(self, prompt: Prompt, output: str, end: Answered | TurnFailed) -> Answered | TurnFailed:
+    def _noted(self, prompt: Prompt, output: str, end: TurnAnswer | TurnFailed) -> TurnAnswer | TurnFailed:
         """Write down how a turn ended; what is not on the disk has not happened."""
         try:
             if output:
                 self._note(prompt, "said", durable=False, text=output)
-            if isinstance(end, Answered):
-                self._append(entry_of(end, prompt.id))
+            if isinstance(end, TurnAnswer):
+                self._append(to_entry(end, prompt.id))
             else:
                 kind = "interrupted" if end.reason == INTERRUPTED else "failed"
                 self._note(prompt, kind, reason=end.reason, costUsd=end.cost_usd)
@@ -204,7 +204,7 @@ class CommandAgent(Agent):
     def _note(self, prompt: Prompt, kind: str, *, durable: bool = True, **fields: Any) -> None:
         self._append({"type": kind, "prompt": prompt.id, **fields}, durable=durable)
 
-    def _append(self, entry: Entry, *, durable: bool = True) -> None:
+    def _append(self, entry: TranscriptEntry, *, durable: bool = True) -> None:
         append_entry(self._launch.transcript, entry, durable=durable, redaction=self._launch.redaction)
 
 
@@ -212,11 +212,11 @@ def _text(tail: bytearray) -> str:
     return tail.decode(errors="replace")[-_OUTPUT_MAX:]
 
 
-def _entries(launch: Launch) -> list[Entry]:
+def _entries(launch: Launch) -> list[TranscriptEntry]:
     return read_entries(launch.transcript) if launch.transcript.exists() else []
 
 
-def _unanswered(entries: Iterable[Entry]) -> str:
+def _unanswered(entries: Iterable[TranscriptEntry]) -> str:
     """Return what was asked last, if no answer came, with all that persons have replied to it."""
     asked = ""
     for entry in entries:

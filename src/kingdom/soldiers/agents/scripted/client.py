@@ -13,21 +13,21 @@ from kingdom.soldiers.agents.port import (
     AgentClient,
     AgentFailed,
     AgentGone,
-    Answered,
-    Asked,
+    CostUpdate,
     Inspection,
     Launch,
     Prompt,
-    Spent,
+    TurnAnswer,
     TurnFailed,
-    Update,
+    TurnQuestion,
+    TurnUpdate,
     UsageLimited,
-    once_up,
+    return_when_ready,
 )
 from kingdom.soldiers.agents.scripted import wire
 from kingdom.soldiers.agents.scripted.memory import inspected
 from kingdom.soldiers.agents.scripted.session import open_session
-from kingdom.soldiers.agents.transcript import UNREADABLE, Entry, append_entry, looked_up
+from kingdom.soldiers.agents.transcript import UNREADABLE, TranscriptEntry, append_entry, inspect_transcript
 from kingdom.soldiers.processes.program import Program, start_program
 
 _MODULE = "kingdom.soldiers.agents.scripted.program"
@@ -76,17 +76,17 @@ class ScriptedAgents(AgentClient):
         )
         write = partial(append_entry, transcript, redaction=launch.redaction)
         agent = ScriptedAgent(program, write)
-        return await once_up(agent, agent.comes_up())
+        return await return_when_ready(agent, agent.comes_up())
 
     async def inspect(self, launch: Launch, prompt_id: str) -> Inspection:
         """Look the prompt up in the transcript."""
-        return await asyncio.to_thread(looked_up, launch.transcript, prompt_id, inspected)
+        return await asyncio.to_thread(inspect_transcript, launch.transcript, prompt_id, inspected)
 
 
 class ScriptedAgent(Agent):
     """A scripted agent that runs."""
 
-    def __init__(self, program: Program, write: Callable[[Entry], None]) -> None:
+    def __init__(self, program: Program, write: Callable[[TranscriptEntry], None]) -> None:
         self.session = ""
         self.pid = program.pid
         self._program = program
@@ -103,7 +103,7 @@ class ScriptedAgent(Agent):
         if not self.session:
             raise AgentGone(f"the scripted agent did not come up: {await self.ended()}")
 
-    async def send(self, prompt: Prompt) -> AsyncGenerator[Update, None]:
+    async def send(self, prompt: Prompt) -> AsyncGenerator[TurnUpdate, None]:
         """Yield the updates of the turn as they come."""
         if self._prompt_id is not None:
             raise AgentFailed(
@@ -117,9 +117,9 @@ class ScriptedAgent(Agent):
             self._program.write(wire.encode(wire.Take(prompt)) + b"\n")
             while not finished:
                 update = await self._next_update(prompt.id, cost_usd)
-                if isinstance(update, Spent):
+                if isinstance(update, CostUpdate):
                     cost_usd = update.cost_usd
-                finished = isinstance(update, Answered | Asked)
+                finished = isinstance(update, TurnAnswer | TurnQuestion)
                 if finished:
                     self._prompt_id = None
                 yield update
@@ -153,7 +153,7 @@ class ScriptedAgent(Agent):
         words = await asyncio.to_thread(self._program.last_words)
         return f"{how}; its last words: {words}" if words else how
 
-    async def _next_update(self, prompt_id: str, cost_usd: float) -> Update:
+    async def _next_update(self, prompt_id: str, cost_usd: float) -> TurnUpdate:
         while (message := await self._heard.get()) is not None:
             # An earlier turn to which nobody listens any more may still have had something to say.
             if message.prompt_id != prompt_id:

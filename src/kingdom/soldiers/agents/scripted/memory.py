@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from kingdom.soldiers.agents.port import Inspection, Petitioned, Prompt
+from kingdom.soldiers.agents.port import Inspection, PetitionRequest, Prompt
 from kingdom.soldiers.agents.scripted.script import Step
-from kingdom.soldiers.agents.transcript import Entry
+from kingdom.soldiers.agents.transcript import TranscriptEntry
 from kingdom.workflow.model.answers import Finding
 
 DEFAULT_ANSWER = "done"
@@ -36,7 +36,7 @@ class Memory:
     _report_taken_by: str | None = None
     _taken_once: set[bytes] = field(default_factory=set)
 
-    def learn(self, entry: Entry) -> None:
+    def learn(self, entry: TranscriptEntry) -> None:
         """Take in what happened next in the session."""
         match entry:
             case {"prompt": str(), "text": str(text)}:
@@ -62,7 +62,7 @@ class Memory:
         """Return whether a step for the first time only was begun before."""
         return _key(number, msgspec.to_builtins(step)) in self._taken_once
 
-    def _learn_prompt(self, text: str, entry: Entry) -> None:
+    def _learn_prompt(self, text: str, entry: TranscriptEntry) -> None:
         reply = entry.get("reply", "")
         self.reply = reply or self.reply
         if not entry.get("goesOn"):
@@ -79,7 +79,7 @@ class Memory:
             self._report, self._report_taken_by = does["report"], None
 
 
-def recalled(entries: Iterable[Entry]) -> Memory:
+def recalled(entries: Iterable[TranscriptEntry]) -> Memory:
     """Return what a transcript amounts to."""
     memory = Memory()
     for entry in entries:
@@ -90,10 +90,10 @@ def recalled(entries: Iterable[Entry]) -> Memory:
     return memory
 
 
-def inspected(entries: Iterable[Entry], prompt_id: str) -> Inspection:
+def inspected(entries: Iterable[TranscriptEntry], prompt_id: str) -> Inspection:
     """Return what a transcript tells about one prompt; one that ended with a question is not finished."""
     finding, text, cost, cost_before = Finding.ABSENT, "", 0.0, 0.0
-    petitions: list[Petitioned] = []
+    petitions: list[PetitionRequest] = []
     for entry in entries:
         if entry.get("prompt") != prompt_id:
             continue
@@ -107,7 +107,7 @@ def inspected(entries: Iterable[Entry], prompt_id: str) -> Inspection:
             finding = Finding.UNFINISHED
         does = entry.get("does", {})
         if "step" in entry and "petition" in does:
-            petitions.append(Petitioned(does["petition"], does.get("body", {})))
+            petitions.append(PetitionRequest(does["petition"], does.get("body", {})))
     return Inspection(finding=finding, text=text, cost_usd=cost_before + cost, petitions=tuple(petitions))
 
 

@@ -21,7 +21,7 @@ from kingdom.soldiers.agents.scripted import wire
 from kingdom.soldiers.agents.scripted.memory import recalled
 from kingdom.soldiers.agents.scripted.session import Session
 from kingdom.soldiers.agents.scripted.turn import Body, Turn
-from kingdom.soldiers.agents.transcript import Entry, read_entries
+from kingdom.soldiers.agents.transcript import TranscriptEntry, read_entries
 
 
 class ScriptedProgram:
@@ -62,7 +62,7 @@ class ScriptedProgram:
         except asyncio.CancelledError:
             _say(wire.Failed(prompt.id, INTERRUPTED, turn.cost_usd))
 
-    def _write(self, entry: Entry) -> None:
+    def _write(self, entry: TranscriptEntry) -> None:
         """Have an entry written, and wait for it: what is done next may be seen by others, or kill this process."""
         _say(wire.Noted(entry))
         if self._confirmed:

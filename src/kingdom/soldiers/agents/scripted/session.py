@@ -7,14 +7,14 @@ from typing import Any
 
 from kingdom.soldiers.agents.port import AgentGone
 from kingdom.soldiers.agents.scripted.memory import Memory, recalled
-from kingdom.soldiers.agents.transcript import Entry, append_entry, read_entries
-from kingdom.soldiers.redaction import WELL_KNOWN, Redaction
+from kingdom.soldiers.agents.transcript import TranscriptEntry, append_entry, read_entries
+from kingdom.soldiers.redaction import DEFAULT_REDACTION, Redaction
 
 
 class Session:
     """The memory of a session; `write` puts what happens into its transcript."""
 
-    def __init__(self, session: str, memory: Memory, write: Callable[[Entry], None]) -> None:
+    def __init__(self, session: str, memory: Memory, write: Callable[[TranscriptEntry], None]) -> None:
         self.id = session
         self.memory = memory
         self._write = write
@@ -32,7 +32,7 @@ def open_session(
     session: str | None,
     model: str,
     durable: bool = True,
-    redaction: Redaction = WELL_KNOWN,
+    redaction: Redaction = DEFAULT_REDACTION,
 ) -> Session:
     """Begin a new session, or go on with the one that the transcript tells of."""
     memory = recalled(read_entries(transcript)) if transcript.exists() else Memory()

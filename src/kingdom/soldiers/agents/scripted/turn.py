@@ -18,22 +18,22 @@ from kingdom.errors import MalformedEvent
 from kingdom.sentence import with_reason
 from kingdom.soldiers.agents.port import (
     AgentFailed,
-    Answered,
-    Asked,
-    Petitioned,
+    AgentMessage,
+    CostUpdate,
+    PetitionRequest,
     Prompt,
-    Said,
-    Spent,
-    ToolCalled,
-    Update,
+    ToolUse,
+    TurnAnswer,
+    TurnQuestion,
+    TurnUpdate,
     UsageLimited,
 )
 from kingdom.soldiers.agents.scripted import script
 from kingdom.soldiers.agents.scripted.memory import DEFAULT_ANSWER, Unfinished
 from kingdom.soldiers.agents.scripted.session import Session
-from kingdom.soldiers.processes.process_table import end_group
-from kingdom.soldiers.tools.calls import Remember, ReportResult, read_call
-from kingdom.soldiers.tools.result_file import add_memory, write_report
+from kingdom.soldiers.processes.process_table import kill_group
+from kingdom.soldiers.tools.calls import RememberInput, ReportResultInput, parse_tool_input
+from kingdom.soldiers.tools.result_file import add_memory, write_result
 
 _POLL_SECONDS = 0.01
 _OUTPUT_TAIL = 4000
@@ -59,18 +59,18 @@ class Turn:
         self._prompt = prompt
         self._output = ""
 
-    async def play(self) -> AsyncGenerator[Update, None]:
+    async def play(self) -> AsyncGenerator[TurnUpdate, None]:
         """Yield what the agent does; raises AgentFailed."""
-        last: Asked | Answered | None = None
+        last: TurnQuestion | TurnAnswer | None = None
         try:
             steps = self._begin(self._session.memory.continued(self._prompt))
             async for update in self._follow(steps or ()):
-                if isinstance(update, Asked):
+                if isinstance(update, TurnQuestion):
                     last = update
                 else:
                     yield update
             if last is None:
-                last = Answered(self._final_text(scripted=steps is not None), self.cost_usd)
+                last = TurnAnswer(self._final_text(scripted=steps is not None), self.cost_usd)
                 self._note(answer=last.text)
         except AgentFailed as failure:
             self._note(failed=failure.reason)
@@ -91,7 +91,7 @@ class Turn:
         )
         return script.parse_script(text)
 
-    async def _follow(self, steps: tuple[script.Step, ...]) -> AsyncIterator[Update]:
+    async def _follow(self, steps: tuple[script.Step, ...]) -> AsyncIterator[TurnUpdate]:
         memory = self._session.memory
         done = memory.unfinished.done if memory.unfinished else 0
         if memory.unfinished and memory.unfinished.asking:
@@ -112,9 +112,13 @@ class Turn:
                 if isinstance(step, script.UsageLimit):
                     raise UsageLimited("usage limit reached", utc_now() + timedelta(seconds=step.usage_limit))
                 if isinstance(step, script.Ask):
-                    yield Asked(step.ask, step.choices, self.cost_usd)
+                    yield TurnQuestion(step.ask, step.choices, self.cost_usd)
                     return
-                yield Spent(self.cost_usd) if isinstance(step, script.Cost) else Petitioned(step.petition, step.body)
+                yield (
+                    CostUpdate(self.cost_usd)
+                    if isinstance(step, script.Cost)
+                    else PetitionRequest(step.petition, step.body)
+                )
                 continue
             async for update in self._do(step):
                 yield update
@@ -122,28 +126,28 @@ class Turn:
                 step=number, does=msgspec.to_builtins(step), **({"output": self._output} if self._output else {})
             )
 
-    async def _do(self, step: script.Step) -> AsyncIterator[Update]:
+    async def _do(self, step: script.Step) -> AsyncIterator[TurnUpdate]:
         match step:
             case script.Say(say=text):
-                yield Said(text)
+                yield AgentMessage(text)
             case script.Stream(stream=text, every=seconds):
                 for word in re.findall(r"\S+\s*|\s+", text):
-                    yield Said(word)
+                    yield AgentMessage(word)
                     await asyncio.sleep(seconds)
             case script.Write(write=path, text=text):
-                yield ToolCalled("write", path)
+                yield ToolUse("write", path)
                 self._write(path, text, mode="w")
             case script.Append(append=path, text=text):
-                yield ToolCalled("append", path)
+                yield ToolUse("append", path)
                 self._write(path, text, mode="a")
             case script.Run(run=command, may_fail=may_fail):
-                yield ToolCalled("run", command)
+                yield ToolUse("run", command)
                 await self._run(command, may_fail=may_fail)
             case script.Result(result=arguments):
-                yield ToolCalled("report_result", str(arguments.get("summary", "")))
+                yield ToolUse("report_result", str(arguments.get("summary", "")))
                 self._report_or_remember("report_result", arguments)
             case script.Remember(remember=arguments):
-                yield ToolCalled("remember", str(arguments.get("text", "")))
+                yield ToolUse("remember", str(arguments.get("text", "")))
                 self._report_or_remember("remember", arguments)
             case _:
                 await self._wait_or_end(step)
@@ -184,7 +188,7 @@ class Turn:
                 # Half a start cannot be undone: who is interrupted waits for the whole.
                 process = await starting
                 if process.returncode is None:
-                    await end_group(process.pid)
+                    await kill_group(process.pid)
                     await process.wait()
             output.seek(max(0, output.seek(0, os.SEEK_END) - _OUTPUT_TAIL))
             self._output = output.read().decode(errors="replace")
@@ -202,10 +206,10 @@ class Turn:
 
     def _report_or_remember(self, tool: str, arguments: Mapping[str, Any]) -> None:
         try:
-            match read_call(tool, arguments):
-                case ReportResult() as report:
-                    write_report(self._body.work_space, report)
-                case Remember() as memory:
+            match parse_tool_input(tool, arguments):
+                case ReportResultInput() as report:
+                    write_result(self._body.work_space, report)
+                case RememberInput() as memory:
                     add_memory(self._body.work_space, memory)
         except (MalformedEvent, OSError) as error:
             raise AgentFailed(str(error)) from error

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from kingdom.soldiers.agents.port import Prompt, Update
+from kingdom.soldiers.agents.port import Prompt, TurnUpdate
 
 
 class Opening(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +47,7 @@ class Happened(msgspec.Struct, frozen=True, tag=True):
     """From the agent: an update of a turn."""
 
     prompt_id: str
-    update: Update
+    update: TurnUpdate
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
