@@ -150,7 +150,7 @@ async def _start(sandbox: Sandbox, folder: Path, handicap: float) -> float:
     lines = [line async for line in program.lines()]
     code = await program.wait()
     seconds = time.perf_counter() - begun
-    assert code == 0, (lines, program.last_words())
+    assert code == 0, (lines, program.stderr_tail())
     assert json.loads(lines[-1])["result"] == "done", lines
     return seconds + handicap
 

@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _sweep(backend: str, soldiers: SoldierSettings, options: argparse.Namespace) -> Swept:
     # One failure is forgiven, for the crashes of an agent; after any other crash the judge would find it.
-    made_from = scene.template(works=options.works, retries=1, speaks=options.agent == CLAUDE)
+    made_from = scene.template(works=options.works, retries=1, offers_tools=options.agent == CLAUDE)
     # Not within each other: a run is known by its directory, and must not be taken for another's.
     with tempfile.TemporaryDirectory(prefix="kingdom-crash-sweep-") as name:
         directory = Path(name).resolve()

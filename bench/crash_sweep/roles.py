@@ -177,7 +177,7 @@ async def _host(stage: Stage, taken: Steps) -> None:
             client,
             HostFolders(stage.host_directory),
             slots=_SLOTS,
-            quarters=build_agent_environment(settings, lambda _: None, set()),
+            agent_environment=build_agent_environment(settings, lambda _: None, set()),
         )
         _end_by(host.stop)
         await host.run()

@@ -45,7 +45,7 @@ def template(
     tasks: int = 2,
     retries: int = 0,
     *,
-    speaks: bool = False,
+    offers_tools: bool = False,
 ) -> WorkflowTemplate:
     """Return what the reference run is made from: every Task writes into every repository and leaves a report.
 
@@ -61,7 +61,7 @@ def template(
                 name=f"work {work}",
                 tasks=tuple(
                     _spoken_task(work, task, repositories, is_last=task == tasks)
-                    if speaks
+                    if offers_tools
                     else _task(work, task, repositories)
                     for task in range(1, tasks + 1)
                 ),

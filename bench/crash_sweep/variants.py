@@ -66,10 +66,10 @@ def forget_session() -> None:
     launch = command_handlers._launch
 
     async def anew(
-        tools: HostContext, briefing: CommandInput[StartAgent], lodging: Workplace, stack: AsyncExitStack
+        context: HostContext, command_input: CommandInput[StartAgent], workplace: Workplace, stack: AsyncExitStack
     ) -> Launch:
-        command = msgspec.structs.replace(briefing.command, session=None)
-        return await launch(tools, replace(briefing, command=command), lodging, stack)
+        command = msgspec.structs.replace(command_input.command, session=None)
+        return await launch(context, replace(command_input, command=command), workplace, stack)
 
     put_in_place(command_handlers, "_launch", anew)
 

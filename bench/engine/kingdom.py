@@ -77,7 +77,7 @@ async def kingdom_at_work(bus: Bus, dsn: str, directory: Path, *, slots: int = 1
         InstantAgents(),
         HostFolders(directory),
         slots=slots,
-        quarters=AgentEnvironment(profile=Profile.STRICT),
+        agent_environment=AgentEnvironment(profile=Profile.STRICT),
     )
     tasks = [asyncio.create_task(part) for part in (worker.run(), host.run())]
     watching = asyncio.create_task(watch(bus))

@@ -136,7 +136,7 @@ async def a_pointer_of_the_checkout_to_another_repository(house: House) -> str:
 
 @stopped_by("git keeps a link as a link")
 async def a_file_that_became_a_link_to_a_secret(house: House) -> str:
-    base = await house.trees.base_of(house.tree)
+    base = await house.trees.base_commit(house.tree)
     (house.tree.path / "file0.txt").unlink()
     (house.tree.path / "file0.txt").symlink_to(house.secret_file)
     shown = await house.trees.diff(house.tree, base)
@@ -215,7 +215,7 @@ def _program(path: Path, house: House) -> None:
 async def _work_through(house: House) -> str:
     """Let the house do with a checkout whatever it does, and tell whether a program of the agent ran."""
     tree: CheckoutSpec = house.tree
-    base = await house.trees.base_of(tree)
+    base = await house.trees.base_commit(tree)
     (tree.path / "file0.txt").write_text("changed\n")
     await house.trees.diff(tree, base)
     commits = await checkpointed(house.trees, [tree], "c1", "work")

@@ -64,7 +64,7 @@ async def swap_a_folder_while_the_house(ground: Ground, commits: bool) -> str:  
     trees = RunCheckouts(host / "repositories", use=GitPolicy(sandboxed=ground.is_defended))
     tree = a_tree(host, make_source(ground.folder / "app", files=3))
     await trees.prepare([tree])
-    base = await trees.base_of(tree)
+    base = await trees.base_commit(tree)
     with swapping(tree, victim):
         for number in range(TRIES):
             with suppress(ProgramFailed):

@@ -187,7 +187,7 @@ async def _diff(
     checkout = local_checkout(workflow, tree, git, folders)
     point = None if since == BASE else find_checkpoint(workflow, since)
     # A repository that came later was at its base at this checkpoint.
-    commit = (point and point.commits.get(tree.id)) or await trees.base_of(checkout)
+    commit = (point and point.commits.get(tree.id)) or await trees.base_commit(checkout)
     text = await trees.diff(checkout, commit)
     return TreeDifference(work_tree_id=tree.id, git_id=git.id, branch=tree.branch, since=commit, diff=text)
 

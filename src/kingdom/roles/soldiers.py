@@ -61,7 +61,7 @@ def soldier_host(
         folders,
         slots=soldiers.slots,
         lease=timedelta(seconds=soldiers.lease_seconds),
-        quarters=build_agent_environment(
+        agent_environment=build_agent_environment(
             soldiers, read_environment, {*secrets, *secrets_of(Realm(database_url=settings.database_url))}
         ),
         metrics=metrics,

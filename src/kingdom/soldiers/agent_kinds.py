@@ -38,7 +38,7 @@ class AgentKind:
 
     client: Callable[[SoldierSettings], AgentClient]
     vendor: Vendor | None = None
-    speaks: bool = True
+    offers_tools: bool = True
     # The module that an extra brings, and the name of the extra.
     library: tuple[str, str] | None = None
 
@@ -63,14 +63,14 @@ def _acp(profile: AcpProfile, settings: SoldierSettings) -> AgentClient:
 NO_SANDBOX = "lets them read and change whatever this user can, and reach every network"
 _CLAUDE, _ACP = ("claude_agent_sdk", "kingdom[claude]"), ("acp", "kingdom[acp]")
 AGENT_KINDS: Mapping[str, AgentKind] = {
-    "scripted": AgentKind(client=lambda _: ScriptedAgents(), speaks=False),
+    "scripted": AgentKind(client=lambda _: ScriptedAgents(), offers_tools=False),
     "claude": AgentKind(client=lambda _: ClaudeAgents(), vendor=Vendor.ANTHROPIC, library=_CLAUDE),
     **{
         name: AgentKind(client=partial(_acp, profile), vendor=profile.vendor, library=_ACP)
         for name, profile in PROFILES.items()
     },
-    "aider": AgentKind(client=lambda _: CommandAgents(AIDER), vendor=Vendor.OPENAI, speaks=False),
-    "command": AgentKind(client=_command, speaks=False),
+    "aider": AgentKind(client=lambda _: CommandAgents(AIDER), vendor=Vendor.OPENAI, offers_tools=False),
+    "command": AgentKind(client=_command, offers_tools=False),
 }
 # The vendor's own address, and the variable in which its programs look for the key.
 _VENDORS = {
@@ -102,10 +102,10 @@ def build_agent_environment(
         path=_path(settings),
         upstreams=upstreams,
         egress=Egress([allowed_name(name) for name in settings.egress]) if settings.egress else None,
-        speaks=kind.speaks,
+        offers_tools=kind.offers_tools,
         may_commit=settings.may_commit,
         disk_mib=settings.disk_mb,
-        outfit=CheckoutSetup(files=Path(settings.files) if settings.files else None, setup=settings.setup),
+        checkout_setup=CheckoutSetup(files=Path(settings.files) if settings.files else None, setup=settings.setup),
         redaction=Redaction({*secrets, *(upstream.key for upstream in upstreams)}),
     )
 

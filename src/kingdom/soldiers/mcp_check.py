@@ -24,7 +24,7 @@ _GRACE_SECONDS = 2.0
 _SHOWN = 2000
 
 
-class _Silent(ProgramFailed):
+class _NoAnswer(ProgramFailed):
     """Raised when a server did not answer in time."""
 
 
@@ -42,7 +42,7 @@ async def check_mcp_server(server: McpServer, *, limit: timedelta | None = None)
     limit = limit or answer_limit(server)
     try:
         return await _tools_of(server, limit)
-    except _Silent:
+    except _NoAnswer:
         raise
     except ProgramFailed:
         return await _tools_of(server, limit)
@@ -51,21 +51,23 @@ async def check_mcp_server(server: McpServer, *, limit: timedelta | None = None)
 async def _tools_of(server: McpServer, limit: timedelta) -> tuple[str, ...]:
     client_of = _sdk("mcp").Client
     with TemporaryDirectory(prefix="kingdom-mcp-") as folder:
-        trial, failure = _Trial(Path(folder)), ProgramFailed
+        tested, failure = _ServerUnderTest(Path(folder)), ProgramFailed
         try:
-            async with asyncio.timeout(limit.total_seconds()), client_of(_transport(server, trial)) as client:
+            async with asyncio.timeout(limit.total_seconds()), client_of(_transport(server, tested)) as client:
                 return await _list_tools(client)
         except TimeoutError:
-            failure, reason = _Silent, f"it did not answer within {limit.total_seconds():g} s"
+            failure, reason = _NoAnswer, f"it did not answer within {limit.total_seconds():g} s"
         except (ProgramFailed, Misconfigured):
             raise
         except Exception as error:  # noqa: BLE001 - whatever the SDK raises, the server could not be used
-            reason = trial.end or f"speaking MCP with it failed ({_words(error)})"
+            reason = tested.end or f"speaking MCP with it failed ({_root_cause(error)})"
         what = without_password(server.url) or " ".join(server.command)
-        raise failure(f"MCP server {server.name!r} ({server.transport}, {what}) cannot be used: {reason}{trial.tail()}")
+        raise failure(
+            f"MCP server {server.name!r} ({server.transport}, {what}) cannot be used: {reason}{tested.tail()}"
+        )
 
 
-class _Trial:
+class _ServerUnderTest:
     """What is known of a program that is tried out."""
 
     def __init__(self, folder: Path) -> None:
@@ -94,11 +96,11 @@ async def _list_tools(client: Any) -> tuple[str, ...]:
             return tuple(names)
 
 
-def _transport(server: McpServer, trial: _Trial) -> AbstractAsyncContextManager[Any]:
+def _transport(server: McpServer, tested: _ServerUnderTest) -> AbstractAsyncContextManager[Any]:
     connection: AbstractAsyncContextManager[Any]
     match server.transport:
         case Transport.STDIO:
-            connection = _started(server, trial)
+            connection = _started(server, tested)
         case Transport.SSE:
             connection = _sdk("mcp.client.sse").sse_client(server.url)
         case Transport.STREAMABLE_HTTP:
@@ -107,7 +109,7 @@ def _transport(server: McpServer, trial: _Trial) -> AbstractAsyncContextManager[
 
 
 @asynccontextmanager
-async def _started(server: McpServer, trial: _Trial) -> AsyncIterator[tuple[Any, Any]]:
+async def _started(server: McpServer, tested: _ServerUnderTest) -> AsyncIterator[tuple[Any, Any]]:
     """Start a server, and speak with it line by line; it ends with the block, and all it started with it."""
     streams = import_module("anyio")
     environment = _sdk("mcp.client.stdio").get_default_environment() | server.env
@@ -116,10 +118,10 @@ async def _started(server: McpServer, trial: _Trial) -> AsyncIterator[tuple[Any,
             f"MCP server {server.name!r}: there is no program {server.command[0]!r} on PATH: install it, or write where"
             " it is, from / on"
         )
-    program = await start_program(server.command, cwd=trial.folder, environment=environment, errors=trial.errors)
+    program = await start_program(server.command, cwd=tested.folder, environment=environment, errors=tested.errors)
     to_client, incoming = streams.create_memory_object_stream()
     outgoing, from_client = streams.create_memory_object_stream()
-    reading = asyncio.create_task(_read(program, to_client, trial))
+    reading = asyncio.create_task(_read(program, to_client, tested))
     writing = asyncio.create_task(_write(program, from_client))
     try:
         yield incoming, outgoing
@@ -133,13 +135,13 @@ async def _started(server: McpServer, trial: _Trial) -> AsyncIterator[tuple[Any,
         finally:
             code = await program.kill()
             if ended_itself:
-                trial.end = f"it ended with {describe_exit(code)} before it had answered"
+                tested.end = f"it ended with {describe_exit(code)} before it had answered"
             reading.cancel()
             writing.cancel()
             await asyncio.gather(reading, writing, return_exceptions=True)
 
 
-async def _read(program: Program, to_client: Any, trial: _Trial) -> None:
+async def _read(program: Program, to_client: Any, tested: _ServerUnderTest) -> None:
     """Hand on every message of a server; the end of its output is the end of the conversation."""
     message_of = _sdk("mcp.types").jsonrpc_message_adapter.validate_json
     session_message = _sdk("mcp.shared.message").SessionMessage
@@ -148,7 +150,7 @@ async def _read(program: Program, to_client: Any, trial: _Trial) -> None:
             try:
                 message = message_of(line, by_name=False)
             except ValueError:
-                trial.stray = (trial.stray + line + b"\n")[-_SHOWN:]
+                tested.stray = (tested.stray + line + b"\n")[-_SHOWN:]
             else:
                 await to_client.send(session_message(message))
 
@@ -169,7 +171,7 @@ def _sdk(module: str) -> Any:
         ) from error
 
 
-def _words(error: BaseException) -> str:
+def _root_cause(error: BaseException) -> str:
     """Return what went wrong at the bottom of it."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

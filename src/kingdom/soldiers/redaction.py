@@ -32,7 +32,7 @@ _SECRET_NAME = re.compile(r"(?:^|_)(?:API_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|
 
 
 @dataclass(frozen=True, slots=True)
-class _Form:
+class _SecretPattern:
     """How a kind of token looks: a text that every one contains, and an expression whose group is the secret."""
 
     anchor: str
@@ -40,42 +40,42 @@ class _Form:
     expression: str
 
 
-_FORMS = (
-    _Form("sk-ant-", r"(sk-ant-[\w-]{16,4000}+)"),
-    _Form("sk-", r"(sk-(?:(?:proj|svcacct|admin|or-v1|lf)-[\w-]{16,4000}+|[A-Za-z0-9]{32,4000}+))"),
-    *(_Form(f"gh{kind}_", rf"(gh{kind}_[A-Za-z0-9]{{20,4000}}+)") for kind in "pousr"),
-    _Form("github_pat_", r"(github_pat_\w{20,4000}+)"),
-    _Form("glpat-", r"(glpat-[\w-]{16,4000}+)"),
-    _Form("xox", r"(xox[abceoprs]-[\w.-]{10,4000}+)"),
-    _Form("xapp-", r"(xapp-[\w-]{10,4000}+)"),
-    _Form("hooks.slack.com/", r"hooks\.slack\.com/(?:services|workflows|triggers)/([\w/-]{10,4000}+)"),
-    _Form("AKIA", r"(AKIA[A-Z0-9]{16})"),
-    _Form("ASIA", r"(ASIA[A-Z0-9]{16})"),
-    _Form("secret_access_key", r"secret_access_key[\"']?\s{0,4}[:=]\s{0,4}[\"']?([A-Za-z0-9/+]{40})"),
-    _Form("SECRET_ACCESS_KEY", r"SECRET_ACCESS_KEY[\"']?\s{0,4}[:=]\s{0,4}[\"']?([A-Za-z0-9/+]{40})"),
-    _Form("AIza", r"(AIza[\w-]{35})"),
-    _Form("ya29.", r"(ya29\.[\w-]{20,4000}+)"),
-    _Form("GOCSPX-", r"(GOCSPX-[\w-]{20,4000}+)"),
-    _Form("_live_", r"([sr]k_live_[A-Za-z0-9]{16,4000}+)"),
-    _Form("npm_", r"(npm_[A-Za-z0-9]{30,4000}+)"),
-    _Form("pypi-", r"(pypi-[\w-]{40,4000}+)"),
-    _Form("hf_", r"(hf_[A-Za-z0-9]{30,4000}+)"),
-    _Form("ATATT", r"(ATATT[\w=-]{20,4000}+)"),
-    _Form("SG.", r"(SG\.[\w-]{16,64}+\.[\w-]{16,128}+)"),
+_TOKEN_PATTERNS = (
+    _SecretPattern("sk-ant-", r"(sk-ant-[\w-]{16,4000}+)"),
+    _SecretPattern("sk-", r"(sk-(?:(?:proj|svcacct|admin|or-v1|lf)-[\w-]{16,4000}+|[A-Za-z0-9]{32,4000}+))"),
+    *(_SecretPattern(f"gh{kind}_", rf"(gh{kind}_[A-Za-z0-9]{{20,4000}}+)") for kind in "pousr"),
+    _SecretPattern("github_pat_", r"(github_pat_\w{20,4000}+)"),
+    _SecretPattern("glpat-", r"(glpat-[\w-]{16,4000}+)"),
+    _SecretPattern("xox", r"(xox[abceoprs]-[\w.-]{10,4000}+)"),
+    _SecretPattern("xapp-", r"(xapp-[\w-]{10,4000}+)"),
+    _SecretPattern("hooks.slack.com/", r"hooks\.slack\.com/(?:services|workflows|triggers)/([\w/-]{10,4000}+)"),
+    _SecretPattern("AKIA", r"(AKIA[A-Z0-9]{16})"),
+    _SecretPattern("ASIA", r"(ASIA[A-Z0-9]{16})"),
+    _SecretPattern("secret_access_key", r"secret_access_key[\"']?\s{0,4}[:=]\s{0,4}[\"']?([A-Za-z0-9/+]{40})"),
+    _SecretPattern("SECRET_ACCESS_KEY", r"SECRET_ACCESS_KEY[\"']?\s{0,4}[:=]\s{0,4}[\"']?([A-Za-z0-9/+]{40})"),
+    _SecretPattern("AIza", r"(AIza[\w-]{35})"),
+    _SecretPattern("ya29.", r"(ya29\.[\w-]{20,4000}+)"),
+    _SecretPattern("GOCSPX-", r"(GOCSPX-[\w-]{20,4000}+)"),
+    _SecretPattern("_live_", r"([sr]k_live_[A-Za-z0-9]{16,4000}+)"),
+    _SecretPattern("npm_", r"(npm_[A-Za-z0-9]{30,4000}+)"),
+    _SecretPattern("pypi-", r"(pypi-[\w-]{40,4000}+)"),
+    _SecretPattern("hf_", r"(hf_[A-Za-z0-9]{30,4000}+)"),
+    _SecretPattern("ATATT", r"(ATATT[\w=-]{20,4000}+)"),
+    _SecretPattern("SG.", r"(SG\.[\w-]{16,64}+\.[\w-]{16,128}+)"),
     # The second branch takes what only begins like one, so that no part of it is looked at as a beginning again.
-    _Form("eyJ", r"(eyJ[\w-]{8,8000}+\.[\w-]{8,16000}+\.[\w-]{8,4000}+)|eyJ[\w-]{8,8000}+"),
-    _Form(
+    _SecretPattern("eyJ", r"(eyJ[\w-]{8,8000}+\.[\w-]{8,16000}+\.[\w-]{8,4000}+)|eyJ[\w-]{8,8000}+"),
+    _SecretPattern(
         "PRIVATE KEY",
         r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
         r"(?:[^-]|-(?!----)){0,16000}+(?:-----END [A-Z ]{0,60}-----)?)",
     ),
-    _Form("://", r"://[^\s/?#:@\"'<>`]{0,200}+:([^\s/?#@\"'<>`]{1,4000}+)@"),
-    _Form(
+    _SecretPattern("://", r"://[^\s/?#:@\"'<>`]{0,200}+:([^\s/?#@\"'<>`]{1,4000}+)@"),
+    _SecretPattern(
         "uthorization",
         r"uthorization[\"']?\s{0,4}[:=]\s{0,4}[\"']?(?:[Bb]earer|[Bb]asic|[Tt]oken)\s{1,4}([\w.~+/=-]{8,4000}+)",
     ),
-    _Form("-api-key", r"-api-key[\"']?\s{0,4}[:=]\s{0,4}[\"']?([\w.~+/=-]{8,4000}+)"),
-    _Form("-Api-Key", r"-Api-Key[\"']?\s{0,4}[:=]\s{0,4}[\"']?([\w.~+/=-]{8,4000}+)"),
+    _SecretPattern("-api-key", r"-api-key[\"']?\s{0,4}[:=]\s{0,4}[\"']?([\w.~+/=-]{8,4000}+)"),
+    _SecretPattern("-Api-Key", r"-Api-Key[\"']?\s{0,4}[:=]\s{0,4}[\"']?([\w.~+/=-]{8,4000}+)"),
 )
 
 
@@ -83,12 +83,12 @@ class Redaction:
     """Removes these secrets, in any spelling that programs give them, and every token of a well-known form."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        self._known = {form for secret in secrets for form in _spellings(secret)}
+        self._secret_patterns = {pattern for secret in secrets for pattern in _patterns_for(secret)}
 
-    def knowing(self, secrets: Iterable[str]) -> "Redaction":
+    def with_secrets(self, secrets: Iterable[str]) -> "Redaction":
         """Return one that removes these secrets too."""
         more = Redaction(secrets)
-        more._known |= self._known
+        more._secret_patterns |= self._secret_patterns
         return more
 
     def text(self, text: str) -> str:
@@ -116,17 +116,17 @@ class Redaction:
     def spans(self, text: str) -> list[tuple[int, int]]:
         """Return where the secrets of a text stand, in order, none touching another."""
         merged: list[tuple[int, int]] = []
-        for start, stop in sorted(self._found(text)):
+        for start, stop in sorted(self._find_secrets(text)):
             if merged and start <= merged[-1][1]:
                 merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
             else:
                 merged.append((start, stop))
         return merged
 
-    def _found(self, text: str) -> Iterator[tuple[int, int]]:
-        for form in (*self._known, *_FORMS):
-            if form.anchor in text:
-                for match in re.finditer(form.expression, text, re.ASCII):
+    def _find_secrets(self, text: str) -> Iterator[tuple[int, int]]:
+        for pattern in (*self._secret_patterns, *_TOKEN_PATTERNS):
+            if pattern.anchor in text:
+                for match in re.finditer(pattern.expression, text, re.ASCII):
                     if match.start(1) >= 0:
                         yield match.span(1)
 
@@ -210,17 +210,19 @@ def secrets_in(environment: Mapping[str, str]) -> set[str]:
     return {value for name, value in environment.items() if _SECRET_NAME.search(name)}
 
 
-def _spellings(secret: str) -> Iterator[_Form]:
+def _patterns_for(secret: str) -> Iterator[_SecretPattern]:
     """Yield how a secret looks, whole and line by line: as it is, as JSON and URLs spell it, and in base64."""
     for line in (secret, *secret.splitlines()):
         plain = line.strip()
         if len(plain) < _SECRET_MIN:
             continue
-        yield _Form(max(_NEVER_ESCAPED.findall(plain), key=len, default=""), f"({''.join(map(_spelled, plain))})")
-        yield from (_Form(encoded, f"({re.escape(encoded)})") for encoded in _in_base64(plain.encode()))
+        yield _SecretPattern(
+            max(_NEVER_ESCAPED.findall(plain), key=len, default=""), f"({''.join(map(_any_spelling, plain))})"
+        )
+        yield from (_SecretPattern(encoded, f"({re.escape(encoded)})") for encoded in _in_base64(plain.encode()))
 
 
-def _spelled(character: str) -> str:
+def _any_spelling(character: str) -> str:
     """Return an expression for a character in any spelling of JSON and URLs, also of JSON in JSON and URLs in URLs."""
     itself = re.escape(character)
     if _NEVER_ESCAPED.match(character):

@@ -34,6 +34,6 @@ async def ask_claude(
         lines = [line async for line in program.lines()]
     finally:
         code = await program.kill()
-    assert code == 0, (lines, program.last_words())
+    assert code == 0, (lines, program.stderr_tail())
     result: dict[str, Any] = json.loads(lines[-1])
     return result

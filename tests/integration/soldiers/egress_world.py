@@ -65,8 +65,8 @@ async def run_agent(folder: Path, command: str, path: list[str]) -> str:
     space = folders.space("general", "space")
     space.mkdir(parents=True)
     (space / "cert.pem").write_bytes((folder / "tls" / "cert.pem").read_bytes())
-    lodging = Workplace(
-        quarters=build_agent_environment(settings, lambda _: None, set()),
+    workplace = Workplace(
+        agent_environment=build_agent_environment(settings, lambda _: None, set()),
         folders=folders,
         trees=RunCheckouts(folders.repositories),
         workflow_id="wf-1",
@@ -83,9 +83,9 @@ async def run_agent(folder: Path, command: str, path: list[str]) -> str:
             session=None,
             transcript=folders.transcript("s1"),
             errors=folders.errors("s1"),
-            environment={**lodging.environment_inside(), **dict.fromkeys(trust, str(space / "cert.pem"))},
+            environment={**workplace.program_environment(), **dict.fromkeys(trust, str(space / "cert.pem"))},
             mcp_servers=(),
-            sandbox=lodging.sandbox(None, await lodging.open_egress(stack)),
+            sandbox=workplace.sandbox(None, await workplace.open_egress(stack)),
         )
         started = await AGENT_KINDS["command"].client(settings).start(launch)
         stack.push_async_callback(started.stop, AT_ONCE)

@@ -45,7 +45,7 @@ async def run(options: dict[str, Any]) -> None:
             slots=options["slots"],
             lease=timedelta(seconds=options["lease_seconds"]),
             environment={**ENVIRONMENT, MARK: options["mark"]},
-            quarters=_confined_with(Path(options["files"])) if "files" in options else UNCONFINED,
+            agent_environment=_confined_with(Path(options["files"])) if "files" in options else UNCONFINED,
         )
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, host.stop)
         say("ready")
@@ -54,7 +54,9 @@ async def run(options: dict[str, Any]) -> None:
 
 def _confined_with(files: Path) -> AgentEnvironment:
     """Return how agents live in a sandbox with a folder that they read, whose files checkouts may ask for."""
-    return AgentEnvironment(profile=Profile.STRICT, path=(files,), outfit=CheckoutSetup(files=files), disk_mib=1000)
+    return AgentEnvironment(
+        profile=Profile.STRICT, path=(files,), checkout_setup=CheckoutSetup(files=files), disk_mib=1000
+    )
 
 
 def _freezing_at(bus: Bus, event_type: str, number: int) -> Bus:

@@ -133,7 +133,7 @@ class HostScene:
         name: str = "host-a",
         *,
         client: AgentClient | None = None,
-        quarters: AgentEnvironment = UNCONFINED,
+        agent_environment: AgentEnvironment = UNCONFINED,
         slots: int = 4,
         lease: timedelta = LEASE,
         wrap: Callable[[Bus], Bus] = lambda bus: bus,
@@ -150,7 +150,7 @@ class HostScene:
             slots=slots,
             lease=lease,
             environment={**ENVIRONMENT, MARK: self.mark},
-            quarters=quarters,
+            agent_environment=agent_environment,
         )
         self._running[host] = asyncio.create_task(host.run())
         self._stack.push_async_callback(self.stop_host, host)

@@ -69,7 +69,7 @@ def leaked(host: Path, tree: CheckoutSpec) -> bool:
 
 
 async def leaks_within(trees: RunCheckouts, host: Path, tree: CheckoutSpec, tries: int) -> bool:
-    base = await trees.base_of(tree)
+    base = await trees.base_commit(tree)
     for number in range(tries):
         with suppress(ProgramFailed):
             await (trees.commit([tree], "work") if number % 2 else trees.diff(tree, base))
@@ -228,7 +228,7 @@ async def test_what_git_would_wait_for_or_leave_out_fails_at_once_by_name(
     with pytest.raises(ProgramFailed, match=told):
         await trees.commit([tree], "work")
     with pytest.raises(ProgramFailed, match=told):
-        await trees.diff(tree, await trees.base_of(tree))
+        await trees.diff(tree, await trees.base_commit(tree))
 
 
 @pytest.mark.parametrize("lay", [lay for lay in TRAPS if lay is not a_pipe_for_attributes])
@@ -257,7 +257,7 @@ async def test_a_file_with_the_times_it_had_is_committed_all_the_same(
     # As if nothing had happened to it since: only the content tells.
     run("update-index", "--assume-unchanged", "file0.txt", cwd=tree.path)
     assert index.exists()
-    assert await trees.differing([tree]) == ["app/file0.txt"]
+    assert await trees.changed_files([tree]) == ["app/file0.txt"]
     commit = (await trees.commit([tree], "work"))[tree.id]
     assert run("show", f"{commit}:file0.txt", cwd=bare(host, tree)) == "like 0"
-    assert await trees.differing([tree]) == []
+    assert await trees.changed_files([tree]) == []

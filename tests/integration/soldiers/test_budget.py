@@ -63,7 +63,7 @@ async def _host(backend: BackendUnderTest, court: CourtScene, settings: SoldierS
             AGENT_KINDS[settings.agent].client(settings),
             HostFolders(court.folder / "host-a"),
             slots=2,
-            quarters=build_agent_environment(settings, lambda _: None, set()),
+            agent_environment=build_agent_environment(settings, lambda _: None, set()),
         )
         running = asyncio.create_task(host.run())
         try:

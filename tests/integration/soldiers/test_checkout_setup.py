@@ -51,10 +51,10 @@ def provided(tmp_path: Path, files: Mapping[str, str]) -> CheckoutSetup:
     return CheckoutSetup(files=tmp_path / "files")
 
 
-async def fitted_out(tree: CheckoutSpec, outfit: CheckoutSetup, **options: Any) -> None:
+async def fitted_out(tree: CheckoutSpec, checkout_setup: CheckoutSetup, **options: Any) -> None:
     """Fit out a checkout, asking git which files it ignores there."""
     trees = RunCheckouts(tree.path.parents[1] / "repositories")
-    await set_up_checkout(tree, outfit, ignored=partial(trees.ignored, tree), **options)
+    await set_up_checkout(tree, checkout_setup, ignored=partial(trees.ignored, tree), **options)
 
 
 async def test_a_setup_script_of_the_repository_runs_once_per_checkout(tmp_path: Path) -> None:
@@ -67,8 +67,8 @@ async def test_a_setup_script_of_the_repository_runs_once_per_checkout(tmp_path:
 
 async def test_a_command_of_the_settings_goes_before_the_script_of_the_repository(tmp_path: Path) -> None:
     tree = await checked_out(tmp_path, {SCRIPT: "echo wrong > cache\n"})
-    outfit = CheckoutSetup(setup={"app": "echo right > cache", "other": "false"})
-    await fitted_out(tree, outfit, folder=tmp_path / "notes", environment=ENVIRONMENT)
+    checkout_setup = CheckoutSetup(setup={"app": "echo right > cache", "other": "false"})
+    await fitted_out(tree, checkout_setup, folder=tmp_path / "notes", environment=ENVIRONMENT)
     assert (tree.path / "cache").read_text() == "right\n"
 
 
@@ -139,9 +139,11 @@ async def test_a_script_is_kept_in_the_sandbox(tmp_path: Path) -> None:
 
 async def test_files_that_git_ignores_are_copied_as_asked(tmp_path: Path) -> None:
     tree = await checked_out(tmp_path, {".worktreeinclude": ".env*\n!.env.example\nconfig/local.yaml\n"})
-    outfit = provided(tmp_path, {".env": "A=1", "sub/.env.test": "B=2", ".env.example": "C", "config/local.yaml": "x"})
+    checkout_setup = provided(
+        tmp_path, {".env": "A=1", "sub/.env.test": "B=2", ".env.example": "C", "config/local.yaml": "x"}
+    )
     (tmp_path / "files" / "app" / ".env").chmod(0o600)
-    await fitted_out(tree, outfit, folder=tmp_path / "notes", environment=ENVIRONMENT)
+    await fitted_out(tree, checkout_setup, folder=tmp_path / "notes", environment=ENVIRONMENT)
     assert (tree.path / ".env").read_text() == "A=1"
     assert (tree.path / ".env").stat().st_mode & 0o777 == 0o600
     assert (tree.path / "sub" / ".env.test").read_text() == "B=2"
@@ -152,8 +154,8 @@ async def test_files_that_git_ignores_are_copied_as_asked(tmp_path: Path) -> Non
 
 async def test_a_file_that_would_be_committed_is_not_copied(tmp_path: Path) -> None:
     tree = await checked_out(tmp_path, {".worktreeinclude": "*\n"})
-    outfit = provided(tmp_path, {".env": "A=1", "notes.txt": "mine", "file0.txt": "another"})
-    await fitted_out(tree, outfit, folder=tmp_path / "notes", environment=ENVIRONMENT)
+    checkout_setup = provided(tmp_path, {".env": "A=1", "notes.txt": "mine", "file0.txt": "another"})
+    await fitted_out(tree, checkout_setup, folder=tmp_path / "notes", environment=ENVIRONMENT)
     assert (tree.path / ".env").exists()
     assert not (tree.path / "notes.txt").exists()
     assert (tree.path / "file0.txt").read_text() == "line 0\n"
@@ -166,10 +168,10 @@ async def test_no_link_leads_out_of_the_folder_or_of_the_checkout(tmp_path: Path
     tree = await checked_out(
         tmp_path, {".worktreeinclude": ".env*\n"}, {"sub": str(outside), ".env.there": "/etc/hosts"}
     )
-    outfit = provided(tmp_path, {"sub/.env.local": "A=1", ".env.there": "B=2", ".env": "C=3"})
+    checkout_setup = provided(tmp_path, {"sub/.env.local": "A=1", ".env.there": "B=2", ".env": "C=3"})
     (tmp_path / "files" / "app" / ".env.link").symlink_to(outside / ".env")
     (tmp_path / "files" / "app" / "folder").symlink_to(outside)
-    await fitted_out(tree, outfit, folder=tmp_path / "notes", environment=ENVIRONMENT)
+    await fitted_out(tree, checkout_setup, folder=tmp_path / "notes", environment=ENVIRONMENT)
     assert [path.name for path in outside.iterdir()] == [".env"]
     assert (tree.path / ".env.there").is_symlink()
     assert not (tree.path / ".env.link").exists()
@@ -180,24 +182,24 @@ async def test_no_link_leads_out_of_the_folder_or_of_the_checkout(tmp_path: Path
 async def test_secrets_in_copied_files_are_known(tmp_path: Path) -> None:
     tree = await checked_out(tmp_path, {".worktreeinclude": ".env\nlocal.yaml\n"})
     text = "# for tests\nexport API_KEY='of-the-house'\nDEBUG=1\nDB_PASSWORD=hunter2hunter2\n"
-    outfit = provided(tmp_path, {".env": text, "local.yaml": "TOKEN=not-looked-at"})
-    assert copied_secrets(tree, outfit, folder=tmp_path / "notes") == set()
-    await fitted_out(tree, outfit, folder=tmp_path / "notes", environment=ENVIRONMENT)
-    assert copied_secrets(tree, outfit, folder=tmp_path / "notes") == {"of-the-house", "hunter2hunter2"}
+    checkout_setup = provided(tmp_path, {".env": text, "local.yaml": "TOKEN=not-looked-at"})
+    assert copied_secrets(tree, checkout_setup, folder=tmp_path / "notes") == set()
+    await fitted_out(tree, checkout_setup, folder=tmp_path / "notes", environment=ENVIRONMENT)
+    assert copied_secrets(tree, checkout_setup, folder=tmp_path / "notes") == {"of-the-house", "hunter2hunter2"}
 
 
 async def test_secrets_in_copied_files_are_known_to_the_setup_script_and_after_it_failed(tmp_path: Path) -> None:
     script = "cat .env; test -f cache || { touch cache; exit 1; }\n"
     tree = await checked_out(tmp_path, {".worktreeinclude": ".env*\n!.env.example\n", SCRIPT: script})
     text = "DB_PASSWORD=hunter2hunter2\n"
-    outfit = provided(tmp_path, {".env": text, ".env.example": "API_KEY=put-yours-here"})
+    checkout_setup = provided(tmp_path, {".env": text, ".env.example": "API_KEY=put-yours-here"})
     notes = tmp_path / "notes"
     with pytest.raises(CheckoutSetupFailed) as failed:
-        await fitted_out(tree, outfit, folder=notes, environment=ENVIRONMENT)
+        await fitted_out(tree, checkout_setup, folder=notes, environment=ENVIRONMENT)
     assert str(failed.value).endswith(f"DB_PASSWORD={REDACTED}")
-    await fitted_out(tree, outfit, folder=notes, environment=ENVIRONMENT)
+    await fitted_out(tree, checkout_setup, folder=notes, environment=ENVIRONMENT)
     assert (notes / f"{tree.id}.log").read_text() == f"DB_PASSWORD={REDACTED}\n" * 2
-    assert copied_secrets(tree, outfit, folder=notes) == {"hunter2hunter2"}
+    assert copied_secrets(tree, checkout_setup, folder=notes) == {"hunter2hunter2"}
 
 
 def test_no_two_runs_of_a_host_share_a_port(tmp_path: Path) -> None:

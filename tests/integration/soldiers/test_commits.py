@@ -66,7 +66,7 @@ async def test_whatever_becomes_of_files_is_committed_as_git_would_do_it(
     run("add", "--all", cwd=source)
     commits = await trees.commit([tree], "changed")
     assert run("rev-parse", f"{commits[tree.id]}^{{tree}}", cwd=bare(host, tree)) == run("write-tree", cwd=source)
-    assert await trees.differing([tree]) == []
+    assert await trees.changed_files([tree]) == []
     await trees.roll_back([tree], {}, [tree.id], "r1")
     assert run("status", "--porcelain", cwd=tree.path) == ""
 
@@ -86,11 +86,11 @@ async def test_what_is_checked_has_the_bytes_that_a_checkout_of_the_commit_has(
     assert "exit 0" not in (tree.path / "run.sh").read_text()
     assert os.access(tree.path / "run.sh", os.X_OK)
     assert (tree.path / "run.bat").read_bytes() == b"exit 1\r\n"
-    assert await trees.differing([tree]) == []
+    assert await trees.changed_files([tree]) == []
     # Git takes both for the same as before.
     (tree.path / "run.sh").write_text("# $Id: exit 0 $\nexit 1\n")
     (tree.path / "run.bat").write_text("exit 1\n")
-    assert await trees.differing([tree]) == ["app/run.bat", "app/run.sh"]
+    assert await trees.changed_files([tree]) == ["app/run.bat", "app/run.sh"]
 
 
 async def test_names_that_git_does_not_take_are_told(trees: RunCheckouts, host: Path, source: Path) -> None:

@@ -37,8 +37,10 @@ def test_all_that_lies_in_the_folders_counts_with_the_blocks_it_takes(tmp_path: 
     for name in ("a", "deep/b", "deep/deeper/c"):
         write(tmp_path / name)
     assert 3 * MIB <= used(tmp_path) < 4 * MIB
-    assert quota(tmp_path, 4).excess() == ""
-    assert quota(tmp_path, 2).excess().startswith("the run takes 3 MiB of disk, and soldiers.disk_mb allows 2: ")
+    assert quota(tmp_path, 4).describe_excess() == ""
+    assert (
+        quota(tmp_path, 2).describe_excess().startswith("the run takes 3 MiB of disk, and soldiers.disk_mb allows 2: ")
+    )
 
 
 def test_what_takes_no_room_does_not_count(tmp_path: Path) -> None:
@@ -70,16 +72,16 @@ def test_neither_so_many_files_nor_so_deep_folders_are_allowed(tmp_path: Path, m
         os.close(place)
         place = inner
     os.close(place)
-    assert f"more than {DEPTH_MAX} folders in one another" in quota(tmp_path, 100).excess()
+    assert f"more than {DEPTH_MAX} folders in one another" in quota(tmp_path, 100).describe_excess()
     monkeypatch.setattr(disk_quota, "FILES_MAX", 50)
-    assert "has more than 50 files" in quota(tmp_path, 100).excess()
+    assert "has more than 50 files" in quota(tmp_path, 100).describe_excess()
 
 
 @pytest.fixture
 async def host(scene: HostScene, monkeypatch: pytest.MonkeyPatch) -> HostScene:
     """A host whose runs have 8 MiB, which it looks at all the time."""
     monkeypatch.setattr(disk_quota, "_EVERY_SECONDS", 0.05)
-    await scene.start_host(quarters=AgentEnvironment(profile=Profile.OFF, disk_mib=8))
+    await scene.start_host(agent_environment=AgentEnvironment(profile=Profile.OFF, disk_mib=8))
     return scene
 
 

@@ -39,7 +39,7 @@ async def test_a_program_that_an_agent_configures_is_not_run(
 ) -> None:
     tree = a_tree(host, source)
     await trees.prepare([tree])
-    start = await trees.base_of(tree)
+    start = await trees.base_commit(tree)
     (tree.path / ".gitattributes").write_text("* filter=evil\n")
     change(host, tree, f"touch {host}/was-run; cat")
     (tree.path / "file0.txt").write_text("changed\n")

@@ -149,7 +149,7 @@ async def test_pipes_and_links_in_a_checkout_are_neither_read_nor_followed(
     (tree.path / "folder").symlink_to(other)
     (tree.path / "file0.txt").unlink()
     (tree.path / "file0.txt").symlink_to(other / "plans.txt")
-    base = await trees.base_of(tree)
+    base = await trees.base_commit(tree)
     await trees.commit([tree], "work")
     assert PLANS not in await trees.diff(tree, base)
     await trees.roll_back([tree], {}, [tree.id], "r1")

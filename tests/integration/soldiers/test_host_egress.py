@@ -35,13 +35,13 @@ async def test_setup_agent_and_checks_reach_named_hosts_and_no_others(
     monkeypatch.setattr(egress, "is_public", lambda address: address == ADDRESS)
     async with serving(make_certificate(tmp_path / "tls", *NAMES), ADDRESS) as web:
         setup, agent, check = (f"{FETCH} {name}:{web.port}" for name in NAMES)
-        quarters = AgentEnvironment(
+        agent_environment = AgentEnvironment(
             profile=Profile.STRICT,
             egress=Egress(NAMES, resolve=lambda _: [ADDRESS], port=web.port),
-            outfit=CheckoutSetup(setup={APP: f"{setup} && ! {FETCH} other.example.org:{web.port}"}),
+            checkout_setup=CheckoutSetup(setup={APP: f"{setup} && ! {FETCH} other.example.org:{web.port}"}),
         )
         client = CommandAgents(Command(argv=("/bin/sh", "-ec", f"cat > prompt; {agent}")))
-        await scene.start_host(client=client, quarters=quarters)
+        await scene.start_host(client=client, agent_environment=agent_environment)
         run = await scene.begin(work("build", task(), verify=(check,)))
         done = await scene.until(run, WorkflowStatus.COMPLETED)
     attempts = list(read_attempts(scene.folders().egress_log(done.id)))

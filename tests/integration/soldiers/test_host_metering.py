@@ -57,8 +57,8 @@ class Shells:
     async def start_host(self, client: AgentClient | None = None) -> None:
         prices = {"dear": Price(input=1000.0, output=1000.0)}
         upstream = Upstream(vendor=Vendor.ANTHROPIC, url=self.model.url, key="none", prices=prices)
-        quarters = AgentEnvironment(profile=Profile.STRICT, upstreams=(upstream,))
-        await self.scene.start_host(client=client or CommandAgents(SHELL), quarters=quarters)
+        agent_environment = AgentEnvironment(profile=Profile.STRICT, upstreams=(upstream,))
+        await self.scene.start_host(client=client or CommandAgents(SHELL), agent_environment=agent_environment)
 
     async def begin(self, *queries: str, **policy: Any) -> Workflow:
         tasks = [TaskDefinition(query=query) for query in queries]

@@ -151,7 +151,7 @@ async def test_secrets_in_copied_files_and_of_mcp_servers_reach_neither_results_
         reports(status="success", summary="hunter2hunter2", details="sesame-of-the-tracker"),
         {"answer": "it is sesame-of-the-tracker"},
     )
-    await scene.start_host(quarters=replace(UNCONFINED, outfit=CheckoutSetup(files=files)))
+    await scene.start_host(agent_environment=replace(UNCONFINED, checkout_setup=CheckoutSetup(files=files)))
     run = await scene.begin(work("leak", leak, verify=(check,), mcp_server_refs=(ref,)))
     passes = check == "true"
     done = await scene.until(run, WorkflowStatus.COMPLETED if passes else WorkflowStatus.FAILED)

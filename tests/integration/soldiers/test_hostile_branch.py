@@ -49,7 +49,7 @@ async def test_a_hostile_branch_reads_and_writes_nothing_of_the_operator_unless_
     run("commit", "--quiet", "-m", "hostile", cwd=source)
     await scene.start_host(
         client=AGENT_KINDS[settings.agent].client(settings),
-        quarters=build_agent_environment(settings, lambda _: None, set()),
+        agent_environment=build_agent_environment(settings, lambda _: None, set()),
     )
     hostile = work("hostile", task({"run": f"sh {APP}/steal.sh agent"}), verify=(f"sh {APP}/steal.sh check",))
     done = await scene.until(await scene.begin(hostile), WorkflowStatus.COMPLETED)

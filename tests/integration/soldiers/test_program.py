@@ -171,7 +171,7 @@ async def test_the_last_words_are_those_of_this_program(tmp_path: Path, mark: st
     for words in ("first", "second"):
         program = await start_shell(f"echo {words} >&2", tmp_path, mark, contained=contained)
         await program.wait()
-        assert program.last_words() == words
+        assert program.stderr_tail() == words
     assert (tmp_path / "errors").read_text() == "first\nsecond\n"
 
 

@@ -129,7 +129,7 @@ async def test_a_checkout_without_all_its_files_is_completed(trees: RunCheckouts
     (git_directory_of(tree.path) / "index.lock").touch()
     await trees.prepare([tree])
     assert files_of(tree.path) == files_of(source)
-    assert await trees.base_of(tree) == run("rev-parse", "main", cwd=source)
+    assert await trees.base_commit(tree) == run("rev-parse", "main", cwd=source)
 
 
 async def test_a_checkout_whose_files_are_gone_is_made_anew_with_its_commits(
@@ -186,7 +186,7 @@ async def test_a_branch_of_an_interrupted_prepare_is_used(trees: RunCheckouts, h
     run("branch", "--no-track", tree.branch, "origin/main", cwd=bare(host, tree))
     run("commit", "--quiet", "--allow-empty", "-m", "second", cwd=source)
     await trees.prepare([tree])
-    assert await trees.base_of(tree) == start == run("rev-parse", "HEAD", cwd=tree.path)
+    assert await trees.base_commit(tree) == start == run("rev-parse", "HEAD", cwd=tree.path)
 
 
 async def test_files_that_nobody_knows_of_are_left_alone(trees: RunCheckouts, host: Path, source: Path) -> None:

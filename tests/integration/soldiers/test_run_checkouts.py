@@ -29,7 +29,7 @@ async def test_a_prepared_tree_is_on_its_branch_with_the_files_of_the_base(
     assert files_of(tree.path) == files_of(source)
     assert run("symbolic-ref", "HEAD", cwd=tree.path) == "refs/heads/kingdom/wf1/tree1"
     assert run("status", "--porcelain", cwd=tree.path) == ""
-    assert await trees.base_of(tree) == run("rev-parse", "main", cwd=source)
+    assert await trees.base_commit(tree) == run("rev-parse", "main", cwd=source)
 
 
 async def test_a_file_url_works_as_well(trees: RunCheckouts, host: Path, source: Path) -> None:
@@ -46,7 +46,7 @@ async def test_a_tree_can_start_from_what_is_no_branch_such_as_a_pull_request(
     run("reset", "--quiet", "--hard", "HEAD~1", cwd=source)
     tree = a_tree(host, source, base_branch="refs/pull/7/head")
     await trees.prepare([tree])
-    assert await trees.base_of(tree) == run("rev-parse", "refs/pull/7/head", cwd=source)
+    assert await trees.base_commit(tree) == run("rev-parse", "refs/pull/7/head", cwd=source)
     assert run("log", "-1", "--format=%s", "origin/main..HEAD", cwd=tree.path) == "Proposed"
     with pytest.raises(CheckoutFailed, match="refs/pull/8/head"):
         await trees.prepare([a_tree(host, source, "tree2", base_branch="refs/pull/8/head")])
@@ -60,7 +60,7 @@ async def test_if_one_tree_cannot_be_made_none_is_there(
     second = a_tree(host, tmp_path / "lib", "tree2", base_branch="develop")
     with pytest.raises(CheckoutFailed, match=r"no branch 'develop'.*main, release") as failed:
         await trees.prepare([first, second])
-    assert failed.value.tree_id == "wf1-tree2"
+    assert failed.value.work_tree_id == "wf1-tree2"
     assert list((host / "trees").iterdir()) == []
     assert run("for-each-ref", "refs/heads", "refs/kingdom", cwd=bare(host, first)) == ""
     assert len(run("worktree", "list", cwd=bare(host, first)).splitlines()) == 1
@@ -102,11 +102,11 @@ async def test_preparing_twice_keeps_the_work(trees: RunCheckouts, host: Path, s
 async def test_the_start_stays_while_the_base_branch_moves_on(trees: RunCheckouts, host: Path, source: Path) -> None:
     tree, later = a_tree(host, source), a_tree(host, source, "later")
     await trees.prepare([tree])
-    start = await trees.base_of(tree)
+    start = await trees.base_commit(tree)
     run("commit", "--quiet", "--allow-empty", "-m", "second", cwd=source)
     await trees.prepare([tree, later])
-    assert await trees.base_of(tree) == start
-    assert await trees.base_of(later) == run("rev-parse", "main", cwd=source)
+    assert await trees.base_commit(tree) == start
+    assert await trees.base_commit(later) == run("rev-parse", "main", cwd=source)
 
 
 async def test_a_commit_has_untracked_files_but_no_ignored_ones(trees: RunCheckouts, host: Path, source: Path) -> None:
@@ -290,7 +290,7 @@ async def test_another_host_goes_on_from_the_shared_checkpoint(
     await trees.prepare([tree])
     work_in(tree)
     commits = await checkpointed(trees, [tree], "c1", "work")
-    start = await trees.base_of(tree)
+    start = await trees.base_commit(tree)
     run("commit", "--quiet", "--allow-empty", "-m", "second", cwd=source)
 
     moved = a_tree(tmp_path / "other", source, checkpoint_remote=str(remote))
@@ -299,7 +299,7 @@ async def test_another_host_goes_on_from_the_shared_checkpoint(
     assert await there.roll_back([moved], commits, [], "r1") == ()
     (tree.path / "build.log").unlink()
     assert files_of(moved.path) == files_of(tree.path)
-    assert await there.base_of(moved) == start
+    assert await there.base_commit(moved) == start
 
 
 async def test_releasing_keeps_commits_and_rescues_dirty_files(trees: RunCheckouts, host: Path, source: Path) -> None:
@@ -329,25 +329,25 @@ async def test_a_released_tree_is_prepared_again_with_its_commits(
     tree = a_tree(host, source)
     await trees.prepare([tree])
     work_in(tree)
-    start, commits = await trees.base_of(tree), await trees.commit([tree], "work")
+    start, commits = await trees.base_commit(tree), await trees.commit([tree], "work")
     await trees.release(tree, "end")
     await trees.prepare([tree])
     assert run("rev-parse", "HEAD", cwd=tree.path) == commits[tree.id]
-    assert await trees.base_of(tree) == start
+    assert await trees.base_commit(tree) == start
 
 
 async def test_a_diff_has_uncommitted_and_untracked_changes(trees: RunCheckouts, host: Path, source: Path) -> None:
     tree = a_tree(host, source)
     await trees.prepare([tree])
     work_in(tree)
-    diff = await trees.diff(tree, await trees.base_of(tree))
+    diff = await trees.diff(tree, await trees.base_commit(tree))
     assert "+++ b/new/file.txt" in diff
     assert "-line 0\n+changed" in diff
     assert "--- a/file1.txt\n+++ /dev/null" in diff
     assert "build.log" not in diff
     assert run("diff", "--cached", "--name-only", cwd=tree.path) == ""
     await trees.commit([tree], "work")
-    assert await trees.diff(tree, await trees.base_of(tree)) == diff
+    assert await trees.diff(tree, await trees.base_commit(tree)) == diff
 
 
 async def test_trees_of_one_repository_can_be_worked_on_at_once(trees: RunCheckouts, host: Path, source: Path) -> None:
@@ -369,12 +369,12 @@ async def test_a_host_with_an_empty_disk_rolls_back_to_the_shared_checkpoint(
     await trees.prepare([tree])
     (tree.path / "one.txt").write_text("one\n")
     commits = await checkpointed(trees, [tree], "c1", "work")
-    start, wanted = await trees.base_of(tree), files_of(tree.path)
+    start, wanted = await trees.base_commit(tree), files_of(tree.path)
     run("commit", "--quiet", "--allow-empty", "-m", "second", cwd=source)
     shutil.rmtree(host)
     assert await trees.roll_back([tree], commits, [], "r1") == ()
     assert files_of(tree.path) == wanted
-    assert await trees.base_of(tree) == start
+    assert await trees.base_commit(tree) == start
     shutil.rmtree(host)
     await trees.roll_back([tree], {}, [tree.id], "r2")
     assert files_of(tree.path) == files_of(source)

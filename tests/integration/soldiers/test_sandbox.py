@@ -291,7 +291,7 @@ async def test_an_agent_reads_the_repository_but_only_the_house_commits(
     ):
         assert (await shell(f"cd {tree.path} && {attempt}", work, sandbox)).code != 0
     commit = (await trees.commit([tree], "by the house"))[tree.id]
-    assert commit != await trees.base_of(tree)
+    assert commit != await trees.base_commit(tree)
 
 
 async def test_an_agent_that_may_commit_does_so_in_a_git_directory_of_its_own(
@@ -313,7 +313,7 @@ async def test_an_agent_that_may_commit_does_so_in_a_git_directory_of_its_own(
     commits = await trees.commit([tree], "by the house")
     assert run("log", "-2", "--format=%s", tree.branch, cwd=bare(host, tree)).splitlines() == ["by the house", "mine"]
     assert commits[tree.id] == run("rev-parse", tree.branch, cwd=bare(host, tree))
-    assert run("rev-parse", other.branch, cwd=bare(host, tree)) == await trees.base_of(other)
+    assert run("rev-parse", other.branch, cwd=bare(host, tree)) == await trees.base_commit(other)
 
 
 async def test_an_agent_is_not_started_where_another_has_replaced_the_pointer(

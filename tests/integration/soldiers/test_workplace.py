@@ -40,9 +40,9 @@ class House:
         self.space = self.folders.space("general", "space")
         self.space.mkdir(parents=True)
 
-    def lodging(self, settings: SoldierSettings) -> Workplace:
+    def workplace(self, settings: SoldierSettings) -> Workplace:
         return Workplace(
-            quarters=build_agent_environment(settings, lambda _: None, set()),
+            agent_environment=build_agent_environment(settings, lambda _: None, set()),
             folders=self.folders,
             trees=RunCheckouts(self.folders.directory / "repositories"),
             workflow_id="wf-1",
@@ -54,9 +54,9 @@ class House:
     async def answer(self, prompt: str, *, agent: AgentName = "command", **options: Any) -> str:
         """Return what an agent, which is a shell unless told otherwise, answers."""
         settings = SoldierSettings(agent=agent, **{"command": SHELL, **options})
-        lodging = self.lodging(settings)
+        workplace = self.workplace(settings)
         async with AsyncExitStack() as stack:
-            gate = await lodging.open_gate("s1", None, stack)
+            gate = await workplace.open_model_proxy("s1", None, stack)
             launch = Launch(
                 soldier_id="s1",
                 work_space=self.space,
@@ -64,9 +64,9 @@ class House:
                 session=None,
                 transcript=self.folders.transcript("s1"),
                 errors=self.folders.errors("s1"),
-                environment=lodging.environment_inside(),
+                environment=workplace.program_environment(),
                 mcp_servers=(),
-                sandbox=lodging.sandbox(gate, await lodging.open_egress(stack)),
+                sandbox=workplace.sandbox(gate, await workplace.open_egress(stack)),
             )
             started = await AGENT_KINDS[agent].client(settings).start(launch)
             stack.push_async_callback(started.stop, AT_ONCE)
@@ -101,7 +101,7 @@ async def test_programs_of_a_folder_on_the_path_come_before_those_of_the_system(
 
 async def test_a_folder_on_the_path_that_is_not_there_is_told(house: House, tmp_path: Path) -> None:
     with pytest.raises(Misconfigured, match=r"soldiers\.path names .*nowhere, which is no folder"):
-        house.lodging(SoldierSettings(path=(str(tmp_path / "nowhere"),)))
+        house.workplace(SoldierSettings(path=(str(tmp_path / "nowhere"),)))
 
 
 async def test_a_program_of_a_virtual_environment_runs_with_what_is_installed_there(
@@ -123,7 +123,7 @@ async def test_agents_that_npm_has_installed_are_found_where_the_settings_say(ho
     settings = SoldierSettings(
         agent="codex", agents=os.path.relpath(tmp_path / "npm"), model=ModelSettings(key=KEY), sandbox=Profile.STRICT
     )
-    lodging = house.lodging(settings)
+    workplace = house.workplace(settings)
     launch = Launch(
         soldier_id="s1",
         work_space=house.space,
@@ -131,9 +131,9 @@ async def test_agents_that_npm_has_installed_are_found_where_the_settings_say(ho
         session=None,
         transcript=house.folders.transcript("s1"),
         errors=house.folders.errors("s1"),
-        environment=lodging.environment_inside(),
+        environment=workplace.program_environment(),
         mcp_servers=(),
-        sandbox=lodging.sandbox(),
+        sandbox=workplace.sandbox(),
     )
     with pytest.raises(Misconfigured, match=r"soldiers\.agents in kingdom\.yaml; .* in soldiers\.path"):
         await AGENT_KINDS["codex"].client(settings).start(launch)
@@ -144,11 +144,11 @@ async def test_agents_that_npm_has_installed_are_found_where_the_settings_say(ho
 
 @pytest.mark.parametrize("profile", [Profile.DEV, Profile.OFF])
 async def test_the_tools_of_a_person_are_on_the_path_where_they_are_seen(house: House, profile: Profile) -> None:
-    strict = house.lodging(SoldierSettings(agent="command")).environment_inside()
+    strict = house.workplace(SoldierSettings(agent="command")).program_environment()
     assert strict["PATH"] == ENVIRONMENT["PATH"]
-    lodging = house.lodging(SoldierSettings(agent="command", sandbox=profile))
+    workplace = house.workplace(SoldierSettings(agent="command", sandbox=profile))
     found = [*map(str, toolchain_programs(user_home()))]
-    assert lodging.environment_inside()["PATH"].split(":") == [*found, *ENVIRONMENT["PATH"].split(":")]
+    assert workplace.program_environment()["PATH"].split(":") == [*found, *ENVIRONMENT["PATH"].split(":")]
 
 
 async def test_a_tool_of_a_person_runs_in_dev(house: House) -> None:
@@ -206,7 +206,7 @@ async def test_a_model_that_cannot_be_asked_is_told(
     house: House, agent: AgentName, model: ModelSettings, words: str
 ) -> None:
     with pytest.raises(Misconfigured, match=words):
-        house.lodging(SoldierSettings(agent=agent, model=model))
+        house.workplace(SoldierSettings(agent=agent, model=model))
 
 
 async def test_a_program_that_is_missing_is_told_with_the_setting_for_it(house: House) -> None:
@@ -222,7 +222,7 @@ def test_a_library_that_is_missing_is_told_before_any_agent_starts(
 ) -> None:
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(Misconfigured, match=rf"{agent} needs a library .*: pip install 'kingdom\[{extra}\]'"):
-        house.lodging(SoldierSettings(agent=agent, model=ModelSettings(key=KEY)))
+        house.workplace(SoldierSettings(agent=agent, model=ModelSettings(key=KEY)))
 
 
 @pytest.mark.parametrize("word", ["mytool --config $HOME/x", "mytool --cost $1"])
@@ -261,4 +261,4 @@ def test_a_bubblewrap_that_makes_no_namespaces_is_found_out_before_any_agent_sta
 
 async def test_an_agent_that_has_nothing_to_reach_has_no_way_out(house: House) -> None:
     async with AsyncExitStack() as stack:
-        assert await house.lodging(SoldierSettings()).open_gate("s1", None, stack) is None
+        assert await house.workplace(SoldierSettings()).open_model_proxy("s1", None, stack) is None

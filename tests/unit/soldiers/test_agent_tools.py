@@ -304,9 +304,7 @@ async def test_no_secret_leaves_by_what_is_said(tmp_path: Path) -> None:
     await said(voice, "remember", text=secrets)
     await said(voice, "report_result", status="success", summary=secrets, details={"said": secrets})
     await said(voice, "ask_human", question=secrets, choices=[secrets])
-    everything = (
-        f"{petitions} {(tmp_path / RESULT_FILE).read_text()} {(tmp_path / report.MEMORY_FILE).read_text()} {voice.end()}"
-    )
+    everything = f"{petitions} {(tmp_path / RESULT_FILE).read_text()} {(tmp_path / report.MEMORY_FILE).read_text()} {voice.end()}"
     assert everything.count("[redacted] and [redacted]") == 8
     assert "sesame" not in everything
     assert "ghp_" not in everything

@@ -114,19 +114,19 @@ async def test_the_loop_goes_on_while_a_work_space_is_removed(tmp_path: Path, mo
 
     monkeypatch.setattr(work_space, "remove_work_space", remove)
     folders, nobody = HostFolders(tmp_path), cast("Any", None)
-    tools = HostContext(
+    context = HostContext(
         folders=folders,
         trees=RunCheckouts(folders.repositories),
         agents=nobody,
         environment={},
-        quarters=UNCONFINED,
+        agent_environment=UNCONFINED,
         bus=nobody,
-        say=nobody,
+        send=nobody,
     )
     command = commands.RollBack(checkpoint_id=None, commits={}, to_base=(), work_space_ids=("s1",), **WHERE)
     accepted = Record(kind="command", id="c1", state="accepted", owner="host-a", doc={})
     await COMMAND_HANDLERS[commands.RollBack](
-        tools,
+        context,
         CommandInput(command=command, accepted=accepted, general="g", work=None, ended=False, trees={}, reports={}),
     )
     assert seen == [True]

@@ -82,13 +82,13 @@ def test_a_limit_that_ends_at_once_still_gives_the_vendor_a_moment() -> None:
 
 def test_an_agent_in_circles_is_told_so_then_given_up() -> None:
     circles = LoopDetector(length=3)
-    advice = [circles.saw("Bash", "ls") for _ in range(6)]
+    advice = [circles.record_call("Bash", "ls") for _ in range(6)]
     assert advice == [
-        LoopAdvice.LET,
-        LoopAdvice.LET,
+        LoopAdvice.CONTINUE,
+        LoopAdvice.CONTINUE,
         LoopAdvice.NUDGE,
-        LoopAdvice.LET,
-        LoopAdvice.LET,
+        LoopAdvice.CONTINUE,
+        LoopAdvice.CONTINUE,
         LoopAdvice.GIVE_UP,
     ]
 
@@ -96,16 +96,16 @@ def test_an_agent_in_circles_is_told_so_then_given_up() -> None:
 def test_another_call_in_between_is_progress() -> None:
     circles = LoopDetector(length=3)
     calls = [("Bash", "ls"), ("Bash", "ls"), ("Bash", "ls src"), ("Read", "ls src"), ("Bash", "ls"), ("Bash", "ls")]
-    assert {circles.saw(*call) for call in calls} == {LoopAdvice.LET}
+    assert {circles.record_call(*call) for call in calls} == {LoopAdvice.CONTINUE}
 
 
 def test_calls_that_do_not_tell_what_they_are_about_are_not_alike() -> None:
     circles = LoopDetector(length=3)
-    assert {circles.saw("Bash", "") for _ in range(10)} == {LoopAdvice.LET}
+    assert {circles.record_call("Bash", "") for _ in range(10)} == {LoopAdvice.CONTINUE}
 
 
 def test_the_agent_is_told_what_it_did() -> None:
     circles = LoopDetector(length=2)
-    circles.saw("Bash", "x" * 500)
-    circles.saw("Bash", "x" * 500)
+    circles.record_call("Bash", "x" * 500)
+    circles.record_call("Bash", "x" * 500)
     assert circles.nudge.startswith(f"You called Bash 2 times in a row with the same input: {'x' * 200}…\n")

@@ -134,7 +134,7 @@ def test_secrets_that_overlap_are_removed_together() -> None:
 
 def test_more_secrets_may_become_known() -> None:
     first = Redaction(["first-secret"])
-    both = first.knowing(["second-secret"])
+    both = first.with_secrets(["second-secret"])
     assert both.text("first-secret second-secret") == f"{REDACTED} {REDACTED}"
     assert first.text("second-secret") == "second-secret"
 

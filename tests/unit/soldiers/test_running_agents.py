@@ -122,9 +122,9 @@ async def test_only_an_end_that_nobody_wanted_is_told(tmp_path: Path) -> None:
 
 async def test_what_was_opened_for_an_agent_is_closed_once_it_is_gone(tmp_path: Path) -> None:
     agents = RunningAgents(InstantAgents(), 1, Gone())
-    leaving, closed = AsyncExitStack(), asyncio.Event()
-    leaving.callback(closed.set)
-    session = await agents.start(a_launch(tmp_path), a_start("w1"), leaving)
+    resources, closed = AsyncExitStack(), asyncio.Event()
+    resources.callback(closed.set)
+    session = await agents.start(a_launch(tmp_path), a_start("w1"), resources)
     assert not closed.is_set()
     await agents.end(session, AT_ONCE)
     assert closed.is_set()

@@ -50,7 +50,7 @@ class AgentLoops(AgentFailed):
 class LoopAdvice(StrEnum):
     """What to do about an agent after a tool call."""
 
-    LET = "let"
+    CONTINUE = "let"
     NUDGE = "nudge"
     GIVE_UP = "give up"
 
@@ -64,19 +64,19 @@ class LoopDetector:
         self._count = 0
         self._nudged = False
 
-    def saw(self, tool: str, detail: str) -> LoopAdvice:
+    def record_call(self, tool: str, detail: str) -> LoopAdvice:
         """Take down a tool call; one that does not tell what it is about is like no other."""
         self._count = self._count + 1 if detail and self._call == (tool, detail) else 1
         self._call = (tool, detail)
         if self._count < self._length:
-            return LoopAdvice.LET
+            return LoopAdvice.CONTINUE
         self._count = 0
         advice = LoopAdvice.GIVE_UP if self._nudged else LoopAdvice.NUDGE
         self._nudged = True
         return advice
 
     @property
-    def fact(self) -> str:
+    def description(self) -> str:
         """Return what the agent did, for the agent itself and for people."""
         tool, detail = self._call
         shown = detail if len(detail) <= _DETAIL_SHOWN else f"{detail[:_DETAIL_SHOWN]}…"
@@ -86,7 +86,7 @@ class LoopDetector:
     def nudge(self) -> str:
         """Return what the agent is told."""
         return (
-            f"You {self.fact}\n\nDo not call it again like this. Think about what you expected and what happened"
+            f"You {self.description}\n\nDo not call it again like this. Think about what you expected and what happened"
             " instead, then go on with your task in another way; if you cannot, ask for help."
         )
 
@@ -99,7 +99,7 @@ def parse_usage_limit(text: str, now: datetime) -> datetime | None:
     if not _LIMIT.search(text):
         return None
     try:
-        until = _told_moment(text, now) or _told_span(text, now) or _told_time(text, now)
+        until = _parse_timestamp(text, now) or _parse_duration(text, now) or _parse_time_of_day(text, now)
     except (ValueError, KeyError, OSError, OverflowError):
         # No such time, date or zone.
         return None
@@ -108,12 +108,12 @@ def parse_usage_limit(text: str, now: datetime) -> datetime | None:
     return max(until, now + _SOONEST)
 
 
-def _told_moment(text: str, now: datetime) -> datetime | None:
+def _parse_timestamp(text: str, now: datetime) -> datetime | None:
     found = _MOMENT.search(text)
     return datetime.fromtimestamp(int(found[1]), tz=now.tzinfo) if found else None
 
 
-def _told_span(text: str, now: datetime) -> datetime | None:
+def _parse_duration(text: str, now: datetime) -> datetime | None:
     if found := _SECONDS.search(text):
         return now + timedelta(seconds=int(found[1]))
     found = _SPAN.search(text)
@@ -123,7 +123,7 @@ def _told_span(text: str, now: datetime) -> datetime | None:
     return now + sum(parts, timedelta())
 
 
-def _told_time(text: str, now: datetime) -> datetime | None:
+def _parse_time_of_day(text: str, now: datetime) -> datetime | None:
     """Return the next moment that fits a time of the day, with or without a date."""
     found = _TIME_OF_DAY.search(text)
     if found is None or not (found["half"] or found["minute"]):

@@ -12,8 +12,8 @@ from kingdom.soldiers.agents.recorded_turn import RecordedTurn
 from kingdom.soldiers.processes.program import Program
 
 # An interrupt that comes before the agent has begun with the prompt may not be heeded, so it is repeated.
-_INSISTING_SECONDS = 0.2
-_INSISTING_LIMIT = timedelta(seconds=30)
+_INTERRUPT_SECONDS = 0.2
+_INTERRUPT_LIMIT = timedelta(seconds=30)
 
 T = TypeVar("T", bound=RecordedTurn)
 
@@ -29,16 +29,16 @@ class ProgramAgent(Agent, Generic[T]):
         self.pid = program.pid
         self._program = program
         # The turn that somebody listens to, and the one that the agent is at: after an interrupt they may differ.
-        self._listened: T | None = None
+        self._awaited_turn: T | None = None
         self._turn: T | None = None
         self._stopping = False
 
     async def send(self, prompt: Prompt) -> AsyncGenerator[TurnUpdate, None]:
         """Yield the updates of the turn as they come."""
-        if self._listened is not None:
-            busy = self._listened.prompt.id
+        if self._awaited_turn is not None:
+            busy = self._awaited_turn.prompt.id
             raise AgentFailed(f"prompt {prompt.id} is refused: the agent is busy with {busy}; wait for its end")
-        turn = self._listened = self._new_turn(prompt)
+        turn = self._awaited_turn = self._new_turn(prompt)
         try:
             if self._turn is not None:
                 # Nobody listens to it any more, but it must be over: the agent might take both prompts for one.
@@ -46,22 +46,22 @@ class ProgramAgent(Agent, Generic[T]):
             if self._stopping or not self._program.running:
                 raise AgentGone(await self.ended())
             self._turn = turn
-            await self._begin_or_leave(turn)
-            while self._listened is turn:
+            await self._begin_or_give_up(turn)
+            while self._awaited_turn is turn:
                 update = await turn.next()
                 if isinstance(update, TurnAnswer | TurnQuestion):
-                    self._listened = None
+                    self._awaited_turn = None
                 yield update
         finally:
-            if self._listened is turn:
-                self._listened = None
+            if self._awaited_turn is turn:
+                self._awaited_turn = None
             if self._turn is turn and not turn.over.is_set():
                 self._interrupt(turn)
 
     async def interrupt(self) -> None:
         """Tell the agent to end its turn."""
-        if self._listened is not None:
-            self._interrupt(self._listened)
+        if self._awaited_turn is not None:
+            self._interrupt(self._awaited_turn)
 
     async def stop(self, grace: timedelta) -> None:
         """Wait for the end of the turn, end the input of the agent, wait for its end, then kill it."""
@@ -75,13 +75,13 @@ class ProgramAgent(Agent, Generic[T]):
                     await self._program.wait()
         await self._program.kill()
         await self._clear_up()
-        if self._turn is not None and self._turn.insisting is not None:
-            await asyncio.wait([self._turn.insisting])
+        if self._turn is not None and self._turn.interrupting is not None:
+            await asyncio.wait([self._turn.interrupting])
 
     async def ended(self) -> str:
         """Wait for the end of the process and return its exit code with its last words."""
-        how = self._program.described(await self._program.wait())
-        words = await asyncio.to_thread(self._program.last_words)
+        how = self._program.describe_exit(await self._program.wait())
+        words = await asyncio.to_thread(self._program.stderr_tail)
         return f"{how}; its last words: {words}" if words else how
 
     @abstractmethod
@@ -100,7 +100,7 @@ class ProgramAgent(Agent, Generic[T]):
     async def _clear_up(self) -> None:
         """Wait until all is done that follows the end of the program."""
 
-    async def _begin_or_leave(self, turn: T) -> None:
+    async def _begin_or_give_up(self, turn: T) -> None:
         try:
             await self._begin(turn)
         except BaseException as error:
@@ -112,21 +112,23 @@ class ProgramAgent(Agent, Generic[T]):
 
     def _interrupt(self, turn: T) -> None:
         turn.interrupted = True
-        self._insist_upon_end(turn)
+        self._ensure_end(turn)
 
-    def _insist_upon_end(self, turn: T) -> None:
-        if turn.insisting is None and not turn.over.is_set():
-            turn.insisting = asyncio.create_task(self._insist(turn), name=f"interrupt of {turn.prompt.id}")
+    def _ensure_end(self, turn: T) -> None:
+        if turn.interrupting is None and not turn.over.is_set():
+            turn.interrupting = asyncio.create_task(
+                self._interrupt_until_over(turn), name=f"interrupt of {turn.prompt.id}"
+            )
 
-    async def _insist(self, turn: T) -> None:
+    async def _interrupt_until_over(self, turn: T) -> None:
         """Ask for the end of a turn until it is over; an agent that does not care is killed."""
         try:
-            async with asyncio.timeout(_INSISTING_LIMIT.total_seconds()):
+            async with asyncio.timeout(_INTERRUPT_LIMIT.total_seconds()):
                 while not turn.over.is_set():
                     if self._turn is turn:
                         await self._ask_for_end()
                     with suppress(TimeoutError):
-                        async with asyncio.timeout(_INSISTING_SECONDS):
+                        async with asyncio.timeout(_INTERRUPT_SECONDS):
                             await turn.over.wait()
         except TimeoutError:
             await self._program.kill()

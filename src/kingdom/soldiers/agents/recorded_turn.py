@@ -30,13 +30,13 @@ class RecordedTurn:
     `over` is set once the agent is done with it; `insisting` is the task that makes one end which was interrupted.
     """
 
-    def __init__(self, prompt: Prompt, notebook: SessionLog[Any]) -> None:
+    def __init__(self, prompt: Prompt, session_log: SessionLog[Any]) -> None:
         self.prompt = prompt
         self.cost_usd = 0.0
         self.interrupted = False
-        self.insisting: asyncio.Task[None] | None = None
+        self.interrupting: asyncio.Task[None] | None = None
         self.over = asyncio.Event()
-        self._notebook = notebook
+        self._session_log = session_log
         self._told: asyncio.Queue[TurnUpdate | TurnFailed] = asyncio.Queue()
 
     @property
@@ -53,9 +53,9 @@ class RecordedTurn:
 
     def note(self, kind: str, *, durable: bool = False, **fields: Any) -> None:
         """Write down what nobody is told of."""
-        self._notebook.write({"type": kind, "prompt": self.prompt.id, **fields}, durable=durable)
+        self._session_log.write({"type": kind, "prompt": self.prompt.id, **fields}, durable=durable)
 
-    def note_prompt(self, sent: str, **fields: Any) -> None:
+    def record_prompt(self, sent: str, **fields: Any) -> None:
         """Write down what is asked, and what the agent is sent where that is something else."""
         prompt, other = self.prompt, {} if sent == self.prompt.text else {"sent": sent}
         asked = {"text": prompt.text, "reply": prompt.reply, "continues": prompt.continues}
@@ -70,11 +70,11 @@ class RecordedTurn:
         """Tell that the agent asks the court for something."""
         self.tell(PetitionRequest(kind, body))
 
-    def give_sign_of_life(self) -> None:
+    def emit_heartbeat(self) -> None:
         """Tell that the turn goes on, although there is nothing to tell."""
         self._told.put_nowait(CostUpdate(self.cost_usd))
 
-    def _note_end(self, end: End, spent: Mapping[str, Any]) -> None:
+    def _record_end(self, end: End, spent: Mapping[str, Any]) -> None:
         if isinstance(end, TurnFailed):
             kind = "interrupted" if self.interrupted else "failed"
             until = {"until": end.until} if isinstance(end, UsageLimited) else {}
@@ -82,13 +82,13 @@ class RecordedTurn:
         else:
             self._write(end, **spent)
 
-    def _tell_end(self, end: End) -> None:
+    def _emit_end(self, end: End) -> None:
         self._told.put_nowait(end)
         self.over.set()
 
     def _write(self, update: TurnUpdate, **fields: Any) -> None:
         durable = isinstance(update, PetitionRequest | TurnAnswer | TurnQuestion)
-        self._notebook.write({**to_entry(update, self.prompt.id), **fields}, durable=durable)
+        self._session_log.write({**to_entry(update, self.prompt.id), **fields}, durable=durable)
 
 
 def describe_tool_use(

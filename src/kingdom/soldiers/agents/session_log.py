@@ -34,7 +34,7 @@ class SessionHistory(Generic[U]):
     unfinished: U | None = None
     answered: str = ""
 
-    def learn(self, entry: Mapping[str, Any]) -> None:
+    def apply(self, entry: Mapping[str, Any]) -> None:
         """Take in the next entry of its transcript."""
         match entry:
             case {"type": "asked", "question": str(question)} if self.unfinished:
@@ -43,7 +43,7 @@ class SessionHistory(Generic[U]):
                 self.answered = self.unfinished.asked if self.unfinished else ""
                 self.unfinished = None
 
-    def question_again(self, prompt: Prompt) -> AgentQuestion | None:
+    def open_question(self, prompt: Prompt) -> AgentQuestion | None:
         """Return the question that nobody has replied to, if a prompt goes on without the reply."""
         return self.unfinished.question if self.unfinished and prompt.continues and not prompt.reply else None
 
@@ -64,34 +64,34 @@ P = TypeVar("P", bound=SessionHistory[Any])
 class SessionLog(Generic[P]):
     """The transcript of a session, and what it amounts to."""
 
-    def __init__(self, launch: Launch, past: P) -> None:
-        self.past = past
+    def __init__(self, launch: Launch, history: P) -> None:
+        self.history = history
         self._launch = launch
 
     def write(self, entry: TranscriptEntry, *, durable: bool) -> None:
         """Write down what happened, then remember it."""
         append_entry(self._launch.transcript, entry, durable=durable, redaction=self._launch.redaction)
-        self.past.learn(entry)
+        self.history.apply(entry)
 
 
 def read_history(entries: Iterable[TranscriptEntry], session: str, begin: Callable[[str], P]) -> P | None:
     """Return what our transcript tells of a session, or None if that is not the one it tells of last."""
-    past: P | None = None
+    history: P | None = None
     for entry in entries:
         if entry.get("type") == "session":
-            past = past if past and past.session == entry["session"] else begin(entry["session"])
-        elif past is not None:
-            past.learn(entry)
-    return past if past and past.session == session else None
+            history = history if history and history.session == entry["session"] else begin(entry["session"])
+        elif history is not None:
+            history.apply(entry)
+    return history if history and history.session == session else None
 
 
 def load_history(launch: Launch, begin: Callable[[str], P], new: str) -> P:
     """Return what is known of the session of a launch, or a new one; raises AgentGone where nothing tells of it."""
     if launch.session is None:
         return begin(new)
-    past = read_history(read_entries(launch.transcript) if launch.transcript.exists() else (), launch.session, begin)
-    if past is None:
+    history = read_history(read_entries(launch.transcript) if launch.transcript.exists() else (), launch.session, begin)
+    if history is None:
         raise AgentGone(
             f"session {launch.session} cannot be continued: {launch.transcript} does not tell of it; begin a new one"
         )
-    return past
+    return history

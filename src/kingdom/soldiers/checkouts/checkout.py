@@ -79,54 +79,54 @@ class Checkout:
     branch, which is written when they are complete.
     """
 
-    def __init__(self, repository: Repository, path: Path, branch: str, use: GitPolicy) -> None:
+    def __init__(self, repository: Repository, path: Path, branch: str, git_policy: GitPolicy) -> None:
         self._repository = repository
         self._path = path
         self._branch = f"refs/heads/{branch}"
-        self._use = use
-        self._kept = _kept_of(path)
-        self._note = self._kept / "branch"
+        self._git_policy = git_policy
+        self._metadata = _metadata_folder(path)
+        self._branch_file = self._metadata / "branch"
         self.git_directory = git_directory_of(path)
 
     @property
     def is_there(self) -> bool:
         """Tell whether the checkout was made to its end."""
-        return self._note.exists() and self._path.is_dir()
+        return self._branch_file.exists() and self._path.is_dir()
 
     @property
     def is_on_branch(self) -> bool:
         """Tell whether a checkout was begun here for no other branch."""
-        return self._kept.exists() and self._noted() in {"", self._branch}
+        return self._metadata.exists() and self._recorded_branch() in {"", self._branch}
 
     async def make(self, start: str) -> None:
         """Check out the branch, or a new one from `start`, also after a call that was killed; the lock must be held."""
-        if self._noted() not in {"", self._branch}:
+        if self._recorded_branch() not in {"", self._branch}:
             raise ProgramFailed(
-                f"{self._path} is a checkout of {self._noted()}, not of {self._branch}: use another path, or look at"
+                f"{self._path} is a checkout of {self._recorded_branch()}, not of {self._branch}: use another path, or look at"
                 " what lies there and release it"
             )
         self._make_room()
         tip = await self._repository.commit(self._branch)
         if tip is None:
             tip = start
-            await self._repository.point(self._branch, tip)
-        await asyncio.to_thread(self._make_git_directory, await self._repository.shown_refs())
+            await self._repository.set_ref(self._branch, tip)
+        await asyncio.to_thread(self._make_git_directory, await self._repository.packed_remote_refs())
         self._path.mkdir(exist_ok=True)
-        await self._act_anyway("go_to", tip, commit=tip, head=tip)
-        write_whole(self._note, self._branch)
+        await self._run_unchecked("go_to", tip, commit=tip, head=tip)
+        write_whole(self._branch_file, self._branch)
 
     async def adopt(self) -> None:
         """Take over the files that an earlier version has checked out here."""
-        self._make_git_directory(await self._repository.shown_refs())
-        await self._act_anyway("adopt", await self.tip())
-        write_whole(self._note, self._branch)
+        self._make_git_directory(await self._repository.packed_remote_refs())
+        await self._run_unchecked("adopt", await self.tip())
+        write_whole(self._branch_file, self._branch)
 
     async def commit(self, message: str) -> str:
         """Commit everything but ignored files, where anything has changed, and return the commit that is there then."""
         tip = await self.tip()
-        (made, *_), _ = await self._act("commit", tip, message=message)
+        (made, *_), _ = await self._run_action("commit", tip, message=message)
         if made != tip:
-            await self._repository.point(self._branch, made, tip)
+            await self._repository.set_ref(self._branch, made, tip)
         return made
 
     async def tip(self) -> str:
@@ -138,30 +138,30 @@ class Checkout:
     async def state(self) -> CheckoutState:
         """Return all that the checkout holds, and change nothing but the store of objects."""
         tip = await self.tip()
-        (files, head, *others), _ = await self._act("state", tip, message="What lay in the checkout")
+        (files, head, *others), _ = await self._run_action("state", tip, message="What lay in the checkout")
         return CheckoutState(files=files, head=head, others=tuple(others), tip=tip)
 
     async def go_to(self, commit: str) -> None:
         """Bring branch, index and files to a commit; only ignored files stay."""
-        await self._repository.point(self._branch, commit)
-        await self._act("go_to", commit=commit, head=commit)
+        await self._repository.set_ref(self._branch, commit)
+        await self._run_action("go_to", commit=commit, head=commit)
 
-    async def put_back(self, state: CheckoutState) -> None:
+    async def restore(self, state: CheckoutState) -> None:
         """Bring the checkout back to what it held; what was staged is a mere change afterwards."""
-        await self._act("go_to", commit=state.files, head=state.head)
-        await self._repository.point(self._branch, state.tip)
+        await self._run_action("go_to", commit=state.files, head=state.head)
+        await self._repository.set_ref(self._branch, state.tip)
 
     async def diff(self, since: str) -> str:
         """Return what the files differ in from a commit, with all that is not committed yet."""
-        return (await self._act("diff", since=since))[1].decode(errors="replace")
+        return (await self._run_action("diff", since=since))[1].decode(errors="replace")
 
-    async def differing(self) -> list[str]:
+    async def changed_files(self) -> list[str]:
         """Return the names of some files that differ from the branch; each file is read again."""
-        return _names((await self._act("differing"))[1])
+        return _names((await self._run_action("differing"))[1])
 
     async def ignored(self, names: list[str]) -> list[str]:
         """Return those of these names that git ignores in the checkout."""
-        said = {*_names((await self._act("ignored", names=names))[1])} if names else set()
+        said = {*_names((await self._run_action("ignored", names=names))[1])} if names else set()
         return [name for name in names if name in said]
 
     async def nested(self) -> list[str]:
@@ -169,25 +169,25 @@ class Checkout:
 
         A `.git` that an agent put in the place of ours makes the checkout itself such a repository.
         """
-        return (await self._act("nested"))[0]
+        return (await self._run_action("nested"))[0]
 
     async def remove(self) -> None:
         """Remove the files and all that is kept of them; the branch stays. One that is not there is fine."""
-        if not self._kept.exists():
+        if not self._metadata.exists():
             self._make_room()
             return
         if self._path.exists():
             # At once or not at all, so that half of it is never taken for the work of an agent.
-            self._path.rename(self._kept / f"removed-{os.getpid()}-{os.urandom(4).hex()}")
-        self._note.unlink(missing_ok=True)
-        await run_to_completion(asyncio.to_thread(_delete, self._kept))
+            self._path.rename(self._metadata / f"removed-{os.getpid()}-{os.urandom(4).hex()}")
+        self._branch_file.unlink(missing_ok=True)
+        await run_to_completion(asyncio.to_thread(_delete, self._metadata))
 
-    def _noted(self) -> str:
-        return self._note.read_text() if self._note.exists() else ""
+    def _recorded_branch(self) -> str:
+        return self._branch_file.read_text() if self._branch_file.exists() else ""
 
     def _make_room(self) -> None:
         """Remove an empty folder at the path; raises ProgramFailed where it has files that Kingdom did not make."""
-        if not self._kept.exists() and self._path.exists():
+        if not self._metadata.exists() and self._path.exists():
             try:
                 self._path.rmdir()
             except OSError as error:
@@ -214,17 +214,17 @@ class Checkout:
             (self.git_directory / name).write_text(text)
         checkout_paths(self._path, self._repository.objects).pointer.write_text(f"gitdir: {self.git_directory}\n")
 
-    async def _act(self, action: str, tip: str = "", **request: Any) -> tuple[list[str], bytes]:
+    async def _run_action(self, action: str, tip: str = "", **request: Any) -> tuple[list[str], bytes]:
         """Have something done to the files, more than once if git fails; returns commits, and what else was written."""
         if not self.is_there:
             raise ProgramFailed(f"there is no complete checkout at {self._path}: prepare it first")
-        return await self._act_anyway(action, tip or await self.tip(), **request)
+        return await self._run_unchecked(action, tip or await self.tip(), **request)
 
-    async def _act_anyway(self, action: str, tip: str, **request: Any) -> tuple[list[str], bytes]:
-        return await retry_git(lambda: self._act_once(action, tip, request), tries=LOCAL_TRIES)
+    async def _run_unchecked(self, action: str, tip: str, **request: Any) -> tuple[list[str], bytes]:
+        return await retry_git(lambda: self._run_once(action, tip, request), tries=LOCAL_TRIES)
 
-    async def _act_once(self, action: str, tip: str, request: dict[str, Any]) -> tuple[list[str], bytes]:
-        with TemporaryFile(dir=self._kept) as output:
+    async def _run_once(self, action: str, tip: str, request: dict[str, Any]) -> tuple[list[str], bytes]:
+        with TemporaryFile(dir=self._metadata) as output:
             with self._scratch() as scratch:
                 told = {
                     **request,
@@ -236,7 +236,7 @@ class Checkout:
                     "settings": CHECKOUT_SETTINGS.encode(),
                     "tip": tip,
                     "branch": self._branch,
-                    "is_shared": self._use.shares_git_directory,
+                    "is_shared": self._git_policy.shares_git_directory,
                 }
                 code = await self._run(marshal.dumps(told), output, scratch)
             output.seek(0)
@@ -251,7 +251,7 @@ class Checkout:
                 return [], output.read()
             if not all(_COMMIT.fullmatch(word) for word in words):
                 raise GitFailed(f"git in {self._path} named what is no commit", 1)
-            await self._repository.take_in(output)
+            await self._repository.import_pack(output)
             return words, b""
 
     async def _run(self, request: bytes, output: IO[bytes], scratch: Path) -> int:
@@ -268,7 +268,7 @@ class Checkout:
             # A home in the directory of the host, so that one that a killed host has left is found.
             environment={**CHECKOUT_ENVIRONMENT, "HOME": str(self._repository.home / "nowhere")},
             errors=None,
-            sandbox=sandbox if self._use.sandboxed else None,
+            sandbox=sandbox if self._git_policy.sandboxed else None,
         )
         try:
             program.write(request)
@@ -292,7 +292,7 @@ class Checkout:
     @contextmanager
     def _scratch(self) -> Iterator[Path]:
         """Give a place for what is needed for a moment only, on the disk and out of the reach of agents."""
-        scratch = Path(mkdtemp(prefix="scratch-", dir=self._kept))
+        scratch = Path(mkdtemp(prefix="scratch-", dir=self._metadata))
         try:
             yield scratch
         finally:
@@ -304,20 +304,20 @@ _RETURNING_COMMITS = frozenset({"commit", "state", "nested"})
 
 def git_directory_of(checkout: Path) -> Path:
     """Return the git directory of a checkout."""
-    return _kept_of(checkout) / "git"
+    return _metadata_folder(checkout) / "git"
 
 
 def checkout_paths(checkout: Path, objects: Path) -> Place:
     """Return what an agent sees of a checkout, with the objects of its clone."""
     return Place(
         files=checkout,
-        pointer=_kept_of(checkout) / "pointer",
+        pointer=_metadata_folder(checkout) / "pointer",
         git_directory=git_directory_of(checkout),
         objects=objects,
     )
 
 
-def _kept_of(checkout: Path) -> Path:
+def _metadata_folder(checkout: Path) -> Path:
     return checkout.with_name(f".{checkout.name}")
 
 

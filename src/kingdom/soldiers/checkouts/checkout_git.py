@@ -35,7 +35,7 @@ class CheckoutGit:
 
     def __init__(self, request: "dict[str, Any]") -> None:
         self.files = os.fsencode(request["files"])
-        self.own = os.fsencode(request["own"])
+        self.agent_git = os.fsencode(request["own"])
         self.scratch = os.fsencode(request["scratch"])
         self.tip = request["tip"]
         self.git_directory = self.scratch + b"/git"
@@ -52,7 +52,7 @@ class CheckoutGit:
             os.makedirs(folder, exist_ok=True)
         _write(self.git_directory + b"/HEAD", b"ref: refs/heads/none\n")
         _write(self.scratch + b"/config", request["settings"])
-        self._point_to_own()
+        self._write_git_pointer()
         self._repair_head(request["branch"])
 
     def call(self, *arguments: str | bytes, told: bytes = b"", **changes: str | bytes) -> bytes:
@@ -64,7 +64,7 @@ class CheckoutGit:
             )
         return output
 
-    def asks(self, *arguments: str | bytes, **changes: str | bytes) -> str | None:
+    def query(self, *arguments: str | bytes, **changes: str | bytes) -> str | None:
         """Return the one word that git prints, or None where there is none."""
         code, output, _ = self.run(arguments, b"", changes)
         return None if code else output.decode().strip()
@@ -77,44 +77,44 @@ class CheckoutGit:
 
     def copy_index(self) -> None:
         """Begin with the index that the checkout has: files with the same times count as the same."""
-        copy(self.own + b"/index", self.scratch + b"/index")
+        copy(self.agent_git + b"/index", self.scratch + b"/index")
 
-    def keep_index(self) -> None:
+    def publish_index(self) -> None:
         """Let the checkout have the index."""
-        copy(self.scratch + b"/index", self.own + b"/index.new")
-        os.rename(self.own + b"/index.new", self.own + b"/index")
+        copy(self.scratch + b"/index", self.agent_git + b"/index.new")
+        os.rename(self.agent_git + b"/index.new", self.agent_git + b"/index")
 
-    def stand_on(self, branch: str, commit: str) -> None:
+    def set_head(self, branch: str, commit: str) -> None:
         """Let the git directory of the checkout be on a branch, at a commit, with nothing else begun."""
         # What a killed git of the agent has left.
-        locks = [name for name in os.listdir(self.own) if name.endswith(b".lock")]
+        locks = [name for name in os.listdir(self.agent_git) if name.endswith(b".lock")]
         for path in (*locks, os.fsencode(branch) + b".lock", *_BEGUN):
-            remove(os.path.join(self.own, path))
-        self.name_own(branch, commit)
-        _write(self.own + b"/HEAD", b"ref: " + os.fsencode(branch) + b"\n")
+            remove(os.path.join(self.agent_git, path))
+        self.set_agent_ref(branch, commit)
+        _write(self.agent_git + b"/HEAD", b"ref: " + os.fsencode(branch) + b"\n")
 
-    def name_own(self, ref: str, commit: str) -> None:
+    def set_agent_ref(self, ref: str, commit: str) -> None:
         """Let a name in the git directory of the checkout lead to a commit."""
-        file = os.path.join(self.own, os.fsencode(ref))
+        file = os.path.join(self.agent_git, os.fsencode(ref))
         os.makedirs(os.path.dirname(file), exist_ok=True)
         _write(file, commit.encode() + b"\n")
 
-    def tips_of(self, path: bytes) -> dict[str, str]:
+    def read_tips(self, path: bytes) -> dict[str, str]:
         """Return the commits that HEAD, the branches and the stash of another repository are at, by their names."""
         lines = self.call("ls-remote", "--", path).decode(errors="replace").splitlines()
         told = {name: tip for tip, _, name in (line.partition("\t") for line in lines) if name.startswith(_OWN_WORK)}
-        commits = self._fetched(path, told.values())
+        commits = self._fetch_commits(path, told.values())
         return {name: tip for name, tip in told.items() if tip in commits}
 
-    def own_work(self) -> list[str]:
+    def agent_commits(self) -> list[str]:
         """Return the commits that the agent made and remembers, as few as lead to all of them."""
         # Where this fails the agent has damaged what it remembers; its branches are told by themselves.
         words = ("rev-list", "--walk-reflogs", "--all", f"--max-count={_REFLOG_MAX}")
-        remembered = self.asks(*words, GIT_DIR=self.own, GIT_OBJECT_DIRECTORY=self.own + b"/objects") or ""
-        found = {*self.tips_of(self.own).values(), *self._fetched(self.own, remembered.split())}
+        remembered = self.query(*words, GIT_DIR=self.agent_git, GIT_OBJECT_DIRECTORY=self.agent_git + b"/objects") or ""
+        found = {*self.read_tips(self.agent_git).values(), *self._fetch_commits(self.agent_git, remembered.split())}
         return self.call("merge-base", "--independent", *sorted(found)).decode().split() if found else []
 
-    def _fetched(self, path: bytes, tips: "Iterable[str]") -> set[str]:
+    def _fetch_commits(self, path: bytes, tips: "Iterable[str]") -> set[str]:
         """Get objects of another repository with all that they stand upon, and return those that are commits."""
         # A name that leads nowhere is told as zeros.
         wanted = sorted({tip for tip in tips if set(tip) <= _HEX and tip.strip("0")})
@@ -136,9 +136,9 @@ class CheckoutGit:
         options = ("--revs", "--stdout", "--quiet", "--window=0")
         return lambda: self.run(("pack-objects", *options), told.encode(), output=1)[0]
 
-    def _point_to_own(self) -> None:
+    def _write_git_pointer(self) -> None:
         """Let the checkout name its git directory; a folder in that place may hold commits, and stays."""
-        link, words = self.files + b"/.git", b"gitdir: " + self.own + b"\n"
+        link, words = self.files + b"/.git", b"gitdir: " + self.agent_git + b"\n"
         found = lstat(link)
         if found is not None and (
             stat.S_ISDIR(found.st_mode) or (stat.S_ISREG(found.st_mode) and read_content(link) == words)
@@ -149,7 +149,7 @@ class CheckoutGit:
 
     def _repair_head(self, branch: str) -> None:
         """Let the git directory of the checkout be one, whatever its agent did: git shows no branches otherwise."""
-        head, found = self.own + b"/HEAD", lstat(self.own + b"/HEAD")
+        head, found = self.agent_git + b"/HEAD", lstat(self.agent_git + b"/HEAD")
         words = read_content(head).strip() if found is not None and stat.S_ISREG(found.st_mode) else b""
         if not words.startswith(b"ref: refs/") and not (words and {*words.decode(errors="replace")} <= _HEX):
             _write(head, b"ref: " + os.fsencode(branch) + b"\n")

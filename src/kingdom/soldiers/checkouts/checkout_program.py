@@ -148,8 +148,8 @@ def _is_there(files: bytes, name: bytes, *, is_link: bool) -> bool:
 
 def refuse_traps(git: CheckoutGit) -> None:
     """Refuse what git would wait for without end, or leave out without a word, unless it is ignored."""
-    found = dict(_traps(git.files))
-    if special := next(_specials(git.own), None):
+    found = dict(_find_traps(git.files))
+    if special := next(_find_special_files(git.agent_git), None):
         raise CheckoutRefused(
             f"the git directory of the checkout has {quote_name(special)}, which is no file: remove it"
         )
@@ -161,7 +161,7 @@ def refuse_traps(git: CheckoutGit) -> None:
             raise CheckoutRefused(f"{quote_name(name)} {found[name]}: remove it, or make it readable")
 
 
-def _traps(files: bytes) -> "Iterator[tuple[bytes, str]]":
+def _find_traps(files: bytes) -> "Iterator[tuple[bytes, str]]":
     waiting = [b""]
     while waiting:
         folder = waiting.pop()
@@ -173,15 +173,15 @@ def _traps(files: bytes) -> "Iterator[tuple[bytes, str]]":
             continue
         for entry in entries:
             if entry.name == b".git":
-                if folder and next(_specials(entry.path), None):
+                if folder and next(_find_special_files(entry.path), None):
                     yield folder, "has a .git that git would wait for without end"
             elif entry.is_dir(follow_symlinks=False):
                 waiting.append(folder + entry.name + b"/")
-            elif entry.name in _READ_BY_GIT and _is_trap(entry.path):
+            elif entry.name in _READ_BY_GIT and _is_special_file(entry.path):
                 yield folder + entry.name, "is no file, and git would wait for it without end"
 
 
-def _specials(git_directory: bytes) -> "Iterator[bytes]":
+def _find_special_files(git_directory: bytes) -> "Iterator[bytes]":
     """Yield what git would wait for without end in a git directory, beside its objects."""
     waiting = [git_directory]
     while waiting:
@@ -194,11 +194,11 @@ def _specials(git_directory: bytes) -> "Iterator[bytes]":
             if entry.is_dir(follow_symlinks=False):
                 if entry.name != b"objects":
                     waiting.append(entry.path)
-            elif _is_trap(entry.path):
+            elif _is_special_file(entry.path):
                 yield entry.path
 
 
-def _is_trap(path: bytes) -> bool:
+def _is_special_file(path: bytes) -> bool:
     """Tell whether a path leads to something that is neither a file nor a folder."""
     try:
         mode = os.stat(path).st_mode
@@ -215,30 +215,30 @@ def _is_repository(files: bytes, name: bytes) -> bool:
 
 def commit(git: CheckoutGit, request: "Request") -> "Answer":
     """Commit all that is not ignored upon the tip, or upon what the agent has committed itself."""
-    own = _own_tips(git) if request["is_shared"] else {}
-    parent: str = own.get("HEAD") or request["tip"]
+    agent_git = _agent_tips(git) if request["is_shared"] else {}
+    parent: str = agent_git.get("HEAD") or request["tip"]
     git.read_index(parent)
-    made = _committed(git, _all_changes(git).stage(), parent, request)
-    left = own.get(request["branch"])
+    made = _commit_tree(git, _find_changes(git).stage(), parent, request)
+    left = agent_git.get(request["branch"])
     if left and git.run(("merge-base", "--is-ancestor", left, made))[0]:
         # The agent has gone elsewhere: what it had committed before stays reachable under another name.
-        git.name_own(f"refs/heads/left/{left}", left)
-    if converted := _unlike_a_fresh_checkout(git):
+        git.set_agent_ref(f"refs/heads/left/{left}", left)
+    if converted := _converted_files(git):
         for name in converted:
             copy(_fresh(git) + name, git.files + b"/" + name)
         git.run(("update-index", "-q", "--refresh"))
-    git.keep_index()
-    git.stand_on(request["branch"], made)
+    git.publish_index()
+    git.set_head(request["branch"], made)
     return [b"done", made.encode()], git.pack(made)
 
 
 def state(git: CheckoutGit, request: "Request") -> "Answer":
     """Return a commit of the files, where the agent stands and what else it has, and change nothing."""
-    own: dict[str, str] = git.tips_of(git.own) if request["is_shared"] else {}
-    head: str = own.get("HEAD") or request["tip"]
+    agent_git: dict[str, str] = git.read_tips(git.agent_git) if request["is_shared"] else {}
+    head: str = agent_git.get("HEAD") or request["tip"]
     git.read_index(head)
-    made = _committed(git, _all_changes(git).stage(), head, request)
-    found = [made, head, *(git.own_work() if request["is_shared"] else [])]
+    made = _commit_tree(git, _find_changes(git).stage(), head, request)
+    found = [made, head, *(git.agent_commits() if request["is_shared"] else [])]
     return [b"done", *(each.encode() for each in found)], git.pack(*found)
 
 
@@ -246,14 +246,14 @@ def diff(git: CheckoutGit, request: "Request") -> "Answer":
     """Write what the files differ in from a commit, with all that is not committed yet."""
     _read_or_copy_index(git, request)
     options = ("--no-color", "--no-ext-diff", "--no-textconv")
-    text = git.call("diff", *options, request["since"], _all_changes(git).stage())
+    text = git.call("diff", *options, request["since"], _find_changes(git).stage())
     return [b"done"], lambda: write_all(1, text[:_TEXT_BYTES_MAX])
 
 
-def differing(git: CheckoutGit, request: "Request") -> "Answer":
+def changed_files(git: CheckoutGit, request: "Request") -> "Answer":
     """Write the names of files that differ from the tip, byte by byte."""
     git.read_index(request["tip"])
-    names = [*dict.fromkeys([*_all_changes(git).names, *_unlike_a_fresh_checkout(git)])]
+    names = [*dict.fromkeys([*_find_changes(git).names, *_converted_files(git)])]
     return [b"done"], lambda: write_all(1, join_names(names[:_NAMES_SHOWN]))
 
 
@@ -269,7 +269,7 @@ def ignored(git: CheckoutGit, request: "Request") -> "Answer":
 
 def go_to(git: CheckoutGit, request: "Request") -> "Answer":
     """Bring the files to a commit, only ignored files stay; branch and index may stand at another `head`."""
-    if not request["is_shared"] and os.path.exists(git.own + b"/index"):
+    if not request["is_shared"] and os.path.exists(git.agent_git + b"/index"):
         # It knows which of the files that are ignored now were not.
         git.copy_index()
         git.call("read-tree", "--reset", "-u", request["commit"])
@@ -279,16 +279,16 @@ def go_to(git: CheckoutGit, request: "Request") -> "Answer":
     git.call("clean", "--quiet", "-fd")
     if request["head"] != request["commit"]:
         git.call("read-tree", request["head"])
-    git.keep_index()
-    git.stand_on(request["branch"], request["head"])
+    git.publish_index()
+    git.set_head(request["branch"], request["head"])
     return [b"done"], None
 
 
 def adopt(git: CheckoutGit, request: "Request") -> "Answer":
     """Give the checkout of an earlier version, whose files stay as they are, a git directory of its own."""
     git.call("read-tree", request["tip"])
-    git.keep_index()
-    git.stand_on(request["branch"], request["tip"])
+    git.publish_index()
+    git.set_head(request["branch"], request["tip"])
     return [b"done"], None
 
 
@@ -297,25 +297,25 @@ def nested(git: CheckoutGit, request: "Request") -> "Answer":
 
     A `.git` that an agent put in the place of ours makes the checkout itself such a repository.
     """
-    own = lstat(git.files + b"/.git")
-    if own is not None and stat.S_ISDIR(own.st_mode):
-        commits = gathered(git, git.files, 0)
+    agent_git = lstat(git.files + b"/.git")
+    if agent_git is not None and stat.S_ISDIR(agent_git.st_mode):
+        commits = collect_repository(git, git.files, 0)
     else:
         _read_or_copy_index(git, request)
-        found = _all_changes(git)
+        found = _find_changes(git)
         names = [*found.repositories, *found.linked]
-        commits = [each for name in names for each in gathered(git, git.files + b"/" + name.rstrip(b"/"), 0)]
+        commits = [each for name in names for each in collect_repository(git, git.files + b"/" + name.rstrip(b"/"), 0)]
     return [b"done", *(each.encode() for each in commits)], git.pack(*commits)
 
 
-def gathered(git: CheckoutGit, path: bytes, depth: int) -> list[str]:
+def collect_repository(git: CheckoutGit, path: bytes, depth: int) -> list[str]:
     """Return commits that hold another repository: its files upon its branches, and those inside of it."""
     if depth > _DEPTH_MAX:
         raise CheckoutRefused(
             f"repositories lie in one another too deep at {quote_name(path)}: look whether they are wanted"
         )
     try:
-        tips = [*dict.fromkeys(git.tips_of(path).values())]
+        tips = [*dict.fromkeys(git.read_tips(path).values())]
         index = git.scratch + b"/nested-%d" % depth
         remove(index)
         found = FileChanges(git, path, index)
@@ -328,10 +328,10 @@ def gathered(git: CheckoutGit, path: bytes, depth: int) -> list[str]:
     parents = [part for tip in tips for part in ("-p", tip)]
     made = git.call("commit-tree", tree, *parents, "-m", b"What lay in " + path).decode().strip()
     inner = [path + b"/" + name.rstrip(b"/") for name in found.repositories]
-    return [made, *(each for deeper in inner for each in gathered(git, deeper, depth + 1))]
+    return [made, *(each for deeper in inner for each in collect_repository(git, deeper, depth + 1))]
 
 
-def _unlike_a_fresh_checkout(git: CheckoutGit) -> list[bytes]:
+def _converted_files(git: CheckoutGit) -> list[bytes]:
     """Return the tracked files that a fresh checkout of the index would have with other bytes.
 
     Only attributes make such: git takes two files for the same that differ in what it converts.
@@ -341,14 +341,14 @@ def _unlike_a_fresh_checkout(git: CheckoutGit) -> list[bytes]:
     if not any(name.rpartition(b"/")[2] == _ATTRIBUTES for name in names):
         return []
     git.call("checkout-index", "--all", "--force", "--quiet", b"--prefix=" + _fresh(git))
-    return [name for name in names if not _is_same(_fresh(git) + name, git.files + b"/" + name)]
+    return [name for name in names if not _same_content(_fresh(git) + name, git.files + b"/" + name)]
 
 
 def _fresh(git: CheckoutGit) -> bytes:
     return git.scratch + b"/fresh/"
 
 
-def _is_same(one: bytes, other: bytes) -> bool:
+def _same_content(one: bytes, other: bytes) -> bool:
     """Tell whether two files have the same bytes; one that is no file is like no other."""
     here, there = lstat(one), lstat(other)
     if here is None or there is None or here.st_size != there.st_size or not stat.S_ISREG(there.st_mode):
@@ -356,15 +356,15 @@ def _is_same(one: bytes, other: bytes) -> bool:
     return read_content(one) == read_content(other)
 
 
-def _own_tips(git: CheckoutGit) -> dict[str, str]:
+def _agent_tips(git: CheckoutGit) -> dict[str, str]:
     """Return what the agent has committed itself; nothing where it has damaged its git directory: its files count."""
     try:
-        return git.tips_of(git.own)
+        return git.read_tips(git.agent_git)
     except GitCallFailed:
         return {}
 
 
-def _all_changes(git: CheckoutGit) -> FileChanges:
+def _find_changes(git: CheckoutGit) -> FileChanges:
     return FileChanges(git, git.files, git.environment[b"GIT_INDEX_FILE"])
 
 
@@ -376,11 +376,11 @@ def _read_or_copy_index(git: CheckoutGit, request: "Request") -> None:
         git.copy_index()
 
 
-def _committed(git: CheckoutGit, tree: str, parent: str, request: "Request") -> str:
+def _commit_tree(git: CheckoutGit, tree: str, parent: str, request: "Request") -> str:
     """Return a commit of a tree, or its parent where nothing has changed since."""
     before = git.call("rev-parse", f"{parent}^{{tree}}").decode().strip()
     made = parent if tree == before else git.call("commit-tree", tree, "-p", parent, "-m", request["message"]).decode()
     return made.strip()
 
 
-_ACTIONS = {each.__name__: each for each in (commit, state, diff, differing, ignored, go_to, adopt, nested)}
+_ACTIONS = {each.__name__: each for each in (commit, state, diff, changed_files, ignored, go_to, adopt, nested)}

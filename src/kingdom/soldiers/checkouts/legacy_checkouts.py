@@ -17,7 +17,7 @@ _TREES = "trees"
 _log = structlog.get_logger("kingdom.soldiers")
 
 
-async def migrate_legacy_checkouts(repositories: Path, *, home: Path, use: GitPolicy) -> int:
+async def migrate_legacy_checkouts(repositories: Path, *, home: Path, git_policy: GitPolicy) -> int:
     """Give each of them below `home` a git directory of its own, its files as they are; returns how many there were."""
     await asyncio.to_thread(_rename_clones, repositories)
     count = 0
@@ -25,7 +25,7 @@ async def migrate_legacy_checkouts(repositories: Path, *, home: Path, use: GitPo
         clone = entry.parents[1]
         try:
             branch = _branch(entry, path, home)
-            await Checkout(Repository(clone, url=clone_url(clone), home=home), path, branch, use).adopt()
+            await Checkout(Repository(clone, url=clone_url(clone), home=home), path, branch, git_policy).adopt()
             await asyncio.to_thread(shutil.rmtree, entry)
         except (ProgramFailed, OSError) as error:
             _log.warning("a checkout of an earlier version stays as it is", checkout=str(path), error=str(error))

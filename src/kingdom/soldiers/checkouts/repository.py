@@ -81,7 +81,7 @@ class Repository:
         return (self.path / "HEAD").exists()
 
     @asynccontextmanager
-    async def held(self) -> AsyncIterator[None]:
+    async def locked(self) -> AsyncIterator[None]:
         """Hold the lock of this repository, against all processes of this host, during the block."""
         # Only the open file is locked, so that whatever ends the process frees it too.
         lock = _open_lock(self.path.with_suffix(".lock"))
@@ -101,11 +101,11 @@ class Repository:
                 f"there is no clone at {self.path}: the host makes it with its first checkout, and takes over one of an"
                 " earlier version when it starts"
             )
-        self._disown_changes()
+        self._restore_config()
         place = f"--git-dir={self.path}"
         return await run_git(place, *arguments, cwd=self.path, home=self.home, limit=limit, told=told)
 
-    async def take_in(self, pack: IO[bytes]) -> None:
+    async def import_pack(self, pack: IO[bytes]) -> None:
         """Take in the objects of a pack from where the file stands, all or none; broken ones are refused."""
         start = pack.tell()
         count = int.from_bytes(pack.read(_PACK_HEADER)[8:], "big")
@@ -116,7 +116,7 @@ class Repository:
             large = ("index-pack", "--stdin", "--fix-thin", "--strict")
             await self.git(*(("unpack-objects", "-q", "--strict") if count < _FEW_OBJECTS else large), told=pack)
 
-    async def shown_refs(self) -> str:
+    async def packed_remote_refs(self) -> str:
         """Return what an agent sees of the branches and tags of the remote, as git packs refs."""
         options = ("--format=%(objectname) %(refname)", "--sort=refname")
         return f"{_PACKED}\n{await self.git('for-each-ref', *options, 'refs/remotes', 'refs/tags')}"
@@ -124,20 +124,20 @@ class Repository:
     async def fetch(self, base: str) -> None:
         """Fetch all branches and `base`, and make the repository if there is none; the lock must be held."""
         _remove_locks(self.path)
-        self._disown_changes()
+        self._restore_config()
         await run_git("init", "--quiet", "--bare", "--template=", str(self.path), cwd=self.path.parent, home=self.home)
         write_whole(self.path / "config", self._config)
         # Not by the name of the remote: the agents read the configuration, and shall find no password there.
-        wanted = [f"+refs/heads/*:{_FETCHED}/*", *([f"+{base}:{_kept_as(base)}"] if base.startswith(_REFS) else [])]
-        await self._remotely(self._url, "fetch", "--prune", "--no-write-fetch-head", *wanted)
+        wanted = [f"+refs/heads/*:{_FETCHED}/*", *([f"+{base}:{_remote_ref(base)}"] if base.startswith(_REFS) else [])]
+        await self._run_on_remote(self._url, "fetch", "--prune", "--no-write-fetch-head", *wanted)
 
-    async def fetched(self, branch: str) -> str | None:
+    async def fetched_commit(self, branch: str) -> str | None:
         """Return the last fetched commit of a branch of the remote, or None if it has no such branch."""
-        return await self.commit(_kept_as(branch))
+        return await self.commit(_remote_ref(branch))
 
-    async def base(self, branch: str) -> str:
+    async def base_commit(self, branch: str) -> str:
         """Return the last fetched commit of a branch that the remote must have."""
-        if commit := await self.fetched(branch):
+        if commit := await self.fetched_commit(branch):
             return commit
         names = [name.removeprefix(f"{_FETCHED}/") for name in await self.refs(f"{_FETCHED}/")]
         shown = ", ".join(names[:_NAMES_SHOWN]) + (", …" if len(names) > _NAMES_SHOWN else "")
@@ -166,22 +166,22 @@ class Repository:
             raise
         return True
 
-    async def common(self, one: str, other: str) -> str:
+    async def merge_base(self, one: str, other: str) -> str:
         """Return the newest commit that leads to both."""
         return (await self.git("merge-base", one, other)).strip()
 
-    async def forget(self, branch: str, *, base: str, start: str) -> None:
+    async def delete_merged_branch(self, branch: str, *, base: str, start: str) -> None:
         """Remove a branch and the ref of its start, unless it has commits that its base has not."""
         commit = await self.commit(f"refs/heads/{branch}")
-        if commit is not None and await self.contains(_kept_as(base), commit):
-            await self.point(f"refs/heads/{branch}", _NOTHING, commit)
-            await self.point(start, _NOTHING)
+        if commit is not None and await self.contains(_remote_ref(base), commit):
+            await self.set_ref(f"refs/heads/{branch}", _NOTHING, commit)
+            await self.set_ref(start, _NOTHING)
 
     async def refs(self, *patterns: str) -> list[str]:
         """Return the names of all refs that fit one of the patterns."""
         return (await self.git("for-each-ref", "--format=%(refname)", *patterns)).splitlines()
 
-    async def point(self, ref: str, commit: str, *before: str) -> None:
+    async def set_ref(self, ref: str, commit: str, *before: str) -> None:
         """Let a ref of one tree point to a commit, if it still points to the one named as `before`."""
         # Nobody else changes it, so that a lock file is left over from a killed git.
         (self.path / f"{ref}.lock").unlink(missing_ok=True)
@@ -195,17 +195,17 @@ class Repository:
                 return
             number += 1
             name = f"{ref}.{number}"
-        await self.point(name, commit, _NOTHING)
+        await self.set_ref(name, commit, _NOTHING)
 
     async def push(self, remote: str, refs: Sequence[str]) -> None:
         """Give refs to another repository, under the same names."""
-        await self._remotely(remote, "push", "--quiet", "--no-verify", *(f"+{ref}:{ref}" for ref in refs))
+        await self._run_on_remote(remote, "push", "--quiet", "--no-verify", *(f"+{ref}:{ref}" for ref in refs))
 
     async def fetch_refs(self, remote: str, pattern: str) -> None:
         """Get all refs of another repository that fit a pattern; the lock must be held."""
         for lock in self.path.glob(f"{pattern.replace('*', '**')}.lock"):
             lock.unlink(missing_ok=True)
-        await self._remotely(remote, "fetch", "--no-write-fetch-head", f"+{pattern}:{pattern}")
+        await self._run_on_remote(remote, "fetch", "--no-write-fetch-head", f"+{pattern}:{pattern}")
 
     @property
     def objects(self) -> Path:
@@ -222,7 +222,7 @@ class Repository:
         url = without_password(self._url).replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
         return _CONFIG.format(url=url)
 
-    def _disown_changes(self) -> None:
+    def _restore_config(self) -> None:
         """Bring back what tells git which programs to run; no hook is run anyway."""
         if not self.is_there:
             return
@@ -241,7 +241,7 @@ class Repository:
         """Return what makes two commits equal, whenever they were made."""
         return await self.git("show", "--no-patch", "--format=%T %P", commit)
 
-    async def _remotely(self, remote: str, verb: str, *arguments: str) -> str:
+    async def _run_on_remote(self, remote: str, verb: str, *arguments: str) -> str:
         """Run git with a remote, more than once: networks fail for moments."""
         options = [argument for argument in arguments if argument.startswith("--")]
         names = [argument for argument in arguments if not argument.startswith("--")]
@@ -319,6 +319,6 @@ def _remove_locks(repository: Path) -> None:
             packed.unlink()
 
 
-def _kept_as(branch: str) -> str:
+def _remote_ref(branch: str) -> str:
     """Return the ref that holds what was fetched of a branch, or of another ref of the remote."""
     return f"refs/remotes/{branch.removeprefix(_REFS)}" if branch.startswith(_REFS) else f"{_FETCHED}/{branch}"

@@ -46,9 +46,9 @@ class CheckoutSpec:
 class CheckoutFailed(ProgramFailed):
     """Raised when a checkout could not be made; `tree_id` tells which."""
 
-    def __init__(self, tree_id: str, message: str) -> None:
+    def __init__(self, work_tree_id: str, message: str) -> None:
         super().__init__(message)
-        self.tree_id = tree_id
+        self.work_tree_id = work_tree_id
 
 
 class RunCheckouts:
@@ -63,12 +63,12 @@ class RunCheckouts:
         *,
         home: Path | None = None,
         pause: timedelta = REMOTE_PAUSE,
-        use: GitPolicy = GitPolicy(),  # noqa: B008 - it never changes
+        git_policy: GitPolicy = GitPolicy(),  # noqa: B008 - it never changes
     ) -> None:
         self._repositories = repositories
         self._home = home or repositories
         self._pause = pause
-        self._use = use
+        self._git_policy = git_policy
 
     async def prepare(self, trees: Sequence[CheckoutSpec]) -> None:
         """Make these checkouts, all or none; what is there already is used as it is."""
@@ -87,10 +87,10 @@ class RunCheckouts:
         with _disk_failures():
             return {tree.id: await self._checkout(tree).commit(message) for tree in trees}
 
-    async def differing(self, trees: Sequence[CheckoutSpec]) -> list[str]:
+    async def changed_files(self, trees: Sequence[CheckoutSpec]) -> list[str]:
         """Return the names of some files that differ from what was committed last, having read every file again."""
         with _disk_failures():
-            return [f"{tree.git_id}/{name}" for tree in trees for name in await self._checkout(tree).differing()]
+            return [f"{tree.git_id}/{name}" for tree in trees for name in await self._checkout(tree).changed_files()]
 
     async def ignored(self, tree: CheckoutSpec, names: list[str]) -> list[str]:
         """Return those of these names that git ignores in a checkout."""
@@ -100,7 +100,7 @@ class RunCheckouts:
         """Keep what was committed last under refs, and share these where there is a remote for them."""
         commits = {tree.id: await self._checkout(tree).tip() for tree in trees}
         for tree in trees:
-            await self._repository(tree).point(tree.checkpoint_ref(checkpoint_id), commits[tree.id])
+            await self._repository(tree).set_ref(tree.checkpoint_ref(checkpoint_id), commits[tree.id])
         for tree in trees:
             if tree.checkpoint_remote:
                 refs = [tree.checkpoint_ref(checkpoint_id), tree.start_ref]
@@ -128,9 +128,9 @@ class RunCheckouts:
                 with _disk_failures():
                     await self._checkout(tree).go_to(targets[tree.id])
         except ProgramFailed:
-            await run_to_completion(self._put_back(begun, states))
+            await run_to_completion(self._restore(begun, states))
             raise
-        return tuple([ref for tree in trees for ref in await self._kept(tree, rescue)])
+        return tuple([ref for tree in trees for ref in await self._metadata(tree, rescue)])
 
     async def release(self, tree: CheckoutSpec, rescue: str) -> tuple[str, ...]:
         """Remove a checkout and return where its uncommitted files are kept; commits are never removed.
@@ -148,33 +148,33 @@ class RunCheckouts:
                 for commit in await checkout.nested():
                     await repository.keep(tree.rescue_ref(rescue), commit)
             await checkout.remove()
-        return tuple(await self._kept(tree, rescue))
+        return tuple(await self._metadata(tree, rescue))
 
     async def diff(self, tree: CheckoutSpec, since: str) -> str:
         """Return a unified diff of the checkout, with all that is not committed yet, against a commit."""
         with _disk_failures():
             return await self._checkout(tree).diff(since)
 
-    async def base_of(self, tree: CheckoutSpec) -> str:
+    async def base_commit(self, tree: CheckoutSpec) -> str:
         """Return the commit that the checkout has started from, wherever its base branch is now."""
         if commit := await self._repository(tree).commit(tree.start_ref):
             return commit
         raise ProgramFailed(f"it is not known from where {tree.id} has started: prepare it first")
 
-    def clone_of(self, tree: CheckoutSpec) -> Path:
+    def clone_path(self, tree: CheckoutSpec) -> Path:
         """Return the bare clone that a checkout belongs to."""
         return self._repositories / clone_name(tree.git_id, tree.url)
 
     def _repository(self, tree: CheckoutSpec) -> Repository:
-        return Repository(self.clone_of(tree), url=tree.url, home=self._home, pause=self._pause)
+        return Repository(self.clone_path(tree), url=tree.url, home=self._home, pause=self._pause)
 
     def _checkout(self, tree: CheckoutSpec) -> Checkout:
-        return Checkout(self._repository(tree), tree.path, tree.branch, self._use)
+        return Checkout(self._repository(tree), tree.path, tree.branch, self._git_policy)
 
     async def _prepare(self, tree: CheckoutSpec, begun: list[CheckoutSpec]) -> None:
         """Make one checkout unless it is there with its start, which is written last."""
         repository, checkout = self._repository(tree), self._checkout(tree)
-        async with repository.held():
+        async with repository.locked():
             if checkout.is_there and await repository.commit(tree.start_ref):
                 return
             await repository.fetch(tree.base_branch)
@@ -182,7 +182,7 @@ class RunCheckouts:
             begun.append(tree)
             await checkout.make(base)
             if not await repository.commit(tree.start_ref):
-                await repository.point(tree.start_ref, await repository.common(base, f"refs/heads/{tree.branch}"))
+                await repository.set_ref(tree.start_ref, await repository.merge_base(base, f"refs/heads/{tree.branch}"))
 
     async def _undo(self, begun: list[CheckoutSpec]) -> None:
         """Remove what one call has made; a branch with commits of its own stays."""
@@ -192,21 +192,21 @@ class RunCheckouts:
                 # What lies at its path otherwise is not of this call.
                 if checkout.is_on_branch:
                     await checkout.remove()
-                async with repository.held():
-                    await repository.forget(tree.branch, base=tree.base_branch, start=tree.start_ref)
+                async with repository.locked():
+                    await repository.delete_merged_branch(tree.branch, base=tree.base_branch, start=tree.start_ref)
             except (ProgramFailed, OSError) as error:
                 # The next call goes on from there.
                 _log.warning("a checkout could not be removed again", tree=tree.id, error=str(error))
 
     async def _target(self, tree: CheckoutSpec, commits: Mapping[str, str], to_base: Collection[str]) -> str:
         if tree.id in to_base:
-            return await self.base_of(tree)
+            return await self.base_commit(tree)
         wanted = commits.get(tree.id)
         if wanted is None:
             raise ProgramFailed(f"no commit was named for {tree.id}: name one, or let it go back to its base")
         repository = self._repository(tree)
         if not await repository.commit(wanted) and tree.checkpoint_remote:
-            async with repository.held():
+            async with repository.locked():
                 await repository.fetch_refs(tree.checkpoint_remote, f"refs/kingdom/*/{tree.id}")
         if not await repository.commit(wanted):
             where = f" nor in {without_password(tree.checkpoint_remote)}" if tree.checkpoint_remote else ""
@@ -219,20 +219,20 @@ class RunCheckouts:
     async def _keep(self, tree: CheckoutSpec, state: CheckoutState, stays: str | None, rescue: str) -> None:
         """Keep under refs what a checkout holds, but for what can be reached without it or is in its base branch."""
         repository = self._repository(tree)
-        safe = [commit for commit in (stays, await repository.fetched(tree.base_branch)) if commit]
+        safe = [commit for commit in (stays, await repository.fetched_commit(tree.base_branch)) if commit]
         for commit in dict.fromkeys((state.files, state.tip, *state.others)):
             if not any([await repository.contains(each, commit) for each in safe]):
                 await repository.keep(tree.rescue_ref(rescue), commit)
                 safe.append(commit)
 
-    async def _kept(self, tree: CheckoutSpec, rescue: str) -> list[str]:
+    async def _metadata(self, tree: CheckoutSpec, rescue: str) -> list[str]:
         ref = tree.rescue_ref(rescue)
         return await self._repository(tree).refs(ref, f"{ref}.*")
 
-    async def _put_back(self, begun: list[CheckoutSpec], states: Mapping[str, CheckoutState]) -> None:
+    async def _restore(self, begun: list[CheckoutSpec], states: Mapping[str, CheckoutState]) -> None:
         for tree in reversed(begun):
             try:
-                await self._checkout(tree).put_back(states[tree.id])
+                await self._checkout(tree).restore(states[tree.id])
             except (ProgramFailed, OSError) as error:
                 _log.warning("a checkout could not be put back; its rescue ref has all", tree=tree.id, error=str(error))
 

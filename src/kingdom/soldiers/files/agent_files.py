@@ -104,7 +104,7 @@ class AgentFile:
 
         A folder in its place is moved aside.
         """
-        with self._succeeding("written"), self._above(make=True) as (folder, name):
+        with self._explaining_failure("written"), self._above(make=True) as (folder, name):
 
             def write() -> None:
                 try:
@@ -113,7 +113,7 @@ class AgentFile:
                     _move_aside(folder, name)
                     raise
 
-            _insist(write)
+            _retry_on_conflict(write)
 
     def add(self, original: BinaryIO, mode: int) -> bool:
         """Copy something to where nothing stands, with the folders above; return whether nothing was in the way."""
@@ -130,18 +130,18 @@ class AgentFile:
 
     def link_to(self, target: Path) -> None:
         """Put a link here; what stands in its place is moved aside. Raises ProgramFailed."""
-        with self._succeeding("linked"), self._above() as (folder, name):
+        with self._explaining_failure("linked"), self._above() as (folder, name):
 
             def link() -> None:
                 if _target(folder, name) != str(target):
                     _move_aside(folder, name)
                     os.symlink(target, name, dir_fd=folder)
 
-            _insist(link)
+            _retry_on_conflict(link)
 
     def make_folder(self) -> None:
         """Make a folder unless there is one; what stands in its place is moved aside. Raises ProgramFailed."""
-        with self._succeeding("made"), self._above() as (folder, name):
+        with self._explaining_failure("made"), self._above() as (folder, name):
 
             def make() -> None:
                 try:
@@ -150,7 +150,7 @@ class AgentFile:
                     _move_aside(folder, name)
                     os.mkdir(name, dir_fd=folder)
 
-            _insist(make)
+            _retry_on_conflict(make)
 
     def rename(self, name: str) -> None:
         """Give a file another name in the same folder; raises OSError."""
@@ -174,7 +174,7 @@ class AgentFile:
             yield folder, name
 
     @contextmanager
-    def _succeeding(self, done: str) -> Iterator[None]:
+    def _explaining_failure(self, done: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:
@@ -305,7 +305,7 @@ def _status_or_none(folder: int, name: str) -> os.stat_result | None:
         return None
 
 
-def _insist(act: Callable[[], None]) -> None:
+def _retry_on_conflict(act: Callable[[], None]) -> None:
     """Do something, again and again while an agent puts something in the way."""
     for _ in range(_TRIES - 1):
         try:

@@ -42,20 +42,20 @@ class DiskQuota:
     folders: Callable[[], Iterable[Path]]
     mib: int
 
-    async def exceeded(self) -> str:
+    async def wait_until_exceeded(self) -> str:
         """Wait until the run takes more than it may, and return that in words."""
         while True:
             begun = time.monotonic()
-            if reason := await asyncio.to_thread(self.excess):
+            if reason := await asyncio.to_thread(self.describe_excess):
                 return reason
             await asyncio.sleep(max(_EVERY_SECONDS, _REST_PER_WORK * (time.monotonic() - begun)))
 
     async def check(self) -> None:
         """Raise DiskQuotaExceeded if the run takes more than it may."""
-        if reason := await asyncio.to_thread(self.excess):
+        if reason := await asyncio.to_thread(self.describe_excess):
             raise DiskQuotaExceeded(reason)
 
-    def excess(self) -> str:
+    def describe_excess(self) -> str:
         """Return in words what the run takes, if that is too much; the empty string if it is not."""
         use = DiskUsage()
         for folder in self.folders():

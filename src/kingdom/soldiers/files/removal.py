@@ -18,38 +18,38 @@ def remove_tree(folder: Path) -> None:
     try:
         for left in reversed(range(_TRIES)):
             with _opened(above, folder.name) as top:
-                hindrance = _emptied(top)
+                obstacle = _empty_folder(top)
             try:
                 return os.rmdir(folder.name, dir_fd=above)
             except OSError as error:
                 if not left:
-                    raise hindrance or error from error
+                    raise obstacle or error from error
     finally:
         os.close(above)
 
 
-def _emptied(top: int) -> OSError | None:
+def _empty_folder(top: int) -> OSError | None:
     """Remove all that is in a folder; return what was in the way of that, if anything was."""
-    hindrance: OSError | None = None
+    obstacle: OSError | None = None
     # Folders are moved up before they are emptied, so that few are open at a time and no call goes deep.
-    waiting = [*_folders_moved_up(top, top)]
+    waiting = [*_lift_folders(top, top)]
     while waiting:
         name = waiting.pop()
         try:
             with _opened(top, name) as place:
-                waiting += _folders_moved_up(place, top)
+                waiting += _lift_folders(place, top)
             os.rmdir(name, dir_fd=top)
         except FileNotFoundError:
             continue
         except OSError as error:
-            hindrance = error
+            obstacle = error
             # It may be a link by now.
             with suppress(OSError):
                 os.unlink(name, dir_fd=top)
-    return hindrance
+    return obstacle
 
 
-def _folders_moved_up(place: int, top: int) -> Iterator[str]:
+def _lift_folders(place: int, top: int) -> Iterator[str]:
     """Remove the files of a folder and move its folders up; yield their names there."""
     found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries_in(place)]
     for name, is_folder in found:

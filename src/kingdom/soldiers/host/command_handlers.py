@@ -34,51 +34,53 @@ VERIFY_LIMIT = timedelta(minutes=10)
 GRACE = timedelta(seconds=30)
 
 
-async def prepare_resources(tools: HostContext, briefing: CommandInput[commands.PrepareResources]) -> HostReply:
+async def prepare_resources(context: HostContext, command_input: CommandInput[commands.PrepareResources]) -> HostReply:
     """Make the checkouts, all or none."""
-    command = briefing.command
+    command = command_input.command
     wanted = [tree.work_tree_id for tree in command.trees]
-    await tools.trees.prepare(briefing.some_trees(*wanted))
-    return closing_reply(briefing, *(reply_to(command, answers.WorkTreeCreated, work_tree_id=tree) for tree in wanted))
+    await context.trees.prepare(command_input.select_trees(*wanted))
+    return closing_reply(
+        command_input, *(reply_to(command, answers.WorkTreeCreated, work_tree_id=tree) for tree in wanted)
+    )
 
 
-async def start_agent(tools: HostContext, briefing: CommandInput[commands.StartAgent]) -> HostReply:
+async def start_agent(context: HostContext, command_input: CommandInput[commands.StartAgent]) -> HostReply:
     """Lay out the WorkSpace, fit out the checkouts, and start an agent, or go on with its session."""
-    command, work = briefing.command, briefing.work
+    command, work = command_input.command, command_input.work
     if work is None:
         raise ProgramFailed(f"the run has no work {command.work_id} any more")
-    space = tools.folders.space(briefing.general, command.work_space_id)
-    trees = briefing.some_trees(*command.work_tree_ids)
-    work_space.lay_out_work_space(space, tools.folders.run(command.workflow_id), work, trees, briefing.reports)
-    tools.say(HostReply(workflow_id=command.workflow_id, answers=(reply_to(command, answers.WorkSpaceCreated),)))
-    lodging = _lodging(tools, briefing, space, trees)
-    await lodging.fit_out()
+    space = context.folders.space(command_input.general, command.work_space_id)
+    trees = command_input.select_trees(*command.work_tree_ids)
+    work_space.lay_out_work_space(space, context.folders.run(command.workflow_id), work, trees, command_input.reports)
+    context.send(HostReply(workflow_id=command.workflow_id, answers=(reply_to(command, answers.WorkSpaceCreated),)))
+    workplace = _workplace(context, command_input, space, trees)
+    await workplace.set_up_checkouts()
     stack = AsyncExitStack()
     try:
-        session = await tools.agents.start(await _launch(tools, briefing, lodging, stack), command, stack)
+        session = await context.agents.start(await _launch(context, command_input, workplace, stack), command, stack)
     except BaseException:
         await stack.aclose()
         raise
     token = f"{session.launch.soldier_id}/{session.agent.session}"
-    return closing_reply(briefing, reply_to(command, answers.AgentStarted, session=token, pid=session.agent.pid))
+    return closing_reply(command_input, reply_to(command, answers.AgentStarted, session=token, pid=session.agent.pid))
 
 
-async def verify_work(tools: HostContext, briefing: CommandInput[commands.VerifyWork]) -> HostReply:
+async def verify_work(context: HostContext, command_input: CommandInput[commands.VerifyWork]) -> HostReply:
     """End the agent, commit what it left, and run the checks of the Work; what was checked must be what was committed.
 
     Nothing of the agent may run any more: it could change the files for the moment of the commit, or of a check.
     """
-    command, work = briefing.command, briefing.work
-    session = tools.agents.find(command.work_id)
+    command, work = command_input.command, command_input.work
+    session = context.agents.find(command.work_id)
     if session:
-        await tools.agents.end(session, GRACE)
-    trees = briefing.some_trees(*command.work_tree_ids)
-    space = tools.folders.space(briefing.general, (work and work.work_space_id) or "")
+        await context.agents.end(session, GRACE)
+    trees = command_input.select_trees(*command.work_tree_ids)
+    space = context.folders.space(command_input.general, (work and work.work_space_id) or "")
     # What the checks run was written by the agent.
-    lodging = _lodging(tools, briefing, space, trees)
-    if lodging.disk:
-        await lodging.disk.check()
-    await tools.trees.commit(trees, _message(briefing))
+    workplace = _workplace(context, command_input, space, trees)
+    if workplace.disk:
+        await workplace.disk.check()
+    await context.trees.commit(trees, _message(command_input))
     seconds = work and work.definition.timeout_seconds
     for check in command.commands:
         try:
@@ -87,54 +89,54 @@ async def verify_work(tools: HostContext, briefing: CommandInput[commands.Verify
                     ["/bin/sh", "-c", check],
                     cwd=space,
                     # Otherwise each check in Python would leave files beside what it has checked.
-                    environment={**lodging.environment_inside(), "PYTHONDONTWRITEBYTECODE": "1"},
+                    environment={**workplace.program_environment(), "PYTHONDONTWRITEBYTECODE": "1"},
                     timeout=timedelta(seconds=seconds) if seconds else VERIFY_LIMIT,
-                    sandbox=lodging.sandbox(egress=await lodging.open_egress(stack)),
+                    sandbox=workplace.sandbox(egress=await workplace.open_egress(stack)),
                 )
         except ProgramFailed as error:
-            reason = lodging.redaction.text(str(error))
+            reason = workplace.redaction.text(str(error))
             hint = "" if isinstance(error, DiskQuotaExceeded) else " (`timeoutSeconds` of a Work is its limit)"
             raise ProgramFailed(f"`{check}` failed: {reason}{hint}") from error
         if finished.code:
-            output = lodging.redaction.text(finished.output)[-ERROR_MAX:]
+            output = workplace.redaction.text(finished.output)[-ERROR_MAX:]
             raise ProgramFailed(with_reason(f"`{check}` failed ({describe_exit(finished.code)})", output))
         # After each one: it may be the agent's code, and hide from the next what it does to the files.
-        if changed := await tools.trees.differing(trees):
+        if changed := await context.trees.changed_files(trees):
             raise ProgramFailed(
                 f"`{check}` passed, but changed what it had checked: {', '.join(changed)}; a check may write only files"
                 " that .gitignore names: change it, or .gitignore in the base branch, and make a new run"
             )
-    verified = reply_to(command, answers.WorkVerified, result=lodging.redaction.value(read_result(space)))
+    verified = reply_to(command, answers.WorkVerified, result=workplace.redaction.value(read_result(space)))
     stopped = [reply_to(command, answers.AgentStopped, attempt=session.attempt)] if session else []
-    return closing_reply(briefing, verified, *stopped)
+    return closing_reply(command_input, verified, *stopped)
 
 
-async def take_checkpoint(tools: HostContext, briefing: CommandInput[commands.TakeCheckpoint]) -> HostReply:
+async def take_checkpoint(context: HostContext, command_input: CommandInput[commands.TakeCheckpoint]) -> HostReply:
     """Keep, per checkout, the commit that was verified."""
-    command = briefing.command
-    commits = await tools.trees.checkpoint(briefing.some_trees(*command.work_tree_ids), command.checkpoint_id)
-    return closing_reply(briefing, reply_to(command, answers.CheckpointCreated, commits=commits))
+    command = command_input.command
+    commits = await context.trees.checkpoint(command_input.select_trees(*command.work_tree_ids), command.checkpoint_id)
+    return closing_reply(command_input, reply_to(command, answers.CheckpointCreated, commits=commits))
 
 
-async def roll_back(tools: HostContext, briefing: CommandInput[commands.RollBack]) -> HostReply:
+async def roll_back(context: HostContext, command_input: CommandInput[commands.RollBack]) -> HostReply:
     """Bring every checkout back, all or none, and remove the WorkSpaces of undone Works."""
-    command = briefing.command
-    trees = list(briefing.trees.values())
+    command = command_input.command
+    trees = list(command_input.trees.values())
     rescue = f"{command.workflow_id}/{command.attempt}"
-    refs = await tools.trees.roll_back(trees, command.commits, command.to_base, rescue)
+    refs = await context.trees.roll_back(trees, command.commits, command.to_base, rescue)
     for space in command.work_space_ids:
-        await asyncio.to_thread(work_space.remove_work_space, tools.folders.space(briefing.general, space))
-    return closing_reply(briefing, reply_to(command, answers.RolledBack, rescue_refs=refs))
+        await asyncio.to_thread(work_space.remove_work_space, context.folders.space(command_input.general, space))
+    return closing_reply(command_input, reply_to(command, answers.RolledBack, rescue_refs=refs))
 
 
-async def release_work_tree(tools: HostContext, briefing: CommandInput[commands.ReleaseWorkTree]) -> HostReply:
+async def release_work_tree(context: HostContext, command_input: CommandInput[commands.ReleaseWorkTree]) -> HostReply:
     """Remove a checkout; uncommitted files are kept under a rescue ref, commits on their branch."""
-    command = briefing.command
-    for tree in briefing.trees.values():
-        await tools.trees.release(tree, f"{command.workflow_id}/release-{command.attempt}")
-    if briefing.ended:
-        await tools.folders.remove_run(command.workflow_id)
-    return closing_reply(briefing, reply_to(command, answers.WorkTreeReleased))
+    command = command_input.command
+    for tree in command_input.trees.values():
+        await context.trees.release(tree, f"{command.workflow_id}/release-{command.attempt}")
+    if command_input.ended:
+        await context.folders.remove_run(command.workflow_id)
+    return closing_reply(command_input, reply_to(command, answers.WorkTreeReleased))
 
 
 COMMAND_HANDLERS: Mapping[type[commands.Command], Callable[[HostContext, Any], Awaitable[HostReply]]] = {
@@ -149,50 +151,54 @@ COMMAND_HANDLERS: Mapping[type[commands.Command], Callable[[HostContext, Any], A
 }
 
 
-def _lodging(tools: HostContext, briefing: CommandInput[Any], space: Path, trees: Sequence[CheckoutSpec]) -> Workplace:
-    given = {secret for server in briefing.mcp_servers for secret in secrets_in(server.env)}
+def _workplace(
+    context: HostContext, command_input: CommandInput[Any], space: Path, trees: Sequence[CheckoutSpec]
+) -> Workplace:
+    given = {secret for server in command_input.mcp_servers for secret in secrets_in(server.env)}
     return Workplace(
-        quarters=replace(tools.quarters, redaction=tools.quarters.redaction.knowing(given)),
-        folders=tools.folders,
-        trees=tools.trees,
-        workflow_id=briefing.command.workflow_id,
+        agent_environment=replace(
+            context.agent_environment, redaction=context.agent_environment.redaction.with_secrets(given)
+        ),
+        folders=context.folders,
+        trees=context.trees,
+        workflow_id=command_input.command.workflow_id,
         space=space,
         checkouts=tuple(trees),
-        environment=tools.environment,
+        environment=context.environment,
     )
 
 
 async def _launch(
-    tools: HostContext, briefing: CommandInput[commands.StartAgent], lodging: Workplace, stack: AsyncExitStack
+    context: HostContext, command_input: CommandInput[commands.StartAgent], workplace: Workplace, stack: AsyncExitStack
 ) -> Launch:
     """Return how the agent of a Work is started; a session is named by its soldier and the agent's own name for it."""
-    command = briefing.command
+    command = command_input.command
     token = command.session or ""
     soldier_id = soldier_of(token) or f"soldier-{int(time.time())}-{secrets.randbelow(10**6):06d}"
-    voice = lodging.voice(tools.bus)
-    meter = lodging.meter()
+    voice = workplace.voice(context.bus)
+    meter = workplace.meter()
     if meter is not None:
         # Before the gate, so that nothing can be charged any more.
-        stack.push_async_callback(send_unclaimed_cost, tools, command, meter)
-    gate = await lodging.open_gate(soldier_id, voice, stack, meter)
-    known = (GUIDE if voice else "", briefing.work.definition.instructions if briefing.work else "")
+        stack.push_async_callback(send_unclaimed_cost, context, command, meter)
+    gate = await workplace.open_model_proxy(soldier_id, voice, stack, meter)
+    known = (GUIDE if voice else "", command_input.work.definition.instructions if command_input.work else "")
     return Launch(
         soldier_id=soldier_id,
-        work_space=lodging.space,
+        work_space=workplace.space,
         model=command.model,
         session=session_of(token) or None,
-        transcript=tools.folders.transcript(soldier_id),
-        errors=tools.folders.errors(soldier_id),
-        environment=lodging.environment_inside(),
-        mcp_servers=briefing.mcp_servers,
+        transcript=context.folders.transcript(soldier_id),
+        errors=context.folders.errors(soldier_id),
+        environment=workplace.program_environment(),
+        mcp_servers=command_input.mcp_servers,
         instructions="\n\n".join(filter(None, known)),
-        sandbox=lodging.sandbox(gate, await lodging.open_egress(stack)),
+        sandbox=workplace.sandbox(gate, await workplace.open_egress(stack)),
         voice=voice,
-        redaction=lodging.redaction,
+        redaction=workplace.redaction,
         meter=meter,
     )
 
 
-def _message(briefing: CommandInput[Any]) -> str:
-    name = briefing.work.definition.name if briefing.work else "work"
-    return f"{name}\n\nKingdom: {briefing.command.workflow_id}"
+def _message(command_input: CommandInput[Any]) -> str:
+    name = command_input.work.definition.name if command_input.work else "work"
+    return f"{name}\n\nKingdom: {command_input.command.workflow_id}"

@@ -38,7 +38,7 @@ class CommandInput(Generic[C]):
     mcp_servers: tuple[McpServer, ...] = ()
     reports: dict[str, str]
 
-    def some_trees(self, *tree_ids: str) -> list[CheckoutSpec]:
+    def select_trees(self, *tree_ids: str) -> list[CheckoutSpec]:
         """Return checkouts by their ids."""
         return [self.trees[tree_id] for tree_id in tree_ids]
 

@@ -50,8 +50,8 @@ _RENEWALS_PER_LEASE = 3
 _PAUSE_SECONDS = 1.0
 _GUARD_SECONDS = 0.1
 _FORGOTTEN_AT_ONCE = 500
-_LAST_WORDS_SECONDS = 5.0
-_CLEARED_EVERY_SECONDS = 3600.0
+_FLUSH_SECONDS = 5.0
+_CLEANUP_SECONDS = 3600.0
 # All that a program needs to be found and to speak; agents inherit nothing.
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
 _TYPES = {command.__name__: command for command in COMMAND_TYPES}
@@ -69,7 +69,7 @@ class SoldierHost:
         folders: HostFolders,
         *,
         slots: int,
-        quarters: AgentEnvironment,
+        agent_environment: AgentEnvironment,
         lease: timedelta = LEASE,
         environment: Mapping[str, str] = ENVIRONMENT,
         metrics: "WorkerMetrics | None" = None,
@@ -79,49 +79,49 @@ class SoldierHost:
         self._folders = folders
         self._slots = slots
         self._lease = lease
-        self._quarters = quarters
-        self._reporter = Reporter(bus, quarters.redaction)
-        self._duty = RunningCommands(
+        self._quarters = agent_environment
+        self._reporter = Reporter(bus, agent_environment.redaction)
+        self._commands = RunningCommands(
             client,
             folders,
             self._reporter,
             slots=slots,
             environment=environment,
-            quarters=quarters,
+            agent_environment=agent_environment,
             bus=bus,
         )
         streams = [f"soldier.{name}", f"soldier.{name}.control"]
         self._worker = Worker(bus, self._dispatcher(), streams, name=name, metrics=metrics)
         self._host: Host | None = None
         self._safe_until = 0.0
-        self._unknown: set[str] = set()
+        self._missing_before: set[str] = set()
 
     async def run(self) -> None:
         """Register, take commands until stopped, then end every agent; sessions go on when the host is back."""
         self._folders.make()
-        async with _alone(self._folders):
+        async with _exclusive_directory(self._folders):
             await asyncio.to_thread(kill_leftover_processes, self._folders.directory)
             await migrate_legacy_checkouts(
-                self._folders.repositories, home=self._folders.directory, use=self._quarters.git_use
+                self._folders.repositories, home=self._folders.directory, git_policy=self._quarters.git_policy
             )
-            await self._begin()
+            await self._register()
             tasks = [
                 asyncio.create_task(self._reporter.run(), name="kingdom-reporter"),
                 asyncio.create_task(self._keep_lease(), name="kingdom-host-lease"),
                 asyncio.create_task(self._guard_lease(), name="kingdom-host-guard"),
-                asyncio.create_task(self._clear_old_runs(), name="kingdom-host-old-runs"),
+                asyncio.create_task(self._remove_old_runs(), name="kingdom-host-old-runs"),
             ]
             for task in tasks:
                 # A host that cannot speak or renew its lease would look alive and do nothing.
                 task.add_done_callback(lambda ended: None if ended.cancelled() else self.stop(at_once=True))
             try:
                 await self._worker.run()
-                await self._rest_if_idle()
+                await self._retire_if_idle()
             finally:
-                await self._duty.end_all()
+                await self._commands.end_all()
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(_LAST_WORDS_SECONDS):
-                        await self._reporter.said_all()
+                    async with asyncio.timeout(_FLUSH_SECONDS):
+                        await self._reporter.wait_until_sent()
                 for task in tasks:
                     task.cancel()
                 ended = await asyncio.gather(*tasks, return_exceptions=True)
@@ -133,7 +133,7 @@ class SoldierHost:
         """Ask the host to end; for a signal handler of the loop."""
         self._worker.stop(at_once=at_once)
 
-    async def take_on(self, received: Received[Command], transaction: Transaction) -> None:
+    async def accept_command(self, received: Received[Command], transaction: Transaction) -> None:
         """Accept a command that still counts; it is begun as soon as that is committed."""
         command = received.payload
         try:
@@ -155,29 +155,29 @@ class SoldierHost:
             },
         )
         stored = await transaction.put(accepted)
-        await self._begin_after(transaction, workflow, command, stored)
+        await self._start_after_commit(transaction, workflow, command, stored)
 
-    async def _begin_after(
+    async def _start_after_commit(
         self, transaction: Transaction, workflow: Workflow, command: Command, accepted: Record
     ) -> None:
         """Have a command begun once the transaction is committed; what cannot be briefed has failed."""
         try:
-            briefing = await load_command_input(transaction, workflow, command, accepted, self._folders)
+            command_input = await load_command_input(transaction, workflow, command, accepted, self._folders)
         except Transient:
             raise
         except KingdomError as error:
             reason = error
-            transaction.after_commit(lambda: self._duty.refuse(command, accepted, reason))
+            transaction.after_commit(lambda: self._commands.refuse(command, accepted, reason))
         else:
-            transaction.after_commit(lambda: self._duty.begin(briefing))
+            transaction.after_commit(lambda: self._commands.begin(command_input))
 
     def _dispatcher(self) -> Dispatcher:
         dispatcher = Dispatcher()
         for command_type in COMMAND_TYPES.values():
-            dispatcher.reaction(command_type, reads=WORKFLOWS.name)(self.take_on)
+            dispatcher.reaction(command_type, reads=WORKFLOWS.name)(self.accept_command)
         return dispatcher
 
-    async def _begin(self) -> None:
+    async def _register(self) -> None:
         """Register under a new epoch; what an earlier life had taken on is given up, the engine asks for it again."""
         self._host = await register_host(
             self._bus,
@@ -187,32 +187,32 @@ class SoldierHost:
             machine=socket.gethostname(),
             directory=str(self._folders.directory),
             instance=self._folders.instance(),
-            first=self._give_up,
+            first=self._close_accepted,
         )
         # Registering may have taken as long as a lease: it counts from here.
         asked_at = boot_time()
-        if not await renew_host(self._bus, self._host, self._duty.busy, self._lease):
+        if not await renew_host(self._bus, self._host, self._commands.busy, self._lease):
             raise Transient(f"host {self._name} was lost while it registered: it registers again")
         self._safe_until = asked_at + self._lease.total_seconds() * _SAFE_SHARE
         _log.info("host registered", host=self._name, epoch=self._host.epoch, slots=self._slots)
 
-    async def _clear_old_runs(self) -> None:
+    async def _remove_old_runs(self) -> None:
         """Remove, again and again, what lies here of runs that ended long ago or went on elsewhere."""
         while True:
             with suppress(OSError):
                 # A disk that does not answer just now ends no agent.
                 names = [folder.name for folder in self._folders.runs.iterdir()]
-                await self._clear(names)
-            await asyncio.sleep(_CLEARED_EVERY_SECONDS)
+                await self._remove_runs(names)
+            await asyncio.sleep(_CLEANUP_SECONDS)
 
-    async def _clear(self, workflow_ids: list[str]) -> None:
+    async def _remove_runs(self, workflow_ids: list[str]) -> None:
         for workflow_id in workflow_ids:
             try:
-                await self._duty.clear(workflow_id, self._left_of)
+                await self._commands.clear(workflow_id, self._removable_checkouts)
             except Exception as error:  # noqa: BLE001 - one run must not keep the others here
                 _log.warning("what is left of a run stays here", workflow=workflow_id, error=str(error))
 
-    async def _left_of(self, workflow_id: str) -> list[CheckoutSpec] | None:
+    async def _removable_checkouts(self, workflow_id: str) -> list[CheckoutSpec] | None:
         """Return the checkouts that a run has left here for good, or None where it may need what is here."""
         async with self._bus.transaction() as transaction:
             record = await transaction.get(WORKFLOWS.name, workflow_id)
@@ -235,7 +235,7 @@ class SoldierHost:
         # The same directory under an earlier name is not elsewhere.
         return host is not None and host.instance != self._folders.instance()
 
-    async def _give_up(self, transaction: Transaction) -> None:
+    async def _close_accepted(self, transaction: Transaction) -> None:
         async for record in each_record(transaction, Query(kind=COMMANDS.name, state=ACCEPTED, owner=self._name)):
             # Nobody asks a second time to remove the checkout of an ended run: that is found again as forgotten.
             if record.doc["type"] != ReleaseWorkTree.__name__:
@@ -246,20 +246,20 @@ class SoldierHost:
             await asyncio.sleep(self._lease.total_seconds() / _RENEWALS_PER_LEASE)
             renewal = await self._renew()
             if renewal is Renewal.REPLACED:
-                await self._duty.end_all()
+                await self._commands.end_all()
                 raise Misconfigured(f"another host took the name {self._name}: give each a name of its own")
-            if not renewal or not self._duty.is_open:
-                await self._begin_anew()
+            if not renewal or not self._commands.is_open:
+                await self._register_again()
             else:
-                await self._look_for_forgotten()
+                await self._start_forgotten()
 
     async def _guard_lease(self) -> None:
         """End every agent in time when the lease was not renewed, whatever else this host waits for."""
         while True:
             await asyncio.sleep(max(self._safe_until - boot_time(), _GUARD_SECONDS))
-            if boot_time() >= self._safe_until and self._duty.is_open:
+            if boot_time() >= self._safe_until and self._commands.is_open:
                 _log.warning("lease not renewed in time, ending every agent", host=self._name)
-                await self._duty.end_all()
+                await self._commands.end_all()
 
     async def _renew(self) -> Renewal:
         """Renew the lease while it is ours; it is lost once it may be somebody else's turn."""
@@ -268,7 +268,7 @@ class SoldierHost:
             asked_at = boot_time()
             try:
                 async with asyncio.timeout(left):
-                    renewal = await renew_host(self._bus, host, self._duty.busy, self._lease)
+                    renewal = await renew_host(self._bus, host, self._commands.busy, self._lease)
             except (TimeoutError, Transient) as error:
                 _log.warning("lease not renewed, trying again", host=self._name, error=str(error))
                 await asyncio.sleep(min(_PAUSE_SECONDS, left))
@@ -278,43 +278,43 @@ class SoldierHost:
                 return renewal
         return Renewal.LOST
 
-    async def _rest_if_idle(self) -> None:
+    async def _retire_if_idle(self) -> None:
         """Let nothing be placed here any more; with something to do the lease stays for a restart to go on with."""
-        if self._host and self._duty.is_idle:
+        if self._host and self._commands.is_idle:
             with suppress(Transient):
                 await retire_host(self._bus, self._host, leaves_runs=False)
 
-    async def _begin_anew(self) -> None:
+    async def _register_again(self) -> None:
         """End every agent before anything else: another host may go on with their runs."""
         _log.warning("lease lost, ending every agent", host=self._name)
-        await self._duty.end_all()
-        self._reporter.forget()
+        await self._commands.end_all()
+        self._reporter.discard_unsent()
         while True:
             try:
-                await self._begin()
+                await self._register()
             except Transient as error:
                 _log.warning("cannot register, trying again", host=self._name, error=str(error))
                 await asyncio.sleep(_PAUSE_SECONDS)
             else:
-                self._duty.reopen()
+                self._commands.reopen()
                 return
 
-    async def _look_for_forgotten(self) -> None:
+    async def _start_forgotten(self) -> None:
         """Begin what was accepted although the answer of the store to that was lost."""
         try:
-            missing = await self._unknown_commands()
+            missing = await self._find_unknown_commands()
             # What was accepted just now may be about to begin: only what is missing twice is forgotten.
-            forgotten = [missing[record_id] for record_id in self._unknown & missing.keys()]
+            forgotten = [missing[record_id] for record_id in self._missing_before & missing.keys()]
             # The lease cannot be renewed meanwhile, so many are taken up little by little.
             for record in forgotten[:_FORGOTTEN_AT_ONCE]:
                 _log.warning("an accepted command was not begun", command=record.id)
                 async with self._bus.transaction() as transaction:
-                    await self._take_up(transaction, record)
-            self._unknown = set(missing)
+                    await self._start_accepted(transaction, record)
+            self._missing_before = set(missing)
         except Transient as error:
             _log.warning("the store does not tell what was accepted", error=str(error))
 
-    async def _take_up(self, transaction: Transaction, record: Record) -> None:
+    async def _start_accepted(self, transaction: Transaction, record: Record) -> None:
         """Begin an accepted command now, unless it is over or its run is gone."""
         try:
             command = _read_command(record)
@@ -329,12 +329,14 @@ class SoldierHost:
         if isinstance(command, SendQuery):
             # It may have been sent already: the transcript tells.
             command = msgspec.structs.replace(command, reconcile=True)
-        await self._begin_after(transaction, workflow, command, record)
+        await self._start_after_commit(transaction, workflow, command, record)
 
-    async def _unknown_commands(self) -> dict[str, Record]:
+    async def _find_unknown_commands(self) -> dict[str, Record]:
         async with self._bus.transaction() as transaction:
             query = Query(kind=COMMANDS.name, state=ACCEPTED, owner=self._name)
-            return {each.id: each async for each in each_record(transaction, query) if not self._duty.knows(each.id)}
+            return {
+                each.id: each async for each in each_record(transaction, query) if not self._commands.knows(each.id)
+            }
 
 
 def _read_command(record: Record) -> Command:
@@ -344,7 +346,7 @@ def _read_command(record: Record) -> Command:
 
 
 @asynccontextmanager
-async def _alone(folders: HostFolders) -> AsyncIterator[None]:
+async def _exclusive_directory(folders: HostFolders) -> AsyncIterator[None]:
     """Keep a second host out of the same directory."""
     descriptor = os.open(folders.lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:

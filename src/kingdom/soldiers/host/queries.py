@@ -30,20 +30,20 @@ QUERY_LIMIT = timedelta(minutes=10)
 REPORT_LIMIT = timedelta(minutes=5)
 
 
-async def send_query(tools: HostContext, briefing: CommandInput[commands.SendQuery]) -> HostReply:
+async def send_query(context: HostContext, command_input: CommandInput[commands.SendQuery]) -> HostReply:
     """Give a prompt to the agent, or look up what became of an earlier one."""
-    command = briefing.command
-    session = running_session(tools, command.work_id, command.agent_attempt)
+    command = command_input.command
+    session = running_session(context, command.work_id, command.agent_attempt)
     space = session.launch.work_space
     prompt_id = f"{command.task_id}#{command.attempt}"
     if command.reconcile:
-        found = await tools.agents.client.inspect(session.launch, prompt_id)
-        petitions = _Petitions(tools, command, prompt_id)
+        found = await context.agents.client.inspect(session.launch, prompt_id)
+        petitions = _PetitionForwarder(context, command, prompt_id)
         for petition in found.petitions:
-            petitions.hear(petition)
+            petitions.forward(petition)
         document = _document(command, f"{command.task_id}-a{command.attempt}", found.text)
         finding = found.finding
-        owes = _owes_result(briefing, session) and read_result(space) is None
+        owes = _requires_result(command_input, session) and read_result(space) is None
         if finding is answers.Finding.ANSWERED and (owes or is_unsuccessful(space)):
             # Nobody has heard yet what it reported, or that it reported nothing: it tells when it goes on.
             finding = answers.Finding.UNFINISHED
@@ -55,7 +55,7 @@ async def send_query(tools: HostContext, briefing: CommandInput[commands.SendQue
             response=document.id if answered else "",
             cost_usd=found.cost_usd,
         )
-        return closing_reply(briefing, said, documents=(document,) if answered else ())
+        return closing_reply(command_input, said, documents=(document,) if answered else ())
     prompt = Prompt(
         id=prompt_id,
         text=command.query,
@@ -65,96 +65,96 @@ async def send_query(tools: HostContext, briefing: CommandInput[commands.SendQue
     )
     limit = timedelta(seconds=command.timeout_seconds) if command.timeout_seconds else QUERY_LIMIT
     remove_unsuccessful_result(space)
-    turns = MeteredTurns(session.agent, session.launch, limit, partial(_say_spent, tools, command))
-    take = partial(turns.take, hear=_Petitions(tools, command, prompt_id).hear)
+    turns = MeteredTurns(session.agent, session.launch, limit, partial(_send_cost, context, command))
+    take = partial(turns.take, forward=_PetitionForwarder(context, command, prompt_id).forward)
     ended = await take(prompt)
-    if _owes_result(briefing, session):
+    if _requires_result(command_input, session):
         ended = await request_missing_result(prompt, ended, space, take)
     end = _without_secrets(apply_reported_status(ended, space), session)
     if isinstance(end, TurnQuestion):
         asked = reply_to(command, answers.AgentAsked, question=end.question, choices=end.choices, cost_usd=end.cost_usd)
-        return _paid(closing_reply(briefing, asked), command, end.cost_usd)
+        return _with_cost_fallback(closing_reply(command_input, asked), command, end.cost_usd)
     document = _document(command, f"{command.task_id}-a{command.attempt}", end.text)
     responded = reply_to(command, answers.QueryResponded, response=document.id, cost_usd=end.cost_usd)
-    return _paid(closing_reply(briefing, responded, documents=(document,)), command, end.cost_usd)
+    return _with_cost_fallback(closing_reply(command_input, responded, documents=(document,)), command, end.cost_usd)
 
 
-async def generate_report(tools: HostContext, briefing: CommandInput[commands.GenerateReport]) -> HostReply:
+async def generate_report(context: HostContext, command_input: CommandInput[commands.GenerateReport]) -> HostReply:
     """Have the agent write a report along its outline, and keep it as a file and as a document."""
-    command = briefing.command
-    session = running_session(tools, command.work_id, command.agent_attempt)
-    await _say_earlier_costs(tools, command, session)
+    command = command_input.command
+    session = running_session(context, command.work_id, command.agent_attempt)
+    await _send_earlier_costs(context, command, session)
     prompt_id = f"{command.report_id}#{command.attempt}"
     prompt = Prompt(id=prompt_id, text=_report_prompt(command), budget_usd=command.budget_usd)
-    turns = MeteredTurns(session.agent, session.launch, REPORT_LIMIT, partial(_say_spent, tools, command))
-    end = _without_secrets(await turns.take(prompt, _Petitions(tools, command, prompt_id).hear), session)
+    turns = MeteredTurns(session.agent, session.launch, REPORT_LIMIT, partial(_send_cost, context, command))
+    end = _without_secrets(await turns.take(prompt, _PetitionForwarder(context, command, prompt_id).forward), session)
     if isinstance(end, TurnQuestion):
         raise AgentFailed("the agent asked a question instead of writing the report", end.cost_usd)
     path = f"reports/{command.report_id}-a{command.attempt}.md"
     try:
-        write_whole(tools.folders.report(command.workflow_id, path), end.text)
+        write_whole(context.folders.report(command.workflow_id, path), end.text)
     except OSError as error:
         raise AgentFailed(f"the report could not be written: {error}", end.cost_usd) from error
     document = _document(command, report_document_id(path), end.text)
     said = reply_to(command, answers.ReportGenerated, file_path=path, cost_usd=end.cost_usd)
-    return _paid(closing_reply(briefing, said, documents=(document,)), command, end.cost_usd)
+    return _with_cost_fallback(closing_reply(command_input, said, documents=(document,)), command, end.cost_usd)
 
 
-async def send_unclaimed_cost(tools: HostContext, command: commands.StartAgent, meter: Meter) -> None:
+async def send_unclaimed_cost(context: HostContext, command: commands.StartAgent, meter: Meter) -> None:
     """Tell what an agent that is gone has cost beside all that its turns have told."""
     await meter.is_idle.wait()
     if meter.unclaimed_usd:
         said = reply_to(command, answers.AgentSpent, cost_usd=meter.unclaimed_usd)
-        tools.say(HostReply(workflow_id=command.workflow_id, answers=(said,)))
+        context.send(HostReply(workflow_id=command.workflow_id, answers=(said,)))
 
 
-def _owes_result(briefing: CommandInput[commands.SendQuery], session: AgentSession) -> bool:
+def _requires_result(command_input: CommandInput[commands.SendQuery], session: AgentSession) -> bool:
     """Tell whether this is the last that an agent with a voice is asked: it must leave a result."""
-    work = briefing.work
-    return session.launch.voice is not None and work is not None and work.tasks[-1].id == briefing.command.task_id
+    work = command_input.work
+    return session.launch.voice is not None and work is not None and work.tasks[-1].id == command_input.command.task_id
 
 
-class _Petitions:
+class _PetitionForwarder:
     """Says what an agent requests on the way to its answer."""
 
     def __init__(
-        self, tools: HostContext, command: commands.SendQuery | commands.GenerateReport, prompt_id: str
+        self, context: HostContext, command: commands.SendQuery | commands.GenerateReport, prompt_id: str
     ) -> None:
-        self._tools = tools
+        self._tools = context
         self._command = command
         self._prompt_id = prompt_id
         self._count = 0
 
-    def hear(self, update: TurnUpdate) -> None:
+    def forward(self, update: TurnUpdate) -> None:
         if isinstance(update, PetitionRequest):
             self._count += 1
             command = self._command
             named = petition_id(self._prompt_id, self._count)
             said = reply_to(command, answers.AgentPetitioned, petition_id=named, kind=update.kind, body=update.body)
-            self._tools.say(HostReply(workflow_id=command.workflow_id, answers=(said,)))
+            self._tools.send(HostReply(workflow_id=command.workflow_id, answers=(said,)))
 
 
-async def _say_earlier_costs(tools: HostContext, command: commands.GenerateReport, session: AgentSession) -> None:
+async def _send_earlier_costs(context: HostContext, command: commands.GenerateReport, session: AgentSession) -> None:
     """Tell what earlier attempts at a report have cost: a host that died in one has told nobody."""
     for attempt in range(1, command.attempt):
-        earlier = await tools.agents.client.inspect(session.launch, f"{command.report_id}#{attempt}")
+        earlier = await context.agents.client.inspect(session.launch, f"{command.report_id}#{attempt}")
         if earlier.cost_usd:
             spent = reply_to(command, answers.AgentSpent, attempt=attempt, cost_usd=earlier.cost_usd)
-            tools.say(HostReply(workflow_id=command.workflow_id, answers=(spent,)))
+            context.send(HostReply(workflow_id=command.workflow_id, answers=(spent,)))
 
 
-def _say_spent(tools: HostContext, command: commands.SendQuery | commands.GenerateReport, cost_usd: float) -> None:
+def _send_cost(context: HostContext, command: commands.SendQuery | commands.GenerateReport, cost_usd: float) -> None:
     said = reply_to(command, answers.AgentSpent, cost_usd=cost_usd)
-    tools.say(HostReply(workflow_id=command.workflow_id, answers=(said,)))
+    context.send(HostReply(workflow_id=command.workflow_id, answers=(said,)))
 
 
 def _without_secrets(end: TurnAnswer | TurnQuestion, session: AgentSession) -> TurnAnswer | TurnQuestion:
     return msgspec.convert(session.launch.redaction.value(msgspec.to_builtins(end)), type(end))
 
 
-def _paid(statement: HostReply, command: commands.Command, cost_usd: float) -> HostReply:
+def _with_cost_fallback(statement: HostReply, command: commands.Command, cost_usd: float) -> HostReply:
     """Return a statement that tells the cost also where no store can keep the rest of it."""
-    return replace(statement, otherwise=partial(failure_replies, command, cost_usd=cost_usd))
+    return replace(statement, fallback=partial(failure_replies, command, cost_usd=cost_usd))
 
 
 def _document(command: commands.SendQuery | commands.GenerateReport, document_id: str, text: str) -> Record:

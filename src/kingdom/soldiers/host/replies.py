@@ -37,9 +37,9 @@ class HostContext:
     trees: RunCheckouts
     agents: RunningAgents
     environment: Mapping[str, str]
-    quarters: AgentEnvironment
+    agent_environment: AgentEnvironment
     bus: Bus
-    say: Callable[[HostReply], None]
+    send: Callable[[HostReply], None]
 
 
 def reply_to(command: commands.Command, kind: type[_A], /, **fields: Any) -> _A:
@@ -63,40 +63,40 @@ def failure_replies(
     cost = {"cost_usd": error.cost_usd if isinstance(error, TurnFailed) else cost_usd}
     match command:
         case commands.PrepareResources():
-            tree = error.tree_id if isinstance(error, CheckoutFailed) else command.trees[0].work_tree_id
+            tree = error.work_tree_id if isinstance(error, CheckoutFailed) else command.trees[0].work_tree_id
             return (reply_to(command, answers.WorkTreeFailed, work_tree_id=tree, error=text),)
         case commands.SendQuery(reconcile=True):
             return (reply_to(command, answers.QueryReconciled, finding=answers.Finding.NO_TRANSCRIPT),)
         case commands.SendQuery():
             causes = {"timed_out": isinstance(error, TurnTooLong), "looping": isinstance(error, AgentLoops)}
-            return (reply_to(command, answers.QueryFailed, error=text, **causes, **cost, **_why_it_can_go_on(error)),)
+            return (reply_to(command, answers.QueryFailed, error=text, **causes, **cost, **_retry_fields(error)),)
         case commands.GenerateReport():
-            return (reply_to(command, answers.ReportFailed, error=text, **cost, **_why_it_can_go_on(error)),)
+            return (reply_to(command, answers.ReportFailed, error=text, **cost, **_retry_fields(error)),)
     kind = _FAILURES.get(type(command))
     return (reply_to(command, kind, error=text),) if kind else ()
 
 
-def _why_it_can_go_on(error: BaseException) -> dict[str, Any]:
+def _retry_fields(error: BaseException) -> dict[str, Any]:
     until = error.until.astimezone(UTC) if isinstance(error, UsageLimited) else None
     return {"over_budget": isinstance(error, BudgetSpent), "throttled_until": until}
 
 
 def closing_reply(
-    briefing: CommandInput[Any], *said: answers.HostAnswer, documents: tuple[Record, ...] = ()
+    command_input: CommandInput[Any], *said: answers.HostAnswer, documents: tuple[Record, ...] = ()
 ) -> HostReply:
     """Return the statement that closes a command."""
     return HostReply(
-        workflow_id=briefing.command.workflow_id,
+        workflow_id=command_input.command.workflow_id,
         answers=said,
         documents=documents,
-        closes=(briefing.accepted,),
-        otherwise=partial(failure_replies, briefing.command),
+        closes=(command_input.accepted,),
+        fallback=partial(failure_replies, command_input.command),
     )
 
 
-def running_session(tools: HostContext, work_id: str, attempt: int) -> AgentSession:
+def running_session(context: HostContext, work_id: str, attempt: int) -> AgentSession:
     """Return the agent that runs for a Work; raises AgentGone where this attempt of it does not."""
-    session = tools.agents.find(work_id)
+    session = context.agents.find(work_id)
     if session is None or session.attempt != attempt:
         raise AgentGone(f"the agent of {work_id} does not run any more")
     return session

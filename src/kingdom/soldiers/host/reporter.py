@@ -31,7 +31,7 @@ class HostReply:
     answers: tuple[HostAnswer, ...] = ()
     documents: tuple[Record, ...] = ()
     closes: tuple[Record, ...] = ()
-    otherwise: Callable[[KingdomError], tuple[HostAnswer, ...]] | None = None
+    fallback: Callable[[KingdomError], tuple[HostAnswer, ...]] | None = None
 
 
 class Reporter:
@@ -42,42 +42,42 @@ class Reporter:
         self._redaction = redaction
         self._waiting: deque[HostReply] = deque()
         self._news = asyncio.Event()
-        self._said_all = asyncio.Event()
-        self._said_all.set()
+        self._all_sent = asyncio.Event()
+        self._all_sent.set()
 
-    def say(self, statement: HostReply) -> None:
+    def send(self, statement: HostReply) -> None:
         """Have something said after all that was said before."""
         self._waiting.append(statement)
-        self._said_all.clear()
+        self._all_sent.clear()
         self._news.set()
 
-    def closing(self) -> set[str]:
+    def pending_command_ids(self) -> set[str]:
         """Return the ids of the commands whose answers are on their way."""
         return {record.id for statement in self._waiting for record in statement.closes}
 
-    def forget(self) -> None:
+    def discard_unsent(self) -> None:
         """Drop what was not said yet: nobody would listen any more."""
         self._waiting.clear()
 
-    async def said_all(self) -> None:
+    async def wait_until_sent(self) -> None:
         """Wait until everything is said."""
-        await self._said_all.wait()
+        await self._all_sent.wait()
 
     async def run(self) -> None:
         """Carry statements until cancelled."""
         while True:
             if not self._waiting:
-                self._said_all.set()
+                self._all_sent.set()
                 self._news.clear()
                 await self._news.wait()
             together = list(self._waiting)[:_TOGETHER]
             try:
-                await self._tell(together)
+                await self._store(together)
             except Transient as error:
                 _log.warning("the store cannot be told, trying again", statements=len(self._waiting), error=str(error))
                 await asyncio.sleep(_PAUSE_SECONDS)
 
-    async def _tell(self, statements: Sequence[HostReply]) -> None:
+    async def _store(self, statements: Sequence[HostReply]) -> None:
         """Tell all at once, or one by one where something of it cannot be told as it is."""
         try:
             async with self._bus.transaction() as transaction:
@@ -87,18 +87,18 @@ class Reporter:
             if isinstance(error, Transient) and not isinstance(error, Conflict):
                 raise
             for statement in statements:
-                await self._tell_alone(statement)
-                self._told(statement)
+                await self._store_alone(statement)
+                self._mark_sent(statement)
         else:
             for statement in statements:
-                self._told(statement)
+                self._mark_sent(statement)
 
-    def _told(self, statement: HostReply) -> None:
+    def _mark_sent(self, statement: HostReply) -> None:
         # What was forgotten meanwhile is not there any more.
         if self._waiting and self._waiting[0] is statement:
             self._waiting.popleft()
 
-    async def _tell_alone(self, statement: HostReply) -> None:
+    async def _store_alone(self, statement: HostReply) -> None:
         """Tell one thing by what is in the store now; a command that was given up meanwhile needs no answer."""
         try:
             async with self._bus.transaction() as transaction:
@@ -114,9 +114,9 @@ class Reporter:
             raise
         except KingdomError as error:
             _log.error("what was said cannot be stored", workflow=statement.workflow_id, error=str(error))
-            if statement.otherwise:
-                said = statement.otherwise(error)
-                await self._tell_alone(replace(statement, answers=said, documents=(), otherwise=None))
+            if statement.fallback:
+                said = statement.fallback(error)
+                await self._store_alone(replace(statement, answers=said, documents=(), fallback=None))
 
     async def _write(
         self, transaction: Transaction, statement: HostReply, closes: Sequence[Record], documents: Sequence[Record]

@@ -27,7 +27,7 @@ class AgentSession:
     agent: Agent
     launch: Launch
     start: StartAgent
-    leaving: AsyncExitStack
+    resources: AsyncExitStack
     ending: bool = False
     watch: asyncio.Task[None] | None = None
 
@@ -76,7 +76,7 @@ class RunningAgents:
         """Return how many agents run or wait for a slot."""
         return len(self._sessions) + self._waiting
 
-    async def start(self, launch: Launch, command: StartAgent, leaving: AsyncExitStack) -> AgentSession:
+    async def start(self, launch: Launch, command: StartAgent, resources: AsyncExitStack) -> AgentSession:
         """Start an agent as soon as a slot is free, more than once if need be; raises AgentGone if none comes up."""
         self._waiting += 1
         try:
@@ -88,7 +88,7 @@ class RunningAgents:
                 raise
         finally:
             self._waiting -= 1
-        session = self._sessions[command.work_id] = AgentSession(agent, launch, command, leaving)
+        session = self._sessions[command.work_id] = AgentSession(agent, launch, command, resources)
         self._works.setdefault(command.workflow_id, set()).add(command.work_id)
         session.watch = asyncio.create_task(self._watch(session), name=f"kingdom-agent-{command.work_id}")
         return session
@@ -152,6 +152,6 @@ class RunningAgents:
 
 async def _close(session: AgentSession) -> None:
     try:
-        await session.leaving.aclose()
+        await session.resources.aclose()
     except Exception as error:  # noqa: BLE001 - the agent is gone all the same, and its slot is free
         _log.warning("what an agent had was not closed", work=session.work_id, error=str(error))

@@ -29,19 +29,19 @@ from kingdom.workflow.model.commands import Command
 _SHORT_GRACE = timedelta(milliseconds=200)
 _AT_ONCE = timedelta()
 _Stop = commands.StopAgent | commands.InterruptAgent
-_TURNS = (commands.SendQuery, commands.GenerateReport)
-_WITH_AGENT = (commands.StartAgent, *_TURNS)
+_TURN_COMMANDS = (commands.SendQuery, commands.GenerateReport)
+_WITH_AGENT = (commands.StartAgent, *_TURN_COMMANDS)
 _log = structlog.get_logger("kingdom.soldiers")
 
 
 @dataclass(slots=True, eq=False)
-class _Doing:
-    briefing: CommandInput[Command]
+class _RunningCommand:
+    command_input: CommandInput[Command]
     task: asyncio.Task[None]
 
     @property
     def command(self) -> Command:
-        return self.briefing.command
+        return self.command_input.command
 
 
 class RunningCommands:
@@ -55,24 +55,24 @@ class RunningCommands:
         *,
         slots: int,
         environment: Mapping[str, str],
-        quarters: AgentEnvironment,
+        agent_environment: AgentEnvironment,
         bus: Bus,
     ) -> None:
         self._reporter = reporter
         self._agents = RunningAgents(client, slots, self._agent_gone)
         self._tools = HostContext(
             folders=folders,
-            trees=RunCheckouts(folders.repositories, home=folders.directory, use=quarters.git_use),
+            trees=RunCheckouts(folders.repositories, home=folders.directory, git_policy=agent_environment.git_policy),
             agents=self._agents,
             environment=environment,
-            quarters=quarters,
+            agent_environment=agent_environment,
             bus=bus,
-            say=reporter.say,
+            send=reporter.send,
         )
-        self._doing: dict[str, _Doing] = {}
+        self._running: dict[str, _RunningCommand] = {}
         self._stops: dict[str, _Stop] = {}
         # A lock stays for as long as somebody holds it or waits for it.
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._run_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._open = True
 
     @property
@@ -83,24 +83,24 @@ class RunningCommands:
     @property
     def is_idle(self) -> bool:
         """Tell whether nothing is being done."""
-        return not self._doing and not self._agents.busy
+        return not self._running and not self._agents.busy
 
     def knows(self, accepted_id: str) -> bool:
         """Tell whether an accepted command is being executed, or its answer is on its way."""
-        return accepted_id in self._doing or accepted_id in self._reporter.closing()
+        return accepted_id in self._running or accepted_id in self._reporter.pending_command_ids()
 
-    def begin(self, briefing: CommandInput[Any]) -> None:
+    def begin(self, command_input: CommandInput[Any]) -> None:
         """Execute a command; what comes after the end of all is given up with the rest."""
         if not self._open:
             return
-        task = asyncio.create_task(self._execute(briefing), name=f"kingdom-{type(briefing.command).__name__}")
-        self._doing[briefing.accepted.id] = _Doing(briefing, task)
-        task.add_done_callback(lambda _: self._doing.pop(briefing.accepted.id, None))
+        task = asyncio.create_task(self._execute(command_input), name=f"kingdom-{type(command_input.command).__name__}")
+        self._running[command_input.accepted.id] = _RunningCommand(command_input, task)
+        task.add_done_callback(lambda _: self._running.pop(command_input.accepted.id, None))
 
     def refuse(self, command: Command, accepted: Record, error: KingdomError) -> None:
         """Say that a command cannot be executed."""
         said = failure_replies(command, error)
-        self._reporter.say(HostReply(workflow_id=command.workflow_id, answers=said, closes=(accepted,)))
+        self._reporter.send(HostReply(workflow_id=command.workflow_id, answers=said, closes=(accepted,)))
 
     @property
     def is_open(self) -> bool:
@@ -113,122 +113,127 @@ class RunningCommands:
 
     async def clear(self, workflow_id: str, left_of: Callable[[str], Awaitable[Sequence[CheckoutSpec] | None]]) -> None:
         """Remove all that is here of a run and the checkouts that are `left_of` it; None, or work on it, keeps all."""
-        async with self._turn(workflow_id):
+        async with self._run_lock(workflow_id):
             trees = await left_of(workflow_id)
-            if trees is None or self._is_at(workflow_id):
+            if trees is None or self._is_busy_with(workflow_id):
                 return
             for tree in trees:
                 await self._tools.trees.release(tree, f"{workflow_id}/left")
-            if not self._is_at(workflow_id):
+            if not self._is_busy_with(workflow_id):
                 self._forget_run(workflow_id)
                 await self._tools.folders.remove_run(workflow_id)
 
-    def _is_at(self, workflow_id: str) -> bool:
-        doing = any(doing.command.workflow_id == workflow_id for doing in self._doing.values())
-        return doing or bool(self._agents.of(workflow_id))
+    def _is_busy_with(self, workflow_id: str) -> bool:
+        running = any(running.command.workflow_id == workflow_id for running in self._running.values())
+        return running or bool(self._agents.of(workflow_id))
 
     async def end_all(self) -> None:
         """End every agent and every command at once; nothing is said about them, and nothing begins any more."""
         self._open = False
-        await self._abandon(self._doing.values(), self._agents.all())
+        await self._abandon(self._running.values(), self._agents.all())
 
-    async def _execute(self, briefing: CommandInput[Any]) -> None:
-        command = briefing.command
+    async def _execute(self, command_input: CommandInput[Any]) -> None:
+        command = command_input.command
         try:
             await self._end_earlier_placement(command)
             if isinstance(command, _Stop):
-                statement = await self._end_agent(briefing)
+                statement = await self._end_agent(command_input)
             elif self._is_overtaken(command):
-                statement = HostReply(workflow_id=command.workflow_id, closes=(briefing.accepted,))
+                statement = HostReply(workflow_id=command.workflow_id, closes=(command_input.accepted,))
             else:
-                self._forget_stops(briefing)
-                async with nullcontext() if isinstance(command, _WITH_AGENT) else self._turn(command.workflow_id):
-                    statement = await COMMAND_HANDLERS[type(command)](self._tools, briefing)
+                self._forget_stops(command_input)
+                async with nullcontext() if isinstance(command, _WITH_AGENT) else self._run_lock(command.workflow_id):
+                    statement = await COMMAND_HANDLERS[type(command)](self._tools, command_input)
         except Exception as error:  # noqa: BLE001 - whatever it was, the run shall fail with it, not hang
-            statement = _failed(briefing, error)
-        self._reporter.say(statement)
+            statement = _failed(command_input, error)
+        self._reporter.send(statement)
 
-    def _turn(self, workflow_id: str) -> asyncio.Lock:
+    def _run_lock(self, workflow_id: str) -> asyncio.Lock:
         """Return what lets all that changes the checkouts of one run happen one after another."""
-        return self._turns.setdefault(workflow_id, asyncio.Lock())
+        return self._run_locks.setdefault(workflow_id, asyncio.Lock())
 
     async def _end_earlier_placement(self, command: Command) -> None:
         """End what an earlier placement of the run left here."""
         earlier = [
-            doing
-            for doing in self._doing.values()
-            if doing.command.workflow_id == command.workflow_id and doing.command.epoch < command.epoch
+            running
+            for running in self._running.values()
+            if running.command.workflow_id == command.workflow_id and running.command.epoch < command.epoch
         ]
         agents = [session for session in self._agents.of(command.workflow_id) if session.epoch < command.epoch]
         if earlier or agents:
             await self._abandon(earlier, agents)
-            closes = tuple(doing.briefing.accepted for doing in earlier if doing.task.cancelled())
-            self._reporter.say(HostReply(workflow_id=command.workflow_id, closes=closes))
+            closes = tuple(running.command_input.accepted for running in earlier if running.task.cancelled())
+            self._reporter.send(HostReply(workflow_id=command.workflow_id, closes=closes))
 
     def _is_overtaken(self, command: Command) -> bool:
         """Tell whether the agent that a command needs was ended before the command could begin."""
         stop = self._stops.get(getattr(command, "work_id", ""))
-        return stop is not None and _is_about(command, stop)
+        return stop is not None and _needs_agent(command, stop)
 
-    def _forget_stops(self, briefing: CommandInput[Any]) -> None:
+    def _forget_stops(self, command_input: CommandInput[Any]) -> None:
         """Forget what can overtake nothing any more: a later agent, or the end of a Work or run, is under way."""
-        command = briefing.command
+        command = command_input.command
         if isinstance(command, commands.StartAgent | commands.TakeCheckpoint):
             self._stops.pop(command.work_id, None)
-        elif briefing.ended:
+        elif command_input.ended:
             self._forget_run(command.workflow_id)
 
     def _forget_run(self, workflow_id: str) -> None:
         self._stops = {work: stop for work, stop in self._stops.items() if stop.workflow_id != workflow_id}
 
-    async def _end_agent(self, briefing: CommandInput[_Stop]) -> HostReply:
+    async def _end_agent(self, command_input: CommandInput[_Stop]) -> HostReply:
         """End the agent of a Work and all that is done with it, and say so once nothing of it runs."""
-        command = briefing.command
+        command = command_input.command
         self._stops[command.work_id] = command
-        others = [doing for doing in self._doing.values() if _is_about(doing.command, command)]
+        others = [running for running in self._running.values() if _needs_agent(running.command, command)]
         gentle = isinstance(command, commands.StopAgent)
-        for doing in others:
+        for running in others:
             # An answer that is near counts when there is time; a start or a check has none.
-            if not (gentle and isinstance(doing.command, _TURNS)):
-                doing.task.cancel()
+            if not (gentle and isinstance(running.command, _TURN_COMMANDS)):
+                running.task.cancel()
         session = self._agents.find(command.work_id)
         if session and session.attempt <= command.attempt:
             if not gentle:
                 await _interrupt(session)
             # Without a turn there is nothing to finish.
-            busy = any(isinstance(doing.command, _TURNS) for doing in others)
+            busy = any(isinstance(running.command, _TURN_COMMANDS) for running in others)
             await self._agents.end(session, GRACE if gentle and busy else _SHORT_GRACE)
         if others:
-            await asyncio.wait([doing.task for doing in others])
-        closes = (briefing.accepted, *(doing.briefing.accepted for doing in others if doing.task.cancelled()))
+            await asyncio.wait([running.task for running in others])
+        closes = (
+            command_input.accepted,
+            *(running.command_input.accepted for running in others if running.task.cancelled()),
+        )
         return HostReply(
             workflow_id=command.workflow_id, answers=(reply_to(command, answers.AgentStopped),), closes=closes
         )
 
-    async def _abandon(self, doings: Collection[_Doing], sessions: Collection[AgentSession]) -> None:
-        doings = list(doings)
-        tasks = [doing.task for doing in doings]
+    async def _abandon(self, commands_to_end: Collection[_RunningCommand], sessions: Collection[AgentSession]) -> None:
+        commands_to_end = list(commands_to_end)
+        tasks = [running.task for running in commands_to_end]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*(self._agents.end(session, _AT_ONCE) for session in sessions))
         if tasks:
             await asyncio.wait(tasks)
         # A start may have come up while it was cancelled.
-        late = [each for each in self._agents.all() if any(each.start is doing.command for doing in doings)]
+        late = [
+            each for each in self._agents.all() if any(each.start is running.command for running in commands_to_end)
+        ]
         await asyncio.gather(*(self._agents.end(session, _AT_ONCE) for session in late))
 
     async def _agent_gone(self, session: AgentSession, reason: str) -> None:
         turns = [
-            doing.task
-            for doing in self._doing.values()
-            if isinstance(doing.command, _TURNS) and doing.command.work_id == session.work_id
+            running.task
+            for running in self._running.values()
+            if isinstance(running.command, _TURN_COMMANDS) and running.command.work_id == session.work_id
         ]
         if turns:
             # It tells what it has cost: with the end of the agent the run may end, and its costs are added up.
             await asyncio.wait(turns)
         if self._open:
             said = reply_to(session.start, answers.AgentError, error=reason)
-            self._reporter.say(HostReply(workflow_id=session.workflow_id, answers=(said,)))
+            self._reporter.send(HostReply(workflow_id=session.workflow_id, answers=(said,)))
 
 
 async def _interrupt(session: AgentSession) -> None:
@@ -238,17 +243,17 @@ async def _interrupt(session: AgentSession) -> None:
         _log.info("agent not interrupted", work=session.work_id, error=str(error))
 
 
-def _failed(briefing: CommandInput[Any], error: Exception) -> HostReply:
-    command = briefing.command
+def _failed(command_input: CommandInput[Any], error: Exception) -> HostReply:
+    command = command_input.command
     if not isinstance(error, KingdomError | OSError):
         _log.error("command failed", command=type(command).__name__, workflow=command.workflow_id, exc_info=error)
     # Of an agent that ended its watch tells; one that never came up has no watch.
     told = isinstance(error, AgentGone) and not isinstance(command, commands.StartAgent)
     said = () if told else failure_replies(command, error)
-    return HostReply(workflow_id=command.workflow_id, answers=said, closes=(briefing.accepted,))
+    return HostReply(workflow_id=command.workflow_id, answers=said, closes=(command_input.accepted,))
 
 
-def _is_about(command: Command, stop: _Stop) -> bool:
+def _needs_agent(command: Command, stop: _Stop) -> bool:
     """Tell whether a command needs the agent that is to end."""
     if getattr(command, "work_id", None) != stop.work_id:
         return False

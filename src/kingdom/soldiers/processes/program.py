@@ -59,25 +59,25 @@ class Program:
 
     def __init__(
         self,
-        started: "_Started",
+        spawned: "_SpawnedProcess",
         *,
         contained: bool = False,
         init: int | None = None,
         confinement: Confinement | None = None,
     ) -> None:
-        self.pid = started.process.pid
-        self._process = started.process
-        self._pipes = started.pipes
-        self._transport = started.transport
-        self._errors = started.errors
-        self._errors_before = started.errors_before
+        self.pid = spawned.process.pid
+        self._process = spawned.process
+        self._pipes = spawned.pipes
+        self._transport = spawned.transport
+        self._errors = spawned.errors
+        self._errors_before = spawned.errors_before
         self._contained = contained
         self._init = init
         self._confinement = confinement
         self._early = b""
-        self.ended_for = ""
+        self.end_reason = ""
         self._disk: asyncio.Task[None] | None = None
-        self._keeping = started.keep_errors()
+        self._stderr_task = spawned.start_keeping_errors()
         self._watching = asyncio.create_task(self._watch(), name=f"program {self.pid}")
 
     @property
@@ -123,7 +123,7 @@ class Program:
         while output is not None and (chunk := await output.read(_CHUNK)):
             yield chunk
 
-    def last_words(self) -> str:
+    def stderr_tail(self) -> str:
         """Return the end of what the program wrote to its standard error, if a file took it."""
         if self._errors is None:
             return ""
@@ -148,15 +148,15 @@ class Program:
                     os.killpg(self.pid, signal.SIGKILL)
         return await self.wait()
 
-    def described(self, code: int) -> str:
+    def describe_exit(self, code: int) -> str:
         """Return in words how this program ended, or why it was ended."""
-        return self.ended_for or describe_exit(code)
+        return self.end_reason or describe_exit(code)
 
-    def keep_to(self, disk: DiskQuota) -> None:
+    def enforce_quota(self, disk: DiskQuota) -> None:
         """End the program when its run takes more of the disk than it may."""
         self._disk = asyncio.create_task(self._end_beyond(disk), name=f"disk of {self.pid}")
 
-    async def admit(self, init_pid: int, limits: Limits) -> None:
+    async def let_begin(self, init_pid: int, limits: Limits) -> None:
         """Let a contained program begin, once nothing of it can outlive this process and it is held to its limits."""
         first = b"" if self._process.stdout is None else await self._process.stdout.read(1)
         if first != b"\n":
@@ -173,12 +173,12 @@ class Program:
         self.write(b"\n")
 
     async def _end_beyond(self, disk: DiskQuota) -> None:
-        self.ended_for = await disk.exceeded()
+        self.end_reason = await disk.wait_until_exceeded()
         await self.kill()
 
     async def _watch(self) -> int:
         await self._pipes.exited.wait()
-        if self._disk is not None and not self.ended_for:
+        if self._disk is not None and not self.end_reason:
             self._disk.cancel()
         if self._init is not None:
             try:
@@ -196,10 +196,10 @@ class Program:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LAST_OUTPUT_SECONDS):
                     await self._pipes.output_ended.wait()
-        if self._keeping is not None:
+        if self._stderr_task is not None:
             # Somebody else may hold the pipe open.
-            await asyncio.wait({self._keeping}, timeout=_LAST_OUTPUT_SECONDS)
-            self._keeping.cancel()
+            await asyncio.wait({self._stderr_task}, timeout=_LAST_OUTPUT_SECONDS)
+            self._stderr_task.cancel()
         if not self._contained:
             self._transport.close()
         return self._process.returncode or 0
@@ -224,7 +224,7 @@ class _Pipes(SubprocessStreamProtocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class _ProgramCall:
     """A program as it shall be started."""
 
     argv: list[str]
@@ -235,7 +235,7 @@ class _Call:
 
 
 @dataclass(frozen=True, slots=True)
-class _Started:
+class _SpawnedProcess:
     """What a program consists of for this process; its errors begin in their file after so many bytes."""
 
     process: Process
@@ -245,7 +245,7 @@ class _Started:
     errors_before: int
     redaction: Redaction
 
-    def keep_errors(self) -> asyncio.Task[None] | None:
+    def start_keeping_errors(self) -> asyncio.Task[None] | None:
         """Begin to write down what the program complains about, if a file is to take it."""
         stderr = self.process.stderr
         if self.errors is None or stderr is None:
@@ -271,19 +271,19 @@ async def start_program(
     not off it always does, and sees nothing but what the sandbox has.
     """
     # Half a start cannot be undone: who gives up waits for the whole, which takes no longer than a moment.
-    call = _Call([*argv], cwd, environment, errors, redaction)
+    call = _ProgramCall([*argv], cwd, environment, errors, redaction)
     starting = asyncio.create_task(_start(call, contained=contained, sandbox=sandbox))
     try:
         program = await asyncio.shield(starting)
     except asyncio.CancelledError:
-        await asyncio.shield(asyncio.create_task(_kill_once_started(starting)))
+        await asyncio.shield(asyncio.create_task(_kill_after_start(starting)))
         raise
     if sandbox is not None and sandbox.disk is not None:
-        program.keep_to(sandbox.disk)
+        program.enforce_quota(sandbox.disk)
     return program
 
 
-async def _start(call: _Call, *, contained: bool | None, sandbox: Sandbox | None) -> Program:
+async def _start(call: _ProgramCall, *, contained: bool | None, sandbox: Sandbox | None) -> Program:
     sandbox = sandbox or _OPEN
     closed = sandbox.profile is not Profile.OFF
     bubblewrap = None if contained is False and not closed else shutil.which("bwrap")
@@ -299,7 +299,7 @@ async def _start(call: _Call, *, contained: bool | None, sandbox: Sandbox | None
         return await _start_contained([bubblewrap, *options], call, kept, sandbox.limits)
 
 
-async def _kill_once_started(starting: asyncio.Task[Program]) -> None:
+async def _kill_after_start(starting: asyncio.Task[Program]) -> None:
     with suppress(ProgramFailed, Misconfigured):
         await (await starting).kill()
 
@@ -342,18 +342,20 @@ async def run_program(
         await reading
         raise
     await reading
-    if program.ended_for:
-        raise DiskQuotaExceeded(f"{argv[0]} was ended: {program.ended_for}")
+    if program.end_reason:
+        raise DiskQuotaExceeded(f"{argv[0]} was ended: {program.end_reason}")
     return ProgramResult(code, bytes(tail).decode(errors="replace"))
 
 
-async def _start_contained(bubblewrap: Sequence[str], call: _Call, kept: Sequence[int], limits: Limits) -> Program:
+async def _start_contained(
+    bubblewrap: Sequence[str], call: _ProgramCall, kept: Sequence[int], limits: Limits
+) -> Program:
     confinement, others = make_groups(limits)
     reading, writing = os.pipe()
     try:
         command = [*bubblewrap, "--info-fd", str(writing), "--chdir", str(call.cwd), "--", *call.argv]
         try:
-            started = await _spawn(replace(call, argv=command), writing, *kept)
+            spawned = await _spawn(replace(call, argv=command), writing, *kept)
         except ProgramFailed:
             await confinement.remove()
             raise
@@ -362,16 +364,16 @@ async def _start_contained(bubblewrap: Sequence[str], call: _Call, kept: Sequenc
         init = open_pidfd(pid) if (pid := await read_init_pid(reading)) else None
     finally:
         os.close(reading)
-    program = Program(started, contained=True, init=init, confinement=confinement)
+    program = Program(spawned, contained=True, init=init, confinement=confinement)
     try:
-        await program.admit(pid, others)
+        await program.let_begin(pid, others)
     except ProgramFailed:
         await program.kill()
         raise
     return program
 
 
-async def _spawn(call: _Call, *kept: int) -> _Started:
+async def _spawn(call: _ProgramCall, *kept: int) -> _SpawnedProcess:
     loop = asyncio.get_running_loop()
     try:
         before = _size(call.errors) if call.errors else 0
@@ -388,7 +390,7 @@ async def _spawn(call: _Call, *kept: int) -> _Started:
         )
     except (OSError, ValueError) as error:
         raise ProgramFailed(f"{call.argv[0]} could not be started in {call.cwd}: {error}") from error
-    return _Started(Process(transport, pipes, loop), pipes, transport, call.errors, before, call.redaction)
+    return _SpawnedProcess(Process(transport, pipes, loop), pipes, transport, call.errors, before, call.redaction)
 
 
 def _size(errors: Path) -> int:

@@ -38,7 +38,7 @@ _TOO_MANY = f"You have made {_PETITIONS_MAX} petitions in this turn, which is th
 
 
 @dataclass(slots=True)
-class _Turn:
+class _ToolTurn:
     prompt_id: str
     on_petition: Callable[[str, dict[str, Any]], None]
     petitions: int = 0
@@ -73,21 +73,21 @@ class HostTools(AgentTools):
         self._verdict = verdict
         self._patience = patience
         self._redaction = redaction
-        self._turn: _Turn | None = None
+        self._turn: _ToolTurn | None = None
         # The prompt of the last turn, and how many petitions were made in it.
-        self._made = ("", 0)
+        self._last_turn = ("", 0)
 
     def begin(self, prompt_id: str, on_petition: Callable[[str, dict[str, Any]], None]) -> None:
         """Take calls; what was asked in an earlier turn is forgotten."""
-        made, self._made = self._made, (prompt_id, 0)
+        made, self._last_turn = self._last_turn, (prompt_id, 0)
         # A prompt may be given twice, as to an agent that went in circles: its petitions are counted on.
-        self._turn = _Turn(prompt_id, on_petition, made[1] if made[0] == prompt_id else 0)
+        self._turn = _ToolTurn(prompt_id, on_petition, made[1] if made[0] == prompt_id else 0)
 
     def end(self) -> AgentQuestion | None:
         """Take no calls any more."""
         turn, self._turn = self._turn, None
         if turn:
-            self._made = (turn.prompt_id, turn.petitions)
+            self._last_turn = (turn.prompt_id, turn.petitions)
         return turn.question if turn else None
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolReply:
@@ -118,7 +118,7 @@ class HostTools(AgentTools):
         except (MalformedEvent, ProgramFailed, OSError, RecursionError) as error:
             return ToolReply(text=str(error), is_error=True)
 
-    async def _petition(self, turn: _Turn, call: PetitionInput) -> ToolReply:
+    async def _petition(self, turn: _ToolTurn, call: PetitionInput) -> ToolReply:
         if turn.petitions >= _PETITIONS_MAX:
             return ToolReply(text=_TOO_MANY, is_error=True)
         turn.on_petition(call.kind, call.body)
@@ -130,10 +130,10 @@ class HostTools(AgentTools):
         except (TimeoutError, OSError, KingdomError):
             # It is on its way all the same: only what became of it is not known here.
             verdict = None
-        return _told(verdict)
+        return _verdict_reply(verdict)
 
 
-def _told(verdict: Verdict | None) -> ToolReply:
+def _verdict_reply(verdict: Verdict | None) -> ToolReply:
     if verdict is None:
         return ToolReply(text=_NOTED)
 

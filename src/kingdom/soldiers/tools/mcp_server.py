@@ -28,7 +28,7 @@ _PARSE_ERROR, _NO_REQUEST, _NO_METHOD, _WRONG_PARAMETERS = -32700, -32600, -3260
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
-class _Refused(Exception):
+class _RpcError(Exception):
     def __init__(self, code: int, message: str) -> None:
         self.error = {"code": code, "message": message}
         super().__init__(message)
@@ -53,14 +53,14 @@ async def _serve(url: str) -> None:
     answering: set[asyncio.Task[None]] = set()
     while (line := await lines.get()) is not None:
         if line.strip():
-            task = asyncio.create_task(_hear(line, url))
+            task = asyncio.create_task(_handle_line(line, url))
             answering.add(task)
             task.add_done_callback(answering.discard)
     if answering:
         await asyncio.wait(answering, timeout=_LAST_SECONDS)
 
 
-async def _hear(line: bytes, url: str) -> None:
+async def _handle_line(line: bytes, url: str) -> None:
     message_id: Any = None
     try:
         message = _message(line)
@@ -69,7 +69,7 @@ async def _hear(line: bytes, url: str) -> None:
             # An answer or a notification: neither wants one.
             return
         answer = {"result": await _answer(str(message["method"]), message.get("params") or {}, url)}
-    except _Refused as refused:
+    except _RpcError as refused:
         answer = {"error": refused.error}
     _write({"jsonrpc": "2.0", "id": message_id, **answer})
 
@@ -79,15 +79,15 @@ def _message(line: bytes) -> dict[str, Any]:
         # More patient than msgspec: a call with half a character in it shall have an answer too.
         message = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise _Refused(_PARSE_ERROR, f"this is no JSON: {error}") from error
+        raise _RpcError(_PARSE_ERROR, f"this is no JSON: {error}") from error
     if not isinstance(message, dict):
-        raise _Refused(_NO_REQUEST, "a message is one JSON object per line")
+        raise _RpcError(_NO_REQUEST, "a message is one JSON object per line")
     return message
 
 
 async def _answer(method: str, parameters: Any, url: str) -> dict[str, Any]:
     if not isinstance(parameters, dict):
-        raise _Refused(_WRONG_PARAMETERS, "params must be an object")
+        raise _RpcError(_WRONG_PARAMETERS, "params must be an object")
     match method:
         case "initialize":
             wanted = parameters.get("protocolVersion")
@@ -100,14 +100,14 @@ async def _answer(method: str, parameters: Any, url: str) -> dict[str, Any]:
         case "ping":
             return {}
         case "tools/list":
-            return {"tools": [_shown(tool) for tool in TOOLS]}
+            return {"tools": [_describe_tool(tool) for tool in TOOLS]}
         case "tools/call":
             reply = await _call(parameters, url)
             return {"content": [{"type": "text", "text": reply.text}], "isError": reply.is_error}
-    raise _Refused(_NO_METHOD, f"there is no method {method[:100]!r} here")
+    raise _RpcError(_NO_METHOD, f"there is no method {method[:100]!r} here")
 
 
-def _shown(tool: ToolDefinition) -> dict[str, Any]:
+def _describe_tool(tool: ToolDefinition) -> dict[str, Any]:
     shown = {"name": tool.name, "description": tool.description, "inputSchema": tool.schema}
     # Claude Code would otherwise hide them until the model looks for them.
     return {**shown, "_meta": {"anthropic/alwaysLoad": True}}

@@ -29,14 +29,14 @@ class MeteredTurns:
     What the meter of a launch counts is noted in the transcript as it grows: it counts also where this host is killed.
     """
 
-    def __init__(self, agent: Agent, launch: Launch, limit: timedelta, say: Callable[[float], None]) -> None:
+    def __init__(self, agent: Agent, launch: Launch, limit: timedelta, on_cut_off: Callable[[float], None]) -> None:
         self._agent = agent
         self._launch = launch
         self._limit = limit
-        self._say = say
+        self._on_cut_off = on_cut_off
         self._cost_before = 0.0
 
-    async def take(self, prompt: Prompt, hear: Callable[[TurnUpdate], None]) -> TurnAnswer | TurnQuestion:
+    async def take(self, prompt: Prompt, on_update_: Callable[[TurnUpdate], None]) -> TurnAnswer | TurnQuestion:
         """Return how a turn ended; one is cut off by the end of its agent, or by whoever ends this."""
         cost_usd = 0.0
 
@@ -45,7 +45,7 @@ class MeteredTurns:
             if isinstance(update, CostUpdate) and update.cost_usd > cost_usd:
                 cost_usd = update.cost_usd
                 self._note_cost(prompt, cost_usd)
-            hear(update)
+            on_update_(update)
 
         meter = self._launch.meter
         if meter is not None:
@@ -68,7 +68,7 @@ class MeteredTurns:
 
     def _tell(self, cost_usd: float) -> None:
         if total := self._cost_before + cost_usd:
-            self._say(total)
+            self._on_cut_off(total)
 
     def _note_cost(self, prompt: Prompt, cost_usd: float) -> None:
         if self._launch.meter is not None and (total := self._cost_before + cost_usd):

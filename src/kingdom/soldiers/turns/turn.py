@@ -28,7 +28,7 @@ from kingdom.soldiers.sandbox.meter import Meter
 # An agent that shows no sign of life for so long hangs.
 IDLE_LIMIT = timedelta(minutes=10)
 # So long an interrupted turn may take to tell what it cost.
-_LAST_WORDS_SECONDS = 10
+_INTERRUPT_SECONDS = 10
 _USD_DIGITS = 6
 
 
@@ -47,17 +47,17 @@ async def take_turn(
     that makes the same tool call again and again is interrupted and told so, once; then the turn fails with AgentLoops.
     With a `meter` the turn costs what that says, whatever the agent reports.
     """
-    turn = _Turn(agent, limit, on_update, idle_limit, prompt.budget_usd, meter)
+    turn = _LimitedTurn(agent, limit, on_update, idle_limit, prompt.budget_usd, meter)
     try:
-        while (end := await turn.play(prompt)) is None:
-            prompt = replace(prompt, text=turn.circles.nudge, continues=True, reply="", budget_usd=turn.left_usd)
+        while (end := await turn.send_prompt(prompt)) is None:
+            prompt = replace(prompt, text=turn.loop_detector.nudge, continues=True, reply="", budget_usd=turn.left_usd)
     finally:
         if meter is not None:
             meter.reported_usd += turn.reported_usd
     return end
 
 
-class _Turn:
+class _LimitedTurn:
     """Counts time, money and repetitions over all prompts of a turn."""
 
     def __init__(
@@ -69,7 +69,7 @@ class _Turn:
         budget_usd: float | None,
         meter: Meter | None,
     ) -> None:
-        self.circles = LoopDetector()
+        self.loop_detector = LoopDetector()
         self._agent = agent
         self._on_update = on_update
         self._limit, self._idle_limit = limit, idle_limit
@@ -90,14 +90,14 @@ class _Turn:
         """Return what the turn may still cost."""
         return None if self._budget_usd is None else max(round(self._budget_usd - self.cost_usd, _USD_DIGITS), 0.0)
 
-    async def play(self, prompt: Prompt) -> TurnAnswer | TurnQuestion | None:
+    async def send_prompt(self, prompt: Prompt) -> TurnAnswer | TurnQuestion | None:
         """Return how the turn ended, or None where the agent is to be nudged."""
         if self._meter is not None:
             # The meter stops it in time, whatever the agent believes that it has cost.
             prompt = replace(prompt, budget_usd=None)
         try:
-            async with aclosing(_Updates(self._agent.send(prompt), self._meter)) as updates:
-                return await self._listen(updates)
+            async with aclosing(_UpdateReader(self._agent.send(prompt), self._meter)) as updates:
+                return await self._read_updates(updates)
         except TurnFailed as failure:
             self._count(failure.cost_usd)
             # An agent that was refused an answer tells so in its own words.
@@ -106,9 +106,9 @@ class _Turn:
             end.cost_usd = self.cost_usd
             raise end from None
 
-    async def _listen(self, updates: "_Updates") -> TurnAnswer | TurnQuestion | None:
+    async def _read_updates(self, updates: "_UpdateReader") -> TurnAnswer | TurnQuestion | None:
         while True:
-            time = asyncio.timeout_at(self._patience())
+            time = asyncio.timeout_at(self._deadline())
             try:
                 async with time:
                     update = await updates.next()
@@ -120,21 +120,21 @@ class _Turn:
                 raise AgentFailed("the agent ended its turn without an answer")
             if isinstance(update, TurnAnswer | TurnQuestion):
                 return self._ended(update)
-            self._hear(update)
+            self._handle(update)
             if isinstance(update, CostUpdate) and self.left_usd == 0:
                 return await self._out_of_money(updates)
             if isinstance(update, ToolUse):
-                advice = self.circles.saw(update.tool, update.detail)
-                if advice is not LoopAdvice.LET:
-                    return await self._in_circles(updates, advice)
+                advice = self.loop_detector.record_call(update.tool, update.detail)
+                if advice is not LoopAdvice.CONTINUE:
+                    return await self._looping(updates, advice)
 
-    async def _too_long(self, updates: "_Updates") -> TurnAnswer | TurnQuestion:
+    async def _too_long(self, updates: "_UpdateReader") -> TurnAnswer | TurnQuestion:
         why = self._why_too_long()
         if end := await self._cut_off(updates):
             return end
         raise TurnTooLong(why)
 
-    async def _out_of_money(self, updates: "_Updates") -> TurnAnswer | TurnQuestion:
+    async def _out_of_money(self, updates: "_UpdateReader") -> TurnAnswer | TurnQuestion:
         if end := await self._cut_off(updates):
             return end
         raise self._over_budget()
@@ -142,22 +142,22 @@ class _Turn:
     def _over_budget(self) -> BudgetSpent:
         return BudgetSpent(f"the turn has cost ${self.cost_usd:.4g}, and ${self._budget_usd:.4g} were left for it")
 
-    async def _in_circles(self, updates: "_Updates", advice: LoopAdvice) -> TurnAnswer | TurnQuestion | None:
+    async def _looping(self, updates: "_UpdateReader", advice: LoopAdvice) -> TurnAnswer | TurnQuestion | None:
         end = await self._cut_off(updates)
         if end is None and advice is LoopAdvice.GIVE_UP:
-            raise AgentLoops(f"the agent {self.circles.fact}")
+            raise AgentLoops(f"the agent {self.loop_detector.description}")
         self._cost_before = self.reported_usd
         return end
 
-    async def _cut_off(self, updates: "_Updates") -> TurnAnswer | TurnQuestion | None:
+    async def _cut_off(self, updates: "_UpdateReader") -> TurnAnswer | TurnQuestion | None:
         """Interrupt a turn and hear what it has cost in the end; one that came to its end all the same has ended."""
         try:
-            async with asyncio.timeout(_LAST_WORDS_SECONDS):
+            async with asyncio.timeout(_INTERRUPT_SECONDS):
                 await self._agent.interrupt()
                 while update := await updates.next():
                     if isinstance(update, TurnAnswer | TurnQuestion):
                         return self._ended(update)
-                    self._hear(update)
+                    self._handle(update)
         except AgentGone:
             raise
         except TurnFailed as failure:
@@ -166,7 +166,7 @@ class _Turn:
             pass
         return None
 
-    def _hear(self, update: TurnUpdate) -> None:
+    def _handle(self, update: TurnUpdate) -> None:
         if isinstance(update, CostUpdate):
             self._count(update.cost_usd)
             update = CostUpdate(self.cost_usd)
@@ -180,7 +180,7 @@ class _Turn:
         self._count(end.cost_usd)
         return msgspec.structs.replace(end, cost_usd=self.cost_usd)
 
-    def _patience(self) -> float:
+    def _deadline(self) -> float:
         return min(self._end, self._loop.time() + self._idle_limit.total_seconds())
 
     def _why_too_long(self) -> str:
@@ -189,7 +189,7 @@ class _Turn:
         return f"no answer within {self._limit.total_seconds():g} s: give the task more time, or a smaller query"
 
 
-class _Updates:
+class _UpdateReader:
     """What an agent does about a prompt; whoever gives up waiting for the next update can still be told it later.
 
     What its meter charges is an update, too.

@@ -47,14 +47,14 @@ class AgentEnvironment:
     path: tuple[Path, ...] = ()
     upstreams: tuple[Upstream, ...] = ()
     egress: Egress | None = None
-    speaks: bool = False
+    offers_tools: bool = False
     may_commit: bool = False
     disk_mib: int = 0
-    outfit: CheckoutSetup = field(default_factory=CheckoutSetup)
+    checkout_setup: CheckoutSetup = field(default_factory=CheckoutSetup)
     redaction: Redaction = DEFAULT_REDACTION
 
     @property
-    def git_use(self) -> GitPolicy:
+    def git_policy(self) -> GitPolicy:
         """Return how git is run on the checkouts of these agents."""
         return GitPolicy.under(self.profile, may_commit=self.may_commit)
 
@@ -73,7 +73,7 @@ class AgentEnvironment:
 class Workplace:
     """Where the agent of one Work lives: its WorkSpace and HOME, the checkouts it works on, and its environment."""
 
-    quarters: AgentEnvironment
+    agent_environment: AgentEnvironment
     folders: HostFolders
     trees: RunCheckouts
     workflow_id: str
@@ -84,52 +84,52 @@ class Workplace:
     @property
     def redaction(self) -> Redaction:
         """Return what removes the secrets of the house, and those in files that the checkouts were given."""
-        outfit, folder = self.quarters.outfit, self._outfit_folder
-        given = [copied_secrets(tree, outfit, folder=folder) for tree in self.checkouts]
-        return self.quarters.redaction.knowing({secret for secrets in given for secret in secrets})
+        checkout_setup, folder = self.agent_environment.checkout_setup, self._setup_folder
+        given = [copied_secrets(tree, checkout_setup, folder=folder) for tree in self.checkouts]
+        return self.agent_environment.redaction.with_secrets({secret for secrets in given for secret in secrets})
 
-    def environment_inside(self) -> dict[str, str]:
+    def program_environment(self) -> dict[str, str]:
         """Return the environment of agents and checks, with a HOME, a place for temporary files, ports and tools."""
         home = self.folders.home(self.workflow_id)
         home.mkdir(parents=True, exist_ok=True)
         temporary = AgentFile(home, "tmp")
         temporary.make_folder()
         ports = {PORT_VARIABLE: str(assign_port_base(self.folders, self.workflow_id))}
-        places = {**self.quarters.tools(self.environment), "HOME": str(home), "TMPDIR": str(temporary.path)}
+        places = {**self.agent_environment.tools(self.environment), "HOME": str(home), "TMPDIR": str(temporary.path)}
         proxy = egress_environment() if self._egress else {}
         return {**self.environment, **IDENTITY, **ports, **places, **proxy}
 
     def sandbox(self, gate: Gate | None = None, egress: Path | None = None) -> Sandbox:
         """Return what agents and checks may see; `gate` leads to the model, `egress` to hosts by name."""
         sandbox = soldier_sandbox(
-            self.quarters.profile,
+            self.agent_environment.profile,
             space=self.space,
             home=self.folders.home(self.workflow_id),
-            checkouts=[checkout_paths(tree.path, self.trees.clone_of(tree) / "objects") for tree in self.checkouts],
+            checkouts=[checkout_paths(tree.path, self.trees.clone_path(tree) / "objects") for tree in self.checkouts],
             reports=self.folders.run(self.workflow_id) / "reports",
-            tools=[place for folder in self.quarters.path for place in places_in(folder)],
+            tools=[place for folder in self.agent_environment.path for place in places_in(folder)],
             gate=gate,
             egress=egress,
-            may_commit=self.quarters.may_commit,
+            may_commit=self.agent_environment.may_commit,
         )
         return replace(sandbox, disk=self.disk)
 
     @property
     def disk(self) -> DiskQuota | None:
         """Return what the run may take of the disk, if that is limited."""
-        mib = self.quarters.disk_mib
-        return DiskQuota(partial(self.folders.all_of, self.workflow_id), mib) if mib else None
+        mib = self.agent_environment.disk_mib
+        return DiskQuota(partial(self.folders.folders_of_run, self.workflow_id), mib) if mib else None
 
-    async def fit_out(self) -> None:
+    async def set_up_checkouts(self) -> None:
         """Give fresh checkouts what git does not have of them."""
         async with AsyncExitStack() as stack:
             sandbox = self.sandbox(egress=await self.open_egress(stack))
             for tree in self.checkouts:
                 await set_up_checkout(
                     tree,
-                    self.quarters.outfit,
-                    folder=self._outfit_folder,
-                    environment=self.environment_inside(),
+                    self.agent_environment.checkout_setup,
+                    folder=self._setup_folder,
+                    environment=self.program_environment(),
                     ignored=partial(self.trees.ignored, tree),
                     sandbox=sandbox,
                     redaction=self.redaction,
@@ -137,29 +137,29 @@ class Workplace:
 
     def voice(self, bus: Bus) -> AgentTools | None:
         """Return what an agent that can be offered tools speaks to the house by."""
-        if not self.quarters.speaks:
+        if not self.agent_environment.offers_tools:
             return None
         return HostTools(self.space, partial(await_verdict, bus), redaction=self.redaction)
 
     @property
-    def _outfit_folder(self) -> Path:
+    def _setup_folder(self) -> Path:
         return self.folders.run(self.workflow_id) / "outfit"
 
     def meter(self) -> Meter | None:
         """Return what counts the cost of an agent, if it asks its model through the house."""
-        return Meter() if self.quarters.upstreams else None
+        return Meter() if self.agent_environment.upstreams else None
 
-    async def open_gate(
+    async def open_model_proxy(
         self, soldier_id: str, voice: AgentTools | None, stack: AsyncExitStack, meter: Meter | None = None
     ) -> Gate | None:
         """Open the way out of an agent that has something to reach, until the stack is closed."""
-        if not self.quarters.upstreams and voice is None:
+        if not self.agent_environment.upstreams and voice is None:
             return None
         gate = Gate(
-            self._gates / soldier_id,
-            self.quarters.upstreams,
+            self._socket_folder / soldier_id,
+            self.agent_environment.upstreams,
             voice=partial(answer_tool_call, voice) if voice else None,
-            on_loopback=self.quarters.profile is not Profile.STRICT,
+            on_loopback=self.agent_environment.profile is not Profile.STRICT,
             meter=meter,
         )
         return await stack.enter_async_context(gate)
@@ -169,13 +169,13 @@ class Workplace:
         if self._egress is None:
             return None
         log = self.folders.egress_log(self.workflow_id)
-        proxy = await stack.enter_async_context(self._egress.proxy(self._gates, log, self.redaction))
+        proxy = await stack.enter_async_context(self._egress.proxy(self._socket_folder, log, self.redaction))
         return proxy.socket
 
     @property
     def _egress(self) -> Egress | None:
-        return self.quarters.egress if self.quarters.profile is Profile.STRICT else None
+        return self.agent_environment.egress if self.agent_environment.profile is Profile.STRICT else None
 
     @property
-    def _gates(self) -> Path:
+    def _socket_folder(self) -> Path:
         return self.folders.run(self.workflow_id) / "gates"

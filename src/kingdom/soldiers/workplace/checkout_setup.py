@@ -49,7 +49,7 @@ class CheckoutSetup:
 
 async def set_up_checkout(
     tree: CheckoutSpec,
-    outfit: CheckoutSetup,
+    checkout_setup: CheckoutSetup,
     *,
     folder: Path,
     environment: Mapping[str, str],
@@ -66,9 +66,9 @@ async def set_up_checkout(
     if _is_there(done):
         return
     try:
-        await _copy(tree, outfit, folder, ignored)
-        redaction = redaction.knowing(copied_secrets(tree, outfit, folder=folder))
-        await _set_up(tree, outfit, folder / f"{tree.id}.log", environment, sandbox, redaction)
+        await _copy(tree, checkout_setup, folder, ignored)
+        redaction = redaction.with_secrets(copied_secrets(tree, checkout_setup, folder=folder))
+        await _set_up(tree, checkout_setup, folder / f"{tree.id}.log", environment, sandbox, redaction)
     except CheckoutSetupFailed:
         raise
     except ProgramFailed as error:
@@ -76,11 +76,11 @@ async def set_up_checkout(
     write_whole(done, "")
 
 
-def copied_secrets(tree: CheckoutSpec, outfit: CheckoutSetup, *, folder: Path) -> set[str]:
+def copied_secrets(tree: CheckoutSpec, checkout_setup: CheckoutSetup, *, folder: Path) -> set[str]:
     """Return the secrets in the `.env` files that a checkout asked for, which agents may print."""
-    if outfit.files is None:
+    if checkout_setup.files is None:
         return set()
-    files = [outfit.files / tree.git_id / name for name in _noted(tree, folder)]
+    files = [checkout_setup.files / tree.git_id / name for name in _noted(tree, folder)]
     return {secret for file in files for secret in secrets_in(_variables(file))}
 
 
@@ -100,9 +100,9 @@ def assign_port_base(folders: HostFolders, workflow_id: str) -> int:
     return base
 
 
-async def _copy(tree: CheckoutSpec, outfit: CheckoutSetup, folder: Path, ignored: Ignored) -> None:
+async def _copy(tree: CheckoutSpec, checkout_setup: CheckoutSetup, folder: Path, ignored: Ignored) -> None:
     """Copy files, having noted where their secrets stand: a later attempt finds them in the checkout already."""
-    source = outfit.files / tree.git_id if outfit.files else None
+    source = checkout_setup.files / tree.git_id if checkout_setup.files else None
     if source and source.is_dir():
         asked_for = await asyncio.to_thread(_env_files, source, tree.path)
         write_whole(_note(tree, folder), "".join(f"{name}\n" for name in sorted(asked_for | _noted(tree, folder))))
@@ -129,13 +129,13 @@ def _noted(tree: CheckoutSpec, folder: Path) -> set[str]:
 
 async def _set_up(
     tree: CheckoutSpec,
-    outfit: CheckoutSetup,
+    checkout_setup: CheckoutSetup,
     log: Path,
     environment: Mapping[str, str],
     sandbox: Sandbox | None,
     redaction: Redaction,
 ) -> None:
-    command = outfit.setup.get(tree.git_id)
+    command = checkout_setup.setup.get(tree.git_id)
     if command is None and not AgentFile(tree.path, _SCRIPT.parts[0]).is_there():
         return
     # Whether there really is a script is found out inside, where links lead nowhere else.
@@ -144,14 +144,14 @@ async def _set_up(
     program.close_input()
     try:
         with RedactedFile(log, redaction) as file:
-            async with asyncio.timeout(outfit.limit.total_seconds()):
+            async with asyncio.timeout(checkout_setup.limit.total_seconds()):
                 async for chunk in program.chunks():
                     file.write(chunk)
                 code = await program.wait()
     except TimeoutError:
-        words = f"took longer than {outfit.limit.total_seconds():g} s and was killed"
+        words = f"took longer than {checkout_setup.limit.total_seconds():g} s and was killed"
     else:
-        words = f"failed ({program.described(code)})" if code else ""
+        words = f"failed ({program.describe_exit(code)})" if code else ""
     finally:
         await program.kill()
     if words:

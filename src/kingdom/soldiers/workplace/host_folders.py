@@ -54,16 +54,16 @@ class HostFolders:
         with suppress(OSError):
             if any((run / "trees").glob("*")):
                 return
-            for space in self._spaces_of(workflow_id):
+            for space in self._work_spaces_of(workflow_id):
                 space.chmod(0o700)
                 space.rename(run / space.name)
             # At once, so that what begins now begins anew; the rest of it is later found as a run that nobody knows.
             aside = run.rename(run.with_name(f"{workflow_id.partition('.')[0]}.{secrets.token_hex(4)}"))
             await asyncio.to_thread(remove_tree, aside)
 
-    def all_of(self, workflow_id: str) -> list[Path]:
+    def folders_of_run(self, workflow_id: str) -> list[Path]:
         """Return the folders that hold what is here of a run: its own, and its WorkSpaces."""
-        return [self.run(workflow_id), *self._spaces_of(workflow_id)]
+        return [self.run(workflow_id), *self._work_spaces_of(workflow_id)]
 
     def tree(self, workflow_id: str, tree_id: str) -> Path:
         """Return the folder of a checkout."""
@@ -93,5 +93,5 @@ class HostFolders:
         """Return which hosts the programs of a run asked for; it stays when the folder of the run is removed."""
         return self.sessions / f"{workflow_id}.egress.jsonl"
 
-    def _spaces_of(self, workflow_id: str) -> list[Path]:
+    def _work_spaces_of(self, workflow_id: str) -> list[Path]:
         return list(self.spaces.glob(f"*/{workflow_id}-w*-space*"))

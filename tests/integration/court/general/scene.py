@@ -218,7 +218,12 @@ async def at_work(backend: BackendUnderTest, folder: Path, *, with_host: bool = 
             own = await stack.enter_async_context(backend.open(TOPOLOGY, EVERY_KIND))
             parts.append(
                 SoldierHost(
-                    own, "host-a", ScriptedAgents(), HostFolders(folder / "host-a"), slots=4, quarters=UNCONFINED
+                    own,
+                    "host-a",
+                    ScriptedAgents(),
+                    HostFolders(folder / "host-a"),
+                    slots=4,
+                    agent_environment=UNCONFINED,
                 )
             )
         running = [asyncio.create_task(part.run()) for part in parts]

@@ -55,7 +55,7 @@ class Kit:
     profile: Profile
     launch: Launch
     price: Price
-    notebook: SessionLog[Past]
+    session_log: SessionLog[Past]
     voice_url: str
 
 
@@ -63,7 +63,7 @@ class AcpAgent(ProgramAgent[Turn]):
     """An agent whose process runs; `comes_up` makes it take prompts, and `closing` is closed after its end."""
 
     def __init__(self, program: Program, kit: Kit, closing: AsyncExitStack) -> None:
-        super().__init__(program, kit.notebook.past.session)
+        super().__init__(program, kit.session_log.history.session)
         self._ends_with_input = kit.profile.ends_with_input
         self._kit = kit
         self._closing = closing
@@ -87,21 +87,21 @@ class AcpAgent(ProgramAgent[Turn]):
         except (RequestError, ConnectionError, ValueError) as error:
             why = await self._fate() if isinstance(error, ConnectionError) else _words(error)
             await self._program.kill()
-            if self._kit.notebook.past.prompted:
+            if self._kit.session_log.history.prompted:
                 raise AgentGone(f"session {self.session} of {name} cannot be continued: {why}") from error
             raise AgentGone(f"{name} did not come up: {why}") from error
         model = self._kit.launch.model or self._kit.profile.model
-        self._kit.notebook.past.session = self.session
-        self._kit.notebook.write(
+        self._kit.session_log.history.session = self.session
+        self._kit.session_log.write(
             {"type": "session", "session": self.session, "model": model, "agent": name}, durable=True
         )
 
     async def ended(self) -> str:
         """Wait for the end of the process and return its exit code with its last words."""
         code = await self._program.wait()
-        how = self._program.described(code)
+        how = self._program.describe_exit(code)
         # Agents complain of much, also as they end well.
-        words = await asyncio.to_thread(self._program.last_words) if code else ""
+        words = await asyncio.to_thread(self._program.stderr_tail) if code else ""
         return f"{how}; its last words: {words}" if words else how
 
     def call_tool(self, call: Mapping[str, Any]) -> bool:
@@ -113,7 +113,7 @@ class AcpAgent(ProgramAgent[Turn]):
         return True
 
     async def _open_session(self) -> None:
-        launch, past = self._kit.launch, self._kit.notebook.past
+        launch, past = self._kit.launch, self._kit.session_log.history
         space, servers = str(launch.work_space), mcp_servers(launch, self._kit.voice_url)
         if not past.prompted:
             # A session that was never prompted is none to most agents: it begins anew.
@@ -131,13 +131,13 @@ class AcpAgent(ProgramAgent[Turn]):
 
     def _new_turn(self, prompt: Prompt) -> Turn:
         kit = self._kit
-        return Turn(prompt, kit.notebook, kit.profile, kit.price, work_space=kit.launch.work_space)
+        return Turn(prompt, kit.session_log, kit.profile, kit.price, work_space=kit.launch.work_space)
 
     async def _begin(self, turn: Turn) -> None:
         """Note the prompt, then send it; one that waits for a reply which has not come is answered at once."""
-        prompt, past = turn.prompt, self._kit.notebook.past
-        question, text = past.question_again(prompt), past.text_for(prompt)
-        turn.note_prompt(text)
+        prompt, past = turn.prompt, self._kit.session_log.history
+        question, text = past.open_question(prompt), past.text_for(prompt)
+        turn.record_prompt(text)
         if turn.interrupted:
             turn.end(AgentFailed(INTERRUPTED))
         elif question is not None:
@@ -202,7 +202,7 @@ class AcpAgent(ProgramAgent[Turn]):
         if session == self.session and turn is not None and not turn.over.is_set():
             turn.hear(update)
             if turn.budget_spent:
-                self._insist_upon_end(turn)
+                self._ensure_end(turn)
 
     async def _ask_for_end(self) -> None:
         with suppress(ConnectionError):
@@ -218,8 +218,8 @@ class AcpAgent(ProgramAgent[Turn]):
         if self._prompting is not None:
             await asyncio.wait([self._prompting])
         try:
-            if self._kit.notebook.past.session:
-                self._kit.notebook.write({"type": "ended", "reason": why}, durable=False)
+            if self._kit.session_log.history.session:
+                self._kit.session_log.write({"type": "ended", "reason": why}, durable=False)
         except OSError as error:
             _log.warning("the end of an agent could not be written down", pid=self.pid, error=str(error))
         finally:

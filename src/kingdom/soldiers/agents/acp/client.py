@@ -62,7 +62,7 @@ class AcpAgents(AgentClient):
                 profile=self.profile,
                 launch=launch,
                 price=price,
-                notebook=SessionLog(launch, past),
+                session_log=SessionLog(launch, past),
                 voice_url=await _voice_url(launch, stack),
             )
             program = await self._start(fitted, launch)

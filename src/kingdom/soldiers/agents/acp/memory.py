@@ -25,9 +25,9 @@ class Past(SessionHistory[Unfinished]):
     prompted: bool = False
     cost_usd: float = 0.0
 
-    def learn(self, entry: Mapping[str, Any]) -> None:
+    def apply(self, entry: Mapping[str, Any]) -> None:
         """Take in the next entry of its transcript."""
-        super().learn(entry)
+        super().apply(entry)
         self.cost_usd = entry.get("sessionUsd", self.cost_usd)
         match entry:
             case {"type": "prompt", "text": str(text)}:

@@ -24,17 +24,17 @@ class Turn(RecordedTurn):
     """
 
     def __init__(
-        self, prompt: Prompt, notebook: SessionLog[Past], profile: Profile, price: Price, *, work_space: Path
+        self, prompt: Prompt, session_log: SessionLog[Past], profile: Profile, price: Price, *, work_space: Path
     ) -> None:
-        super().__init__(prompt, notebook)
+        super().__init__(prompt, session_log)
         self.failed = False
         self.notice = ""
         self.answer = ""
-        self._past = notebook.past
+        self._past = session_log.history
         self._profile = profile
         self._price = price
         self._work_space = work_space
-        self._before_usd = notebook.past.cost_usd
+        self._before_usd = session_log.history.cost_usd
         self._tokens: Tokens | None = None
         self._message = ""
         self._calls: set[str] = set()
@@ -53,7 +53,7 @@ class Turn(RecordedTurn):
                 *way, word = self._profile.failed or ("",)
                 self.failed = self.failed or (bool(word) and _at(meta, *way) == word)
             case {"sessionUpdate": "agent_thought_chunk" | "plan"}:
-                self.give_sign_of_life()
+                self.emit_heartbeat()
 
     def call_tool(self, call: Mapping[str, Any]) -> None:
         """Tell that the agent uses a tool, the first time that anything is heard of it."""
@@ -88,11 +88,11 @@ class Turn(RecordedTurn):
             spent |= {"cacheReadTokens": self._tokens.cache_read}
         try:
             self._finish_message()
-            self._note_end(end, spent)
+            self._record_end(end, spent)
         except OSError as error:
             # What is not on the disk has not happened.
             end = AgentFailed(f"the transcript cannot be written: {error}", self.cost_usd)
-        self._tell_end(end)
+        self._emit_end(end)
 
     def _hear_text(self, text: str, message: str) -> None:
         if self._profile.notices and not message:
@@ -120,7 +120,7 @@ class Turn(RecordedTurn):
         if status in ("completed", "failed"):
             text = "".join(_texts(update))[:_OUTPUT_MAX]
             self.note("output", call=update["toolCallId"], text=text, isError=status == "failed")
-        self.give_sign_of_life()
+        self.emit_heartbeat()
 
     def _tool(self, call: Mapping[str, Any]) -> str:
         """Return the name of a tool, which agents hide in different places."""

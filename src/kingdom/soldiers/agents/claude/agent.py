@@ -42,10 +42,10 @@ _POLL_SECONDS = 0.01
 class ClaudeAgent(ProgramAgent[Turn]):
     """An agent whose process runs; `comes_up` makes it take prompts."""
 
-    def __init__(self, program: Program, launch: Launch, notebook: SessionLog[Past]) -> None:
-        super().__init__(program, notebook.past.session)
+    def __init__(self, program: Program, launch: Launch, session_log: SessionLog[Past]) -> None:
+        super().__init__(program, session_log.history.session)
         self._launch = launch
-        self._notebook = notebook
+        self._session_log = session_log
         self._transport = ProgramTransport(program)
         self._client = ClaudeSDKClient(self._options(), self._transport)
         self._record = OwnRecord(launch.environment, self.session)
@@ -62,7 +62,7 @@ class ClaudeAgent(ProgramAgent[Turn]):
         self._transport.introduced = True
         await self._connect_servers()
         await self._count_cost()
-        self._notebook.write(
+        self._session_log.write(
             {"type": "session", "session": self.session, "model": self._launch.model, "agent": "claude"}, durable=True
         )
         self._listening = asyncio.create_task(self._listen(), name=f"claude {self.pid}")
@@ -93,19 +93,19 @@ class ClaudeAgent(ProgramAgent[Turn]):
             )
 
     def _new_turn(self, prompt: Prompt) -> Turn:
-        return Turn(prompt, self._notebook)
+        return Turn(prompt, self._session_log)
 
     async def _begin(self, turn: Turn) -> None:
         """Note the prompt, then send it; one that waits for a reply which has not come is answered at once."""
-        prompt, past, launch = turn.prompt, self._notebook.past, self._launch
+        prompt, past, launch = turn.prompt, self._session_log.history, self._launch
         turn.before_usd = self._session_usd
-        question = past.question_again(prompt)
+        question = past.open_question(prompt)
         if question is not None and past.unfinished is not None:
             text, prompt_uuid = past.unfinished.sent, past.unfinished.uuid
         else:
             own = await asyncio.to_thread(own_transcript, launch.environment, self.session)
             text, prompt_uuid = await asyncio.to_thread(past.text_for, prompt, own), str(uuid.uuid4())
-        turn.note_prompt(text, uuid=prompt_uuid)
+        turn.record_prompt(text, uuid=prompt_uuid)
         if turn.interrupted:
             turn.end(AgentFailed(INTERRUPTED))
         elif question is not None:
@@ -168,7 +168,7 @@ class ClaudeAgent(ProgramAgent[Turn]):
             await self._program.kill()
             why = f"{await self.ended()}{trouble}"
             with suppress(OSError):
-                self._notebook.write({"type": "ended", "reason": why}, durable=False)
+                self._session_log.write({"type": "ended", "reason": why}, durable=False)
             if self._turn is not None and not self._turn.over.is_set():
                 self._hush()
                 self._turn.end(AgentGone(why, self._turn.cost_usd))
@@ -207,7 +207,7 @@ class ClaudeAgent(ProgramAgent[Turn]):
                     turn.note("output", **output)
             case SystemMessage(subtype="api_retry", data=data):
                 turn.note("noted", text=f"the model is asked again: {data.get('error')}")
-                turn.give_sign_of_life()
+                turn.emit_heartbeat()
 
     def _hush(self) -> AgentQuestion | None:
         """Listen to the voice of the agent no more; return what it asked."""

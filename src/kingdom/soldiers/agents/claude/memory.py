@@ -37,9 +37,9 @@ class Unfinished(session_log.UnfinishedPrompt):
 class Past(SessionHistory[Unfinished]):
     """What a session has come to."""
 
-    def learn(self, entry: Mapping[str, Any]) -> None:
+    def apply(self, entry: Mapping[str, Any]) -> None:
         """Take in the next entry of its transcript."""
-        super().learn(entry)
+        super().apply(entry)
         match entry:
             case {"type": "prompt", "text": str(text), "uuid": str(uuid)}:
                 reply, sent = entry.get("reply", ""), entry.get("sent", text)

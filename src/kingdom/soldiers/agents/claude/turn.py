@@ -20,8 +20,8 @@ _TOKENS = {
 class Turn(RecordedTurn):
     """The turn of one prompt; `before_usd` is what the session had cost when the turn began."""
 
-    def __init__(self, prompt: Prompt, notebook: SessionLog[Past]) -> None:
-        super().__init__(prompt, notebook)
+    def __init__(self, prompt: Prompt, session_log: SessionLog[Past]) -> None:
+        super().__init__(prompt, session_log)
         self.before_usd = 0.0
         self.limited_until: datetime | None = None
 
@@ -32,12 +32,12 @@ class Turn(RecordedTurn):
             self.cost_usd = cost_usd
             self.tell(CostUpdate(cost_usd))
         else:
-            self.give_sign_of_life()
+            self.emit_heartbeat()
 
     def end(self, end: End, usage: Mapping[str, Any] | None = None) -> None:
         """Tell how the turn ended."""
         tokens = {name: usage[theirs] for name, theirs in _TOKENS.items() if usage and theirs in usage}
         # Whether an agent that is gone had answered nobody knows here: its own transcript may.
         if not isinstance(end, AgentGone):
-            self._note_end(end, tokens)
-        self._tell_end(end)
+            self._record_end(end, tokens)
+        self._emit_end(end)

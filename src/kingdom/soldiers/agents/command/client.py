@@ -174,9 +174,9 @@ class CommandAgent(Agent):
         if self._stopping and code:
             return AgentGone(describe_exit(code), cost)
         if code:
-            words = await asyncio.to_thread(program.last_words)
+            words = await asyncio.to_thread(program.stderr_tail)
             last = "\n".join(part for part in (output[-_SHOWN:].strip(), words) if part)
-            return AgentFailed(f"{self._command.argv[0]} failed with {program.described(code)}: {last}", cost)
+            return AgentFailed(f"{self._command.argv[0]} failed with {program.describe_exit(code)}: {last}", cost)
         return TurnAnswer(output.strip(), cost)
 
     def _text_for(self, prompt: Prompt) -> str:

@@ -149,8 +149,8 @@ class ScriptedAgent(Agent):
 
     async def ended(self) -> str:
         """Wait for the end of the process and return its exit code with its last words."""
-        how = self._program.described(await self._program.wait()) + self._unwritten
-        words = await asyncio.to_thread(self._program.last_words)
+        how = self._program.describe_exit(await self._program.wait()) + self._unwritten
+        words = await asyncio.to_thread(self._program.stderr_tail)
         return f"{how}; its last words: {words}" if words else how
 
     async def _next_update(self, prompt_id: str, cost_usd: float) -> TurnUpdate:
