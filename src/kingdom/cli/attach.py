@@ -153,7 +153,7 @@ async def _show_files(call: Call, bus: Bus, workflow: Workflow) -> None:
 
 def _files_of(workflow: Workflow, folders: HostFolders) -> Group:
     places = [("trees", tree) for tree in (folders.run(workflow.id) / "trees").glob("[!.]*")]
-    places += [("spaces", space) for space in folders.spaces.glob(f"*/{workflow.id}-w*-space*")]
+    places += [("spaces", space) for space in folders.work_spaces.glob(f"*/{workflow.id}-w*-space*")]
     found = [
         replace(file, path=f"{place}/{folder.name.removeprefix(f'{workflow.id}-')}/{file.path}")
         for place, folder in places
@@ -165,7 +165,7 @@ def _files_of(workflow: Workflow, folders: HostFolders) -> Group:
 
 
 def _checkout(workflow: Workflow, folders: HostFolders) -> Path:
-    there = [folders.tree(workflow.id, tree.id) for tree in workflow.work_trees]
+    there = [folders.checkout(workflow.id, tree.id) for tree in workflow.work_trees]
     place = next((path for path in (*there, folders.run(workflow.id)) if path.is_dir()), None)
     if place is None:
         raise NotFound(f"workflow {workflow.id} has no checkout now: `kingdom logs` shows what its agents did")

@@ -130,7 +130,7 @@ class Story:
         await self._kill_agent()
         await self.until(lambda _: self._waits(2), "the agent waits for the build again")
         work = await self.until(_building, "the agent runs")
-        AgentFile(HostFolders(self.house.realm).space(TICKET, work.work_space_id or ""), _BUILT).write("")
+        AgentFile(HostFolders(self.house.realm).work_space(TICKET, work.work_space_id or ""), _BUILT).write("")
         self._tell(_DEMO, "lets the build end")
         await self._until_completed(TICKET)
 

@@ -33,5 +33,5 @@ async def agent(patient: Patient) -> Verdict:
 def _program(settings: SoldierSettings) -> tuple[Path | None, str]:
     """Return the program of the agent and the PATH that it gets; raises Misconfigured as the host would."""
     client = AGENT_KINDS[settings.agent].client(settings)
-    path = build_agent_environment(settings, read_environment, set()).tools(ENVIRONMENT)["PATH"]
+    path = build_agent_environment(settings, read_environment, set()).tool_environment(ENVIRONMENT)["PATH"]
     return client.program(path), path

@@ -64,7 +64,7 @@ class Stage:
             environment=self.environment,
             mcp_servers=(),
             sandbox=self._sandbox,
-            voice=HostTools(self.work_space, _no_verdict) if self.kind.has_model else None,
+            tools=HostTools(self.work_space, _no_verdict) if self.kind.has_model else None,
         )
         return replace(launch, **options)
 

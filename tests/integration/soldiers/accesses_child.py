@@ -50,7 +50,7 @@ if __name__ == "__main__":
     options = json.loads(sys.argv[-1])
     folders = HostFolders(Path(options["directory"]))
     note_accesses(folders.directory, Path(options["notes"]))
-    space, home = folders.space("general", "wf-1-w1-space1"), folders.home("wf-1")
+    space, home = folders.work_space("general", "wf-1-w1-space1"), folders.home("wf-1")
     if options["plainly"]:
         read_plainly(space)
     else:

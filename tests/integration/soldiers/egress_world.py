@@ -61,8 +61,8 @@ async def run_agent(folder: Path, command: str, path: list[str]) -> str:
         agent="command", command=("/bin/sh", "-e", "-s"), path=(*path,), egress=(NAMED, "*.example.org")
     )
     folders = HostFolders(folder / "host")
-    folders.make()
-    space = folders.space("general", "space")
+    folders.create()
+    space = folders.work_space("general", "space")
     space.mkdir(parents=True)
     (space / "cert.pem").write_bytes((folder / "tls" / "cert.pem").read_bytes())
     workplace = Workplace(

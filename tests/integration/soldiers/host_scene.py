@@ -331,7 +331,7 @@ class HostScene:
 
     def tree(self, workflow: Workflow, host: str = "host-a") -> Path:
         """Return the first checkout of a run."""
-        return self.folders(host).tree(workflow.id, workflow.work_trees[0].id)
+        return self.folders(host).checkout(workflow.id, workflow.work_trees[0].id)
 
     def bare(self, host: str = "host-a", name: str = APP) -> Path:
         """Return the repository behind the checkouts of a host."""
@@ -340,7 +340,7 @@ class HostScene:
     def space(self, workflow: Workflow, work: Work, host: str = "host-a") -> Path:
         """Return the WorkSpace of a Work."""
         assert work.work_space_id is not None
-        return self.folders(host).space(workflow.general, work.work_space_id)
+        return self.folders(host).work_space(workflow.general, work.work_space_id)
 
     def processes(self, words: str = "") -> list[str]:
         """Return the command lines of all that agents run, and of agents themselves, with certain words."""

@@ -47,11 +47,11 @@ SHELF = {"codex": "mcp__shelf/lend", "gemini": "mcp_shelf_lend", "opencode": "sh
 class House:
     """An agent's place with a gate before its model."""
 
-    def __init__(self, profile: AcpProfile, stage: Stage, model: ModelStub, voice: HostTools) -> None:
+    def __init__(self, profile: AcpProfile, stage: Stage, model: ModelStub, tools: HostTools) -> None:
         self.profile = profile
         self.stage = stage
         self.model = model
-        self.voice = voice
+        self.tools = tools
 
 
 async def _no_verdict(_: str) -> None:
@@ -64,11 +64,11 @@ async def opened(profile: AcpProfile, folder: Path, confinement: Profile) -> Asy
     home, space, mark = folder / "home", folder / "work space", uuid4().hex
     (home / "tmp").mkdir(parents=True)
     space.mkdir()
-    voice = HostTools(space, _no_verdict)
+    tools = HostTools(space, _no_verdict)
     on_loopback = confinement is Profile.OFF
     async with ModelStub() as model:
         upstream = Upstream(vendor=profile.vendor, url=model.url, key=KEY)
-        handler = partial(answer_tool_call, voice)
+        handler = partial(answer_tool_call, tools)
         async with Gate(folder / "gate", [upstream], voice=handler, on_loopback=on_loopback) as gate:
             sandbox = Sandbox(profile=confinement, writable=(space, home), socket=gate.socket, limits=AGENT_LIMITS)
             sandbox = replace(sandbox, url=gate.url) if on_loopback else sandbox
@@ -77,7 +77,7 @@ async def opened(profile: AcpProfile, folder: Path, confinement: Profile) -> Asy
             kind = Kind(make=lambda: client, model=MODEL)
             stage = Stage(client, folder, environment, kind=kind, sandbox=sandbox)
             try:
-                yield House(profile, stage, model, voice)
+                yield House(profile, stage, model, tools)
             finally:
                 await stage.close()
     await until_none(mark)
@@ -95,7 +95,7 @@ async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 @pytest.mark.parametrize("profile", EVERY)
 async def test_an_agent_without_a_sandbox_speaks_through_the_gate_as_well(profile: AcpProfile, tmp_path: Path) -> None:
     async with opened(profile, tmp_path, Profile.OFF) as house:
-        agent = await house.stage.start(voice=house.voice)
+        agent = await house.stage.start(tools=house.tools)
         result = {"status": "success", "summary": "it is done"}
         assert (await follow(agent, {"result": result}, {"answer": "well"}))[-1] == TurnAnswer("well", 0.0)
         assert (house.stage.work_space / "result.json").exists()
@@ -103,7 +103,7 @@ async def test_an_agent_without_a_sandbox_speaks_through_the_gate_as_well(profil
 
 async def test_an_agent_works_in_the_sandbox_and_never_sees_the_key(house: House) -> None:
     stage = house.stage
-    agent = await stage.start(voice=house.voice, instructions="Always count the sheep.")
+    agent = await stage.start(tools=house.tools, instructions="Always count the sheep.")
     told = await follow(
         agent,
         {"write": "a.txt", "text": "a"},

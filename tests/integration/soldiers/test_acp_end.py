@@ -14,7 +14,7 @@ async def test_the_voice_is_closed_even_if_the_end_cannot_be_written_down(tmp_pa
         return None
 
     scene = Scene(tmp_path)
-    agent = await scene.start(voice=HostTools(tmp_path, no_verdict))
+    agent = await scene.start(tools=HostTools(tmp_path, no_verdict))
     (opened,) = scene.requests("session/new")
     (socket,) = map(Path, re.findall(r'unix:([^"]+)', json.dumps(opened)))
     assert socket.exists()

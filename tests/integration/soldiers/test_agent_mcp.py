@@ -104,7 +104,7 @@ async def test_the_official_client_hears_verdicts_and_what_it_said_wrongly(house
         assert "error must not be empty" in text
         await called(client, "ask_human", question="Which one?")
     assert house.petitions == [("github.comment", {"body": "hi"})]
-    question = house.voice.end()
+    question = house.tools.end()
     assert question is not None
     assert question.text == "Which one?"
 

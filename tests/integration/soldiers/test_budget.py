@@ -139,7 +139,7 @@ async def test_a_run_that_hits_its_budget_stops_within_the_turn_and_the_ledger_h
 
     space = stopped.works[1].work_space_id
     assert space
-    (HostFolders(court.folder / "host-a").space(stopped.general, space) / "may-go").touch()
+    (HostFolders(court.folder / "host-a").work_space(stopped.general, space) / "may-go").touch()
     await court.answer(asking.id, "go on")
     await until_event(court, event_id, EventStatus.COMPLETED)
     completed = await run_of(court, asking.id)

@@ -204,7 +204,7 @@ async def test_secrets_in_copied_files_are_known_to_the_setup_script_and_after_i
 
 def test_no_two_runs_of_a_host_share_a_port(tmp_path: Path) -> None:
     folders = HostFolders(tmp_path)
-    folders.make()
+    folders.create()
     bases = [assign_port_base(folders, f"wf-{number}") for number in range(50)]
     ports = [base + offset for base in bases for offset in range(PORTS_PER_RUN)]
     assert len(set(ports)) == len(ports)
@@ -213,7 +213,7 @@ def test_no_two_runs_of_a_host_share_a_port(tmp_path: Path) -> None:
 
 async def test_the_ports_of_a_run_that_is_gone_go_to_another(tmp_path: Path) -> None:
     folders = HostFolders(tmp_path)
-    folders.make()
+    folders.create()
     first, _ = assign_port_base(folders, "wf-1"), assign_port_base(folders, "wf-2")
     await folders.remove_run("wf-1")
     assert assign_port_base(folders, "wf-3") == first
@@ -221,7 +221,7 @@ async def test_the_ports_of_a_run_that_is_gone_go_to_another(tmp_path: Path) -> 
 
 def test_where_all_ports_are_taken_the_run_that_asked_longest_ago_loses_its_own(tmp_path: Path) -> None:
     folders = HostFolders(tmp_path)
-    folders.make()
+    folders.create()
     for number in range(2075):
         claim = folders.run(f"wf-{number}") / "ports"
         claim.parent.mkdir(parents=True)

@@ -55,7 +55,7 @@ def test_mcp_servers_of_every_transport_are_configured_but_none_in_the_name_of_t
 
 
 def test_who_has_a_voice_is_offered_the_server_of_the_house() -> None:
-    spoken = arguments(launch(voice=HostTools(Path("space"), no_verdict)), "s1", resumes=False)
+    spoken = arguments(launch(tools=HostTools(Path("space"), no_verdict)), "s1", resumes=False)
     (configuration,) = [word.partition("=")[2] for word in spoken if word.startswith("--mcp-config=")]
     assert json.loads(configuration)["mcpServers"]["kingdom"]["type"] == "sdk"
     assert not any(word.startswith("--mcp-config") for word in arguments(launch(), "s1", resumes=False))

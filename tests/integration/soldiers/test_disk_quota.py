@@ -39,7 +39,7 @@ def test_all_that_lies_in_the_folders_counts_with_the_blocks_it_takes(tmp_path: 
     assert 3 * MIB <= used(tmp_path) < 4 * MIB
     assert quota(tmp_path, 4).describe_excess() == ""
     assert (
-        quota(tmp_path, 2).describe_excess().startswith("the run takes 3 MiB of disk, and soldiers.disk_mb allows 2: ")
+        quota(tmp_path, 2).describe_excess().startswith("the run uses 3 MiB of disk, and soldiers.disk_mb allows 2: ")
     )
 
 
@@ -72,7 +72,7 @@ def test_neither_so_many_files_nor_so_deep_folders_are_allowed(tmp_path: Path, m
         os.close(place)
         place = inner
     os.close(place)
-    assert f"more than {DEPTH_MAX} folders in one another" in quota(tmp_path, 100).describe_excess()
+    assert f"folders nested more than {DEPTH_MAX} deep" in quota(tmp_path, 100).describe_excess()
     monkeypatch.setattr(disk_quota, "FILES_MAX", 50)
     assert "has more than 50 files" in quota(tmp_path, 100).describe_excess()
 

@@ -219,7 +219,7 @@ def _lib_tree(workflow: Workflow) -> WorkTree:
 
 
 def _lib(scene: HostScene, workflow: Workflow) -> Path:
-    return scene.folders().tree(workflow.id, _lib_tree(workflow).id)
+    return scene.folders().checkout(workflow.id, _lib_tree(workflow).id)
 
 
 def _refs(*names: str) -> tuple[GitRef, ...]:

@@ -48,7 +48,7 @@ async def test_claude_works_in_its_sandbox_and_reports_by_its_voice(
     done = await scene.until(run, WorkflowStatus.COMPLETED)
     assert (done.works[0].result or {})["summary"] == "It is written."
     assert done.cost_usd == pytest.approx(0.5, rel=0.05)
-    tree = scene.folders().tree(run.id, done.work_trees[0].id)
+    tree = scene.folders().checkout(run.id, done.work_trees[0].id)
     assert (tree / "by-claude.txt").read_text() == "written\n"
     assert KEY not in (tree / "environment.txt").read_text(errors="replace")
     assert {served.headers.get("x-api-key") for served in stub.asked} == {KEY}
@@ -96,5 +96,5 @@ async def test_a_report_that_needs_a_person_waits_for_one_and_nothing_is_done_tw
     await lifecycle.resume(scene.bus, run.id, Continue(reply="left"), actor=ANNA)
     # The model of this test has nothing more to say.
     ended = await scene.until(run, WorkflowStatus.FAILED)
-    tree = scene.folders().tree(run.id, ended.work_trees[0].id)
+    tree = scene.folders().checkout(run.id, ended.work_trees[0].id)
     assert (tree / "count.txt").read_text() == "once\n"

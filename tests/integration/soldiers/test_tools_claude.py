@@ -89,4 +89,4 @@ async def test_claude_code_is_offered_every_tool_and_asks_a_person(tmp_path: Pat
     offered = {tool["name"]: tool for tool in stub.asked[0].body["tools"]}
     for tool in TOOLS:
         assert offered[f"mcp__{SERVER_NAME}__{tool.name}"]["input_schema"]["properties"] == tool.schema["properties"]
-    assert house.voice.end() == AgentQuestion(text="Which one?", choices=("a", "b"))
+    assert house.tools.end() == AgentQuestion(text="Which one?", choices=("a", "b"))

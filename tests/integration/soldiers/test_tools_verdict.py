@@ -27,9 +27,9 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
 async def test_a_petition_is_answered_with_what_is_decided_while_the_agent_waits(bus: Bus, tmp_path: Path) -> None:
     asked = asyncio.Event()
     patience = timedelta(seconds=PATIENCE_SECONDS)
-    voice = HostTools(tmp_path, partial(await_verdict, bus), patience=patience)
-    voice.begin("w1-t1#2", lambda *_: asked.set())
-    waiting = asyncio.create_task(voice.call("petition", {"kind": "github.comment", "body": {"body": "hi"}}))
+    tools = HostTools(tmp_path, partial(await_verdict, bus), patience=patience)
+    tools.begin("w1-t1#2", lambda *_: asked.set())
+    waiting = asyncio.create_task(tools.call("petition", {"kind": "github.comment", "body": {"body": "hi"}}))
     await asyncio.wait_for(asked.wait(), PATIENCE_SECONDS)
     async with bus.transaction() as transaction:
         await save_verdict(transaction, "w1-t1-a2-p1", Verdict(granted=False, reason="three are the limit"))
@@ -41,8 +41,8 @@ async def test_a_petition_is_answered_with_what_is_decided_while_the_agent_waits
 async def test_a_petition_that_a_person_has_to_approve_lets_the_agent_go_on(bus: Bus, tmp_path: Path) -> None:
     async with bus.transaction() as transaction:
         await save_verdict(transaction, "w1-t1-a1-p1", Verdict(granted=None, reason="a person has to approve it"))
-    voice = HostTools(tmp_path, partial(await_verdict, bus))
-    voice.begin("w1-t1#1", lambda *_: None)
-    reply = await voice.call("petition", {"kind": "github.comment", "body": {"body": "hi"}})
+    tools = HostTools(tmp_path, partial(await_verdict, bus))
+    tools.begin("w1-t1#1", lambda *_: None)
+    reply = await tools.call("petition", {"kind": "github.comment", "body": {"body": "hi"}})
     assert not reply.is_error
     assert "a person has to approve it" in reply.text

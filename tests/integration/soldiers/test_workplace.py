@@ -36,8 +36,8 @@ class House:
 
     def __init__(self, folder: Path) -> None:
         self.folders = HostFolders(folder)
-        self.folders.make()
-        self.space = self.folders.space("general", "space")
+        self.folders.create()
+        self.space = self.folders.work_space("general", "space")
         self.space.mkdir(parents=True)
 
     def workplace(self, settings: SoldierSettings) -> Workplace:

@@ -17,7 +17,7 @@ from kingdom.workflow.verdicts import Verdict
 class House:
     """Where a voice is reached, and which petitions were made by it."""
 
-    voice: HostTools
+    tools: HostTools
     url: str
     socket: Path
     petitions: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
@@ -30,9 +30,9 @@ async def open_house(space: Path, socket: Path, *, verdict: Verdict | None = Non
     async def decided(_: str) -> Verdict | None:
         return verdict
 
-    voice = HostTools(space, decided)
+    tools = HostTools(space, decided)
 
-    async with Gate(socket, (), voice=partial(answer_tool_call, voice), on_loopback=True) as gate:
-        house = House(voice=voice, url=f"{gate.url}/voice", socket=socket)
-        voice.begin("w1-t1#1", lambda kind, body: house.petitions.append((kind, body)))
+    async with Gate(socket, (), voice=partial(answer_tool_call, tools), on_loopback=True) as gate:
+        house = House(tools=tools, url=f"{gate.url}/voice", socket=socket)
+        tools.begin("w1-t1#1", lambda kind, body: house.petitions.append((kind, body)))
         yield house

@@ -39,7 +39,7 @@ def test_a_name_that_leads_out_is_refused(root: Path, outside: Path, name: str) 
         file.make_folder,
     ]
     for act in acts:
-        with pytest.raises(ProgramFailed, match="is no name of a file below"):
+        with pytest.raises(ProgramFailed, match="is not a path below"):
             act()
     assert (outside / "file").read_text() == "secret"
 
@@ -73,7 +73,7 @@ def test_only_a_regular_file_is_read(root: Path, outside: Path, kind: str) -> No
     file = AgentFile(root, name)
     assert file.read(100) is None
     assert file.read_end(100) is None
-    assert file.found() is None
+    assert file.info() is None
     assert file.is_free() is (kind == "nothing")
 
 

@@ -46,21 +46,21 @@ def in_turn(
     **options: Any,
 ) -> HostTools:
     """Return a voice that listens."""
-    voice = HostTools(space, verdict, **options)
+    tools = HostTools(space, verdict, **options)
     heard: Petitions = [] if petitions is None else petitions
-    voice.begin("w1-t2#3", lambda kind, body: heard.append((kind, body)))
-    return voice
+    tools.begin("w1-t2#3", lambda kind, body: heard.append((kind, body)))
+    return tools
 
 
-async def said(voice: HostTools, tool: str, **arguments: Any) -> str:
+async def said(tools: HostTools, tool: str, **arguments: Any) -> str:
     """Let the agent say something that is understood."""
-    reply = await voice.call(tool, arguments)
+    reply = await tools.call(tool, arguments)
     assert not reply.is_error, reply.text
     return reply.text
 
 
-async def refused(voice: HostTools, tool: str, arguments: Mapping[str, Any]) -> str:
-    reply = await voice.call(tool, arguments)
+async def refused(tools: HostTools, tool: str, arguments: Mapping[str, Any]) -> str:
+    reply = await tools.call(tool, arguments)
     assert reply.is_error
     return reply.text
 
@@ -69,31 +69,31 @@ SUCCESS = {"status": "success", "summary": "all good"}
 
 
 async def test_a_reported_result_is_what_is_read_of_the_work(tmp_path: Path) -> None:
-    voice = in_turn(tmp_path)
-    await said(voice, "report_result", **SUCCESS, details={"files": 3})
+    tools = in_turn(tmp_path)
+    await said(tools, "report_result", **SUCCESS, details={"files": 3})
     assert read_result(tmp_path) == {**SUCCESS, "details": {"files": 3}}
 
 
 async def test_the_last_report_counts(tmp_path: Path) -> None:
-    voice = in_turn(tmp_path)
-    await said(voice, "report_result", status="failed", summary="no", error="the disk is full")
-    await said(voice, "report_result", **SUCCESS)
+    tools = in_turn(tmp_path)
+    await said(tools, "report_result", status="failed", summary="no", error="the disk is full")
+    await said(tools, "report_result", **SUCCESS)
     assert read_result(tmp_path) == SUCCESS
 
 
 async def test_a_report_that_needs_a_person_ends_the_turn_with_its_question(tmp_path: Path) -> None:
-    voice = in_turn(tmp_path)
-    await said(voice, "report_result", status="needs_human", summary="stuck", question="Which branch?")
+    tools = in_turn(tmp_path)
+    await said(tools, "report_result", status="needs_human", summary="stuck", question="Which branch?")
     end = apply_reported_status(TurnAnswer("done", 0.5), tmp_path)
     assert getattr(end, "question", None) == "Which branch?"
-    assert voice.end() == AgentQuestion(text="Which branch?", choices=())
+    assert tools.end() == AgentQuestion(text="Which branch?", choices=())
 
 
 async def test_a_report_may_be_replaced_also_one_that_needed_a_person(tmp_path: Path) -> None:
-    voice = in_turn(tmp_path)
-    await said(voice, "report_result", status="needs_human", summary="stuck", question="Which branch?")
-    await said(voice, "report_result", status="success", summary="found it")
-    assert voice.end() is None
+    tools = in_turn(tmp_path)
+    await said(tools, "report_result", status="needs_human", summary="stuck", question="Which branch?")
+    await said(tools, "report_result", status="success", summary="found it")
+    assert tools.end() is None
 
 
 @pytest.mark.parametrize(
@@ -133,9 +133,9 @@ async def test_a_link_in_the_place_of_the_result_is_replaced_and_not_followed(tm
     outside.write_text("untouched")
     for name in (RESULT_FILE, report.MEMORY_FILE):
         (space / name).symlink_to(outside)
-    voice = in_turn(space)
-    await said(voice, "remember", text="Run make check.")
-    await said(voice, "report_result", **SUCCESS)
+    tools = in_turn(space)
+    await said(tools, "remember", text="Run make check.")
+    await said(tools, "report_result", **SUCCESS)
     assert outside.read_text() == "untouched"
     assert read_result(space) == {**SUCCESS, "memory_updates": [{"about": "patterns", "text": "Run make check."}]}
 
@@ -161,11 +161,11 @@ async def test_a_folder_in_the_place_of_the_result_is_moved_aside(tmp_path: Path
 async def test_what_is_remembered_before_and_after_the_report_becomes_memory(tmp_path: Path) -> None:
     space, package = tmp_path / "space", tmp_path / "package"
     space.mkdir()
-    voice = in_turn(space)
-    await said(voice, "remember", text="Tests need a database.")
-    await said(voice, "report_result", **SUCCESS)
-    await said(voice, "remember", text="The API is in src/api.", about="repo")
-    await said(voice, "remember", text="Tests need a database.")
+    tools = in_turn(space)
+    await said(tools, "remember", text="Tests need a database.")
+    await said(tools, "report_result", **SUCCESS)
+    await said(tools, "remember", text="The API is in src/api.", about="repo")
+    await said(tools, "remember", text="Tests need a database.")
     result = read_result(space)
     assert result is not None
     assert apply_memory_updates(package, result["memory_updates"], "acme/api") == ()
@@ -198,50 +198,50 @@ async def test_remembering_alone_is_no_result(tmp_path: Path) -> None:
 
 
 async def test_memory_has_a_limit_and_says_so(tmp_path: Path) -> None:
-    voice = in_turn(tmp_path)
+    tools = in_turn(tmp_path)
     for number in range(30):
-        await said(voice, "remember", text=f"Sentence {number}.")
-    assert "limit" in await refused(voice, "remember", {"text": "One more."})
-    assert "shorten" not in await said(voice, "remember", text="Sentence 7.")
+        await said(tools, "remember", text=f"Sentence {number}.")
+    assert "limit" in await refused(tools, "remember", {"text": "One more."})
+    assert "shorten" not in await said(tools, "remember", text="Sentence 7.")
 
 
 async def test_memory_and_details_never_make_a_result_that_nobody_can_read(tmp_path: Path) -> None:
-    voice = in_turn(tmp_path)
-    await said(voice, "report_result", **SUCCESS, details="x" * 63_500)
-    text = await refused(voice, "remember", {"text": "y" * 500})
+    tools = in_turn(tmp_path)
+    await said(tools, "report_result", **SUCCESS, details="x" * 63_500)
+    text = await refused(tools, "remember", {"text": "y" * 500})
     assert "shorten" in text
     assert read_result(tmp_path) == {**SUCCESS, "details": "x" * 63_500}
 
 
 async def test_a_question_ends_the_turn_and_nothing_but_memory_is_taken_after_it(tmp_path: Path) -> None:
-    voice = in_turn(tmp_path)
-    text = await said(voice, "ask_human", question="Which one?", choices=["a", "b"], context="Both exist.")
+    tools = in_turn(tmp_path)
+    text = await said(tools, "ask_human", question="Which one?", choices=["a", "b"], context="Both exist.")
     assert "end your turn" in text
     for tool, arguments in (
         ("report_result", SUCCESS),
         ("ask_human", {"question": "And when?"}),
         ("petition", {"kind": "github.comment", "body": {"body": "hi"}}),
     ):
-        assert "end your turn" in await refused(voice, tool, arguments)
-    await said(voice, "remember", text="Ask first.")
-    assert voice.end() == AgentQuestion(text="Which one?\n\nBoth exist.", choices=("a", "b"))
+        assert "end your turn" in await refused(tools, tool, arguments)
+    await said(tools, "remember", text="Ask first.")
+    assert tools.end() == AgentQuestion(text="Which one?\n\nBoth exist.", choices=("a", "b"))
     assert read_result(tmp_path) is None
 
 
 async def test_a_question_belongs_to_its_turn_alone(tmp_path: Path) -> None:
-    voice = in_turn(tmp_path)
-    await said(voice, "ask_human", question="Which one?")
-    voice.begin("w1-t2#3", lambda *_: None)
-    await said(voice, "report_result", **SUCCESS)
-    assert voice.end() is None
+    tools = in_turn(tmp_path)
+    await said(tools, "ask_human", question="Which one?")
+    tools.begin("w1-t2#3", lambda *_: None)
+    await said(tools, "report_result", **SUCCESS)
+    assert tools.end() is None
 
 
 async def test_nothing_is_taken_between_turns(tmp_path: Path) -> None:
     petitions: Petitions = []
-    voice = in_turn(tmp_path, petitions=petitions)
-    assert voice.end() is None
+    tools = in_turn(tmp_path, petitions=petitions)
+    assert tools.end() is None
     for tool, arguments in (("report_result", SUCCESS), ("petition", {"kind": "github.comment", "body": {}})):
-        assert "wait for your next prompt" in await refused(voice, tool, arguments)
+        assert "wait for your next prompt" in await refused(tools, tool, arguments)
     assert petitions == []
     assert read_result(tmp_path) is None
 
@@ -254,23 +254,23 @@ async def test_a_petition_is_told_before_its_verdict_is_asked_for_under_the_id_o
         asked.append((petition_id, len(petitions)))
         return Verdict(granted=True)
 
-    voice = in_turn(tmp_path, verdict, petitions)
+    tools = in_turn(tmp_path, verdict, petitions)
     for text in ("one", "two"):
-        told = await said(voice, "petition", kind="github.comment", body={"body": text})
+        told = await said(tools, "petition", kind="github.comment", body={"body": text})
         assert told.startswith("Granted. It is allowed and will be done for you")
     assert petitions == [("github.comment", {"body": "one"}), ("github.comment", {"body": "two"})]
     assert asked == [("w1-t2-a3-p1", 1), ("w1-t2-a3-p2", 2)]
 
 
 async def test_a_refused_petition_tells_the_agent_why(tmp_path: Path) -> None:
-    voice = in_turn(tmp_path, decides(granted=False, reason="the policy does not allow it"))
-    text = await refused(voice, "petition", {"kind": "github.comment", "body": {"body": "hi"}})
+    tools = in_turn(tmp_path, decides(granted=False, reason="the policy does not allow it"))
+    text = await refused(tools, "petition", {"kind": "github.comment", "body": {"body": "hi"}})
     assert "the policy does not allow it" in text
 
 
 async def test_a_petition_that_waits_for_a_person_does_not_hold_the_agent_up(tmp_path: Path) -> None:
-    voice = in_turn(tmp_path, decides(granted=None, reason="a person has to approve it"))
-    text = await said(voice, "petition", kind="github.comment", body={"body": "hi"})
+    tools = in_turn(tmp_path, decides(granted=None, reason="a person has to approve it"))
+    text = await said(tools, "petition", kind="github.comment", body={"body": "hi"})
     assert "a person has to approve it" in text
 
 
@@ -283,28 +283,28 @@ async def test_a_petition_on_which_nobody_decides_in_time_is_noted(tmp_path: Pat
         raise Unavailable("the store is away")
 
     for verdict in (never, unreachable, nobody_decides):
-        voice = in_turn(tmp_path, verdict, patience=timedelta(milliseconds=10))
-        assert "noted" in await said(voice, "petition", kind="github.comment", body={"body": "hi"})
+        tools = in_turn(tmp_path, verdict, patience=timedelta(milliseconds=10))
+        assert "noted" in await said(tools, "petition", kind="github.comment", body={"body": "hi"})
 
 
 async def test_petitions_of_a_turn_have_a_limit(tmp_path: Path) -> None:
     petitions: Petitions = []
-    voice = in_turn(tmp_path, petitions=petitions)
+    tools = in_turn(tmp_path, petitions=petitions)
     for _ in range(50):
-        await said(voice, "petition", kind="github.comment", body={})
-    assert "limit" in await refused(voice, "petition", {"kind": "github.comment", "body": {}})
+        await said(tools, "petition", kind="github.comment", body={})
+    assert "limit" in await refused(tools, "petition", {"kind": "github.comment", "body": {}})
     assert len(petitions) == 50
 
 
 async def test_no_secret_leaves_by_what_is_said(tmp_path: Path) -> None:
     petitions: Petitions = []
-    voice = in_turn(tmp_path, petitions=petitions, redaction=Redaction(["open sesame!"]))
+    tools = in_turn(tmp_path, petitions=petitions, redaction=Redaction(["open sesame!"]))
     secrets = f"open sesame! and ghp_{'a1' * 20}"
-    await said(voice, "petition", kind="github.comment", body={"body": secrets, "more": [{"deep": secrets}]})
-    await said(voice, "remember", text=secrets)
-    await said(voice, "report_result", status="success", summary=secrets, details={"said": secrets})
-    await said(voice, "ask_human", question=secrets, choices=[secrets])
-    everything = f"{petitions} {(tmp_path / RESULT_FILE).read_text()} {(tmp_path / report.MEMORY_FILE).read_text()} {voice.end()}"
+    await said(tools, "petition", kind="github.comment", body={"body": secrets, "more": [{"deep": secrets}]})
+    await said(tools, "remember", text=secrets)
+    await said(tools, "report_result", status="success", summary=secrets, details={"said": secrets})
+    await said(tools, "ask_human", question=secrets, choices=[secrets])
+    everything = f"{petitions} {(tmp_path / RESULT_FILE).read_text()} {(tmp_path / report.MEMORY_FILE).read_text()} {tools.end()}"
     assert everything.count("[redacted] and [redacted]") == 8
     assert "sesame" not in everything
     assert "ghp_" not in everything
@@ -331,10 +331,10 @@ def test_every_argument_has_a_description_and_a_type() -> None:
 
 
 async def test_a_call_that_is_handed_on_is_answered_as_one_made_here(tmp_path: Path) -> None:
-    voice = in_turn(tmp_path)
+    tools = in_turn(tmp_path)
     body = json.dumps({"tool": "report_result", "arguments": SUCCESS}).encode()
-    assert json.loads(await answer_tool_call(voice, body)) == {
-        "text": (await voice.call("report_result", SUCCESS)).text,
+    assert json.loads(await answer_tool_call(tools, body)) == {
+        "text": (await tools.call("report_result", SUCCESS)).text,
         "is_error": False,
     }
 

@@ -45,12 +45,12 @@ async def test_whoever_ends_a_turn_is_told_what_it_had_cost(tmp_path: Path) -> N
     turns = await the_turns(tmp_path, told)
     waits = asyncio.Event()
 
-    def on_update_(update: TurnUpdate) -> None:
+    def on_update(update: TurnUpdate) -> None:
         if isinstance(update, ToolUse):
             waits.set()
 
     prompt = Prompt(id="t1#1", text=scripted({"cost": 0.5}, {"write": "here"}, {"hang": True}))
-    turn = asyncio.create_task(turns.take(prompt, on_update_))
+    turn = asyncio.create_task(turns.take(prompt, on_update))
     await asyncio.wait_for(waits.wait(), PATIENCE_SECONDS)
     turn.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -62,12 +62,12 @@ async def test_whatever_else_cuts_a_turn_off_what_it_had_cost_is_told(tmp_path: 
     told: list[float] = []
     turns = await the_turns(tmp_path, told)
 
-    def on_update_(update: TurnUpdate) -> None:
+    def on_update(update: TurnUpdate) -> None:
         if isinstance(update, ToolUse):
             raise OSError("the disk is full")
 
     with pytest.raises(OSError, match="full"):
-        await turns.take(Prompt(id="t1#1", text=scripted({"cost": 0.5}, {"write": "here"})), on_update_)
+        await turns.take(Prompt(id="t1#1", text=scripted({"cost": 0.5}, {"write": "here"})), on_update)
     assert told == [0.5]
 
 
@@ -96,13 +96,13 @@ async def test_what_a_meter_counts_ends_a_turn_that_reports_nothing(tmp_path: Pa
     meter = Meter()
     turns = await the_turns(tmp_path, [], meter)
 
-    def on_update_(update: TurnUpdate) -> None:
+    def on_update(update: TurnUpdate) -> None:
         if isinstance(update, ToolUse):
             meter.charge(1.25)
 
     prompt = Prompt(id="t1#1", text=scripted({"write": "here"}, {"hang": True}), budget_usd=1.0)
     with pytest.raises(BudgetSpent) as caught:
-        await turns.take(prompt, on_update_)
+        await turns.take(prompt, on_update)
     assert (caught.value.cost_usd, meter.unclaimed_usd) == (1.25, 0.0)
 
 
@@ -112,11 +112,11 @@ async def test_what_a_cancelled_turn_did_not_tell_stays_to_be_told(tmp_path: Pat
     turns = await the_turns(tmp_path, told, meter)
     waits = asyncio.Event()
 
-    def on_update_(update: TurnUpdate) -> None:
+    def on_update(update: TurnUpdate) -> None:
         if isinstance(update, ToolUse):
             waits.set()
 
-    turn = asyncio.create_task(turns.take(Prompt(id="t1#1", text=scripted({"write": "x"}, {"hang": True})), on_update_))
+    turn = asyncio.create_task(turns.take(Prompt(id="t1#1", text=scripted({"write": "x"}, {"hang": True})), on_update))
     await asyncio.wait_for(waits.wait(), PATIENCE_SECONDS)
     meter.charge(0.5)
     turn.cancel()

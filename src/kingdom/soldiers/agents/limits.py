@@ -1,4 +1,4 @@
-"""Limits that agents run into: those of their vendors, and going in circles. Pure."""
+"""Parse usage limits that vendors report, and detect agents that loop. Pure."""
 
 import re
 from datetime import datetime, timedelta
@@ -7,14 +7,14 @@ from zoneinfo import ZoneInfo
 
 from kingdom.soldiers.agents.port import AgentFailed
 
-# So many times in a row an agent may make the very same tool call.
+# An agent may make the same tool call this many times in a row.
 LOOP_LENGTH = 8
 _DETAIL_SHOWN = 200
 
 _SOONEST = timedelta(minutes=1)
-# A time further away is none at which a limit is reset.
+# A reset time further away than this is a misreading.
 _LATEST = timedelta(days=35)
-# A time of the day that has just passed is meant, not the same time tomorrow.
+# A time of day that passed less than this ago means today, not tomorrow.
 _JUST_PASSED = timedelta(minutes=10)
 _LIMIT = re.compile(r"limit|quota|exhausted your capacity", re.IGNORECASE)
 _MOMENT = re.compile(r"(?:reached\||\"resets_at\"\s*:\s*)(\d{10})(?:\d{3})?\b")
@@ -42,13 +42,13 @@ _NOON = 12
 
 
 class AgentLoops(AgentFailed):
-    """Raised when an agent makes the same tool call again and again, though it was told."""
+    """Raised when an agent repeats the same tool call although it was asked to stop."""
 
     code = "agent_loops"
 
 
 class LoopAdvice(StrEnum):
-    """What to do about an agent after a tool call."""
+    """What to do with an agent after a tool call."""
 
     CONTINUE = "let"
     NUDGE = "nudge"
@@ -56,7 +56,7 @@ class LoopAdvice(StrEnum):
 
 
 class LoopDetector:
-    """Counts how often an agent makes the very same tool call in a row: the first time too often it is told so."""
+    """Counts identical tool calls in a row: the first loop asks for a nudge, the second one to give up."""
 
     def __init__(self, length: int = LOOP_LENGTH) -> None:
         self._length = length
@@ -65,7 +65,7 @@ class LoopDetector:
         self._nudged = False
 
     def record_call(self, tool: str, detail: str) -> LoopAdvice:
-        """Take down a tool call; one that does not tell what it is about is like no other."""
+        """Count a tool call and return what to do; a call without a detail never counts as a repetition."""
         self._count = self._count + 1 if detail and self._call == (tool, detail) else 1
         self._call = (tool, detail)
         if self._count < self._length:
@@ -77,31 +77,31 @@ class LoopDetector:
 
     @property
     def description(self) -> str:
-        """Return what the agent did, for the agent itself and for people."""
+        """Describe the loop, for the agent and for people."""
         tool, detail = self._call
         shown = detail if len(detail) <= _DETAIL_SHOWN else f"{detail[:_DETAIL_SHOWN]}…"
         return f"called {tool} {self._length} times in a row with the same input: {shown}"
 
     @property
     def nudge(self) -> str:
-        """Return what the agent is told."""
+        """Return the prompt that asks the agent to stop repeating itself."""
         return (
             f"You {self.description}\n\nDo not call it again like this. Think about what you expected and what happened"
-            " instead, then go on with your task in another way; if you cannot, ask for help."
+            " instead, then continue your task in another way; if you cannot, ask for help."
         )
 
 
 def parse_usage_limit(text: str, now: datetime) -> datetime | None:
-    """Return until when a vendor lets an agent do nothing, as an error message tells it; None where it does not.
+    """Return when a vendor's usage limit ends according to an error message, or None if the message names no limit.
 
-    A time of day without a zone is one in the zone of `now`.
+    A time of day without a zone is in the zone of `now`.
     """
     if not _LIMIT.search(text):
         return None
     try:
         until = _parse_timestamp(text, now) or _parse_duration(text, now) or _parse_time_of_day(text, now)
     except (ValueError, KeyError, OSError, OverflowError):
-        # No such time, date or zone.
+        # The message names a time, date or zone that does not exist.
         return None
     if until is None or until - now > _LATEST:
         return None
@@ -124,7 +124,7 @@ def _parse_duration(text: str, now: datetime) -> datetime | None:
 
 
 def _parse_time_of_day(text: str, now: datetime) -> datetime | None:
-    """Return the next moment that fits a time of the day, with or without a date."""
+    """Return the next moment that matches a time of day, with or without a date."""
     found = _TIME_OF_DAY.search(text)
     if found is None or not (found["half"] or found["minute"]):
         return None

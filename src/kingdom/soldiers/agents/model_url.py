@@ -1,11 +1,11 @@
-"""Where an agent finds the server of its model."""
+"""The address at which an agent reaches its model."""
 
 from kingdom.soldiers.agents.port import Launch
 
-# Names the server to an agent without a sandbox.
+# Overrides the address for an agent without a sandbox.
 MODEL_URL = "KINGDOM_MODEL_URL"
 
 
 def model_url(launch: Launch, vendor_url: str) -> str:
-    """Return the address of the gate; without a sandbox what the environment names, or else that of the vendor."""
+    """Return the proxy's address inside a sandbox; otherwise the address in the environment, or the vendor's."""
     return launch.sandbox.url if launch.sandbox else launch.environment.get(MODEL_URL) or vendor_url

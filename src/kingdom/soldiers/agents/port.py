@@ -1,4 +1,4 @@
-"""What an agent is to Kingdom: something that is started, given prompts one after the other, and ended."""
+"""The port to agents: start one, send it prompts one after another, and stop it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Mapping
@@ -17,12 +17,12 @@ from kingdom.soldiers.tools.port import AgentTools
 from kingdom.workflow.model.answers import Finding
 from kingdom.workflow.model.mcp import McpServer
 
-# Why a turn failed that somebody ended.
+# The reason of a turn that was interrupted on purpose.
 INTERRUPTED = "the turn was interrupted"
 
 
 class TurnFailed(ProgramFailed):
-    """Raised when a prompt has no answer; `cost_usd` is what its turn had cost by then."""
+    """Raised when a prompt gets no answer; `cost_usd` is the cost of its turn so far."""
 
     def __init__(self, reason: str, cost_usd: float = 0.0) -> None:
         self.reason = reason
@@ -31,19 +31,19 @@ class TurnFailed(ProgramFailed):
 
 
 class AgentFailed(TurnFailed):
-    """Raised when a turn failed while the agent lives on."""
+    """Raised when a turn fails while the agent keeps running."""
 
     code = "agent_failed"
 
 
 class TurnTooLong(AgentFailed):
-    """Raised when a turn took longer than it may, or showed no sign of life for too long."""
+    """Raised when a turn exceeds its time limit or shows no activity for too long."""
 
     code = "turn_too_long"
 
 
 class UsageLimited(AgentFailed):
-    """Raised when the vendor lets the agent do no more until a time; its session can go on then."""
+    """Raised when the vendor refuses further work until a time; the session can continue then."""
 
     code = "usage_limited"
 
@@ -53,25 +53,25 @@ class UsageLimited(AgentFailed):
 
 
 class BudgetSpent(AgentFailed):
-    """Raised when a turn has cost what it may; its session can go on once more is granted."""
+    """Raised when a turn has used up its budget; the session can continue with a larger one."""
 
     code = "budget_spent"
 
 
 class AgentGone(TurnFailed):
-    """Raised when an agent has ended, so that it can take no prompt."""
+    """Raised when an agent has ended and can take no prompt."""
 
     code = "agent_gone"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """Everything that is needed to start an agent, or to go on with its session.
+    """Everything needed to start an agent or to continue its session.
 
-    `environment` is the whole environment of the agent: nothing is inherited, only PWD is added. What the agent
-    writes to its standard error is appended to `errors`; the transcript grows by whole JSON lines. `instructions` is
-    what the agent shall know beside its prompts, `sandbox` what it may see, `voice` what it may say to the house,
-    `redaction` what must not be written down. `meter` counts what the model costs, where its answers pass the house.
+    `environment` is the complete environment of the agent: nothing is inherited, and only PWD is added. The agent's
+    standard error is appended to `errors`. `instructions` are given to the agent in addition to its prompts. `sandbox`
+    limits what it can see and reach, `tools` are the tools that Kingdom offers it, and `redaction` removes secrets from
+    everything that is written. `meter` counts the cost of the model if its answers pass through Kingdom's proxy.
     """
 
     soldier_id: str
@@ -84,18 +84,18 @@ class Launch:
     mcp_servers: tuple[McpServer, ...]
     instructions: str = ""
     sandbox: Sandbox | None = None
-    voice: AgentTools | None = None
+    tools: AgentTools | None = None
     redaction: Redaction = DEFAULT_REDACTION
     meter: Meter | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """What an agent shall do in one turn.
+    """What an agent is to do in one turn.
 
-    `id` names this attempt; what stands before its `#`, if anything, names what is attempted. With `continues` the
-    agent goes on with what an earlier turn of the session left unfinished; so it does with the `reply` of a person
-    to what it had asked. A turn that has cost `budget_usd` ends.
+    `id` names this attempt; the part before its `#`, if any, names the task or report. With `continues` the agent
+    resumes what an earlier turn of the session left unfinished; with `reply` it resumes with a person's reply to its
+    question. A turn that has cost `budget_usd` ends.
     """
 
     id: str
@@ -106,40 +106,40 @@ class Prompt:
 
 
 class AgentMessage(msgspec.Struct, frozen=True, tag="Said"):
-    """The agent said a part of its text."""
+    """A part of the text that the agent writes."""
 
     text: str
 
 
 class ToolUse(msgspec.Struct, frozen=True, tag="ToolCalled"):
-    """The agent began to use a tool."""
+    """The start of a tool use."""
 
     tool: str
     detail: str
 
 
 class CostUpdate(msgspec.Struct, frozen=True, tag="Spent"):
-    """What the turn has cost so far."""
+    """The cost of the turn so far."""
 
     cost_usd: float
 
 
 class PetitionRequest(msgspec.Struct, frozen=True, tag="Petitioned"):
-    """The agent asks the court to do something in its name."""
+    """The agent's request that the court does something for it."""
 
     kind: str
     body: dict[str, Any]
 
 
 class TurnAnswer(msgspec.Struct, frozen=True, tag="Answered"):
-    """The turn ended with an answer."""
+    """The end of a turn with an answer."""
 
     text: str
     cost_usd: float
 
 
 class TurnQuestion(msgspec.Struct, frozen=True, tag="Asked"):
-    """The turn ended with a question for a person; a later prompt of the session carries the reply."""
+    """The end of a turn with a question for a person; a later prompt of the session carries the reply."""
 
     question: str
     choices: tuple[str, ...]
@@ -151,10 +151,10 @@ TurnUpdate = AgentMessage | ToolUse | CostUpdate | PetitionRequest | TurnAnswer 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """What a transcript tells about a prompt: what became of it, the text of the answer, and what it cost.
+    """What a transcript says about a prompt: its outcome, the text of the answer, and the cost.
 
-    `petitions` are all that the agent made in the turn of this prompt, in their order, also those that it was killed
-    over before anybody heard of them; a turn that goes on tells none of them again.
+    `petitions` are all petitions of this prompt's turn in order, including those that nobody received because the agent
+    or the host was killed. A turn that continues does not report them again.
     """
 
     finding: Finding
@@ -164,40 +164,40 @@ class Inspection:
 
 
 class Agent(ABC):
-    """An agent that was started; it takes one prompt at a time until it ends or is ended."""
+    """A started agent; it takes one prompt at a time until it ends or is stopped."""
 
     session: str
     pid: int | None
 
     @abstractmethod
     def send(self, prompt: Prompt) -> AsyncGenerator[TurnUpdate, None]:
-        """Yield what the agent does about a prompt; the last update is an Answered or an Asked.
+        """Yield updates while the agent works on a prompt; the last one is a TurnAnswer or a TurnQuestion.
 
-        Raises AgentFailed if the turn fails or another one still runs, and AgentGone if the agent ends. Closing the
-        generator before its end interrupts the turn.
+        Raises AgentFailed if the turn fails or another one is still running, and AgentGone if the agent ends. Closing
+        the generator early interrupts the turn.
         """
 
     @abstractmethod
     async def interrupt(self) -> None:
-        """Ask for the end of the current turn, whose `send` then raises AgentFailed; without one nothing happens."""
+        """Ask the current turn to end; its `send` then raises AgentFailed. Does nothing if no turn is running."""
 
     @abstractmethod
     async def stop(self, grace: timedelta) -> None:
-        """Let the agent finish its turn and end within the grace, then kill it; no grace kills at once.
+        """Let the agent finish its turn and end within the grace period, then kill it; no grace kills at once.
 
-        Afterwards nothing that it had started runs any more. A second stop changes nothing but may shorten the grace.
+        Afterwards no process that it started is left. A second stop can only shorten the grace period.
         """
 
     @abstractmethod
     async def ended(self) -> str:
-        """Wait until the agent is gone and return why; this never raises."""
+        """Wait until the agent is gone and return the reason; never raises."""
 
 
 A = TypeVar("A", bound=Agent)
 
 
 async def return_when_ready(agent: A, comes_up: Awaitable[None]) -> A:
-    """Return an agent once it has come up; one that does not is stopped."""
+    """Return an agent once it is ready; stop it if it does not become ready."""
     try:
         await comes_up
     except BaseException:
@@ -207,26 +207,26 @@ async def return_when_ready(agent: A, comes_up: Awaitable[None]) -> A:
 
 
 class AgentClient(ABC):
-    """A way to run one kind of agent."""
+    """Starts agents of one kind."""
 
     name: ClassVar[str]
-    # Whether agents are processes of their own: they can be killed, and their tools with them.
+    # Whether agents are separate processes, which can be killed together with their tools.
     has_process: ClassVar[bool]
 
-    def program(self, path: str) -> Path | None:  # noqa: ARG002 - for those who look for one
-        """Return the program that is started, found on a PATH or else; None where it is a part of Kingdom.
+    def program(self, path: str) -> Path | None:  # noqa: ARG002 - implementations that look for a program use it
+        """Return the program that this client starts, found on `path` or elsewhere; None if it is part of Kingdom.
 
-        Raises Misconfigured where there is none.
+        Raises Misconfigured if the program is missing.
         """
         return None
 
     @abstractmethod
     async def start(self, launch: Launch) -> Agent:
-        """Start an agent with a new session, or one that goes on with the session of the launch.
+        """Start an agent with a new session, or continue the session of the launch.
 
-        Raises AgentGone if it does not come up or the session cannot be continued.
+        Raises AgentGone if the agent does not start or the session cannot be continued.
         """
 
     @abstractmethod
     async def inspect(self, launch: Launch, prompt_id: str) -> Inspection:
-        """Return what became of a prompt according to the transcript, without any process."""
+        """Return the outcome of a prompt according to the transcript, without starting a process."""

@@ -1,4 +1,4 @@
-"""An agent that is a program with one turn at a time: who listens to it, and that a turn which is to end does end."""
+"""An agent that is a program with one turn at a time, and whose interrupted turns really end."""
 
 import asyncio
 from abc import abstractmethod
@@ -11,7 +11,7 @@ from kingdom.soldiers.agents.port import Agent, AgentFailed, AgentGone, Prompt, 
 from kingdom.soldiers.agents.recorded_turn import RecordedTurn
 from kingdom.soldiers.processes.program import Program
 
-# An interrupt that comes before the agent has begun with the prompt may not be heeded, so it is repeated.
+# An interrupt that arrives before the agent has begun with the prompt may be lost, so it is repeated.
 _INTERRUPT_SECONDS = 0.2
 _INTERRUPT_LIMIT = timedelta(seconds=30)
 
@@ -19,29 +19,29 @@ T = TypeVar("T", bound=RecordedTurn)
 
 
 class ProgramAgent(Agent, Generic[T]):
-    """An agent whose program runs and says, in its own way, what it does about a prompt."""
+    """An agent whose program reports in its own protocol how it handles a prompt."""
 
-    # Whether the program ends when its input does.
+    # Whether the program ends when its input is closed.
     _ends_with_input = True
 
     def __init__(self, program: Program, session: str) -> None:
         self.session = session
         self.pid = program.pid
         self._program = program
-        # The turn that somebody listens to, and the one that the agent is at: after an interrupt they may differ.
+        # The turn whose updates are being read, and the turn the agent is working on: they differ after an interrupt.
         self._awaited_turn: T | None = None
         self._turn: T | None = None
         self._stopping = False
 
     async def send(self, prompt: Prompt) -> AsyncGenerator[TurnUpdate, None]:
-        """Yield the updates of the turn as they come."""
+        """Yield the updates of the turn as they arrive."""
         if self._awaited_turn is not None:
             busy = self._awaited_turn.prompt.id
             raise AgentFailed(f"prompt {prompt.id} is refused: the agent is busy with {busy}; wait for its end")
         turn = self._awaited_turn = self._new_turn(prompt)
         try:
             if self._turn is not None:
-                # Nobody listens to it any more, but it must be over: the agent might take both prompts for one.
+                # The previous turn must be over first, or the agent might take both prompts for one.
                 await self._turn.over.wait()
             if self._stopping or not self._program.running:
                 raise AgentGone(await self.ended())
@@ -59,12 +59,12 @@ class ProgramAgent(Agent, Generic[T]):
                 self._interrupt(turn)
 
     async def interrupt(self) -> None:
-        """Tell the agent to end its turn."""
+        """Ask the agent to end its turn."""
         if self._awaited_turn is not None:
             self._interrupt(self._awaited_turn)
 
     async def stop(self, grace: timedelta) -> None:
-        """Wait for the end of the turn, end the input of the agent, wait for its end, then kill it."""
+        """Wait for the end of the turn, close the agent's input, wait for its exit, then kill it."""
         self._stopping = True
         with suppress(TimeoutError):
             async with asyncio.timeout(grace.total_seconds()):
@@ -79,18 +79,18 @@ class ProgramAgent(Agent, Generic[T]):
             await asyncio.wait([self._turn.interrupting])
 
     async def ended(self) -> str:
-        """Wait for the end of the process and return its exit code with its last words."""
+        """Wait for the process to exit; return its exit code and the end of its standard error."""
         how = self._program.describe_exit(await self._program.wait())
         words = await asyncio.to_thread(self._program.stderr_tail)
-        return f"{how}; its last words: {words}" if words else how
+        return f"{how}; it wrote last: {words}" if words else how
 
     @abstractmethod
     def _new_turn(self, prompt: Prompt) -> T:
-        """Return a turn for a prompt, of which the agent knows nothing yet."""
+        """Return a turn for a prompt that has not been sent yet."""
 
     @abstractmethod
     async def _begin(self, turn: T) -> None:
-        """Note the prompt, then send it; one that waits for a reply which has not come is answered at once."""
+        """Record the prompt, then send it; if its question still has no reply, end the turn with the question again."""
 
     @abstractmethod
     async def _ask_for_end(self) -> None:
@@ -98,16 +98,16 @@ class ProgramAgent(Agent, Generic[T]):
 
     @abstractmethod
     async def _clear_up(self) -> None:
-        """Wait until all is done that follows the end of the program."""
+        """Wait until all cleanup after the program's exit is done."""
 
     async def _begin_or_give_up(self, turn: T) -> None:
         try:
             await self._begin(turn)
         except BaseException as error:
-            # The agent has not heard of it.
+            # The agent did not receive the prompt.
             turn.over.set()
             if isinstance(error, OSError):
-                raise AgentFailed(f"the prompt could not be written down, so it was not sent: {error}") from error
+                raise AgentFailed(f"the prompt was not sent: its transcript cannot be written ({error})") from error
             raise
 
     def _interrupt(self, turn: T) -> None:
@@ -121,7 +121,7 @@ class ProgramAgent(Agent, Generic[T]):
             )
 
     async def _interrupt_until_over(self, turn: T) -> None:
-        """Ask for the end of a turn until it is over; an agent that does not care is killed."""
+        """Repeat the interrupt until the turn is over; kill an agent that does not react."""
         try:
             async with asyncio.timeout(_INTERRUPT_LIMIT.total_seconds()):
                 while not turn.over.is_set():

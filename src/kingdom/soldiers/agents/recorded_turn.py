@@ -1,4 +1,4 @@
-"""One turn of an agent that runs: what it tells is in the transcript before anybody hears of it."""
+"""One turn of a running agent; every update is written to the transcript before it is passed on."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ _DETAIL_MAX = 200
 class RecordedTurn:
     """The turn of one prompt.
 
-    `over` is set once the agent is done with it; `insisting` is the task that makes one end which was interrupted.
+    `over` is set once the agent is done with it; `interrupting` is the task that repeats an interrupt until then.
     """
 
     def __init__(self, prompt: Prompt, session_log: SessionLog[Any]) -> None:
@@ -41,44 +41,44 @@ class RecordedTurn:
 
     @property
     def budget_spent(self) -> bool:
-        """Return whether the turn has cost what it may."""
+        """Return whether the turn has used up its budget."""
         return self.prompt.budget_usd is not None and self.cost_usd >= self.prompt.budget_usd
 
     async def next(self) -> TurnUpdate:
-        """Return what happens next; raises the error with which the turn ends."""
+        """Return the next update; raises the error that ends the turn."""
         told = await self._told.get()
         if isinstance(told, TurnFailed):
             raise told
         return told
 
-    def note(self, kind: str, *, durable: bool = False, **fields: Any) -> None:
-        """Write down what nobody is told of."""
+    def record(self, kind: str, *, durable: bool = False, **fields: Any) -> None:
+        """Write an entry to the transcript without emitting an update."""
         self._session_log.write({"type": kind, "prompt": self.prompt.id, **fields}, durable=durable)
 
     def record_prompt(self, sent: str, **fields: Any) -> None:
-        """Write down what is asked, and what the agent is sent where that is something else."""
+        """Record the prompt, and the text that the agent is sent if it differs."""
         prompt, other = self.prompt, {} if sent == self.prompt.text else {"sent": sent}
         asked = {"text": prompt.text, "reply": prompt.reply, "continues": prompt.continues}
-        self.note("prompt", durable=True, **asked, **fields, **other)
+        self.record("prompt", durable=True, **asked, **fields, **other)
 
-    def tell(self, update: TurnUpdate, **fields: Any) -> None:
-        """Write down and tell what happens; what somebody may act upon is on the disk first."""
+    def emit(self, update: TurnUpdate, **fields: Any) -> None:
+        """Record an update, then emit it; updates that others act on are synced to disk first."""
         self._write(update, **fields)
         self._told.put_nowait(update)
 
     def petition(self, kind: str, body: dict[str, Any]) -> None:
-        """Tell that the agent asks the court for something."""
-        self.tell(PetitionRequest(kind, body))
+        """Emit a petition."""
+        self.emit(PetitionRequest(kind, body))
 
     def emit_heartbeat(self) -> None:
-        """Tell that the turn goes on, although there is nothing to tell."""
+        """Emit the unchanged cost, to show that the turn is still active."""
         self._told.put_nowait(CostUpdate(self.cost_usd))
 
     def _record_end(self, end: End, spent: Mapping[str, Any]) -> None:
         if isinstance(end, TurnFailed):
             kind = "interrupted" if self.interrupted else "failed"
             until = {"until": end.until} if isinstance(end, UsageLimited) else {}
-            self.note(kind, durable=True, reason=end.reason, costUsd=self.cost_usd, **until, **spent)
+            self.record(kind, durable=True, reason=end.reason, costUsd=self.cost_usd, **until, **spent)
         else:
             self._write(end, **spent)
 
@@ -92,16 +92,17 @@ class RecordedTurn:
 
 
 def describe_tool_use(
-    used_with: Mapping[str, Any], work_space: Path, *, naming: Collection[str], beside: Collection[str]
+    used_with: Mapping[str, Any], work_space: Path, *, subject_fields: Collection[str], ignored_fields: Collection[str]
 ) -> str:
-    """Return in short what a tool is used with, such as a path; what is more than that has a number of its own.
+    """Return a short description of a tool call, such as its path, with a hash if that leaves something out.
 
-    The first of the fields `naming` tells what the tool is used upon; those `beside` say nothing about that.
+    `subject_fields` are the arguments, in order of preference, that name what the tool is used on. `ignored_fields` are
+    arguments that do not matter for the description.
     """
     whole = json.dumps(used_with, ensure_ascii=False, sort_keys=True)
-    named = [used_with[name] for name in naming if isinstance(used_with.get(name), str)]
+    named = [used_with[name] for name in subject_fields if isinstance(used_with.get(name), str)]
     shown = named[0].removeprefix(f"{work_space}/") if named else whole
-    rest = [name for name, value in used_with.items() if value not in named and name not in beside]
+    rest = [name for name, value in used_with.items() if value not in named and name not in ignored_fields]
     if len(shown) <= _DETAIL_MAX and (shown == whole or not rest):
         return shown
     return f"{shown[:_DETAIL_MAX]} #{zlib.crc32(whole.encode()):08x}"

@@ -1,4 +1,4 @@
-"""What is known of a session from its transcript: everything is written down first, then it is remembered."""
+"""The history of a session: every entry is written to the transcript first, then applied to the history."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from kingdom.soldiers.agents.transcript import TranscriptEntry, append_entry, re
 from kingdom.soldiers.tools.port import AgentQuestion
 
 CONTINUE_PROMPT = (
-    "Go on with what you were asked and have not finished: you were interrupted. See first how far you had come; what"
-    " is done already must not be done again."
+    "Continue what you were asked and have not finished: you were interrupted. First check how far you got; do not"
+    " repeat what is already done."
 )
 
 
 @dataclass
 class UnfinishedPrompt:
-    """The latest prompt of a session, as long as it has no answer."""
+    """The latest prompt of a session while it has no answer."""
 
     asked: str
     reply: str = ""
@@ -28,14 +28,14 @@ U = TypeVar("U", bound=UnfinishedPrompt)
 
 @dataclass
 class SessionHistory(Generic[U]):
-    """What a session has come to; `answered` is what was asked by the latest prompt that has its answer."""
+    """The state of a session; `answered` is the text of the latest prompt that has an answer."""
 
     session: str
     unfinished: U | None = None
     answered: str = ""
 
     def apply(self, entry: Mapping[str, Any]) -> None:
-        """Take in the next entry of its transcript."""
+        """Apply the next entry of the transcript."""
         match entry:
             case {"type": "asked", "question": str(question)} if self.unfinished:
                 self.unfinished.question = AgentQuestion(text=question, choices=tuple(entry.get("choices", ())))
@@ -44,14 +44,14 @@ class SessionHistory(Generic[U]):
                 self.unfinished = None
 
     def open_question(self, prompt: Prompt) -> AgentQuestion | None:
-        """Return the question that nobody has replied to, if a prompt goes on without the reply."""
+        """Return the question that still has no reply, if a prompt continues without one."""
         return self.unfinished.question if self.unfinished and prompt.continues and not prompt.reply else None
 
     def text_or_unfinished(self, prompt: Prompt) -> str | U:
-        """Return what the agent is to be told, or what it goes on with, where it may have heard all of it already."""
+        """Return the text to send, or the unfinished prompt if the agent may already know all of it."""
         before, goes_on = self.unfinished, prompt.continues or prompt.reply
         if before is None and goes_on and prompt.text == self.answered:
-            # It was answered, but not as it should be; what was done is not to be done again.
+            # The answer was not accepted; the work behind it must not be repeated.
             return prompt.reply or CONTINUE_PROMPT
         if before is None or not goes_on:
             return f"{prompt.text}\n\nA person has replied: {prompt.reply}" if prompt.reply else prompt.text
@@ -62,20 +62,20 @@ P = TypeVar("P", bound=SessionHistory[Any])
 
 
 class SessionLog(Generic[P]):
-    """The transcript of a session, and what it amounts to."""
+    """The transcript of a session together with the history that it amounts to."""
 
     def __init__(self, launch: Launch, history: P) -> None:
         self.history = history
         self._launch = launch
 
     def write(self, entry: TranscriptEntry, *, durable: bool) -> None:
-        """Write down what happened, then remember it."""
+        """Write an entry to the transcript, then apply it to the history."""
         append_entry(self._launch.transcript, entry, durable=durable, redaction=self._launch.redaction)
         self.history.apply(entry)
 
 
 def read_history(entries: Iterable[TranscriptEntry], session: str, begin: Callable[[str], P]) -> P | None:
-    """Return what our transcript tells of a session, or None if that is not the one it tells of last."""
+    """Return the history of a session, or None if it is not the last session of the transcript."""
     history: P | None = None
     for entry in entries:
         if entry.get("type") == "session":
@@ -86,12 +86,15 @@ def read_history(entries: Iterable[TranscriptEntry], session: str, begin: Callab
 
 
 def load_history(launch: Launch, begin: Callable[[str], P], new: str) -> P:
-    """Return what is known of the session of a launch, or a new one; raises AgentGone where nothing tells of it."""
+    """Return the history of the launch's session, or of a new one.
+
+    Raises AgentGone if the transcript does not contain the session.
+    """
     if launch.session is None:
         return begin(new)
     history = read_history(read_entries(launch.transcript) if launch.transcript.exists() else (), launch.session, begin)
     if history is None:
         raise AgentGone(
-            f"session {launch.session} cannot be continued: {launch.transcript} does not tell of it; begin a new one"
+            f"session {launch.session} cannot be continued: {launch.transcript} lacks it; start a new session"
         )
     return history

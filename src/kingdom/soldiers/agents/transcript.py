@@ -1,25 +1,25 @@
-"""Transcripts: files of JSON lines that only grow, and that readers follow by byte offset.
+"""Transcripts: append-only files of JSON lines that readers follow by byte offset.
 
-All agents share the vocabulary of docs/transcripts.md. An entry has a `type`, a time `at`, which `append_entry` stamps,
+All agents share the vocabulary of docs/transcripts.md. An entry has a `type`, a time `at`, which `append_entry` adds,
 and, unless it is a `session`, `noted` or `ended`, the id of its `prompt`:
 
-session      session, model, agent                 an agent came up, with a new session or to go on with this one
-prompt       text, reply, continues                durable before the agent gets it
-said         text                                  a whole piece of text, never cut within a word
+session      session, model, agent                 an agent started a new session or continues this one
+prompt       text, reply, continues                synced to disk before the agent gets it
+said         text                                  a piece of text, never cut within a word
 tool         tool, detail, call                    the agent began to use a tool
-output       call, text, isError                   what the tool answered, shortened
+output       call, text, isError                   the output of the tool, shortened
 spent        costUsd, inputTokens, outputTokens    of the turn so far, as the agent reports it
-metered      costUsd                               what the vendor charged for all of this prompt; this counts
-petition     kind, body                            durable before anybody is told
+metered      costUsd                               the vendor's charge for the whole prompt; this amount counts
+petition     kind, body                            synced to disk before it is passed on
 asked        question, choices, costUsd            the turn ended with a question
 answered     answer, costUsd                       the turn ended with an answer
-failed       reason, until, costUsd                the turn failed; the vendor lets the agent go on at `until`
-interrupted  reason, costUsd                       somebody ended the turn
+failed       reason, until, costUsd                the turn failed; the vendor accepts work again at `until`
+interrupted  reason, costUsd                       the turn was ended on purpose
 noted        text                                  anything else that a person should know
 ended        reason                                the process of the agent is gone
 
-`entry_of` makes the entry of an Update. Further fields and types are an agent's own business. The scripted agent notes
-the steps of its script instead, which `typed` puts into these words.
+`to_entry` converts a TurnUpdate. Agents may add fields and types of their own. The scripted agent records the steps of
+its script instead, which `normalize_entry` translates.
 """
 
 import os
@@ -46,18 +46,18 @@ from kingdom.workflow.model.answers import Finding
 
 TranscriptEntry = dict[str, Any]
 
-# Whatever may come of decoding what somebody else wrote.
+# All errors of decoding text that another program wrote.
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 _PAGE_BYTES = 1 << 20
 
-# Raises one of UNREADABLE where a line holds no JSON object.
+# Raises one of UNREADABLE if a line is not a JSON object.
 decode_entry = msgspec.json.Decoder(TranscriptEntry).decode
 
 
 @dataclass(frozen=True, slots=True)
 class TranscriptPage:
-    """Entries in their order, and the offset at which the next ones will stand; `ends` tells it of each entry."""
+    """Entries in order, and the offset after the last one; `ends` has the offset after each entry."""
 
     entries: list[TranscriptEntry]
     next_offset: int
@@ -67,11 +67,11 @@ class TranscriptPage:
 def append_entry(
     path: Path, entry: Mapping[str, Any], *, durable: bool = True, redaction: Redaction = DEFAULT_REDACTION
 ) -> None:
-    """Append a line with its time and without secrets; a `durable` one is on the disk when this returns."""
+    """Append a line with its time and without secrets; with `durable` it is synced to disk."""
     line = msgspec.json.encode({"at": utc_now(), **redaction.value(msgspec.to_builtins(entry))})
     file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        # The torn line of a writer that was killed must not swallow this one.
+        # Do not append to the torn line of a writer that was killed.
         start = b"" if _ends_with_a_line(file) else b"\n"
         _write(file, start + line + b"\n")
         if durable:
@@ -81,7 +81,7 @@ def append_entry(
 
 
 def to_entry(update: TurnUpdate, prompt_id: str) -> TranscriptEntry:
-    """Return the entry that tells of an update of a turn."""
+    """Return the transcript entry for an update of a turn."""
     fields: TranscriptEntry
     match update:
         case AgentMessage(text=text):
@@ -100,7 +100,7 @@ def to_entry(update: TurnUpdate, prompt_id: str) -> TranscriptEntry:
 
 
 def normalize_entry(entry: TranscriptEntry) -> TranscriptEntry:
-    """Return an entry in the common words, also one of the scripted agent."""
+    """Return an entry in the common vocabulary, also for an entry of the scripted agent."""
     match entry:
         case {"type": str()}:
             return entry
@@ -120,7 +120,7 @@ def normalize_entry(entry: TranscriptEntry) -> TranscriptEntry:
 
 
 def inspect_entries(entries: Iterable[TranscriptEntry], prompt_id: str) -> Inspection:
-    """Return what a transcript tells about one prompt; a turn that ended with a question is not finished."""
+    """Return the outcome of one prompt; a turn that ended with a question is unfinished."""
     finding, text, cost, cost_before = Finding.ABSENT, "", 0.0, 0.0
     metered: float | None = None
     petitions: list[PetitionRequest] = []
@@ -131,7 +131,7 @@ def inspect_entries(entries: Iterable[TranscriptEntry], prompt_id: str) -> Inspe
             metered = entry["costUsd"]
             continue
         if entry.get("type") == "prompt":
-            # The agent was interrupted and prompted again about the same.
+            # The agent was interrupted and prompted again about the same task.
             cost_before, cost = cost_before + cost, 0.0
         cost = entry.get("costUsd", cost)
         match entry:
@@ -148,7 +148,7 @@ def inspect_entries(entries: Iterable[TranscriptEntry], prompt_id: str) -> Inspe
 def inspect_transcript(
     transcript: Path, prompt_id: str, tells: Callable[[list[TranscriptEntry], str], Inspection] = inspect_entries
 ) -> Inspection:
-    """Return what the transcript of an agent tells about one prompt, if there is a transcript at all."""
+    """Return what a transcript says about one prompt; the transcript may be missing."""
     try:
         entries = read_entries(transcript)
     except FileNotFoundError:
@@ -159,7 +159,7 @@ def inspect_transcript(
 def read_page(path: Path, offset: int = 0, *, at_most: int = _PAGE_BYTES) -> TranscriptPage:
     """Return about `at_most` bytes of entries from an offset on.
 
-    A last line without its end is left for later; a line that no entry can be read from is passed over.
+    An incomplete last line is left for the next call; a line that cannot be decoded is skipped.
     """
     entries: list[TranscriptEntry] = []
     ends: list[int] = []
@@ -179,7 +179,7 @@ def read_page(path: Path, offset: int = 0, *, at_most: int = _PAGE_BYTES) -> Tra
 
 
 def tail_offset(path: Path, size: int) -> int:
-    """Return where the first line begins that lies in the last `size` bytes."""
+    """Return the offset of the first whole line within the last `size` bytes."""
     with path.open("rb") as file:
         start = file.seek(0, os.SEEK_END) - size
         if start <= 0:
@@ -212,7 +212,7 @@ def _typed_step(step: Mapping[str, Any]) -> TranscriptEntry:
 
 
 def try_decode_entry(line: bytes) -> TranscriptEntry | None:
-    """Return what a line holds; None where that is nothing, such as a line that was torn by a kill."""
+    """Return the entry of a line; None if it cannot be decoded, such as a line torn by a kill."""
     try:
         return decode_entry(line)
     except UNREADABLE:

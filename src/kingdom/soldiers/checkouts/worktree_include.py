@@ -64,7 +64,7 @@ def read_patterns(checkout: Path) -> list[Pattern]:
     """
     file = AgentFile(checkout, NAME)
     content = file.read(_TEXT_MAX)
-    if content is None and (found := file.found()) and found.size > _TEXT_MAX:
+    if content is None and (found := file.info()) and found.size > _TEXT_MAX:
         raise ProgramFailed(f"{NAME} has more than {_TEXT_MAX >> 10} kB: name fewer files, or folders as a whole")
     try:
         return [] if content is None else list(parse_patterns(content.decode()))
@@ -128,7 +128,7 @@ def _copy(source: Path, checkout: Path, name: str) -> bool:
     """Copy a regular file; return whether it was one and was not there yet."""
     try:
         # The operator may have linked the folder as a whole.
-        with AgentFile(source.resolve(), name).opened() as original:
+        with AgentFile(source.resolve(), name).open() as original:
             return AgentFile(checkout, name).add(original, os.fstat(original.fileno()).st_mode)
     except OSError as error:
         if is_path_conflict(error):

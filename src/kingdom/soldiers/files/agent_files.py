@@ -1,8 +1,8 @@
-"""The files that agents can change: the WorkSpace, the HOME and the checkouts of a run, with everything below.
+"""Files that agents can change: the WorkSpace, the HOME and the checkouts of a run.
 
-Outside of a sandbox nothing else opens them. An agent may be at work meanwhile, and put a link, a pipe or a folder
-where a file was a moment ago. So a file is opened step by step, from a root that only the host can replace: each step
-is one name in an open folder, and no link is followed.
+Outside of a sandbox only this module opens them. A running agent may replace a file with a link, a pipe or a folder at
+any moment. So a file is opened step by step, from a root that only the host can replace: each step opens one name in an
+open folder, and no link is followed.
 """
 
 import os
@@ -22,49 +22,49 @@ from kingdom.whole_file import write_into
 
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LISTED = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-# Without waiting for a writer: the agent may have put a pipe there.
+# Nonblocking, because the agent may have put a pipe there.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-# An agent that puts something in the way as fast as it is moved aside must not keep the host busy forever.
+# An agent that recreates an obstacle as fast as it is moved aside must not keep the host busy forever.
 _TRIES = 100
-# There may be any number of files; looking at them must not take long.
+# Bounds the time of a listing, however many files there are.
 _LOOKED_AT_MAX = 20_000
 _DEPTH_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
 class AgentFile:
-    """A file or folder that agents can change; `name` is its path below `root`, which itself they cannot replace."""
+    """A file or folder that agents can change; `name` is its path below `root`, which they cannot replace."""
 
     root: Path
     name: str
 
     @property
     def path(self) -> Path:
-        """Return the whole path, for messages and for agents; nothing may be opened by it."""
+        """Return the whole path, for messages and for agents; never open it."""
         return self.root / self.name
 
     def read(self, limit: int) -> bytes | None:
-        """Return the content; None where there is no regular file, or one that is longer than the limit."""
+        """Return the content; None if there is no regular file or it is longer than the limit."""
         try:
-            with self.opened() as file:
+            with self.open() as file:
                 content = file.read(limit + 1)
         except OSError:
             return None
         return content if len(content) <= limit else None
 
     def read_end(self, size: int) -> bytes | None:
-        """Return the last bytes; None where there is no regular file."""
+        """Return the last bytes; None if there is no regular file."""
         try:
-            with self.opened() as file:
+            with self.open() as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - size))
                 return file.read(size)
         except OSError:
             return None
 
     @contextmanager
-    def opened(self) -> Iterator[BinaryIO]:
-        """Open a regular file for reading; raises OSError where there is none."""
+    def open(self) -> Iterator[BinaryIO]:
+        """Open a regular file for reading; raises OSError if there is none."""
         with self._above() as (folder, name):
             descriptor = os.open(name, _READ, dir_fd=folder)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -73,8 +73,8 @@ class AgentFile:
         with os.fdopen(descriptor, "rb") as file:
             yield file
 
-    def found(self) -> "AgentFileInfo | None":
-        """Return the size and the time of a regular file; None where there is none."""
+    def info(self) -> "AgentFileInfo | None":
+        """Return the size and the modification time of a regular file; None if there is none."""
         try:
             status = self._status()
         except OSError:
@@ -82,7 +82,7 @@ class AgentFile:
         return AgentFileInfo(self, status.st_size, status.st_mtime) if stat.S_ISREG(status.st_mode) else None
 
     def is_there(self) -> bool:
-        """Tell whether anything stands here, be it a link to nowhere; what a link above leads to is not looked at."""
+        """Return whether anything exists here, even a dangling link; links in the path above are not followed."""
         try:
             self._status()
         except OSError:
@@ -90,7 +90,7 @@ class AgentFile:
         return True
 
     def is_free(self) -> bool:
-        """Tell whether nothing stands here, and nothing but folders above, so that a file can be added."""
+        """Return whether a file can be added: nothing exists here, and every existing parent is a folder."""
         try:
             self._status()
         except FileNotFoundError:
@@ -100,7 +100,7 @@ class AgentFile:
         return False
 
     def write(self, text: str) -> None:
-        """Write a file so that it is there whole or not at all, with the folders above it; raises ProgramFailed.
+        """Write a file atomically and create its parent folders; raises ProgramFailed.
 
         A folder in its place is moved aside.
         """
@@ -116,7 +116,7 @@ class AgentFile:
             _retry_on_conflict(write)
 
     def add(self, original: BinaryIO, mode: int) -> bool:
-        """Copy something to where nothing stands, with the folders above; return whether nothing was in the way."""
+        """Copy a file here and create its parent folders; return False if something else is in the way."""
         try:
             with self._above(make=True) as (folder, name):
                 descriptor = os.open(name, _NEW, stat.S_IMODE(mode), dir_fd=folder)
@@ -129,7 +129,7 @@ class AgentFile:
         return True
 
     def link_to(self, target: Path) -> None:
-        """Put a link here; what stands in its place is moved aside. Raises ProgramFailed."""
+        """Create a link here and move anything else aside; raises ProgramFailed."""
         with self._explaining_failure("linked"), self._above() as (folder, name):
 
             def link() -> None:
@@ -140,7 +140,7 @@ class AgentFile:
             _retry_on_conflict(link)
 
     def make_folder(self) -> None:
-        """Make a folder unless there is one; what stands in its place is moved aside. Raises ProgramFailed."""
+        """Create a folder here unless there is one, and move anything else aside; raises ProgramFailed."""
         with self._explaining_failure("made"), self._above() as (folder, name):
 
             def make() -> None:
@@ -153,12 +153,12 @@ class AgentFile:
             _retry_on_conflict(make)
 
     def rename(self, name: str) -> None:
-        """Give a file another name in the same folder; raises OSError."""
+        """Rename a file within its folder; raises OSError."""
         with self._above() as (folder, before):
             os.rename(before, name, src_dir_fd=folder, dst_dir_fd=folder)
 
     def remove(self) -> None:
-        """Remove a file or a link; raises OSError where there is none."""
+        """Remove a file or a link; raises OSError if there is none."""
         with self._above() as (folder, name):
             os.unlink(name, dir_fd=folder)
 
@@ -168,7 +168,7 @@ class AgentFile:
 
     @contextmanager
     def _above(self, *, make: bool = False) -> Iterator[tuple[int, str]]:
-        """Open the folder above, and yield it with the last part of the name."""
+        """Open the parent folder, and yield it with the last part of the name."""
         *way, name = _parts(self)
         with _opened_folder(self.root, way, make=make) as folder:
             yield folder, name
@@ -179,14 +179,14 @@ class AgentFile:
             yield
         except OSError as error:
             raise ProgramFailed(
-                f"{self.path} could not be {done}: {error}; look whether an agent has put something in its way, and"
+                f"{self.path} could not be {done}: {error}; check whether an agent has put something in its place, and"
                 " whether the disk has room"
             ) from error
 
 
 @dataclass(frozen=True, slots=True)
 class AgentFileInfo:
-    """A regular file with its size in bytes, and when it was last written in seconds since 1970."""
+    """A regular file with its size in bytes and its modification time in seconds since 1970."""
 
     file: AgentFile
     size: int
@@ -194,7 +194,7 @@ class AgentFileInfo:
 
 
 def find_files(root: Path, pattern: str) -> list[AgentFileInfo]:
-    """Return the regular files that a pattern names, such as `projects/*/main.txt`; a star never means a slash."""
+    """Return the regular files that match a pattern such as `projects/*/main.txt`; a star never matches a slash."""
     names = [""]
     for part in PurePosixPath(pattern).parts:
         if "*" in part:
@@ -202,11 +202,11 @@ def find_files(root: Path, pattern: str) -> list[AgentFileInfo]:
             names = [_below(name, child) for name, child in found if fnmatchcase(child, part)][:_LOOKED_AT_MAX]
         else:
             names = [_below(name, part) for name in names]
-    return [file for name in names if (file := AgentFile(root, name).found())]
+    return [file for name in names if (file := AgentFile(root, name).info())]
 
 
 def list_files_below(root: Path, *, leaving_out: str) -> Iterator[AgentFileInfo]:
-    """Yield the regular files below a root, as far as that does not take long, without those of some name."""
+    """Yield regular files below a root, up to a limit, and skip files and folders with the name `leaving_out`."""
     folders, left = [""], _LOOKED_AT_MAX
     while folders and left > 0:
         folder = folders.pop()
@@ -218,21 +218,23 @@ def list_files_below(root: Path, *, leaving_out: str) -> Iterator[AgentFileInfo]
             if entry.is_dir(follow_symlinks=False) and name.count("/") < _DEPTH_MAX:
                 folders.append(name)
             elif entry.is_file(follow_symlinks=False):
-                # An agent is at work here: what was there a moment ago may be gone.
+                # The agent may have removed it a moment ago.
                 with suppress(OSError):
                     status = entry.stat(follow_symlinks=False)
                     yield AgentFileInfo(AgentFile(root, name), status.st_size, status.st_mtime)
 
 
 def is_path_conflict(error: OSError) -> bool:
-    """Tell whether something else stands where a file or a folder was looked for: nothing, a link, another kind."""
+    """Return whether an error means that the path holds nothing, a link, or another kind of file than expected."""
     return isinstance(error, FileExistsError | FileNotFoundError | NotADirectoryError) or error.errno == ELOOP
 
 
 def _parts(file: AgentFile) -> tuple[str, ...]:
     path = PurePosixPath(file.name)
     if not path.parts or path.is_absolute() or ".." in path.parts:
-        raise ProgramFailed(f"{file.name!r} is no name of a file below {file.root}: name it without a leading / and ..")
+        raise ProgramFailed(
+            f"{file.name!r} is not a path below {file.root}: write it without a leading / and without .."
+        )
     return path.parts
 
 
@@ -257,18 +259,18 @@ def _opened_folder(root: Path, way: list[str], *, make: bool = False) -> Iterato
 
 
 def _entries(root: Path, name: str) -> Iterator[os.DirEntry[str]]:
-    """Yield what lies in a folder, up to a limit; nothing where there is none."""
+    """Yield the entries of a folder, up to a limit; nothing if the folder does not exist."""
     with suppress(OSError), _opened_folder(root, [*PurePosixPath(name).parts]) as folder:
         yield from islice(entries_in(folder), _LOOKED_AT_MAX)
 
 
 def open_folder_in(folder: int, name: str) -> int:
-    """Open a folder in an open folder, only to go on from there; raises NotADirectoryError where it is a link."""
+    """Open a folder within an open folder as a base for further steps; raises NotADirectoryError for a link."""
     return os.open(name, _FOLDER, dir_fd=folder)
 
 
 def entries_in(folder: int) -> Iterator[os.DirEntry[str]]:
-    """Yield what lies in an open folder; an entry can be looked at until the next one comes."""
+    """Yield the entries of an open folder; each entry can be used until the next one is taken."""
     descriptor = os.open(".", _LISTED, dir_fd=folder)
     try:
         with os.scandir(descriptor) as found:
@@ -278,7 +280,7 @@ def entries_in(folder: int) -> Iterator[os.DirEntry[str]]:
 
 
 def _target(folder: int, name: str) -> str | None:
-    """Return where a link leads to; None where there is none."""
+    """Return the target of a link; None if there is no link."""
     try:
         return os.readlink(name, dir_fd=folder)
     except OSError:
@@ -286,7 +288,7 @@ def _target(folder: int, name: str) -> str | None:
 
 
 def _move_aside(folder: int, name: str) -> None:
-    """Move away what the agent put here, as `{name}.found-1`; a mere link is removed."""
+    """Rename what the agent put here to `{name}.found-1` or the next free number; a link is removed."""
     status = _status_or_none(folder, name)
     if status is None:
         return
@@ -306,7 +308,7 @@ def _status_or_none(folder: int, name: str) -> os.stat_result | None:
 
 
 def _retry_on_conflict(act: Callable[[], None]) -> None:
-    """Do something, again and again while an agent puts something in the way."""
+    """Run an action, and repeat it while an agent keeps changing the path."""
     for _ in range(_TRIES - 1):
         try:
             return act()

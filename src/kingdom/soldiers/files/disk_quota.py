@@ -1,7 +1,7 @@
-"""How much of the disk a run may take: its checkouts, their git directories, its HOME and its WorkSpaces together.
+"""The disk quota of a run: its checkouts, their git directories, its HOME and its WorkSpaces together.
 
-The kernel limits one file, not their sum, so this process adds them up while a program of the run is at work. Agents
-may change the files meanwhile: folders are opened step by step, and no link is followed.
+The kernel limits the size of one file, not of all together, so this process adds them up while a program of the run is
+running. Agents may change the files meanwhile: folders are opened step by step, and no link is followed.
 """
 
 import asyncio
@@ -16,34 +16,34 @@ from pathlib import Path
 from kingdom.errors import ProgramFailed
 from kingdom.soldiers.files.agent_files import entries_in, open_folder_in
 
-# A million files are more than any project has, and are still added up within seconds.
+# More than any project has, and still counted within seconds.
 FILES_MAX = 1_000_000
-# Each level is an open file. No project has so many, and what lies deeper could not be added up.
+# Each level needs an open file, and no project is this deep.
 DEPTH_MAX = 128
 _EVERY_SECONDS = 2.0
-# Adding up takes at most a part of the time, however many files there are.
+# The pause after a count is this many times as long as the count.
 _REST_PER_WORK = 20
 _MIB = 1 << 20
-# What the kernel counts blocks in, whatever the disk has.
+# The unit of st_blocks, whatever the disk uses.
 _BLOCK = 512
 _READ_AND_ENTER = 0o500
 
 
 class DiskQuotaExceeded(ProgramFailed):
-    """Raised when a run takes more of the disk than it may."""
+    """Raised when a run exceeds its disk quota."""
 
     code = "disk_quota_exceeded"
 
 
 @dataclass(frozen=True, slots=True)
 class DiskQuota:
-    """What the folders of a run may take together; `folders` returns those that there are."""
+    """The quota of all folders of a run together; `folders` returns those that exist."""
 
     folders: Callable[[], Iterable[Path]]
     mib: int
 
     async def wait_until_exceeded(self) -> str:
-        """Wait until the run takes more than it may, and return that in words."""
+        """Wait until the run exceeds its quota, and return a description of that."""
         while True:
             begun = time.monotonic()
             if reason := await asyncio.to_thread(self.describe_excess):
@@ -51,29 +51,29 @@ class DiskQuota:
             await asyncio.sleep(max(_EVERY_SECONDS, _REST_PER_WORK * (time.monotonic() - begun)))
 
     async def check(self) -> None:
-        """Raise DiskQuotaExceeded if the run takes more than it may."""
+        """Raise DiskQuotaExceeded if the run exceeds its quota."""
         if reason := await asyncio.to_thread(self.describe_excess):
             raise DiskQuotaExceeded(reason)
 
     def describe_excess(self) -> str:
-        """Return in words what the run takes, if that is too much; the empty string if it is not."""
+        """Describe how the run exceeds its quota; return the empty string if it does not."""
         use = DiskUsage()
         for folder in self.folders():
             with suppress(FileNotFoundError, NotADirectoryError):
                 use.add(folder)
-        remedy = "have agents remove what is not needed, or allow more"
+        remedy = "let agents remove files that are not needed, or allow more"
         if use.bytes > self.mib * _MIB:
             used = use.bytes / _MIB
-            return f"the run takes {used:.0f} MiB of disk, and soldiers.disk_mb allows {self.mib}: {remedy}"
+            return f"the run uses {used:.0f} MiB of disk, and soldiers.disk_mb allows {self.mib}: {remedy}"
         if use.files > FILES_MAX:
-            return f"the run has more than {FILES_MAX} files, which soldiers.disk_mb does not allow: {remedy}"
+            return f"the run has more than {FILES_MAX} files, which is the limit with soldiers.disk_mb: {remedy}"
         if use.is_too_deep:
-            return f"the run has more than {DEPTH_MAX} folders in one another, which soldiers.disk_mb does not allow"
+            return f"the run has folders nested more than {DEPTH_MAX} deep, which is the limit with soldiers.disk_mb"
         return ""
 
 
 class DiskUsage:
-    """What some folders take of the disk: the blocks of all that lies in them, and how many files that is."""
+    """The disk usage of some folders: the blocks and the number of all files in them."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -82,7 +82,7 @@ class DiskUsage:
         self._counted: set[int] = set()
 
     def add(self, folder: Path) -> None:
-        """Add a folder with everything in it; raises OSError where there is none."""
+        """Add a folder with everything in it; raises OSError if it does not exist."""
         self._add(os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC), 0)
 
     def _add(self, folder: int, depth: int) -> None:
@@ -93,14 +93,14 @@ class DiskUsage:
                 return
             with _readable(folder):
                 for name in self._count_entries(folder):
-                    # An agent is at work here: what was there a moment ago may be gone.
+                    # The agent may have removed it a moment ago.
                     with suppress(FileNotFoundError, NotADirectoryError):
                         self._add(open_folder_in(folder, name), depth + 1)
         finally:
             os.close(folder)
 
     def _count_entries(self, folder: int) -> list[str]:
-        """Count what lies in a folder, and return the names of the folders in it."""
+        """Count the entries of a folder, and return the names of the folders among them."""
         names = []
         for entry in entries_in(folder):
             if self.files > FILES_MAX:
@@ -111,7 +111,7 @@ class DiskUsage:
         return names
 
     def _count(self, status: os.stat_result) -> bool:
-        """Count what something takes, once however many names it has; return whether it is a folder."""
+        """Count an entry, and its blocks only once if it has several names; return whether it is a folder."""
         self.files += 1
         is_folder = stat.S_ISDIR(status.st_mode)
         if is_folder or status.st_nlink == 1 or status.st_ino not in self._counted:
@@ -123,12 +123,12 @@ class DiskUsage:
 
 @contextmanager
 def _readable(folder: int) -> Iterator[None]:
-    """Let this process read a folder for a moment that the agent has forbidden itself to read."""
+    """Make a folder readable for a moment if the agent has removed the permission."""
     mode = stat.S_IMODE(os.fstat(folder).st_mode)
     if mode & _READ_AND_ENTER == _READ_AND_ENTER:
         yield
         return
-    # By its descriptor: the name may mean something else by now.
+    # By descriptor, because the name may mean something else by now.
     place = Path(f"/proc/self/fd/{folder}")
     place.chmod(mode | _READ_AND_ENTER)
     try:

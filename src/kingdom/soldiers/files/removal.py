@@ -1,4 +1,4 @@
-"""Removing a folder that an agent wrote to: however deep it is, whatever it forbids, and while the agent is at work."""
+"""Remove a folder that an agent wrote to, even if it is deep, forbids access, or the agent is still running."""
 
 import os
 from collections.abc import Iterator
@@ -8,12 +8,12 @@ from secrets import token_hex
 
 from kingdom.soldiers.files.agent_files import entries_in, open_folder_in
 
-# An agent that is at work may add to a folder that had just been emptied.
+# A running agent may add to a folder that was just emptied.
 _TRIES = 10
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder with all that is in it; what its links lead to stays. Raises OSError where that is impossible."""
+    """Remove a folder with everything in it, without following links; raises OSError if that is impossible."""
     above = os.open(folder.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for left in reversed(range(_TRIES)):
@@ -29,9 +29,9 @@ def remove_tree(folder: Path) -> None:
 
 
 def _empty_folder(top: int) -> OSError | None:
-    """Remove all that is in a folder; return what was in the way of that, if anything was."""
+    """Remove everything in a folder; return the last error, if any."""
     obstacle: OSError | None = None
-    # Folders are moved up before they are emptied, so that few are open at a time and no call goes deep.
+    # Folders are moved up before they are emptied, so few are open at a time and nothing recurses deeply.
     waiting = [*_lift_folders(top, top)]
     while waiting:
         name = waiting.pop()
@@ -50,10 +50,10 @@ def _empty_folder(top: int) -> OSError | None:
 
 
 def _lift_folders(place: int, top: int) -> Iterator[str]:
-    """Remove the files of a folder and move its folders up; yield their names there."""
+    """Remove the files of a folder and move its folders up into `top`; yield their new names."""
     found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries_in(place)]
     for name, is_folder in found:
-        # What is not any more what it was is met again, since its folder is not empty then.
+        # An entry that changed its kind meanwhile keeps its folder from being empty, so the next try finds it.
         with suppress(FileNotFoundError, IsADirectoryError, NotADirectoryError):
             if not is_folder:
                 os.unlink(name, dir_fd=place)
@@ -61,7 +61,7 @@ def _lift_folders(place: int, top: int) -> Iterator[str]:
                 yield name
             else:
                 above = f".removed-{token_hex(8)}"
-                # Whoever moves a folder changes what stands in it for the one above.
+                # Moving a folder rewrites its `..` entry, which needs write permission on it.
                 with _opened(place, name):
                     os.rename(name, above, src_dir_fd=place, dst_dir_fd=top)
                 yield above
@@ -69,10 +69,10 @@ def _lift_folders(place: int, top: int) -> Iterator[str]:
 
 @contextmanager
 def _opened(above: int, name: str) -> Iterator[int]:
-    """Open a folder in an open folder, and permit everything in it; a link is none."""
+    """Open a folder within an open folder and grant all permissions on it; fails for a link."""
     descriptor = open_folder_in(above, name)
     try:
-        # By its descriptor: the name may mean something else by now.
+        # By descriptor, because the name may mean something else by now.
         Path(f"/proc/self/fd/{descriptor}").chmod(0o700)
         yield descriptor
     finally:

@@ -49,7 +49,7 @@ async def start_agent(context: HostContext, command_input: CommandInput[commands
     command, work = command_input.command, command_input.work
     if work is None:
         raise ProgramFailed(f"the run has no work {command.work_id} any more")
-    space = context.folders.space(command_input.general, command.work_space_id)
+    space = context.folders.work_space(command_input.general, command.work_space_id)
     trees = command_input.select_trees(*command.work_tree_ids)
     work_space.lay_out_work_space(space, context.folders.run(command.workflow_id), work, trees, command_input.reports)
     context.send(HostReply(workflow_id=command.workflow_id, answers=(reply_to(command, answers.WorkSpaceCreated),)))
@@ -75,7 +75,7 @@ async def verify_work(context: HostContext, command_input: CommandInput[commands
     if session:
         await context.agents.end(session, GRACE)
     trees = command_input.select_trees(*command.work_tree_ids)
-    space = context.folders.space(command_input.general, (work and work.work_space_id) or "")
+    space = context.folders.work_space(command_input.general, (work and work.work_space_id) or "")
     # What the checks run was written by the agent.
     workplace = _workplace(context, command_input, space, trees)
     if workplace.disk:
@@ -125,7 +125,7 @@ async def roll_back(context: HostContext, command_input: CommandInput[commands.R
     rescue = f"{command.workflow_id}/{command.attempt}"
     refs = await context.trees.roll_back(trees, command.commits, command.to_base, rescue)
     for space in command.work_space_ids:
-        await asyncio.to_thread(work_space.remove_work_space, context.folders.space(command_input.general, space))
+        await asyncio.to_thread(work_space.remove_work_space, context.folders.work_space(command_input.general, space))
     return closing_reply(command_input, reply_to(command, answers.RolledBack, rescue_refs=refs))
 
 
@@ -175,13 +175,13 @@ async def _launch(
     command = command_input.command
     token = command.session or ""
     soldier_id = soldier_of(token) or f"soldier-{int(time.time())}-{secrets.randbelow(10**6):06d}"
-    voice = workplace.voice(context.bus)
+    tools = workplace.create_tools(context.bus)
     meter = workplace.meter()
     if meter is not None:
         # Before the gate, so that nothing can be charged any more.
         stack.push_async_callback(send_unclaimed_cost, context, command, meter)
-    gate = await workplace.open_model_proxy(soldier_id, voice, stack, meter)
-    known = (GUIDE if voice else "", command_input.work.definition.instructions if command_input.work else "")
+    gate = await workplace.open_model_proxy(soldier_id, tools, stack, meter)
+    known = (GUIDE if tools else "", command_input.work.definition.instructions if command_input.work else "")
     return Launch(
         soldier_id=soldier_id,
         work_space=workplace.space,
@@ -193,7 +193,7 @@ async def _launch(
         mcp_servers=command_input.mcp_servers,
         instructions="\n\n".join(filter(None, known)),
         sandbox=workplace.sandbox(gate, await workplace.open_egress(stack)),
-        voice=voice,
+        tools=tools,
         redaction=workplace.redaction,
         meter=meter,
     )

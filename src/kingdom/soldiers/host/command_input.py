@@ -82,7 +82,7 @@ def local_checkout(workflow: Workflow, tree: WorkTree, git: Git, folders: HostFo
         checkpoint_remote=git.checkpoint_remote,
         base_branch=tree.ref.base_branch,
         branch=tree.branch,
-        path=folders.tree(workflow.id, tree.id),
+        path=folders.checkout(workflow.id, tree.id),
     )
 
 

@@ -98,7 +98,7 @@ class SoldierHost:
 
     async def run(self) -> None:
         """Register, take commands until stopped, then end every agent; sessions go on when the host is back."""
-        self._folders.make()
+        self._folders.create()
         async with _exclusive_directory(self._folders):
             await asyncio.to_thread(kill_leftover_processes, self._folders.directory)
             await migrate_legacy_checkouts(
@@ -223,7 +223,7 @@ class SoldierHost:
             is_old = over is not None and utc_now() - over > TREES_KEPT
             if not is_old and not await self._went_on_elsewhere(transaction, workflow):
                 return None
-            here = [tree for tree in workflow.work_trees if self._folders.tree(workflow_id, tree.id).exists()]
+            here = [tree for tree in workflow.work_trees if self._folders.checkout(workflow_id, tree.id).exists()]
             gits = [(await load(transaction, Git, tree.ref.git_id))[1] for tree in here]
             return [local_checkout(workflow, tree, git, self._folders) for tree, git in zip(here, gits, strict=True)]
 

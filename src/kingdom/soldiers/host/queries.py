@@ -66,7 +66,7 @@ async def send_query(context: HostContext, command_input: CommandInput[commands.
     limit = timedelta(seconds=command.timeout_seconds) if command.timeout_seconds else QUERY_LIMIT
     remove_unsuccessful_result(space)
     turns = MeteredTurns(session.agent, session.launch, limit, partial(_send_cost, context, command))
-    take = partial(turns.take, forward=_PetitionForwarder(context, command, prompt_id).forward)
+    take = partial(turns.take, on_update=_PetitionForwarder(context, command, prompt_id).forward)
     ended = await take(prompt)
     if _requires_result(command_input, session):
         ended = await request_missing_result(prompt, ended, space, take)
@@ -111,7 +111,7 @@ async def send_unclaimed_cost(context: HostContext, command: commands.StartAgent
 def _requires_result(command_input: CommandInput[commands.SendQuery], session: AgentSession) -> bool:
     """Tell whether this is the last that an agent with a voice is asked: it must leave a result."""
     work = command_input.work
-    return session.launch.voice is not None and work is not None and work.tasks[-1].id == command_input.command.task_id
+    return session.launch.tools is not None and work is not None and work.tasks[-1].id == command_input.command.task_id
 
 
 class _PetitionForwarder:

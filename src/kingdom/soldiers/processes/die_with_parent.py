@@ -13,17 +13,17 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Become the program, unless the parent has died."""
+    """Replace this process with the program, unless the parent has died."""
     parent, locale, *argv = sys.argv[1:]
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(parent):
         sys.exit("the process that started this has died")
     if not locale:
         os.unsetenv("LC_CTYPE")
-    # Python ignores it, and programs would inherit that.
+    # Python ignores this signal, and the program would inherit that.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
-        os.execvp(argv[0], argv)  # noqa: S606 - the program is what this is for
+        os.execvp(argv[0], argv)  # noqa: S606 - starting the given program is the purpose
     except OSError as error:
         sys.exit(f"{argv[0]}: {error}")
 

@@ -1,4 +1,4 @@
-"""What an earlier life of a host left running, found by the home directory that only its programs have."""
+"""Kill processes that an earlier run of this host left behind."""
 
 import os
 import signal
@@ -10,9 +10,9 @@ _log = structlog.get_logger("kingdom.soldiers")
 
 
 def kill_leftover_processes(directory: Path) -> int:
-    """Kill every process whose HOME lies in the directory of this host, which nobody else uses; returns how many.
+    """Kill every process whose HOME is below the directory of this host; return how many there were.
 
-    Programs die with their host, but one that was just being started may miss that.
+    Programs die with their host, but one that was being started at that moment may survive.
     """
     home = b"HOME=" + os.fsencode(directory)
     ended = 0
@@ -20,13 +20,13 @@ def kill_leftover_processes(directory: Path) -> int:
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             ended += _end(int(entry.name), home)
     if ended:
-        _log.warning("ended what an earlier life of this host had left running", processes=ended)
+        _log.warning("killed processes that an earlier run of this host left behind", processes=ended)
     return ended
 
 
 def _end(pid: int, home: bytes) -> bool:
     try:
-        # Held before it is looked at, so that the one that is killed is the one that was looked at.
+        # Opened before the check, so a reused pid cannot be killed by mistake.
         process = os.pidfd_open(pid)
     except OSError:
         return False

@@ -1,4 +1,4 @@
-"""The first process of a pid namespace: who it is, and when it ends."""
+"""The first process of a pid namespace: find its pid, and wait for its end."""
 
 import asyncio
 import os
@@ -13,7 +13,7 @@ class _NamespaceInfo(msgspec.Struct, rename="kebab"):
 
 
 async def read_init_pid(info: int) -> int:
-    """Return the pid of the namespace's init, or 0 where bubblewrap has failed."""
+    """Return the pid of the namespace's init, or 0 if bubblewrap failed."""
     told = b""
     while not told.rstrip().endswith(b"}"):
         await wait_readable(info)
@@ -24,7 +24,7 @@ async def read_init_pid(info: int) -> int:
 
 
 def open_pidfd(pid: int) -> int | None:
-    """Return a descriptor that becomes readable at the end of a process, or None if it has ended already."""
+    """Return a descriptor that becomes readable when a process ends, or None if it has already ended."""
     try:
         return os.pidfd_open(pid)
     except ProcessLookupError:
@@ -32,7 +32,7 @@ def open_pidfd(pid: int) -> int | None:
 
 
 async def wait_readable(descriptor: int) -> None:
-    """Wait until something can be read from a descriptor, or nothing more ever comes."""
+    """Wait until a descriptor is readable or at its end."""
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
     loop.add_reader(descriptor, ready.set)

@@ -1,4 +1,4 @@
-"""What the kernel tells about processes, and the end of a whole group of them."""
+"""Read the kernel's process table, and kill process groups."""
 
 import asyncio
 import os
@@ -11,10 +11,10 @@ _POLL_SECONDS = 0.002
 
 
 async def kill_group(group: int) -> None:
-    """Kill a process group, and wait until nothing of it is left: a process may take a moment to die."""
+    """Kill a process group, and wait until all its processes have ended."""
     with suppress(ProcessLookupError):
         while True:
-            # The signal tells cheaply that nothing is there; only what is there is looked at.
+            # The signal fails if the group is gone, which spares a search through all processes.
             os.killpg(group, signal.SIGKILL)
             if not _has_members(group):
                 return
@@ -22,17 +22,17 @@ async def kill_group(group: int) -> None:
 
 
 def child_pids(parent: int) -> list[int]:
-    """Return the pids of all processes that a process has started, or that were left to it."""
+    """Return the pids of all children of a process, including adopted ones."""
     return [pid for pid in _pids() if _field(pid, 1) == b"%d" % parent]
 
 
 def process_state(pid: int) -> bytes:
-    """Return the letter for what a process does, or nothing if it has ended."""
+    """Return the state letter of a process, or nothing if it has ended."""
     return _field(pid, 0)
 
 
 def describe_exit(code: int) -> str:
-    """Return in words how a program ended."""
+    """Describe an exit code."""
     number = -code if code < 0 else code - 128
     try:
         name = signal.Signals(number).name
@@ -42,7 +42,7 @@ def describe_exit(code: int) -> str:
 
 
 def _has_members(group: int) -> bool:
-    """Return whether a process group has members that are more than zombies."""
+    """Return whether a process group has members other than zombies."""
     return any(_field(pid, 2) == b"%d" % group and process_state(pid) not in _ENDED for pid in _pids())
 
 
@@ -51,7 +51,7 @@ def _pids() -> list[int]:
 
 
 def _field(pid: int, number: int) -> bytes:
-    """Return a field that the kernel keeps on a process, counted from its state, or nothing if it has ended."""
+    """Return a field of /proc/PID/stat, counted from the state, or nothing if the process has ended."""
     try:
         return Path("/proc", str(pid), "stat").read_bytes().rpartition(b")")[2].split()[number]
     except OSError:

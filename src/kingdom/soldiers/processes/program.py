@@ -1,12 +1,12 @@
-"""Starting a program, and ending it together with everything that it started.
+"""Start a program, and end it together with everything that it started.
 
-With bubblewrap a program runs in a pid namespace of its own: when the program ends or is killed, the kernel removes
-everything in the namespace, also what has a session of its own or runs as a daemon, and when this process dies the
-namespace dies with it. Without bubblewrap the program leads a process group: what left the group survives, and when
-this process dies only the program itself is killed, not what it started. A sandbox tells what of the machine there is
-in the namespace; without one it is everything.
+With bubblewrap a program runs in its own pid namespace. When the program ends or is killed, the kernel kills everything
+in the namespace, including daemons and processes with their own session. When this process dies, the namespace dies
+too. Without bubblewrap the program leads a process group: processes that leave the group survive, and when this process
+dies only the program itself is killed. A sandbox limits what the namespace shows of the machine; without one it shows
+everything.
 
-The kernel ties that death to the thread which started the program: start programs from the main thread.
+The kernel ties that death to the thread that started the program, so start programs from the main thread.
 """
 
 import asyncio
@@ -35,12 +35,12 @@ _CHUNK = 1 << 16
 _TAIL = 1 << 16
 _SHOWN = 2000
 _LINE_MAX = 256 << 20
-# How long output may still come after the end of a program whose pipe somebody else holds open.
+# How long to wait for remaining output after the program's end while another process holds its pipe open.
 _LAST_OUTPUT_SECONDS = 10.0
 _POLL_SECONDS = 0.002
 
 _DIE_WITH_PARENT = (sys.executable, "-I", "-S", str(Path(__file__).with_name("die_with_parent.py")))
-# Says that it is there, waits until it is told to begin, and becomes the program.
+# Reports that it is running, waits for the go-ahead, and then becomes the program.
 _AWAIT = ("/bin/sh", "-c", 'echo; read -r word && exec "$@"', "sh")
 _BRIDGE = (sys.executable, "-I", "-S", bridge.__file__)
 _OPEN = Sandbox(profile=Profile.OFF)
@@ -48,14 +48,14 @@ _OPEN = Sandbox(profile=Profile.OFF)
 
 @dataclass(frozen=True, slots=True)
 class ProgramResult:
-    """How a program ended, and the last part of what it wrote."""
+    """The exit code of a program, and the last part of its output."""
 
     code: int
     output: str
 
 
 class Program:
-    """A program that was started; made by `start_program`."""
+    """A running program, created by `start_program`."""
 
     def __init__(
         self,
@@ -82,23 +82,23 @@ class Program:
 
     @property
     def running(self) -> bool:
-        """Return whether anything of the program runs still."""
+        """Return whether any process of the program is still running."""
         return not self._watching.done()
 
     def write(self, data: bytes) -> None:
-        """Write to the standard input; what a program that has ended does not read is lost."""
+        """Write to the standard input; data that the program does not read before its end is lost."""
         if self._process.stdin is not None and not self._process.stdin.is_closing():
             self._process.stdin.write(data)
 
     def close_input(self) -> None:
-        """Tell the program that no more input comes."""
+        """Close the standard input."""
         if self._process.stdin is not None:
             self._process.stdin.close()
 
     async def lines(self) -> AsyncIterator[bytes]:
-        """Yield the standard output line by line, also a last one without an end.
+        """Yield the standard output line by line, including an incomplete last line.
 
-        A line that is longer than any that makes sense ends the program: it would take all memory of this process.
+        A line that is too long ends the program, because it would use up the memory of this process.
         """
         parts: list[bytes] = []
         size = 0
@@ -116,7 +116,7 @@ class Program:
             yield rest
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Yield the standard output as it comes."""
+        """Yield the standard output as it arrives."""
         if self._early:
             yield self._early
         output = self._process.stdout
@@ -124,7 +124,7 @@ class Program:
             yield chunk
 
     def stderr_tail(self) -> str:
-        """Return the end of what the program wrote to its standard error, if a file took it."""
+        """Return the end of the program's standard error, if it is kept in a file."""
         if self._errors is None:
             return ""
         try:
@@ -135,11 +135,11 @@ class Program:
             return ""
 
     async def wait(self) -> int:
-        """Wait until nothing of the program runs any more; return its exit code, or minus the signal it died of."""
+        """Wait until no process of the program is left; return its exit code, or minus the signal that killed it."""
         return await asyncio.shield(self._watching)
 
     async def kill(self) -> int:
-        """End the program and all it started at once; return as `wait` does."""
+        """Kill the program and everything it started; return the same as `wait`."""
         if self.running:
             with suppress(ProcessLookupError):
                 if self._init is not None:
@@ -149,22 +149,22 @@ class Program:
         return await self.wait()
 
     def describe_exit(self, code: int) -> str:
-        """Return in words how this program ended, or why it was ended."""
+        """Describe how this program ended, or why it was killed."""
         return self.end_reason or describe_exit(code)
 
     def enforce_quota(self, disk: DiskQuota) -> None:
-        """End the program when its run takes more of the disk than it may."""
+        """Kill the program when its run exceeds its disk quota."""
         self._disk = asyncio.create_task(self._end_beyond(disk), name=f"disk of {self.pid}")
 
     async def let_begin(self, init_pid: int, limits: Limits) -> None:
-        """Let a contained program begin, once nothing of it can outlive this process and it is held to its limits."""
+        """Let a contained program begin once it cannot outlive this process and its limits are set."""
         first = b"" if self._process.stdout is None else await self._process.stdout.read(1)
         if first != b"\n":
-            # This is not the program but bubblewrap, complaining.
+            # The output is an error message of bubblewrap, not the go-ahead line.
             self._early = first
             return
-        # The init arranges to die with bubblewrap right after its fork, and then it sleeps until all have ended.
-        while process_state(init_pid) not in {b"S", b""}:  # noqa: ASYNC110 - the kernel tells of no change
+        # The init ties its life to bubblewrap right after its fork; when it sleeps, that is done.
+        while process_state(init_pid) not in {b"S", b""}:  # noqa: ASYNC110 - the kernel has no event for this change
             await asyncio.sleep(_POLL_SECONDS)
         for pid in child_pids(init_pid):
             hold(pid, limits)
@@ -197,7 +197,7 @@ class Program:
                 async with asyncio.timeout(_LAST_OUTPUT_SECONDS):
                     await self._pipes.output_ended.wait()
         if self._stderr_task is not None:
-            # Somebody else may hold the pipe open.
+            # Another process may hold the pipe open.
             await asyncio.wait({self._stderr_task}, timeout=_LAST_OUTPUT_SECONDS)
             self._stderr_task.cancel()
         if not self._contained:
@@ -206,7 +206,7 @@ class Program:
 
 
 class _Pipes(SubprocessStreamProtocol):
-    """The pipes of a program; tells when it has exited, even if somebody else holds the pipes open."""
+    """The pipes of a program; `exited` is set at its exit even if another process holds the pipes open."""
 
     def __init__(self) -> None:
         super().__init__(limit=_CHUNK, loop=asyncio.get_running_loop())
@@ -225,7 +225,7 @@ class _Pipes(SubprocessStreamProtocol):
 
 @dataclass(frozen=True, slots=True)
 class _ProgramCall:
-    """A program as it shall be started."""
+    """The arguments with which a program is started."""
 
     argv: list[str]
     cwd: Path
@@ -236,7 +236,7 @@ class _ProgramCall:
 
 @dataclass(frozen=True, slots=True)
 class _SpawnedProcess:
-    """What a program consists of for this process; its errors begin in their file after so many bytes."""
+    """A spawned process; its errors begin in their file at `errors_before`."""
 
     process: Process
     pipes: _Pipes
@@ -246,7 +246,7 @@ class _SpawnedProcess:
     redaction: Redaction
 
     def start_keeping_errors(self) -> asyncio.Task[None] | None:
-        """Begin to write down what the program complains about, if a file is to take it."""
+        """Start writing the standard error to its file, if there is one."""
         stderr = self.process.stderr
         if self.errors is None or stderr is None:
             return None
@@ -266,11 +266,11 @@ async def start_program(
 ) -> Program:
     """Start a program with exactly this environment and PWD.
 
-    Its standard error is appended to the file `errors` without secrets, or goes into its output. With `contained` it
-    runs in a namespace of its own, which by default it does where bubblewrap is installed; with a `sandbox` that is
-    not off it always does, and sees nothing but what the sandbox has.
+    Its standard error is appended to the file `errors` without secrets, or becomes part of its output. With `contained`
+    it runs in its own namespace, which is the default if bubblewrap is installed. With a `sandbox` that is not off it
+    always does, and sees only what the sandbox contains.
     """
-    # Half a start cannot be undone: who gives up waits for the whole, which takes no longer than a moment.
+    # Half a start cannot be undone, so a cancelled caller waits for the whole start, which is short.
     call = _ProgramCall([*argv], cwd, environment, errors, redaction)
     starting = asyncio.create_task(_start(call, contained=contained, sandbox=sandbox))
     try:
@@ -288,7 +288,9 @@ async def _start(call: _ProgramCall, *, contained: bool | None, sandbox: Sandbox
     closed = sandbox.profile is not Profile.OFF
     bubblewrap = None if contained is False and not closed else shutil.which("bwrap")
     if (contained or closed) and bubblewrap is None:
-        raise Misconfigured("programs shall be contained, but bwrap is not on PATH: install bubblewrap")
+        raise Misconfigured(
+            "bubblewrap is needed to run programs in a namespace, but bwrap is not on PATH: install bubblewrap"
+        )
     ways_out = [f"{way.port}={way.inside}" for way in sandbox.ways_out]
     bridging = [*_BRIDGE, ",".join(ways_out)] if ways_out else []
     if bubblewrap is None:
@@ -309,11 +311,11 @@ async def run_program(
     *,
     cwd: Path,
     environment: Mapping[str, str],
-    timeout: timedelta,  # noqa: ASYNC109 - what runs too long must be killed, not only left alone
+    timeout: timedelta,  # noqa: ASYNC109 - a program that runs too long must be killed, not only abandoned
     contained: bool | None = None,
     sandbox: Sandbox | None = None,
 ) -> ProgramResult:
-    """Run a program to its end and return how it ended; raises ProgramFailed if it takes too much time or disk."""
+    """Run a program to its end; raises ProgramFailed if it takes too much time or disk."""
     program = await start_program(
         argv, cwd=cwd, environment=environment, errors=None, contained=contained, sandbox=sandbox
     )
@@ -343,7 +345,7 @@ async def run_program(
         raise
     await reading
     if program.end_reason:
-        raise DiskQuotaExceeded(f"{argv[0]} was ended: {program.end_reason}")
+        raise DiskQuotaExceeded(f"{argv[0]} was killed: {program.end_reason}")
     return ProgramResult(code, bytes(tail).decode(errors="replace"))
 
 
@@ -394,6 +396,6 @@ async def _spawn(call: _ProgramCall, *kept: int) -> _SpawnedProcess:
 
 
 def _size(errors: Path) -> int:
-    """Return how long the file of errors is already; one that cannot be written to is found out now."""
+    """Return the current size of the errors file; fails early if it cannot be written."""
     with errors.open("ab") as file:
         return file.tell()

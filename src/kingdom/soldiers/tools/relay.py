@@ -19,7 +19,7 @@ class ToolRequest(msgspec.Struct, frozen=True, kw_only=True):
     arguments: dict[str, Any] = {}
 
 
-async def answer_tool_call(voice: AgentTools, body: bytes) -> bytes:
+async def answer_tool_call(tools: AgentTools, body: bytes) -> bytes:
     """Return the answer of a voice to a call, both as JSON: `{tool, arguments}` and `{text, is_error}`."""
     if len(body) > BODY_BYTES_MAX:
         return msgspec.json.encode(ToolReply(text=f"the call has more than {BODY_BYTES_MAX} bytes", is_error=True))
@@ -27,7 +27,7 @@ async def answer_tool_call(voice: AgentTools, body: bytes) -> bytes:
         call = msgspec.json.decode(body, type=ToolRequest)
     except _UNREADABLE as error:
         return msgspec.json.encode(ToolReply(text=f"this is no call of a tool: {error}", is_error=True))
-    return msgspec.json.encode(await voice.call(call.tool, call.arguments))
+    return msgspec.json.encode(await tools.call(call.tool, call.arguments))
 
 
 def relay_command(url: str) -> tuple[str, ...]:

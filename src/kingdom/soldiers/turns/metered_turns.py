@@ -36,22 +36,22 @@ class MeteredTurns:
         self._on_cut_off = on_cut_off
         self._cost_before = 0.0
 
-    async def take(self, prompt: Prompt, on_update_: Callable[[TurnUpdate], None]) -> TurnAnswer | TurnQuestion:
+    async def take(self, prompt: Prompt, on_update: Callable[[TurnUpdate], None]) -> TurnAnswer | TurnQuestion:
         """Return how a turn ended; one is cut off by the end of its agent, or by whoever ends this."""
         cost_usd = 0.0
 
-        def on_update(update: TurnUpdate) -> None:
+        def handle(update: TurnUpdate) -> None:
             nonlocal cost_usd
             if isinstance(update, CostUpdate) and update.cost_usd > cost_usd:
                 cost_usd = update.cost_usd
                 self._note_cost(prompt, cost_usd)
-            on_update_(update)
+            on_update(update)
 
         meter = self._launch.meter
         if meter is not None:
             meter.begin_turn(prompt.budget_usd)
         try:
-            end = await take_turn(self._agent, prompt, self._limit, on_update, meter=meter)
+            end = await take_turn(self._agent, prompt, self._limit, handle, meter=meter)
             cost_usd = end.cost_usd
         except TurnFailed as failure:
             cost_usd = failure.cost_usd

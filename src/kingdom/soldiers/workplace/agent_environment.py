@@ -58,7 +58,7 @@ class AgentEnvironment:
         """Return how git is run on the checkouts of these agents."""
         return GitPolicy.under(self.profile, may_commit=self.may_commit)
 
-    def tools(self, environment: Mapping[str, str]) -> dict[str, str]:
+    def tool_environment(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return where programs are found, those too that a person has installed, if the profile shows them."""
         shown = {}
         folders = [*self.path]
@@ -95,7 +95,11 @@ class Workplace:
         temporary = AgentFile(home, "tmp")
         temporary.make_folder()
         ports = {PORT_VARIABLE: str(assign_port_base(self.folders, self.workflow_id))}
-        places = {**self.agent_environment.tools(self.environment), "HOME": str(home), "TMPDIR": str(temporary.path)}
+        places = {
+            **self.agent_environment.tool_environment(self.environment),
+            "HOME": str(home),
+            "TMPDIR": str(temporary.path),
+        }
         proxy = egress_environment() if self._egress else {}
         return {**self.environment, **IDENTITY, **ports, **places, **proxy}
 
@@ -135,7 +139,7 @@ class Workplace:
                     redaction=self.redaction,
                 )
 
-    def voice(self, bus: Bus) -> AgentTools | None:
+    def create_tools(self, bus: Bus) -> AgentTools | None:
         """Return what an agent that can be offered tools speaks to the house by."""
         if not self.agent_environment.offers_tools:
             return None
@@ -150,15 +154,15 @@ class Workplace:
         return Meter() if self.agent_environment.upstreams else None
 
     async def open_model_proxy(
-        self, soldier_id: str, voice: AgentTools | None, stack: AsyncExitStack, meter: Meter | None = None
+        self, soldier_id: str, tools: AgentTools | None, stack: AsyncExitStack, meter: Meter | None = None
     ) -> Gate | None:
         """Open the way out of an agent that has something to reach, until the stack is closed."""
-        if not self.agent_environment.upstreams and voice is None:
+        if not self.agent_environment.upstreams and tools is None:
             return None
         gate = Gate(
             self._socket_folder / soldier_id,
             self.agent_environment.upstreams,
-            voice=partial(answer_tool_call, voice) if voice else None,
+            voice=partial(answer_tool_call, tools) if tools else None,
             on_loopback=self.agent_environment.profile is not Profile.STRICT,
             meter=meter,
         )

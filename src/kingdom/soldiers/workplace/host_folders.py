@@ -25,15 +25,15 @@ class HostFolders:
         self.directory = directory.resolve()
         self.repositories = self.directory / "repositories"
         self.runs = self.directory / "runs"
-        self.spaces = self.directory / "workspace"
+        self.work_spaces = self.directory / "workspace"
         self.sessions = self.directory / "logs" / "sessions"
         self.lock = self.directory / "host.lock"
 
-    def make(self) -> None:
+    def create(self) -> None:
         """Make what every host has."""
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Code, homes of agents, their ways out and what they said are nobody else's business.
-        for folder in (self.repositories, self.runs, self.spaces, self.sessions):
+        for folder in (self.repositories, self.runs, self.work_spaces, self.sessions):
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(0o700)
 
@@ -65,13 +65,13 @@ class HostFolders:
         """Return the folders that hold what is here of a run: its own, and its WorkSpaces."""
         return [self.run(workflow_id), *self._work_spaces_of(workflow_id)]
 
-    def tree(self, workflow_id: str, tree_id: str) -> Path:
+    def checkout(self, workflow_id: str, tree_id: str) -> Path:
         """Return the folder of a checkout."""
         return self.run(workflow_id) / "trees" / tree_id
 
-    def space(self, general: str, work_space_id: str) -> Path:
+    def work_space(self, general: str, work_space_id: str) -> Path:
         """Return the folder of a WorkSpace of a General, or of a run that a person started."""
-        return self.spaces / (general or _PEOPLE) / work_space_id
+        return self.work_spaces / (general or _PEOPLE) / work_space_id
 
     def home(self, workflow_id: str) -> Path:
         """Return the home directory of the agents of a run."""
@@ -94,4 +94,4 @@ class HostFolders:
         return self.sessions / f"{workflow_id}.egress.jsonl"
 
     def _work_spaces_of(self, workflow_id: str) -> list[Path]:
-        return list(self.spaces.glob(f"*/{workflow_id}-w*-space*"))
+        return list(self.work_spaces.glob(f"*/{workflow_id}-w*-space*"))

@@ -143,8 +143,8 @@ class AcpAgent(ProgramAgent[Turn]):
         elif question is not None:
             turn.end(TurnQuestion(question.text, question.choices, 0.0))
         else:
-            if self._kit.launch.voice is not None:
-                self._kit.launch.voice.begin(prompt.id, turn.petition)
+            if self._kit.launch.tools is not None:
+                self._kit.launch.tools.begin(prompt.id, turn.petition)
             self._prompting = asyncio.create_task(self._prompt(turn, text), name=f"prompt {prompt.id}")
 
     async def _prompt(self, turn: Turn, text: str) -> None:
@@ -165,7 +165,7 @@ class AcpAgent(ProgramAgent[Turn]):
             document = response.model_dump(mode="json", by_alias=True, exclude_none=True)
             turn.count(document)
             end = self._end_of(turn, document["stopReason"])
-        question = self._kit.launch.voice.end() if self._kit.launch.voice else None
+        question = self._kit.launch.tools.end() if self._kit.launch.tools else None
         if question is not None and not turn.interrupted and not isinstance(end, AgentGone | BudgetSpent):
             end = TurnQuestion(question.text, question.choices, turn.cost_usd)
         turn.end(end)

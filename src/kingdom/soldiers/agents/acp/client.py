@@ -87,13 +87,13 @@ class AcpAgents(AgentClient):
 
 async def _voice_url(launch: Launch, stack: AsyncExitStack) -> str:
     """Return where the agent finds its voice: at the gate of its sandbox, or at one that is opened for it."""
-    if launch.voice is None:
+    if launch.tools is None:
         return ""
     if launch.sandbox is not None:
         return f"{launch.sandbox.url}/voice"
     # Not in HOME: the name of a socket must be short.
     folder = stack.enter_context(TemporaryDirectory(prefix="kingdom-voice-"))
     gate = await stack.enter_async_context(
-        Gate(Path(folder, "gate"), (), voice=partial(answer_tool_call, launch.voice))
+        Gate(Path(folder, "gate"), (), voice=partial(answer_tool_call, launch.tools))
     )
     return f"unix:{gate.socket}"

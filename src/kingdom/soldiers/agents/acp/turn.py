@@ -62,7 +62,7 @@ class Turn(RecordedTurn):
         self._calls.add(call["toolCallId"])
         self._finish_message()
         self.answer = ""
-        self.tell(ToolUse(self._tool(call), _detail(call, self._work_space)), call=call["toolCallId"])
+        self.emit(ToolUse(self._tool(call), _detail(call, self._work_space)), call=call["toolCallId"])
 
     def count(self, response: Mapping[str, Any]) -> None:
         """Take in what the turn has used up, as its end tells it."""
@@ -97,7 +97,7 @@ class Turn(RecordedTurn):
     def _hear_text(self, text: str, message: str) -> None:
         if self._profile.notices and not message:
             self.notice = text.strip()
-            self.note("noted", text=self.notice)
+            self.record("noted", text=self.notice)
             return
         if message != self._message:
             self._finish_message()
@@ -108,7 +108,7 @@ class Turn(RecordedTurn):
     def _finish_message(self) -> None:
         """Write down a whole message: it comes in pieces that are cut anywhere."""
         if self.answer:
-            self.note("said", text=self.answer)
+            self.record("said", text=self.answer)
 
     def _hear_tool(self, update: Mapping[str, Any]) -> None:
         status = update.get("status")
@@ -119,7 +119,7 @@ class Turn(RecordedTurn):
         self.call_tool(update)
         if status in ("completed", "failed"):
             text = "".join(_texts(update))[:_OUTPUT_MAX]
-            self.note("output", call=update["toolCallId"], text=text, isError=status == "failed")
+            self.record("output", call=update["toolCallId"], text=text, isError=status == "failed")
         self.emit_heartbeat()
 
     def _tool(self, call: Mapping[str, Any]) -> str:
@@ -144,7 +144,7 @@ class Turn(RecordedTurn):
     def _spend(self, cost_usd: float, **fields: Any) -> None:
         if cost_usd > self.cost_usd:
             self.cost_usd = cost_usd
-            self.tell(CostUpdate(cost_usd), **fields)
+            self.emit(CostUpdate(cost_usd), **fields)
 
 
 def _at(document: Any, *way: str) -> Any:
@@ -158,7 +158,7 @@ def _detail(call: Mapping[str, Any], work_space: Path) -> str:
     used_with = call.get("rawInput")
     if not isinstance(used_with, dict) or not used_with:
         used_with = {"title": " ".join([str(call.get("title") or ""), *_texts(call)])}
-    return describe_tool_use(used_with, work_space, naming=_NAMING, beside=_BESIDE)
+    return describe_tool_use(used_with, work_space, subject_fields=_NAMING, ignored_fields=_BESIDE)
 
 
 def _texts(update: Mapping[str, Any]) -> list[str]:

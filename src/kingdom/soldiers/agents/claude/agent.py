@@ -68,7 +68,7 @@ class ClaudeAgent(ProgramAgent[Turn]):
         self._listening = asyncio.create_task(self._listen(), name=f"claude {self.pid}")
 
     def _options(self) -> ClaudeAgentOptions:
-        voice = self._launch.voice
+        voice = self._launch.tools
         return ClaudeAgentOptions(
             mcp_servers={} if voice is None else {SERVER_NAME: house_server(voice)},
             hooks={
@@ -111,8 +111,8 @@ class ClaudeAgent(ProgramAgent[Turn]):
         elif question is not None:
             turn.end(TurnQuestion(question.text, question.choices, 0.0))
         else:
-            if launch.voice is not None:
-                launch.voice.begin(prompt.id, turn.petition)
+            if launch.tools is not None:
+                launch.tools.begin(prompt.id, turn.petition)
             await self._client.query(_message(text, prompt_uuid))
 
     async def _ask_for_end(self) -> None:
@@ -201,17 +201,17 @@ class ClaudeAgent(ProgramAgent[Turn]):
                 turn.limited_until = datetime.fromtimestamp(limit.resets_at, UTC)
             case AssistantMessage(error=None, model=model) if model != SYNTHETIC:
                 for update, fields in updates_in(message, self._launch.work_space):
-                    turn.tell(update, **fields)
+                    turn.emit(update, **fields)
             case UserMessage(content=list(blocks)):
                 for output in outputs_in(blocks):
-                    turn.note("output", **output)
+                    turn.record("output", **output)
             case SystemMessage(subtype="api_retry", data=data):
-                turn.note("noted", text=f"the model is asked again: {data.get('error')}")
+                turn.record("noted", text=f"the model is asked again: {data.get('error')}")
                 turn.emit_heartbeat()
 
     def _hush(self) -> AgentQuestion | None:
         """Listen to the voice of the agent no more; return what it asked."""
-        return self._launch.voice.end() if self._launch.voice else None
+        return self._launch.tools.end() if self._launch.tools else None
 
 
 def _refusal(reason: str) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def arguments(launch: Launch, session: str, *, resumes: bool) -> list[str]:
         chosen.append(f"--model={launch.model}")
     if launch.instructions:
         chosen.append(f"--append-system-prompt={launch.instructions}")
-    if launch.voice is not None:
+    if launch.tools is not None:
         # Its tools are few, and the agent shall not have to search for them.
         house = {"type": "sdk", "name": SERVER_NAME, "alwaysLoad": True}
         chosen.append(f"--mcp-config={json.dumps({'mcpServers': {SERVER_NAME: house}})}")

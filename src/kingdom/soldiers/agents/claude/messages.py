@@ -38,7 +38,7 @@ def updates_in(message: AssistantMessage, work_space: Path) -> Iterator[tuple[Tu
             case TextBlock(text=text) if text:
                 yield AgentMessage(text), {}
             case ToolUseBlock(id=call, name=tool, input=used_with):
-                detail = describe_tool_use(used_with, work_space, naming=_NAMING, beside=_BESIDE)
+                detail = describe_tool_use(used_with, work_space, subject_fields=_NAMING, ignored_fields=_BESIDE)
                 yield ToolUse(tool, detail), {"call": call}
 
 

@@ -30,7 +30,7 @@ class Turn(RecordedTurn):
         cost_usd = round(session_usd - self.before_usd, 9)
         if cost_usd > self.cost_usd:
             self.cost_usd = cost_usd
-            self.tell(CostUpdate(cost_usd))
+            self.emit(CostUpdate(cost_usd))
         else:
             self.emit_heartbeat()
 
