@@ -139,9 +139,7 @@ def test_an_mcp_server_is_tried_out_and_its_secrets_stay_hidden(laptop: Terminal
 def test_an_mcp_server_that_does_not_work_is_refused_unless_nobody_looks(laptop: Terminal) -> None:
     crash = laptop.run("mcp", "create", "shelf", "--command", f"{SERVE} crash", "--env", "SHELF=of glass")
     assert crash.code == 1
-    assert (
-        "ended with exit code 1 before it had answered; it wrote last: the shelf of glass has fallen down" in crash.err
-    )
+    assert "ended with exit code 1 before it answered; it wrote last: the shelf of glass has fallen down" in crash.err
     missing = laptop.run("mcp", "create", "shelf", "--command", "no-such-program")
     assert (missing.code, "there is no program 'no-such-program' on PATH" in missing.err) == (2, True)
     for wrong in ([], ["--command", "a", "--url", "b"], ["--command", "a 'b"], ["--url", "x", "--env", "y"]):

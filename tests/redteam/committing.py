@@ -124,7 +124,7 @@ async def borrow_the_objects_of_a_private_repository(ground: Ground) -> str:
 
 async def _prepared(ground: Ground, use: GitPolicy) -> tuple[RunCheckouts, CheckoutSpec, Path]:
     host, source = ground.folder / "host", make_source(ground.folder / "app", files=3)
-    trees = RunCheckouts(host / "repositories", use=use)
+    trees = RunCheckouts(host / "repositories", git_policy=use)
     tree = a_tree(host, source)
     await trees.prepare([tree, a_tree(host, source, "tree2")])
     return trees, tree, host

@@ -61,7 +61,7 @@ async def swap_a_folder_while_the_house(ground: Ground, commits: bool) -> str:  
     for number in range(FILES):
         (victim / f"key{number}").write_text(f"{KEY} {number}\n")
     host = ground.folder / "host"
-    trees = RunCheckouts(host / "repositories", use=GitPolicy(sandboxed=ground.is_defended))
+    trees = RunCheckouts(host / "repositories", git_policy=GitPolicy(sandboxed=ground.is_defended))
     tree = a_tree(host, make_source(ground.folder / "app", files=3))
     await trees.prepare([tree])
     base = await trees.base_commit(tree)

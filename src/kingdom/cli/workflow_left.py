@@ -148,7 +148,7 @@ async def differences(
         raise NotFound(f"workflow {workflow.id} has no checkout now; its branches: {branches}")
     folders = await folders_here(bus, workflow, "checkout")
     use = GitPolicy.under(settings.sandbox, may_commit=settings.may_commit)
-    trees = RunCheckouts(folders.repositories, home=folders.directory, use=use)
+    trees = RunCheckouts(folders.repositories, home=folders.directory, git_policy=use)
     return [await _diff(bus, workflow, tree, trees, folders, since) for tree in there]
 
 

@@ -1,4 +1,4 @@
-"""The kinds of agents that a host can run, by the names that people choose them by."""
+"""The kinds of agents that a host can run, by their names in the settings."""
 
 import shutil
 from collections.abc import Callable, Mapping
@@ -31,25 +31,29 @@ from kingdom.soldiers.workplace.checkout_setup import CheckoutSetup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentKind:
-    """How a kind of agent is run, and whose model it asks; one that follows a script asks nobody.
+    """How a kind of agent is started, and which vendor's model it uses; the scripted agent uses none.
 
-    `speaks` tells whether it can be offered tools: a program that only takes a prompt reports by its result file.
+    `offers_tools` is False for a program that only takes a prompt: it reports through its result file.
     """
 
     client: Callable[[SoldierSettings], AgentClient]
     vendor: Vendor | None = None
     offers_tools: bool = True
-    # The module that an extra brings, and the name of the extra.
+    # The module that an extra installs, and the extra.
     library: tuple[str, str] | None = None
 
 
 def _command(settings: SoldierSettings) -> AgentClient:
     if not settings.command:
-        raise Misconfigured("soldiers.agent is `command`, but no program is named: set soldiers.command to its words")
+        raise Misconfigured(
+            "soldiers.agent is `command`, but soldiers.command is empty: set it to the program and its arguments"
+        )
     for word in settings.command:
         if not Template(word).is_valid() or not PLACES.issuperset(Template(word).get_identifiers()):
             known = ", ".join(f"${name}" for name in sorted(PLACES))
-            raise Misconfigured(f"soldiers.command: the $ in {word!r} begins none of {known}; write $$ for a dollar")
+            raise Misconfigured(
+                f"soldiers.command: the $ in {word!r} starts none of {known}; write $$ for a dollar sign"
+            )
     vendor = settings.model.vendor
     return CommandAgents(Command(argv=settings.command, environment=_REACHED_BY[vendor] if vendor else {}))
 
@@ -59,7 +63,7 @@ def _acp(profile: AcpProfile, settings: SoldierSettings) -> AgentClient:
     return AcpAgents(profile, directory=directory, prices=settings.model.prices)
 
 
-# What `off` means, behind its name.
+# The consequence of the profile `off`, as part of a sentence.
 NO_SANDBOX = "lets them read and change whatever this user can, and reach every network"
 _CLAUDE, _ACP = ("claude_agent_sdk", "kingdom[claude]"), ("acp", "kingdom[acp]")
 AGENT_KINDS: Mapping[str, AgentKind] = {
@@ -72,13 +76,13 @@ AGENT_KINDS: Mapping[str, AgentKind] = {
     "aider": AgentKind(client=lambda _: CommandAgents(AIDER), vendor=Vendor.OPENAI, offers_tools=False),
     "command": AgentKind(client=_command, offers_tools=False),
 }
-# The vendor's own address, and the variable in which its programs look for the key.
+# The vendor's address, and the environment variable in which its programs look for the key.
 _VENDORS = {
     Vendor.ANTHROPIC: ("https://api.anthropic.com", "ANTHROPIC_API_KEY"),
     Vendor.OPENAI: ("https://api.openai.com", "OPENAI_API_KEY"),
     Vendor.GEMINI: ("https://generativelanguage.googleapis.com", "GEMINI_API_KEY"),
 }
-# What tells a program of any kind where the model is; the key is added on the way.
+# The variables that lead a program to the model; the proxy adds the real key.
 _REACHED_BY = {
     Vendor.ANTHROPIC: {"ANTHROPIC_BASE_URL": "$url", "ANTHROPIC_API_KEY": "none"},
     Vendor.OPENAI: {"OPENAI_BASE_URL": "$url/v1", "OPENAI_API_BASE": "$url/v1", "OPENAI_API_KEY": "none"},
@@ -89,10 +93,10 @@ _REACHED_BY = {
 def build_agent_environment(
     settings: SoldierSettings, environment: Callable[[str], str | None], secrets: set[str]
 ) -> AgentEnvironment:
-    """Return how the agents of a host live; `secrets` are removed from all that they write.
+    """Return the environment of a host's agents; `secrets` are removed from all their output.
 
-    `environment` finds the key of a vendor where the settings name none. What is in a checkout, a stranger may have
-    written, and whatever agent works there, it is run: so no agent is exempt from the sandbox.
+    `environment` returns the key of a vendor if the settings name none. A stranger may have written the files of a
+    checkout, and every agent runs them, so no kind of agent is exempt from the sandbox.
     """
     kind = AGENT_KINDS[settings.agent]
     _refuse_what_is_missing(settings, kind)
@@ -111,13 +115,17 @@ def build_agent_environment(
 
 
 def _refuse_what_is_missing(settings: SoldierSettings, kind: AgentKind) -> None:
-    """Tell at once what the first agent would fail for."""
+    """Fail early for everything that would make the first agent fail."""
     if kind.library and find_spec(kind.library[0]) is None:
         raise Misconfigured(f"{settings.agent} needs a library that is not installed: pip install '{kind.library[1]}'")
     if settings.sandbox is not Profile.OFF and (reason := why_no_sandbox(settings.sandbox)):
-        remedy = "`kingdom doctor` tells how to allow it" if shutil.which("bwrap") else how_to_install("bubblewrap")
+        remedy = (
+            "run `kingdom doctor`, which says how to allow it"
+            if shutil.which("bwrap")
+            else how_to_install("bubblewrap")
+        )
         raise Misconfigured(
-            f"agents, setup scripts and checks run in a sandbox, which cannot be made here: {reason}. What to do:"
+            f"agents, setup scripts and checks run in a sandbox, which cannot be created here: {reason}. What to do:"
             f' {remedy}. Or write `sandbox: "{Profile.OFF}"` under `soldiers` into kingdom.yaml: it {NO_SANDBOX}'
         )
 
@@ -126,22 +134,24 @@ def _path(settings: SoldierSettings) -> tuple[Path, ...]:
     path = tuple(Path(folder).absolute() for folder in settings.path)
     for folder in path:
         if not folder.is_dir():
-            raise Misconfigured(f"soldiers.path names {folder}, which is no folder: name those that programs are in")
+            raise Misconfigured(
+                f"soldiers.path names {folder}, which is not a folder: name folders that contain programs"
+            )
     return path
 
 
 def _vendor(settings: SoldierSettings, kind: AgentKind) -> Vendor | None:
-    """Return whose protocol the model speaks: most agents speak one, of a program only its owner knows."""
+    """Return whose protocol the model uses; for `command` only the settings can say."""
     model = settings.model
     if kind.vendor and model.vendor not in {None, kind.vendor}:
         raise Misconfigured(
-            f"{settings.agent} asks models of {kind.vendor}, but soldiers.model.vendor is {model.vendor}: leave it out"
+            f"{settings.agent} uses models of {kind.vendor}, but soldiers.model.vendor is {model.vendor}: remove it"
         )
     if settings.agent != "command":
         return kind.vendor
     if model.vendor is None and (model.url or model.key):
         raise Misconfigured(
-            "soldiers.model does not say whose protocol the model speaks: set soldiers.model.vendor to"
+            "soldiers.model does not name the protocol of the model: set soldiers.model.vendor to one of"
             f" {', '.join(Vendor)}"
         )
     return model.vendor
@@ -156,7 +166,7 @@ def _upstreams(
     key = settings.model.key or environment(variable)
     if not key:
         raise Misconfigured(
-            f"there is no key for the model of {settings.agent}: set {variable}, or name a place for it as"
+            f"there is no key for the model of {settings.agent}: set {variable}, or name its location as"
             " soldiers.model.key in kingdom.yaml, such as file:PATH"
         )
     url, prices = settings.model.url or address, settings.model.prices

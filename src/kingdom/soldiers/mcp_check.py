@@ -1,4 +1,4 @@
-"""Trying an MCP server out before agents rely on it: it is really started or called, and asked for its tools."""
+"""Check an MCP server before agents rely on it: start or call it, and list its tools."""
 
 import asyncio
 import shutil
@@ -16,16 +16,16 @@ from kingdom.soldiers.processes.process_table import describe_exit
 from kingdom.soldiers.processes.program import Program, start_program
 from kingdom.workflow.model.mcp import McpServer, Transport
 
-# A program may have to be downloaded first; an address answers or does not.
+# A program may have to be downloaded first.
 _LIMIT_OF_PROGRAM = timedelta(seconds=30)
 _LIMIT_OF_ADDRESS = timedelta(seconds=10)
-# A server that was told to end may put its things in order.
+# How long a server may take to shut down.
 _GRACE_SECONDS = 2.0
 _SHOWN = 2000
 
 
 class _NoAnswer(ProgramFailed):
-    """Raised when a server did not answer in time."""
+    """Raised when a server does not answer in time."""
 
 
 def answer_limit(server: McpServer) -> timedelta:
@@ -34,10 +34,10 @@ def answer_limit(server: McpServer) -> timedelta:
 
 
 async def check_mcp_server(server: McpServer, *, limit: timedelta | None = None) -> tuple[str, ...]:
-    """Return the names of the tools of a server; raises ProgramFailed with the reason if it cannot be used.
+    """Return the names of a server's tools; raises ProgramFailed with the reason if it cannot be used.
 
-    One that fails is tried twice, one that is silent until the limit is not; whatever was started has ended afterwards.
-    A program is started as for an agent: in a folder of its own, and with little more than its own environment.
+    A failure is retried once, a timeout is not. Everything that was started has ended afterwards. A program starts as
+    for an agent: in its own folder, and with little more than its own environment.
     """
     limit = limit or answer_limit(server)
     try:
@@ -59,8 +59,8 @@ async def _tools_of(server: McpServer, limit: timedelta) -> tuple[str, ...]:
             failure, reason = _NoAnswer, f"it did not answer within {limit.total_seconds():g} s"
         except (ProgramFailed, Misconfigured):
             raise
-        except Exception as error:  # noqa: BLE001 - whatever the SDK raises, the server could not be used
-            reason = tested.end or f"speaking MCP with it failed ({_root_cause(error)})"
+        except Exception as error:  # noqa: BLE001 - whatever the SDK raises, the server cannot be used
+            reason = tested.end or f"it does not speak MCP as expected ({_root_cause(error)})"
         what = without_password(server.url) or " ".join(server.command)
         raise failure(
             f"MCP server {server.name!r} ({server.transport}, {what}) cannot be used: {reason}{tested.tail()}"
@@ -68,7 +68,7 @@ async def _tools_of(server: McpServer, limit: timedelta) -> tuple[str, ...]:
 
 
 class _ServerUnderTest:
-    """What is known of a program that is tried out."""
+    """The output and end of a server that is being checked."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -77,7 +77,7 @@ class _ServerUnderTest:
         self.stray = b""
 
     def tail(self) -> str:
-        """Return the last of what it wrote that was no answer."""
+        """Return the end of its output that was not an answer."""
         written = self.errors.read_bytes() if self.errors.exists() else b""
         words = (self.stray + written)[-_SHOWN:].decode(errors="replace").strip()
         return f"; it wrote last: {words}" if words else ""
@@ -110,13 +110,13 @@ def _transport(server: McpServer, tested: _ServerUnderTest) -> AbstractAsyncCont
 
 @asynccontextmanager
 async def _started(server: McpServer, tested: _ServerUnderTest) -> AsyncIterator[tuple[Any, Any]]:
-    """Start a server, and speak with it line by line; it ends with the block, and all it started with it."""
+    """Start a server and exchange messages line by line; at the end of the block kill all its processes."""
     streams = import_module("anyio")
     environment = _sdk("mcp.client.stdio").get_default_environment() | server.env
     if shutil.which(server.command[0], path=environment.get("PATH")) is None:
         raise Misconfigured(
-            f"MCP server {server.name!r}: there is no program {server.command[0]!r} on PATH: install it, or write where"
-            " it is, from / on"
+            f"MCP server {server.name!r}: there is no program {server.command[0]!r} on PATH: install it, or write its"
+            " absolute path"
         )
     program = await start_program(server.command, cwd=tested.folder, environment=environment, errors=tested.errors)
     to_client, incoming = streams.create_memory_object_stream()
@@ -135,14 +135,14 @@ async def _started(server: McpServer, tested: _ServerUnderTest) -> AsyncIterator
         finally:
             code = await program.kill()
             if ended_itself:
-                tested.end = f"it ended with {describe_exit(code)} before it had answered"
+                tested.end = f"it ended with {describe_exit(code)} before it answered"
             reading.cancel()
             writing.cancel()
             await asyncio.gather(reading, writing, return_exceptions=True)
 
 
 async def _read(program: Program, to_client: Any, tested: _ServerUnderTest) -> None:
-    """Hand on every message of a server; the end of its output is the end of the conversation."""
+    """Forward every message of a server; the end of its output ends the conversation."""
     message_of = _sdk("mcp.types").jsonrpc_message_adapter.validate_json
     session_message = _sdk("mcp.shared.message").SessionMessage
     async with to_client:
@@ -166,13 +166,13 @@ def _sdk(module: str) -> Any:
         return import_module(module)
     except ModuleNotFoundError as error:
         raise Misconfigured(
-            f"MCP servers are tried out with a library that is not installed ({error}): pip install 'kingdom[mcp]',"
-            " or skip it with --no-check"
+            f"checking MCP servers needs a library that is not installed ({error}): pip install 'kingdom[mcp]',"
+            " or skip the check with --no-check"
         ) from error
 
 
 def _root_cause(error: BaseException) -> str:
-    """Return what went wrong at the bottom of it."""
+    """Return the message of the innermost error."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return str(error) or type(error).__name__

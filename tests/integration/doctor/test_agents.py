@@ -73,9 +73,9 @@ async def test_a_program_of_ones_own_is_found_and_not_run(tmp_path: Path) -> Non
     [
         ({"agent": "codex", "path": ["tools"]}, "there is no program 'codex-acp'"),
         ({"agent": "aider", "path": ["tools"]}, "there is no program 'aider'"),
-        ({"agent": "command"}, "no program is named"),
+        ({"agent": "command"}, "soldiers.command is empty"),
         ({"agent": "command", "command": ["absent"]}, "there is no program 'absent'"),
-        ({"agent": "gemini", "path": ["tools", "elsewhere"]}, "elsewhere, which is no folder"),
+        ({"agent": "gemini", "path": ["tools", "elsewhere"]}, "elsewhere, which is not a folder"),
         ({"agent": "gemini", "model": {"vendor": "openai"}}, "gemini asks models of gemini"),
     ],
 )

@@ -95,7 +95,7 @@ async def test_a_folder_that_becomes_a_link_while_the_house_commits_leads_nowher
 async def test_without_the_sandbox_such_a_folder_shows_what_the_host_can_read(
     host: Path, source: Path, victim: Path
 ) -> None:
-    trees = RunCheckouts(host / "repositories", use=GitPolicy(sandboxed=False))
+    trees = RunCheckouts(host / "repositories", git_policy=GitPolicy(sandboxed=False))
     tree = a_tree(host, source)
     await trees.prepare([tree])
     with swapping(tree, victim):
@@ -152,7 +152,7 @@ LEFT = [
 async def test_nothing_in_the_git_directory_of_an_agent_leads_the_house_elsewhere(
     host: Path, source: Path, tmp_path: Path, leave: Callable[[Path, Path], None], *, sandboxed: bool
 ) -> None:
-    trees = RunCheckouts(host / "repositories", use=GitPolicy(may_commit=True, sandboxed=sandboxed))
+    trees = RunCheckouts(host / "repositories", git_policy=GitPolicy(may_commit=True, sandboxed=sandboxed))
     tree, other = a_tree(host, source), a_tree(host, source, "tree2")
     await trees.prepare([tree, other])
     victim = tmp_path / "kingdom.yaml"

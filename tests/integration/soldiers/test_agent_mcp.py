@@ -183,7 +183,7 @@ async def test_a_place_that_is_none_is_refused_in_a_sentence(place: str) -> None
     process = await asyncio.create_subprocess_exec(*relay_command(place), stderr=asyncio.subprocess.PIPE)
     _, words = await asyncio.wait_for(process.communicate(), PATIENCE_SECONDS)
     assert process.returncode == 1
-    assert b"is no place of a voice" in words
+    assert b"is not the address of agent tools" in words
     assert b"Traceback" not in words
 
 

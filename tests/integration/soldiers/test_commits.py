@@ -103,7 +103,7 @@ async def test_names_that_git_does_not_take_are_told(trees: RunCheckouts, host: 
 
 
 async def test_commits_that_no_name_leads_to_any_more_are_kept_too(host: Path, source: Path) -> None:
-    trees = RunCheckouts(host / "repositories", use=GitPolicy(may_commit=True))
+    trees = RunCheckouts(host / "repositories", git_policy=GitPolicy(may_commit=True))
     tree = a_tree(host, source)
     await trees.prepare([tree])
     for name in ("amended", "stashed first", "stashed second"):
@@ -127,7 +127,7 @@ async def test_a_tree_of_an_agent_that_is_not_what_its_name_says_is_not_believed
     (source / "folder" / "policy").write_text("nobody\n")
     run("add", "--all", cwd=source)
     run("commit", "--quiet", "-m", "policy", cwd=source)
-    trees = RunCheckouts(host / "repositories", use=GitPolicy(may_commit=True))
+    trees = RunCheckouts(host / "repositories", git_policy=GitPolicy(may_commit=True))
     tree = a_tree(host, source)
     await trees.prepare([tree])
     own = git_directory_of(tree.path) / "objects"

@@ -90,7 +90,7 @@ async def test_a_cancelled_prepare_leaves_no_process_no_tree_and_a_free_lock(tmp
     assert list((host / "trees").iterdir()) == []
     for name in ("app", "far"):
         repository = Repository(host / "repositories" / f"{name}.git", url="", home=host)
-        async with asyncio.timeout(PATIENCE_SECONDS), repository.held():
+        async with asyncio.timeout(PATIENCE_SECONDS), repository.locked():
             pass
 
 

@@ -14,7 +14,7 @@ async def made_by_the_version_before(host: Path, source: Path) -> CheckoutSpec:
     tree = a_tree(host, source)
     clone = host / "repositories" / "app.git"
     repository = Repository(clone, url=str(source), home=host)
-    async with repository.held():
+    async with repository.locked():
         await repository.fetch("main")
     run("worktree", "add", "--quiet", "-b", tree.branch, str(tree.path), "refs/remotes/origin/main", cwd=clone)
     run("update-ref", tree.start_ref, "refs/remotes/origin/main", cwd=clone)
@@ -30,7 +30,7 @@ async def test_a_worktree_of_the_version_before_is_taken_over_with_its_work(
 ) -> None:
     tree = await made_by_the_version_before(host, source)
     files, branch = files_of(tree.path), run("rev-parse", "HEAD", cwd=tree.path)
-    assert await migrate_legacy_checkouts(host / "repositories", home=host, use=GitPolicy()) == 1
+    assert await migrate_legacy_checkouts(host / "repositories", home=host, git_policy=GitPolicy()) == 1
     assert files_of(tree.path) == files
     assert (tree.path / ".git").read_text() == f"gitdir: {git_directory_of(tree.path)}\n"
     assert run("status", "--porcelain", cwd=tree.path) == "?? dirty.txt"
@@ -45,7 +45,9 @@ async def test_a_worktree_of_the_version_before_is_taken_over_with_its_work(
 async def test_it_is_taken_over_once_and_again_where_that_was_interrupted(host: Path, source: Path) -> None:
     tree = await made_by_the_version_before(host, source)
     git_directory_of(tree.path).mkdir(parents=True)
-    assert [await migrate_legacy_checkouts(host / "repositories", home=host, use=GitPolicy()) for _ in range(2)] == [
+    assert [
+        await migrate_legacy_checkouts(host / "repositories", home=host, git_policy=GitPolicy()) for _ in range(2)
+    ] == [
         1,
         0,
     ]
@@ -55,5 +57,5 @@ async def test_it_is_taken_over_once_and_again_where_that_was_interrupted(host: 
 async def test_one_that_is_on_no_branch_is_left_to_people(host: Path, source: Path) -> None:
     tree = await made_by_the_version_before(host, source)
     run("checkout", "--quiet", "--detach", cwd=tree.path)
-    assert await migrate_legacy_checkouts(host / "repositories", home=host, use=GitPolicy()) == 0
+    assert await migrate_legacy_checkouts(host / "repositories", home=host, git_policy=GitPolicy()) == 0
     assert (tree.path / "dirty.txt").exists()

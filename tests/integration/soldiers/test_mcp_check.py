@@ -93,7 +93,9 @@ async def test_a_server_that_is_called_tells_its_tools() -> None:
         server = McpServer(id="s", name="s", transport=Transport.STREAMABLE_HTTP, url=f"{address}/mcp")
         assert await check_mcp_server(server, limit=LONG) == TOOLS
         elsewhere = McpServer(id="s", name="s", transport=Transport.STREAMABLE_HTTP, url=f"{address}/elsewhere")
-        with pytest.raises(ProgramFailed, match=r"\(STREAMABLE_HTTP, .*/elsewhere\) cannot be used: speaking MCP with"):
+        with pytest.raises(
+            ProgramFailed, match=r"\(STREAMABLE_HTTP, .*/elsewhere\) cannot be used: it does not speak MCP"
+        ):
             await check_mcp_server(elsewhere, limit=LONG)
 
 
@@ -167,8 +169,8 @@ async def test_without_the_library_it_is_told_what_to_install(monkeypatch: pytes
 @pytest.mark.parametrize(
     ("command", "reason"),
     [
-        (("echo", "hello"), "ended with exit code 0 before it had answered; it wrote last: hello"),
-        (("cat",), "speaking MCP with it failed"),
+        (("echo", "hello"), "ended with exit code 0 before it answered; it wrote last: hello"),
+        (("cat",), "it does not speak MCP as expected"),
     ],
 )
 async def test_a_program_that_is_no_mcp_server_is_told(mark: str, command: tuple[str, ...], reason: str) -> None:

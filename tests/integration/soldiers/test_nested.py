@@ -107,7 +107,7 @@ async def test_what_the_configuration_of_such_a_repository_names_is_not_run(
 
 
 async def test_a_commit_records_where_a_linked_repository_is(host: Path, source: Path) -> None:
-    trees = RunCheckouts(host / "repositories", use=GitPolicy(may_commit=True))
+    trees = RunCheckouts(host / "repositories", git_policy=GitPolicy(may_commit=True))
     tree = a_tree(host, source)
     await trees.prepare([tree])
     nested = make_source(tree.path / "nested")

@@ -255,7 +255,7 @@ async def test_who_is_cancelled_while_waiting_for_the_lock_does_not_get_it(
     host: Path, source: Path, tries: Tries
 ) -> None:
     repository = Repository(host / "app.git", url=str(source), home=host)
-    async with repository.held():
+    async with repository.locked():
         waiting = asyncio.create_task(_take(repository))
         await tries(3)
         waiting.cancel()
@@ -283,5 +283,5 @@ def _with_killing_git(folder: Path, *, calls: int) -> str:
 
 
 async def _take(repository: Repository) -> None:
-    async with repository.held():
+    async with repository.locked():
         pass

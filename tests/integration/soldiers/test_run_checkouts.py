@@ -266,7 +266,7 @@ async def test_if_one_tree_cannot_be_reset_the_others_get_their_work_back(
 
 
 async def test_an_agent_that_went_to_another_branch_is_brought_back_to_its_own(host: Path, source: Path) -> None:
-    trees = RunCheckouts(host / "repositories", use=GitPolicy(may_commit=True))
+    trees = RunCheckouts(host / "repositories", git_policy=GitPolicy(may_commit=True))
     tree = a_tree(host, source)
     await trees.prepare([tree])
     (tree.path / "own.txt").write_text("own\n")
@@ -395,7 +395,7 @@ async def test_a_roll_back_that_cannot_make_a_missing_checkout_makes_none(
 
 
 async def test_what_an_agent_committed_and_left_is_kept_when_its_checkout_is_released(host: Path, source: Path) -> None:
-    trees = RunCheckouts(host / "repositories", use=GitPolicy(may_commit=True))
+    trees = RunCheckouts(host / "repositories", git_policy=GitPolicy(may_commit=True))
     tree = a_tree(host, source)
     await trees.prepare([tree])
     for name in ("one", "two"):

@@ -297,7 +297,7 @@ async def test_an_agent_reads_the_repository_but_only_the_house_commits(
 async def test_an_agent_that_may_commit_does_so_in_a_git_directory_of_its_own(
     host: Path, source: Path, work: Path
 ) -> None:
-    trees = RunCheckouts(host / "repositories", use=GitPolicy(may_commit=True))
+    trees = RunCheckouts(host / "repositories", git_policy=GitPolicy(may_commit=True))
     tree, other = a_tree(host, source), a_tree(host, source, "tree2")
     await trees.prepare([tree, other])
     before = run("for-each-ref", cwd=bare(host, tree))

@@ -100,7 +100,7 @@ async def test_programs_of_a_folder_on_the_path_come_before_those_of_the_system(
 
 
 async def test_a_folder_on_the_path_that_is_not_there_is_told(house: House, tmp_path: Path) -> None:
-    with pytest.raises(Misconfigured, match=r"soldiers\.path names .*nowhere, which is no folder"):
+    with pytest.raises(Misconfigured, match=r"soldiers\.path names .*nowhere, which is not a folder"):
         house.workplace(SoldierSettings(path=(str(tmp_path / "nowhere"),)))
 
 

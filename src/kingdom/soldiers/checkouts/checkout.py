@@ -1,8 +1,8 @@
-"""One checkout: the files of a run on a branch of their own, and what an agent may leave in them.
+"""One checkout: the files of a run on their own branch.
 
-An agent can change the files at any moment, so this process opens none of them. Whatever is to be done there is done
-by a program in a sandbox that sees the checkout, its git directory and the objects of the clone, and nothing else.
-What comes out of it are objects, which git checks before the clone takes them in, and then one branch is moved.
+An agent can change the files at any moment, so this process opens none of them. A program in a sandbox works on them
+instead; it sees only the checkout, its git directory and the objects of the clone. It returns git objects, which git
+checks before the clone imports them, and then one branch is moved.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from kingdom.soldiers.sandbox.sandbox import AGENT_LIMITS, Profile, Sandbox
 from kingdom.soldiers.sandbox.soldier import Place
 from kingdom.whole_file import write_whole
 
-# Without `site`, and compiled already: it starts often.
+# Without `site`, and already compiled, because it starts often.
 _CODE = f"import sys; sys.path.append(sys.argv[1]); from {checkout_program.__name__} import main; main()"
 _PROGRAM = (sys.executable, "-I", "-S", "-c", _CODE, str(Path(*kingdom.__path__).parent))
 _LINE_MAX = 1 << 20
@@ -46,7 +46,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckoutState:
-    """All that a checkout holds: a commit of its files, where its agent stands, other commits of it, and its branch."""
+    """The contents of a checkout: a commit of its files, its HEAD, other commits of the agent, and the branch."""
 
     files: str
     head: str
@@ -56,27 +56,27 @@ class CheckoutState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GitPolicy:
-    """How git is run on checkouts: in a sandbox, unless agents have none, and whether agents may commit too."""
+    """How git runs on checkouts: in a sandbox, unless agents have none, and whether agents may commit."""
 
     sandboxed: bool = True
     may_commit: bool = False
 
     @classmethod
     def under(cls, profile: Profile, *, may_commit: bool) -> "GitPolicy":
-        """Return how git is run for agents under a profile."""
+        """Return how git runs for agents under a profile."""
         return cls(sandboxed=profile is not Profile.OFF, may_commit=may_commit)
 
     @property
     def shares_git_directory(self) -> bool:
-        """Tell whether agents can write to the git directories of their checkouts."""
+        """Return whether agents can write to the git directories of their checkouts."""
         return self.may_commit or not self.sandboxed
 
 
 class Checkout:
     """The files of one run.
 
-    Beside them, where no agent gets, lies a folder with their git directory, which `.git` leads to, and a note of their
-    branch, which is written when they are complete.
+    A folder beside them, out of reach of agents, holds their git directory, to which `.git` leads, and a file with
+    their branch, which is written once the checkout is complete.
     """
 
     def __init__(self, repository: Repository, path: Path, branch: str, git_policy: GitPolicy) -> None:
@@ -90,20 +90,20 @@ class Checkout:
 
     @property
     def is_there(self) -> bool:
-        """Tell whether the checkout was made to its end."""
+        """Return whether the checkout is complete."""
         return self._branch_file.exists() and self._path.is_dir()
 
     @property
     def is_on_branch(self) -> bool:
-        """Tell whether a checkout was begun here for no other branch."""
+        """Return whether a checkout was begun here, and for no other branch."""
         return self._metadata.exists() and self._recorded_branch() in {"", self._branch}
 
     async def make(self, start: str) -> None:
-        """Check out the branch, or a new one from `start`, also after a call that was killed; the lock must be held."""
+        """Check out the branch, or a new one from `start`, also after an interrupted call; needs the lock."""
         if self._recorded_branch() not in {"", self._branch}:
             raise ProgramFailed(
-                f"{self._path} is a checkout of {self._recorded_branch()}, not of {self._branch}: use another path, or look at"
-                " what lies there and release it"
+                f"{self._path} is a checkout of {self._recorded_branch()}, not of {self._branch}: use another path, or"
+                " check its files and release it"
             )
         self._make_room()
         tip = await self._repository.commit(self._branch)
@@ -112,17 +112,17 @@ class Checkout:
             await self._repository.set_ref(self._branch, tip)
         await asyncio.to_thread(self._make_git_directory, await self._repository.packed_remote_refs())
         self._path.mkdir(exist_ok=True)
-        await self._run_unchecked("go_to", tip, commit=tip, head=tip)
+        await self._run_unchecked("reset_to", tip, commit=tip, head=tip)
         write_whole(self._branch_file, self._branch)
 
     async def adopt(self) -> None:
-        """Take over the files that an earlier version has checked out here."""
+        """Take over files that an earlier version of Kingdom checked out here."""
         self._make_git_directory(await self._repository.packed_remote_refs())
         await self._run_unchecked("adopt", await self.tip())
         write_whole(self._branch_file, self._branch)
 
     async def commit(self, message: str) -> str:
-        """Commit everything but ignored files, where anything has changed, and return the commit that is there then."""
+        """Commit everything but ignored files if anything has changed, and return the resulting commit."""
         tip = await self.tip()
         (made, *_), _ = await self._run_action("commit", tip, message=message)
         if made != tip:
@@ -130,54 +130,56 @@ class Checkout:
         return made
 
     async def tip(self) -> str:
-        """Return the commit that the branch is at."""
+        """Return the commit of the branch."""
         if tip := await self._repository.commit(self._branch):
             return tip
-        raise ProgramFailed(f"the branch {self._branch} of {self._path} is gone: release the checkout, and prepare it")
+        raise ProgramFailed(
+            f"the branch {self._branch} of {self._path} is gone: release the checkout, and prepare it again"
+        )
 
     async def state(self) -> CheckoutState:
-        """Return all that the checkout holds, and change nothing but the store of objects."""
+        """Return the contents of the checkout without changing anything but the object store."""
         tip = await self.tip()
-        (files, head, *others), _ = await self._run_action("state", tip, message="What lay in the checkout")
+        (files, head, *others), _ = await self._run_action("state", tip, message="Contents of the checkout")
         return CheckoutState(files=files, head=head, others=tuple(others), tip=tip)
 
-    async def go_to(self, commit: str) -> None:
-        """Bring branch, index and files to a commit; only ignored files stay."""
+    async def reset_to(self, commit: str) -> None:
+        """Reset branch, index and files to a commit; ignored files stay."""
         await self._repository.set_ref(self._branch, commit)
-        await self._run_action("go_to", commit=commit, head=commit)
+        await self._run_action("reset_to", commit=commit, head=commit)
 
     async def restore(self, state: CheckoutState) -> None:
-        """Bring the checkout back to what it held; what was staged is a mere change afterwards."""
-        await self._run_action("go_to", commit=state.files, head=state.head)
+        """Restore the earlier contents of the checkout; staged changes become unstaged."""
+        await self._run_action("reset_to", commit=state.files, head=state.head)
         await self._repository.set_ref(self._branch, state.tip)
 
     async def diff(self, since: str) -> str:
-        """Return what the files differ in from a commit, with all that is not committed yet."""
+        """Return a diff of the files against a commit, including everything that is not committed yet."""
         return (await self._run_action("diff", since=since))[1].decode(errors="replace")
 
     async def changed_files(self) -> list[str]:
-        """Return the names of some files that differ from the branch; each file is read again."""
-        return _names((await self._run_action("differing"))[1])
+        """Return the names of some files that differ from the branch; every file is read again."""
+        return _names((await self._run_action("changed_files"))[1])
 
     async def ignored(self, names: list[str]) -> list[str]:
         """Return those of these names that git ignores in the checkout."""
         said = {*_names((await self._run_action("ignored", names=names))[1])} if names else set()
         return [name for name in names if name in said]
 
-    async def nested(self) -> list[str]:
-        """Return commits with all that the repositories inside of the checkout hold; raises ProgramFailed if it cannot.
+    async def collect_nested(self) -> list[str]:
+        """Return commits with the contents of repositories inside the checkout; raises ProgramFailed on failure.
 
-        A `.git` that an agent put in the place of ours makes the checkout itself such a repository.
+        If an agent replaced our `.git` with a repository, the checkout itself counts as one.
         """
-        return (await self._run_action("nested"))[0]
+        return (await self._run_action("collect_nested"))[0]
 
     async def remove(self) -> None:
-        """Remove the files and all that is kept of them; the branch stays. One that is not there is fine."""
+        """Remove the files and their git directory, if they exist; the branch stays."""
         if not self._metadata.exists():
             self._make_room()
             return
         if self._path.exists():
-            # At once or not at all, so that half of it is never taken for the work of an agent.
+            # In one step, so a half-removed checkout is never taken for the work of an agent.
             self._path.rename(self._metadata / f"removed-{os.getpid()}-{os.urandom(4).hex()}")
         self._branch_file.unlink(missing_ok=True)
         await run_to_completion(asyncio.to_thread(_delete, self._metadata))
@@ -186,18 +188,18 @@ class Checkout:
         return self._branch_file.read_text() if self._branch_file.exists() else ""
 
     def _make_room(self) -> None:
-        """Remove an empty folder at the path; raises ProgramFailed where it has files that Kingdom did not make."""
+        """Remove an empty folder at the path; raises ProgramFailed if it has files that Kingdom did not create."""
         if not self._metadata.exists() and self._path.exists():
             try:
                 self._path.rmdir()
             except OSError as error:
                 raise ProgramFailed(
-                    f"{self._path} has files, but is no checkout of {self._repository.path}: look whether they are"
-                    " still wanted, and move them away"
+                    f"{self._path} has files, but is not a checkout of {self._repository.path}: check whether they are"
+                    " still needed, and move them away"
                 ) from error
 
     def _make_git_directory(self, refs: str) -> None:
-        """Make the git directory, in the place of one that is there; `refs` are the branches that agents see in it."""
+        """Create the git directory, replacing an existing one; `refs` are the branches that agents see in it."""
         with suppress(FileNotFoundError):
             remove_tree(self.git_directory)
         for folder in ("objects/info", "refs/heads"):
@@ -205,7 +207,8 @@ class Checkout:
         texts = {
             "HEAD": f"ref: {self._branch}\n",
             "config": self._repository.checkout_config,
-            # Git looks for its configuration where this says; agents that may commit can write to all but these two.
+            # Makes git read its configuration from here; agents that may commit can write everything but these two
+            # files.
             "commondir": ".\n",
             "packed-refs": refs,
             "objects/info/alternates": f"{self._repository.objects}\n",
@@ -215,7 +218,7 @@ class Checkout:
         checkout_paths(self._path, self._repository.objects).pointer.write_text(f"gitdir: {self.git_directory}\n")
 
     async def _run_action(self, action: str, tip: str = "", **request: Any) -> tuple[list[str], bytes]:
-        """Have something done to the files, more than once if git fails; returns commits, and what else was written."""
+        """Run an action on the files, again if git fails; return commits, or other output."""
         if not self.is_there:
             raise ProgramFailed(f"there is no complete checkout at {self._path}: prepare it first")
         return await self._run_unchecked(action, tip or await self.tip(), **request)
@@ -226,11 +229,11 @@ class Checkout:
     async def _run_once(self, action: str, tip: str, request: dict[str, Any]) -> tuple[list[str], bytes]:
         with TemporaryFile(dir=self._metadata) as output:
             with self._scratch() as scratch:
-                told = {
+                full_request = {
                     **request,
                     "action": action,
                     "files": str(self._path),
-                    "own": str(self.git_directory),
+                    "agent_git": str(self.git_directory),
                     "objects": str(self._repository.objects),
                     "scratch": str(scratch),
                     "settings": CHECKOUT_SETTINGS.encode(),
@@ -238,7 +241,7 @@ class Checkout:
                     "branch": self._branch,
                     "is_shared": self._git_policy.shares_git_directory,
                 }
-                code = await self._run(marshal.dumps(told), output, scratch)
+                code = await self._run(marshal.dumps(full_request), output, scratch)
             output.seek(0)
             verdict, *words = output.readline(_LINE_MAX).decode(errors="replace").split() or [""]
             if verdict == "refused":
@@ -250,12 +253,12 @@ class Checkout:
             if action not in _RETURNING_COMMITS:
                 return [], output.read()
             if not all(_COMMIT.fullmatch(word) for word in words):
-                raise GitFailed(f"git in {self._path} named what is no commit", 1)
+                raise GitFailed(f"git in {self._path} returned an invalid commit", 1)
             await self._repository.import_pack(output)
             return words, b""
 
     async def _run(self, request: bytes, output: IO[bytes], scratch: Path) -> int:
-        """Run the program in its sandbox, and write down what it answers."""
+        """Run the program in its sandbox, and copy its answer to `output`."""
         sandbox = Sandbox(
             profile=Profile.STRICT,
             writable=(self._path, self.git_directory, scratch),
@@ -265,7 +268,7 @@ class Checkout:
         program = await start_program(
             _PROGRAM,
             cwd=self.git_directory,
-            # A home in the directory of the host, so that one that a killed host has left is found.
+            # A HOME in the directory of the host, by which a restarted host finds leftover processes.
             environment={**CHECKOUT_ENVIRONMENT, "HOME": str(self._repository.home / "nowhere")},
             errors=None,
             sandbox=sandbox if self._git_policy.sandboxed else None,
@@ -283,7 +286,7 @@ class Checkout:
                 return await program.wait()
         except TimeoutError:
             raise GitFailed(
-                f"git took longer than {LOCAL_LIMIT.total_seconds():g} s in {self._path} and was ended: look for pipes"
+                f"git took longer than {LOCAL_LIMIT.total_seconds():g} s in {self._path} and was killed: look for pipes"
                 " and very large files there, and remove them"
             ) from None
         finally:
@@ -291,7 +294,7 @@ class Checkout:
 
     @contextmanager
     def _scratch(self) -> Iterator[Path]:
-        """Give a place for what is needed for a moment only, on the disk and out of the reach of agents."""
+        """Create a temporary folder on the same disk, out of reach of agents."""
         scratch = Path(mkdtemp(prefix="scratch-", dir=self._metadata))
         try:
             yield scratch
@@ -299,7 +302,7 @@ class Checkout:
             remove_tree(scratch)
 
 
-_RETURNING_COMMITS = frozenset({"commit", "state", "nested"})
+_RETURNING_COMMITS = frozenset({"commit", "state", "collect_nested"})
 
 
 def git_directory_of(checkout: Path) -> Path:
@@ -308,7 +311,7 @@ def git_directory_of(checkout: Path) -> Path:
 
 
 def checkout_paths(checkout: Path, objects: Path) -> Place:
-    """Return what an agent sees of a checkout, with the objects of its clone."""
+    """Return the paths of a checkout that an agent sees, with the objects of its clone."""
     return Place(
         files=checkout,
         pointer=_metadata_folder(checkout) / "pointer",
@@ -321,8 +324,8 @@ def _metadata_folder(checkout: Path) -> Path:
     return checkout.with_name(f".{checkout.name}")
 
 
-def _names(told: bytes) -> list[str]:
-    return [os.fsdecode(name) for name in told.split(b"\0") if name]
+def _names(output: bytes) -> list[str]:
+    return [os.fsdecode(name) for name in output.split(b"\0") if name]
 
 
 def _delete(directory: Path) -> None:

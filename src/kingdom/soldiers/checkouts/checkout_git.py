@@ -1,8 +1,7 @@
-"""Git for the program that works on the files of a checkout, with a directory of its own in the place of the agent's.
+"""Git for the program that works on a checkout, with a git directory that replaces the agent's.
 
-Neither configuration nor hooks nor objects that an agent has written count: what it has committed is fetched, so that
-git names each object by its content. It is loaded for each call, so it imports nothing that Python has not loaded
-already.
+Configuration, hooks and objects that an agent wrote are not used: its commits are fetched, so git names each object by
+its content. This module is loaded for each call, so it imports only what Python has already loaded.
 """
 
 import os
@@ -23,19 +22,19 @@ _BEGUN = (b"rebase-merge", b"rebase-apply", b"MERGE_HEAD", b"CHERRY_PICK_HEAD", 
 
 
 class GitCallFailed(Exception):
-    """Git failed, which another try may mend."""
+    """Git failed; another try may succeed."""
 
 
 class CheckoutRefused(Exception):
-    """A person must change something first."""
+    """The checkout cannot be used until a person changes something."""
 
 
 class CheckoutGit:
-    """Git on the files of a checkout; `own` is the git directory that its agent sees."""
+    """Git on the files of a checkout; `agent_git` is the git directory that its agent sees."""
 
     def __init__(self, request: "dict[str, Any]") -> None:
         self.files = os.fsencode(request["files"])
-        self.agent_git = os.fsencode(request["own"])
+        self.agent_git = os.fsencode(request["agent_git"])
         self.scratch = os.fsencode(request["scratch"])
         self.tip = request["tip"]
         self.git_directory = self.scratch + b"/git"
@@ -55,9 +54,9 @@ class CheckoutGit:
         self._write_git_pointer()
         self._repair_head(request["branch"])
 
-    def call(self, *arguments: str | bytes, told: bytes = b"", **changes: str | bytes) -> bytes:
-        """Run git and return what it printed; raises Failed."""
-        code, output, errors = self.run(arguments, told, changes)
+    def call(self, *arguments: str | bytes, stdin: bytes = b"", **changes: str | bytes) -> bytes:
+        """Run git and return its output; raises GitCallFailed."""
+        code, output, errors = self.run(arguments, stdin, changes)
         if code:
             raise GitCallFailed(
                 f"git {_verb(arguments)} failed with exit code {code}: {errors.decode(errors='replace')}"
@@ -65,28 +64,28 @@ class CheckoutGit:
         return output
 
     def query(self, *arguments: str | bytes, **changes: str | bytes) -> str | None:
-        """Return the one word that git prints, or None where there is none."""
+        """Return the output of git without surrounding spaces, or None if git fails."""
         code, output, _ = self.run(arguments, b"", changes)
         return None if code else output.decode().strip()
 
     def read_index(self, commit: str) -> None:
-        """Begin with an index of a commit; each file is read, whatever its times say of it."""
+        """Start with the index of a commit, and read each file, whatever its times are."""
         self.call("read-tree", commit)
-        # It complains of each file that differs.
+        # Git reports each file that differs.
         self.run(("update-index", "-q", "--really-refresh"))
 
     def copy_index(self) -> None:
-        """Begin with the index that the checkout has: files with the same times count as the same."""
+        """Start with the index of the checkout: files with unchanged times count as unchanged."""
         copy(self.agent_git + b"/index", self.scratch + b"/index")
 
     def publish_index(self) -> None:
-        """Let the checkout have the index."""
+        """Copy the index to the checkout."""
         copy(self.scratch + b"/index", self.agent_git + b"/index.new")
         os.rename(self.agent_git + b"/index.new", self.agent_git + b"/index")
 
     def set_head(self, branch: str, commit: str) -> None:
-        """Let the git directory of the checkout be on a branch, at a commit, with nothing else begun."""
-        # What a killed git of the agent has left.
+        """Set HEAD of the checkout to a branch at a commit, and remove traces of unfinished operations."""
+        # Lock files that a killed git of the agent left.
         locks = [name for name in os.listdir(self.agent_git) if name.endswith(b".lock")]
         for path in (*locks, os.fsencode(branch) + b".lock", *_BEGUN):
             remove(os.path.join(self.agent_git, path))
@@ -94,50 +93,50 @@ class CheckoutGit:
         _write(self.agent_git + b"/HEAD", b"ref: " + os.fsencode(branch) + b"\n")
 
     def set_agent_ref(self, ref: str, commit: str) -> None:
-        """Let a name in the git directory of the checkout lead to a commit."""
+        """Set a ref in the git directory of the checkout."""
         file = os.path.join(self.agent_git, os.fsencode(ref))
         os.makedirs(os.path.dirname(file), exist_ok=True)
         _write(file, commit.encode() + b"\n")
 
     def read_tips(self, path: bytes) -> dict[str, str]:
-        """Return the commits that HEAD, the branches and the stash of another repository are at, by their names."""
+        """Return the commits of HEAD, the branches and the stash of another repository, by name."""
         lines = self.call("ls-remote", "--", path).decode(errors="replace").splitlines()
-        told = {name: tip for tip, _, name in (line.partition("\t") for line in lines) if name.startswith(_OWN_WORK)}
-        commits = self._fetch_commits(path, told.values())
-        return {name: tip for name, tip in told.items() if tip in commits}
+        tips = {name: tip for tip, _, name in (line.partition("\t") for line in lines) if name.startswith(_OWN_WORK)}
+        commits = self._fetch_commits(path, tips.values())
+        return {name: tip for name, tip in tips.items() if tip in commits}
 
     def agent_commits(self) -> list[str]:
-        """Return the commits that the agent made and remembers, as few as lead to all of them."""
-        # Where this fails the agent has damaged what it remembers; its branches are told by themselves.
+        """Return the commits that the agent made and still refers to, without those that others contain."""
+        # If this fails, the agent has damaged its reflogs; its branches are read separately.
         words = ("rev-list", "--walk-reflogs", "--all", f"--max-count={_REFLOG_MAX}")
         remembered = self.query(*words, GIT_DIR=self.agent_git, GIT_OBJECT_DIRECTORY=self.agent_git + b"/objects") or ""
         found = {*self.read_tips(self.agent_git).values(), *self._fetch_commits(self.agent_git, remembered.split())}
         return self.call("merge-base", "--independent", *sorted(found)).decode().split() if found else []
 
     def _fetch_commits(self, path: bytes, tips: "Iterable[str]") -> set[str]:
-        """Get objects of another repository with all that they stand upon, and return those that are commits."""
-        # A name that leads nowhere is told as zeros.
+        """Fetch objects of another repository with their history, and return those that are commits."""
+        # Git prints zeros for a ref without a target.
         wanted = sorted({tip for tip in tips if set(tip) <= _HEX and tip.strip("0")})
         if not wanted:
             return set()
         self.call("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--", path, *wanted)
-        kinds = self.call("cat-file", "--batch-check", told="".join(f"{tip}\n" for tip in wanted).encode()).decode()
+        kinds = self.call("cat-file", "--batch-check", stdin="".join(f"{tip}\n" for tip in wanted).encode()).decode()
         commits = [line.split()[0] for line in kinds.splitlines() if line.split()[1] == "commit"]
-        # A shallow repository gives commits without those that they stand upon, and git does not complain.
+        # A shallow repository returns commits without their parents, and git does not complain.
         self.call("rev-list", "--objects", "--quiet", *commits, "--not", self.tip)
         return {*commits}
 
     def pack(self, *commits: str) -> "Callable[[], object] | None":
-        """Return what writes all that commits hold beyond the one that the clone has; None where that is nothing."""
+        """Return a function that writes a pack of what these commits add to the tip; None if they add nothing."""
         if all(commit == self.tip for commit in commits):
             return None
-        told = "".join(f"{commit}\n" for commit in commits) + f"^{self.tip}\n"
-        # Nobody looks for deltas: it would take longer than all the rest.
+        revisions = "".join(f"{commit}\n" for commit in commits) + f"^{self.tip}\n"
+        # Searching for deltas would take longer than everything else.
         options = ("--revs", "--stdout", "--quiet", "--window=0")
-        return lambda: self.run(("pack-objects", *options), told.encode(), output=1)[0]
+        return lambda: self.run(("pack-objects", *options), revisions.encode(), output=1)[0]
 
     def _write_git_pointer(self) -> None:
-        """Let the checkout name its git directory; a folder in that place may hold commits, and stays."""
+        """Let `.git` name the git directory; a folder in that place may hold commits, and stays."""
         link, words = self.files + b"/.git", b"gitdir: " + self.agent_git + b"\n"
         found = lstat(link)
         if found is not None and (
@@ -148,7 +147,7 @@ class CheckoutGit:
             _write(link, words)
 
     def _repair_head(self, branch: str) -> None:
-        """Let the git directory of the checkout be one, whatever its agent did: git shows no branches otherwise."""
+        """Repair HEAD if the agent damaged it, because git shows no branches otherwise."""
         head, found = self.agent_git + b"/HEAD", lstat(self.agent_git + b"/HEAD")
         words = read_content(head).strip() if found is not None and stat.S_ISREG(found.st_mode) else b""
         if not words.startswith(b"ref: refs/") and not (words and {*words.decode(errors="replace")} <= _HEX):
@@ -157,15 +156,15 @@ class CheckoutGit:
     def run(
         self,
         arguments: "tuple[str | bytes, ...]",
-        told: bytes = b"",
+        stdin: bytes = b"",
         changes: "dict[str, str | bytes] | None" = None,
         output: int | None = None,
     ) -> tuple[int, bytes, bytes]:
-        """Run git and return its exit code, what it printed unless that goes to `output`, and its complaints."""
+        """Run git; return its exit code, its output unless `output` takes it, and its errors."""
         given, errors = os.memfd_create("told"), os.memfd_create("errors")
         printed = os.memfd_create("printed") if output is None else output
         try:
-            write_all(given, told)
+            write_all(given, stdin)
             os.lseek(given, 0, os.SEEK_SET)
             actions = [(os.POSIX_SPAWN_DUP2, fd, to) for fd, to in ((given, 0), (printed, 1), (errors, 2))]
             changed = {name.encode(): os.fsencode(value) for name, value in (changes or {}).items()}
@@ -185,17 +184,17 @@ def _verb(arguments: "tuple[str | bytes, ...]") -> str:
 
 
 def join_names(names: "Iterable[bytes]") -> bytes:
-    """Return names as git reads a list of them."""
+    """Return names in the form in which git reads a list of them."""
     return b"".join(name + b"\0" for name in names)
 
 
 def quote_name(name: bytes) -> str:
-    """Return a name as it may be shown."""
+    """Return a name for messages."""
     return repr(os.fsdecode(name[:_NAME_SHOWN]))[1:-1]
 
 
 def lstat(path: bytes) -> os.stat_result | None:
-    """Return what lies at a path, or None."""
+    """Return the status of a path, or None if there is nothing."""
     try:
         return os.lstat(path)
     except OSError:
@@ -203,7 +202,7 @@ def lstat(path: bytes) -> os.stat_result | None:
 
 
 def remove(path: bytes) -> None:
-    """Remove a file, or a folder with all that is in it, if there is one."""
+    """Remove a file or a folder with everything in it, if it exists."""
     if os.path.isdir(path) and not os.path.islink(path):
         for name in os.listdir(path):
             remove(os.path.join(path, name))
@@ -213,7 +212,7 @@ def remove(path: bytes) -> None:
 
 
 def copy(source: bytes, target: bytes) -> None:
-    """Copy a file with its mode and times, which git compares with those in an index; one that is missing is not."""
+    """Copy a file, if it exists, with its mode and times, which git compares with an index."""
     try:
         opened = os.open(source, os.O_RDONLY | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -228,7 +227,7 @@ def copy(source: bytes, target: bytes) -> None:
 
 
 def read_content(path: bytes) -> bytes:
-    """Return all of a file."""
+    """Return the content of a file."""
     opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     try:
         return _content(opened)
@@ -237,7 +236,7 @@ def read_content(path: bytes) -> bytes:
 
 
 def _write(path: bytes, content: bytes) -> None:
-    """Write a file in the place of whatever lies there."""
+    """Write a file, replacing anything at its path."""
     remove(path)
     opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
@@ -247,7 +246,7 @@ def _write(path: bytes, content: bytes) -> None:
 
 
 def write_all(descriptor: int, content: bytes) -> None:
-    """Write all of a content to an open file."""
+    """Write a whole content to an open file."""
     view = memoryview(content)
     while view:
         view = view[os.write(descriptor, view) :]

@@ -1,8 +1,8 @@
-"""What is done to the files of a checkout, inside of a sandbox: the program of ours that opens what agents write.
+"""The program that works on the files of a checkout inside a sandbox: it opens files that agents wrote.
 
-It is told what to do by a request on its standard input, as `marshal` has it, and answers with one line, `done` with
-commits or `failed` or `refused` with a reason, then with a pack of objects or other content. Who reads the answer
-believes nothing of it. It starts often, so it imports nothing that Python has not loaded already.
+It reads a `marshal` request from its standard input. It answers with one line, `done` with commits, or `failed` or
+`refused` with a reason, and then a pack of objects or other content. The caller trusts none of it. The program starts
+often, so it imports only what Python has already loaded.
 """
 
 import errno
@@ -42,13 +42,13 @@ _TEXT_BYTES_MAX = 64 << 20
 _LINK = b"160000 "
 _IGNORED = "Ignoring path"
 _ATTRIBUTES = b".gitattributes"
-# What git opens wherever it lies; a pipe in its place would be waited for without end.
+# Git opens these in every folder, and would wait forever for a pipe in their place.
 _READ_BY_GIT = (_ATTRIBUTES, b".gitignore", b".gitmodules")
 
 
 def main() -> None:
-    """Do what is asked for, and answer."""
-    request = marshal.loads(sys.stdin.buffer.read())  # noqa: S302 - it comes from the house
+    """Run the requested action, and answer."""
+    request = marshal.loads(sys.stdin.buffer.read())  # noqa: S302 - the request comes from Kingdom
     head, body = _answer(request)
     write_all(1, b" ".join(head) + b"\n")
     if body is not None and body():
@@ -71,10 +71,10 @@ def _line(error: Exception) -> bytes:
 
 
 class FileChanges:
-    """What of the files differs from an index: the files themselves, and the repositories among them."""
+    """The differences of the files to an index: changed files, and repositories among them."""
 
     def __init__(self, git: CheckoutGit, files: bytes, index: bytes) -> None:
-        told = git.call(
+        listing = git.call(
             *("ls-files", "-z", "-t", "--stage", "--others", "--modified", "--deleted", "--exclude-standard"),
             GIT_WORK_TREE=files,
             GIT_INDEX_FILE=index,
@@ -83,7 +83,7 @@ class FileChanges:
         links: list[bytes] = []
         changed: dict[bytes, bool] = {}
         self.repositories: list[bytes] = []
-        for entry in told.split(b"\0"):
+        for entry in listing.split(b"\0"):
             tag, rest = entry[:2], entry[2:]
             if tag == b"? " and rest.endswith(b"/"):
                 self.repositories.append(rest)
@@ -100,17 +100,17 @@ class FileChanges:
 
     @property
     def names(self) -> list[bytes]:
-        """Return the names of all files that differ."""
+        """Return the names of all changed files."""
         return [*self._gone, *self._there]
 
     def stage(self) -> str:
-        """Put all changed files into the index, and return it as a tree; repositories stay where they are."""
+        """Add all changed files to the index, and return its tree; nested repositories are left out."""
         self._refuse_large()
         if self._gone:
             self._update("--force-remove", self._gone)
         errors = self._update("--replace", self._there) if self._there else b""
         if refused := [line for line in errors.decode(errors="replace").splitlines() if _IGNORED in line]:
-            raise CheckoutRefused(f"git does not take all names: {'; '.join(refused)}: rename or remove them")
+            raise CheckoutRefused(f"git refuses some names: {'; '.join(refused)}: rename or remove them")
         return self._git_on.call("write-tree", GIT_INDEX_FILE=self._index).decode().strip()
 
     def _refuse_large(self) -> None:
@@ -121,12 +121,12 @@ class FileChanges:
             total += size
             if size > _FILE_BYTES_MAX or total > _ALL_BYTES_MAX:
                 raise CheckoutRefused(
-                    f"{quote_name(name)} makes a commit larger than {_FILE_BYTES_MAX >> 30} GiB for a file and"
-                    f" {_ALL_BYTES_MAX >> 30} GiB in all: name such files in .gitignore, or remove them"
+                    f"{quote_name(name)} makes a commit larger than {_FILE_BYTES_MAX >> 30} GiB for a file or"
+                    f" {_ALL_BYTES_MAX >> 30} GiB in all: add such files to .gitignore, or remove them"
                 )
 
     def _update(self, how: str, names: list[bytes]) -> bytes:
-        # All into one pack, which is much faster than a file each, and a file that shrinks meanwhile does no harm.
+        # One pack is much faster than a file each, and a file that shrinks meanwhile does no harm.
         words = ("-c", "core.bigFileThreshold=1", "update-index", "--add", "--remove", how, "-z", "--stdin")
         where: dict[str, str | bytes] = {"GIT_WORK_TREE": self._files, "GIT_INDEX_FILE": self._index}
         code, _, errors = self._git_on.run(words, join_names(names), where)
@@ -136,7 +136,7 @@ class FileChanges:
 
 
 def _is_there(files: bytes, name: bytes, *, is_link: bool) -> bool:
-    """Tell whether a tracked file, or a linked repository, is where its name says: below folders, not below a link."""
+    """Return whether a tracked file or submodule exists at its path without a link in between."""
     parts = name.split(b"/")
     for end in range(1, len(parts)):
         above = lstat(files + b"/" + b"/".join(parts[:end]))
@@ -147,15 +147,15 @@ def _is_there(files: bytes, name: bytes, *, is_link: bool) -> bool:
 
 
 def refuse_traps(git: CheckoutGit) -> None:
-    """Refuse what git would wait for without end, or leave out without a word, unless it is ignored."""
+    """Refuse files that git would wait for forever or skip silently, unless they are ignored."""
     found = dict(_find_traps(git.files))
     if special := next(_find_special_files(git.agent_git), None):
         raise CheckoutRefused(
-            f"the git directory of the checkout has {quote_name(special)}, which is no file: remove it"
+            f"the git directory of the checkout has {quote_name(special)}, which is not a regular file: remove it"
         )
-    # From above, for whoever asks git about what is below has it read what is above.
+    # Top down, because git reads the .gitignore files of all parent folders.
     for name in sorted(found, key=lambda each: each.count(b"/")):
-        # A path that is too long for git is asked for by its beginning: what is ignored is a whole folder.
+        # Only the beginning of a path that is too long for git: an ignored path has an ignored parent.
         folder = name[:_PATH_MAX].rpartition(b"/")[0]
         if not folder or git.run(("check-ignore", "-q", "--", folder))[0]:
             raise CheckoutRefused(f"{quote_name(name)} {found[name]}: remove it, or make it readable")
@@ -174,15 +174,15 @@ def _find_traps(files: bytes) -> "Iterator[tuple[bytes, str]]":
         for entry in entries:
             if entry.name == b".git":
                 if folder and next(_find_special_files(entry.path), None):
-                    yield folder, "has a .git that git would wait for without end"
+                    yield folder, "has a .git that git would wait for forever"
             elif entry.is_dir(follow_symlinks=False):
                 waiting.append(folder + entry.name + b"/")
             elif entry.name in _READ_BY_GIT and _is_special_file(entry.path):
-                yield folder + entry.name, "is no file, and git would wait for it without end"
+                yield folder + entry.name, "is not a regular file, and git would wait for it forever"
 
 
 def _find_special_files(git_directory: bytes) -> "Iterator[bytes]":
-    """Yield what git would wait for without end in a git directory, beside its objects."""
+    """Yield files that git would wait for forever in a git directory, except among its objects."""
     waiting = [git_directory]
     while waiting:
         folder = waiting.pop()
@@ -199,7 +199,7 @@ def _find_special_files(git_directory: bytes) -> "Iterator[bytes]":
 
 
 def _is_special_file(path: bytes) -> bool:
-    """Tell whether a path leads to something that is neither a file nor a folder."""
+    """Return whether a path leads to something other than a file or a folder."""
     try:
         mode = os.stat(path).st_mode
     except OSError:
@@ -208,20 +208,20 @@ def _is_special_file(path: bytes) -> bool:
 
 
 def _is_repository(files: bytes, name: bytes) -> bool:
-    """Tell whether a linked repository lies where its name says, not behind a link."""
+    """Return whether a submodule exists at its path, and not behind a link."""
     path = files + b"/" + name
     return os.path.realpath(path) == os.path.realpath(files) + b"/" + name and os.path.lexists(path + b"/.git")
 
 
 def commit(git: CheckoutGit, request: "Request") -> "Answer":
-    """Commit all that is not ignored upon the tip, or upon what the agent has committed itself."""
+    """Commit everything that is not ignored, on top of the tip or of the agent's own commits."""
     agent_git = _agent_tips(git) if request["is_shared"] else {}
     parent: str = agent_git.get("HEAD") or request["tip"]
     git.read_index(parent)
     made = _commit_tree(git, _find_changes(git).stage(), parent, request)
     left = agent_git.get(request["branch"])
     if left and git.run(("merge-base", "--is-ancestor", left, made))[0]:
-        # The agent has gone elsewhere: what it had committed before stays reachable under another name.
+        # The agent switched branches; keep its earlier commits reachable under another name.
         git.set_agent_ref(f"refs/heads/left/{left}", left)
     if converted := _converted_files(git):
         for name in converted:
@@ -233,7 +233,7 @@ def commit(git: CheckoutGit, request: "Request") -> "Answer":
 
 
 def state(git: CheckoutGit, request: "Request") -> "Answer":
-    """Return a commit of the files, where the agent stands and what else it has, and change nothing."""
+    """Return a commit of the files, the agent's HEAD and its other commits, without changing anything."""
     agent_git: dict[str, str] = git.read_tips(git.agent_git) if request["is_shared"] else {}
     head: str = agent_git.get("HEAD") or request["tip"]
     git.read_index(head)
@@ -243,7 +243,7 @@ def state(git: CheckoutGit, request: "Request") -> "Answer":
 
 
 def diff(git: CheckoutGit, request: "Request") -> "Answer":
-    """Write what the files differ in from a commit, with all that is not committed yet."""
+    """Write a diff of the files against a commit, including everything that is not committed yet."""
     _read_or_copy_index(git, request)
     options = ("--no-color", "--no-ext-diff", "--no-textconv")
     text = git.call("diff", *options, request["since"], _find_changes(git).stage())
@@ -251,7 +251,7 @@ def diff(git: CheckoutGit, request: "Request") -> "Answer":
 
 
 def changed_files(git: CheckoutGit, request: "Request") -> "Answer":
-    """Write the names of files that differ from the tip, byte by byte."""
+    """Write the names of files that differ from the tip in any byte."""
     git.read_index(request["tip"])
     names = [*dict.fromkeys([*_find_changes(git).names, *_converted_files(git)])]
     return [b"done"], lambda: write_all(1, join_names(names[:_NAMES_SHOWN]))
@@ -260,21 +260,21 @@ def changed_files(git: CheckoutGit, request: "Request") -> "Answer":
 def ignored(git: CheckoutGit, request: "Request") -> "Answer":
     """Write those names that git ignores in the checkout."""
     _read_or_copy_index(git, request)
-    told = join_names([os.fsencode(name) for name in request["names"]])
-    code, said, errors = git.run(("check-ignore", "-z", "--stdin"), told)
+    stdin = join_names([os.fsencode(name) for name in request["names"]])
+    code, output, errors = git.run(("check-ignore", "-z", "--stdin"), stdin)
     if code not in (0, 1):
         raise GitCallFailed(f"git check-ignore failed: {errors.decode(errors='replace')}")
-    return [b"done"], lambda: write_all(1, said)
+    return [b"done"], lambda: write_all(1, output)
 
 
-def go_to(git: CheckoutGit, request: "Request") -> "Answer":
-    """Bring the files to a commit, only ignored files stay; branch and index may stand at another `head`."""
+def reset_to(git: CheckoutGit, request: "Request") -> "Answer":
+    """Reset the files to a commit, except ignored ones; branch and index may be set to another `head`."""
     if not request["is_shared"] and os.path.exists(git.agent_git + b"/index"):
-        # It knows which of the files that are ignored now were not.
+        # This index knows files that were tracked before and are ignored now.
         git.copy_index()
         git.call("read-tree", "--reset", "-u", request["commit"])
         remove(git.scratch + b"/index")
-    # Each file is written, whatever its times say of it.
+    # Without an index git writes each file, whatever its times are.
     git.call("read-tree", "--reset", "-u", request["commit"])
     git.call("clean", "--quiet", "-fd")
     if request["head"] != request["commit"]:
@@ -285,17 +285,17 @@ def go_to(git: CheckoutGit, request: "Request") -> "Answer":
 
 
 def adopt(git: CheckoutGit, request: "Request") -> "Answer":
-    """Give the checkout of an earlier version, whose files stay as they are, a git directory of its own."""
+    """Give the checkout of an earlier version its own git directory; its files stay as they are."""
     git.call("read-tree", request["tip"])
     git.publish_index()
     git.set_head(request["branch"], request["tip"])
     return [b"done"], None
 
 
-def nested(git: CheckoutGit, request: "Request") -> "Answer":
-    """Return commits with all that repositories inside of the checkout hold.
+def collect_nested(git: CheckoutGit, request: "Request") -> "Answer":
+    """Return commits with the contents of repositories inside the checkout.
 
-    A `.git` that an agent put in the place of ours makes the checkout itself such a repository.
+    If an agent replaced our `.git` with a repository, the checkout itself counts as one.
     """
     agent_git = lstat(git.files + b"/.git")
     if agent_git is not None and stat.S_ISDIR(agent_git.st_mode):
@@ -309,11 +309,9 @@ def nested(git: CheckoutGit, request: "Request") -> "Answer":
 
 
 def collect_repository(git: CheckoutGit, path: bytes, depth: int) -> list[str]:
-    """Return commits that hold another repository: its files upon its branches, and those inside of it."""
+    """Return commits with the contents of a repository: its files on top of its branches, and nested ones."""
     if depth > _DEPTH_MAX:
-        raise CheckoutRefused(
-            f"repositories lie in one another too deep at {quote_name(path)}: look whether they are wanted"
-        )
+        raise CheckoutRefused(f"repositories are nested too deep at {quote_name(path)}: check whether they are needed")
     try:
         tips = [*dict.fromkeys(git.read_tips(path).values())]
         index = git.scratch + b"/nested-%d" % depth
@@ -322,22 +320,22 @@ def collect_repository(git: CheckoutGit, path: bytes, depth: int) -> list[str]:
         tree = found.stage()
     except (GitCallFailed, CheckoutRefused) as error:
         raise CheckoutRefused(
-            f"{quote_name(path)} is a repository of its own that cannot be kept: push or copy what is wanted from it,"
+            f"{quote_name(path)} is a separate repository that cannot be kept: push or copy what is needed from it,"
             f" remove it, and try again; {error}"
         ) from error
     parents = [part for tip in tips for part in ("-p", tip)]
-    made = git.call("commit-tree", tree, *parents, "-m", b"What lay in " + path).decode().strip()
+    made = git.call("commit-tree", tree, *parents, "-m", b"Contents of " + path).decode().strip()
     inner = [path + b"/" + name.rstrip(b"/") for name in found.repositories]
     return [made, *(each for deeper in inner for each in collect_repository(git, deeper, depth + 1))]
 
 
 def _converted_files(git: CheckoutGit) -> list[bytes]:
-    """Return the tracked files that a fresh checkout of the index would have with other bytes.
+    """Return the tracked files whose bytes differ from a fresh checkout of the index.
 
-    Only attributes make such: git takes two files for the same that differ in what it converts.
+    Only with attributes: git treats files as equal that differ only in what it converts.
     """
-    told = git.call("ls-files", "-z", "--stage").split(b"\0")
-    names = [entry.partition(b"\t")[2] for entry in told if entry.startswith(b"100")]
+    entries = git.call("ls-files", "-z", "--stage").split(b"\0")
+    names = [entry.partition(b"\t")[2] for entry in entries if entry.startswith(b"100")]
     if not any(name.rpartition(b"/")[2] == _ATTRIBUTES for name in names):
         return []
     git.call("checkout-index", "--all", "--force", "--quiet", b"--prefix=" + _fresh(git))
@@ -349,7 +347,7 @@ def _fresh(git: CheckoutGit) -> bytes:
 
 
 def _same_content(one: bytes, other: bytes) -> bool:
-    """Tell whether two files have the same bytes; one that is no file is like no other."""
+    """Return whether two regular files have the same bytes."""
     here, there = lstat(one), lstat(other)
     if here is None or there is None or here.st_size != there.st_size or not stat.S_ISREG(there.st_mode):
         return False
@@ -357,7 +355,7 @@ def _same_content(one: bytes, other: bytes) -> bool:
 
 
 def _agent_tips(git: CheckoutGit) -> dict[str, str]:
-    """Return what the agent has committed itself; nothing where it has damaged its git directory: its files count."""
+    """Return the agent's own commits by ref; none if it damaged its git directory, where only its files count."""
     try:
         return git.read_tips(git.agent_git)
     except GitCallFailed:
@@ -369,7 +367,7 @@ def _find_changes(git: CheckoutGit) -> FileChanges:
 
 
 def _read_or_copy_index(git: CheckoutGit, request: "Request") -> None:
-    """Begin with an index that no agent can have written."""
+    """Start with an index that no agent can have written."""
     if request["is_shared"]:
         git.read_index(request["tip"])
     else:
@@ -377,10 +375,12 @@ def _read_or_copy_index(git: CheckoutGit, request: "Request") -> None:
 
 
 def _commit_tree(git: CheckoutGit, tree: str, parent: str, request: "Request") -> str:
-    """Return a commit of a tree, or its parent where nothing has changed since."""
+    """Return a new commit of a tree, or its parent if the tree is the same."""
     before = git.call("rev-parse", f"{parent}^{{tree}}").decode().strip()
     made = parent if tree == before else git.call("commit-tree", tree, "-p", parent, "-m", request["message"]).decode()
     return made.strip()
 
 
-_ACTIONS = {each.__name__: each for each in (commit, state, diff, changed_files, ignored, go_to, adopt, nested)}
+_ACTIONS = {
+    each.__name__: each for each in (commit, state, diff, changed_files, ignored, reset_to, adopt, collect_nested)
+}

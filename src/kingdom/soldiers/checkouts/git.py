@@ -1,4 +1,4 @@
-"""Running git: it asks nobody, needs no configuration, runs no hook and leaves no process behind."""
+"""Run git without prompts, user configuration, hooks or leftover processes."""
 
 import asyncio
 import os
@@ -19,18 +19,18 @@ from kingdom.soldiers.processes.process_table import kill_group
 
 T = TypeVar("T")
 
-# What goes over a network: clone, fetch, push.
+# For operations over a network: clone, fetch, push.
 REMOTE_TRIES = 3
 REMOTE_PAUSE = timedelta(seconds=2)
 REMOTE_LIMIT = timedelta(hours=1)
-# What only touches the disk: checkouts, commits, resets.
+# For operations on disk: checkouts, commits, resets.
 LOCAL_TRIES = 2
 LOCAL_LIMIT = timedelta(minutes=10)
 
 _GRACE_SECONDS = 2.0
 _SHOWN = 2000
 _NAME, _EMAIL = "Kingdom", "kingdom@localhost"
-# Who commits; agents have no configuration of git that would tell.
+# The author of commits, because agents have no git configuration.
 IDENTITY = {
     "GIT_AUTHOR_NAME": _NAME,
     "GIT_AUTHOR_EMAIL": _EMAIL,
@@ -49,16 +49,16 @@ _SETTINGS = (
     "submodule.recurse=false",
     "fetch.recurseSubmodules=false",
     "push.recurseSubmodules=no",
-    # A branch can name the server of Git LFS, so its program is never run, whoever configured it.
+    # A branch can name a Git LFS server, so the LFS program never runs.
     "filter.lfs.clean=",
     "filter.lfs.smudge=",
     "filter.lfs.process=",
     "filter.lfs.required=false",
-    # A server that is busy says so every few seconds; one that is silent for so long is gone.
+    # A busy server answers every few seconds; a server that is silent this long is gone.
     "http.lowSpeedLimit=1",
     "http.lowSpeedTime=300",
 )
-# For git on a checkout: nothing of the machine counts, and the folder is used whoever owns it.
+# For git on a checkout: ignore the machine's configuration and the owner of the folder.
 CHECKOUT_SETTINGS = "".join(
     "[{}]\n\t{} = {}\n".format(*name.split(".", 1), value)
     for name, _, value in (each.partition("=") for each in (*_SETTINGS, "safe.directory=*", "pack.threads=1"))
@@ -78,12 +78,12 @@ CHECKOUT_ENVIRONMENT = {
 
 _WITH_PASSWORD = re.compile(r"(?i)(?P<scheme>https?://)(?P<user>[^/@:]*):(?P<password>[^/@]*)@(?P<rest>.*)", re.DOTALL)
 _USER, _PASSWORD = "ADDRESS_USER", "ADDRESS_PASSWORD"
-# Git appends what it wants: to get, to store or to erase.
+# Git appends the operation: get, store or erase.
 _HELPER = f"""!f() {{ test "$1" = get && printf 'username=%s\\npassword=%s\\n' "${_USER}" "${_PASSWORD}"; }}; f"""
 
 
 class GitFailed(ProgramFailed):
-    """Raised when git failed; `exit_code` is None when it took too long or did not start."""
+    """Raised when git fails; `exit_code` is None if it took too long or did not start."""
 
     def __init__(self, message: str, exit_code: int | None = None) -> None:
         super().__init__(message)
@@ -91,15 +91,15 @@ class GitFailed(ProgramFailed):
 
 
 async def run_git(
-    *arguments: str, cwd: Path, home: Path, limit: timedelta = LOCAL_LIMIT, told: IO[bytes] | None = None
+    *arguments: str, cwd: Path, home: Path, limit: timedelta = LOCAL_LIMIT, stdin: IO[bytes] | None = None
 ) -> str:
-    """Run git and return what it printed; `told` is its standard input, from where that file stands.
+    """Run git and return its output; `stdin` is read from its current position.
 
-    When the limit is over or the caller is cancelled, git is ended with everything it has started.
+    After the time limit or a cancellation, git is killed with everything it started.
     """
     options = [part for setting in _SETTINGS for part in ("-c", setting)]
     shown, secret = extract_passwords(arguments)
-    # Files, not pipes: somebody who keeps a pipe open would be waited for.
+    # Files instead of pipes, because a process that keeps a pipe open would block the end.
     with TemporaryFile() as output, TemporaryFile() as errors:
         starting = asyncio.ensure_future(
             asyncio.create_subprocess_exec(
@@ -108,7 +108,7 @@ async def run_git(
                 *shown,
                 cwd=cwd,
                 env={**_environment(home), **secret},
-                stdin=told or DEVNULL,
+                stdin=stdin or DEVNULL,
                 stdout=output,
                 stderr=errors,
                 start_new_session=True,
@@ -120,8 +120,8 @@ async def run_git(
                 code = await process.wait()
         except TimeoutError:
             raise GitFailed(
-                f"git {_verb(arguments)} took longer than {limit.total_seconds():g} s in {cwd} and was ended:"
-                " look whether the disk or the remote is slow, then try again"
+                f"git {_verb(arguments)} took longer than {limit.total_seconds():g} s in {cwd} and was killed:"
+                " check whether the disk or the remote is slow, then try again"
             ) from None
         except OSError as error:
             raise GitFailed(f"git {_verb(arguments)} could not be started in {cwd}: {error}") from error
@@ -136,14 +136,14 @@ async def run_git(
 
 
 def extract_passwords(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Return arguments without the password of an address, and the environment in which git finds it instead.
+    """Return arguments without the password of an address, and an environment that gives it to git instead.
 
-    Everybody on a machine can read the arguments of a process, and only its owner the environment.
+    Every account can read the arguments of a process, but only its owner the environment.
     """
     shown, secret = list[str](), dict[str, str]()
     for argument in arguments:
         if found := _WITH_PASSWORD.fullmatch(argument):
-            # The empty helper takes away all others, which might store it.
+            # The empty helper disables all others, which might store the password.
             helpers = {"GIT_CONFIG_COUNT": "2", "GIT_CONFIG_KEY_0": "credential.helper", "GIT_CONFIG_VALUE_0": ""}
             ours = {"GIT_CONFIG_KEY_1": "credential.helper", "GIT_CONFIG_VALUE_1": _HELPER}
             secret = {**helpers, **ours, _USER: unquote(found["user"]), _PASSWORD: unquote(found["password"])}
@@ -152,7 +152,7 @@ def extract_passwords(arguments: Sequence[str]) -> tuple[list[str], dict[str, st
 
 
 async def retry_git(act: Callable[[], Awaitable[T]], *, tries: int, pause: timedelta = timedelta()) -> T:
-    """Try again when git fails, after a pause that doubles; what took too long would take as long again."""
+    """Retry when git fails, after a pause that doubles; a timeout is not retried."""
     for number in range(tries - 1):
         try:
             return await act()
@@ -164,7 +164,7 @@ async def retry_git(act: Callable[[], Awaitable[T]], *, tries: int, pause: timed
 
 
 async def run_to_completion(act: Coroutine[Any, Any, T]) -> T:
-    """Do something to its end, however often the caller is cancelled; the cancellation goes on after that."""
+    """Run something to its end even if the caller is cancelled; the cancellation is raised afterwards."""
     ended = asyncio.ensure_future(act)
     try:
         return await asyncio.shield(ended)
@@ -172,14 +172,14 @@ async def run_to_completion(act: Coroutine[Any, Any, T]) -> T:
         while not ended.done():
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([ended])
-        # Nobody is left who could be told how it failed.
+        # Mark a failure as retrieved, because the cancellation hides it.
         if not ended.cancelled():
             ended.exception()
         raise
 
 
 async def _end(starting: "asyncio.Future[Process]") -> None:
-    """End a git that runs still; asked first, it removes its lock files itself."""
+    """Stop git if it is still running; with SIGTERM first it removes its own lock files."""
     try:
         process = await starting
     except OSError:
@@ -190,7 +190,7 @@ async def _end(starting: "asyncio.Future[Process]") -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(_GRACE_SECONDS):
                 await process.wait()
-    # The whole group: what git has started may outlive it.
+    # Processes that git started may outlive it.
     with suppress(TimeoutError):
         async with asyncio.timeout(_GRACE_SECONDS):
             await kill_group(process.pid)
@@ -210,10 +210,10 @@ def _environment(home: Path) -> dict[str, str]:
         "HOME": str(home),
         "LC_ALL": "C",
         "GIT_TERMINAL_PROMPT": "0",
-        # Objects are what their names say, and those that are missing are not looked for elsewhere.
+        # Ignore replacement objects, and do not fetch missing ones.
         "GIT_NO_REPLACE_OBJECTS": "1",
         "GIT_NO_LAZY_FETCH": "1",
-        # Credentials and whatever else an operator wants to count stand in the `.gitconfig` of `home`.
+        # Credentials and other settings of the operator are in the `.gitconfig` of `home`.
         "GIT_CONFIG_NOSYSTEM": "1",
         "GIT_ATTR_NOSYSTEM": "1",
         "GIT_LFS_SKIP_SMUDGE": "1",
@@ -222,5 +222,5 @@ def _environment(home: Path) -> dict[str, str]:
 
 
 def _verb(arguments: tuple[str, ...]) -> str:
-    """Return what git was asked for, without its parameters: an address among them may hold a password."""
+    """Return the git command without its arguments, which may contain a password."""
     return next((argument for argument in arguments if not argument.startswith("-")), "")

@@ -1,4 +1,4 @@
-"""Checkouts that an earlier version has made: worktrees of a clone that was named by its Git, whatever its address."""
+"""Migrate checkouts of an earlier version: worktrees of a clone named only by its Git."""
 
 import asyncio
 import shutil
@@ -18,7 +18,7 @@ _log = structlog.get_logger("kingdom.soldiers")
 
 
 async def migrate_legacy_checkouts(repositories: Path, *, home: Path, git_policy: GitPolicy) -> int:
-    """Give each of them below `home` a git directory of its own, its files as they are; returns how many there were."""
+    """Give each legacy checkout below `home` its own git directory, keeping its files; return their number."""
     await asyncio.to_thread(_rename_clones, repositories)
     count = 0
     for entry, path in _worktrees(repositories):
@@ -28,16 +28,16 @@ async def migrate_legacy_checkouts(repositories: Path, *, home: Path, git_policy
             await Checkout(Repository(clone, url=clone_url(clone), home=home), path, branch, git_policy).adopt()
             await asyncio.to_thread(shutil.rmtree, entry)
         except (ProgramFailed, OSError) as error:
-            _log.warning("a checkout of an earlier version stays as it is", checkout=str(path), error=str(error))
+            _log.warning("a checkout of an earlier version could not be migrated", checkout=str(path), error=str(error))
         else:
             count += 1
     if count:
-        _log.info("took over checkouts of an earlier version", checkouts=count)
+        _log.info("migrated checkouts of an earlier version", checkouts=count)
     return count
 
 
 def _rename_clones(repositories: Path) -> None:
-    """Name the clones of earlier versions by their addresses too."""
+    """Rename clones of earlier versions to include their address."""
     for clone in sorted(repositories.glob("*.git")):
         url = clone_url(clone)
         renamed = repositories / clone_name(unquote(clone.stem), url)
@@ -46,7 +46,7 @@ def _rename_clones(repositories: Path) -> None:
 
 
 def _worktrees(repositories: Path) -> Iterator[tuple[Path, Path]]:
-    """Yield the entry and the folder of each worktree that is there still."""
+    """Yield the entry and the folder of each existing worktree."""
     for entry in sorted(repositories.glob("*.git/worktrees/*")):
         path = Path((read_small_file(entry / "gitdir") or "").strip()).parent
         if path.is_dir():
@@ -54,10 +54,10 @@ def _worktrees(repositories: Path) -> Iterator[tuple[Path, Path]]:
 
 
 def _branch(entry: Path, path: Path, home: Path) -> str:
-    """Return the branch of a worktree; agents that might commit could write the entry, so it may name any folder."""
+    """Return the branch of a worktree; agents that may commit can write the entry, so its folder is checked."""
     if path.parent.name != _TREES or not path.is_relative_to(home) or path.resolve() != path:
-        raise ProgramFailed(f"it is no checkout of a run of this host: look at {entry}, and remove it")
+        raise ProgramFailed(f"it is not a checkout of a run of this host: check {entry}, and remove it")
     head = (read_small_file(entry / "HEAD") or "").strip()
     if not head.startswith(_HEAD):
-        raise ProgramFailed("it is on no branch: check out that of its run there, and start the host again")
+        raise ProgramFailed("it is on no branch: check out the branch of its run there, and start the host again")
     return head.removeprefix(_HEAD)

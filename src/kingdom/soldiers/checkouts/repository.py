@@ -1,4 +1,4 @@
-"""One bare repository per Git on this host: what was fetched, the refs that Kingdom keeps, and the lock around it."""
+"""One bare clone per Git on this host: fetched branches, Kingdom's refs, and a lock."""
 
 import asyncio
 import fcntl
@@ -42,7 +42,7 @@ _OF_CHECKOUT = "bare = false\n\thooksPath = /dev/null\n[gc]\n\tauto = 0\n[mainte
 _NOTHING = "0" * 40
 _SMALL_BYTES = 1 << 20
 _DIGEST_LENGTH = 12
-# What counts for all checkouts without being in the configuration: whose files are which, and objects of others.
+# Files that affect all checkouts without being in the configuration.
 _PLANTED = {"info": ("attributes", "exclude", "grafts"), "objects/info": ("alternates", "http-alternates")}
 _REFS = "refs/"
 _CONFIG = f"""\
@@ -60,13 +60,13 @@ _CREDENTIALS = re.compile(r"(?<=://)[^/@]*@")
 
 
 class Repository:
-    """All objects and refs of one Git on this host; it is made at its first fetch.
+    """The objects and refs of one Git on this host; created by its first fetch.
 
-    Its remote branches lie under refs/remotes/origin, so that refs/heads has only the branches of runs. What is no
-    branch, such as refs/pull/7/head, lies under refs/remotes with its own name.
+    Remote branches are under refs/remotes/origin, so refs/heads has only the branches of runs. Other refs, such as
+    refs/pull/7/head, are under refs/remotes with their own name.
 
-    An agent without a sandbox can write to its configuration, which names programs that git runs. So before every call
-    of git it is brought back to what Kingdom wrote; what such an agent changes between that and the call is obeyed.
+    An agent without a sandbox can write to the configuration, which names programs that git runs. So the configuration
+    is restored before every call of git; a change right after that still takes effect.
     """
 
     def __init__(self, path: Path, *, url: str, home: Path, pause: timedelta = REMOTE_PAUSE) -> None:
@@ -77,13 +77,13 @@ class Repository:
 
     @property
     def is_there(self) -> bool:
-        """Tell whether it was ever fetched here."""
+        """Return whether it was ever fetched here."""
         return (self.path / "HEAD").exists()
 
     @asynccontextmanager
     async def locked(self) -> AsyncIterator[None]:
         """Hold the lock of this repository, against all processes of this host, during the block."""
-        # Only the open file is locked, so that whatever ends the process frees it too.
+        # A file lock, which the kernel releases when the process ends.
         lock = _open_lock(self.path.with_suffix(".lock"))
         try:
             nap = _FIRST_NAP_SECONDS
@@ -94,60 +94,60 @@ class Repository:
         finally:
             os.close(lock)
 
-    async def git(self, *arguments: str, limit: timedelta = LOCAL_LIMIT, told: IO[bytes] | None = None) -> str:
+    async def git(self, *arguments: str, limit: timedelta = LOCAL_LIMIT, stdin: IO[bytes] | None = None) -> str:
         """Run git in this repository."""
         if not self.path.is_dir():
             raise ProgramFailed(
-                f"there is no clone at {self.path}: the host makes it with its first checkout, and takes over one of an"
+                f"there is no clone at {self.path}: the host creates it with its first checkout, and migrates one of an"
                 " earlier version when it starts"
             )
         self._restore_config()
         place = f"--git-dir={self.path}"
-        return await run_git(place, *arguments, cwd=self.path, home=self.home, limit=limit, told=told)
+        return await run_git(place, *arguments, cwd=self.path, home=self.home, limit=limit, stdin=stdin)
 
     async def import_pack(self, pack: IO[bytes]) -> None:
-        """Take in the objects of a pack from where the file stands, all or none; broken ones are refused."""
+        """Import the objects of a pack from the file's current position, all or none; broken ones are rejected."""
         start = pack.tell()
         count = int.from_bytes(pack.read(_PACK_HEADER)[8:], "big")
         pack.seek(start)
-        # Not by the position of the file object: it may have read further.
+        # On the descriptor, because the file object may have read ahead.
         os.lseek(pack.fileno(), start, os.SEEK_SET)
         if count:
             large = ("index-pack", "--stdin", "--fix-thin", "--strict")
-            await self.git(*(("unpack-objects", "-q", "--strict") if count < _FEW_OBJECTS else large), told=pack)
+            await self.git(*(("unpack-objects", "-q", "--strict") if count < _FEW_OBJECTS else large), stdin=pack)
 
     async def packed_remote_refs(self) -> str:
-        """Return what an agent sees of the branches and tags of the remote, as git packs refs."""
+        """Return the remote branches and tags that an agent sees, in the format of packed refs."""
         options = ("--format=%(objectname) %(refname)", "--sort=refname")
         return f"{_PACKED}\n{await self.git('for-each-ref', *options, 'refs/remotes', 'refs/tags')}"
 
     async def fetch(self, base: str) -> None:
-        """Fetch all branches and `base`, and make the repository if there is none; the lock must be held."""
+        """Fetch all branches and `base`, and create the repository if needed. The caller holds the lock."""
         _remove_locks(self.path)
         self._restore_config()
         await run_git("init", "--quiet", "--bare", "--template=", str(self.path), cwd=self.path.parent, home=self.home)
         write_whole(self.path / "config", self._config)
-        # Not by the name of the remote: the agents read the configuration, and shall find no password there.
+        # By address instead of `origin`, because agents can read the configuration, which has no password.
         wanted = [f"+refs/heads/*:{_FETCHED}/*", *([f"+{base}:{_remote_ref(base)}"] if base.startswith(_REFS) else [])]
         await self._run_on_remote(self._url, "fetch", "--prune", "--no-write-fetch-head", *wanted)
 
     async def fetched_commit(self, branch: str) -> str | None:
-        """Return the last fetched commit of a branch of the remote, or None if it has no such branch."""
+        """Return the last fetched commit of a remote branch, or None if there is no such branch."""
         return await self.commit(_remote_ref(branch))
 
     async def base_commit(self, branch: str) -> str:
-        """Return the last fetched commit of a branch that the remote must have."""
+        """Return the last fetched commit of a remote branch; raises ProgramFailed if there is none."""
         if commit := await self.fetched_commit(branch):
             return commit
         names = [name.removeprefix(f"{_FETCHED}/") for name in await self.refs(f"{_FETCHED}/")]
         shown = ", ".join(names[:_NAMES_SHOWN]) + (", …" if len(names) > _NAMES_SHOWN else "")
         raise ProgramFailed(
-            f"{without_password(self._url)} has no branch {branch!r}: choose one that it has"
+            f"{without_password(self._url)} has no branch {branch!r}: choose an existing one"
             f" ({shown or 'it has none yet: push a first commit'})"
         )
 
     async def commit(self, name: str) -> str | None:
-        """Return the commit that a name stands for, or None if there is none."""
+        """Return the commit of a name, or None if there is none."""
         try:
             found = await self.git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
         except GitFailed as error:
@@ -157,7 +157,7 @@ class Repository:
         return found.strip()
 
     async def contains(self, commit: str, ancestor: str) -> bool:
-        """Tell whether a commit leads to another one, or is it."""
+        """Return whether a commit is or contains an ancestor."""
         try:
             await self.git("merge-base", "--is-ancestor", ancestor, commit)
         except GitFailed as error:
@@ -167,28 +167,28 @@ class Repository:
         return True
 
     async def merge_base(self, one: str, other: str) -> str:
-        """Return the newest commit that leads to both."""
+        """Return the newest common ancestor of two commits."""
         return (await self.git("merge-base", one, other)).strip()
 
     async def delete_merged_branch(self, branch: str, *, base: str, start: str) -> None:
-        """Remove a branch and the ref of its start, unless it has commits that its base has not."""
+        """Delete a branch and its start ref, unless it has commits that its base lacks."""
         commit = await self.commit(f"refs/heads/{branch}")
         if commit is not None and await self.contains(_remote_ref(base), commit):
             await self.set_ref(f"refs/heads/{branch}", _NOTHING, commit)
             await self.set_ref(start, _NOTHING)
 
     async def refs(self, *patterns: str) -> list[str]:
-        """Return the names of all refs that fit one of the patterns."""
+        """Return the names of all refs that match one of the patterns."""
         return (await self.git("for-each-ref", "--format=%(refname)", *patterns)).splitlines()
 
     async def set_ref(self, ref: str, commit: str, *before: str) -> None:
-        """Let a ref of one tree point to a commit, if it still points to the one named as `before`."""
-        # Nobody else changes it, so that a lock file is left over from a killed git.
+        """Set a ref of one checkout to a commit, if it still has the value `before`."""
+        # Only one process changes this ref, so an existing lock file is a leftover of a killed git.
         (self.path / f"{ref}.lock").unlink(missing_ok=True)
         await self.git("update-ref", "--no-deref", ref, commit, *before)
 
     async def keep(self, ref: str, commit: str) -> None:
-        """Let a ref point to a commit; where it keeps other content already, a numbered one beside it."""
+        """Keep a commit under a ref, or under a numbered ref beside it if the ref holds other content."""
         name, number = ref, 1
         while kept := await self.commit(name):
             if await self._content(kept) == await self._content(commit):
@@ -198,23 +198,23 @@ class Repository:
         await self.set_ref(name, commit, _NOTHING)
 
     async def push(self, remote: str, refs: Sequence[str]) -> None:
-        """Give refs to another repository, under the same names."""
+        """Push refs to another repository under the same names."""
         await self._run_on_remote(remote, "push", "--quiet", "--no-verify", *(f"+{ref}:{ref}" for ref in refs))
 
     async def fetch_refs(self, remote: str, pattern: str) -> None:
-        """Get all refs of another repository that fit a pattern; the lock must be held."""
+        """Fetch all refs of another repository that match a pattern. The caller holds the lock."""
         for lock in self.path.glob(f"{pattern.replace('*', '**')}.lock"):
             lock.unlink(missing_ok=True)
         await self._run_on_remote(remote, "fetch", "--no-write-fetch-head", f"+{pattern}:{pattern}")
 
     @property
     def objects(self) -> Path:
-        """Return where its objects lie."""
+        """Return the folder of the objects."""
         return self.path / "objects"
 
     @property
     def checkout_config(self) -> str:
-        """Return the configuration of the git directory of a checkout: no hook is run, and nothing is tidied up."""
+        """Return the git configuration of a checkout, without hooks and automatic maintenance."""
         return self._config.replace("bare = true", _OF_CHECKOUT)
 
     @property
@@ -223,26 +223,29 @@ class Repository:
         return _CONFIG.format(url=url)
 
     def _restore_config(self) -> None:
-        """Bring back what tells git which programs to run; no hook is run anyway."""
+        """Restore the configuration, which names programs that git runs; hooks are disabled anyway."""
         if not self.is_there:
             return
         config = self.path / "config"
         if read_small_file(config) != self._config:
             write_whole(config, self._config)
-            _log.warning("somebody else changed the configuration of git: it was brought back", file=str(config))
+            _log.warning("the git configuration was changed by another program and is restored", file=str(config))
         for folder, names in _PLANTED.items():
             place = self.path / folder
             for planted in [place] if place.is_symlink() else [place / name for name in names]:
                 if planted.is_symlink() or planted.is_file():
                     planted.unlink()
-                    _log.warning("somebody else told git what counts for all checkouts: removed", file=str(planted))
+                    _log.warning(
+                        "a file that affects all checkouts was added by another program and is removed",
+                        file=str(planted),
+                    )
 
     async def _content(self, commit: str) -> str:
-        """Return what makes two commits equal, whenever they were made."""
+        """Return what identifies a commit's content regardless of its time."""
         return await self.git("show", "--no-patch", "--format=%T %P", commit)
 
     async def _run_on_remote(self, remote: str, verb: str, *arguments: str) -> str:
-        """Run git with a remote, more than once: networks fail for moments."""
+        """Run git with a remote, with retries because networks fail temporarily."""
         options = [argument for argument in arguments if argument.startswith("--")]
         names = [argument for argument in arguments if not argument.startswith("--")]
 
@@ -257,14 +260,14 @@ class Repository:
             if error.exit_code is None:
                 raise GitFailed(f"{shown} did not answer in time: {words}") from error
             raise GitFailed(
-                f"{shown} could not be reached or refused ({verb}, {REMOTE_TRIES} tries): check the address, and that"
-                f" this host may read and write there; {words}",
+                f"{shown} could not be reached or refused access ({verb}, {REMOTE_TRIES} tries): check the address, and"
+                f" that this host may read and write there; {words}",
                 error.exit_code,
             ) from error
 
 
 def read_small_file(file: Path) -> str | None:
-    """Return the text of a small file, or None where something else lies: a link, or a pipe that never ends."""
+    """Return the text of a small regular file; None for anything else, such as a link or a pipe."""
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -280,18 +283,18 @@ def read_small_file(file: Path) -> str | None:
 
 
 def clone_url(clone: Path) -> str:
-    """Return the address that a clone was made from, without a password."""
+    """Return the address of a clone, without a password."""
     found = _URL.search(read_small_file(clone / "config") or "")
     return _ESCAPED.sub(lambda escaped: "\n" if escaped[1] == "n" else escaped[1], found[1]) if found else ""
 
 
 def without_password(url: str) -> str:
-    """Return an address as it may be shown."""
+    """Return an address without credentials, for messages."""
     return _CREDENTIALS.sub("", url) if url.startswith(("http://", "https://")) else url
 
 
 def clone_name(git_id: str, url: str) -> str:
-    """Return the name of the clone of a Git, which no other address shares."""
+    """Return the folder name of a Git's clone, unique per address."""
     return f"{quote(git_id, safe='')}-{sha256(without_password(url).encode()).hexdigest()[:_DIGEST_LENGTH]}.git"
 
 
@@ -309,10 +312,10 @@ def _try_lock(descriptor: int) -> bool:
 
 
 def _remove_locks(repository: Path) -> None:
-    """Remove the lock files that a killed git left where only the holder of our lock writes."""
+    """Remove lock files that a killed git left where only the holder of our lock writes."""
     for lock in [repository / "config.lock", *(repository / _FETCHED).rglob("*.lock")]:
         lock.unlink(missing_ok=True)
-    # An agent that deletes a branch writes here too, but not for long.
+    # An agent that deletes a branch writes here too, but only briefly.
     packed = repository / "packed-refs.lock"
     with suppress(FileNotFoundError):
         if time.time() - packed.stat().st_mtime > _LEFT_OVER_SECONDS:
@@ -320,5 +323,5 @@ def _remove_locks(repository: Path) -> None:
 
 
 def _remote_ref(branch: str) -> str:
-    """Return the ref that holds what was fetched of a branch, or of another ref of the remote."""
+    """Return the ref under which a remote branch or another remote ref is kept."""
     return f"refs/remotes/{branch.removeprefix(_REFS)}" if branch.startswith(_REFS) else f"{_FETCHED}/{branch}"

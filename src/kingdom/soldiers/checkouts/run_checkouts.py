@@ -1,4 +1,4 @@
-"""The checkouts of a run, in all its repositories at once: all or none of them."""
+"""The checkouts of a run in all its repositories; they change together or not at all."""
 
 import asyncio
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckoutSpec:
-    """One checkout of a run on this host; an empty `checkpoint_remote` means that no other host shall go on from it."""
+    """One checkout of a run on this host; without `checkpoint_remote` no other host can continue from it."""
 
     id: str
     git_id: str
@@ -31,7 +31,7 @@ class CheckoutSpec:
 
     @property
     def start_ref(self) -> str:
-        """Return the ref that remembers from where the checkout has started."""
+        """Return the ref of the commit from which the checkout started."""
         return f"refs/kingdom/start/{self.id}"
 
     def checkpoint_ref(self, checkpoint_id: str) -> str:
@@ -39,12 +39,12 @@ class CheckoutSpec:
         return f"refs/kingdom/checkpoints/{checkpoint_id}/{self.id}"
 
     def rescue_ref(self, rescue: str) -> str:
-        """Return the ref that keeps what a rescue has found; further ones are numbered beside it."""
+        """Return the ref that keeps rescued commits; further ones are numbered beside it."""
         return f"refs/kingdom/rescue/{rescue}/{self.id}"
 
 
 class CheckoutFailed(ProgramFailed):
-    """Raised when a checkout could not be made; `tree_id` tells which."""
+    """Raised when a checkout could not be created; `work_tree_id` names it."""
 
     def __init__(self, work_tree_id: str, message: str) -> None:
         super().__init__(message)
@@ -52,9 +52,9 @@ class CheckoutFailed(ProgramFailed):
 
 
 class RunCheckouts:
-    """All repositories below one directory of this host; git finds its configuration and credentials in `home`.
+    """All checkouts of this host; git finds its configuration and credentials in `home`.
 
-    One caller at a time may change a tree. After a failure a remote is tried again after a `pause` that doubles.
+    Only one caller at a time may change a checkout. A remote is retried after a `pause` that doubles.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class RunCheckouts:
         *,
         home: Path | None = None,
         pause: timedelta = REMOTE_PAUSE,
-        git_policy: GitPolicy = GitPolicy(),  # noqa: B008 - it never changes
+        git_policy: GitPolicy = GitPolicy(),  # noqa: B008 - it is immutable
     ) -> None:
         self._repositories = repositories
         self._home = home or repositories
@@ -71,7 +71,7 @@ class RunCheckouts:
         self._git_policy = git_policy
 
     async def prepare(self, trees: Sequence[CheckoutSpec]) -> None:
-        """Make these checkouts, all or none; what is there already is used as it is."""
+        """Create these checkouts, all or none; existing ones are used as they are."""
         begun: list[CheckoutSpec] = []
         for tree in trees:
             try:
@@ -80,15 +80,15 @@ class RunCheckouts:
                 await run_to_completion(self._undo(begun))
                 if isinstance(error, asyncio.CancelledError):
                     raise
-                raise CheckoutFailed(tree.id, f"no checkout of {tree.branch} could be made: {error}") from error
+                raise CheckoutFailed(tree.id, f"no checkout of {tree.branch} could be created: {error}") from error
 
     async def commit(self, trees: Sequence[CheckoutSpec], message: str) -> dict[str, str]:
-        """Commit whatever is dirty, but nothing ignored, and return the commit of each tree."""
+        """Commit all changes except ignored files, and return the commit of each checkout."""
         with _disk_failures():
             return {tree.id: await self._checkout(tree).commit(message) for tree in trees}
 
     async def changed_files(self, trees: Sequence[CheckoutSpec]) -> list[str]:
-        """Return the names of some files that differ from what was committed last, having read every file again."""
+        """Return the names of some files that differ from the last commit; every file is read again."""
         with _disk_failures():
             return [f"{tree.git_id}/{name}" for tree in trees for name in await self._checkout(tree).changed_files()]
 
@@ -97,7 +97,7 @@ class RunCheckouts:
         return await self._checkout(tree).ignored(names)
 
     async def checkpoint(self, trees: Sequence[CheckoutSpec], checkpoint_id: str) -> dict[str, str]:
-        """Keep what was committed last under refs, and share these where there is a remote for them."""
+        """Keep the last commits under refs, and push these to the checkpoint remotes, if any."""
         commits = {tree.id: await self._checkout(tree).tip() for tree in trees}
         for tree in trees:
             await self._repository(tree).set_ref(tree.checkpoint_ref(checkpoint_id), commits[tree.id])
@@ -110,10 +110,10 @@ class RunCheckouts:
     async def roll_back(
         self, trees: Sequence[CheckoutSpec], commits: Mapping[str, str], to_base: Collection[str], rescue: str
     ) -> tuple[str, ...]:
-        """Bring all trees to their commits, those in `to_base` to their base, and return where the rest is kept.
+        """Reset all checkouts to their commits, those in `to_base` to their base; return the refs of rescued work.
 
-        Checkouts that are not there are made first, all or none. Nothing else is changed unless every commit is there
-        and everything that would be lost is kept under a ref.
+        Missing checkouts are created first, all or none. Nothing else changes unless every commit exists and everything
+        that would be lost is kept under a ref.
         """
         await self.prepare([tree for tree in trees if not self._checkout(tree).is_there])
         targets = {tree.id: await self._target(tree, commits, to_base) for tree in trees}
@@ -126,17 +126,17 @@ class RunCheckouts:
             for tree in trees:
                 begun.append(tree)
                 with _disk_failures():
-                    await self._checkout(tree).go_to(targets[tree.id])
+                    await self._checkout(tree).reset_to(targets[tree.id])
         except ProgramFailed:
             await run_to_completion(self._restore(begun, states))
             raise
         return tuple([ref for tree in trees for ref in await self._metadata(tree, rescue)])
 
     async def release(self, tree: CheckoutSpec, rescue: str) -> tuple[str, ...]:
-        """Remove a checkout and return where its uncommitted files are kept; commits are never removed.
+        """Remove a checkout and return the refs of its uncommitted files; commits are never removed.
 
-        Repositories that an agent made inside of it are kept in the same way, each as one commit of its files upon
-        its branches; where that is impossible the release fails. Ignored files are gone with the checkout.
+        Repositories that an agent created inside are kept too, each as one commit of its files on top of its branches;
+        if that is impossible the release fails. Ignored files are removed with the checkout.
         """
         repository, checkout = self._repository(tree), self._checkout(tree)
         if not repository.is_there:
@@ -145,24 +145,24 @@ class RunCheckouts:
             if checkout.is_there:
                 state = await checkout.state()
                 await self._keep(tree, state, state.tip, rescue)
-                for commit in await checkout.nested():
+                for commit in await checkout.collect_nested():
                     await repository.keep(tree.rescue_ref(rescue), commit)
             await checkout.remove()
         return tuple(await self._metadata(tree, rescue))
 
     async def diff(self, tree: CheckoutSpec, since: str) -> str:
-        """Return a unified diff of the checkout, with all that is not committed yet, against a commit."""
+        """Return a unified diff of the checkout against a commit, including everything that is not committed yet."""
         with _disk_failures():
             return await self._checkout(tree).diff(since)
 
     async def base_commit(self, tree: CheckoutSpec) -> str:
-        """Return the commit that the checkout has started from, wherever its base branch is now."""
+        """Return the commit from which the checkout started, wherever its base branch is now."""
         if commit := await self._repository(tree).commit(tree.start_ref):
             return commit
-        raise ProgramFailed(f"it is not known from where {tree.id} has started: prepare it first")
+        raise ProgramFailed(f"the start of {tree.id} is not known: prepare it first")
 
     def clone_path(self, tree: CheckoutSpec) -> Path:
-        """Return the bare clone that a checkout belongs to."""
+        """Return the bare clone of a checkout."""
         return self._repositories / clone_name(tree.git_id, tree.url)
 
     def _repository(self, tree: CheckoutSpec) -> Repository:
@@ -172,38 +172,38 @@ class RunCheckouts:
         return Checkout(self._repository(tree), tree.path, tree.branch, self._git_policy)
 
     async def _prepare(self, tree: CheckoutSpec, begun: list[CheckoutSpec]) -> None:
-        """Make one checkout unless it is there with its start, which is written last."""
+        """Create one checkout unless it exists with its start ref, which is written last."""
         repository, checkout = self._repository(tree), self._checkout(tree)
         async with repository.locked():
             if checkout.is_there and await repository.commit(tree.start_ref):
                 return
             await repository.fetch(tree.base_branch)
-            base = await repository.base(tree.base_branch)
+            base = await repository.base_commit(tree.base_branch)
             begun.append(tree)
             await checkout.make(base)
             if not await repository.commit(tree.start_ref):
                 await repository.set_ref(tree.start_ref, await repository.merge_base(base, f"refs/heads/{tree.branch}"))
 
     async def _undo(self, begun: list[CheckoutSpec]) -> None:
-        """Remove what one call has made; a branch with commits of its own stays."""
+        """Remove what one call created; a branch with its own commits stays."""
         for tree in reversed(begun):
             repository, checkout = self._repository(tree), self._checkout(tree)
             try:
-                # What lies at its path otherwise is not of this call.
+                # Anything else at its path does not belong to this call.
                 if checkout.is_on_branch:
                     await checkout.remove()
                 async with repository.locked():
                     await repository.delete_merged_branch(tree.branch, base=tree.base_branch, start=tree.start_ref)
             except (ProgramFailed, OSError) as error:
-                # The next call goes on from there.
-                _log.warning("a checkout could not be removed again", tree=tree.id, error=str(error))
+                # The next call continues from here.
+                _log.warning("a checkout could not be removed after a failure", tree=tree.id, error=str(error))
 
     async def _target(self, tree: CheckoutSpec, commits: Mapping[str, str], to_base: Collection[str]) -> str:
         if tree.id in to_base:
             return await self.base_commit(tree)
         wanted = commits.get(tree.id)
         if wanted is None:
-            raise ProgramFailed(f"no commit was named for {tree.id}: name one, or let it go back to its base")
+            raise ProgramFailed(f"no commit is given for {tree.id}: name one, or choose its base")
         repository = self._repository(tree)
         if not await repository.commit(wanted) and tree.checkpoint_remote:
             async with repository.locked():
@@ -212,12 +212,12 @@ class RunCheckouts:
             where = f" nor in {without_password(tree.checkpoint_remote)}" if tree.checkpoint_remote else ""
             raise ProgramFailed(
                 f"the commit {wanted} of {tree.id} is not on this host{where}: nothing was changed; choose another"
-                " checkpoint, or go on from the base"
+                " checkpoint, or continue from the base"
             )
         return wanted
 
     async def _keep(self, tree: CheckoutSpec, state: CheckoutState, stays: str | None, rescue: str) -> None:
-        """Keep under refs what a checkout holds, but for what can be reached without it or is in its base branch."""
+        """Keep a checkout's commits under refs, except those reachable without it or from its base branch."""
         repository = self._repository(tree)
         safe = [commit for commit in (stays, await repository.fetched_commit(tree.base_branch)) if commit]
         for commit in dict.fromkeys((state.files, state.tip, *state.others)):
@@ -234,7 +234,9 @@ class RunCheckouts:
             try:
                 await self._checkout(tree).restore(states[tree.id])
             except (ProgramFailed, OSError) as error:
-                _log.warning("a checkout could not be put back; its rescue ref has all", tree=tree.id, error=str(error))
+                _log.warning(
+                    "a checkout could not be restored; its rescue ref has all its work", tree=tree.id, error=str(error)
+                )
 
 
 @contextmanager
@@ -242,4 +244,4 @@ def _disk_failures() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ProgramFailed(f"a checkout cannot be used: {error}; look at the disk of this host") from error
+        raise ProgramFailed(f"a checkout cannot be used: {error}; check the disk of this host") from error

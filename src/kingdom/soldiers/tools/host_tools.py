@@ -1,4 +1,4 @@
-"""The voice of one agent: what it says is written down, asked, or put to the court, and it is told what follows."""
+"""The tools of one agent on the host: they store results, ask people and make petitions."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -22,19 +22,19 @@ from kingdom.soldiers.tools.port import AgentQuestion, AgentTools, ToolReply
 from kingdom.soldiers.tools.result_file import add_memory, write_result
 from kingdom.workflow.verdicts import Verdict
 
-# Shorter than any agent waits for a tool.
+# Shorter than the tool timeout of any agent.
 PATIENCE = timedelta(seconds=20)
 _PETITIONS_MAX = 50
 
-_NO_TURN = "Nothing is asked of you at the moment, so nothing is taken down: wait for your next prompt, and call again."
+_NO_TURN = "You have no prompt at the moment, so this call is not accepted: wait for your next prompt, and call again."
 _ASKED_ALREADY = "You have asked a person and must wait: end your turn now. The answer comes as your next prompt."
 _ASKED = (
     "A person is asked. Stop here: end your turn now, without any further work. The answer comes as your next prompt."
 )
-_REPORTED = "Your result is written down. Unless there is more to do, end your turn; a later report replaces this one."
+_REPORTED = "Your result is stored. Unless there is more to do, end your turn; a later report replaces this one."
 _REMEMBERED = "It is kept, and becomes memory with your result."
-_NOTED = "It is noted and will be decided. Go on without it, and do not ask for the same again."
-_TOO_MANY = f"You have made {_PETITIONS_MAX} petitions in this turn, which is the limit: this one is not taken."
+_NOTED = "It is noted and will be decided. Continue without it, and do not ask for the same again."
+_TOO_MANY = f"You have made {_PETITIONS_MAX} petitions in this turn, which is the limit: this one is not accepted."
 
 
 @dataclass(slots=True)
@@ -43,21 +43,21 @@ class _ToolTurn:
     on_petition: Callable[[str, dict[str, Any]], None]
     petitions: int = 0
     question: AgentQuestion | None = None
-    # Whether the question is the result that was reported, which another may replace.
+    # Whether the question is part of the reported result, which a later report may replace.
     is_result: bool = False
 
 
 def petition_id(prompt_id: str, number: int) -> str:
-    """Return the id of the petition that comes at this place in the turn of a prompt, counted from 1."""
+    """Return the id of the petition with this number, from 1, in the turn of a prompt."""
     attempted, _, attempt = prompt_id.partition("#")
     return f"{attempted}-a{attempt}-p{number}"
 
 
 class HostTools(AgentTools):
-    """Takes what the agent in one WorkSpace says.
+    """Handles the tool calls of the agent in one WorkSpace.
 
-    `verdict` waits for what becomes of a petition, by its id; where it takes too long the agent goes on without it.
-    Secrets are removed from all that is said.
+    `verdict` waits for the decision on a petition, by its id; if that takes too long, the agent continues without it.
+    Secrets are removed from all arguments.
     """
 
     def __init__(
@@ -74,27 +74,27 @@ class HostTools(AgentTools):
         self._patience = patience
         self._redaction = redaction
         self._turn: _ToolTurn | None = None
-        # The prompt of the last turn, and how many petitions were made in it.
+        # The prompt of the last turn, and the number of its petitions.
         self._last_turn = ("", 0)
 
     def begin(self, prompt_id: str, on_petition: Callable[[str, dict[str, Any]], None]) -> None:
-        """Take calls; what was asked in an earlier turn is forgotten."""
+        """Accept calls for a new turn; the question of an earlier turn is forgotten."""
         made, self._last_turn = self._last_turn, (prompt_id, 0)
-        # A prompt may be given twice, as to an agent that went in circles: its petitions are counted on.
+        # A prompt may be sent twice, such as after a loop; its petitions are numbered on.
         self._turn = _ToolTurn(prompt_id, on_petition, made[1] if made[0] == prompt_id else 0)
 
     def end(self) -> AgentQuestion | None:
-        """Take no calls any more."""
+        """Stop accepting calls."""
         turn, self._turn = self._turn, None
         if turn:
             self._last_turn = (turn.prompt_id, turn.petitions)
         return turn.question if turn else None
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolReply:
-        """Do what a tool is for."""
+        """Handle a call of a tool."""
         turn = self._turn
         try:
-            # First of all: whatever is said is read by others, and some of it leaves the house.
+            # First of all, because others read the arguments, and some are published.
             call = parse_tool_input(tool, self._redaction.value(arguments))
             if turn is None:
                 return ToolReply(text=_NO_TURN, is_error=True)
@@ -128,7 +128,7 @@ class HostTools(AgentTools):
             async with asyncio.timeout(self._patience.total_seconds()):
                 verdict = await self._verdict(named)
         except (TimeoutError, OSError, KingdomError):
-            # It is on its way all the same: only what became of it is not known here.
+            # The petition is on its way; only its verdict is not known yet.
             verdict = None
         return _verdict_reply(verdict)
 
@@ -148,4 +148,4 @@ def _verdict_reply(verdict: Verdict | None) -> ToolReply:
         case False:
             return ToolReply(text=f"{told('Refused')} Nothing was done. Do not ask for the same again.", is_error=True)
         case None:
-            return ToolReply(text=f"{told('It waits')} Go on without it, and do not ask for the same again.")
+            return ToolReply(text=f"{told('It waits')} Continue without it, and do not ask for the same again.")

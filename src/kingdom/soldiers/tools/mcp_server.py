@@ -1,8 +1,8 @@
 """The tools as an MCP server over standard input and output, for agents that start such servers themselves.
 
-`python -m kingdom.soldiers.tools.mcp_server URL` hands every call on to the host, at `http://HOST:PORT/voice` or
-`unix:SOCKET`: only the host knows whose voice it is. It speaks the few words of MCP that tools need by itself, for the
-library would take longer to load than an agent waits.
+`python -m kingdom.soldiers.tools.mcp_server URL` forwards every call to the host, at `http://HOST:PORT/voice` or
+`unix:SOCKET`: only the host knows which agent calls. It implements the part of MCP that tools need itself, because the
+MCP library takes longer to load than agents wait.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from kingdom.soldiers.tools.port import SERVER_NAME, ToolDefinition, ToolReply
 _VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 # Longer than any answer takes.
 _ANSWER_SECONDS = 60.0
-# Whoever closes the input may still wait for what was asked; a killed agent does not.
+# A client that closes the input may still wait for answers; a killed agent does not.
 _LAST_SECONDS = 1.0
 _PATH = "/voice"
 _PARSE_ERROR, _NO_REQUEST, _NO_METHOD, _WRONG_PARAMETERS = -32700, -32600, -32601, -32602
@@ -66,7 +66,7 @@ async def _handle_line(line: bytes, url: str) -> None:
         message = _message(line)
         message_id = message.get("id")
         if "method" not in message or "id" not in message:
-            # An answer or a notification: neither wants one.
+            # A response or a notification needs no answer.
             return
         answer = {"result": await _answer(str(message["method"]), message.get("params") or {}, url)}
     except _RpcError as refused:
@@ -76,7 +76,7 @@ async def _handle_line(line: bytes, url: str) -> None:
 
 def _message(line: bytes) -> dict[str, Any]:
     try:
-        # More patient than msgspec: a call with half a character in it shall have an answer too.
+        # More lenient than msgspec, so a call with half a surrogate pair gets an answer too.
         message = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise _RpcError(_PARSE_ERROR, f"this is no JSON: {error}") from error
@@ -109,7 +109,7 @@ async def _answer(method: str, parameters: Any, url: str) -> dict[str, Any]:
 
 def _describe_tool(tool: ToolDefinition) -> dict[str, Any]:
     shown = {"name": tool.name, "description": tool.description, "inputSchema": tool.schema}
-    # Claude Code would otherwise hide them until the model looks for them.
+    # Otherwise Claude Code hides the tools until the model searches for them.
     return {**shown, "_meta": {"anthropic/alwaysLoad": True}}
 
 
@@ -121,14 +121,14 @@ async def _call(parameters: dict[str, Any], url: str) -> ToolReply:
     except (OSError, TimeoutError, *_UNREADABLE) as error:
         why = str(error) or type(error).__name__
         return ToolReply(
-            text=f"{call['tool']} did not reach the house ({why}). Try again; where that does not help, write your"
+            text=f"{call['tool']} did not reach the host ({why}). Try again; if that does not help, write your"
             " result to the file that .kingdom-task.json names.",
             is_error=True,
         )
 
 
 async def _post(url: str, body: bytes) -> bytes:
-    """Return the body of the answer; raises OSError where there is none."""
+    """Return the body of the answer; raises OSError if there is none."""
     place = urlsplit(url)
     if place.scheme == "unix":
         reader, writer = await asyncio.open_unix_connection(place.path)
@@ -155,7 +155,7 @@ async def _post(url: str, body: bytes) -> bytes:
 def _check(url: str) -> None:
     place = urlsplit(url)
     if not (place.path if place.scheme == "unix" else place.scheme == "http" and place.hostname and place.port):
-        raise Misconfigured(f"{url!r} is no place of a voice: write http://HOST:PORT/voice or unix:SOCKET")
+        raise Misconfigured(f"{url!r} is not the address of agent tools: write http://HOST:PORT/voice or unix:SOCKET")
 
 
 def _write(message: dict[str, Any]) -> None:

@@ -1,11 +1,11 @@
-"""What an agent says to the house while it works: its result, questions, petitions, and what it learned."""
+"""The port to the tools that an agent calls while it works: results, questions, petitions and memories."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-# The name of the MCP server under which an agent finds the tools.
+# The name of the MCP server that offers the tools to an agent.
 SERVER_NAME = "kingdom"
 
 
@@ -20,7 +20,7 @@ class ToolDefinition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolReply:
-    """What a tool answers to the agent."""
+    """The answer of a tool to the agent."""
 
     text: str
     is_error: bool = False
@@ -28,32 +28,32 @@ class ToolReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentQuestion:
-    """What an agent asks a person; its turn ends with it."""
+    """A question of an agent to a person, which ends its turn."""
 
     text: str
     choices: tuple[str, ...] = ()
 
 
 class AgentTools(ABC):
-    """Takes what one agent says; whoever runs the agent offers it as an MCP server named `kingdom`.
+    """Handles the tool calls of one agent; the agent's client offers them as an MCP server named `kingdom`.
 
-    Its model must see the tools from the start: some agents show those of MCP servers only to who looks for them.
-    Around each turn whoever runs the agent calls `begin` and `end`; between turns nothing is taken.
+    The model must see the tools from the start, although some agents hide tools of MCP servers until the model searches
+    for them. The client calls `begin` and `end` around each turn; calls between turns are rejected.
     """
 
     tools: Sequence[ToolDefinition]
 
     @abstractmethod
     def begin(self, prompt_id: str, on_petition: Callable[[str, dict[str, Any]], None]) -> None:
-        """Listen during the turn of a prompt; the kind and the body of each petition go to `on_petition` at once.
+        """Accept calls during the turn of a prompt, and pass the kind and body of each petition to `on_petition`.
 
-        `on_petition` writes it into the transcript and only then tells of it, as a Petitioned.
+        `on_petition` writes the petition to the transcript and only then emits a PetitionRequest.
         """
 
     @abstractmethod
     def end(self) -> AgentQuestion | None:
-        """Listen no more, and return what the agent asked a person in this turn."""
+        """Stop accepting calls, and return the question that the agent asked in this turn, if any."""
 
     @abstractmethod
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolReply:
-        """Take what the agent says, and answer; a call that cannot be understood is an error that says why."""
+        """Handle a call and return the answer; a call that is not valid gets an error with the reason."""

@@ -1,4 +1,4 @@
-"""What an agent said, in its WorkSpace: the report in `result.json`, and what it learned beside it until it reports."""
+"""The result file in a WorkSpace, and the memories that are kept beside it until the agent reports."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def write_result(space: Path, report: ReportResultInput) -> None:
-    """Write the report in the place of the one before, with all that the agent has learned."""
+    """Write the result in place of an earlier one, with everything the agent has learned."""
     document: dict[str, Any] = msgspec.to_builtins(report)
     if learned := _learned(space):
         document[_FIELD] = [_update(each) for each in learned]
@@ -25,7 +25,7 @@ def write_result(space: Path, report: ReportResultInput) -> None:
 
 
 def add_memory(space: Path, memory: RememberInput) -> None:
-    """Keep what the agent learned for its report, and add it to one that is there already."""
+    """Keep a memory for the result, and add it to a result that already exists."""
     learned = _learned(space)
     if len(learned) >= _MEMORIES_MAX and memory not in learned:
         raise MalformedEvent(f"{_MEMORIES_MAX} sentences are kept already, which is the limit: remember no more")
@@ -39,7 +39,7 @@ def add_memory(space: Path, memory: RememberInput) -> None:
 
 
 def read_document(file: AgentFile) -> dict[str, Any] | None:
-    """Return a JSON object that an agent may have written; None where there is none, or none of fair size."""
+    """Return a JSON object that an agent may have written; None if there is none or it is too large."""
     content = file.read(BYTES_MAX)
     try:
         return None if content is None else msgspec.json.decode(content, type=dict[str, Any])
@@ -58,7 +58,7 @@ def _learned(space: Path) -> list[RememberInput]:
 def _write_result(space: Path, document: dict[str, Any]) -> None:
     text = _encoded(document)
     if len(text.encode()) > BYTES_MAX:
-        raise MalformedEvent(f"the report would have more than {BYTES_MAX} bytes: shorten its details, and try again")
+        raise MalformedEvent(f"the result would have more than {BYTES_MAX} bytes: shorten its details, and try again")
     AgentFile(space, RESULT_FILE).write(text)
 
 

@@ -1,4 +1,4 @@
-"""Waiting for what the court decides on a petition."""
+"""Wait for the court's decision on a petition."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ _LONGEST_PAUSE_SECONDS = 1.0
 
 
 async def await_verdict(bus: Bus, petition_id: str) -> Verdict:
-    """Return what was decided as soon as somebody has looked at a petition; whoever calls this sets the limit."""
+    """Return the verdict on a petition once it exists; the caller sets a time limit."""
     pause = _PAUSE_SECONDS
     while True:
         async with bus.transaction() as transaction:

@@ -1,4 +1,4 @@
-"""Turns of which no cost is forgotten, however they end."""
+"""Turns whose cost is always reported, however they end."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -24,9 +24,9 @@ _log = structlog.get_logger("kingdom.soldiers")
 
 
 class MeteredTurns:
-    """The turns that one command needs; `say` tells what they have cost where one is cut off, for nobody else does.
+    """The turns of one command; `on_cut_off` gets their cost if one of them is cut off.
 
-    What the meter of a launch counts is noted in the transcript as it grows: it counts also where this host is killed.
+    The meter's count is appended to the transcript as it grows, so it survives the death of this host.
     """
 
     def __init__(self, agent: Agent, launch: Launch, limit: timedelta, on_cut_off: Callable[[float], None]) -> None:
@@ -37,7 +37,7 @@ class MeteredTurns:
         self._cost_before = 0.0
 
     async def take(self, prompt: Prompt, on_update: Callable[[TurnUpdate], None]) -> TurnAnswer | TurnQuestion:
-        """Return how a turn ended; one is cut off by the end of its agent, or by whoever ends this."""
+        """Return how a turn ended; the end of its agent or a cancellation cuts it off."""
         cost_usd = 0.0
 
         def handle(update: TurnUpdate) -> None:
@@ -75,7 +75,7 @@ class MeteredTurns:
             self._note({"type": "metered", "prompt": prompt.id, "costUsd": total})
 
     def _settle(self, prompt: Prompt, cost_usd: float) -> None:
-        """Let what a turn tells be claimed, and see whether the agent would have told the same."""
+        """Claim the reported cost from the meter, and log a difference to the agent's own count."""
         self._note_cost(prompt, cost_usd)
         meter = self._launch.meter
         if meter is not None and (difference := meter.end_turn(cost_usd)):
@@ -86,5 +86,5 @@ class MeteredTurns:
         try:
             append_entry(self._launch.transcript, entry, durable=False, redaction=self._launch.redaction)
         except OSError as error:
-            # What it costs is told all the same.
+            # The cost is reported all the same.
             _log.warning("a transcript cannot be written", soldier=self._launch.soldier_id, error=str(error))

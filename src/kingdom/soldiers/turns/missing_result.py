@@ -1,4 +1,4 @@
-"""What follows when a turn ends without the result of its Work: the agent is asked for it."""
+"""Ask an agent once more if its last turn ends without a result of its Work."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -9,9 +9,9 @@ from kingdom.soldiers.agents.port import AgentFailed, Prompt, TurnAnswer, TurnFa
 from kingdom.soldiers.turns.result import read_result
 
 RESULT_REQUEST = """\
-You ended your turn without a result, so nobody knows how your work ended. Finish what is missing, then report your \
-result with the tool report_result of the MCP server `kingdom`: status success, failed, needs_human or skipped, and a \
-summary. If you cannot go on, report failed and say why.\
+You ended your turn without reporting a result. Finish what is missing, then report your result with the tool \
+report_result of the MCP server `kingdom`: status success, failed, needs_human or skipped, and a summary. If you \
+cannot continue, report failed and say why.\
 """
 
 
@@ -21,10 +21,10 @@ async def request_missing_result(
     space: Path,
     take: Callable[[Prompt], Awaitable[TurnAnswer | TurnQuestion]],
 ) -> TurnAnswer | TurnQuestion:
-    """Return the end of a turn that left a result; where it left none the agent is sent back once, and fails then.
+    """Return the end of a turn that left a result; ask the agent once for a missing one, then fail.
 
-    `take` gives the agent another prompt, under the same id: what is looked up later is one. The answer stays that of
-    the first turn, the cost is that of both.
+    `take` sends the agent another prompt, under the same id so that a later inspection finds one prompt. The answer is
+    that of the first turn, and the cost is that of both.
     """
     if isinstance(end, TurnQuestion) or read_result(space) is not None:
         return end
@@ -36,5 +36,5 @@ async def request_missing_result(
         raise
     cost = end.cost_usd + again.cost_usd
     if isinstance(again, TurnAnswer) and read_result(space) is None:
-        raise AgentFailed("the agent ended without a result, and again after it was asked for one", cost)
+        raise AgentFailed("the agent ended its turn without a result, also after it was asked for one", cost)
     return msgspec.structs.replace(end if isinstance(again, TurnAnswer) else again, cost_usd=cost)

@@ -1,4 +1,4 @@
-"""What an agent reports of its Work: a JSON document in the file that `.kingdom-task.json` names."""
+"""The result that an agent reports: a JSON document in the file that `.kingdom-task.json` names."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -16,27 +16,27 @@ _FAILED, _NEEDS_HUMAN = "failed", "needs_human"
 
 
 def read_result(space: Path) -> dict[str, Any] | None:
-    """Return what the agent reported; None where it did not, or wrote something else than a document of fair size."""
+    """Return the agent's result; None if it is missing, not a JSON object, or too large."""
     result = read_document(AgentFile(space, RESULT_FILE))
-    # Neither what no store can keep, nor what a store keeps for itself.
+    # A store cannot keep NUL characters, and reserves one key for itself.
     unfit = result is not None and (STORE_KEY in result or _NUL in msgspec.json.encode(result))
     return None if unfit else result
 
 
 def remove_unsuccessful_result(space: Path) -> None:
-    """Remove a report that a new turn is to replace: that it failed, or needs a person."""
+    """Remove the result `failed` or `needs_human` of an earlier turn, which the next turn replaces."""
     if is_unsuccessful(space):
         with suppress(OSError):
             AgentFile(space, RESULT_FILE).remove()
 
 
 def is_unsuccessful(space: Path) -> bool:
-    """Tell whether the agent reported that it failed, or needs a person."""
+    """Return whether the agent reported `failed` or `needs_human`."""
     return (read_result(space) or {}).get("status") in (_FAILED, _NEEDS_HUMAN)
 
 
 def apply_reported_status(end: TurnAnswer | TurnQuestion, space: Path) -> TurnAnswer | TurnQuestion:
-    """Return how a turn really ended: an agent may answer politely and report that it failed, or needs a person."""
+    """Return how a turn really ended: an agent may answer and still report `failed` or `needs_human`."""
     result = read_result(space) or {}
     if isinstance(end, TurnQuestion) or result.get("status") not in (_FAILED, _NEEDS_HUMAN):
         return end

@@ -1,4 +1,4 @@
-"""One turn of an agent, within its time and its money, and not in circles."""
+"""One turn of an agent, within limits of time and money, and without loops."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -25,9 +25,9 @@ from kingdom.soldiers.agents.port import (
 )
 from kingdom.soldiers.sandbox.meter import Meter
 
-# An agent that shows no sign of life for so long hangs.
+# An agent without any update for this long hangs.
 IDLE_LIMIT = timedelta(minutes=10)
-# So long an interrupted turn may take to tell what it cost.
+# How long an interrupted turn may take to report its cost.
 _INTERRUPT_SECONDS = 10
 _USD_DIGITS = 6
 
@@ -41,11 +41,11 @@ async def take_turn(
     idle_limit: timedelta = IDLE_LIMIT,
     meter: Meter | None = None,
 ) -> TurnAnswer | TurnQuestion:
-    """Return how a turn ended, and tell what happened on the way; every failure tells what the turn had cost.
+    """Return how a turn ended, and pass its updates to `on_update`; every failure carries the cost so far.
 
-    One that takes too long is interrupted and fails, and so is one that costs too much, with BudgetSpent. An agent
-    that makes the same tool call again and again is interrupted and told so, once; then the turn fails with AgentLoops.
-    With a `meter` the turn costs what that says, whatever the agent reports.
+    A turn that takes too long is interrupted and fails; one that costs too much fails with BudgetSpent. An agent that
+    repeats the same tool call is interrupted and asked once to stop; after that the turn fails with AgentLoops. With a
+    `meter` its count is the cost, whatever the agent reports.
     """
     turn = _LimitedTurn(agent, limit, on_update, idle_limit, prompt.budget_usd, meter)
     try:
@@ -82,25 +82,25 @@ class _LimitedTurn:
 
     @property
     def cost_usd(self) -> float:
-        """Return what the turn has cost so far."""
+        """Return the cost of the turn so far."""
         return self.reported_usd if self._meter is None else self._meter.unclaimed_usd
 
     @property
     def left_usd(self) -> float | None:
-        """Return what the turn may still cost."""
+        """Return the rest of the turn's budget."""
         return None if self._budget_usd is None else max(round(self._budget_usd - self.cost_usd, _USD_DIGITS), 0.0)
 
     async def send_prompt(self, prompt: Prompt) -> TurnAnswer | TurnQuestion | None:
-        """Return how the turn ended, or None where the agent is to be nudged."""
+        """Send a prompt and return how the turn ended, or None if the agent has to be nudged."""
         if self._meter is not None:
-            # The meter stops it in time, whatever the agent believes that it has cost.
+            # The meter stops the turn in time, whatever cost the agent assumes.
             prompt = replace(prompt, budget_usd=None)
         try:
             async with aclosing(_UpdateReader(self._agent.send(prompt), self._meter)) as updates:
                 return await self._read_updates(updates)
         except TurnFailed as failure:
             self._count(failure.cost_usd)
-            # An agent that was refused an answer tells so in its own words.
+            # The agent reports the proxy's refusal in its own words, so replace its message.
             is_refused = isinstance(failure, AgentFailed) and self._meter is not None and self._meter.is_spent
             end = self._over_budget() if is_refused else failure
             end.cost_usd = self.cost_usd
@@ -150,7 +150,7 @@ class _LimitedTurn:
         return end
 
     async def _cut_off(self, updates: "_UpdateReader") -> TurnAnswer | TurnQuestion | None:
-        """Interrupt a turn and hear what it has cost in the end; one that came to its end all the same has ended."""
+        """Interrupt a turn and wait for its final cost; return its end if it ended normally after all."""
         try:
             async with asyncio.timeout(_INTERRUPT_SECONDS):
                 await self._agent.interrupt()
@@ -173,7 +173,7 @@ class _LimitedTurn:
         self._on_update(update)
 
     def _count(self, cost_usd: float) -> None:
-        """Take down what the agent reports that the current prompt has cost so far."""
+        """Add the cost that the agent reports for the current prompt so far."""
         self.reported_usd = max(self.reported_usd, self._cost_before + cost_usd)
 
     def _ended(self, end: TurnAnswer | TurnQuestion) -> TurnAnswer | TurnQuestion:
@@ -190,9 +190,9 @@ class _LimitedTurn:
 
 
 class _UpdateReader:
-    """What an agent does about a prompt; whoever gives up waiting for the next update can still be told it later.
+    """Reads updates of a prompt; a read that times out loses no update, because the next read returns it.
 
-    What its meter charges is an update, too.
+    A charge of the meter is an update too.
     """
 
     def __init__(self, updates: AsyncGenerator[TurnUpdate, None], meter: Meter | None) -> None:
@@ -204,7 +204,7 @@ class _UpdateReader:
     async def next(self) -> TurnUpdate | None:
         """Return the next update, or None at the end."""
         coming = self._coming = self._coming or asyncio.create_task(self._read())
-        # A timeout that reached the generator itself would end it.
+        # A timeout inside the generator itself would end it.
         await asyncio.wait([coming, *filter(None, [self._charge])], return_when=asyncio.FIRST_COMPLETED)
         if not coming.done() and self._meter is not None:
             self._meter.charged.clear()

@@ -1,4 +1,4 @@
-"""How the agents of a host live: what each may see and reach, what it may say, and what it finds in its checkouts."""
+"""The environment of agents: sandbox, model proxy, tools, and the setup of their checkouts."""
 
 import os
 from collections.abc import Mapping
@@ -37,10 +37,10 @@ from kingdom.soldiers.workplace.host_folders import HostFolders
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentEnvironment:
-    """What a host gives to its agents, whatever their kind; setup scripts and checks run under the same `profile`.
+    """What a host provides to its agents of any kind; setup scripts and checks run under the same `profile`.
 
-    `path` are folders of programs, which they find before those of the system; `egress` are the hosts that a strict
-    sandbox reaches beside the model; `disk_mib` is what a run may take of the disk, 0 for all of it.
+    `path` are folders with programs, searched before those of the system. `egress` are the hosts that a strict sandbox
+    can reach in addition to the model. `disk_mib` is the disk quota of a run, 0 for none.
     """
 
     profile: Profile
@@ -55,11 +55,11 @@ class AgentEnvironment:
 
     @property
     def git_policy(self) -> GitPolicy:
-        """Return how git is run on the checkouts of these agents."""
+        """Return how git runs on the checkouts of these agents."""
         return GitPolicy.under(self.profile, may_commit=self.may_commit)
 
     def tool_environment(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """Return where programs are found, those too that a person has installed, if the profile shows them."""
+        """Return the variables with which programs are found, with a person's own ones if the profile allows it."""
         shown = {}
         folders = [*self.path]
         if self.profile in {Profile.DEV, Profile.OFF}:
@@ -71,7 +71,7 @@ class AgentEnvironment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workplace:
-    """Where the agent of one Work lives: its WorkSpace and HOME, the checkouts it works on, and its environment."""
+    """The workplace of one Work's agent: its WorkSpace and HOME, its checkouts, and its environment."""
 
     agent_environment: AgentEnvironment
     folders: HostFolders
@@ -83,13 +83,13 @@ class Workplace:
 
     @property
     def redaction(self) -> Redaction:
-        """Return what removes the secrets of the house, and those in files that the checkouts were given."""
+        """Return a Redaction for the secrets of the realm and those in files that were copied into the checkouts."""
         checkout_setup, folder = self.agent_environment.checkout_setup, self._setup_folder
         given = [copied_secrets(tree, checkout_setup, folder=folder) for tree in self.checkouts]
         return self.agent_environment.redaction.with_secrets({secret for secrets in given for secret in secrets})
 
     def program_environment(self) -> dict[str, str]:
-        """Return the environment of agents and checks, with a HOME, a place for temporary files, ports and tools."""
+        """Return the environment variables of agents and checks: HOME, temporary folder, ports, tools and proxy."""
         home = self.folders.home(self.workflow_id)
         home.mkdir(parents=True, exist_ok=True)
         temporary = AgentFile(home, "tmp")
@@ -104,7 +104,7 @@ class Workplace:
         return {**self.environment, **IDENTITY, **ports, **places, **proxy}
 
     def sandbox(self, gate: Gate | None = None, egress: Path | None = None) -> Sandbox:
-        """Return what agents and checks may see; `gate` leads to the model, `egress` to hosts by name."""
+        """Return the sandbox of agents and checks; `gate` leads to the model, `egress` to hosts by name."""
         sandbox = soldier_sandbox(
             self.agent_environment.profile,
             space=self.space,
@@ -120,12 +120,12 @@ class Workplace:
 
     @property
     def disk(self) -> DiskQuota | None:
-        """Return what the run may take of the disk, if that is limited."""
+        """Return the disk quota of the run, if there is one."""
         mib = self.agent_environment.disk_mib
         return DiskQuota(partial(self.folders.folders_of_run, self.workflow_id), mib) if mib else None
 
     async def set_up_checkouts(self) -> None:
-        """Give fresh checkouts what git does not have of them."""
+        """Set up checkouts that are not set up yet."""
         async with AsyncExitStack() as stack:
             sandbox = self.sandbox(egress=await self.open_egress(stack))
             for tree in self.checkouts:
@@ -140,7 +140,7 @@ class Workplace:
                 )
 
     def create_tools(self, bus: Bus) -> AgentTools | None:
-        """Return what an agent that can be offered tools speaks to the house by."""
+        """Create the tools of an agent, if its kind can be offered tools."""
         if not self.agent_environment.offers_tools:
             return None
         return HostTools(self.space, partial(await_verdict, bus), redaction=self.redaction)
@@ -150,13 +150,13 @@ class Workplace:
         return self.folders.run(self.workflow_id) / "outfit"
 
     def meter(self) -> Meter | None:
-        """Return what counts the cost of an agent, if it asks its model through the house."""
+        """Return a meter for the cost of an agent, if its model is reached through the proxy."""
         return Meter() if self.agent_environment.upstreams else None
 
     async def open_model_proxy(
         self, soldier_id: str, tools: AgentTools | None, stack: AsyncExitStack, meter: Meter | None = None
     ) -> Gate | None:
-        """Open the way out of an agent that has something to reach, until the stack is closed."""
+        """Open the proxy to the model and the tools until the stack is closed, if the agent has either."""
         if not self.agent_environment.upstreams and tools is None:
             return None
         gate = Gate(
@@ -169,7 +169,7 @@ class Workplace:
         return await stack.enter_async_context(gate)
 
     async def open_egress(self, stack: AsyncExitStack) -> Path | None:
-        """Open the way of a program to hosts by name, if there is one, until the stack is closed."""
+        """Open the proxy to hosts by name until the stack is closed, if hosts are allowed."""
         if self._egress is None:
             return None
         log = self.folders.egress_log(self.workflow_id)

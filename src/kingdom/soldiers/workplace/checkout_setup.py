@@ -1,7 +1,8 @@
-"""What a fresh checkout lacks: files that git ignores, what a setup script makes, and ports for what is started there.
+"""Set up a fresh checkout: copy files that git ignores, run a setup script, and assign ports.
 
-A checkout is fitted out once, before its first agent. The setup script is the one that the settings name for its
-repository, or `.kingdom/setup.sh` in it; it runs as an agent would, within a time limit, and its output is kept.
+A checkout is set up once, before its first agent. The settings may name a setup command for the repository; otherwise
+`.kingdom/setup.sh` in the checkout is used. It runs in the sandbox of agents, within a time limit, and its output is
+kept.
 """
 
 import asyncio
@@ -26,21 +27,21 @@ PORTS_PER_RUN = 10
 PORT_VARIABLE = "KINGDOM_PORT_BASE"
 SETUP_LIMIT = timedelta(minutes=10)
 _SCRIPT = Path(".kingdom", "setup.sh")
-# Below the ports that the kernel gives away by itself.
+# Below the range from which the kernel assigns ports.
 _PORT_FIRST, _PORT_END = 12_000, 32_760
 _PORTS = "ports"
 _SHOWN = 2000
 
 
 class CheckoutSetupFailed(ProgramFailed):
-    """Raised when a checkout could not be fitted out."""
+    """Raised when a checkout could not be set up."""
 
     code = "outfit_failed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckoutSetup:
-    """What checkouts of this host get: files from `files`/{git}, and a setup command by the id of the repository."""
+    """How checkouts are set up: files from `files`/{git}, and a setup command by repository id."""
 
     files: Path | None = None
     setup: Mapping[str, str] = field(default_factory=dict)
@@ -57,10 +58,10 @@ async def set_up_checkout(
     sandbox: Sandbox | None = None,
     redaction: Redaction = DEFAULT_REDACTION,
 ) -> None:
-    """Copy files that are `ignored` into a checkout and run its setup script, unless that was done; or CheckoutSetupFailed.
+    """Copy `ignored` files into a checkout and run its setup script, unless that is done; raises CheckoutSetupFailed.
 
-    `folder` is where it is noted that it was done, which `.env` files the checkout asked for, and the output of the
-    script: `{tree}.done`, `{tree}.env-files`, `{tree}.log`.
+    `folder` keeps the marker `{tree}.done`, the names of copied `.env` files in `{tree}.env-files`, and the output of
+    the script in `{tree}.log`.
     """
     done = folder / f"{tree.id}.done"
     if _is_there(done):
@@ -72,12 +73,12 @@ async def set_up_checkout(
     except CheckoutSetupFailed:
         raise
     except ProgramFailed as error:
-        raise CheckoutSetupFailed(f"the checkout of {tree.git_id} could not be fitted out: {error}") from error
+        raise CheckoutSetupFailed(f"the checkout of {tree.git_id} could not be set up: {error}") from error
     write_whole(done, "")
 
 
 def copied_secrets(tree: CheckoutSpec, checkout_setup: CheckoutSetup, *, folder: Path) -> set[str]:
-    """Return the secrets in the `.env` files that a checkout asked for, which agents may print."""
+    """Return the secrets in the `.env` files that a checkout requests, because agents may print them."""
     if checkout_setup.files is None:
         return set()
     files = [checkout_setup.files / tree.git_id / name for name in _noted(tree, folder)]
@@ -85,7 +86,7 @@ def copied_secrets(tree: CheckoutSpec, checkout_setup: CheckoutSetup, *, folder:
 
 
 def assign_port_base(folders: HostFolders, workflow_id: str) -> int:
-    """Return the first of the ten ports of a run, which are its own until it has not asked for them for very long."""
+    """Return the first of a run's ten ports; a run keeps them until it has not used them for very long."""
     claim = folders.run(workflow_id) / _PORTS
     if (own := _claimed(claim)) is not None:
         claim.touch()
@@ -93,7 +94,7 @@ def assign_port_base(folders: HostFolders, workflow_id: str) -> int:
     others = {base: other for other in folders.runs.glob(f"*/{_PORTS}") if (base := _claimed(other)) is not None}
     free = (base for base in range(_PORT_FIRST, _PORT_END, PORTS_PER_RUN) if base not in others)
     if (base := next(free, None)) is None:
-        # Far fewer agents run here than there are blocks: the run that asked longest ago has ended.
+        # There are far more port blocks than agents, so the least recently used block belongs to an ended run.
         base, oldest = min(others.items(), key=lambda item: _asked_at(item[1]))
         oldest.unlink(missing_ok=True)
     write_whole(claim, f"{base}\n")
@@ -101,7 +102,7 @@ def assign_port_base(folders: HostFolders, workflow_id: str) -> int:
 
 
 async def _copy(tree: CheckoutSpec, checkout_setup: CheckoutSetup, folder: Path, ignored: Ignored) -> None:
-    """Copy files, having noted where their secrets stand: a later attempt finds them in the checkout already."""
+    """Copy files, and first record which contain secrets: a later attempt finds them in the checkout already."""
     source = checkout_setup.files / tree.git_id if checkout_setup.files else None
     if source and source.is_dir():
         asked_for = await asyncio.to_thread(_env_files, source, tree.path)
@@ -110,11 +111,11 @@ async def _copy(tree: CheckoutSpec, checkout_setup: CheckoutSetup, folder: Path,
 
 
 def _env_files(source: Path, checkout: Path) -> set[str]:
-    """Return those `.env` files of a folder that a checkout asks for, whether it has them yet or not."""
+    """Return the `.env` files of a folder that a checkout requests, whether they are copied yet or not."""
     patterns = read_patterns(checkout)
     names = [PurePosixPath(path.relative_to(source)) for path in source.rglob(".env*")] if patterns else []
     decisive = {name: next((each for each in reversed(patterns) if each.matches(name)), None) for name in names}
-    # Others are not copied: git would write their names in quotes.
+    # Other names are not copied, because git prints them in quotes.
     return {str(name) for name, last in decisive.items() if last and last.taken and str(name).isprintable()}
 
 
@@ -138,7 +139,7 @@ async def _set_up(
     command = checkout_setup.setup.get(tree.git_id)
     if command is None and not AgentFile(tree.path, _SCRIPT.parts[0]).is_there():
         return
-    # Whether there really is a script is found out inside, where links lead nowhere else.
+    # The shell tests inside the sandbox whether the script exists, because there a link cannot lead outside.
     argv = ["/bin/sh", "-c", command or f"test ! -f {_SCRIPT} || exec /bin/sh {_SCRIPT}"]
     program = await start_program(argv, cwd=tree.path, environment=environment, errors=None, sandbox=sandbox)
     program.close_input()
@@ -161,7 +162,7 @@ async def _set_up(
 
 
 def _is_there(done: Path) -> bool:
-    """Tell whether a note is there; if not, it can be made."""
+    """Return whether a marker exists, after creating its folder."""
     done.parent.mkdir(parents=True, exist_ok=True)
     return done.exists()
 

@@ -1,4 +1,4 @@
-"""Where a host keeps what it works with: one folder per run, the clones of repositories beside them."""
+"""The folders of a host: one per run, and the clones of repositories."""
 
 import asyncio
 import secrets
@@ -15,10 +15,10 @@ class HostFolders:
 
     repositories/{git}.git                 a bare clone per repository
     runs/{workflow}/trees/{tree}           the checkouts of a run
-    workspace/{general}/{work space}       where an agent runs: links to checkouts and reports, its instructions
+    workspace/{general}/{work space}       where an agent runs: links to checkouts and reports, and its instructions
     runs/{workflow}/reports/               every version of every report
     logs/sessions/{soldier}.json, .err     transcripts
-    logs/sessions/{workflow}.egress.jsonl  hosts that the programs of a run asked for
+    logs/sessions/{workflow}.egress.jsonl  hosts that the programs of a run requested
     """
 
     def __init__(self, directory: Path) -> None:
@@ -30,15 +30,15 @@ class HostFolders:
         self.lock = self.directory / "host.lock"
 
     def create(self) -> None:
-        """Make what every host has."""
+        """Create the folders that every host has."""
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Code, homes of agents, their ways out and what they said are nobody else's business.
+        # Code, homes, sockets and transcripts are private.
         for folder in (self.repositories, self.runs, self.work_spaces, self.sessions):
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(0o700)
 
     def instance(self) -> str:
-        """Return what tells the host of this directory apart from others of its name; made once."""
+        """Return the id that distinguishes this directory from other hosts with the same name; created once."""
         file = self.directory / "host.id"
         if not file.exists():
             file.write_text(secrets.token_hex(8))
@@ -49,7 +49,7 @@ class HostFolders:
         return self.runs / workflow_id
 
     async def remove_run(self, workflow_id: str) -> None:
-        """Remove all that is here of a run, unless it has a checkout still; its reports are in the store."""
+        """Remove everything of a run on this host unless it still has a checkout; its reports are in the store."""
         run = self.run(workflow_id)
         with suppress(OSError):
             if any((run / "trees").glob("*")):
@@ -57,12 +57,12 @@ class HostFolders:
             for space in self._work_spaces_of(workflow_id):
                 space.chmod(0o700)
                 space.rename(run / space.name)
-            # At once, so that what begins now begins anew; the rest of it is later found as a run that nobody knows.
+            # Rename first, so a new start finds no half-removed folder; leftovers are found later as an unknown run.
             aside = run.rename(run.with_name(f"{workflow_id.partition('.')[0]}.{secrets.token_hex(4)}"))
             await asyncio.to_thread(remove_tree, aside)
 
     def folders_of_run(self, workflow_id: str) -> list[Path]:
-        """Return the folders that hold what is here of a run: its own, and its WorkSpaces."""
+        """Return all folders of a run: its own, and its WorkSpaces."""
         return [self.run(workflow_id), *self._work_spaces_of(workflow_id)]
 
     def checkout(self, workflow_id: str, tree_id: str) -> Path:
@@ -70,15 +70,15 @@ class HostFolders:
         return self.run(workflow_id) / "trees" / tree_id
 
     def work_space(self, general: str, work_space_id: str) -> Path:
-        """Return the folder of a WorkSpace of a General, or of a run that a person started."""
+        """Return the folder of a WorkSpace, below its General or below `people` for a run that a person started."""
         return self.work_spaces / (general or _PEOPLE) / work_space_id
 
     def home(self, workflow_id: str) -> Path:
-        """Return the home directory of the agents of a run."""
+        """Return the HOME of the agents of a run."""
         return self.run(workflow_id) / "home"
 
     def report(self, workflow_id: str, file_path: str) -> Path:
-        """Return the file of a report, whose path is relative to the folder of its run."""
+        """Return the file of a report; its path is relative to the folder of its run."""
         return self.run(workflow_id) / file_path
 
     def transcript(self, soldier_id: str) -> Path:
@@ -86,11 +86,11 @@ class HostFolders:
         return self.sessions / f"{soldier_id}.json"
 
     def errors(self, soldier_id: str) -> Path:
-        """Return what a session wrote to its standard error."""
+        """Return the file with the standard error of a session."""
         return self.sessions / f"{soldier_id}.err"
 
     def egress_log(self, workflow_id: str) -> Path:
-        """Return which hosts the programs of a run asked for; it stays when the folder of the run is removed."""
+        """Return the log of hosts that a run's programs requested; it outlives the folder of the run."""
         return self.sessions / f"{workflow_id}.egress.jsonl"
 
     def _work_spaces_of(self, workflow_id: str) -> list[Path]:

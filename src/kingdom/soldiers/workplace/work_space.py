@@ -1,4 +1,4 @@
-"""The WorkSpace: the folder in which the agent of a Work runs, with links to all that it may see."""
+"""The WorkSpace: the folder in which the agent of a Work runs, with links to everything it needs."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -17,30 +17,30 @@ _REPORTS, _GUIDE, _TASK = "reports", "CLAUDE.md", ".kingdom-task.json"
 _INSTRUCTIONS = """\
 # {name}
 
-You work in a folder of your own. Each repository is a link to a checkout on a branch of its own:
+You work in your own folder. Each repository is a link to a checkout on its own branch:
 
 {repositories}
 
-Reports of earlier steps lie in `reports/` and are for reading only:
+Reports of earlier steps are in `reports/` and are read-only:
 
 {reports}
 
-- Change files in the repositories only. Whatever you leave there is committed for you when you are done.
+- Change files in the repositories only. Your changes there are committed for you when you are done.
 - Do not push, and do not change branches.
-- You hold no credentials. What needs them, such as a comment on a pull request, is requested and done for you.
-- When you are done, report your result with the tool `report_result`; where you are not offered it, write the same as a
-  JSON object to the file that `.kingdom-task.json` names as `result_path`. `status` is `success`, `failed`,
-  `needs_human` or `skipped`, and `summary` tells it in a sentence. Add `error` when you failed, `question` when you
-  need a person, `reason` when there was nothing to do, `details` for what else counts.
+- You have no credentials. Request what needs them, such as a comment on a pull request, and it is done for you.
+- When you are done, report your result with the tool `report_result`; if you do not have it, write the same as a JSON
+  object to the file that `.kingdom-task.json` names as `result_path`. `status` is `success`, `failed`, `needs_human` or
+  `skipped`, and `summary` describes it in a sentence. Add `error` when you failed, `question` when you need a person,
+  `reason` when there was nothing to do, `details` for anything else that matters.
 """
 
 
 def lay_out_work_space(
     space: Path, run: Path, work: Work, trees: Iterable[CheckoutSpec], reports: Mapping[str, str]
 ) -> None:
-    """Make the folder or bring it up to date: links, instructions, and report files that this host does not have.
+    """Create or update the folder: links, instructions, and report files that this host lacks.
 
-    What the agent put in the place of any of these is moved aside, as `{name}.found-1`.
+    Anything the agent put in their place is moved aside, as `{name}.found-1`.
     """
     repositories = _named(trees)
     reading: dict[str, Path] = {}
@@ -61,13 +61,13 @@ def lay_out_work_space(
 
 
 def remove_work_space(space: Path) -> None:
-    """Remove the folder of an undone Work; what its links lead to stays."""
+    """Remove the folder of an undone Work without following its links."""
     with suppress(OSError):
         remove_tree(space)
 
 
 def _named(trees: Iterable[CheckoutSpec]) -> dict[str, Path]:
-    """Return each checkout under the name of its repository, with its branch where there are several of one."""
+    """Return each checkout by the name of its repository, with its branch if there are several of one repository."""
     all_trees = list(trees)
     taken = {_REPORTS, _GUIDE, _TASK, RESULT_FILE}
     found: dict[str, Path] = {}
