@@ -50,7 +50,7 @@ def settle_first() -> None:
 
 def keep_epoch() -> None:
     """Go on after a restart as the host that was registered before."""
-    begin = SoldierHost._begin
+    begin = SoldierHost._register
 
     async def go_on(host: SoldierHost) -> None:
         async with host._bus.transaction() as transaction:
@@ -58,7 +58,7 @@ def keep_epoch() -> None:
         if known is None:
             await begin(host)
 
-    put_in_place(SoldierHost, "_begin", go_on)
+    put_in_place(SoldierHost, "_register", go_on)
 
 
 def forget_session() -> None:

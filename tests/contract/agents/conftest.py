@@ -23,7 +23,7 @@ def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
         (claude_agent, "_RECORD_SECONDS"),
     ):
         monkeypatch.setattr(module, name, PATIENCE_SECONDS)
-    monkeypatch.setattr(program_agent, "_INSISTING_LIMIT", timedelta(seconds=PATIENCE_SECONDS))
+    monkeypatch.setattr(program_agent, "_INTERRUPT_LIMIT", timedelta(seconds=PATIENCE_SECONDS))
     # What the SDK gives Claude Code to introduce itself.
     monkeypatch.setenv("CLAUDE_CODE_STREAM_CLOSE_TIMEOUT", str(round(PATIENCE_SECONDS * 1000)))
 

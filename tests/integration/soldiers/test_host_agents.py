@@ -50,7 +50,7 @@ async def test_a_policy_lets_a_run_go_on_by_itself_after_a_crash(scene: HostScen
 async def test_an_agent_that_does_not_answer_in_time_fails_its_run_and_is_gone(
     scene: HostScene, ears: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turn, "_LAST_WORDS_SECONDS", 0.1)
+    monkeypatch.setattr(turn, "_INTERRUPT_SECONDS", 0.1)
     agents = HinderedAgents(ScriptedAgents())
     await scene.start_host(client=agents)
     workflow = await scene.begin(work("one", task({"hang": ears == "hearing" or "deaf"}, timeout_seconds=1)))

@@ -106,7 +106,7 @@ async def test_what_a_run_left_behind_goes_once_it_is_elsewhere_and_its_files_ar
 async def test_a_run_without_a_checkout_leaves_nothing_on_a_host_that_stays_up(
     scene: HostScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hosting, "_CLEARED_EVERY_SECONDS", 0.02)
+    monkeypatch.setattr(hosting, "_CLEANUP_SECONDS", 0.02)
     await scene.start_host()
     over = await scene.until(await scene.begin(work("talks", task()), git_refs=()), WorkflowStatus.COMPLETED)
     assert scene.space(over, over.works[0]).exists()
@@ -122,7 +122,7 @@ async def test_a_run_without_a_checkout_leaves_nothing_on_a_host_that_stays_up(
 async def test_what_a_host_is_not_sure_of_stays_and_does_not_keep_it_from_starting(
     scene: HostScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hosting, "_CLEARED_EVERY_SECONDS", 0.02)
+    monkeypatch.setattr(hosting, "_CLEANUP_SECONDS", 0.02)
     host = await scene.start_host()
     renamed = await _prepared(scene)
     await scene.stop_host(host)

@@ -325,7 +325,7 @@ async def test_a_second_host_in_the_same_directory_is_refused(scene: HostScene) 
     second = SoldierHost(
         scene.bus, "host-b", ScriptedAgents(), scene.folders("host-a"), slots=1, agent_environment=UNCONFINED
     )
-    with pytest.raises(Misconfigured, match=r"another host uses .*: stop it, or give this one a directory of its own"):
+    with pytest.raises(Misconfigured, match=r"another host uses .*: stop it, or give this host its own directory"):
         await second.run()
     assert await scene.host("host-b") is None
 

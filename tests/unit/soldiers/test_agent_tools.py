@@ -304,7 +304,8 @@ async def test_no_secret_leaves_by_what_is_said(tmp_path: Path) -> None:
     await said(tools, "remember", text=secrets)
     await said(tools, "report_result", status="success", summary=secrets, details={"said": secrets})
     await said(tools, "ask_human", question=secrets, choices=[secrets])
-    everything = f"{petitions} {(tmp_path / RESULT_FILE).read_text()} {(tmp_path / report.MEMORY_FILE).read_text()} {tools.end()}"
+    stored = [(tmp_path / name).read_text() for name in (RESULT_FILE, report.MEMORY_FILE)]
+    everything = f"{petitions} {stored} {tools.end()}"
     assert everything.count("[redacted] and [redacted]") == 8
     assert "sesame" not in everything
     assert "ghp_" not in everything

@@ -1,4 +1,4 @@
-"""How each command is executed: outside of any transaction, ending in what the host says about it."""
+"""How each command is executed: outside of any transaction, ending in the host's reply."""
 
 import asyncio
 import secrets
@@ -30,12 +30,12 @@ from kingdom.workflow.model import answers, commands
 from kingdom.workflow.model.work import session_of, soldier_of
 
 VERIFY_LIMIT = timedelta(minutes=10)
-# An agent that is to end may finish its turn for so long.
+# How long an agent that is stopped may take to finish its turn.
 GRACE = timedelta(seconds=30)
 
 
 async def prepare_resources(context: HostContext, command_input: CommandInput[commands.PrepareResources]) -> HostReply:
-    """Make the checkouts, all or none."""
+    """Create the checkouts, all or none."""
     command = command_input.command
     wanted = [tree.work_tree_id for tree in command.trees]
     await context.trees.prepare(command_input.select_trees(*wanted))
@@ -45,7 +45,7 @@ async def prepare_resources(context: HostContext, command_input: CommandInput[co
 
 
 async def start_agent(context: HostContext, command_input: CommandInput[commands.StartAgent]) -> HostReply:
-    """Lay out the WorkSpace, fit out the checkouts, and start an agent, or go on with its session."""
+    """Lay out the WorkSpace, set up the checkouts, and start an agent or continue its session."""
     command, work = command_input.command, command_input.work
     if work is None:
         raise ProgramFailed(f"the run has no work {command.work_id} any more")
@@ -66,9 +66,9 @@ async def start_agent(context: HostContext, command_input: CommandInput[commands
 
 
 async def verify_work(context: HostContext, command_input: CommandInput[commands.VerifyWork]) -> HostReply:
-    """End the agent, commit what it left, and run the checks of the Work; what was checked must be what was committed.
+    """Stop the agent, commit its changes, and run the checks of the Work on exactly that commit.
 
-    Nothing of the agent may run any more: it could change the files for the moment of the commit, or of a check.
+    The agent must have ended, because it could change the files during the commit or a check.
     """
     command, work = command_input.command, command_input.work
     session = context.agents.find(command.work_id)
@@ -76,7 +76,7 @@ async def verify_work(context: HostContext, command_input: CommandInput[commands
         await context.agents.end(session, GRACE)
     trees = command_input.select_trees(*command.work_tree_ids)
     space = context.folders.work_space(command_input.general, (work and work.work_space_id) or "")
-    # What the checks run was written by the agent.
+    # The agent may have written the programs that the checks run.
     workplace = _workplace(context, command_input, space, trees)
     if workplace.disk:
         await workplace.disk.check()
@@ -88,7 +88,7 @@ async def verify_work(context: HostContext, command_input: CommandInput[commands
                 finished = await run_program(
                     ["/bin/sh", "-c", check],
                     cwd=space,
-                    # Otherwise each check in Python would leave files beside what it has checked.
+                    # Otherwise each check in Python would leave bytecode files in the checkout.
                     environment={**workplace.program_environment(), "PYTHONDONTWRITEBYTECODE": "1"},
                     timeout=timedelta(seconds=seconds) if seconds else VERIFY_LIMIT,
                     sandbox=workplace.sandbox(egress=await workplace.open_egress(stack)),
@@ -100,11 +100,11 @@ async def verify_work(context: HostContext, command_input: CommandInput[commands
         if finished.code:
             output = workplace.redaction.text(finished.output)[-ERROR_MAX:]
             raise ProgramFailed(with_reason(f"`{check}` failed ({describe_exit(finished.code)})", output))
-        # After each one: it may be the agent's code, and hide from the next what it does to the files.
+        # After each check, because a check may run the agent's code and hide its changes from the next one.
         if changed := await context.trees.changed_files(trees):
             raise ProgramFailed(
-                f"`{check}` passed, but changed what it had checked: {', '.join(changed)}; a check may write only files"
-                " that .gitignore names: change it, or .gitignore in the base branch, and make a new run"
+                f"`{check}` passed, but changed the files it checked: {', '.join(changed)}; a check may write only"
+                " files that .gitignore names: change the check, or .gitignore in the base branch, and create a new run"
             )
     verified = reply_to(command, answers.WorkVerified, result=workplace.redaction.value(read_result(space)))
     stopped = [reply_to(command, answers.AgentStopped, attempt=session.attempt)] if session else []
@@ -112,14 +112,14 @@ async def verify_work(context: HostContext, command_input: CommandInput[commands
 
 
 async def take_checkpoint(context: HostContext, command_input: CommandInput[commands.TakeCheckpoint]) -> HostReply:
-    """Keep, per checkout, the commit that was verified."""
+    """Keep the verified commit of each checkout as a checkpoint."""
     command = command_input.command
     commits = await context.trees.checkpoint(command_input.select_trees(*command.work_tree_ids), command.checkpoint_id)
     return closing_reply(command_input, reply_to(command, answers.CheckpointCreated, commits=commits))
 
 
 async def roll_back(context: HostContext, command_input: CommandInput[commands.RollBack]) -> HostReply:
-    """Bring every checkout back, all or none, and remove the WorkSpaces of undone Works."""
+    """Reset every checkout, all or none, and remove the WorkSpaces of undone Works."""
     command = command_input.command
     trees = list(command_input.trees.values())
     rescue = f"{command.workflow_id}/{command.attempt}"
@@ -171,14 +171,14 @@ def _workplace(
 async def _launch(
     context: HostContext, command_input: CommandInput[commands.StartAgent], workplace: Workplace, stack: AsyncExitStack
 ) -> Launch:
-    """Return how the agent of a Work is started; a session is named by its soldier and the agent's own name for it."""
+    """Return how to start the agent of a Work; a session token joins the soldier's id and the agent's session."""
     command = command_input.command
     token = command.session or ""
     soldier_id = soldier_of(token) or f"soldier-{int(time.time())}-{secrets.randbelow(10**6):06d}"
     tools = workplace.create_tools(context.bus)
     meter = workplace.meter()
     if meter is not None:
-        # Before the gate, so that nothing can be charged any more.
+        # Closed after the proxy, when nothing more can be charged.
         stack.push_async_callback(send_unclaimed_cost, context, command, meter)
     gate = await workplace.open_model_proxy(soldier_id, tools, stack, meter)
     known = (GUIDE if tools else "", command_input.work.definition.instructions if command_input.work else "")

@@ -1,4 +1,4 @@
-"""Everything that a host must know to execute one command, read from the store when the command is taken on."""
+"""Everything that a host needs to execute one command, read from the store when the command is accepted."""
 
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -24,9 +24,9 @@ C = TypeVar("C", bound=commands.Command)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandInput(Generic[C]):
-    """A command with the facts about its run; `accepted` is the record that an answer closes.
+    """A command with the facts about its run; `accepted` is the record that a reply closes.
 
-    `ended` tells that the run will never run again.
+    `ended` means that the run will never run again.
     """
 
     command: C
@@ -46,7 +46,7 @@ class CommandInput(Generic[C]):
 async def load_command_input(
     transaction: Transaction, workflow: Workflow, command: commands.Command, accepted: Record, folders: HostFolders
 ) -> CommandInput[commands.Command]:
-    """Read what a command needs; raises NotFound or IllegalTransition where a repository or server is gone."""
+    """Read the input of a command; raises NotFound or IllegalTransition if a repository or server is gone."""
     work_id = getattr(command, "work_id", None)
     work = workflow.find_work(work_id) if work_id else None
     reports: dict[str, str] = {}
@@ -69,12 +69,12 @@ async def load_command_input(
 
 
 def report_document_id(file_path: str) -> str:
-    """Return the id of the document that holds the text of a report file."""
+    """Return the id of the document with the text of a report file."""
     return file_path.removeprefix("reports/").removesuffix(".md")
 
 
 def local_checkout(workflow: Workflow, tree: WorkTree, git: Git, folders: HostFolders) -> CheckoutSpec:
-    """Return a checkout of a run as this host has it."""
+    """Return a checkout of a run with its path on this host."""
     return CheckoutSpec(
         id=tree.id,
         git_id=git.id,
@@ -89,7 +89,7 @@ def local_checkout(workflow: Workflow, tree: WorkTree, git: Git, folders: HostFo
 async def _trees(
     transaction: Transaction, workflow: Workflow, command: commands.Command, folders: HostFolders
 ) -> dict[str, CheckoutSpec]:
-    """Return the checkouts that a command is about, with the addresses of their repositories."""
+    """Return the checkouts of a command, with the addresses of their repositories."""
     match command:
         case commands.PrepareResources(trees=wanted):
             ids = {tree.work_tree_id for tree in wanted}
@@ -120,5 +120,5 @@ async def _server(transaction: Transaction, ref: McpServerRef, workflow_id: str)
 async def _report(transaction: Transaction, path: str) -> str:
     record = await transaction.get(DOCUMENTS.name, report_document_id(path))
     if record is None:
-        raise NotFound(f"the text of {path} is not in the store: go on from a checkpoint before it")
+        raise NotFound(f"the text of {path} is not in the store: continue from an earlier checkpoint")
     return str(record.doc["text"])

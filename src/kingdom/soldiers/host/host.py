@@ -1,4 +1,4 @@
-"""A soldier host: takes commands for its runs, executes them outside of transactions, and says what became of them."""
+"""A soldier host: accepts commands for its runs, executes them outside of transactions, and replies."""
 
 import asyncio
 import fcntl
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from kingdom.bus.metrics import WorkerMetrics
 
 LEASE = timedelta(seconds=30)
-# A lease counts as lost this much earlier here than elsewhere, so that agents are dead before anybody replaces them.
+# The lease counts as lost earlier here than elsewhere, so agents are dead before another host replaces them.
 _SAFE_SHARE = 0.8
 _RENEWALS_PER_LEASE = 3
 _PAUSE_SECONDS = 1.0
@@ -52,14 +52,14 @@ _GUARD_SECONDS = 0.1
 _FORGOTTEN_AT_ONCE = 500
 _FLUSH_SECONDS = 5.0
 _CLEANUP_SECONDS = 3600.0
-# All that a program needs to be found and to speak; agents inherit nothing.
+# The minimal environment of programs; agents inherit nothing.
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
 _TYPES = {command.__name__: command for command in COMMAND_TYPES}
 _log = structlog.get_logger("kingdom.soldiers")
 
 
 class SoldierHost:
-    """One host under one name; it runs until it is stopped, and begins anew whenever its lease was lost."""
+    """One host under one name; it runs until it is stopped, and registers again after it lost its lease."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class SoldierHost:
         self._missing_before: set[str] = set()
 
     async def run(self) -> None:
-        """Register, take commands until stopped, then end every agent; sessions go on when the host is back."""
+        """Register, accept commands until stopped, then stop every agent; sessions continue after a restart."""
         self._folders.create()
         async with _exclusive_directory(self._folders):
             await asyncio.to_thread(kill_leftover_processes, self._folders.directory)
@@ -112,7 +112,7 @@ class SoldierHost:
                 asyncio.create_task(self._remove_old_runs(), name="kingdom-host-old-runs"),
             ]
             for task in tasks:
-                # A host that cannot speak or renew its lease would look alive and do nothing.
+                # A host that cannot reply or renew its lease would look alive and do nothing.
                 task.add_done_callback(lambda ended: None if ended.cancelled() else self.stop(at_once=True))
             try:
                 await self._worker.run()
@@ -130,11 +130,11 @@ class SoldierHost:
                     raise error
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Ask the host to end; for a signal handler of the loop."""
+        """Ask the host to stop; callable from a signal handler of the loop."""
         self._worker.stop(at_once=at_once)
 
     async def accept_command(self, received: Received[Command], transaction: Transaction) -> None:
-        """Accept a command that still counts; it is begun as soon as that is committed."""
+        """Accept a command that is not stale; it starts once the transaction is committed."""
         command = received.payload
         try:
             _, workflow = await load_workflow(transaction, command.workflow_id)
@@ -160,7 +160,7 @@ class SoldierHost:
     async def _start_after_commit(
         self, transaction: Transaction, workflow: Workflow, command: Command, accepted: Record
     ) -> None:
-        """Have a command begun once the transaction is committed; what cannot be briefed has failed."""
+        """Start a command after the transaction is committed; a command whose input cannot be read fails."""
         try:
             command_input = await load_command_input(transaction, workflow, command, accepted, self._folders)
         except Transient:
@@ -178,7 +178,7 @@ class SoldierHost:
         return dispatcher
 
     async def _register(self) -> None:
-        """Register under a new epoch; what an earlier life had taken on is given up, the engine asks for it again."""
+        """Register under a new epoch, and close commands of the earlier one, because the engine sends them again."""
         self._host = await register_host(
             self._bus,
             self._name,
@@ -189,18 +189,18 @@ class SoldierHost:
             instance=self._folders.instance(),
             first=self._close_accepted,
         )
-        # Registering may have taken as long as a lease: it counts from here.
+        # Registering may have taken as long as a lease, so renew it right away.
         asked_at = boot_time()
         if not await renew_host(self._bus, self._host, self._commands.busy, self._lease):
-            raise Transient(f"host {self._name} was lost while it registered: it registers again")
+            raise Transient(f"host {self._name} lost its lease while it registered: it registers again")
         self._safe_until = asked_at + self._lease.total_seconds() * _SAFE_SHARE
         _log.info("host registered", host=self._name, epoch=self._host.epoch, slots=self._slots)
 
     async def _remove_old_runs(self) -> None:
-        """Remove, again and again, what lies here of runs that ended long ago or went on elsewhere."""
+        """Periodically remove the files of runs that ended long ago or continued on another host."""
         while True:
             with suppress(OSError):
-                # A disk that does not answer just now ends no agent.
+                # A temporary failure of the disk must not stop agents.
                 names = [folder.name for folder in self._folders.runs.iterdir()]
                 await self._remove_runs(names)
             await asyncio.sleep(_CLEANUP_SECONDS)
@@ -209,11 +209,11 @@ class SoldierHost:
         for workflow_id in workflow_ids:
             try:
                 await self._commands.clear(workflow_id, self._removable_checkouts)
-            except Exception as error:  # noqa: BLE001 - one run must not keep the others here
-                _log.warning("what is left of a run stays here", workflow=workflow_id, error=str(error))
+            except Exception as error:  # noqa: BLE001 - one run must not prevent the removal of others
+                _log.warning("the files of a run could not be removed", workflow=workflow_id, error=str(error))
 
     async def _removable_checkouts(self, workflow_id: str) -> list[CheckoutSpec] | None:
-        """Return the checkouts that a run has left here for good, or None where it may need what is here."""
+        """Return a run's checkouts that can be removed, or None if the run may still need its files here."""
         async with self._bus.transaction() as transaction:
             record = await transaction.get(WORKFLOWS.name, workflow_id)
             if record is None:
@@ -232,12 +232,13 @@ class SoldierHost:
         if placement is None or placement.host == self._name:
             return False
         _, host = await find_host(transaction, placement.host)
-        # The same directory under an earlier name is not elsewhere.
+        # The same directory under an earlier name is the same host.
         return host is not None and host.instance != self._folders.instance()
 
     async def _close_accepted(self, transaction: Transaction) -> None:
         async for record in each_record(transaction, Query(kind=COMMANDS.name, state=ACCEPTED, owner=self._name)):
-            # Nobody asks a second time to remove the checkout of an ended run: that is found again as forgotten.
+            # The engine does not repeat the release of an ended run's checkout, so it stays open and is found as
+            # forgotten.
             if record.doc["type"] != ReleaseWorkTree.__name__:
                 await transaction.put(replace(record, state=ANSWERED))
 
@@ -247,14 +248,14 @@ class SoldierHost:
             renewal = await self._renew()
             if renewal is Renewal.REPLACED:
                 await self._commands.end_all()
-                raise Misconfigured(f"another host took the name {self._name}: give each a name of its own")
+                raise Misconfigured(f"another host took the name {self._name}: give each host its own name")
             if not renewal or not self._commands.is_open:
                 await self._register_again()
             else:
                 await self._start_forgotten()
 
     async def _guard_lease(self) -> None:
-        """End every agent in time when the lease was not renewed, whatever else this host waits for."""
+        """Stop every agent in time if the lease is not renewed, even if the renewal hangs."""
         while True:
             await asyncio.sleep(max(self._safe_until - boot_time(), _GUARD_SECONDS))
             if boot_time() >= self._safe_until and self._commands.is_open:
@@ -262,7 +263,7 @@ class SoldierHost:
                 await self._commands.end_all()
 
     async def _renew(self) -> Renewal:
-        """Renew the lease while it is ours; it is lost once it may be somebody else's turn."""
+        """Renew the lease while it is safely ours; afterwards it counts as lost."""
         host = self._host
         while host and (left := self._safe_until - boot_time()) > 0:
             asked_at = boot_time()
@@ -279,13 +280,13 @@ class SoldierHost:
         return Renewal.LOST
 
     async def _retire_if_idle(self) -> None:
-        """Let nothing be placed here any more; with something to do the lease stays for a restart to go on with."""
+        """Retire if idle; otherwise keep the lease, so a restarted host continues its runs."""
         if self._host and self._commands.is_idle:
             with suppress(Transient):
                 await retire_host(self._bus, self._host, leaves_runs=False)
 
     async def _register_again(self) -> None:
-        """End every agent before anything else: another host may go on with their runs."""
+        """Stop every agent first, because another host may continue their runs."""
         _log.warning("lease lost, ending every agent", host=self._name)
         await self._commands.end_all()
         self._reporter.discard_unsent()
@@ -300,34 +301,34 @@ class SoldierHost:
                 return
 
     async def _start_forgotten(self) -> None:
-        """Begin what was accepted although the answer of the store to that was lost."""
+        """Start accepted commands that never started because the store's answer to the commit was lost."""
         try:
             missing = await self._find_unknown_commands()
-            # What was accepted just now may be about to begin: only what is missing twice is forgotten.
+            # A command may be about to start, so only one that is missing twice is forgotten.
             forgotten = [missing[record_id] for record_id in self._missing_before & missing.keys()]
-            # The lease cannot be renewed meanwhile, so many are taken up little by little.
+            # The lease is not renewed meanwhile, so limit the number.
             for record in forgotten[:_FORGOTTEN_AT_ONCE]:
-                _log.warning("an accepted command was not begun", command=record.id)
+                _log.warning("an accepted command was not started; starting it now", command=record.id)
                 async with self._bus.transaction() as transaction:
                     await self._start_accepted(transaction, record)
             self._missing_before = set(missing)
         except Transient as error:
-            _log.warning("the store does not tell what was accepted", error=str(error))
+            _log.warning("accepted commands cannot be read from the store", error=str(error))
 
     async def _start_accepted(self, transaction: Transaction, record: Record) -> None:
-        """Begin an accepted command now, unless it is over or its run is gone."""
+        """Start an accepted command now, unless it is stale or its run is gone."""
         try:
             command = _read_command(record)
             _, workflow = await load_workflow(transaction, command.workflow_id)
         except (NotFound, Unreadable, msgspec.ValidationError, LookupError) as error:
-            _log.warning("an accepted command cannot be begun any more", command=record.id, error=str(error))
+            _log.warning("an accepted command cannot be started any more", command=record.id, error=str(error))
             await transaction.put(replace(record, state=ANSWERED))
             return
         if why_stale(workflow, command):
             await transaction.put(replace(record, state=ANSWERED))
             return
         if isinstance(command, SendQuery):
-            # It may have been sent already: the transcript tells.
+            # It may have been sent already, so look it up in the transcript.
             command = msgspec.structs.replace(command, reconcile=True)
         await self._start_after_commit(transaction, workflow, command, record)
 
@@ -354,7 +355,7 @@ async def _exclusive_directory(folders: HostFolders) -> AsyncIterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise Misconfigured(
-                f"another host uses {folders.directory}: stop it, or give this one a directory of its own"
+                f"another host uses {folders.directory}: stop it, or give this host its own directory"
             ) from None
         yield
     finally:

@@ -1,4 +1,4 @@
-"""What agents are asked: prompts and reports, one turn or more each, of which no cost is forgotten."""
+"""Send prompts and report requests to agents, and reply with the results and all costs."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -31,7 +31,7 @@ REPORT_LIMIT = timedelta(minutes=5)
 
 
 async def send_query(context: HostContext, command_input: CommandInput[commands.SendQuery]) -> HostReply:
-    """Give a prompt to the agent, or look up what became of an earlier one."""
+    """Send a prompt to the agent, or look up the outcome of an earlier one."""
     command = command_input.command
     session = running_session(context, command.work_id, command.agent_attempt)
     space = session.launch.work_space
@@ -45,7 +45,7 @@ async def send_query(context: HostContext, command_input: CommandInput[commands.
         finding = found.finding
         owes = _requires_result(command_input, session) and read_result(space) is None
         if finding is answers.Finding.ANSWERED and (owes or is_unsuccessful(space)):
-            # Nobody has heard yet what it reported, or that it reported nothing: it tells when it goes on.
+            # The result, or that it is missing, is not known to the engine yet: the agent reports it when it continues.
             finding = answers.Finding.UNFINISHED
         answered = finding is answers.Finding.ANSWERED
         said = reply_to(
@@ -80,7 +80,7 @@ async def send_query(context: HostContext, command_input: CommandInput[commands.
 
 
 async def generate_report(context: HostContext, command_input: CommandInput[commands.GenerateReport]) -> HostReply:
-    """Have the agent write a report along its outline, and keep it as a file and as a document."""
+    """Let the agent write a report along its outline, and keep it as a file and a document."""
     command = command_input.command
     session = running_session(context, command.work_id, command.agent_attempt)
     await _send_earlier_costs(context, command, session)
@@ -101,7 +101,7 @@ async def generate_report(context: HostContext, command_input: CommandInput[comm
 
 
 async def send_unclaimed_cost(context: HostContext, command: commands.StartAgent, meter: Meter) -> None:
-    """Tell what an agent that is gone has cost beside all that its turns have told."""
+    """Send the cost of an ended agent that its turns did not report."""
     await meter.is_idle.wait()
     if meter.unclaimed_usd:
         said = reply_to(command, answers.AgentSpent, cost_usd=meter.unclaimed_usd)
@@ -109,13 +109,13 @@ async def send_unclaimed_cost(context: HostContext, command: commands.StartAgent
 
 
 def _requires_result(command_input: CommandInput[commands.SendQuery], session: AgentSession) -> bool:
-    """Tell whether this is the last that an agent with a voice is asked: it must leave a result."""
+    """Return whether this is the last task of an agent with tools, which must leave a result."""
     work = command_input.work
     return session.launch.tools is not None and work is not None and work.tasks[-1].id == command_input.command.task_id
 
 
 class _PetitionForwarder:
-    """Says what an agent requests on the way to its answer."""
+    """Sends an agent's petitions to the engine as they are made."""
 
     def __init__(
         self, context: HostContext, command: commands.SendQuery | commands.GenerateReport, prompt_id: str
@@ -135,7 +135,7 @@ class _PetitionForwarder:
 
 
 async def _send_earlier_costs(context: HostContext, command: commands.GenerateReport, session: AgentSession) -> None:
-    """Tell what earlier attempts at a report have cost: a host that died in one has told nobody."""
+    """Send the cost of earlier attempts at a report, which a host that died did not report."""
     for attempt in range(1, command.attempt):
         earlier = await context.agents.client.inspect(session.launch, f"{command.report_id}#{attempt}")
         if earlier.cost_usd:
@@ -153,7 +153,7 @@ def _without_secrets(end: TurnAnswer | TurnQuestion, session: AgentSession) -> T
 
 
 def _with_cost_fallback(statement: HostReply, command: commands.Command, cost_usd: float) -> HostReply:
-    """Return a statement that tells the cost also where no store can keep the rest of it."""
+    """Return a reply that reports the cost even if the store rejects the rest of it."""
     return replace(statement, fallback=partial(failure_replies, command, cost_usd=cost_usd))
 
 

@@ -1,4 +1,4 @@
-"""What a host says about a command, and what it executes commands with."""
+"""The replies of a host to a command, and the context in which commands are executed."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ class HostContext:
 
 
 def reply_to(command: commands.Command, kind: type[_A], /, **fields: Any) -> _A:
-    """Return an answer under the placement and the attempt of its command, with what it shares with it."""
+    """Return a reply with the placement and attempt of its command, and all other fields that both have."""
     return kind(**{name: getattr(command, name) for name in _shared(type(command), kind)} | fields)
 
 
@@ -55,9 +55,9 @@ def _shared(command: type[commands.Command], kind: type[answers.HostAnswer]) -> 
 def failure_replies(
     command: commands.Command, error: BaseException, *, cost_usd: float = 0.0
 ) -> tuple[answers.HostAnswer, ...]:
-    """Return what is said of a command that could not be executed; of a stop nothing is, it is tried again.
+    """Return the replies to a command that failed; none for a stop, which is tried again.
 
-    `cost_usd` is what its turn has cost where the error does not tell.
+    `cost_usd` is the cost of its turn if the error does not carry it.
     """
     text = str(error)[-ERROR_MAX:] or type(error).__name__
     cost = {"cost_usd": error.cost_usd if isinstance(error, TurnFailed) else cost_usd}
@@ -84,7 +84,7 @@ def _retry_fields(error: BaseException) -> dict[str, Any]:
 def closing_reply(
     command_input: CommandInput[Any], *said: answers.HostAnswer, documents: tuple[Record, ...] = ()
 ) -> HostReply:
-    """Return the statement that closes a command."""
+    """Return the reply that closes a command."""
     return HostReply(
         workflow_id=command_input.command.workflow_id,
         answers=said,
@@ -95,8 +95,8 @@ def closing_reply(
 
 
 def running_session(context: HostContext, work_id: str, attempt: int) -> AgentSession:
-    """Return the agent that runs for a Work; raises AgentGone where this attempt of it does not."""
+    """Return the running agent of a Work; raises AgentGone if this attempt is not running."""
     session = context.agents.find(work_id)
     if session is None or session.attempt != attempt:
-        raise AgentGone(f"the agent of {work_id} does not run any more")
+        raise AgentGone(f"the agent of {work_id} is not running any more")
     return session

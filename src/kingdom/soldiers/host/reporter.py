@@ -1,4 +1,4 @@
-"""What a host says goes to the store in the order in which it was said, many things in one transaction."""
+"""Send the replies of a host to the store in order, many in one transaction."""
 
 import asyncio
 from collections import deque
@@ -22,9 +22,9 @@ _log = structlog.get_logger("kingdom.soldiers")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostReply:
-    """What is said of one run: answers with their texts; `closes` are the commands that need no further answer.
+    """A reply about one run: answers with their documents; `closes` are commands that need no further answer.
 
-    `otherwise` tells what to say where no store can keep this.
+    `fallback` returns the answers to send if the store rejects these.
     """
 
     workflow_id: str
@@ -35,7 +35,7 @@ class HostReply:
 
 
 class Reporter:
-    """Carries statements to the store, without secrets; while the store is away they wait."""
+    """Stores replies without secrets; they wait while the store is unavailable."""
 
     def __init__(self, bus: Bus, redaction: Redaction = DEFAULT_REDACTION) -> None:
         self._bus = bus
@@ -46,25 +46,25 @@ class Reporter:
         self._all_sent.set()
 
     def send(self, statement: HostReply) -> None:
-        """Have something said after all that was said before."""
+        """Queue a reply after all earlier ones."""
         self._waiting.append(statement)
         self._all_sent.clear()
         self._news.set()
 
     def pending_command_ids(self) -> set[str]:
-        """Return the ids of the commands whose answers are on their way."""
+        """Return the ids of commands whose closing replies are not stored yet."""
         return {record.id for statement in self._waiting for record in statement.closes}
 
     def discard_unsent(self) -> None:
-        """Drop what was not said yet: nobody would listen any more."""
+        """Drop replies that are not stored yet, because their placement is over."""
         self._waiting.clear()
 
     async def wait_until_sent(self) -> None:
-        """Wait until everything is said."""
+        """Wait until every reply is stored."""
         await self._all_sent.wait()
 
     async def run(self) -> None:
-        """Carry statements until cancelled."""
+        """Store replies until cancelled."""
         while True:
             if not self._waiting:
                 self._all_sent.set()
@@ -74,11 +74,11 @@ class Reporter:
             try:
                 await self._store(together)
             except Transient as error:
-                _log.warning("the store cannot be told, trying again", statements=len(self._waiting), error=str(error))
+                _log.warning("replies cannot be stored, trying again", statements=len(self._waiting), error=str(error))
                 await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _store(self, statements: Sequence[HostReply]) -> None:
-        """Tell all at once, or one by one where something of it cannot be told as it is."""
+        """Store all replies at once, or one by one if some of them are rejected."""
         try:
             async with self._bus.transaction() as transaction:
                 for statement in statements:
@@ -94,18 +94,18 @@ class Reporter:
                 self._mark_sent(statement)
 
     def _mark_sent(self, statement: HostReply) -> None:
-        # What was forgotten meanwhile is not there any more.
+        # Unless it was discarded meanwhile.
         if self._waiting and self._waiting[0] is statement:
             self._waiting.popleft()
 
     async def _store_alone(self, statement: HostReply) -> None:
-        """Tell one thing by what is in the store now; a command that was given up meanwhile needs no answer."""
+        """Store one reply by the current state of the store; a command that was closed meanwhile needs none."""
         try:
             async with self._bus.transaction() as transaction:
                 now = [await transaction.get(each.kind, each.id) for each in statement.closes]
                 closes = [each for each in now if each and each.state == ACCEPTED]
                 if statement.closes and not closes:
-                    _log.info("what was said comes too late", workflow=statement.workflow_id)
+                    _log.info("a reply comes too late and is dropped", workflow=statement.workflow_id)
                     return
                 known = [await transaction.get(DOCUMENTS.name, each.id) for each in statement.documents]
                 missing = [each for each, found in zip(statement.documents, known, strict=True) if found is None]
@@ -113,7 +113,7 @@ class Reporter:
         except Transient:
             raise
         except KingdomError as error:
-            _log.error("what was said cannot be stored", workflow=statement.workflow_id, error=str(error))
+            _log.error("the store rejects a reply", workflow=statement.workflow_id, error=str(error))
             if statement.fallback:
                 said = statement.fallback(error)
                 await self._store_alone(replace(statement, answers=said, documents=(), fallback=None))

@@ -1,4 +1,4 @@
-"""The agents that run on this host, one per Work, never more than there are slots."""
+"""The agents that run on this host: one per Work, and at most as many as there are slots."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
@@ -19,9 +19,9 @@ _log = structlog.get_logger("kingdom.soldiers")
 
 @dataclass(slots=True, eq=False)
 class AgentSession:
-    """An agent that runs for one attempt of a Work; `ending` is set by whoever ends it on purpose.
+    """A running agent for one attempt of a Work; `ending` is set before it is stopped on purpose.
 
-    What was opened for it, such as its way out, is closed by `leaving` once it is gone.
+    `resources` closes everything that was opened for it, such as its proxies, once it is gone.
     """
 
     agent: Agent
@@ -33,27 +33,27 @@ class AgentSession:
 
     @property
     def work_id(self) -> str:
-        """Return the Work that the agent runs for."""
+        """Return the id of the agent's Work."""
         return self.start.work_id
 
     @property
     def workflow_id(self) -> str:
-        """Return the run that the agent belongs to."""
+        """Return the id of the agent's run."""
         return self.start.workflow_id
 
     @property
     def attempt(self) -> int:
-        """Return the attempt that the agent is."""
+        """Return the attempt of the Work."""
         return self.start.attempt
 
     @property
     def epoch(self) -> int:
-        """Return the placement under which the agent was started."""
+        """Return the epoch of the placement under which the agent was started."""
         return self.start.epoch
 
 
 class RunningAgents:
-    """Starts and ends agents; tells `on_gone` of one that ended although nobody wanted it to."""
+    """Starts and stops agents; calls `on_gone` for an agent that ended by itself."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class RunningAgents:
         return len(self._sessions) + self._waiting
 
     async def start(self, launch: Launch, command: StartAgent, resources: AsyncExitStack) -> AgentSession:
-        """Start an agent as soon as a slot is free, more than once if need be; raises AgentGone if none comes up."""
+        """Start an agent as soon as a slot is free, with retries; raises AgentGone if it does not start."""
         self._waiting += 1
         try:
             await self._slots.acquire()
@@ -94,26 +94,26 @@ class RunningAgents:
         return session
 
     def find(self, work_id: str) -> AgentSession | None:
-        """Return the agent that runs for a Work."""
+        """Return the running agent of a Work."""
         return self._sessions.get(work_id)
 
     def of(self, workflow_id: str) -> list[AgentSession]:
-        """Return the agents that run for a run."""
+        """Return the running agents of a run."""
         return [self._sessions[work_id] for work_id in self._works.get(workflow_id, ())]
 
     def all(self) -> Collection[AgentSession]:
-        """Return every agent that runs here."""
+        """Return every running agent."""
         return list(self._sessions.values())
 
     async def end(self, session: AgentSession, grace: timedelta) -> None:
-        """End an agent on purpose; returns when nothing of it runs."""
+        """Stop an agent on purpose; return when none of its processes is left."""
         session.ending = True
         while True:
             try:
                 await session.agent.stop(grace)
                 break
-            except Exception as error:  # noqa: BLE001 - an agent that cannot be ended now must be ended later
-                _log.warning("agent not ended, trying again", work=session.work_id, error=str(error))
+            except Exception as error:  # noqa: BLE001 - stopping must be tried again, whatever the error is
+                _log.warning("an agent could not be stopped, trying again", work=session.work_id, error=str(error))
                 grace = timedelta()
                 await asyncio.sleep(_PAUSE_SECONDS)
         if session.watch:
@@ -154,4 +154,4 @@ async def _close(session: AgentSession) -> None:
     try:
         await session.resources.aclose()
     except Exception as error:  # noqa: BLE001 - the agent is gone all the same, and its slot is free
-        _log.warning("what an agent had was not closed", work=session.work_id, error=str(error))
+        _log.warning("the resources of an agent could not be closed", work=session.work_id, error=str(error))

@@ -1,4 +1,4 @@
-"""What a host is doing: one task per accepted command, and how agents are ended for good."""
+"""The commands that a host executes: one task per accepted command, and stops that overtake them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -25,7 +25,7 @@ from kingdom.soldiers.workplace.host_folders import HostFolders
 from kingdom.workflow.model import answers, commands
 from kingdom.workflow.model.commands import Command
 
-# A cancelled agent may note that it was interrupted, and is killed then.
+# A cancelled agent may record its interruption before it is killed.
 _SHORT_GRACE = timedelta(milliseconds=200)
 _AT_ONCE = timedelta()
 _Stop = commands.StopAgent | commands.InterruptAgent
@@ -45,7 +45,7 @@ class _RunningCommand:
 
 
 class RunningCommands:
-    """Executes commands, each as a task of its own, which ends in a statement unless it is ended on purpose."""
+    """Executes commands as one task each; a task ends with a reply unless it is cancelled."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class RunningCommands:
         )
         self._running: dict[str, _RunningCommand] = {}
         self._stops: dict[str, _Stop] = {}
-        # A lock stays for as long as somebody holds it or waits for it.
+        # Weak, so a lock exists only while it is held or awaited.
         self._run_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._open = True
 
@@ -82,15 +82,15 @@ class RunningCommands:
 
     @property
     def is_idle(self) -> bool:
-        """Tell whether nothing is being done."""
+        """Return whether no command and no agent is running."""
         return not self._running and not self._agents.busy
 
     def knows(self, accepted_id: str) -> bool:
-        """Tell whether an accepted command is being executed, or its answer is on its way."""
+        """Return whether an accepted command is running, or its reply is not stored yet."""
         return accepted_id in self._running or accepted_id in self._reporter.pending_command_ids()
 
     def begin(self, command_input: CommandInput[Any]) -> None:
-        """Execute a command; what comes after the end of all is given up with the rest."""
+        """Start a command; it is ignored after `end_all`."""
         if not self._open:
             return
         task = asyncio.create_task(self._execute(command_input), name=f"kingdom-{type(command_input.command).__name__}")
@@ -98,21 +98,21 @@ class RunningCommands:
         task.add_done_callback(lambda _: self._running.pop(command_input.accepted.id, None))
 
     def refuse(self, command: Command, accepted: Record, error: KingdomError) -> None:
-        """Say that a command cannot be executed."""
+        """Reply that a command cannot be executed."""
         said = failure_replies(command, error)
         self._reporter.send(HostReply(workflow_id=command.workflow_id, answers=said, closes=(accepted,)))
 
     @property
     def is_open(self) -> bool:
-        """Tell whether commands are taken."""
+        """Return whether commands are started."""
         return self._open
 
     def reopen(self) -> None:
-        """Take commands again, after the end of all."""
+        """Start commands again, after `end_all`."""
         self._open = True
 
     async def clear(self, workflow_id: str, left_of: Callable[[str], Awaitable[Sequence[CheckoutSpec] | None]]) -> None:
-        """Remove all that is here of a run and the checkouts that are `left_of` it; None, or work on it, keeps all."""
+        """Remove a run and the checkouts that `left_of` returns; do nothing if it returns None or the run is busy."""
         async with self._run_lock(workflow_id):
             trees = await left_of(workflow_id)
             if trees is None or self._is_busy_with(workflow_id):
@@ -128,7 +128,7 @@ class RunningCommands:
         return running or bool(self._agents.of(workflow_id))
 
     async def end_all(self) -> None:
-        """End every agent and every command at once; nothing is said about them, and nothing begins any more."""
+        """Stop every agent and command at once, without replies, and start no more."""
         self._open = False
         await self._abandon(self._running.values(), self._agents.all())
 
@@ -144,16 +144,16 @@ class RunningCommands:
                 self._forget_stops(command_input)
                 async with nullcontext() if isinstance(command, _WITH_AGENT) else self._run_lock(command.workflow_id):
                     statement = await COMMAND_HANDLERS[type(command)](self._tools, command_input)
-        except Exception as error:  # noqa: BLE001 - whatever it was, the run shall fail with it, not hang
+        except Exception as error:  # noqa: BLE001 - whatever the error is, the run must fail instead of hang
             statement = _failed(command_input, error)
         self._reporter.send(statement)
 
     def _run_lock(self, workflow_id: str) -> asyncio.Lock:
-        """Return what lets all that changes the checkouts of one run happen one after another."""
+        """Return the lock that serializes changes to the checkouts of one run."""
         return self._run_locks.setdefault(workflow_id, asyncio.Lock())
 
     async def _end_earlier_placement(self, command: Command) -> None:
-        """End what an earlier placement of the run left here."""
+        """Stop agents and commands of an earlier placement of the run."""
         earlier = [
             running
             for running in self._running.values()
@@ -166,12 +166,12 @@ class RunningCommands:
             self._reporter.send(HostReply(workflow_id=command.workflow_id, closes=closes))
 
     def _is_overtaken(self, command: Command) -> bool:
-        """Tell whether the agent that a command needs was ended before the command could begin."""
+        """Return whether the agent that a command needs was stopped before the command could start."""
         stop = self._stops.get(getattr(command, "work_id", ""))
         return stop is not None and _needs_agent(command, stop)
 
     def _forget_stops(self, command_input: CommandInput[Any]) -> None:
-        """Forget what can overtake nothing any more: a later agent, or the end of a Work or run, is under way."""
+        """Forget stops that can overtake nothing any more, because a later agent, Work or end of the run follows."""
         command = command_input.command
         if isinstance(command, commands.StartAgent | commands.TakeCheckpoint):
             self._stops.pop(command.work_id, None)
@@ -182,13 +182,13 @@ class RunningCommands:
         self._stops = {work: stop for work, stop in self._stops.items() if stop.workflow_id != workflow_id}
 
     async def _end_agent(self, command_input: CommandInput[_Stop]) -> HostReply:
-        """End the agent of a Work and all that is done with it, and say so once nothing of it runs."""
+        """Stop the agent of a Work and the commands that need it, and reply once none of its processes is left."""
         command = command_input.command
         self._stops[command.work_id] = command
         others = [running for running in self._running.values() if _needs_agent(running.command, command)]
         gentle = isinstance(command, commands.StopAgent)
         for running in others:
-            # An answer that is near counts when there is time; a start or a check has none.
+            # Let a turn finish within the grace period; cancel starts and checks.
             if not (gentle and isinstance(running.command, _TURN_COMMANDS)):
                 running.task.cancel()
         session = self._agents.find(command.work_id)
@@ -216,7 +216,7 @@ class RunningCommands:
         await asyncio.gather(*(self._agents.end(session, _AT_ONCE) for session in sessions))
         if tasks:
             await asyncio.wait(tasks)
-        # A start may have come up while it was cancelled.
+        # An agent may have started while its command was cancelled.
         late = [
             each for each in self._agents.all() if any(each.start is running.command for running in commands_to_end)
         ]
@@ -229,7 +229,7 @@ class RunningCommands:
             if isinstance(running.command, _TURN_COMMANDS) and running.command.work_id == session.work_id
         ]
         if turns:
-            # It tells what it has cost: with the end of the agent the run may end, and its costs are added up.
+            # The turn reports its cost first, because the end of the agent may end the run and sum up its costs.
             await asyncio.wait(turns)
         if self._open:
             said = reply_to(session.start, answers.AgentError, error=reason)
@@ -239,7 +239,7 @@ class RunningCommands:
 async def _interrupt(session: AgentSession) -> None:
     try:
         await session.agent.interrupt()
-    except Exception as error:  # noqa: BLE001 - it is ended next anyway
+    except Exception as error:  # noqa: BLE001 - the agent is stopped next anyway
         _log.info("agent not interrupted", work=session.work_id, error=str(error))
 
 
@@ -247,14 +247,14 @@ def _failed(command_input: CommandInput[Any], error: Exception) -> HostReply:
     command = command_input.command
     if not isinstance(error, KingdomError | OSError):
         _log.error("command failed", command=type(command).__name__, workflow=command.workflow_id, exc_info=error)
-    # Of an agent that ended its watch tells; one that never came up has no watch.
+    # The end of a running agent is reported by its watcher; an agent that never started has none.
     told = isinstance(error, AgentGone) and not isinstance(command, commands.StartAgent)
     said = () if told else failure_replies(command, error)
     return HostReply(workflow_id=command.workflow_id, answers=said, closes=(command_input.accepted,))
 
 
 def _needs_agent(command: Command, stop: _Stop) -> bool:
-    """Tell whether a command needs the agent that is to end."""
+    """Return whether a command needs the agent that is to be stopped."""
     if getattr(command, "work_id", None) != stop.work_id:
         return False
     if isinstance(command, commands.StartAgent):
