@@ -16,7 +16,7 @@ from kingdom.soldiers.agents.port import AgentFailed, BudgetSpent, UsageLimited
 from kingdom.soldiers.checkouts.run_checkouts import CheckoutFailed, RunCheckouts
 from kingdom.soldiers.host.command_handlers import COMMAND_HANDLERS
 from kingdom.soldiers.host.command_input import CommandInput, report_document_id
-from kingdom.soldiers.host.replies import HostContext, failure_replies, reply_to
+from kingdom.soldiers.host.replies import HostContext, answer_to, failure_answers
 from kingdom.soldiers.workplace import work_space
 from kingdom.soldiers.workplace.host_folders import HostFolders
 from kingdom.workflow.model import answers, commands
@@ -42,14 +42,14 @@ SAMPLES: tuple[commands.Command, ...] = (
 
 @pytest.mark.parametrize("command", SAMPLES, ids=lambda command: type(command).__name__)
 def test_what_fails_is_answered_as_the_contract_of_its_command_says(command: commands.Command) -> None:
-    (said,) = failure_replies(command, ProgramFailed("it broke"))
+    (said,) = failure_answers(command, ProgramFailed("it broke"))
     assert type(said) in commands.COMMANDS[type(command)].answers
     assert (said.host, said.epoch, said.attempt) == (command.host, command.epoch, command.attempt)
     assert said.error == "it broke"  # type: ignore[attr-defined]
 
 
 def test_a_release_that_failed_is_said() -> None:
-    (said,) = failure_replies(commands.ReleaseWorkTree(work_tree_id="t1", **WHERE), ProgramFailed("it broke"))
+    (said,) = failure_answers(commands.ReleaseWorkTree(work_tree_id="t1", **WHERE), ProgramFailed("it broke"))
     assert isinstance(said, answers.WorkTreeReleaseFailed)
     assert (said.work_tree_id, said.error) == ("t1", "it broke")
 
@@ -59,22 +59,22 @@ def test_every_command_is_an_errand_or_ends_an_agent() -> None:
 
 
 def test_a_failed_checkout_is_named() -> None:
-    (said,) = failure_replies(SAMPLES[0], CheckoutFailed("t2", "no branch"))
+    (said,) = failure_answers(SAMPLES[0], CheckoutFailed("t2", "no branch"))
     assert isinstance(said, answers.WorkTreeFailed)
     assert said.work_tree_id == "t2"
 
 
 def test_a_failed_turn_is_paid_for() -> None:
-    (said,) = failure_replies(SAMPLES[2], AgentFailed("too long", 0.5))
+    (said,) = failure_answers(SAMPLES[2], AgentFailed("too long", 0.5))
     assert isinstance(said, answers.QueryFailed)
     assert said.cost_usd == 0.5
 
 
 def test_why_a_turn_ended_whose_agent_can_go_on_is_told() -> None:
     until = datetime(2026, 11, 15, 15, tzinfo=ZoneInfo("Asia/Seoul"))
-    (limited,) = failure_replies(SAMPLES[2], UsageLimited("usage limit", until, 0.5))
-    (broke,) = failure_replies(SAMPLES[3], BudgetSpent("spent", 0.5))
-    (looping,) = failure_replies(SAMPLES[2], AgentLoops("ls, ls, ls", 0.5))
+    (limited,) = failure_answers(SAMPLES[2], UsageLimited("usage limit", until, 0.5))
+    (broke,) = failure_answers(SAMPLES[3], BudgetSpent("spent", 0.5))
+    (looping,) = failure_answers(SAMPLES[2], AgentLoops("ls, ls, ls", 0.5))
     assert isinstance(limited, answers.QueryFailed)
     assert isinstance(broke, answers.ReportFailed)
     assert isinstance(looping, answers.QueryFailed)
@@ -84,14 +84,14 @@ def test_why_a_turn_ended_whose_agent_can_go_on_is_told() -> None:
 
 
 def test_a_turn_is_paid_for_also_where_its_answer_cannot_be_kept() -> None:
-    (said,) = failure_replies(SAMPLES[2], ProgramFailed("too large"), cost_usd=0.5)
+    (said,) = failure_answers(SAMPLES[2], ProgramFailed("too large"), cost_usd=0.5)
     assert isinstance(said, answers.QueryFailed)
     assert said.cost_usd == 0.5
 
 
 def test_an_error_without_words_is_named_and_a_long_one_keeps_its_end() -> None:
-    (unnamed,) = failure_replies(SAMPLES[2], KeyError())
-    (long,) = failure_replies(SAMPLES[2], ProgramFailed("a" * 5000 + "the end"))
+    (unnamed,) = failure_answers(SAMPLES[2], KeyError())
+    (long,) = failure_answers(SAMPLES[2], ProgramFailed("a" * 5000 + "the end"))
     assert isinstance(unnamed, answers.QueryFailed)
     assert isinstance(long, answers.QueryFailed)
     assert unnamed.error == "KeyError"
@@ -100,7 +100,7 @@ def test_an_error_without_words_is_named_and_a_long_one_keeps_its_end() -> None:
 
 
 def test_an_answer_repeats_what_it_shares_with_its_command() -> None:
-    said = reply_to(SAMPLES[5], answers.CheckpointCreated, commits={"t1": "abc"})
+    said = answer_to(SAMPLES[5], answers.CheckpointCreated, commits={"t1": "abc"})
     assert said == answers.CheckpointCreated(checkpoint_id="c1", work_id="w1", commits={"t1": "abc"}, **WHERE)
 
 

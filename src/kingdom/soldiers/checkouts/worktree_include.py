@@ -1,8 +1,11 @@
-"""The file `.worktreeinclude` of a repository: which files that git ignores a fresh checkout gets from elsewhere.
+"""The file `.worktreeinclude` of a repository: ignored files that a fresh checkout gets from the host.
 
-Each line is a pattern as in `.gitignore`: without a slash it is looked for at any depth, with one from the top; `**`
-stands for any number of folders, and what is below a folder that matches is taken too. `!` takes back what an earlier
-line took.
+Each line is a pattern as in `.gitignore`: without a slash it matches at any depth, with one from the top. `**` matches
+any number of folders, and a folder that matches includes everything below it. `!` excludes what an earlier line
+included.
+
+The patterns come from a branch that a stranger may have written, so matching takes linear time per path. The library
+pathspec is not used because its regular expressions backtrack: a pattern with four stars keeps it busy for a minute.
 """
 
 import asyncio
@@ -16,51 +19,51 @@ from kingdom.errors import ProgramFailed
 from kingdom.soldiers.checkouts.git import run_to_completion
 from kingdom.soldiers.files.agent_files import AgentFile, is_path_conflict
 
-Ignored = Callable[[list[str]], Awaitable[list[str]]]
+IgnoredFilter = Callable[[list[str]], Awaitable[list[str]]]
 
 NAME = ".worktreeinclude"
 _TEXT_MAX = 64 << 10
-_LOOKED_AT_MAX = 200_000
+_SEARCHED_MAX = 200_000
 _FILES_MAX = 10_000
 _ANY_FOLDERS = "**"
 
 
 @dataclass(frozen=True, slots=True)
-class Pattern:
-    """What one line asks for; a `taken` of False takes back."""
+class IncludePattern:
+    """One line of the file; `included` is False for a line with `!`."""
 
     parts: tuple[str, ...]
-    taken: bool
+    included: bool
 
     def matches(self, path: PurePosixPath) -> bool:
-        """Tell whether it means a path or a folder above it."""
-        reached = self._passed({0})
+        """Return whether the pattern matches a path or one of its parent folders."""
+        positions = self._skip_any_folders({0})
         for part in path.parts:
-            reached = self._passed({next_ for at in reached for next_ in self._after(at, part)})
-            if len(self.parts) in reached:
+            positions = self._skip_any_folders({next_ for at in positions for next_ in self._advance(at, part)})
+            if len(self.parts) in positions:
                 return True
         return False
 
-    def _after(self, at: int, part: str) -> Iterator[int]:
+    def _advance(self, at: int, part: str) -> Iterator[int]:
         if self.parts[at] == _ANY_FOLDERS:
             yield at
         elif fnmatchcase(part, self.parts[at]):
             yield at + 1
 
-    def _passed(self, reached: set[int]) -> set[int]:
-        """Return also what is reached by letting `**` stand for no folder."""
-        for at in sorted(reached):
+    def _skip_any_folders(self, positions: set[int]) -> set[int]:
+        """Add the positions that are reached if `**` matches no folder."""
+        for at in sorted(positions):
             end = at
             while end < len(self.parts) and self.parts[end] == _ANY_FOLDERS:
                 end += 1
-                reached.add(end)
-        return reached
+                positions.add(end)
+        return positions
 
 
-def read_patterns(checkout: Path) -> list[Pattern]:
-    """Return what a checkout asks for; nothing where it has no such file, or a link in its place.
+def read_patterns(checkout: Path) -> list[IncludePattern]:
+    """Return the patterns of a checkout; none if the file is missing or a link.
 
-    Raises ProgramFailed where the file is too long.
+    Raises ProgramFailed if the file is too long.
     """
     file = AgentFile(checkout, NAME)
     content = file.read(_TEXT_MAX)
@@ -72,62 +75,64 @@ def read_patterns(checkout: Path) -> list[Pattern]:
         return []
 
 
-def parse_patterns(text: str) -> Iterator[Pattern]:
+def parse_patterns(text: str) -> Iterator[IncludePattern]:
     """Yield the patterns of a text."""
     for line in text.splitlines():
-        words = line.strip()
-        if not words or words.startswith("#"):
+        problem = line.strip()
+        if not problem or problem.startswith("#"):
             continue
-        taken = not words.startswith("!")
-        named = words.removeprefix("!")
+        included = not problem.startswith("!")
+        named = problem.removeprefix("!")
         parts = tuple(part for part in named.split("/") if part)
         if parts:
             anywhere = "/" not in named.rstrip("/")
-            yield Pattern((_ANY_FOLDERS, *parts) if anywhere else parts, taken)
+            yield IncludePattern((_ANY_FOLDERS, *parts) if anywhere else parts, included)
 
 
-async def copy_included(source: Path, checkout: Path, *, ignored: Ignored) -> list[str]:
-    """Copy what a checkout asks for from a folder, unless it is there already, and return the names.
+async def copy_included(source: Path, checkout: Path, *, ignored: IgnoredFilter) -> list[str]:
+    """Copy the files that a checkout requests from a folder, unless they exist, and return their names.
 
-    Only files that are `ignored` by git are copied, for others would be committed. No link is followed, neither in the
+    Only files that git ignores are copied, because others would be committed. No link is followed, neither in the
     folder nor in the checkout.
     """
     patterns = read_patterns(checkout)
-    wanted = await asyncio.to_thread(_wanted, source, checkout, patterns) if patterns else []
-    fitting = await ignored(wanted)
+    wanted = await asyncio.to_thread(_find_missing, source, checkout, patterns) if patterns else []
+    allowed = await ignored(wanted)
     try:
-        return await run_to_completion(asyncio.to_thread(_copy_all, source, checkout, fitting))
+        return await run_to_completion(asyncio.to_thread(_copy_all, source, checkout, allowed))
     except OSError as error:
         raise ProgramFailed(f"files for {checkout} could not be copied from {source}: {error}") from error
 
 
-def _wanted(source: Path, checkout: Path, patterns: Sequence[Pattern]) -> list[str]:
-    return [name for name in _chosen(source, patterns) if AgentFile(checkout, name).is_free()]
+def _find_missing(source: Path, checkout: Path, patterns: Sequence[IncludePattern]) -> list[str]:
+    return [name for name in _find_requested(source, patterns) if AgentFile(checkout, name).is_free()]
 
 
 def _copy_all(source: Path, checkout: Path, names: Sequence[str]) -> list[str]:
     return [name for name in names if _copy(source, checkout, name)]
 
 
-def _chosen(source: Path, patterns: Sequence[Pattern]) -> Iterator[str]:
-    looked_at = found = 0
+def _find_requested(source: Path, patterns: Sequence[IncludePattern]) -> Iterator[str]:
+    searched = found = 0
     for folder, folders, names in os.walk(source, followlinks=False):
         folders[:] = sorted(name for name in folders if name != ".git")
-        looked_at += len(names)
+        searched += len(names)
         for name in sorted(names):
             path = PurePosixPath(Path(folder, name).relative_to(source).as_posix())
             last = next((each for each in reversed(patterns) if each.matches(path)), None)
-            if last and last.taken:
+            if last and last.included:
                 found += 1
                 yield str(path)
-        if looked_at > _LOOKED_AT_MAX or found > _FILES_MAX:
-            raise ProgramFailed(f"{source} has too many files to copy from: name fewer in {NAME}, or tidy it up")
+        if searched > _SEARCHED_MAX or found > _FILES_MAX:
+            raise ProgramFailed(
+                f"{source} has too many files to search: remove files there, or request fewer in {NAME}"
+            )
 
 
 def _copy(source: Path, checkout: Path, name: str) -> bool:
-    """Copy a regular file; return whether it was one and was not there yet."""
+    """Copy a regular file; return False if it is none or the checkout already has something there."""
     try:
-        # The operator may have linked the folder as a whole.
+        # The folder itself may be a link that the operator made.
         with AgentFile(source.resolve(), name).open() as original:
             return AgentFile(checkout, name).add(original, os.fstat(original.fileno()).st_mode)
     except OSError as error:

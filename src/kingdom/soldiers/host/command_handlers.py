@@ -17,7 +17,7 @@ from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec
 from kingdom.soldiers.files.disk_quota import DiskQuotaExceeded
 from kingdom.soldiers.host.command_input import CommandInput
 from kingdom.soldiers.host.queries import generate_report, send_query, send_unclaimed_cost
-from kingdom.soldiers.host.replies import ERROR_MAX, HostContext, closing_reply, reply_to
+from kingdom.soldiers.host.replies import ERROR_MAX, HostContext, answer_to, closing_reply
 from kingdom.soldiers.host.reporter import HostReply
 from kingdom.soldiers.processes.process_table import describe_exit
 from kingdom.soldiers.processes.program import run_program
@@ -40,7 +40,7 @@ async def prepare_resources(context: HostContext, command_input: CommandInput[co
     wanted = [tree.work_tree_id for tree in command.trees]
     await context.trees.prepare(command_input.select_trees(*wanted))
     return closing_reply(
-        command_input, *(reply_to(command, answers.WorkTreeCreated, work_tree_id=tree) for tree in wanted)
+        command_input, *(answer_to(command, answers.WorkTreeCreated, work_tree_id=tree) for tree in wanted)
     )
 
 
@@ -52,7 +52,7 @@ async def start_agent(context: HostContext, command_input: CommandInput[commands
     space = context.folders.work_space(command_input.general, command.work_space_id)
     trees = command_input.select_trees(*command.work_tree_ids)
     work_space.lay_out_work_space(space, context.folders.run(command.workflow_id), work, trees, command_input.reports)
-    context.send(HostReply(workflow_id=command.workflow_id, answers=(reply_to(command, answers.WorkSpaceCreated),)))
+    context.send(HostReply(workflow_id=command.workflow_id, answers=(answer_to(command, answers.WorkSpaceCreated),)))
     workplace = _workplace(context, command_input, space, trees)
     await workplace.set_up_checkouts()
     stack = AsyncExitStack()
@@ -62,7 +62,7 @@ async def start_agent(context: HostContext, command_input: CommandInput[commands
         await stack.aclose()
         raise
     token = f"{session.launch.soldier_id}/{session.agent.session}"
-    return closing_reply(command_input, reply_to(command, answers.AgentStarted, session=token, pid=session.agent.pid))
+    return closing_reply(command_input, answer_to(command, answers.AgentStarted, session=token, pid=session.agent.pid))
 
 
 async def verify_work(context: HostContext, command_input: CommandInput[commands.VerifyWork]) -> HostReply:
@@ -106,8 +106,8 @@ async def verify_work(context: HostContext, command_input: CommandInput[commands
                 f"`{check}` passed, but changed the files it checked: {', '.join(changed)}; a check may write only"
                 " files that .gitignore names: change the check, or .gitignore in the base branch, and create a new run"
             )
-    verified = reply_to(command, answers.WorkVerified, result=workplace.redaction.value(read_result(space)))
-    stopped = [reply_to(command, answers.AgentStopped, attempt=session.attempt)] if session else []
+    verified = answer_to(command, answers.WorkVerified, result=workplace.redaction.value(read_result(space)))
+    stopped = [answer_to(command, answers.AgentStopped, attempt=session.attempt)] if session else []
     return closing_reply(command_input, verified, *stopped)
 
 
@@ -115,7 +115,7 @@ async def take_checkpoint(context: HostContext, command_input: CommandInput[comm
     """Keep the verified commit of each checkout as a checkpoint."""
     command = command_input.command
     commits = await context.trees.checkpoint(command_input.select_trees(*command.work_tree_ids), command.checkpoint_id)
-    return closing_reply(command_input, reply_to(command, answers.CheckpointCreated, commits=commits))
+    return closing_reply(command_input, answer_to(command, answers.CheckpointCreated, commits=commits))
 
 
 async def roll_back(context: HostContext, command_input: CommandInput[commands.RollBack]) -> HostReply:
@@ -126,7 +126,7 @@ async def roll_back(context: HostContext, command_input: CommandInput[commands.R
     refs = await context.trees.roll_back(trees, command.commits, command.to_base, rescue)
     for space in command.work_space_ids:
         await asyncio.to_thread(work_space.remove_work_space, context.folders.work_space(command_input.general, space))
-    return closing_reply(command_input, reply_to(command, answers.RolledBack, rescue_refs=refs))
+    return closing_reply(command_input, answer_to(command, answers.RolledBack, rescue_refs=refs))
 
 
 async def release_work_tree(context: HostContext, command_input: CommandInput[commands.ReleaseWorkTree]) -> HostReply:
@@ -136,7 +136,7 @@ async def release_work_tree(context: HostContext, command_input: CommandInput[co
         await context.trees.release(tree, f"{command.workflow_id}/release-{command.attempt}")
     if command_input.ended:
         await context.folders.remove_run(command.workflow_id)
-    return closing_reply(command_input, reply_to(command, answers.WorkTreeReleased))
+    return closing_reply(command_input, answer_to(command, answers.WorkTreeReleased))
 
 
 COMMAND_HANDLERS: Mapping[type[commands.Command], Callable[[HostContext, Any], Awaitable[HostReply]]] = {

@@ -9,7 +9,7 @@ import msgspec
 from kingdom.bus.record import Record
 from kingdom.soldiers.agents.port import AgentFailed, PetitionRequest, Prompt, TurnAnswer, TurnQuestion, TurnUpdate
 from kingdom.soldiers.host.command_input import CommandInput, report_document_id
-from kingdom.soldiers.host.replies import HostContext, closing_reply, failure_replies, reply_to, running_session
+from kingdom.soldiers.host.replies import HostContext, answer_to, closing_reply, failure_answers, running_session
 from kingdom.soldiers.host.reporter import HostReply
 from kingdom.soldiers.host.running_agents import AgentSession
 from kingdom.soldiers.sandbox.meter import Meter
@@ -43,19 +43,19 @@ async def send_query(context: HostContext, command_input: CommandInput[commands.
             petitions.forward(petition)
         document = _document(command, f"{command.task_id}-a{command.attempt}", found.text)
         finding = found.finding
-        owes = _requires_result(command_input, session) and read_result(space) is None
-        if finding is answers.Finding.ANSWERED and (owes or is_unsuccessful(space)):
+        result_missing = _requires_result(command_input, session) and read_result(space) is None
+        if finding is answers.Finding.ANSWERED and (result_missing or is_unsuccessful(space)):
             # The result, or that it is missing, is not known to the engine yet: the agent reports it when it continues.
             finding = answers.Finding.UNFINISHED
         answered = finding is answers.Finding.ANSWERED
-        said = reply_to(
+        answer = answer_to(
             command,
             answers.QueryReconciled,
             finding=finding,
             response=document.id if answered else "",
             cost_usd=found.cost_usd,
         )
-        return closing_reply(command_input, said, documents=(document,) if answered else ())
+        return closing_reply(command_input, answer, documents=(document,) if answered else ())
     prompt = Prompt(
         id=prompt_id,
         text=command.query,
@@ -72,10 +72,12 @@ async def send_query(context: HostContext, command_input: CommandInput[commands.
         ended = await request_missing_result(prompt, ended, space, take)
     end = _without_secrets(apply_reported_status(ended, space), session)
     if isinstance(end, TurnQuestion):
-        asked = reply_to(command, answers.AgentAsked, question=end.question, choices=end.choices, cost_usd=end.cost_usd)
-        return _with_cost_fallback(closing_reply(command_input, asked), command, end.cost_usd)
+        question = answer_to(
+            command, answers.AgentAsked, question=end.question, choices=end.choices, cost_usd=end.cost_usd
+        )
+        return _with_cost_fallback(closing_reply(command_input, question), command, end.cost_usd)
     document = _document(command, f"{command.task_id}-a{command.attempt}", end.text)
-    responded = reply_to(command, answers.QueryResponded, response=document.id, cost_usd=end.cost_usd)
+    responded = answer_to(command, answers.QueryResponded, response=document.id, cost_usd=end.cost_usd)
     return _with_cost_fallback(closing_reply(command_input, responded, documents=(document,)), command, end.cost_usd)
 
 
@@ -96,16 +98,16 @@ async def generate_report(context: HostContext, command_input: CommandInput[comm
     except OSError as error:
         raise AgentFailed(f"the report could not be written: {error}", end.cost_usd) from error
     document = _document(command, report_document_id(path), end.text)
-    said = reply_to(command, answers.ReportGenerated, file_path=path, cost_usd=end.cost_usd)
-    return _with_cost_fallback(closing_reply(command_input, said, documents=(document,)), command, end.cost_usd)
+    answer = answer_to(command, answers.ReportGenerated, file_path=path, cost_usd=end.cost_usd)
+    return _with_cost_fallback(closing_reply(command_input, answer, documents=(document,)), command, end.cost_usd)
 
 
 async def send_unclaimed_cost(context: HostContext, command: commands.StartAgent, meter: Meter) -> None:
     """Send the cost of an ended agent that its turns did not report."""
     await meter.is_idle.wait()
     if meter.unclaimed_usd:
-        said = reply_to(command, answers.AgentSpent, cost_usd=meter.unclaimed_usd)
-        context.send(HostReply(workflow_id=command.workflow_id, answers=(said,)))
+        answer = answer_to(command, answers.AgentSpent, cost_usd=meter.unclaimed_usd)
+        context.send(HostReply(workflow_id=command.workflow_id, answers=(answer,)))
 
 
 def _requires_result(command_input: CommandInput[commands.SendQuery], session: AgentSession) -> bool:
@@ -120,7 +122,7 @@ class _PetitionForwarder:
     def __init__(
         self, context: HostContext, command: commands.SendQuery | commands.GenerateReport, prompt_id: str
     ) -> None:
-        self._tools = context
+        self._context = context
         self._command = command
         self._prompt_id = prompt_id
         self._count = 0
@@ -130,8 +132,8 @@ class _PetitionForwarder:
             self._count += 1
             command = self._command
             named = petition_id(self._prompt_id, self._count)
-            said = reply_to(command, answers.AgentPetitioned, petition_id=named, kind=update.kind, body=update.body)
-            self._tools.send(HostReply(workflow_id=command.workflow_id, answers=(said,)))
+            answer = answer_to(command, answers.AgentPetitioned, petition_id=named, kind=update.kind, body=update.body)
+            self._context.send(HostReply(workflow_id=command.workflow_id, answers=(answer,)))
 
 
 async def _send_earlier_costs(context: HostContext, command: commands.GenerateReport, session: AgentSession) -> None:
@@ -139,22 +141,22 @@ async def _send_earlier_costs(context: HostContext, command: commands.GenerateRe
     for attempt in range(1, command.attempt):
         earlier = await context.agents.client.inspect(session.launch, f"{command.report_id}#{attempt}")
         if earlier.cost_usd:
-            spent = reply_to(command, answers.AgentSpent, attempt=attempt, cost_usd=earlier.cost_usd)
+            spent = answer_to(command, answers.AgentSpent, attempt=attempt, cost_usd=earlier.cost_usd)
             context.send(HostReply(workflow_id=command.workflow_id, answers=(spent,)))
 
 
 def _send_cost(context: HostContext, command: commands.SendQuery | commands.GenerateReport, cost_usd: float) -> None:
-    said = reply_to(command, answers.AgentSpent, cost_usd=cost_usd)
-    context.send(HostReply(workflow_id=command.workflow_id, answers=(said,)))
+    answer = answer_to(command, answers.AgentSpent, cost_usd=cost_usd)
+    context.send(HostReply(workflow_id=command.workflow_id, answers=(answer,)))
 
 
 def _without_secrets(end: TurnAnswer | TurnQuestion, session: AgentSession) -> TurnAnswer | TurnQuestion:
     return msgspec.convert(session.launch.redaction.value(msgspec.to_builtins(end)), type(end))
 
 
-def _with_cost_fallback(statement: HostReply, command: commands.Command, cost_usd: float) -> HostReply:
+def _with_cost_fallback(reply: HostReply, command: commands.Command, cost_usd: float) -> HostReply:
     """Return a reply that reports the cost even if the store rejects the rest of it."""
-    return replace(statement, fallback=partial(failure_replies, command, cost_usd=cost_usd))
+    return replace(reply, fallback=partial(failure_answers, command, cost_usd=cost_usd))
 
 
 def _document(command: commands.SendQuery | commands.GenerateReport, document_id: str, text: str) -> Record:

@@ -1,4 +1,4 @@
-"""The replies of a host to a command, and the context in which commands are executed."""
+"""The answers of a host to a command, and the context in which commands are executed."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -42,8 +42,8 @@ class HostContext:
     send: Callable[[HostReply], None]
 
 
-def reply_to(command: commands.Command, kind: type[_A], /, **fields: Any) -> _A:
-    """Return a reply with the placement and attempt of its command, and all other fields that both have."""
+def answer_to(command: commands.Command, kind: type[_A], /, **fields: Any) -> _A:
+    """Return an answer with the placement and attempt of its command, and all other fields that both have."""
     return kind(**{name: getattr(command, name) for name in _shared(type(command), kind)} | fields)
 
 
@@ -52,10 +52,10 @@ def _shared(command: type[commands.Command], kind: type[answers.HostAnswer]) -> 
     return tuple(set(kind.__struct_fields__) & set(command.__struct_fields__))
 
 
-def failure_replies(
+def failure_answers(
     command: commands.Command, error: BaseException, *, cost_usd: float = 0.0
 ) -> tuple[answers.HostAnswer, ...]:
-    """Return the replies to a command that failed; none for a stop, which is tried again.
+    """Return the answers to a command that failed; none for a stop, which is tried again.
 
     `cost_usd` is the cost of its turn if the error does not carry it.
     """
@@ -64,16 +64,16 @@ def failure_replies(
     match command:
         case commands.PrepareResources():
             tree = error.work_tree_id if isinstance(error, CheckoutFailed) else command.trees[0].work_tree_id
-            return (reply_to(command, answers.WorkTreeFailed, work_tree_id=tree, error=text),)
+            return (answer_to(command, answers.WorkTreeFailed, work_tree_id=tree, error=text),)
         case commands.SendQuery(reconcile=True):
-            return (reply_to(command, answers.QueryReconciled, finding=answers.Finding.NO_TRANSCRIPT),)
+            return (answer_to(command, answers.QueryReconciled, finding=answers.Finding.NO_TRANSCRIPT),)
         case commands.SendQuery():
             causes = {"timed_out": isinstance(error, TurnTooLong), "looping": isinstance(error, AgentLoops)}
-            return (reply_to(command, answers.QueryFailed, error=text, **causes, **cost, **_retry_fields(error)),)
+            return (answer_to(command, answers.QueryFailed, error=text, **causes, **cost, **_retry_fields(error)),)
         case commands.GenerateReport():
-            return (reply_to(command, answers.ReportFailed, error=text, **cost, **_retry_fields(error)),)
+            return (answer_to(command, answers.ReportFailed, error=text, **cost, **_retry_fields(error)),)
     kind = _FAILURES.get(type(command))
-    return (reply_to(command, kind, error=text),) if kind else ()
+    return (answer_to(command, kind, error=text),) if kind else ()
 
 
 def _retry_fields(error: BaseException) -> dict[str, Any]:
@@ -82,15 +82,15 @@ def _retry_fields(error: BaseException) -> dict[str, Any]:
 
 
 def closing_reply(
-    command_input: CommandInput[Any], *said: answers.HostAnswer, documents: tuple[Record, ...] = ()
+    command_input: CommandInput[Any], *given_answers: answers.HostAnswer, documents: tuple[Record, ...] = ()
 ) -> HostReply:
     """Return the reply that closes a command."""
     return HostReply(
         workflow_id=command_input.command.workflow_id,
-        answers=said,
+        answers=given_answers,
         documents=documents,
         closes=(command_input.accepted,),
-        fallback=partial(failure_replies, command_input.command),
+        fallback=partial(failure_answers, command_input.command),
     )
 
 

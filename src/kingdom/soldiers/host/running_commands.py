@@ -17,7 +17,7 @@ from kingdom.soldiers.agents.port import AgentClient, AgentGone
 from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec, RunCheckouts
 from kingdom.soldiers.host.command_handlers import COMMAND_HANDLERS, GRACE
 from kingdom.soldiers.host.command_input import CommandInput
-from kingdom.soldiers.host.replies import HostContext, failure_replies, reply_to
+from kingdom.soldiers.host.replies import HostContext, answer_to, failure_answers
 from kingdom.soldiers.host.reporter import HostReply, Reporter
 from kingdom.soldiers.host.running_agents import AgentSession, RunningAgents
 from kingdom.soldiers.workplace.agent_environment import AgentEnvironment
@@ -60,7 +60,7 @@ class RunningCommands:
     ) -> None:
         self._reporter = reporter
         self._agents = RunningAgents(client, slots, self._agent_gone)
-        self._tools = HostContext(
+        self._context = HostContext(
             folders=folders,
             trees=RunCheckouts(folders.repositories, home=folders.directory, git_policy=agent_environment.git_policy),
             agents=self._agents,
@@ -99,8 +99,8 @@ class RunningCommands:
 
     def refuse(self, command: Command, accepted: Record, error: KingdomError) -> None:
         """Reply that a command cannot be executed."""
-        said = failure_replies(command, error)
-        self._reporter.send(HostReply(workflow_id=command.workflow_id, answers=said, closes=(accepted,)))
+        given_answers = failure_answers(command, error)
+        self._reporter.send(HostReply(workflow_id=command.workflow_id, answers=given_answers, closes=(accepted,)))
 
     @property
     def is_open(self) -> bool:
@@ -118,10 +118,10 @@ class RunningCommands:
             if trees is None or self._is_busy_with(workflow_id):
                 return
             for tree in trees:
-                await self._tools.trees.release(tree, f"{workflow_id}/left")
+                await self._context.trees.release(tree, f"{workflow_id}/left")
             if not self._is_busy_with(workflow_id):
                 self._forget_run(workflow_id)
-                await self._tools.folders.remove_run(workflow_id)
+                await self._context.folders.remove_run(workflow_id)
 
     def _is_busy_with(self, workflow_id: str) -> bool:
         running = any(running.command.workflow_id == workflow_id for running in self._running.values())
@@ -137,16 +137,16 @@ class RunningCommands:
         try:
             await self._end_earlier_placement(command)
             if isinstance(command, _Stop):
-                statement = await self._end_agent(command_input)
+                reply = await self._end_agent(command_input)
             elif self._is_overtaken(command):
-                statement = HostReply(workflow_id=command.workflow_id, closes=(command_input.accepted,))
+                reply = HostReply(workflow_id=command.workflow_id, closes=(command_input.accepted,))
             else:
                 self._forget_stops(command_input)
                 async with nullcontext() if isinstance(command, _WITH_AGENT) else self._run_lock(command.workflow_id):
-                    statement = await COMMAND_HANDLERS[type(command)](self._tools, command_input)
+                    reply = await COMMAND_HANDLERS[type(command)](self._context, command_input)
         except Exception as error:  # noqa: BLE001 - whatever the error is, the run must fail instead of hang
-            statement = _failed(command_input, error)
-        self._reporter.send(statement)
+            reply = _failed(command_input, error)
+        self._reporter.send(reply)
 
     def _run_lock(self, workflow_id: str) -> asyncio.Lock:
         """Return the lock that serializes changes to the checkouts of one run."""
@@ -205,7 +205,7 @@ class RunningCommands:
             *(running.command_input.accepted for running in others if running.task.cancelled()),
         )
         return HostReply(
-            workflow_id=command.workflow_id, answers=(reply_to(command, answers.AgentStopped),), closes=closes
+            workflow_id=command.workflow_id, answers=(answer_to(command, answers.AgentStopped),), closes=closes
         )
 
     async def _abandon(self, commands_to_end: Collection[_RunningCommand], sessions: Collection[AgentSession]) -> None:
@@ -232,8 +232,8 @@ class RunningCommands:
             # The turn reports its cost first, because the end of the agent may end the run and sum up its costs.
             await asyncio.wait(turns)
         if self._open:
-            said = reply_to(session.start, answers.AgentError, error=reason)
-            self._reporter.send(HostReply(workflow_id=session.workflow_id, answers=(said,)))
+            answer = answer_to(session.start, answers.AgentError, error=reason)
+            self._reporter.send(HostReply(workflow_id=session.workflow_id, answers=(answer,)))
 
 
 async def _interrupt(session: AgentSession) -> None:
@@ -248,9 +248,9 @@ def _failed(command_input: CommandInput[Any], error: Exception) -> HostReply:
     if not isinstance(error, KingdomError | OSError):
         _log.error("command failed", command=type(command).__name__, workflow=command.workflow_id, exc_info=error)
     # The end of a running agent is reported by its watcher; an agent that never started has none.
-    told = isinstance(error, AgentGone) and not isinstance(command, commands.StartAgent)
-    said = () if told else failure_replies(command, error)
-    return HostReply(workflow_id=command.workflow_id, answers=said, closes=(command_input.accepted,))
+    is_reported = isinstance(error, AgentGone) and not isinstance(command, commands.StartAgent)
+    given_answers = () if is_reported else failure_answers(command, error)
+    return HostReply(workflow_id=command.workflow_id, answers=given_answers, closes=(command_input.accepted,))
 
 
 def _needs_agent(command: Command, stop: _Stop) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from kingdom.errors import ProgramFailed
 from kingdom.sentence import with_reason
 from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec
-from kingdom.soldiers.checkouts.worktree_include import Ignored, copy_included, read_patterns
+from kingdom.soldiers.checkouts.worktree_include import IgnoredFilter, copy_included, read_patterns
 from kingdom.soldiers.files.agent_files import AgentFile
 from kingdom.soldiers.processes.program import start_program
 from kingdom.soldiers.redaction import DEFAULT_REDACTION, RedactedFile, Redaction, secrets_in
@@ -54,7 +54,7 @@ async def set_up_checkout(
     *,
     folder: Path,
     environment: Mapping[str, str],
-    ignored: Ignored,
+    ignored: IgnoredFilter,
     sandbox: Sandbox | None = None,
     redaction: Redaction = DEFAULT_REDACTION,
 ) -> None:
@@ -64,7 +64,7 @@ async def set_up_checkout(
     the script in `{tree}.log`.
     """
     done = folder / f"{tree.id}.done"
-    if _is_there(done):
+    if _is_done(done):
         return
     try:
         await _copy(tree, checkout_setup, folder, ignored)
@@ -81,32 +81,35 @@ def copied_secrets(tree: CheckoutSpec, checkout_setup: CheckoutSetup, *, folder:
     """Return the secrets in the `.env` files that a checkout requests, because agents may print them."""
     if checkout_setup.files is None:
         return set()
-    files = [checkout_setup.files / tree.git_id / name for name in _noted(tree, folder)]
+    files = [checkout_setup.files / tree.git_id / name for name in _recorded_env_files(tree, folder)]
     return {secret for file in files for secret in secrets_in(_variables(file))}
 
 
 def assign_port_base(folders: HostFolders, workflow_id: str) -> int:
     """Return the first of a run's ten ports; a run keeps them until it has not used them for very long."""
     claim = folders.run(workflow_id) / _PORTS
-    if (own := _claimed(claim)) is not None:
+    if (own := _read_claim(claim)) is not None:
         claim.touch()
         return own
-    others = {base: other for other in folders.runs.glob(f"*/{_PORTS}") if (base := _claimed(other)) is not None}
+    others = {base: other for other in folders.runs.glob(f"*/{_PORTS}") if (base := _read_claim(other)) is not None}
     free = (base for base in range(_PORT_FIRST, _PORT_END, PORTS_PER_RUN) if base not in others)
     if (base := next(free, None)) is None:
         # There are far more port blocks than agents, so the least recently used block belongs to an ended run.
-        base, oldest = min(others.items(), key=lambda item: _asked_at(item[1]))
+        base, oldest = min(others.items(), key=lambda item: _last_used_at(item[1]))
         oldest.unlink(missing_ok=True)
     write_whole(claim, f"{base}\n")
     return base
 
 
-async def _copy(tree: CheckoutSpec, checkout_setup: CheckoutSetup, folder: Path, ignored: Ignored) -> None:
+async def _copy(tree: CheckoutSpec, checkout_setup: CheckoutSetup, folder: Path, ignored: IgnoredFilter) -> None:
     """Copy files, and first record which contain secrets: a later attempt finds them in the checkout already."""
     source = checkout_setup.files / tree.git_id if checkout_setup.files else None
     if source and source.is_dir():
-        asked_for = await asyncio.to_thread(_env_files, source, tree.path)
-        write_whole(_note(tree, folder), "".join(f"{name}\n" for name in sorted(asked_for | _noted(tree, folder))))
+        requested = await asyncio.to_thread(_env_files, source, tree.path)
+        write_whole(
+            _env_files_record(tree, folder),
+            "".join(f"{name}\n" for name in sorted(requested | _recorded_env_files(tree, folder))),
+        )
         await copy_included(source, tree.path, ignored=ignored)
 
 
@@ -114,17 +117,17 @@ def _env_files(source: Path, checkout: Path) -> set[str]:
     """Return the `.env` files of a folder that a checkout requests, whether they are copied yet or not."""
     patterns = read_patterns(checkout)
     names = [PurePosixPath(path.relative_to(source)) for path in source.rglob(".env*")] if patterns else []
-    decisive = {name: next((each for each in reversed(patterns) if each.matches(name)), None) for name in names}
+    last_matches = {name: next((each for each in reversed(patterns) if each.matches(name)), None) for name in names}
     # Other names are not copied, because git prints them in quotes.
-    return {str(name) for name, last in decisive.items() if last and last.taken and str(name).isprintable()}
+    return {str(name) for name, last in last_matches.items() if last and last.included and str(name).isprintable()}
 
 
-def _note(tree: CheckoutSpec, folder: Path) -> Path:
+def _env_files_record(tree: CheckoutSpec, folder: Path) -> Path:
     return folder / f"{tree.id}.env-files"
 
 
-def _noted(tree: CheckoutSpec, folder: Path) -> set[str]:
-    note = _note(tree, folder)
+def _recorded_env_files(tree: CheckoutSpec, folder: Path) -> set[str]:
+    note = _env_files_record(tree, folder)
     return set(note.read_text().splitlines()) if note.exists() else set()
 
 
@@ -150,18 +153,18 @@ async def _set_up(
                     file.write(chunk)
                 code = await program.wait()
     except TimeoutError:
-        words = f"took longer than {checkout_setup.limit.total_seconds():g} s and was killed"
+        problem = f"took longer than {checkout_setup.limit.total_seconds():g} s and was killed"
     else:
-        words = f"failed ({program.describe_exit(code)})" if code else ""
+        problem = f"failed ({program.describe_exit(code)})" if code else ""
     finally:
         await program.kill()
-    if words:
+    if problem:
         name = str(_SCRIPT) if command is None else f"`{command}`"
-        text = with_reason(f"the setup script {name} of {tree.git_id} {words}; its output is in {log}", _tail(log))
+        text = with_reason(f"the setup script {name} of {tree.git_id} {problem}; its output is in {log}", _tail(log))
         raise CheckoutSetupFailed(redaction.text(text))
 
 
-def _is_there(done: Path) -> bool:
+def _is_done(done: Path) -> bool:
     """Return whether a marker exists, after creating its folder."""
     done.parent.mkdir(parents=True, exist_ok=True)
     return done.exists()
@@ -182,14 +185,14 @@ def _variables(file: Path) -> dict[str, str]:
     return {name.strip(): value.strip().strip("\"'") for name, _, value in pairs}
 
 
-def _asked_at(claim: Path) -> float:
+def _last_used_at(claim: Path) -> float:
     try:
         return claim.stat().st_mtime
     except OSError:
         return 0.0
 
 
-def _claimed(claim: Path) -> int | None:
+def _read_claim(claim: Path) -> int | None:
     try:
         return int(claim.read_text())
     except (OSError, ValueError):
