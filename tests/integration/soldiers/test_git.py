@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.soldiers.checkouts import run_git as running_git
+from kingdom.soldiers.checkouts import git as running_git
 from kingdom.soldiers.checkouts.git import REMOTE_TRIES, GitFailed, retry_git, run_git
 from kingdom.soldiers.checkouts.repository import Repository
 from kingdom.soldiers.checkouts.run_checkouts import RunCheckouts

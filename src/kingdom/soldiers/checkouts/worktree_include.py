@@ -78,11 +78,11 @@ def read_patterns(checkout: Path) -> list[IncludePattern]:
 def parse_patterns(text: str) -> Iterator[IncludePattern]:
     """Yield the patterns of a text."""
     for line in text.splitlines():
-        problem = line.strip()
-        if not problem or problem.startswith("#"):
+        pattern = line.strip()
+        if not pattern or pattern.startswith("#"):
             continue
-        included = not problem.startswith("!")
-        named = problem.removeprefix("!")
+        included = not pattern.startswith("!")
+        named = pattern.removeprefix("!")
         parts = tuple(part for part in named.split("/") if part)
         if parts:
             anywhere = "/" not in named.rstrip("/")
