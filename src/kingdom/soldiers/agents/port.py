@@ -153,7 +153,7 @@ TurnUpdate = AgentMessage | ToolUse | CostUpdate | PetitionRequest | TurnAnswer 
 class Inspection:
     """What a transcript says about a prompt: its outcome, the text of the answer, and the cost.
 
-    `petitions` are all petitions of this prompt's turn in order, including those that nobody received because the agent
+    `petitions` are all petitions of this prompt's turn in order, including those that were lost because the agent
     or the host was killed. A turn that continues does not report them again.
     """
 

@@ -37,7 +37,7 @@ class RecordedTurn:
         self.interrupting: asyncio.Task[None] | None = None
         self.over = asyncio.Event()
         self._session_log = session_log
-        self._told: asyncio.Queue[TurnUpdate | TurnFailed] = asyncio.Queue()
+        self._updates: asyncio.Queue[TurnUpdate | TurnFailed] = asyncio.Queue()
 
     @property
     def budget_spent(self) -> bool:
@@ -46,10 +46,10 @@ class RecordedTurn:
 
     async def next(self) -> TurnUpdate:
         """Return the next update; raises the error that ends the turn."""
-        told = await self._told.get()
-        if isinstance(told, TurnFailed):
-            raise told
-        return told
+        update = await self._updates.get()
+        if isinstance(update, TurnFailed):
+            raise update
+        return update
 
     def record(self, kind: str, *, durable: bool = False, **fields: Any) -> None:
         """Write an entry to the transcript without emitting an update."""
@@ -64,7 +64,7 @@ class RecordedTurn:
     def emit(self, update: TurnUpdate, **fields: Any) -> None:
         """Record an update, then emit it; updates that others act on are synced to disk first."""
         self._write(update, **fields)
-        self._told.put_nowait(update)
+        self._updates.put_nowait(update)
 
     def petition(self, kind: str, body: dict[str, Any]) -> None:
         """Emit a petition."""
@@ -72,7 +72,7 @@ class RecordedTurn:
 
     def emit_heartbeat(self) -> None:
         """Emit the unchanged cost, to show that the turn is still active."""
-        self._told.put_nowait(CostUpdate(self.cost_usd))
+        self._updates.put_nowait(CostUpdate(self.cost_usd))
 
     def _record_end(self, end: End, spent: Mapping[str, Any]) -> None:
         if isinstance(end, TurnFailed):
@@ -83,7 +83,7 @@ class RecordedTurn:
             self._write(end, **spent)
 
     def _emit_end(self, end: End) -> None:
-        self._told.put_nowait(end)
+        self._updates.put_nowait(end)
         self.over.set()
 
     def _write(self, update: TurnUpdate, **fields: Any) -> None:

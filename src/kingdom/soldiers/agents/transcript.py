@@ -146,14 +146,14 @@ def inspect_entries(entries: Iterable[TranscriptEntry], prompt_id: str) -> Inspe
 
 
 def inspect_transcript(
-    transcript: Path, prompt_id: str, tells: Callable[[list[TranscriptEntry], str], Inspection] = inspect_entries
+    transcript: Path, prompt_id: str, inspect: Callable[[list[TranscriptEntry], str], Inspection] = inspect_entries
 ) -> Inspection:
     """Return what a transcript says about one prompt; the transcript may be missing."""
     try:
         entries = read_entries(transcript)
     except FileNotFoundError:
         return Inspection(finding=Finding.NO_TRANSCRIPT)
-    return tells(entries, prompt_id)
+    return inspect(entries, prompt_id)
 
 
 def read_page(path: Path, offset: int = 0, *, at_most: int = _PAGE_BYTES) -> TranscriptPage:

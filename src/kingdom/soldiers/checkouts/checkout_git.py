@@ -161,7 +161,7 @@ class CheckoutGit:
         output: int | None = None,
     ) -> tuple[int, bytes, bytes]:
         """Run git; return its exit code, its output unless `output` takes it, and its errors."""
-        given, errors = os.memfd_create("told"), os.memfd_create("errors")
+        given, errors = os.memfd_create("stdin"), os.memfd_create("errors")
         printed = os.memfd_create("printed") if output is None else output
         try:
             write_all(given, stdin)

@@ -14,13 +14,13 @@ class _NamespaceInfo(msgspec.Struct, rename="kebab"):
 
 async def read_init_pid(info: int) -> int:
     """Return the pid of the namespace's init, or 0 if bubblewrap failed."""
-    told = b""
-    while not told.rstrip().endswith(b"}"):
+    text = b""
+    while not text.rstrip().endswith(b"}"):
         await wait_readable(info)
         if not (more := os.read(info, _CHUNK)):
             return 0
-        told += more
-    return msgspec.json.decode(told, type=_NamespaceInfo).child_pid
+        text += more
+    return msgspec.json.decode(text, type=_NamespaceInfo).child_pid
 
 
 def open_pidfd(pid: int) -> int | None:

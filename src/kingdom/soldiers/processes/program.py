@@ -1,10 +1,8 @@
 """Start a program, and end it together with everything that it started.
 
-With bubblewrap a program runs in its own pid namespace. When the program ends or is killed, the kernel kills everything
-in the namespace, including daemons and processes with their own session. When this process dies, the namespace dies
-too. Without bubblewrap the program leads a process group: processes that leave the group survive, and when this process
-dies only the program itself is killed. A sandbox limits what the namespace shows of the machine; without one it shows
-everything.
+With bubblewrap a program runs in its own pid namespace, and the kernel kills everything in it when the program ends or
+this process dies, daemons too. Without bubblewrap the program leads a process group: processes that leave the group
+survive, and when this process dies only the program itself is killed. A sandbox limits what the namespace shows.
 
 The kernel ties that death to the thread that started the program, so start programs from the main thread.
 """

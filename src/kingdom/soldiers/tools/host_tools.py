@@ -137,15 +137,17 @@ def _verdict_reply(verdict: Verdict | None) -> ToolReply:
     if verdict is None:
         return ToolReply(text=_NOTED)
 
-    def told(word: str) -> str:
+    def explain(word: str) -> str:
         return sentence(with_reason(word, verdict.reason))
 
     match verdict.granted:
         case True:
             return ToolReply(
-                text=f"{told('Granted')} It is allowed and will be done for you; do not ask for the same again."
+                text=f"{explain('Granted')} It is allowed and will be done for you; do not ask for the same again."
             )
         case False:
-            return ToolReply(text=f"{told('Refused')} Nothing was done. Do not ask for the same again.", is_error=True)
+            return ToolReply(
+                text=f"{explain('Refused')} Nothing was done. Do not ask for the same again.", is_error=True
+            )
         case None:
-            return ToolReply(text=f"{told('It waits')} Continue without it, and do not ask for the same again.")
+            return ToolReply(text=f"{explain('It waits')} Continue without it, and do not ask for the same again.")

@@ -103,7 +103,7 @@ class Turn(RecordedTurn):
             self._finish_message()
             self.answer, self._message = "", message
         self.answer += text
-        self._told.put_nowait(AgentMessage(text))
+        self._updates.put_nowait(AgentMessage(text))
 
     def _finish_message(self) -> None:
         """Write down a whole message: it comes in pieces that are cut anywhere."""

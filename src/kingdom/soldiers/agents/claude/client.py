@@ -56,8 +56,8 @@ class ClaudeAgents(AgentClient):
 
     async def inspect(self, launch: Launch, prompt_id: str) -> Inspection:
         """Look the prompt up in our transcript, and if that does not tell its end, in the one of Claude Code."""
-        tells = partial(_told, launch)
-        return await asyncio.to_thread(inspect_transcript, launch.transcript, prompt_id, tells)
+        inspect = partial(_told, launch)
+        return await asyncio.to_thread(inspect_transcript, launch.transcript, prompt_id, inspect)
 
 
 def _find_program(path: str) -> Path:
@@ -78,7 +78,7 @@ def _showing(launch: Launch, executable: Path) -> Sandbox | None:
     return sandbox and replace(sandbox, readable=(*sandbox.readable, executable.parent))
 
 
-def _told(launch: Launch, entries: list[TranscriptEntry], prompt_id: str) -> Inspection:
+def _updates(launch: Launch, entries: list[TranscriptEntry], prompt_id: str) -> Inspection:
     found = inspect_entries(entries, prompt_id)
     left = open_prompt(entries, prompt_id)
     own = own_transcript(launch.environment, left.session) if left else None
