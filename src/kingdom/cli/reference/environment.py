@@ -40,7 +40,7 @@ VARIABLES: Mapping[str, Mapping[str, str]] = {
     "What an agent and its checkout are given": {
         "KINGDOM_VOICE_URL": "Where an agent reaches its tools; `kingdom agent-mcp` reads it.",
         "KINGDOM_MODEL_URL": "Where an agent without a sandbox finds its model.",
-        "KINGDOM_PORT_BASE": "The first of ten ports that belong to a run; see [Fresh checkouts](../checkout-setup.md).",
+        "KINGDOM_PORT_BASE": "The first of ten ports that belong to a run; see [Checkout setup](../checkout-setup.md).",
     },
 }
 

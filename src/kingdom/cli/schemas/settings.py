@@ -87,7 +87,7 @@ _WORDS: Words = {
         ),
         "may_commit": "Whether agents may commit on the branch of their run; otherwise it is done for them.",
         "disk_mb": "How many MiB of disk the files of one run may take together; 0 sets no limit.",
-        "files": "Where files lie that git ignores and checkouts need; see [Fresh checkouts](../checkout-setup.md).",
+        "files": "Where files lie that git ignores and checkouts need; see [Checkout setup](../checkout-setup.md).",
         "setup": "What is run once in each fresh checkout, by the id of its Git, in place of its `.kingdom/setup.sh`.",
         "lease_seconds": "A host that gives no sign of life for so long is lost, and its runs go on elsewhere.",
     },

@@ -78,7 +78,7 @@ def _showing(launch: Launch, executable: Path) -> Sandbox | None:
     return sandbox and replace(sandbox, readable=(*sandbox.readable, executable.parent))
 
 
-def _updates(launch: Launch, entries: list[TranscriptEntry], prompt_id: str) -> Inspection:
+def _told(launch: Launch, entries: list[TranscriptEntry], prompt_id: str) -> Inspection:
     found = inspect_entries(entries, prompt_id)
     left = open_prompt(entries, prompt_id)
     own = own_transcript(launch.environment, left.session) if left else None
