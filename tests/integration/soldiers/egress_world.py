@@ -68,7 +68,7 @@ async def run_agent(folder: Path, command: str, path: list[str]) -> str:
     workplace = Workplace(
         agent_environment=build_agent_environment(settings, lambda _: None, set()),
         folders=folders,
-        trees=RunCheckouts(folders.repositories),
+        run_checkouts=RunCheckouts(folders.repositories),
         workflow_id="wf-1",
         space=space,
         checkouts=(),

@@ -44,7 +44,7 @@ class House:
         return Workplace(
             agent_environment=build_agent_environment(settings, lambda _: None, set()),
             folders=self.folders,
-            trees=RunCheckouts(self.folders.directory / "repositories"),
+            run_checkouts=RunCheckouts(self.folders.directory / "repositories"),
             workflow_id="wf-1",
             space=self.space,
             checkouts=(),

@@ -116,7 +116,7 @@ async def test_the_loop_goes_on_while_a_work_space_is_removed(tmp_path: Path, mo
     folders, nobody = HostFolders(tmp_path), cast("Any", None)
     context = HostContext(
         folders=folders,
-        trees=RunCheckouts(folders.repositories),
+        checkouts=RunCheckouts(folders.repositories),
         agents=nobody,
         environment={},
         agent_environment=UNCONFINED,

@@ -38,7 +38,7 @@ async def prepare_resources(context: HostContext, command_input: CommandInput[co
     """Create the checkouts, all or none."""
     command = command_input.command
     wanted = [tree.work_tree_id for tree in command.trees]
-    await context.trees.prepare(command_input.select_trees(*wanted))
+    await context.checkouts.prepare(command_input.select_trees(*wanted))
     return closing_reply(
         command_input, *(answer_to(command, answers.WorkTreeCreated, work_tree_id=tree) for tree in wanted)
     )
@@ -80,7 +80,7 @@ async def verify_work(context: HostContext, command_input: CommandInput[commands
     workplace = _workplace(context, command_input, space, trees)
     if workplace.disk:
         await workplace.disk.check()
-    await context.trees.commit(trees, _message(command_input))
+    await context.checkouts.commit(trees, _message(command_input))
     seconds = work and work.definition.timeout_seconds
     for check in command.commands:
         try:
@@ -101,7 +101,7 @@ async def verify_work(context: HostContext, command_input: CommandInput[commands
             output = workplace.redaction.text(finished.output)[-ERROR_MAX:]
             raise ProgramFailed(with_reason(f"`{check}` failed ({describe_exit(finished.code)})", output))
         # After each check, because a check may run the agent's code and hide its changes from the next one.
-        if changed := await context.trees.changed_files(trees):
+        if changed := await context.checkouts.changed_files(trees):
             raise ProgramFailed(
                 f"`{check}` passed, but changed the files it checked: {', '.join(changed)}; a check may write only"
                 " files that .gitignore names: change the check, or .gitignore in the base branch, and create a new run"
@@ -114,7 +114,9 @@ async def verify_work(context: HostContext, command_input: CommandInput[commands
 async def take_checkpoint(context: HostContext, command_input: CommandInput[commands.TakeCheckpoint]) -> HostReply:
     """Keep the verified commit of each checkout as a checkpoint."""
     command = command_input.command
-    commits = await context.trees.checkpoint(command_input.select_trees(*command.work_tree_ids), command.checkpoint_id)
+    commits = await context.checkouts.checkpoint(
+        command_input.select_trees(*command.work_tree_ids), command.checkpoint_id
+    )
     return closing_reply(command_input, answer_to(command, answers.CheckpointCreated, commits=commits))
 
 
@@ -123,7 +125,7 @@ async def roll_back(context: HostContext, command_input: CommandInput[commands.R
     command = command_input.command
     trees = list(command_input.trees.values())
     rescue = f"{command.workflow_id}/{command.attempt}"
-    refs = await context.trees.roll_back(trees, command.commits, command.to_base, rescue)
+    refs = await context.checkouts.roll_back(trees, command.commits, command.to_base, rescue)
     for space in command.work_space_ids:
         await asyncio.to_thread(work_space.remove_work_space, context.folders.work_space(command_input.general, space))
     return closing_reply(command_input, answer_to(command, answers.RolledBack, rescue_refs=refs))
@@ -133,7 +135,7 @@ async def release_work_tree(context: HostContext, command_input: CommandInput[co
     """Remove a checkout; uncommitted files are kept under a rescue ref, commits on their branch."""
     command = command_input.command
     for tree in command_input.trees.values():
-        await context.trees.release(tree, f"{command.workflow_id}/release-{command.attempt}")
+        await context.checkouts.release(tree, f"{command.workflow_id}/release-{command.attempt}")
     if command_input.ended:
         await context.folders.remove_run(command.workflow_id)
     return closing_reply(command_input, answer_to(command, answers.WorkTreeReleased))
@@ -160,7 +162,7 @@ def _workplace(
             context.agent_environment, redaction=context.agent_environment.redaction.with_secrets(given)
         ),
         folders=context.folders,
-        trees=context.trees,
+        run_checkouts=context.checkouts,
         workflow_id=command_input.command.workflow_id,
         space=space,
         checkouts=tuple(trees),

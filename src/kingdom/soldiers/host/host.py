@@ -79,7 +79,7 @@ class SoldierHost:
         self._folders = folders
         self._slots = slots
         self._lease = lease
-        self._quarters = agent_environment
+        self._agent_environment = agent_environment
         self._reporter = Reporter(bus, agent_environment.redaction)
         self._commands = RunningCommands(
             client,
@@ -102,7 +102,7 @@ class SoldierHost:
         async with _exclusive_directory(self._folders):
             await asyncio.to_thread(kill_leftover_processes, self._folders.directory)
             await migrate_legacy_checkouts(
-                self._folders.repositories, home=self._folders.directory, git_policy=self._quarters.git_policy
+                self._folders.repositories, home=self._folders.directory, git_policy=self._agent_environment.git_policy
             )
             await self._register()
             tasks = [

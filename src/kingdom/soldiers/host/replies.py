@@ -34,7 +34,7 @@ class HostContext:
     """What commands are executed with."""
 
     folders: HostFolders
-    trees: RunCheckouts
+    checkouts: RunCheckouts
     agents: RunningAgents
     environment: Mapping[str, str]
     agent_environment: AgentEnvironment

@@ -62,7 +62,9 @@ class RunningCommands:
         self._agents = RunningAgents(client, slots, self._agent_gone)
         self._context = HostContext(
             folders=folders,
-            trees=RunCheckouts(folders.repositories, home=folders.directory, git_policy=agent_environment.git_policy),
+            checkouts=RunCheckouts(
+                folders.repositories, home=folders.directory, git_policy=agent_environment.git_policy
+            ),
             agents=self._agents,
             environment=environment,
             agent_environment=agent_environment,
@@ -118,7 +120,7 @@ class RunningCommands:
             if trees is None or self._is_busy_with(workflow_id):
                 return
             for tree in trees:
-                await self._context.trees.release(tree, f"{workflow_id}/left")
+                await self._context.checkouts.release(tree, f"{workflow_id}/left")
             if not self._is_busy_with(workflow_id):
                 self._forget_run(workflow_id)
                 await self._context.folders.remove_run(workflow_id)

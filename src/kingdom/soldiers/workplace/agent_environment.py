@@ -75,7 +75,7 @@ class Workplace:
 
     agent_environment: AgentEnvironment
     folders: HostFolders
-    trees: RunCheckouts
+    run_checkouts: RunCheckouts
     workflow_id: str
     space: Path
     checkouts: tuple[CheckoutSpec, ...]
@@ -109,7 +109,9 @@ class Workplace:
             self.agent_environment.profile,
             space=self.space,
             home=self.folders.home(self.workflow_id),
-            checkouts=[checkout_paths(tree.path, self.trees.clone_path(tree) / "objects") for tree in self.checkouts],
+            checkouts=[
+                checkout_paths(tree.path, self.run_checkouts.clone_path(tree) / "objects") for tree in self.checkouts
+            ],
             reports=self.folders.run(self.workflow_id) / "reports",
             tools=[place for folder in self.agent_environment.path for place in places_in(folder)],
             gate=gate,
@@ -134,7 +136,7 @@ class Workplace:
                     self.agent_environment.checkout_setup,
                     folder=self._setup_folder,
                     environment=self.program_environment(),
-                    ignored=partial(self.trees.ignored, tree),
+                    ignored=partial(self.run_checkouts.ignored, tree),
                     sandbox=sandbox,
                     redaction=self.redaction,
                 )
