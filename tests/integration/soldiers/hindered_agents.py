@@ -9,7 +9,7 @@ Hindrance = Callable[[], Awaitable[None]]
 
 
 async def nothing() -> None:
-    """Hinder nobody."""
+    """Do nothing."""
 
 
 class HinderedAgents(AgentClient):

@@ -1,4 +1,4 @@
-"""Where a test can hold up what a host is about to commit, or shorten what it grants to agents."""
+"""Barriers that hold up a host's commits, and agents with shorter grace periods."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
@@ -17,12 +17,12 @@ BeforeCommit = Callable[[Transaction], Awaitable[None]]
 
 
 def says(transaction: Transaction, event_type: str) -> bool:
-    """Tell whether a transaction publishes an event of a type."""
+    """Return whether a transaction publishes an event of a type."""
     return any(copy.envelope.type == event_type for copy in transaction.changes.copies.values())
 
 
 def accepts(transaction: Transaction, command: type[Command]) -> bool:
-    """Tell whether a transaction takes on a command of a type."""
+    """Return whether a transaction accepts a command of a type."""
     records = (put.record for put in transaction.changes.puts.values())
     return any(
         record.kind == COMMANDS.name and record.state == ACCEPTED and record.doc["type"] == command.__name__

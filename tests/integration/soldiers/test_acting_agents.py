@@ -1,4 +1,4 @@
-"""Agents that act while the house works on their checkouts, and what they leave in git directories of their own."""
+"""Agents that change files while Kingdom works on their checkouts, and what they leave in their git directories."""
 
 import os
 import signal
@@ -56,7 +56,7 @@ def swapping(tree: CheckoutSpec, victim: Path) -> Iterator[None]:
 
 
 def leaked(host: Path, tree: CheckoutSpec) -> bool:
-    """Tell whether the clone or the git directory of the checkout, which the agent reads, has the operator's files."""
+    """Return whether the clone or the checkout's git directory, which the agent reads, has the operator's files."""
     for place in (bare(host, tree), git_directory_of(tree.path)):
         listed = run("cat-file", "--batch-all-objects", "--batch-check=%(objectname) %(objecttype)", cwd=place)
         blobs = [line.split()[0] for line in listed.splitlines() if line.endswith(" blob")]
@@ -103,7 +103,7 @@ async def test_without_the_sandbox_such_a_folder_shows_what_the_host_can_read(
 
 
 def link_to(name: str) -> Callable[[Path, Path], None]:
-    """Return what puts a link to a file of the house in the place of a file of git."""
+    """Return a script that replaces a file of git with a link to a file of the operator."""
 
     def lay(own: Path, victim: Path) -> None:
         place = own / name
@@ -254,7 +254,7 @@ async def test_a_file_with_the_times_it_had_is_committed_all_the_same(
     index = git_directory_of(tree.path) / "index"
     file.write_text("like 0\n")
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
-    # As if nothing had happened to it since: only the content tells.
+    # With unchanged times: only the content shows the difference.
     run("update-index", "--assume-unchanged", "file0.txt", cwd=tree.path)
     assert index.exists()
     assert await trees.changed_files([tree]) == ["app/file0.txt"]

@@ -38,7 +38,7 @@ CALLS = (
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """What the host does below a WorkSpace in which something is swapped; either way returns what it has seen."""
+    """Actions of the host below a WorkSpace in which something is swapped; each returns what it read."""
 
     swapped: str
     safely: Callable[[Path], object]
@@ -178,7 +178,7 @@ def make_place(place: Path) -> Path:
 
 
 def outside_of(race: Race, place: Path) -> Path:
-    """Return what a link leads to."""
+    """Return the target of a link."""
     return place / "outside" / ("file" if "." in race.swapped else "")
 
 
@@ -196,7 +196,7 @@ def swapping_in(race: Race, place: Path) -> Iterator[Path]:
 
 
 def is_won(act: Callable[[Path], object], place: Path, meddling: AbstractContextManager[None] | None = None) -> bool:
-    """Tell whether the host has seen or changed something outside."""
+    """Return whether the host has read or changed something outside."""
     before = contents(place / "outside")
     (place / "space").mkdir(exist_ok=True)
     seen: object = None
@@ -206,6 +206,6 @@ def is_won(act: Callable[[Path], object], place: Path, meddling: AbstractContext
 
 
 def contents(folder: Path) -> dict[str, tuple[int, str]]:
-    """Return what a folder holds, with its rights."""
+    """Return the entries of a folder with their permissions."""
     paths = (folder, *folder.rglob("*"))
     return {str(path): (path.lstat().st_mode, path.read_text() if path.is_file() else "") for path in paths}

@@ -34,7 +34,7 @@ SUCCESS = reports(status="success", summary="done")
 # One Work is within the budget, the turn of the other goes beyond it and has more to do.
 CHEAP = work("cheap", SUCCESS, {"cost": 0.25})
 DEAR = work("dear", SUCCESS, {"cost": 0.5}, {"run": "true"}, {"cost": 0.5}, {"wait_for": "may-go"}, {"cost": 0.25})
-# A model is asked again for the response that went beyond: what it was to lead to has not happened.
+# A model is asked again for the response that exceeded the budget, because its effect has not happened.
 COST_IN_ALL = {"scripted": 1.5, "claude": 2.0}
 
 
@@ -103,7 +103,7 @@ def told_in_transcripts(court: CourtScene) -> float:
 
 
 async def until_ledger_has(court: CourtScene, usd: float) -> None:
-    """Wait until the bills and the money of the day tell of so much."""
+    """Wait until the bills and the spending of the day reach an amount."""
 
     async def booked() -> bool:
         async with court.bus.transaction() as transaction:

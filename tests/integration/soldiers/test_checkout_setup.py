@@ -43,7 +43,7 @@ async def checked_out(tmp_path: Path, files: Mapping[str, str], links: Mapping[s
 
 
 def provided(tmp_path: Path, files: Mapping[str, str]) -> CheckoutSetup:
-    """Return an outfit with files for the repository `app`."""
+    """Return a setup with files for the repository `app`."""
     for name, text in files.items():
         path = tmp_path / "files" / "app" / name
         path.parent.mkdir(parents=True, exist_ok=True)

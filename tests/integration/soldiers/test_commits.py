@@ -1,4 +1,4 @@
-"""What is committed of a checkout, and what is kept of the commits of its agent."""
+"""Commits of a checkout, and the kept commits of its agent."""
 
 import os
 import shutil

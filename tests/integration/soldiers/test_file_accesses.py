@@ -58,7 +58,7 @@ async def test_a_reader_that_opens_a_path_by_itself_is_found(tmp_path: Path) -> 
 
 
 async def accesses_in(directory: Path, *, plainly: bool) -> set[Access]:
-    """Return what a process opens that deals with files of agents."""
+    """Return the accesses of a process that handles files of agents."""
     folders = HostFolders(directory)
     space, home = folders.work_space("general", "wf-1-w1-space1"), folders.home("wf-1")
     space.mkdir(parents=True)

@@ -19,7 +19,7 @@ ADDRESS = "http://ada%40acme:open%20sesame%20%252F@127.0.0.1"
 
 
 class Guarded(SimpleHTTPRequestHandler):
-    """Serves files to who knows the password, and notes whose arguments hold it meanwhile."""
+    """Serves files to clients with the password, and records processes whose arguments contain it."""
 
     leaks: list[str]
     seen: set[str]
@@ -65,7 +65,7 @@ async def test_the_password_of_an_address_is_in_no_argument_of_any_process(
 ) -> None:
     host, home = tmp_path / "host", tmp_path / "home"
     home.mkdir()
-    # A helper of the operator that keeps what it is told; it is told nothing of this.
+    # A credential helper of the operator that records its input; it must not be called.
     (home / ".gitconfig").write_text(f"[credential]\n\thelper = store --file={tmp_path}/stored\n")
     tree = a_tree(host, source, url=f"{ADDRESS}:{server.server_port}/")
     await RunCheckouts(host / "repositories", home=home).prepare([tree])

@@ -1,4 +1,4 @@
-"""What an agent leaves in a checkout so that git reads or runs for it what it cannot reach itself."""
+"""Traps that an agent leaves in a checkout, so that git reads or runs what the agent cannot reach."""
 
 import os
 from contextlib import suppress
@@ -32,7 +32,7 @@ async def tree(trees: RunCheckouts, host: Path, source: Path) -> CheckoutSpec:
 
 
 async def released_without_leak(trees: RunCheckouts, host: Path, tree: CheckoutSpec, other: Path) -> bool:
-    """Release a checkout, and tell whether the clone, which the next agent reads, has only what belongs there."""
+    """Release a checkout, and check that the clone, which the next agent reads, has nothing foreign."""
     # Where it fails a person looks at it.
     with suppress(ProgramFailed):
         await trees.release(tree, "end")

@@ -55,7 +55,7 @@ async def test_an_agent_that_does_not_answer_in_time_fails_its_run_and_is_gone(
     await scene.start_host(client=agents)
     workflow = await scene.begin(work("one", task({"hang": ears == "hearing" or "deaf"}, timeout_seconds=1)))
     failed = await scene.until(workflow, WorkflowStatus.FAILED)
-    # It had a moment to tell what the turn has cost; nobody waits as long as for one that may finish.
+    # The interrupted turn had a moment to report its cost, much less than the grace period of a stop.
     assert agents.graces
     assert max(agents.graces) < GRACE
     assert failed.reason == "no answer within 1 s: give the task more time, or a smaller query"

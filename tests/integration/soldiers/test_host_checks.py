@@ -1,4 +1,4 @@
-"""What was checked is what a checkpoint holds."""
+"""A checkpoint holds exactly the files that were checked."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Claude Code at work for a host: in the sandbox, through the gate, with its voice, against a model of our own."""
+"""Claude Code on a host: in the sandbox, through the model proxy, with its tools, against a model stub."""
 
 from collections.abc import AsyncIterator
 

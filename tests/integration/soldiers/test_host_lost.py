@@ -150,7 +150,7 @@ def _assert_nothing_twice(scene: HostScene, workflow: Workflow, counted: Work) -
 
 
 async def _comes_back(scene: HostScene, lost: Child, workflow: Workflow) -> None:
-    """Let a frozen host go on: its agents end, it begins anew, and the record of its former run stays as it is."""
+    """Let a frozen host continue: its agents end, it registers again, and the record of its former run is unchanged."""
     before = await scene.record(workflow)
     lost.signal(signal.SIGCONT)
     await scene.until_registered("host-a", 2)

@@ -1,4 +1,4 @@
-"""What runs cost whose agents report nothing, or lie: what the vendor has charged, to the cent."""
+"""The cost of runs whose agents report none or a wrong one is the vendor's charge, to the cent."""
 
 import json
 import shutil
@@ -33,7 +33,7 @@ pytestmark = [
     pytest.mark.parametrize("backend", ["files"], indirect=True),
     pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed"),
 ]
-# Does what its prompt says, as a shell; what it says about costs is taken for what it spends.
+# A shell that does what its prompt says; the costs in the prompt are really charged.
 SHELL = Command(argv=("/bin/sh", "-e", "-s"), cost=r"it cost \$([0-9.]+)", environment={"ANTHROPIC_BASE_URL": "$url"})
 
 

@@ -1,4 +1,4 @@
-"""What a host says reaches the store in its order, whatever comes in between."""
+"""The replies of a host reach the store in order, whatever happens in between."""
 
 import asyncio
 from collections.abc import AsyncIterator

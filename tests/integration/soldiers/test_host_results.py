@@ -1,4 +1,4 @@
-"""What agents report of their Works, and how whoever asked for a run is told of it."""
+"""The results that agents report, and how the requester of a run learns of them."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""A failed run goes on from each of its checkpoints: what came later is undone, kept, and done anew."""
+"""A failed run continues from each of its checkpoints: later work is undone, kept, and done again."""
 
 from pathlib import Path
 

@@ -331,7 +331,7 @@ async def test_a_second_host_in_the_same_directory_is_refused(scene: HostScene) 
 
 
 async def _finding_of_forgotten(scene: HostScene, lost: LostAnswer | LostReply) -> Finding:
-    """Run a Task whose prompt is forgotten once; returns what its transcript told before it was sent again or not."""
+    """Run a Task whose prompt is forgotten once; return its transcript before the prompt was handled again."""
     await scene.start_host(wrap=lost.wrap)
     workflow = await scene.begin(work("one", task({"append": f"{APP}/one.txt", "text": "once\n"})))
     completed = await scene.until(workflow, WorkflowStatus.COMPLETED)
@@ -358,5 +358,5 @@ async def _leave_accepted(scene: HostScene, command: type[commands.Command], cou
 
 
 def _only_looks(transaction: Transaction) -> bool:
-    """Tell whether a transaction is one in which a host looks for what it has forgotten."""
+    """Return whether a transaction is the one in which a host looks for forgotten commands."""
     return not (transaction.held or transaction.changes.puts or transaction.changes.copies)

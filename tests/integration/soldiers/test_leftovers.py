@@ -1,4 +1,4 @@
-"""What an earlier life of a host left running is ended as it starts again, and nothing else."""
+"""A starting host kills the processes that its earlier run left behind, and nothing else."""
 
 import asyncio
 import signal

@@ -1,4 +1,4 @@
-"""Trying out real MCP servers: good ones tell their tools, bad ones why not, and none is left running."""
+"""Real MCP servers are checked: good ones list their tools, bad ones get a reason, and none is left running."""
 
 import asyncio
 import socket

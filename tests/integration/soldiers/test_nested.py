@@ -98,7 +98,7 @@ async def test_what_the_configuration_of_such_a_repository_names_is_not_run(
     for key in ("core.fsmonitor", "uploadpack.packObjectsHook", "filter.evil.clean"):
         run("config", key, evil, cwd=nested)
     (nested / ".gitattributes").write_text("* filter=evil\n")
-    # As long as before, so that only its content tells that it has changed.
+    # The same length as before, so only the content shows the change.
     (nested / "file0.txt").write_text("like 0\n")
     await trees.commit([tree], "work")
     (ref, *_) = await trees.release(tree, "end")

@@ -1,4 +1,4 @@
-"""One repository and many who use it at once; what a killed git leaves behind."""
+"""One repository with many concurrent users; leftovers of a killed git."""
 
 import asyncio
 import fcntl
@@ -46,7 +46,7 @@ def tries(monkeypatch: pytest.MonkeyPatch) -> Tries:
 
 
 def note_of(tree: CheckoutSpec) -> Path:
-    """Return what tells that a checkout is complete."""
+    """Return the marker of a complete checkout."""
     return git_directory_of(tree.path).parent / "branch"
 
 
@@ -270,7 +270,7 @@ def test_passwords_are_not_shown() -> None:
 
 
 def _with_killing_git(folder: Path, *, calls: int) -> str:
-    """Return a PATH whose git kills its caller at the so many-th call, goes on itself, and tells when it has ended."""
+    """Return a PATH whose git kills its caller at the given call, continues itself, and reports its end."""
     counted = folder / "calls"
     counted.mkdir(parents=True)
     (folder / "git").write_text(

@@ -1,4 +1,4 @@
-"""An agent hears what the court decided while it waits, through the store of either."""
+"""An agent that waits gets the verdict of the court, through either store."""
 
 import asyncio
 from collections.abc import AsyncIterator

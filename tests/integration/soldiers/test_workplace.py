@@ -1,4 +1,4 @@
-"""What the settings of soldiers give to an agent: programs, a model, and somebody to commit as."""
+"""What the settings of soldiers give to an agent: programs, a model, and a git identity."""
 
 import json
 import os

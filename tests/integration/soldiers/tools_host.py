@@ -1,4 +1,4 @@
-"""A host as far as the voice of one agent needs it: where calls arrive, and what became of them."""
+"""The part of a host that the tools of one agent need: where calls arrive, and what they cause."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,7 +15,7 @@ from kingdom.workflow.verdicts import Verdict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class House:
-    """Where a voice is reached, and which petitions were made by it."""
+    """The address of the tools, and the petitions that were made."""
 
     tools: HostTools
     url: str

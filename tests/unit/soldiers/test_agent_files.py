@@ -1,4 +1,4 @@
-"""Files that agents can change: what is read, written and listed, and what is not."""
+"""Reading, writing and listing files that agents can change, and what is refused."""
 
 import io
 import os

@@ -1,4 +1,4 @@
-"""What an agent can say to the house, what becomes of it, and what it is told where it says it wrongly."""
+"""The tools of an agent: the effects of calls, and the answers to wrong ones."""
 
 import asyncio
 import json
@@ -45,7 +45,7 @@ def in_turn(
     petitions: Petitions | None = None,
     **options: Any,
 ) -> HostTools:
-    """Return a voice that listens."""
+    """Return tools in the middle of a turn."""
     tools = HostTools(space, verdict, **options)
     heard: Petitions = [] if petitions is None else petitions
     tools.begin("w1-t2#3", lambda kind, body: heard.append((kind, body)))

@@ -1,4 +1,4 @@
-"""What is said of commands: under their own placement, and as their contract promises."""
+"""Answers to commands carry the placement of the command and keep their contract."""
 
 import asyncio
 import threading

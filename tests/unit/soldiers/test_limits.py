@@ -1,4 +1,4 @@
-"""Limits of vendors are read from what their programs say; an agent in circles is told so, then given up."""
+"""Usage limits are parsed from messages of vendors' programs; a looping agent is nudged once, then given up."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -14,7 +14,7 @@ ANSWERED = TurnAnswer("I am done.", 0.5)
 
 
 class SentBack:
-    """An agent that was sent back: it reports or not, and ends its turn as told."""
+    """An agent that is asked again: it reports or not, and ends its turn as given."""
 
     def __init__(self, space: Path, end: TurnAnswer | TurnQuestion | AgentFailed | AgentGone, *, reports: bool) -> None:
         self.prompts: list[Prompt] = []

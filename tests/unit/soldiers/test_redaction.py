@@ -19,7 +19,7 @@ from kingdom.soldiers.redaction import (
     write_redacted,
 )
 
-# Put together here, so that nobody who looks for tokens finds one in this file.
+# Assembled here, so that no scanner finds a token in this file.
 BODY = "Zx3Yw9Vu2Ts8Rq7Po1Nm6Lk5Ji4Hg0FeDcBa" * 2
 PEM = f"-----BEGIN RSA {'PRIVATE'} KEY-----\n" + f"{BODY[:64]}\n" * 20 + f"-----END RSA {'PRIVATE'} KEY-----"
 TOKENS = [

@@ -1,4 +1,4 @@
-"""What an agent reports in its file, and what it cannot do by it."""
+"""The result file of an agent, and what an agent cannot do with it."""
 
 import json
 import os

@@ -54,7 +54,7 @@ class StubbornAgents(InstantAgents):
 
 
 class Gone:
-    """Remembers who ended although nobody wanted it to."""
+    """Records agents that ended by themselves."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, str]] = []

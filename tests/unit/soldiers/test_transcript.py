@@ -169,7 +169,7 @@ def test_what_the_vendor_charged_counts_before_what_the_agent_reports() -> None:
     reported = [to_entry(update, TURN) for update in (CostUpdate(0.25), TurnAnswer("yes", 0.5))]
     found = inspect_entries([asked, metered(0.75), *reported, asked, metered(1.25), *reported], TURN)
     assert (found.finding, found.cost_usd) == (Finding.ANSWERED, 1.25)
-    # What was spent before the prompt was sent does not tell that it was sent.
+    # A cost before the prompt does not show that the prompt was sent.
     assert inspect_entries([metered(0.75)], TURN).finding is Finding.ABSENT
 
 

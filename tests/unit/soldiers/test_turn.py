@@ -1,4 +1,4 @@
-"""One turn of an agent: what is told on the way, how it ends, and what happens when its time is over."""
+"""One turn of an agent: its updates, its end, and what happens at its limits."""
 
 import asyncio
 import itertools
@@ -96,7 +96,7 @@ async def test_a_turn_that_took_too_long_tells_what_it_had_cost(tmp_path: Path) 
 
 
 class LateBiller(Agent):
-    """An agent that hangs, and tells only at the end of its turn what that has cost."""
+    """An agent that hangs, and reports its cost only at the end of its turn."""
 
     session, pid = "late", None
 
@@ -206,7 +206,7 @@ def circling(times: int, *more: dict[str, object]) -> str:
 
 
 def hearing(told: list[TurnUpdate], folder: Path) -> Callable[[TurnUpdate], None]:
-    """Return who lets each call go on that it hears of, but for the one at which the agent is to be interrupted."""
+    """Return a callback that records updates and lets each tool call continue but the one to interrupt."""
 
     def hear(update: TurnUpdate) -> None:
         told.append(update)

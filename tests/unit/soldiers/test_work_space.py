@@ -1,4 +1,4 @@
-"""The folder of an agent: what it finds there, and what happens to it on the way."""
+"""The WorkSpace of an agent: its contents, and how it copes with what agents put there."""
 
 import json
 import shutil

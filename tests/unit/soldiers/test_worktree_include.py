@@ -7,7 +7,7 @@ from kingdom.soldiers.checkouts.worktree_include import NAME, parse_patterns, re
 
 
 def takes(text: str, path: str) -> bool:
-    """Tell whether the last pattern that means a path takes it."""
+    """Return whether the last pattern that matches a path includes it."""
     meant = [pattern for pattern in parse_patterns(text) if pattern.matches(PurePosixPath(path))]
     return bool(meant) and meant[-1].included
 
