@@ -55,7 +55,7 @@ def _command(settings: SoldierSettings) -> AgentClient:
                 f"soldiers.command: the $ in {word!r} starts none of {known}; write $$ for a dollar sign"
             )
     vendor = settings.model.vendor
-    return CommandAgents(Command(argv=settings.command, environment=_REACHED_BY[vendor] if vendor else {}))
+    return CommandAgents(Command(argv=settings.command, environment=_MODEL_VARIABLES[vendor] if vendor else {}))
 
 
 def _acp(profile: AcpProfile, settings: SoldierSettings) -> AgentClient:
@@ -83,7 +83,7 @@ _VENDORS = {
     Vendor.GEMINI: ("https://generativelanguage.googleapis.com", "GEMINI_API_KEY"),
 }
 # The variables that lead a program to the model; the proxy adds the real key.
-_REACHED_BY = {
+_MODEL_VARIABLES = {
     Vendor.ANTHROPIC: {"ANTHROPIC_BASE_URL": "$url", "ANTHROPIC_API_KEY": "none"},
     Vendor.OPENAI: {"OPENAI_BASE_URL": "$url/v1", "OPENAI_API_BASE": "$url/v1", "OPENAI_API_KEY": "none"},
     Vendor.GEMINI: {"GOOGLE_GEMINI_BASE_URL": "$url", "GEMINI_API_KEY": "none"},
@@ -99,7 +99,7 @@ def build_agent_environment(
     checkout, and every agent runs them, so no kind of agent is exempt from the sandbox.
     """
     kind = AGENT_KINDS[settings.agent]
-    _refuse_what_is_missing(settings, kind)
+    _check_requirements(settings, kind)
     upstreams = _upstreams(settings, _vendor(settings, kind), environment)
     return AgentEnvironment(
         profile=settings.sandbox,
@@ -114,7 +114,7 @@ def build_agent_environment(
     )
 
 
-def _refuse_what_is_missing(settings: SoldierSettings, kind: AgentKind) -> None:
+def _check_requirements(settings: SoldierSettings, kind: AgentKind) -> None:
     """Fail early for everything that would make the first agent fail."""
     if kind.library and find_spec(kind.library[0]) is None:
         raise Misconfigured(f"{settings.agent} needs a library that is not installed: pip install '{kind.library[1]}'")

@@ -41,14 +41,14 @@ async def check_mcp_server(server: McpServer, *, limit: timedelta | None = None)
     """
     limit = limit or answer_limit(server)
     try:
-        return await _tools_of(server, limit)
+        return await _fetch_tools(server, limit)
     except _NoAnswer:
         raise
     except ProgramFailed:
-        return await _tools_of(server, limit)
+        return await _fetch_tools(server, limit)
 
 
-async def _tools_of(server: McpServer, limit: timedelta) -> tuple[str, ...]:
+async def _fetch_tools(server: McpServer, limit: timedelta) -> tuple[str, ...]:
     client_of = _sdk("mcp").Client
     with TemporaryDirectory(prefix="kingdom-mcp-") as folder:
         tested, failure = _ServerUnderTest(Path(folder)), ProgramFailed
@@ -100,7 +100,7 @@ def _transport(server: McpServer, tested: _ServerUnderTest) -> AbstractAsyncCont
     connection: AbstractAsyncContextManager[Any]
     match server.transport:
         case Transport.STDIO:
-            connection = _started(server, tested)
+            connection = _running_server(server, tested)
         case Transport.SSE:
             connection = _sdk("mcp.client.sse").sse_client(server.url)
         case Transport.STREAMABLE_HTTP:
@@ -109,7 +109,7 @@ def _transport(server: McpServer, tested: _ServerUnderTest) -> AbstractAsyncCont
 
 
 @asynccontextmanager
-async def _started(server: McpServer, tested: _ServerUnderTest) -> AsyncIterator[tuple[Any, Any]]:
+async def _running_server(server: McpServer, tested: _ServerUnderTest) -> AsyncIterator[tuple[Any, Any]]:
     """Start a server and exchange messages line by line; at the end of the block kill all its processes."""
     streams = import_module("anyio")
     environment = _sdk("mcp.client.stdio").get_default_environment() | server.env

@@ -72,7 +72,7 @@ def append_entry(
     file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         # Do not append to the torn line of a writer that was killed.
-        start = b"" if _ends_with_a_line(file) else b"\n"
+        start = b"" if _ends_with_newline(file) else b"\n"
         _write(file, start + line + b"\n")
         if durable:
             os.fsync(file)
@@ -109,7 +109,7 @@ def normalize_entry(entry: TranscriptEntry) -> TranscriptEntry:
         case {"prompt": str(), "text": str()}:
             return {"type": "prompt", "continues": entry.get("goesOn", False), **entry}
         case {"step": int(), "does": dict(step)}:
-            return {**entry, **_typed_step(step)}
+            return {**entry, **_normalize_step(step)}
         case {"answer": str()}:
             return {"type": "answered", **entry}
         case {"failed": "interrupted"}:
@@ -193,7 +193,7 @@ def read_entries(path: Path) -> list[TranscriptEntry]:
     return read_page(path, at_most=path.stat().st_size + 1).entries
 
 
-def _typed_step(step: Mapping[str, Any]) -> TranscriptEntry:
+def _normalize_step(step: Mapping[str, Any]) -> TranscriptEntry:
     match step:
         case {"say": text} | {"stream": text}:
             return {"type": "said", "text": text}
@@ -219,7 +219,7 @@ def try_decode_entry(line: bytes) -> TranscriptEntry | None:
         return None
 
 
-def _ends_with_a_line(file: int) -> bool:
+def _ends_with_newline(file: int) -> bool:
     size = os.fstat(file).st_size
     return size == 0 or os.pread(file, 1, size - 1) == b"\n"
 

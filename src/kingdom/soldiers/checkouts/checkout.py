@@ -106,7 +106,7 @@ class Checkout:
                 " check its files and release it"
             )
         self._make_room()
-        tip = await self._repository.commit(self._branch)
+        tip = await self._repository.resolve_commit(self._branch)
         if tip is None:
             tip = start
             await self._repository.set_ref(self._branch, tip)
@@ -131,7 +131,7 @@ class Checkout:
 
     async def tip(self) -> str:
         """Return the commit of the branch."""
-        if tip := await self._repository.commit(self._branch):
+        if tip := await self._repository.resolve_commit(self._branch):
             return tip
         raise ProgramFailed(
             f"the branch {self._branch} of {self._path} is gone: release the checkout, and prepare it again"

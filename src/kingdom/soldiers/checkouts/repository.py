@@ -133,7 +133,7 @@ class Repository:
 
     async def fetched_commit(self, branch: str) -> str | None:
         """Return the last fetched commit of a remote branch, or None if there is no such branch."""
-        return await self.commit(_remote_ref(branch))
+        return await self.resolve_commit(_remote_ref(branch))
 
     async def base_commit(self, branch: str) -> str:
         """Return the last fetched commit of a remote branch; raises ProgramFailed if there is none."""
@@ -146,7 +146,7 @@ class Repository:
             f" ({shown or 'it has none yet: push a first commit'})"
         )
 
-    async def commit(self, name: str) -> str | None:
+    async def resolve_commit(self, name: str) -> str | None:
         """Return the commit of a name, or None if there is none."""
         try:
             found = await self.git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
@@ -172,7 +172,7 @@ class Repository:
 
     async def delete_merged_branch(self, branch: str, *, base: str, start: str) -> None:
         """Delete a branch and its start ref, unless it has commits that its base lacks."""
-        commit = await self.commit(f"refs/heads/{branch}")
+        commit = await self.resolve_commit(f"refs/heads/{branch}")
         if commit is not None and await self.contains(_remote_ref(base), commit):
             await self.set_ref(f"refs/heads/{branch}", _NOTHING, commit)
             await self.set_ref(start, _NOTHING)
@@ -187,10 +187,10 @@ class Repository:
         (self.path / f"{ref}.lock").unlink(missing_ok=True)
         await self.git("update-ref", "--no-deref", ref, commit, *before)
 
-    async def keep(self, ref: str, commit: str) -> None:
+    async def keep_commit(self, ref: str, commit: str) -> None:
         """Keep a commit under a ref, or under a numbered ref beside it if the ref holds other content."""
         name, number = ref, 1
-        while kept := await self.commit(name):
+        while kept := await self.resolve_commit(name):
             if await self._content(kept) == await self._content(commit):
                 return
             number += 1

@@ -130,7 +130,7 @@ class RunCheckouts:
         except ProgramFailed:
             await run_to_completion(self._restore(begun, states))
             raise
-        return tuple([ref for tree in trees for ref in await self._metadata(tree, rescue)])
+        return tuple([ref for tree in trees for ref in await self._rescue_refs(tree, rescue)])
 
     async def release(self, tree: CheckoutSpec, rescue: str) -> tuple[str, ...]:
         """Remove a checkout and return the refs of its uncommitted files; commits are never removed.
@@ -146,9 +146,9 @@ class RunCheckouts:
                 state = await checkout.state()
                 await self._keep(tree, state, state.tip, rescue)
                 for commit in await checkout.collect_nested():
-                    await repository.keep(tree.rescue_ref(rescue), commit)
+                    await repository.keep_commit(tree.rescue_ref(rescue), commit)
             await checkout.remove()
-        return tuple(await self._metadata(tree, rescue))
+        return tuple(await self._rescue_refs(tree, rescue))
 
     async def diff(self, tree: CheckoutSpec, since: str) -> str:
         """Return a unified diff of the checkout against a commit, including everything that is not committed yet."""
@@ -157,7 +157,7 @@ class RunCheckouts:
 
     async def base_commit(self, tree: CheckoutSpec) -> str:
         """Return the commit from which the checkout started, wherever its base branch is now."""
-        if commit := await self._repository(tree).commit(tree.start_ref):
+        if commit := await self._repository(tree).resolve_commit(tree.start_ref):
             return commit
         raise ProgramFailed(f"the start of {tree.id} is not known: prepare it first")
 
@@ -175,13 +175,13 @@ class RunCheckouts:
         """Create one checkout unless it exists with its start ref, which is written last."""
         repository, checkout = self._repository(tree), self._checkout(tree)
         async with repository.locked():
-            if checkout.is_there and await repository.commit(tree.start_ref):
+            if checkout.is_there and await repository.resolve_commit(tree.start_ref):
                 return
             await repository.fetch(tree.base_branch)
             base = await repository.base_commit(tree.base_branch)
             begun.append(tree)
             await checkout.make(base)
-            if not await repository.commit(tree.start_ref):
+            if not await repository.resolve_commit(tree.start_ref):
                 await repository.set_ref(tree.start_ref, await repository.merge_base(base, f"refs/heads/{tree.branch}"))
 
     async def _undo(self, begun: list[CheckoutSpec]) -> None:
@@ -205,10 +205,10 @@ class RunCheckouts:
         if wanted is None:
             raise ProgramFailed(f"no commit is given for {tree.id}: name one, or choose its base")
         repository = self._repository(tree)
-        if not await repository.commit(wanted) and tree.checkpoint_remote:
+        if not await repository.resolve_commit(wanted) and tree.checkpoint_remote:
             async with repository.locked():
                 await repository.fetch_refs(tree.checkpoint_remote, f"refs/kingdom/*/{tree.id}")
-        if not await repository.commit(wanted):
+        if not await repository.resolve_commit(wanted):
             where = f" nor in {without_password(tree.checkpoint_remote)}" if tree.checkpoint_remote else ""
             raise ProgramFailed(
                 f"the commit {wanted} of {tree.id} is not on this host{where}: nothing was changed; choose another"
@@ -222,10 +222,10 @@ class RunCheckouts:
         safe = [commit for commit in (stays, await repository.fetched_commit(tree.base_branch)) if commit]
         for commit in dict.fromkeys((state.files, state.tip, *state.others)):
             if not any([await repository.contains(each, commit) for each in safe]):
-                await repository.keep(tree.rescue_ref(rescue), commit)
+                await repository.keep_commit(tree.rescue_ref(rescue), commit)
                 safe.append(commit)
 
-    async def _metadata(self, tree: CheckoutSpec, rescue: str) -> list[str]:
+    async def _rescue_refs(self, tree: CheckoutSpec, rescue: str) -> list[str]:
         ref = tree.rescue_ref(rescue)
         return await self._repository(tree).refs(ref, f"{ref}.*")
 

@@ -17,7 +17,7 @@ def remove_tree(folder: Path) -> None:
     above = os.open(folder.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for left in reversed(range(_TRIES)):
-            with _opened(above, folder.name) as top:
+            with _open_writable(above, folder.name) as top:
                 obstacle = _empty_folder(top)
             try:
                 return os.rmdir(folder.name, dir_fd=above)
@@ -36,7 +36,7 @@ def _empty_folder(top: int) -> OSError | None:
     while waiting:
         name = waiting.pop()
         try:
-            with _opened(top, name) as place:
+            with _open_writable(top, name) as place:
                 waiting += _lift_folders(place, top)
             os.rmdir(name, dir_fd=top)
         except FileNotFoundError:
@@ -62,13 +62,13 @@ def _lift_folders(place: int, top: int) -> Iterator[str]:
             else:
                 above = f".removed-{token_hex(8)}"
                 # Moving a folder rewrites its `..` entry, which needs write permission on it.
-                with _opened(place, name):
+                with _open_writable(place, name):
                     os.rename(name, above, src_dir_fd=place, dst_dir_fd=top)
                 yield above
 
 
 @contextmanager
-def _opened(above: int, name: str) -> Iterator[int]:
+def _open_writable(above: int, name: str) -> Iterator[int]:
     """Open a folder within an open folder and grant all permissions on it; fails for a link."""
     descriptor = open_folder_in(above, name)
     try:

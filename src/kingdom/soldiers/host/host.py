@@ -208,7 +208,7 @@ class SoldierHost:
     async def _remove_runs(self, workflow_ids: list[str]) -> None:
         for workflow_id in workflow_ids:
             try:
-                await self._commands.clear(workflow_id, self._removable_checkouts)
+                await self._commands.remove_run(workflow_id, self._removable_checkouts)
             except Exception as error:  # noqa: BLE001 - one run must not prevent the removal of others
                 _log.warning("the files of a run could not be removed", workflow=workflow_id, error=str(error))
 
@@ -221,13 +221,13 @@ class SoldierHost:
             workflow = Workflow.read(record.doc)
             over = workflow.ended_at or workflow.deleted_at
             is_old = over is not None and utc_now() - over > TREES_KEPT
-            if not is_old and not await self._went_on_elsewhere(transaction, workflow):
+            if not is_old and not await self._continues_elsewhere(transaction, workflow):
                 return None
             here = [tree for tree in workflow.work_trees if self._folders.checkout(workflow_id, tree.id).exists()]
             gits = [(await load(transaction, Git, tree.ref.git_id))[1] for tree in here]
             return [local_checkout(workflow, tree, git, self._folders) for tree, git in zip(here, gits, strict=True)]
 
-    async def _went_on_elsewhere(self, transaction: Transaction, workflow: Workflow) -> bool:
+    async def _continues_elsewhere(self, transaction: Transaction, workflow: Workflow) -> bool:
         placement = workflow.placement
         if placement is None or placement.host == self._name:
             return False

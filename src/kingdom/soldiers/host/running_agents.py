@@ -97,7 +97,7 @@ class RunningAgents:
         """Return the running agent of a Work."""
         return self._sessions.get(work_id)
 
-    def of(self, workflow_id: str) -> list[AgentSession]:
+    def of_run(self, workflow_id: str) -> list[AgentSession]:
         """Return the running agents of a run."""
         return [self._sessions[work_id] for work_id in self._works.get(workflow_id, ())]
 

@@ -113,7 +113,9 @@ class RunningCommands:
         """Start commands again, after `end_all`."""
         self._open = True
 
-    async def clear(self, workflow_id: str, left_of: Callable[[str], Awaitable[Sequence[CheckoutSpec] | None]]) -> None:
+    async def remove_run(
+        self, workflow_id: str, left_of: Callable[[str], Awaitable[Sequence[CheckoutSpec] | None]]
+    ) -> None:
         """Remove a run and the checkouts that `left_of` returns; do nothing if it returns None or the run is busy."""
         async with self._run_lock(workflow_id):
             trees = await left_of(workflow_id)
@@ -127,7 +129,7 @@ class RunningCommands:
 
     def _is_busy_with(self, workflow_id: str) -> bool:
         running = any(running.command.workflow_id == workflow_id for running in self._running.values())
-        return running or bool(self._agents.of(workflow_id))
+        return running or bool(self._agents.of_run(workflow_id))
 
     async def end_all(self) -> None:
         """Stop every agent and command at once, without replies, and start no more."""
@@ -161,7 +163,7 @@ class RunningCommands:
             for running in self._running.values()
             if running.command.workflow_id == command.workflow_id and running.command.epoch < command.epoch
         ]
-        agents = [session for session in self._agents.of(command.workflow_id) if session.epoch < command.epoch]
+        agents = [session for session in self._agents.of_run(command.workflow_id) if session.epoch < command.epoch]
         if earlier or agents:
             await self._abandon(earlier, agents)
             closes = tuple(running.command_input.accepted for running in earlier if running.task.cancelled())

@@ -152,7 +152,7 @@ class Program:
 
     def enforce_quota(self, disk: DiskQuota) -> None:
         """Kill the program when its run exceeds its disk quota."""
-        self._disk = asyncio.create_task(self._end_beyond(disk), name=f"disk of {self.pid}")
+        self._disk = asyncio.create_task(self._kill_over_quota(disk), name=f"disk of {self.pid}")
 
     async def let_begin(self, init_pid: int, limits: Limits) -> None:
         """Let a contained program begin once it cannot outlive this process and its limits are set."""
@@ -170,7 +170,7 @@ class Program:
                 self._confinement.take(pid)
         self.write(b"\n")
 
-    async def _end_beyond(self, disk: DiskQuota) -> None:
+    async def _kill_over_quota(self, disk: DiskQuota) -> None:
         self.end_reason = await disk.wait_until_exceeded()
         await self.kill()
 

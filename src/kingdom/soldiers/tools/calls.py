@@ -31,7 +31,7 @@ Kingdom, which runs you, offers these tools through the MCP server `kingdom`:
 class ToolInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The arguments of a tool call; they never contain ids, which Kingdom assigns."""
 
-    def needs(self, *names: str) -> None:
+    def require(self, *names: str) -> None:
         """Raise an error that names the empty texts among these."""
         empty = [name for name in names if not getattr(self, name).strip()]
         if empty:
@@ -57,14 +57,14 @@ class ReportResultInput(ToolInput, frozen=True, kw_only=True):
     reason: Annotated[str, Meta(max_length=2000, description="With skipped: why there was nothing to do.")] = ""
 
     def __post_init__(self) -> None:
-        self.needs("summary")
+        self.require("summary")
         match self.status:
             case "failed":
-                self.needs("error")
+                self.require("error")
             case "needs_human":
-                self.needs("question")
+                self.require("question")
             case "skipped":
-                self.needs("reason")
+                self.require("reason")
 
 
 class AskHumanInput(ToolInput, frozen=True, kw_only=True):
@@ -79,7 +79,7 @@ class AskHumanInput(ToolInput, frozen=True, kw_only=True):
     context: Annotated[str, Meta(max_length=4000, description="What a person must know to answer it.")] = ""
 
     def __post_init__(self) -> None:
-        self.needs("question")
+        self.require("question")
 
 
 class PetitionInput(ToolInput, frozen=True, kw_only=True):
@@ -89,7 +89,7 @@ class PetitionInput(ToolInput, frozen=True, kw_only=True):
     body: Annotated[dict[str, Any], Meta(description="The fields of this kind.")]
 
     def __post_init__(self) -> None:
-        self.needs("kind")
+        self.require("kind")
 
 
 class RememberInput(ToolInput, frozen=True, kw_only=True):
@@ -105,7 +105,7 @@ class RememberInput(ToolInput, frozen=True, kw_only=True):
     ] = "patterns"
 
     def __post_init__(self) -> None:
-        self.needs("text")
+        self.require("text")
 
 
 AnyToolInput = ReportResultInput | AskHumanInput | PetitionInput | RememberInput

@@ -44,7 +44,7 @@ class MeteredTurns:
             nonlocal cost_usd
             if isinstance(update, CostUpdate) and update.cost_usd > cost_usd:
                 cost_usd = update.cost_usd
-                self._note_cost(prompt, cost_usd)
+                self._record_cost(prompt, cost_usd)
             on_update(update)
 
         meter = self._launch.meter
@@ -56,33 +56,33 @@ class MeteredTurns:
         except TurnFailed as failure:
             cost_usd = failure.cost_usd
             if isinstance(failure, AgentGone):
-                self._tell(cost_usd)
+                self._report_cut_off(cost_usd)
             raise
         except BaseException:
-            self._tell(cost_usd)
+            self._report_cut_off(cost_usd)
             raise
         finally:
             self._settle(prompt, cost_usd)
         self._cost_before += end.cost_usd
         return end
 
-    def _tell(self, cost_usd: float) -> None:
+    def _report_cut_off(self, cost_usd: float) -> None:
         if total := self._cost_before + cost_usd:
             self._on_cut_off(total)
 
-    def _note_cost(self, prompt: Prompt, cost_usd: float) -> None:
+    def _record_cost(self, prompt: Prompt, cost_usd: float) -> None:
         if self._launch.meter is not None and (total := self._cost_before + cost_usd):
-            self._note({"type": "metered", "prompt": prompt.id, "costUsd": total})
+            self._append({"type": "metered", "prompt": prompt.id, "costUsd": total})
 
     def _settle(self, prompt: Prompt, cost_usd: float) -> None:
         """Claim the reported cost from the meter, and log a difference to the agent's own count."""
-        self._note_cost(prompt, cost_usd)
+        self._record_cost(prompt, cost_usd)
         meter = self._launch.meter
         if meter is not None and (difference := meter.end_turn(cost_usd)):
             _log.warning(difference, soldier=self._launch.soldier_id)
-            self._note({"type": "noted", "text": difference})
+            self._append({"type": "noted", "text": difference})
 
-    def _note(self, entry: dict[str, Any]) -> None:
+    def _append(self, entry: dict[str, Any]) -> None:
         try:
             append_entry(self._launch.transcript, entry, durable=False, redaction=self._launch.redaction)
         except OSError as error:

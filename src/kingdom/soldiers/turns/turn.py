@@ -102,7 +102,7 @@ class _LimitedTurn:
             self._count(failure.cost_usd)
             # The agent reports the proxy's refusal in its own words, so replace its message.
             is_refused = isinstance(failure, AgentFailed) and self._meter is not None and self._meter.is_spent
-            end = self._over_budget() if is_refused else failure
+            end = self._budget_error() if is_refused else failure
             end.cost_usd = self.cost_usd
             raise end from None
 
@@ -115,48 +115,48 @@ class _LimitedTurn:
             except TimeoutError:
                 if not time.expired():
                     raise
-                return await self._too_long(updates)
+                return await self._end_too_long(updates)
             if update is None:
                 raise AgentFailed("the agent ended its turn without an answer")
             if isinstance(update, TurnAnswer | TurnQuestion):
-                return self._ended(update)
+                return self._with_cost(update)
             self._handle(update)
             if isinstance(update, CostUpdate) and self.left_usd == 0:
-                return await self._out_of_money(updates)
+                return await self._end_over_budget(updates)
             if isinstance(update, ToolUse):
                 advice = self.loop_detector.record_call(update.tool, update.detail)
                 if advice is not LoopAdvice.CONTINUE:
-                    return await self._looping(updates, advice)
+                    return await self._end_loop(updates, advice)
 
-    async def _too_long(self, updates: "_UpdateReader") -> TurnAnswer | TurnQuestion:
-        why = self._why_too_long()
-        if end := await self._cut_off(updates):
+    async def _end_too_long(self, updates: "_UpdateReader") -> TurnAnswer | TurnQuestion:
+        why = self._describe_time_limit()
+        if end := await self._interrupt(updates):
             return end
         raise TurnTooLong(why)
 
-    async def _out_of_money(self, updates: "_UpdateReader") -> TurnAnswer | TurnQuestion:
-        if end := await self._cut_off(updates):
+    async def _end_over_budget(self, updates: "_UpdateReader") -> TurnAnswer | TurnQuestion:
+        if end := await self._interrupt(updates):
             return end
-        raise self._over_budget()
+        raise self._budget_error()
 
-    def _over_budget(self) -> BudgetSpent:
+    def _budget_error(self) -> BudgetSpent:
         return BudgetSpent(f"the turn has cost ${self.cost_usd:.4g}, and ${self._budget_usd:.4g} were left for it")
 
-    async def _looping(self, updates: "_UpdateReader", advice: LoopAdvice) -> TurnAnswer | TurnQuestion | None:
-        end = await self._cut_off(updates)
+    async def _end_loop(self, updates: "_UpdateReader", advice: LoopAdvice) -> TurnAnswer | TurnQuestion | None:
+        end = await self._interrupt(updates)
         if end is None and advice is LoopAdvice.GIVE_UP:
             raise AgentLoops(f"the agent {self.loop_detector.description}")
         self._cost_before = self.reported_usd
         return end
 
-    async def _cut_off(self, updates: "_UpdateReader") -> TurnAnswer | TurnQuestion | None:
+    async def _interrupt(self, updates: "_UpdateReader") -> TurnAnswer | TurnQuestion | None:
         """Interrupt a turn and wait for its final cost; return its end if it ended normally after all."""
         try:
             async with asyncio.timeout(_INTERRUPT_SECONDS):
                 await self._agent.interrupt()
                 while update := await updates.next():
                     if isinstance(update, TurnAnswer | TurnQuestion):
-                        return self._ended(update)
+                        return self._with_cost(update)
                     self._handle(update)
         except AgentGone:
             raise
@@ -176,14 +176,14 @@ class _LimitedTurn:
         """Add the cost that the agent reports for the current prompt so far."""
         self.reported_usd = max(self.reported_usd, self._cost_before + cost_usd)
 
-    def _ended(self, end: TurnAnswer | TurnQuestion) -> TurnAnswer | TurnQuestion:
+    def _with_cost(self, end: TurnAnswer | TurnQuestion) -> TurnAnswer | TurnQuestion:
         self._count(end.cost_usd)
         return msgspec.structs.replace(end, cost_usd=self.cost_usd)
 
     def _deadline(self) -> float:
         return min(self._end, self._loop.time() + self._idle_limit.total_seconds())
 
-    def _why_too_long(self) -> str:
+    def _describe_time_limit(self) -> str:
         if self._loop.time() < self._end:
             return f"no sign of life for {self._idle_limit.total_seconds():g} s"
         return f"no answer within {self._limit.total_seconds():g} s: give the task more time, or a smaller query"

@@ -42,7 +42,7 @@ def lay_out_work_space(
 
     Anything the agent put in their place is moved aside, as `{name}.found-1`.
     """
-    repositories = _named(trees)
+    repositories = _link_names(trees)
     reading: dict[str, Path] = {}
     for path, text in reports.items():
         file = run / path
@@ -66,7 +66,7 @@ def remove_work_space(space: Path) -> None:
         remove_tree(space)
 
 
-def _named(trees: Iterable[CheckoutSpec]) -> dict[str, Path]:
+def _link_names(trees: Iterable[CheckoutSpec]) -> dict[str, Path]:
     """Return each checkout by the name of its repository, with its branch if there are several of one repository."""
     all_trees = list(trees)
     taken = {_REPORTS, _GUIDE, _TASK, RESULT_FILE}
