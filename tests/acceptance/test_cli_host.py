@@ -70,7 +70,7 @@ def test_a_program_of_ones_own_is_named_in_the_file_of_the_realm(files: Terminal
 def test_the_password_of_the_store_is_not_written_down(dsn: str, tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, f"{dsn} password=swordfish-of-the-store")
     runs = Runs(terminal, tmp_path)
-    # Put together by the shell: what stands in the template is no secret.
+    # Assembled by the shell, because text in the template is not a secret.
     tell: dict[str, object] = {
         "name": "tell",
         "tasks": [script()],
