@@ -256,7 +256,7 @@ async def test_who_has_begun_is_told_to_go_on_and_who_may_not_have_heard_is_told
     with pytest.raises(AgentGone):
         await updates_of(silent, Prompt(id="t1#2", text="", continues=True))
     heard = scene.requests("session/prompt")[-1]["prompt"][0]["text"]
-    assert heard.startswith("Go on with what you were asked")
+    assert heard.startswith("Continue what you were asked")
     assert steps({"exit": 3}) in heard
     again = await scene.start(session=agent.session)
     with pytest.raises(AgentGone):

@@ -98,7 +98,7 @@ def test_a_file_is_written_with_the_folders_above_it_and_replaces_a_link(root: P
 
 def test_a_file_below_a_link_is_not_written_and_the_message_tells_what_to_look_for(root: Path, outside: Path) -> None:
     (root / "folder").symlink_to(outside)
-    with pytest.raises(ProgramFailed, match=r"folder/new could not be written.*put something in its way"):
+    with pytest.raises(ProgramFailed, match=r"folder/new could not be written.*put something in its place"):
         AgentFile(root, "folder/new").write("x")
     assert [path.name for path in outside.iterdir()] == ["file"]
 
