@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from kingdom.soldiers.agent_files import AgentFile
-from kingdom.soldiers.claude.memory import own_answer, own_transcript
+from kingdom.soldiers.claude.history import find_session_file, read_answer
 from kingdom.soldiers.transcript import Entry, read_entries
 
 # By the id of a call the model tells which step of its script that is.
@@ -87,7 +87,7 @@ def _own_answers(entries: list[Entry], home: Path) -> Iterator[Entry]:
     for entry in entries:
         match entry:
             case {"type": "session", "agent": "claude", "session": str(session)}:
-                own = own_transcript({"HOME": str(home)}, session)
+                own = find_session_file({"HOME": str(home)}, session)
             case {"type": "prompt", "prompt": str(prompt), "uuid": str(uuid)} if own:
-                if own_answer(own, uuid) is not None:
+                if read_answer(own, uuid) is not None:
                     yield {"prompt": prompt, "own_answer": True}

@@ -16,10 +16,10 @@ from kingdom.soldiers import errands
 from kingdom.soldiers.agent import AgentClient, Inspection, Launch
 from kingdom.soldiers.answering import Tools
 from kingdom.soldiers.briefing import Briefing
-from kingdom.soldiers.claude.client import ClaudeAgents
+from kingdom.soldiers.claude.client import ClaudeAgentClient
 from kingdom.soldiers.host import SoldierHost
 from kingdom.soldiers.quarters import Lodging
-from kingdom.soldiers.scripted.client import ScriptedAgents
+from kingdom.soldiers.scripted.client import ScriptedAgentClient
 from kingdom.workflow.model.answers import Finding
 from kingdom.workflow.model.commands import StartAgent
 from kingdom.workflow.records import HOSTS
@@ -78,7 +78,7 @@ def prompt_again() -> None:
     async def inspect(_client: AgentClient, _launch: Launch, _prompt_id: str) -> Inspection:
         return Inspection(finding=Finding.ABSENT)
 
-    for client in (ScriptedAgents, ClaudeAgents):
+    for client in (ScriptedAgentClient, ClaudeAgentClient):
         put_in_place(client, "inspect", inspect)
 
 

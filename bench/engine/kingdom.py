@@ -24,7 +24,7 @@ from kingdom.bus.worker import Worker
 from kingdom.soldiers.folders import Folders
 from kingdom.soldiers.host import SoldierHost
 from kingdom.soldiers.quarters import Quarters
-from kingdom.soldiers.sandbox.sandbox import Profile
+from kingdom.soldiers.sandbox.sandbox import SandboxProfile
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model.machine import WorkflowStatus
 from kingdom.workflow.model.template import TaskDefinition, WorkDefinition, WorkflowTemplate
@@ -72,7 +72,7 @@ async def kingdom_at_work(bus: Bus, dsn: str, directory: Path, *, slots: int = 1
     earlier = await _furnish(bus)
     worker = Worker(bus, engine().dispatcher, ENGINE_STREAMS)
     host = SoldierHost(
-        bus, _HOST, InstantAgents(), Folders(directory), slots=slots, quarters=Quarters(profile=Profile.STRICT)
+        bus, _HOST, InstantAgents(), Folders(directory), slots=slots, quarters=Quarters(profile=SandboxProfile.STRICT)
     )
     tasks = [asyncio.create_task(part) for part in (worker.run(), host.run())]
     watching = asyncio.create_task(watch(bus))

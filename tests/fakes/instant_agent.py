@@ -19,9 +19,9 @@ from kingdom.soldiers.agent import (
     Update,
 )
 from kingdom.soldiers.process_table import described
-from kingdom.soldiers.scripted.memory import inspected
-from kingdom.soldiers.scripted.session import Session, open_session
-from kingdom.soldiers.scripted.turn import Body, Turn
+from kingdom.soldiers.scripted.history import inspect_entries
+from kingdom.soldiers.scripted.session import ScriptedSession, open_session
+from kingdom.soldiers.scripted.turn import ScriptedContext, ScriptedTurn
 from kingdom.soldiers.transcript import read_entries
 from kingdom.workflow.model.answers import Finding
 
@@ -45,17 +45,17 @@ class InstantAgents(AgentClient):
     async def inspect(self, launch: Launch, prompt_id: str) -> Inspection:
         if not launch.transcript.exists():
             return Inspection(finding=Finding.NO_TRANSCRIPT)
-        return inspected(read_entries(launch.transcript), prompt_id)
+        return inspect_entries(read_entries(launch.transcript), prompt_id)
 
 
 class InstantAgent(Agent):
     """An agent that lives in this event loop."""
 
-    def __init__(self, session: Session, launch: Launch) -> None:
+    def __init__(self, session: ScriptedSession, launch: Launch) -> None:
         self.session = session.id
         self.pid = None
         self._session = session
-        self._body = Body(
+        self._body = ScriptedContext(
             work_space=launch.work_space, environment=launch.environment, crash=_crash, go_deaf=_refuse_to_go_deaf
         )
         self._prompt_id: str | None = None
@@ -105,7 +105,7 @@ class InstantAgent(Agent):
         return self._why
 
     async def _play(self, prompt: Prompt, heard: asyncio.Queue[Update | TurnFailed]) -> None:
-        turn = Turn(self._session, self._body, prompt)
+        turn = ScriptedTurn(self._session, self._body, prompt)
         try:
             async for update in turn.play():
                 heard.put_nowait(update)

@@ -10,14 +10,14 @@ import sys
 from pathlib import Path
 
 from kingdom.bus.logs import configure_logs
-from kingdom.soldiers.sandbox.sandbox import Profile
+from kingdom.soldiers.sandbox.sandbox import SandboxProfile
 from tests.redteam.suite import AT_LEAST, CLASSES, all_of_it, as_table, without_defences, write_json
 
 
 def main() -> int:
     """Return 0 if everything failed and there was enough of it, or if without defences each class has successes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--profile", type=Profile, choices=list(Profile), default=Profile.STRICT)
+    parser.add_argument("--profile", type=SandboxProfile, choices=list(SandboxProfile), default=SandboxProfile.STRICT)
     parser.add_argument("--without-defences", action="store_true")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()

@@ -20,7 +20,7 @@ from kingdom.soldiers.disk_quota import DiskQuota, DiskQuotaExceeded
 from kingdom.soldiers.process import run_program
 from kingdom.soldiers.sandbox import egress
 from kingdom.soldiers.sandbox.egress_ledger import EgressLimits
-from kingdom.soldiers.sandbox.sandbox import Profile, Sandbox
+from kingdom.soldiers.sandbox.sandbox import Sandbox, SandboxProfile
 from kingdom.soldiers.worktree_include import read_patterns
 from tests.contract.backends import FilesBackend
 from tests.integration.court.sentinel.scene import Watch, opened
@@ -61,7 +61,7 @@ async def fill_the_disk_with(ground: Ground, program: str) -> str:
             cwd=space,
             environment={"PATH": "/usr/bin:/bin"},
             timeout=timedelta(seconds=PATIENCE_SECONDS),
-            sandbox=Sandbox(profile=Profile.STRICT, writable=(space,), disk=quota),
+            sandbox=Sandbox(profile=SandboxProfile.STRICT, writable=(space,), disk=quota),
         )
     except DiskQuotaExceeded:
         return ""

@@ -9,7 +9,7 @@ from kingdom.court.envoy.slack_place import SlackPlace
 from kingdom.soldiers import settings
 from kingdom.soldiers.sandbox import egress, egress_rules
 from kingdom.soldiers.sandbox.egress import Egress
-from kingdom.soldiers.sandbox.egress_rules import EgressRefused, allowed_name, checked_host
+from kingdom.soldiers.sandbox.egress_rules import EgressRefused, check_host, parse_allowed_name
 from tests.integration.court.envoy.scene import DEV, slack_settings
 from tests.integration.court.envoy.test_slack_place import post, said
 from tests.integration.soldiers.test_egress import INNER, INTERNET, NAMED, OTHER, Way
@@ -42,7 +42,7 @@ async def reach_a_host_that_is_not_named(ground: Ground, case: tuple[str, str]) 
     host, listed = case
     ground.remove(egress_rules, "is_allowed", lambda *_: True)
     with suppress(EgressRefused):
-        return checked_host(host, 443, [allowed_name(listed)])
+        return check_host(host, 443, [parse_allowed_name(listed)])
     return ""
 
 
@@ -59,7 +59,7 @@ async def reach_an_address_in_place_of_a_name(ground: Ground, host: str) -> str:
     ground.remove(egress_rules, "canonical_name", lambda text: text)
     ground.remove(egress_rules, "is_allowed", lambda *_: True)
     with suppress(EgressRefused):
-        return checked_host(host, 443, [host])
+        return check_host(host, 443, [host])
     return ""
 
 
@@ -68,7 +68,7 @@ async def reach_an_address_in_place_of_a_name(ground: Ground, host: str) -> str:
     {name: name for name in ("*", "*.com", "10.0.0.1", "https://evil.example", "evil.example:8080")},
 )
 async def have_too_much_allowed(ground: Ground, name: str) -> str:
-    ground.remove(settings, "allowed_name", lambda text: text)
+    ground.remove(settings, "parse_allowed_name", lambda text: text)
     with suppress(ValueError):
         return settings.SoldierSettings(egress=(name,)).egress[0]
     return ""
@@ -155,7 +155,7 @@ async def another_port(ground: Ground) -> str:
 )
 async def a_request_that_is_no_connect(ground: Ground, line: str) -> str:
     head = f"{line}\r\n\r\n".encode()
-    asked = egress_rules.asked_target if ground.is_defended else _target_plainly
+    asked = egress_rules.parse_connect_request if ground.is_defended else _target_plainly
     with suppress(EgressRefused):
         return str(asked(head))
     return ""

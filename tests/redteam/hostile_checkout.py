@@ -11,8 +11,8 @@ from kingdom.errors import ProgramFailed
 from kingdom.soldiers.checkout import place_of
 from kingdom.soldiers.outfit import Outfit, fit_out
 from kingdom.soldiers.process import run_program
-from kingdom.soldiers.sandbox.sandbox import Profile, Sandbox
-from kingdom.soldiers.sandbox.soldier import soldier_sandbox
+from kingdom.soldiers.sandbox.agent_sandbox import build_agent_sandbox
+from kingdom.soldiers.sandbox.sandbox import Sandbox, SandboxProfile
 from kingdom.soldiers.trees import Tree, Trees
 from kingdom.soldiers.worktree_include import copy_included
 from tests.integration.soldiers.sources import a_tree, bare, make_source, run
@@ -170,8 +170,8 @@ def _sandbox(ground: Ground, tree: Tree) -> Sandbox:
     space, home = ground.folder / "space", ground.folder / "home-of-run"
     for folder in (space, home):
         folder.mkdir(exist_ok=True)
-    return soldier_sandbox(
-        Profile.STRICT if ground.is_defended else Profile.OFF,
+    return build_agent_sandbox(
+        SandboxProfile.STRICT if ground.is_defended else SandboxProfile.OFF,
         space=space,
         home=home,
         checkouts=[place_of(tree.path, bare(ground.folder / "host", tree) / "objects")],

@@ -17,9 +17,9 @@ from kingdom.errors import ProgramFailed
 from kingdom.soldiers import become
 from kingdom.soldiers.checkout import place_of
 from kingdom.soldiers.process import run_program
-from kingdom.soldiers.sandbox.gate import Gate
-from kingdom.soldiers.sandbox.sandbox import Limits, Profile, Sandbox
-from kingdom.soldiers.sandbox.soldier import soldier_sandbox
+from kingdom.soldiers.sandbox.agent_sandbox import build_agent_sandbox
+from kingdom.soldiers.sandbox.model_proxy import ModelProxy
+from kingdom.soldiers.sandbox.sandbox import ResourceLimits, Sandbox, SandboxProfile
 from kingdom.soldiers.sandbox.vendors import Upstream, Vendor
 from kingdom.soldiers.trees import Tree, Trees
 from tests.integration.soldiers.processes import MARK, marked
@@ -28,7 +28,7 @@ from tests.patience import PATIENCE_SECONDS
 
 SECRET_BEGINS, KEY_BEGINS = "house-secret-", "sk-house-"
 SECRET, KEY = f"{SECRET_BEGINS}4711", f"{KEY_BEGINS}0815"
-LIMITS = Limits(memory_bytes=400 << 20, processes=100, file_bytes=16 << 20)
+LIMITS = ResourceLimits(memory_bytes=400 << 20, processes=100, file_bytes=16 << 20)
 _HERE = Path(__file__).parent
 _PATIENCE = timedelta(seconds=PATIENCE_SECONDS)
 
@@ -44,7 +44,7 @@ class Tried:
 class House:
     """Everything that an agent of one run could reach for; made by `opened`."""
 
-    def __init__(self, folder: Path, profile: Profile) -> None:
+    def __init__(self, folder: Path, profile: SandboxProfile) -> None:
         self.folder = folder
         self.profile = profile
         self.trees = Trees(folder / "repositories", pause=timedelta(milliseconds=10))
@@ -55,7 +55,7 @@ class House:
         self.secret_file = folder / "secret.txt"
         self.asked: list[str] = []
         self.told: dict[str, object] = {}
-        self.gates: list[Gate] = []
+        self.gates: list[ModelProxy] = []
         self._mark = uuid4().hex
 
     @property
@@ -104,7 +104,7 @@ class House:
         return a_tree(self.folder, self.source, name)
 
     def _sandbox(self) -> Sandbox:
-        return soldier_sandbox(
+        return build_agent_sandbox(
             self.profile,
             space=self.space,
             home=self.home,
@@ -112,7 +112,7 @@ class House:
             reports=self.reports,
             tools=[_HERE],
             gate=self.gates[0],
-            limits=LIMITS if self.profile is not Profile.OFF else Limits(),
+            limits=LIMITS if self.profile is not SandboxProfile.OFF else ResourceLimits(),
         )
 
     def _environment(self) -> dict[str, str]:
@@ -172,7 +172,7 @@ def _digest(path: Path) -> str:
 
 
 @asynccontextmanager
-async def opened(folder: Path, profile: Profile) -> AsyncIterator[House]:
+async def opened(folder: Path, profile: SandboxProfile) -> AsyncIterator[House]:
     """Make a house in which agents run under a profile."""
     house = House(folder, profile)
     application = web.Application()
@@ -190,7 +190,7 @@ async def opened(folder: Path, profile: Profile) -> AsyncIterator[House]:
         vendor = f"http://127.0.0.1:{runner.addresses[0][1]}"
         upstream = Upstream(vendor=Vendor.ANTHROPIC, url=vendor, key=KEY)
         house.gates = [
-            Gate(folder / name, [upstream], on_loopback=profile is not Profile.STRICT)
+            ModelProxy(folder / name, [upstream], on_loopback=profile is not SandboxProfile.STRICT)
             for name in ("gate", "other-gate")
         ]
         for gate in house.gates:

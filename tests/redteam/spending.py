@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 
 from kingdom.soldiers.agent import Agent, Answered, Prompt, Update
-from kingdom.soldiers.sandbox import forwarding
+from kingdom.soldiers.sandbox import request_forwarder
 from kingdom.soldiers.sandbox.meter import Meter
 from kingdom.soldiers.turn import take_turn
 from tests.fakes.model.stub import ModelStub
@@ -84,8 +84,10 @@ async def break_off_a_stream(ground: Ground) -> str:
 @SPENDING.stopped_by("what is answered in the background is refused")
 async def have_it_answered_in_the_background(ground: Ground) -> str:
     if not ground.is_defended:
-        look = forwarding._look_at
-        ground.remove(forwarding, "_look_at", lambda body, path: look(body.replace(b'"background"', b'"behind"'), path))
+        look = request_forwarder._check_body
+        ground.remove(
+            request_forwarder, "_check_body", lambda body, path: look(body.replace(b'"background"', b'"behind"'), path)
+        )
     async with ModelStub() as model, at_the_gate(ground.folder, model) as agent:
         status, _ = await agent.ask(WAYS["responses"], {"cost": 5}, background=True)
         return f"answered with {status}" if model.asked else ""
@@ -93,7 +95,7 @@ async def have_it_answered_in_the_background(ground: Ground) -> str:
 
 @SPENDING.stopped_by("streams are asked for their usage, whatever the agent wants")
 async def ask_for_a_stream_without_its_usage(ground: Ground) -> str:
-    ground.remove(forwarding, "telling_usage", lambda _, document: document)
+    ground.remove(request_forwarder, "with_usage_reporting", lambda _, document: document)
     async with ModelStub() as model, at_the_gate(ground.folder, model) as agent:
         options = {"include_usage": False}
         await agent.ask(WAYS["chat"], {"cost": 0.25}, {"answer": "so"}, stream=True, stream_options=options)

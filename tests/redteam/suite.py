@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from kingdom.soldiers.sandbox.sandbox import Profile
+from kingdom.soldiers.sandbox.sandbox import SandboxProfile
 from tests.redteam.attempts import ATTEMPTS, NEVER_OUTSIDE, Attempt
 from tests.redteam.committing import COMMITTING
 from tests.redteam.defended import DefendedAttempt, Ground
@@ -39,10 +39,12 @@ class Outcome:
     evidence: str
 
 
-async def from_the_sandbox(attempts: Iterable[Attempt], profile: Profile) -> AsyncIterator[tuple[Attempt, Outcome]]:
+async def from_the_sandbox(
+    attempts: Iterable[Attempt], profile: SandboxProfile
+) -> AsyncIterator[tuple[Attempt, Outcome]]:
     """Let a hostile agent try these, each in a house of its own; without a sandbox only what harms nobody."""
     for attempt in attempts:
-        if profile is Profile.OFF and attempt.trick in NEVER_OUTSIDE:
+        if profile is SandboxProfile.OFF and attempt.trick in NEVER_OUTSIDE:
             continue
         with TemporaryDirectory() as folder:
             async with opened(Path(folder).resolve(), profile) as house:
@@ -54,7 +56,7 @@ async def from_what_is_left() -> AsyncIterator[Outcome]:
     """Let the house do its work on what a hostile agent or repository has left."""
     for lay, guard in LEAVINGS:
         with TemporaryDirectory() as folder:
-            async with opened(Path(folder).resolve(), Profile.STRICT) as house:
+            async with opened(Path(folder).resolve(), SandboxProfile.STRICT) as house:
                 won = await lay(house)
         yield Outcome("repository", _in_words(lay), bool(won), guard, won)
 
@@ -77,7 +79,7 @@ def of_classes() -> list[DefendedAttempt]:
     return [attempt for each in CLASSES for attempt in each.attempts]
 
 
-async def all_of_it(profile: Profile) -> list[Outcome]:
+async def all_of_it(profile: SandboxProfile) -> list[Outcome]:
     """Try everything; what is no matter of the sandbox does not depend on the profile."""
     agent = [outcome async for _, outcome in from_the_sandbox(ATTEMPTS, profile)]
     left = [outcome async for outcome in from_what_is_left()]

@@ -17,7 +17,7 @@ from kingdom.settings import Settings, read_environment
 from kingdom.soldiers.folders import Folders
 from kingdom.soldiers.host import SoldierHost
 from kingdom.soldiers.kinds import KINDS, NO_SANDBOX, quarters_of
-from kingdom.soldiers.sandbox.sandbox import Profile
+from kingdom.soldiers.sandbox.sandbox import SandboxProfile
 from kingdom.soldiers.settings import SoldierSettings
 
 # Part of the name of a stream, in which a dot would end it.
@@ -47,7 +47,7 @@ def soldier_host(
     chosen = soldiers.name or socket.gethostname().partition(".")[0]
     if not _NAME.fullmatch(chosen):
         raise Misconfigured(f"{chosen!r} is no name for a host: choose one of letters, digits, - and _ with --name")
-    if soldiers.sandbox is Profile.OFF:
+    if soldiers.sandbox is SandboxProfile.OFF:
         _log.warning(
             f"agents, setup scripts and checks run WITHOUT A SANDBOX: soldiers.sandbox is off, which {NO_SANDBOX}"
         )

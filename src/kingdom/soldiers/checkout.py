@@ -32,8 +32,8 @@ from kingdom.soldiers.git import (
 from kingdom.soldiers.process import start_program
 from kingdom.soldiers.removal import remove_tree
 from kingdom.soldiers.repository import Repository
-from kingdom.soldiers.sandbox.sandbox import AGENT_LIMITS, Profile, Sandbox
-from kingdom.soldiers.sandbox.soldier import Place
+from kingdom.soldiers.sandbox.agent_sandbox import CheckoutPaths
+from kingdom.soldiers.sandbox.sandbox import AGENT_LIMITS, Sandbox, SandboxProfile
 from kingdom.whole_file import write_whole
 
 # Without `site`, and compiled already: it starts often.
@@ -62,9 +62,9 @@ class GitUse:
     may_commit: bool = False
 
     @classmethod
-    def under(cls, profile: Profile, *, may_commit: bool) -> "GitUse":
+    def under(cls, profile: SandboxProfile, *, may_commit: bool) -> "GitUse":
         """Return how git is run for agents under a profile."""
-        return cls(sandboxed=profile is not Profile.OFF, may_commit=may_commit)
+        return cls(sandboxed=profile is not SandboxProfile.OFF, may_commit=may_commit)
 
     @property
     def shares_git_directory(self) -> bool:
@@ -257,7 +257,7 @@ class Checkout:
     async def _run(self, request: bytes, output: IO[bytes], scratch: Path) -> int:
         """Run the program in its sandbox, and write down what it answers."""
         sandbox = Sandbox(
-            profile=Profile.STRICT,
+            profile=SandboxProfile.STRICT,
             writable=(self._path, self.git_directory, scratch),
             readable=(self._repository.objects,),
             limits=AGENT_LIMITS,
@@ -307,9 +307,9 @@ def git_directory_of(checkout: Path) -> Path:
     return _kept_of(checkout) / "git"
 
 
-def place_of(checkout: Path, objects: Path) -> Place:
+def place_of(checkout: Path, objects: Path) -> CheckoutPaths:
     """Return what an agent sees of a checkout, with the objects of its clone."""
-    return Place(
+    return CheckoutPaths(
         files=checkout,
         pointer=_kept_of(checkout) / "pointer",
         git_directory=git_directory_of(checkout),

@@ -9,23 +9,23 @@ from pathlib import Path
 from string import Template
 
 from kingdom.errors import Misconfigured
-from kingdom.soldiers.acp.client import AcpAgents
-from kingdom.soldiers.acp.profile import Profile as AcpProfile
+from kingdom.soldiers.acp.client import AcpAgentClient
+from kingdom.soldiers.acp.profile import AcpProfile
 from kingdom.soldiers.acp.profiles import PROFILES
 from kingdom.soldiers.agent import AgentClient
-from kingdom.soldiers.claude.client import ClaudeAgents
-from kingdom.soldiers.command.client import CommandAgents
-from kingdom.soldiers.command.command import AIDER, PLACES, Command
+from kingdom.soldiers.claude.client import ClaudeAgentClient
+from kingdom.soldiers.command.client import CommandAgentClient
+from kingdom.soldiers.command.command import AIDER, PLACEHOLDERS, CommandTemplate
 from kingdom.soldiers.outfit import Outfit
 from kingdom.soldiers.quarters import Quarters
 from kingdom.soldiers.redaction import Redaction
 from kingdom.soldiers.sandbox.egress import Egress
-from kingdom.soldiers.sandbox.egress_rules import allowed_name
+from kingdom.soldiers.sandbox.egress_rules import parse_allowed_name
+from kingdom.soldiers.sandbox.probe import find_sandbox_problem
 from kingdom.soldiers.sandbox.programs import how_to_install
-from kingdom.soldiers.sandbox.sandbox import Profile
-from kingdom.soldiers.sandbox.trial import why_no_sandbox
+from kingdom.soldiers.sandbox.sandbox import SandboxProfile
 from kingdom.soldiers.sandbox.vendors import Upstream, Vendor
-from kingdom.soldiers.scripted.client import ScriptedAgents
+from kingdom.soldiers.scripted.client import ScriptedAgentClient
 from kingdom.soldiers.settings import SoldierSettings
 
 
@@ -47,29 +47,29 @@ def _command(settings: SoldierSettings) -> AgentClient:
     if not settings.command:
         raise Misconfigured("soldiers.agent is `command`, but no program is named: set soldiers.command to its words")
     for word in settings.command:
-        if not Template(word).is_valid() or not PLACES.issuperset(Template(word).get_identifiers()):
-            known = ", ".join(f"${name}" for name in sorted(PLACES))
+        if not Template(word).is_valid() or not PLACEHOLDERS.issuperset(Template(word).get_identifiers()):
+            known = ", ".join(f"${name}" for name in sorted(PLACEHOLDERS))
             raise Misconfigured(f"soldiers.command: the $ in {word!r} begins none of {known}; write $$ for a dollar")
     vendor = settings.model.vendor
-    return CommandAgents(Command(argv=settings.command, environment=_REACHED_BY[vendor] if vendor else {}))
+    return CommandAgentClient(CommandTemplate(argv=settings.command, environment=_REACHED_BY[vendor] if vendor else {}))
 
 
 def _acp(profile: AcpProfile, settings: SoldierSettings) -> AgentClient:
     directory = Path(settings.agents).absolute() if settings.agents else None
-    return AcpAgents(profile, directory=directory, prices=settings.model.prices)
+    return AcpAgentClient(profile, directory=directory, prices=settings.model.prices)
 
 
 # What `off` means, behind its name.
 NO_SANDBOX = "lets them read and change whatever this user can, and reach every network"
 _CLAUDE, _ACP = ("claude_agent_sdk", "kingdom[claude]"), ("acp", "kingdom[acp]")
 KINDS: Mapping[str, Kind] = {
-    "scripted": Kind(client=lambda _: ScriptedAgents(), speaks=False),
-    "claude": Kind(client=lambda _: ClaudeAgents(), vendor=Vendor.ANTHROPIC, library=_CLAUDE),
+    "scripted": Kind(client=lambda _: ScriptedAgentClient(), speaks=False),
+    "claude": Kind(client=lambda _: ClaudeAgentClient(), vendor=Vendor.ANTHROPIC, library=_CLAUDE),
     **{
         name: Kind(client=partial(_acp, profile), vendor=profile.vendor, library=_ACP)
         for name, profile in PROFILES.items()
     },
-    "aider": Kind(client=lambda _: CommandAgents(AIDER), vendor=Vendor.OPENAI, speaks=False),
+    "aider": Kind(client=lambda _: CommandAgentClient(AIDER), vendor=Vendor.OPENAI, speaks=False),
     "command": Kind(client=_command, speaks=False),
 }
 # The vendor's own address, and the variable in which its programs look for the key.
@@ -99,7 +99,7 @@ def quarters_of(settings: SoldierSettings, environment: Callable[[str], str | No
         profile=settings.sandbox,
         path=_path(settings),
         upstreams=upstreams,
-        egress=Egress([allowed_name(name) for name in settings.egress]) if settings.egress else None,
+        egress=Egress([parse_allowed_name(name) for name in settings.egress]) if settings.egress else None,
         speaks=kind.speaks,
         may_commit=settings.may_commit,
         disk_mib=settings.disk_mb,
@@ -112,11 +112,11 @@ def _refuse_what_is_missing(settings: SoldierSettings, kind: Kind) -> None:
     """Tell at once what the first agent would fail for."""
     if kind.library and find_spec(kind.library[0]) is None:
         raise Misconfigured(f"{settings.agent} needs a library that is not installed: pip install '{kind.library[1]}'")
-    if settings.sandbox is not Profile.OFF and (reason := why_no_sandbox(settings.sandbox)):
+    if settings.sandbox is not SandboxProfile.OFF and (reason := find_sandbox_problem(settings.sandbox)):
         remedy = "`kingdom doctor` tells how to allow it" if shutil.which("bwrap") else how_to_install("bubblewrap")
         raise Misconfigured(
             f"agents, setup scripts and checks run in a sandbox, which cannot be made here: {reason}. What to do:"
-            f' {remedy}. Or write `sandbox: "{Profile.OFF}"` under `soldiers` into kingdom.yaml: it {NO_SANDBOX}'
+            f' {remedy}. Or write `sandbox: "{SandboxProfile.OFF}"` under `soldiers` into kingdom.yaml: it {NO_SANDBOX}'
         )
 
 

@@ -27,9 +27,9 @@ from kingdom.soldiers.pid_namespace import init_pid, pidfd, readable
 from kingdom.soldiers.process_table import children, described, end_group, state
 from kingdom.soldiers.redaction import WELL_KNOWN, Redaction, write_redacted
 from kingdom.soldiers.sandbox import bridge
-from kingdom.soldiers.sandbox.bubblewrap import enclosing
-from kingdom.soldiers.sandbox.confinement import Confinement, hold, make_groups
-from kingdom.soldiers.sandbox.sandbox import Limits, Profile, Sandbox
+from kingdom.soldiers.sandbox.bubblewrap import bubblewrap_options
+from kingdom.soldiers.sandbox.resource_limits import ControlGroups, apply_rlimits, create_control_groups
+from kingdom.soldiers.sandbox.sandbox import ResourceLimits, Sandbox, SandboxProfile
 
 _CHUNK = 1 << 16
 _TAIL = 1 << 16
@@ -43,7 +43,7 @@ _BECOME = (sys.executable, "-I", "-S", str(Path(__file__).with_name("become.py")
 # Says that it is there, waits until it is told to begin, and becomes the program.
 _AWAIT = ("/bin/sh", "-c", 'echo; read -r word && exec "$@"', "sh")
 _BRIDGE = (sys.executable, "-I", "-S", bridge.__file__)
-_OPEN = Sandbox(profile=Profile.OFF)
+_OPEN = Sandbox(profile=SandboxProfile.OFF)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Program:
         *,
         contained: bool = False,
         init: int | None = None,
-        confinement: Confinement | None = None,
+        confinement: ControlGroups | None = None,
     ) -> None:
         self.pid = started.process.pid
         self._process = started.process
@@ -156,7 +156,7 @@ class Program:
         """End the program when its run takes more of the disk than it may."""
         self._disk = asyncio.create_task(self._end_beyond(disk), name=f"disk of {self.pid}")
 
-    async def admit(self, init_pid: int, limits: Limits) -> None:
+    async def admit(self, init_pid: int, limits: ResourceLimits) -> None:
         """Let a contained program begin, once nothing of it can outlive this process and it is held to its limits."""
         first = b"" if self._process.stdout is None else await self._process.stdout.read(1)
         if first != b"\n":
@@ -167,7 +167,7 @@ class Program:
         while state(init_pid) not in {b"S", b""}:  # noqa: ASYNC110 - the kernel tells of no change
             await asyncio.sleep(_POLL_SECONDS)
         for pid in children(init_pid):
-            hold(pid, limits)
+            apply_rlimits(pid, limits)
             if self._confinement is not None:
                 self._confinement.take(pid)
         self.write(b"\n")
@@ -285,17 +285,17 @@ async def start_program(
 
 async def _start(call: _Call, *, contained: bool | None, sandbox: Sandbox | None) -> Program:
     sandbox = sandbox or _OPEN
-    closed = sandbox.profile is not Profile.OFF
+    closed = sandbox.profile is not SandboxProfile.OFF
     bubblewrap = None if contained is False and not closed else shutil.which("bwrap")
     if (contained or closed) and bubblewrap is None:
         raise Misconfigured("programs shall be contained, but bwrap is not on PATH: install bubblewrap")
-    ways_out = [f"{way.port}={way.inside}" for way in sandbox.ways_out]
-    bridging = [*_BRIDGE, ",".join(ways_out)] if ways_out else []
+    port_forwards = [f"{way.port}={way.inside}" for way in sandbox.port_forwards]
+    bridging = [*_BRIDGE, ",".join(port_forwards)] if port_forwards else []
     if bubblewrap is None:
         locale = "LC_CTYPE" if "LC_CTYPE" in call.environment else ""
         return Program(await _spawn(replace(call, argv=[*_BECOME, str(os.getpid()), locale, *call.argv])))
     call = replace(call, argv=[*_AWAIT, *bridging, *call.argv])
-    with enclosing(sandbox, call.environment) as (options, kept):
+    with bubblewrap_options(sandbox, call.environment) as (options, kept):
         return await _start_contained([bubblewrap, *options], call, kept, sandbox.limits)
 
 
@@ -347,8 +347,10 @@ async def run_program(
     return Finished(code, bytes(tail).decode(errors="replace"))
 
 
-async def _start_contained(bubblewrap: Sequence[str], call: _Call, kept: Sequence[int], limits: Limits) -> Program:
-    confinement, others = make_groups(limits)
+async def _start_contained(
+    bubblewrap: Sequence[str], call: _Call, kept: Sequence[int], limits: ResourceLimits
+) -> Program:
+    confinement, others = create_control_groups(limits)
     reading, writing = os.pipe()
     try:
         command = [*bubblewrap, "--info-fd", str(writing), "--chdir", str(call.cwd), "--", *call.argv]

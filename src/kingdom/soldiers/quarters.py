@@ -15,12 +15,12 @@ from kingdom.soldiers.folders import Folders
 from kingdom.soldiers.git import IDENTITY
 from kingdom.soldiers.outfit import PORT_VARIABLE, Outfit, copied_secrets, fit_out, port_base
 from kingdom.soldiers.redaction import WELL_KNOWN, Redaction
+from kingdom.soldiers.sandbox.agent_sandbox import build_agent_sandbox
 from kingdom.soldiers.sandbox.egress import Egress, egress_environment
-from kingdom.soldiers.sandbox.gate import Gate
 from kingdom.soldiers.sandbox.meter import Meter
-from kingdom.soldiers.sandbox.programs import places_in, toolchain_environment, toolchain_programs, user_home
-from kingdom.soldiers.sandbox.sandbox import Profile, Sandbox
-from kingdom.soldiers.sandbox.soldier import soldier_sandbox
+from kingdom.soldiers.sandbox.model_proxy import ModelProxy
+from kingdom.soldiers.sandbox.programs import folders_of_tools, toolchain_environment, toolchain_programs, user_home
+from kingdom.soldiers.sandbox.sandbox import Sandbox, SandboxProfile
 from kingdom.soldiers.sandbox.vendors import Upstream
 from kingdom.soldiers.trees import Tree, Trees
 from kingdom.soldiers.voice.house import HouseVoice
@@ -37,7 +37,7 @@ class Quarters:
     sandbox reaches beside the model; `disk_mib` is what a run may take of the disk, 0 for all of it.
     """
 
-    profile: Profile
+    profile: SandboxProfile
     path: tuple[Path, ...] = ()
     upstreams: tuple[Upstream, ...] = ()
     egress: Egress | None = None
@@ -56,7 +56,7 @@ class Quarters:
         """Return where programs are found, those too that a person has installed, if the profile shows them."""
         shown = {}
         folders = [*self.path]
-        if self.profile in {Profile.DEV, Profile.OFF}:
+        if self.profile in {SandboxProfile.DEV, SandboxProfile.OFF}:
             shown = toolchain_environment(user_home())
             folders += toolchain_programs(user_home())
         path = [*map(str, folders), environment.get("PATH", os.defpath)]
@@ -93,15 +93,15 @@ class Lodging:
         proxy = egress_environment() if self._egress else {}
         return {**self.environment, **IDENTITY, **ports, **places, **proxy}
 
-    def sandbox(self, gate: Gate | None = None, egress: Path | None = None) -> Sandbox:
+    def sandbox(self, gate: ModelProxy | None = None, egress: Path | None = None) -> Sandbox:
         """Return what agents and checks may see; `gate` leads to the model, `egress` to hosts by name."""
-        sandbox = soldier_sandbox(
+        sandbox = build_agent_sandbox(
             self.quarters.profile,
             space=self.space,
             home=self.folders.home(self.workflow_id),
             checkouts=[place_of(tree.path, self.trees.clone_of(tree) / "objects") for tree in self.checkouts],
             reports=self.folders.run(self.workflow_id) / "reports",
-            tools=[place for folder in self.quarters.path for place in places_in(folder)],
+            tools=[place for folder in self.quarters.path for place in folders_of_tools(folder)],
             gate=gate,
             egress=egress,
             may_commit=self.quarters.may_commit,
@@ -145,15 +145,15 @@ class Lodging:
 
     async def open_gate(
         self, soldier_id: str, voice: Voice | None, stack: AsyncExitStack, meter: Meter | None = None
-    ) -> Gate | None:
+    ) -> ModelProxy | None:
         """Open the way out of an agent that has something to reach, until the stack is closed."""
         if not self.quarters.upstreams and voice is None:
             return None
-        gate = Gate(
+        gate = ModelProxy(
             self._gates / soldier_id,
             self.quarters.upstreams,
-            voice=partial(answer, voice) if voice else None,
-            on_loopback=self.quarters.profile is not Profile.STRICT,
+            on_tool_call=partial(answer, voice) if voice else None,
+            on_loopback=self.quarters.profile is not SandboxProfile.STRICT,
             meter=meter,
         )
         return await stack.enter_async_context(gate)
@@ -168,7 +168,7 @@ class Lodging:
 
     @property
     def _egress(self) -> Egress | None:
-        return self.quarters.egress if self.quarters.profile is Profile.STRICT else None
+        return self.quarters.egress if self.quarters.profile is SandboxProfile.STRICT else None
 
     @property
     def _gates(self) -> Path:

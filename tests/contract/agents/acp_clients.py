@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.soldiers.acp.client import AcpAgents
+from kingdom.soldiers.acp.client import AcpAgentClient
 from kingdom.soldiers.acp.profiles import CODEX, OPENCODE, PROFILES
 from kingdom.soldiers.model_url import MODEL_URL
 from kingdom.soldiers.sandbox.prices import Price
@@ -23,9 +23,9 @@ def marks(name: str) -> list[pytest.MarkDecorator]:
     return [pytest.mark.agents, missing]
 
 
-def codex() -> AcpAgents:
-    return AcpAgents(CODEX, directory=AGENTS, prices=PRICES)
+def codex() -> AcpAgentClient:
+    return AcpAgentClient(CODEX, directory=AGENTS, prices=PRICES)
 
 
-def opencode() -> AcpAgents:
-    return AcpAgents(OPENCODE, directory=AGENTS, prices=PRICES)
+def opencode() -> AcpAgentClient:
+    return AcpAgentClient(OPENCODE, directory=AGENTS, prices=PRICES)

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from kingdom.soldiers.agent import AgentClient
-from kingdom.soldiers.claude.client import ClaudeAgents
-from kingdom.soldiers.sandbox.sandbox import AGENT_LIMITS, Profile, Sandbox
-from kingdom.soldiers.scripted.client import ScriptedAgents
+from kingdom.soldiers.claude.client import ClaudeAgentClient
+from kingdom.soldiers.sandbox.sandbox import AGENT_LIMITS, Sandbox, SandboxProfile
+from kingdom.soldiers.scripted.client import ScriptedAgentClient
 from tests.contract.agents import acp_clients
 from tests.fakes.instant_agent import InstantAgents
 
@@ -61,11 +61,13 @@ class Kind:
     def sandbox(self, *writable: Path, socket: Path | None) -> Sandbox | None:
         if not self.sandboxed:
             return None
-        return Sandbox(profile=Profile.STRICT, writable=writable, readable=_SHOWN, socket=socket, limits=AGENT_LIMITS)
+        return Sandbox(
+            profile=SandboxProfile.STRICT, writable=writable, readable=_SHOWN, socket=socket, limits=AGENT_LIMITS
+        )
 
 
 CLAUDE = Kind(
-    make=ClaudeAgents,
+    make=ClaudeAgentClient,
     model="claude-opus-5-5",
     environment={
         "ANTHROPIC_BASE_URL": "{model}",
@@ -119,8 +121,8 @@ OPENCODE = Kind(
     checks_mcp_servers=False,
 )
 KINDS = {
-    "scripted": Kind(make=ScriptedAgents, sandboxed=True),
-    "scripted, not contained": Kind(make=lambda: ScriptedAgents(contained=False)),
+    "scripted": Kind(make=ScriptedAgentClient, sandboxed=True),
+    "scripted, not contained": Kind(make=lambda: ScriptedAgentClient(contained=False)),
     "instant": Kind(make=InstantAgents),
     "claude": CLAUDE,
     "codex": CODEX,

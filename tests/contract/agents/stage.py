@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from kingdom.soldiers.agent import Agent, AgentClient, Launch, Prompt, Spent, Update
 from kingdom.soldiers.process_table import state
-from kingdom.soldiers.sandbox.sandbox import PORT, Sandbox
+from kingdom.soldiers.sandbox.sandbox import MODEL_PROXY_PORT, Sandbox
 from kingdom.soldiers.voice.house import HouseVoice
 from tests.contract.agents.clients import Kind
 from tests.fakes.model.stub import ModelStub
@@ -104,7 +104,7 @@ def stage_for(kind: Kind, folder: Path, mark: str, url: str) -> Stage:
     if kind.has_model or kind.sandboxed:
         home = folder / "home"
         (home / "tmp").mkdir(parents=True, exist_ok=True)
-        reached = f"http://127.0.0.1:{PORT}" if kind.sandboxed else url
+        reached = f"http://127.0.0.1:{MODEL_PROXY_PORT}" if kind.sandboxed else url
         found = {name: value.format(model=reached) for name, value in kind.environment.items()}
         environment |= {"HOME": str(home), "TMPDIR": str(home / "tmp"), **found}
         sandbox = kind.sandbox(folder / "work space", home, socket=folder / "model" if kind.has_model else None)

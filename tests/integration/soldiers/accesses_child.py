@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from kingdom.cli.files_view import changed_files
-from kingdom.soldiers.acp.outfit import outfit, put_aside
-from kingdom.soldiers.claude.memory import OwnRecord, own_answer, own_transcript
-from kingdom.soldiers.command.command import Command, called
+from kingdom.soldiers.acp.invocation import move_session_files_aside, prepare_acp_invocation
+from kingdom.soldiers.claude.history import SessionFileTail, find_session_file, read_answer
+from kingdom.soldiers.command.command import CommandTemplate, prepare_command
 from kingdom.soldiers.folders import Folders
 from kingdom.soldiers.result import forget_refusal, is_refusal
 from kingdom.soldiers.sandbox.prices import Price
@@ -29,15 +29,15 @@ def act(space: Path, home: Path) -> None:
     assert is_refusal(space)
     forget_refusal(space)
     environment = {"HOME": str(home), "PATH": "/usr/bin:/bin"}
-    own = own_transcript(environment, SESSION)
+    own = find_session_file(environment, SESSION)
     assert own
-    assert own_answer(own, "u1") is None
-    assert OwnRecord(environment, SESSION).tells_of("toolu_1")
+    assert read_answer(own, "u1") is None
+    assert SessionFileTail(environment, SESSION).mentions("toolu_1")
     launch = replace(a_launch(space), environment=environment)
     profile = replace(PLAIN, files={"deep/config": "x"}, aside="deep/*-$session")
-    fitted = outfit(profile, launch, Price(input=1, output=1), "http://127.0.0.1:1", None)
-    put_aside(profile, fitted, SESSION)
-    called(Command(argv=("cat", "$prompt_file")), launch, "a prompt")
+    invocation = prepare_acp_invocation(profile, launch, Price(input=1, output=1), "http://127.0.0.1:1", None)
+    move_session_files_aside(profile, invocation, SESSION)
+    prepare_command(CommandTemplate(argv=("cat", "$prompt_file")), launch, "a prompt")
     assert changed_files(space, 10)
 
 

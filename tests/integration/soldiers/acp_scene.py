@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from kingdom.soldiers.acp.client import AcpAgents
-from kingdom.soldiers.acp.profile import Profile
+from kingdom.soldiers.acp.client import AcpAgentClient
+from kingdom.soldiers.acp.profile import AcpProfile
 from kingdom.soldiers.agent import Agent, Prompt, Update
 from kingdom.soldiers.sandbox.prices import Price
 from kingdom.soldiers.sandbox.vendors import Vendor
@@ -14,7 +14,7 @@ from kingdom.soldiers.transcript import read_entries
 from tests.contract.agents.stage import ENVIRONMENT, Stage, updates_of
 from tests.integration.soldiers import acp_program
 
-PLAIN = Profile(
+PLAIN = AcpProfile(
     name="plain",
     vendor=Vendor.OPENAI,
     program=sys.executable,
@@ -38,13 +38,13 @@ class Scene:
         self.home.mkdir()
         self._stages: list[Stage] = []
 
-    def stage(self, profile: Profile) -> Stage:
+    def stage(self, profile: AcpProfile) -> Stage:
         environment = {**ENVIRONMENT, "HOME": str(self.home)}
-        stage = Stage(AcpAgents(profile), self.folder, environment)
+        stage = Stage(AcpAgentClient(profile), self.folder, environment)
         self._stages.append(stage)
         return stage
 
-    async def start(self, profile: Profile = PLAIN, session: str | None = None, **options: Any) -> Agent:
+    async def start(self, profile: AcpProfile = PLAIN, session: str | None = None, **options: Any) -> Agent:
         return await self.stage(profile).start(session, **{"model": "best", **options})
 
     def requests(self, method: str) -> list[Any]:

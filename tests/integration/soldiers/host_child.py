@@ -17,8 +17,8 @@ from kingdom.soldiers.folders import Folders
 from kingdom.soldiers.host import ENVIRONMENT, SoldierHost
 from kingdom.soldiers.outfit import Outfit
 from kingdom.soldiers.quarters import Quarters
-from kingdom.soldiers.sandbox.sandbox import Profile
-from kingdom.soldiers.scripted.client import ScriptedAgents
+from kingdom.soldiers.sandbox.sandbox import SandboxProfile
+from kingdom.soldiers.scripted.client import ScriptedAgentClient
 from kingdom.workflow.reactions import engine
 from tests.fakes.quarters import UNCONFINED
 from tests.integration.processes import say
@@ -40,7 +40,7 @@ async def run(options: dict[str, Any]) -> None:
         host = SoldierHost(
             _freezing_at(bus, *options["freezes_at"]) if "freezes_at" in options else bus,
             options["name"],
-            ScriptedAgents(),
+            ScriptedAgentClient(),
             Folders(Path(options["directory"])),
             slots=options["slots"],
             lease=timedelta(seconds=options["lease_seconds"]),
@@ -54,7 +54,7 @@ async def run(options: dict[str, Any]) -> None:
 
 def _confined_with(files: Path) -> Quarters:
     """Return how agents live in a sandbox with a folder that they read, whose files checkouts may ask for."""
-    return Quarters(profile=Profile.STRICT, path=(files,), outfit=Outfit(files=files), disk_mib=1000)
+    return Quarters(profile=SandboxProfile.STRICT, path=(files,), outfit=Outfit(files=files), disk_mib=1000)
 
 
 def _freezing_at(bus: Bus, event_type: str, number: int) -> Bus:

@@ -21,7 +21,7 @@ from kingdom.soldiers.agent import AgentClient
 from kingdom.soldiers.folders import Folders
 from kingdom.soldiers.host import ENVIRONMENT, SoldierHost
 from kingdom.soldiers.quarters import Quarters
-from kingdom.soldiers.scripted.client import ScriptedAgents
+from kingdom.soldiers.scripted.client import ScriptedAgentClient
 from kingdom.soldiers.transcript import Entry, read_entries
 from kingdom.workflow import lifecycle
 from kingdom.workflow.hosts import known_hosts, renew_host
@@ -145,7 +145,7 @@ class HostScene:
         host = SoldierHost(
             wrap(bus),
             name,
-            client or ScriptedAgents(),
+            client or ScriptedAgentClient(),
             self.folders(name),
             slots=slots,
             lease=lease,

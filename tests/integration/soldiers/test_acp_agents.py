@@ -12,12 +12,12 @@ from uuid import uuid4
 
 import pytest
 
-from kingdom.soldiers.acp.client import AcpAgents
-from kingdom.soldiers.acp.profile import Profile as AcpProfile
+from kingdom.soldiers.acp.client import AcpAgentClient
+from kingdom.soldiers.acp.profile import AcpProfile
 from kingdom.soldiers.acp.profiles import PROFILES
 from kingdom.soldiers.agent import AgentFailed, AgentGone, Answered, BudgetSpent, Prompt, ToolCalled
-from kingdom.soldiers.sandbox.gate import Gate
-from kingdom.soldiers.sandbox.sandbox import AGENT_LIMITS, Profile, Sandbox
+from kingdom.soldiers.sandbox.model_proxy import ModelProxy
+from kingdom.soldiers.sandbox.sandbox import AGENT_LIMITS, Sandbox, SandboxProfile
 from kingdom.soldiers.sandbox.vendors import Upstream
 from kingdom.soldiers.transcript import read_entries
 from kingdom.soldiers.voice.house import HouseVoice
@@ -59,21 +59,21 @@ async def _no_verdict(_: str) -> None:
 
 
 @asynccontextmanager
-async def opened(profile: AcpProfile, folder: Path, confinement: Profile) -> AsyncIterator[House]:
+async def opened(profile: AcpProfile, folder: Path, confinement: SandboxProfile) -> AsyncIterator[House]:
     """Give a house in which an agent is confined so much; nothing of it is left afterwards."""
     home, space, mark = folder / "home", folder / "work space", uuid4().hex
     (home / "tmp").mkdir(parents=True)
     space.mkdir()
     voice = HouseVoice(space, _no_verdict)
-    on_loopback = confinement is Profile.OFF
+    on_loopback = confinement is SandboxProfile.OFF
     async with ModelStub() as model:
         upstream = Upstream(vendor=profile.vendor, url=model.url, key=KEY)
         handler = partial(answer, voice)
-        async with Gate(folder / "gate", [upstream], voice=handler, on_loopback=on_loopback) as gate:
+        async with ModelProxy(folder / "gate", [upstream], on_tool_call=handler, on_loopback=on_loopback) as gate:
             sandbox = Sandbox(profile=confinement, writable=(space, home), socket=gate.socket, limits=AGENT_LIMITS)
             sandbox = replace(sandbox, url=gate.url) if on_loopback else sandbox
             environment = {**ENVIRONMENT, MARK: mark, "HOME": str(home), "TMPDIR": str(home / "tmp")}
-            client = AcpAgents(profile, directory=AGENTS, prices=PRICES)
+            client = AcpAgentClient(profile, directory=AGENTS, prices=PRICES)
             kind = Kind(make=lambda: client, model=MODEL)
             stage = Stage(client, folder, environment, kind=kind, sandbox=sandbox)
             try:
@@ -88,13 +88,13 @@ EVERY = [pytest.param(profile, id=name, marks=marks(name)) for name, profile in 
 
 @pytest.fixture(params=EVERY)
 async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[House]:
-    async with opened(request.param, tmp_path, Profile.STRICT) as house:
+    async with opened(request.param, tmp_path, SandboxProfile.STRICT) as house:
         yield house
 
 
 @pytest.mark.parametrize("profile", EVERY)
 async def test_an_agent_without_a_sandbox_speaks_through_the_gate_as_well(profile: AcpProfile, tmp_path: Path) -> None:
-    async with opened(profile, tmp_path, Profile.OFF) as house:
+    async with opened(profile, tmp_path, SandboxProfile.OFF) as house:
         agent = await house.stage.start(voice=house.voice)
         result = {"status": "success", "summary": "it is done"}
         assert (await follow(agent, {"result": result}, {"answer": "well"}))[-1] == Answered("well", 0.0)
@@ -189,7 +189,7 @@ async def test_a_model_that_falls_silent_fails_the_turn(house: House) -> None:
         assert old in text
         text = text.replace(old, new)
     files = {**house.profile.files, "config.toml": text}
-    house.stage.client = AcpAgents(replace(house.profile, files=files), directory=AGENTS, prices=PRICES)
+    house.stage.client = AcpAgentClient(replace(house.profile, files=files), directory=AGENTS, prices=PRICES)
     agent = await house.stage.start()
     with pytest.raises(AgentFailed, match="idle timeout"):
         await follow(agent, {"say": "I think"}, {"hang": True}, prompt_id="t1#1")

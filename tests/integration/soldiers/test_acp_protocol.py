@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kingdom.errors import Misconfigured, ProgramFailed
-from kingdom.soldiers.acp.profile import CostFrom
+from kingdom.soldiers.acp.profile import CostSource
 from kingdom.soldiers.agent import (
     AgentFailed,
     AgentGone,
@@ -151,13 +151,13 @@ async def test_a_model_without_a_price_counts_as_the_dearest(scene: Scene) -> No
 
 
 async def test_the_tokens_may_stand_beside_the_protocol(scene: Scene) -> None:
-    agent = await scene.start(replace(PLAIN, cost_from=CostFrom.QUOTA))
+    agent = await scene.start(replace(PLAIN, cost_source=CostSource.QUOTA))
     meta = {"quota": {"token_count": {"input_tokens": 10_000, "output_tokens": 1_000}}}
     assert (await take(agent, end(_meta=meta)))[-1] == Answered("", 0.2)
 
 
 async def test_what_a_killed_turn_cost_is_in_the_next_where_the_agent_counts_the_session(scene: Scene) -> None:
-    profile = replace(PLAIN, cost_from=CostFrom.SESSION)
+    profile = replace(PLAIN, cost_source=CostSource.SESSION)
 
     def spent(usd: float) -> dict[str, Any]:
         cost = {"amount": usd, "currency": "USD"}

@@ -16,7 +16,7 @@ from mcp import Client, StdioServerParameters
 from kingdom.soldiers.mcp import validate
 from kingdom.soldiers.process import start_program
 from kingdom.soldiers.result import read_result
-from kingdom.soldiers.sandbox.sandbox import Profile, Sandbox
+from kingdom.soldiers.sandbox.sandbox import Sandbox, SandboxProfile
 from kingdom.soldiers.voice.calls import TOOLS
 from kingdom.soldiers.voice.relay import relay_command
 from kingdom.soldiers.voice.voice import SERVER
@@ -188,7 +188,7 @@ async def test_a_place_that_is_none_is_refused_in_a_sentence(place: str) -> None
 
 
 async def test_a_result_is_reported_out_of_a_strict_sandbox(house: House, tmp_path: Path) -> None:
-    sandbox = Sandbox(profile=Profile.STRICT, writable=(tmp_path / "space",), socket=house.socket)
+    sandbox = Sandbox(profile=SandboxProfile.STRICT, writable=(tmp_path / "space",), socket=house.socket)
     sandbox.writable[0].mkdir()
     program = await start_program(
         relay_command(f"{sandbox.url}/voice"),

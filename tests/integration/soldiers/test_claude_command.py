@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kingdom.soldiers.agent import Launch
 from kingdom.soldiers.claude.command import arguments, environment, mcp_servers
-from kingdom.soldiers.sandbox.sandbox import Profile, Sandbox
+from kingdom.soldiers.sandbox.sandbox import Sandbox, SandboxProfile
 from kingdom.soldiers.voice.house import HouseVoice
 from kingdom.workflow.model.mcp import McpServer, Transport
 
@@ -69,7 +69,7 @@ def test_the_launch_has_the_last_word_on_the_environment() -> None:
 
 
 def test_only_root_without_a_sandbox_says_that_there_is_one() -> None:
-    strict = Sandbox(profile=Profile.STRICT)
+    strict = Sandbox(profile=SandboxProfile.STRICT)
     assert "IS_SANDBOX" not in environment(launch(sandbox=strict))
-    for open_launch in (launch(), launch(sandbox=Sandbox(profile=Profile.OFF))):
+    for open_launch in (launch(), launch(sandbox=Sandbox(profile=SandboxProfile.OFF))):
         assert ("IS_SANDBOX" in environment(open_launch)) == (os.geteuid() == 0)

@@ -8,7 +8,7 @@ import pytest
 from kingdom.soldiers import disk_quota
 from kingdom.soldiers.disk_quota import DEPTH_MAX, DiskQuota, DiskUse
 from kingdom.soldiers.quarters import Quarters
-from kingdom.soldiers.sandbox.sandbox import Profile
+from kingdom.soldiers.sandbox.sandbox import SandboxProfile
 from kingdom.workflow.model.machine import WorkflowStatus
 from tests.integration.soldiers.host_scene import APP, HostScene, task, work
 from tests.integration.soldiers.sources import run
@@ -79,7 +79,7 @@ def test_neither_so_many_files_nor_so_deep_folders_are_allowed(tmp_path: Path, m
 async def host(scene: HostScene, monkeypatch: pytest.MonkeyPatch) -> HostScene:
     """A host whose runs have 8 MiB, which it looks at all the time."""
     monkeypatch.setattr(disk_quota, "_EVERY_SECONDS", 0.05)
-    await scene.start_host(quarters=Quarters(profile=Profile.OFF, disk_mib=8))
+    await scene.start_host(quarters=Quarters(profile=SandboxProfile.OFF, disk_mib=8))
     return scene
 
 

@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
 from kingdom.bus.logs import configure_logs
-from kingdom.soldiers.sandbox.gate import Gate, VoiceHandler
+from kingdom.soldiers.sandbox.model_proxy import ModelProxy, ToolCallHandler
 from kingdom.soldiers.sandbox.vendors import Upstream, Vendor
 from tests.patience import PATIENCE_SECONDS
 
@@ -73,11 +73,11 @@ async def model() -> AsyncIterator[Model]:
 
 @asynccontextmanager
 async def through(
-    folder: Path, model: Model, vendors: Sequence[Vendor] = tuple(Vendor), voice: VoiceHandler | None = None
+    folder: Path, model: Model, vendors: Sequence[Vendor] = tuple(Vendor), voice: ToolCallHandler | None = None
 ) -> AsyncIterator[aiohttp.ClientSession]:
     upstreams = [Upstream(vendor=vendor, url=model.url, key=KEY) for vendor in vendors]
     async with (
-        Gate(folder / "gate", upstreams, voice=voice) as gate,
+        ModelProxy(folder / "gate", upstreams, on_tool_call=voice) as gate,
         aiohttp.ClientSession(HOST, connector=aiohttp.UnixConnector(str(gate.socket))) as client,
     ):
         yield client
@@ -132,7 +132,7 @@ async def test_anything_else_is_refused_and_logged_without_secrets(
     tmp_path: Path, model: Model, method: str, path: str
 ) -> None:
     with heard() as logs:
-        async with Gate(tmp_path / "gate", [Upstream(vendor=Vendor.ANTHROPIC, url=model.url, key=KEY)]) as gate:
+        async with ModelProxy(tmp_path / "gate", [Upstream(vendor=Vendor.ANTHROPIC, url=model.url, key=KEY)]) as gate:
             assert b" 403 " in await raw(gate, f"{method} {path}?key=sesame HTTP/1.1", "x-api-key: sesame")
             assert gate.refused == 1
     assert model.asked == []
@@ -151,7 +151,7 @@ def heard() -> Iterator[list[EventDict]]:
         configure_logs(json=True, level=logging.ERROR)
 
 
-async def raw(gate: Gate, *head: str, body: bytes = b"") -> bytes:
+async def raw(gate: ModelProxy, *head: str, body: bytes = b"") -> bytes:
     """Send what no client would, and return the first line of the answer."""
     reader, writer = await asyncio.open_unix_connection(gate.socket)
     lines = (*head, "Host: gate", f"Content-Length: {len(body)}", "Connection: close")
@@ -240,7 +240,7 @@ async def test_a_body_that_cannot_be_looked_at_is_not_sent(tmp_path: Path, model
 
 
 async def test_a_body_without_end_is_not_taken(tmp_path: Path, model: Model) -> None:
-    async with Gate(tmp_path / "gate", [Upstream(vendor=Vendor.ANTHROPIC, url=model.url, key=KEY)]) as gate:
+    async with ModelProxy(tmp_path / "gate", [Upstream(vendor=Vendor.ANTHROPIC, url=model.url, key=KEY)]) as gate:
         reader, writer = await asyncio.open_unix_connection(gate.socket)
         writer.write(b"POST /v1/messages HTTP/1.1\r\nHost: gate\r\nTransfer-Encoding: chunked\r\n\r\n")
         chunk = b"1000000\r\n" + b"x" * (1 << 24) + b"\r\n"
@@ -334,7 +334,7 @@ async def test_the_voice_hears_what_is_posted_to_it(tmp_path: Path, model: Model
 
 async def test_on_loopback_only_who_knows_the_secret_is_heard(tmp_path: Path, model: Model) -> None:
     upstream = Upstream(vendor=Vendor.ANTHROPIC, url=model.url, key=KEY)
-    async with Gate(tmp_path / "gate", [upstream], on_loopback=True) as gate, aiohttp.ClientSession() as client:
+    async with ModelProxy(tmp_path / "gate", [upstream], on_loopback=True) as gate, aiohttp.ClientSession() as client:
         async with client.post(f"{gate.url}/v1/messages", json={}) as answer:
             assert answer.status == 200
         port = gate.url.split(":")[2].split("/")[0]
@@ -345,7 +345,7 @@ async def test_on_loopback_only_who_knows_the_secret_is_heard(tmp_path: Path, mo
 
 
 async def test_an_agent_cannot_use_up_all_connections(tmp_path: Path, model: Model) -> None:
-    async with Gate(tmp_path / "gate", [Upstream(vendor=Vendor.ANTHROPIC, url=model.url, key=KEY)]) as gate:
+    async with ModelProxy(tmp_path / "gate", [Upstream(vendor=Vendor.ANTHROPIC, url=model.url, key=KEY)]) as gate:
         opened = [await asyncio.open_unix_connection(gate.socket) for _ in range(140)]
         assert await asyncio.wait_for(opened[-1][0].read(), PATIENCE_SECONDS) == b""
         for _, writer in opened:
@@ -354,7 +354,7 @@ async def test_an_agent_cannot_use_up_all_connections(tmp_path: Path, model: Mod
 
 async def test_a_socket_may_lie_deep_and_is_gone_after_the_end(tmp_path: Path) -> None:
     deep = tmp_path / ("folder" * 20) / "gate"
-    async with Gate(deep, []) as gate:
+    async with ModelProxy(deep, []) as gate:
         assert gate.socket.is_socket()
         assert deep.stat().st_mode & 0o077 == 0
     assert not deep.exists()

@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from kingdom.soldiers.claude.client import ClaudeAgents
+from kingdom.soldiers.claude.client import ClaudeAgentClient
 from kingdom.soldiers.quarters import Quarters
-from kingdom.soldiers.sandbox.sandbox import Profile
+from kingdom.soldiers.sandbox.sandbox import SandboxProfile
 from kingdom.soldiers.sandbox.vendors import Upstream, Vendor
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model.machine import WorkflowStatus
@@ -30,13 +30,13 @@ async def stub() -> AsyncIterator[ModelStub]:
 @pytest.fixture
 def quarters(stub: ModelStub) -> Quarters:
     upstream = Upstream(vendor=Vendor.ANTHROPIC, url=stub.url, key=KEY)
-    return Quarters(profile=Profile.STRICT, upstreams=(upstream,), speaks=True)
+    return Quarters(profile=SandboxProfile.STRICT, upstreams=(upstream,), speaks=True)
 
 
 async def test_claude_works_in_its_sandbox_and_reports_by_its_voice(
     scene: HostScene, quarters: Quarters, stub: ModelStub
 ) -> None:
-    await scene.start_host(client=ClaudeAgents(), quarters=quarters)
+    await scene.start_host(client=ClaudeAgentClient(), quarters=quarters)
     done_by = task(
         {"write": f"{APP}/by-claude.txt", "text": "written\n"},
         {"run": f"env > {APP}/environment.txt; cat /proc/*/environ >> {APP}/environment.txt 2>&1 || true"},
@@ -55,7 +55,7 @@ async def test_claude_works_in_its_sandbox_and_reports_by_its_voice(
 
 
 async def test_claude_asks_a_person_and_goes_on_with_the_reply(scene: HostScene, quarters: Quarters) -> None:
-    await scene.start_host(client=ClaudeAgents(), quarters=quarters)
+    await scene.start_host(client=ClaudeAgentClient(), quarters=quarters)
     asking = task(
         {"ask": "Left or right?", "choices": ["left", "right"]},
         {"result": {"status": "success", "summary": "went"}},
@@ -72,7 +72,7 @@ async def test_claude_asks_a_person_and_goes_on_with_the_reply(scene: HostScene,
 async def test_claude_that_ends_without_a_result_is_sent_back_once_and_fails_then(
     scene: HostScene, quarters: Quarters
 ) -> None:
-    await scene.start_host(client=ClaudeAgents(), quarters=quarters)
+    await scene.start_host(client=ClaudeAgentClient(), quarters=quarters)
     run = await scene.begin(work("forget", task({"answer": "all done"})))
     failed = await scene.until(run, WorkflowStatus.FAILED)
     assert "without a result" in failed.reason
@@ -81,7 +81,7 @@ async def test_claude_that_ends_without_a_result_is_sent_back_once_and_fails_the
 async def test_a_report_that_needs_a_person_waits_for_one_and_nothing_is_done_twice(
     scene: HostScene, quarters: Quarters
 ) -> None:
-    await scene.start_host(client=ClaudeAgents(), quarters=quarters)
+    await scene.start_host(client=ClaudeAgentClient(), quarters=quarters)
     asking = task(
         {"run": f"echo once >> {APP}/count.txt"},
         {"result": {"status": "needs_human", "summary": "stuck", "question": "Left or right?"}},

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.soldiers.command.client import CommandAgents
-from kingdom.soldiers.command.command import Command
+from kingdom.soldiers.command.client import CommandAgentClient
+from kingdom.soldiers.command.command import CommandTemplate
 from kingdom.soldiers.outfit import Outfit
 from kingdom.soldiers.quarters import Quarters
 from kingdom.soldiers.sandbox import egress
 from kingdom.soldiers.sandbox.egress import Egress
 from kingdom.soldiers.sandbox.egress_ledger import read_attempts
-from kingdom.soldiers.sandbox.sandbox import Profile
+from kingdom.soldiers.sandbox.sandbox import SandboxProfile
 from kingdom.workflow.model.machine import WorkflowStatus
 from tests.integration.soldiers.host_scene import APP, HostScene, task, work
 from tests.integration.soldiers.web import make_certificate, serving
@@ -36,11 +36,11 @@ async def test_setup_agent_and_checks_reach_named_hosts_and_no_others(
     async with serving(make_certificate(tmp_path / "tls", *NAMES), ADDRESS) as web:
         setup, agent, check = (f"{FETCH} {name}:{web.port}" for name in NAMES)
         quarters = Quarters(
-            profile=Profile.STRICT,
+            profile=SandboxProfile.STRICT,
             egress=Egress(NAMES, resolve=lambda _: [ADDRESS], port=web.port),
             outfit=Outfit(setup={APP: f"{setup} && ! {FETCH} other.example.org:{web.port}"}),
         )
-        client = CommandAgents(Command(argv=("/bin/sh", "-ec", f"cat > prompt; {agent}")))
+        client = CommandAgentClient(CommandTemplate(argv=("/bin/sh", "-ec", f"cat > prompt; {agent}")))
         await scene.start_host(client=client, quarters=quarters)
         run = await scene.begin(work("build", task(), verify=(check,)))
         done = await scene.until(run, WorkflowStatus.COMPLETED)

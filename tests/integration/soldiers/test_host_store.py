@@ -9,7 +9,7 @@ from kingdom.bus import Bus, Record, Transaction
 from kingdom.errors import Misconfigured, Unavailable
 from kingdom.soldiers import host as hosting
 from kingdom.soldiers.host import SoldierHost
-from kingdom.soldiers.scripted.client import ScriptedAgents
+from kingdom.soldiers.scripted.client import ScriptedAgentClient
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model import answers, commands
 from kingdom.workflow.model.answers import Finding
@@ -322,7 +322,9 @@ async def test_a_host_that_can_no_longer_keep_its_lease_for_a_bug_ends_with_all_
 @ONE_BACKEND
 async def test_a_second_host_in_the_same_directory_is_refused(scene: HostScene) -> None:
     await scene.start_host("host-a")
-    second = SoldierHost(scene.bus, "host-b", ScriptedAgents(), scene.folders("host-a"), slots=1, quarters=UNCONFINED)
+    second = SoldierHost(
+        scene.bus, "host-b", ScriptedAgentClient(), scene.folders("host-a"), slots=1, quarters=UNCONFINED
+    )
     with pytest.raises(Misconfigured, match=r"another host uses .*: stop it, or give this one a directory of its own"):
         await second.run()
     assert await scene.host("host-b") is None

@@ -10,8 +10,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from kingdom.soldiers.sandbox.gate import Gate
 from kingdom.soldiers.sandbox.meter import Meter
+from kingdom.soldiers.sandbox.model_proxy import ModelProxy
 from kingdom.soldiers.sandbox.prices import Price
 from kingdom.soldiers.sandbox.vendors import Upstream, Vendor
 from tests.fakes.model.stub import ModelStub
@@ -86,7 +86,7 @@ async def at_the_gate(folder: Path, model: ModelStub) -> AsyncIterator[Asking]:
     upstreams = [Upstream(vendor=vendor, url=model.url, key="none", prices=DEAR) for vendor in Vendor]
     meter = Meter()
     async with (
-        Gate(folder / "gate", upstreams, meter=meter) as gate,
+        ModelProxy(folder / "gate", upstreams, meter=meter) as gate,
         aiohttp.ClientSession("http://gate", connector=aiohttp.UnixConnector(str(gate.socket))) as client,
     ):
         yield Asking(client, meter)

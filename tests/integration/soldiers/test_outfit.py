@@ -10,7 +10,7 @@ import pytest
 from kingdom.soldiers.folders import Folders
 from kingdom.soldiers.outfit import PORTS_PER_RUN, Outfit, OutfitFailed, copied_secrets, fit_out, port_base
 from kingdom.soldiers.redaction import REDACTED, Redaction
-from kingdom.soldiers.sandbox.sandbox import Profile, Sandbox
+from kingdom.soldiers.sandbox.sandbox import Sandbox, SandboxProfile
 from kingdom.soldiers.trees import Tree, Trees
 from tests.integration.soldiers.processes import growing_limits
 from tests.integration.soldiers.sources import a_tree, make_source, processes_in, run
@@ -122,7 +122,7 @@ async def test_the_output_of_a_script_is_kept_without_secrets(tmp_path: Path) ->
 async def test_a_script_is_kept_in_the_sandbox(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     tree = await checked_out(tmp_path, {SCRIPT: f"echo in > cache; echo out > {outside}; true\n"})
-    sandbox = Sandbox(profile=Profile.STRICT, writable=(tree.path,))
+    sandbox = Sandbox(profile=SandboxProfile.STRICT, writable=(tree.path,))
     await fitted_out(tree, Outfit(), folder=tmp_path / "notes", environment=ENVIRONMENT, sandbox=sandbox)
     assert (tree.path / "cache").read_text() == "in\n"
     assert not outside.exists()

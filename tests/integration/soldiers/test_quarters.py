@@ -19,7 +19,7 @@ from kingdom.soldiers.host import ENVIRONMENT
 from kingdom.soldiers.kinds import KINDS, quarters_of
 from kingdom.soldiers.quarters import Lodging
 from kingdom.soldiers.sandbox.programs import toolchain_programs, user_home
-from kingdom.soldiers.sandbox.sandbox import Profile
+from kingdom.soldiers.sandbox.sandbox import SandboxProfile
 from kingdom.soldiers.sandbox.vendors import Vendor
 from kingdom.soldiers.settings import AgentName, ModelSettings, SoldierSettings
 from kingdom.soldiers.trees import Trees
@@ -121,7 +121,10 @@ async def test_a_program_of_a_virtual_environment_runs_with_what_is_installed_th
 
 async def test_agents_that_npm_has_installed_are_found_where_the_settings_say(house: House, tmp_path: Path) -> None:
     settings = SoldierSettings(
-        agent="codex", agents=os.path.relpath(tmp_path / "npm"), model=ModelSettings(key=KEY), sandbox=Profile.STRICT
+        agent="codex",
+        agents=os.path.relpath(tmp_path / "npm"),
+        model=ModelSettings(key=KEY),
+        sandbox=SandboxProfile.STRICT,
     )
     lodging = house.lodging(settings)
     launch = Launch(
@@ -142,8 +145,8 @@ async def test_agents_that_npm_has_installed_are_found_where_the_settings_say(ho
         await KINDS["codex"].client(settings).start(launch)
 
 
-@pytest.mark.parametrize("profile", [Profile.DEV, Profile.OFF])
-async def test_the_tools_of_a_person_are_on_the_path_where_they_are_seen(house: House, profile: Profile) -> None:
+@pytest.mark.parametrize("profile", [SandboxProfile.DEV, SandboxProfile.OFF])
+async def test_the_tools_of_a_person_are_on_the_path_where_they_are_seen(house: House, profile: SandboxProfile) -> None:
     strict = house.lodging(SoldierSettings(agent="command")).environment_inside()
     assert strict["PATH"] == ENVIRONMENT["PATH"]
     lodging = house.lodging(SoldierSettings(agent="command", sandbox=profile))
@@ -154,7 +157,7 @@ async def test_the_tools_of_a_person_are_on_the_path_where_they_are_seen(house: 
 async def test_a_tool_of_a_person_runs_in_dev(house: House) -> None:
     if not (user_home() / ".cargo" / "bin" / "cargo").exists():
         pytest.skip("cargo is not installed")
-    assert (await house.answer("cargo --version", sandbox=Profile.DEV)).startswith("cargo ")
+    assert (await house.answer("cargo --version", sandbox=SandboxProfile.DEV)).startswith("cargo ")
 
 
 async def test_tests_that_commit_can_be_run(house: House) -> None:
@@ -243,13 +246,13 @@ def test_without_bubblewrap_no_host_starts_unless_the_sandbox_is_off(
     told = r"bwrap is not on PATH\. What to do: sudo dnf install bubblewrap\. Or write `sandbox: \"off\"` under"
     with pytest.raises(Misconfigured, match=told):
         quarters_of(SoldierSettings(agent=agent), lambda _: KEY, set())
-    off = SoldierSettings(agent=agent, sandbox=Profile.OFF)
-    assert quarters_of(off, lambda _: KEY, set()).profile is Profile.OFF
+    off = SoldierSettings(agent=agent, sandbox=SandboxProfile.OFF)
+    assert quarters_of(off, lambda _: KEY, set()).profile is SandboxProfile.OFF
 
 
-@pytest.mark.parametrize("profile", [Profile.STRICT, Profile.DEV])
+@pytest.mark.parametrize("profile", [SandboxProfile.STRICT, SandboxProfile.DEV])
 def test_a_bubblewrap_that_makes_no_namespaces_is_found_out_before_any_agent_starts(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, profile: Profile
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, profile: SandboxProfile
 ) -> None:
     a_program(tmp_path / "bwrap", "#!/bin/sh\necho 'bwrap: setting up uid map: Permission denied' >&2\nexit 1\n")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")

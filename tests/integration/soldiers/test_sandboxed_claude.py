@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.soldiers.sandbox.gate import Gate
-from kingdom.soldiers.sandbox.sandbox import AGENT_LIMITS, Profile, Sandbox
+from kingdom.soldiers.sandbox.model_proxy import ModelProxy
+from kingdom.soldiers.sandbox.sandbox import AGENT_LIMITS, Sandbox, SandboxProfile
 from kingdom.soldiers.sandbox.vendors import Upstream, Vendor
 from tests.fakes.model.stub import ModelStub
 from tests.fakes.scripts import scripted
@@ -23,17 +23,17 @@ LOOK_EVERYWHERE = (
 )
 
 
-@pytest.mark.parametrize("profile", [Profile.STRICT, Profile.DEV])
-async def test_claude_works_through_the_gate_and_never_sees_the_key(tmp_path: Path, profile: Profile) -> None:
+@pytest.mark.parametrize("profile", [SandboxProfile.STRICT, SandboxProfile.DEV])
+async def test_claude_works_through_the_gate_and_never_sees_the_key(tmp_path: Path, profile: SandboxProfile) -> None:
     work = tmp_path / "work"
     work.mkdir()
     prompt = scripted({"write": "hello.txt", "text": "hello"}, {"run": LOOK_EVERYWHERE}, {"answer": "done"})
     async with (
         ModelStub() as stub,
-        Gate(
+        ModelProxy(
             tmp_path / "gate",
             [Upstream(vendor=Vendor.ANTHROPIC, url=stub.url, key=KEY)],
-            on_loopback=profile is Profile.DEV,
+            on_loopback=profile is SandboxProfile.DEV,
         ) as gate,
     ):
         sandbox = Sandbox(profile=profile, writable=(work,), socket=gate.socket, limits=AGENT_LIMITS)

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from kingdom.soldiers.sandbox.gate import Gate
+from kingdom.soldiers.sandbox.model_proxy import ModelProxy
 from kingdom.soldiers.voice.house import HouseVoice
 from kingdom.soldiers.voice.relay import answer
 from kingdom.workflow.verdicts import Verdict
@@ -32,7 +32,7 @@ async def open_house(space: Path, socket: Path, *, verdict: Verdict | None = Non
 
     voice = HouseVoice(space, decided)
 
-    async with Gate(socket, (), voice=partial(answer, voice), on_loopback=True) as gate:
+    async with ModelProxy(socket, (), on_tool_call=partial(answer, voice), on_loopback=True) as gate:
         house = House(voice=voice, url=f"{gate.url}/voice", socket=socket)
         voice.begin("w1-t1#1", lambda kind, body: house.petitions.append((kind, body)))
         yield house

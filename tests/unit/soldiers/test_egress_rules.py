@@ -8,12 +8,12 @@ from kingdom.errors import Misconfigured
 from kingdom.realm import read_realm
 from kingdom.soldiers.sandbox.egress_rules import (
     EgressRefused,
-    allowed_name,
-    asked_target,
     canonical_name,
-    checked_host,
+    check_host,
     is_allowed,
     is_public,
+    parse_allowed_name,
+    parse_connect_request,
 )
 
 
@@ -29,7 +29,7 @@ from kingdom.soldiers.sandbox.egress_rules import (
     ],
 )
 def test_a_name_has_one_spelling(written: str, meant: str) -> None:
-    assert allowed_name(written) == meant
+    assert parse_allowed_name(written) == meant
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_what_is_no_name_of_a_host_is_refused_where_the_settings_are_read(
     tmp_path: Path, written: str, reason: str
 ) -> None:
     with pytest.raises(ValueError, match=reason):
-        allowed_name(written)
+        parse_allowed_name(written)
     (tmp_path / "kingdom.yaml").write_text(f"soldiers: {{egress: [index.example.org, '{written}']}}\n")
     with pytest.raises(Misconfigured, match=rf"kingdom\.yaml:1: soldiers: egress: .*{reason}"):
         read_realm(tmp_path / "kingdom.yaml")
@@ -112,7 +112,10 @@ def test_addresses_of_inner_networks_are_not_public(address: str) -> None:
 
 
 def test_a_request_names_host_and_port() -> None:
-    assert asked_target(b"CONNECT index.example.org:443 HTTP/1.1\r\nHost: other\r\n\r\n") == ("index.example.org", 443)
+    assert parse_connect_request(b"CONNECT index.example.org:443 HTTP/1.1\r\nHost: other\r\n\r\n") == (
+        "index.example.org",
+        443,
+    )
 
 
 @pytest.mark.parametrize(
@@ -132,7 +135,7 @@ def test_a_request_names_host_and_port() -> None:
 )
 def test_other_requests_are_refused(head: bytes, reason: str) -> None:
     with pytest.raises(EgressRefused, match=reason):
-        asked_target(head + b"\r\n\r\n")
+        parse_connect_request(head + b"\r\n\r\n")
 
 
 @pytest.mark.parametrize(
@@ -148,5 +151,5 @@ def test_other_requests_are_refused(head: bytes, reason: str) -> None:
 )
 def test_what_is_not_named_is_refused(host: str, port: int, reason: str) -> None:
     with pytest.raises(EgressRefused, match=reason):
-        checked_host(host, port, ("index.example.org",))
-    assert checked_host("Index.example.org.", 443, ("index.example.org",)) == "index.example.org"
+        check_host(host, port, ("index.example.org",))
+    assert check_host("Index.example.org.", 443, ("index.example.org",)) == "index.example.org"

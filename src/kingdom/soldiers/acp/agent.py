@@ -19,11 +19,11 @@ from acp.schema import (
     ToolCallUpdate,
 )
 
-from kingdom.soldiers.acp.memory import Past
-from kingdom.soldiers.acp.profile import Profile
+from kingdom.soldiers.acp.history import AcpHistory
+from kingdom.soldiers.acp.profile import AcpProfile
 from kingdom.soldiers.acp.servers import mcp_servers
-from kingdom.soldiers.acp.transport import ProgramTransport
-from kingdom.soldiers.acp.turn import Turn
+from kingdom.soldiers.acp.transport import AcpTransport
+from kingdom.soldiers.acp.turn import AcpTurn
 from kingdom.soldiers.agent import (
     INTERRUPTED,
     AgentFailed,
@@ -49,32 +49,36 @@ _log = structlog.get_logger("kingdom.soldiers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kit:
+class AcpContext:
     """What an agent works with; at `voice_url` is its voice, if it has one."""
 
-    profile: Profile
+    profile: AcpProfile
     launch: Launch
     price: Price
-    notebook: Notebook[Past]
+    notebook: Notebook[AcpHistory]
     voice_url: str
 
 
-class AcpAgent(ProgramAgent[Turn]):
-    """An agent whose process runs; `comes_up` makes it take prompts, and `closing` is closed after its end."""
+class AcpAgent(ProgramAgent[AcpTurn]):
+    """An agent whose process runs; `wait_until_ready` makes it take prompts, and `closing` is closed after its end."""
 
-    def __init__(self, program: Program, kit: Kit, closing: AsyncExitStack) -> None:
-        super().__init__(program, kit.notebook.past.session)
-        self._ends_with_input = kit.profile.ends_with_input
-        self._kit = kit
+    def __init__(self, program: Program, context: AcpContext, closing: AsyncExitStack) -> None:
+        super().__init__(program, context.notebook.past.session)
+        self._ends_with_input = context.profile.ends_with_input
+        self._context = context
         self._closing = closing
-        self._heard = asyncio.Event()
-        self._connection = connect_to_agent(cast("Client", _House(self)), ProgramTransport(program, self._hear))
-        self._prompting: asyncio.Task[None] | None = None
-        self._ending = asyncio.create_task(self._end_with_program(), name=f"{kit.profile.name} {program.pid}")
+        self._update_received = asyncio.Event()
+        self._connection = connect_to_agent(
+            cast("Client", _PermissionHandler(self)), AcpTransport(program, self._receive)
+        )
+        self._prompt_task: asyncio.Task[None] | None = None
+        self._cleanup_task = asyncio.create_task(
+            self._clean_up_after_program(), name=f"{context.profile.name} {program.pid}"
+        )
 
-    async def comes_up(self) -> None:
+    async def wait_until_ready(self) -> None:
         """Wait until the agent has its session; raises AgentGone if it does not."""
-        name = self._kit.profile.name
+        name = self._context.profile.name
         try:
             await self._connection.initialize(
                 protocol_version=PROTOCOL_VERSION,
@@ -82,17 +86,17 @@ class AcpAgent(ProgramAgent[Turn]):
                 client_info=Implementation(name="kingdom", version="1"),
             )
             await self._open_session()
-            if self._kit.profile.mode:
-                await self._connection.set_session_mode(session_id=self.session, mode_id=self._kit.profile.mode)
+            if self._context.profile.mode:
+                await self._connection.set_session_mode(session_id=self.session, mode_id=self._context.profile.mode)
         except (RequestError, ConnectionError, ValueError) as error:
-            why = await self._fate() if isinstance(error, ConnectionError) else _words(error)
+            why = await self._describe_end() if isinstance(error, ConnectionError) else _error_text(error)
             await self._program.kill()
-            if self._kit.notebook.past.prompted:
+            if self._context.notebook.past.prompted:
                 raise AgentGone(f"session {self.session} of {name} cannot be continued: {why}") from error
             raise AgentGone(f"{name} did not come up: {why}") from error
-        model = self._kit.launch.model or self._kit.profile.model
-        self._kit.notebook.past.session = self.session
-        self._kit.notebook.write(
+        model = self._context.launch.model or self._context.profile.model
+        self._context.notebook.past.session = self.session
+        self._context.notebook.write(
             {"type": "session", "session": self.session, "model": model, "agent": name}, durable=True
         )
 
@@ -113,29 +117,29 @@ class AcpAgent(ProgramAgent[Turn]):
         return True
 
     async def _open_session(self) -> None:
-        launch, past = self._kit.launch, self._kit.notebook.past
-        space, servers = str(launch.work_space), mcp_servers(launch, self._kit.voice_url)
+        launch, past = self._context.launch, self._context.notebook.past
+        space, servers = str(launch.work_space), mcp_servers(launch, self._context.voice_url)
         if not past.prompted:
             # A session that was never prompted is none to most agents: it begins anew.
             new = await self._connection.new_session(cwd=space, mcp_servers=[*servers])
             self.session = new.session_id
-        elif self._kit.profile.loads:
+        elif self._context.profile.loads:
             await self._connection.load_session(cwd=space, session_id=self.session, mcp_servers=[*servers])
             with suppress(TimeoutError):
                 while True:
-                    self._heard.clear()
+                    self._update_received.clear()
                     async with asyncio.timeout(_QUIET_SECONDS):
-                        await self._heard.wait()
+                        await self._update_received.wait()
         else:
             await self._connection.resume_session(cwd=space, session_id=self.session, mcp_servers=[*servers])
 
-    def _new_turn(self, prompt: Prompt) -> Turn:
-        kit = self._kit
-        return Turn(prompt, kit.notebook, kit.profile, kit.price, work_space=kit.launch.work_space)
+    def _new_turn(self, prompt: Prompt) -> AcpTurn:
+        context = self._context
+        return AcpTurn(prompt, context.notebook, context.profile, context.price, work_space=context.launch.work_space)
 
-    async def _begin(self, turn: Turn) -> None:
+    async def _begin(self, turn: AcpTurn) -> None:
         """Note the prompt, then send it; one that waits for a reply which has not come is answered at once."""
-        prompt, past = turn.prompt, self._kit.notebook.past
+        prompt, past = turn.prompt, self._context.notebook.past
         question, text = past.question_again(prompt), past.text_for(prompt)
         turn.note_prompt(text)
         if turn.interrupted:
@@ -143,34 +147,34 @@ class AcpAgent(ProgramAgent[Turn]):
         elif question is not None:
             turn.end(Asked(question.text, question.choices, 0.0))
         else:
-            if self._kit.launch.voice is not None:
-                self._kit.launch.voice.begin(prompt.id, turn.petition)
-            self._prompting = asyncio.create_task(self._prompt(turn, text), name=f"prompt {prompt.id}")
+            if self._context.launch.voice is not None:
+                self._context.launch.voice.begin(prompt.id, turn.petition)
+            self._prompt_task = asyncio.create_task(self._prompt(turn, text), name=f"prompt {prompt.id}")
 
-    async def _prompt(self, turn: Turn, text: str) -> None:
+    async def _prompt(self, turn: AcpTurn, text: str) -> None:
         """Have the agent take a turn, and conclude how it ended."""
         end: End
         try:
             response = await self._connection.prompt(session_id=self.session, prompt=[text_block(text)])
         except RequestError as error:
-            gone = bool(self._kit.profile.gone) and self._kit.profile.gone in _words(error)
+            gone = bool(self._context.profile.gone) and self._context.profile.gone in _error_text(error)
             if gone:
                 await self._program.kill()
-            end = self._failed(turn, _words(error), gone=gone)
+            end = self._failed(turn, _error_text(error), gone=gone)
         except ConnectionError:
-            end = AgentGone(await self._fate(), turn.cost_usd)
+            end = AgentGone(await self._describe_end(), turn.cost_usd)
         except Exception as error:  # noqa: BLE001 - whatever the library cannot make sense of, the turn is over
             end = self._failed(turn, f"the agent does not keep to the protocol: {error}")
         else:
             document = response.model_dump(mode="json", by_alias=True, exclude_none=True)
             turn.count(document)
-            end = self._end_of(turn, document["stopReason"])
-        question = self._kit.launch.voice.end() if self._kit.launch.voice else None
+            end = self._conclude(turn, document["stopReason"])
+        question = self._context.launch.voice.end() if self._context.launch.voice else None
         if question is not None and not turn.interrupted and not isinstance(end, AgentGone | BudgetSpent):
             end = Asked(question.text, question.choices, turn.cost_usd)
         turn.end(end)
 
-    async def _fate(self) -> str:
+    async def _describe_end(self) -> str:
         """Return how an agent ended that speaks no more; one that only fell silent is ended."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_SILENT_SECONDS):
@@ -178,14 +182,14 @@ class AcpAgent(ProgramAgent[Turn]):
         await self._program.kill()
         return await self.ended()
 
-    def _end_of(self, turn: Turn, reason: str) -> End:
+    def _conclude(self, turn: AcpTurn, reason: str) -> End:
         if turn.failed:
             return self._failed(turn, turn.notice or "the agent does not say why")
         if reason == "end_turn":
             return Answered(turn.answer, turn.cost_usd)
         return self._failed(turn, f"the agent stopped: {reason}")
 
-    def _failed(self, turn: Turn, why: str, *, gone: bool = False) -> End:
+    def _failed(self, turn: AcpTurn, why: str, *, gone: bool = False) -> End:
         cost = turn.cost_usd
         if gone:
             return AgentGone(why, cost)
@@ -196,11 +200,11 @@ class AcpAgent(ProgramAgent[Turn]):
         until = usage_limit(why, datetime.now(UTC))
         return AgentFailed(why, cost) if until is None else UsageLimited(why, until, cost)
 
-    def _hear(self, session: str, update: Mapping[str, Any]) -> None:
-        self._heard.set()
+    def _receive(self, session: str, update: Mapping[str, Any]) -> None:
+        self._update_received.set()
         turn = self._turn
         if session == self.session and turn is not None and not turn.over.is_set():
-            turn.hear(update)
+            turn.receive(update)
             if turn.budget_spent:
                 self._insist_upon_end(turn)
 
@@ -209,24 +213,24 @@ class AcpAgent(ProgramAgent[Turn]):
             await self._connection.cancel(session_id=self.session)
 
     async def _clear_up(self) -> None:
-        await asyncio.wait([self._ending])
+        await asyncio.wait([self._cleanup_task])
 
-    async def _end_with_program(self) -> None:
+    async def _clean_up_after_program(self) -> None:
         """Clear up after the program; whoever waits for it hears of its end."""
         why = await self.ended()
         await self._connection.close()
-        if self._prompting is not None:
-            await asyncio.wait([self._prompting])
+        if self._prompt_task is not None:
+            await asyncio.wait([self._prompt_task])
         try:
-            if self._kit.notebook.past.session:
-                self._kit.notebook.write({"type": "ended", "reason": why}, durable=False)
+            if self._context.notebook.past.session:
+                self._context.notebook.write({"type": "ended", "reason": why}, durable=False)
         except OSError as error:
             _log.warning("the end of an agent could not be written down", pid=self.pid, error=str(error))
         finally:
             await self._closing.aclose()
 
 
-class _House:
+class _PermissionHandler:
     """Answers what an agent asks of the house while it works."""
 
     def __init__(self, agent: AcpAgent) -> None:
@@ -243,7 +247,7 @@ class _House:
         return RequestPermissionResponse(outcome=AllowedOutcome(outcome="selected", option_id=once.option_id))
 
 
-def _words(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     """Return what went wrong, with the details that an agent keeps beside the message."""
     data = error.data if isinstance(error, RequestError) else None
     details = data.get("details") if isinstance(data, dict) else data if isinstance(data, str) else None

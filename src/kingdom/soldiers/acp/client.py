@@ -8,20 +8,26 @@ from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from kingdom.soldiers.acp.memory import Past
-from kingdom.soldiers.acp.outfit import Outfit, outfit, program_of, put_aside, search_path
-from kingdom.soldiers.acp.profile import Profile
+from kingdom.soldiers.acp.history import AcpHistory
+from kingdom.soldiers.acp.invocation import (
+    AcpInvocation,
+    find_program,
+    move_session_files_aside,
+    prepare_acp_invocation,
+    search_path,
+)
+from kingdom.soldiers.acp.profile import AcpProfile
 from kingdom.soldiers.agent import Agent, AgentClient, Inspection, Launch, once_up
 from kingdom.soldiers.model_url import model_url
 from kingdom.soldiers.notebook import Notebook, past_of
 from kingdom.soldiers.process import Program, start_program
-from kingdom.soldiers.sandbox.gate import Gate
+from kingdom.soldiers.sandbox.model_proxy import ModelProxy
 from kingdom.soldiers.sandbox.prices import Price
 from kingdom.soldiers.transcript import looked_up
 from kingdom.soldiers.voice.relay import answer
 
 
-class AcpAgents(AgentClient):
+class AcpAgentClient(AgentClient):
     """Runs the agent of a profile, which npm has installed into `directory` or which is on the PATH of agents.
 
     `prices` go by the name of a model and come before those of the profile.
@@ -32,7 +38,7 @@ class AcpAgents(AgentClient):
 
     def __init__(
         self,
-        profile: Profile,
+        profile: AcpProfile,
         *,
         directory: Path | None = None,
         prices: Mapping[str, Price] | None = None,
@@ -45,43 +51,43 @@ class AcpAgents(AgentClient):
 
     def program(self, path: str) -> Path:
         """See the port."""
-        return program_of(self.profile, search_path(path, self._directory))
+        return find_program(self.profile, search_path(path, self._directory))
 
     async def start(self, launch: Launch) -> Agent:
         """Start the process and wait until it has its session."""
         # In a thread, for the library takes long to load.
         module = await asyncio.to_thread(import_module, "kingdom.soldiers.acp.agent")
-        past = await asyncio.to_thread(past_of, launch, Past, "")
+        past = await asyncio.to_thread(past_of, launch, AcpHistory, "")
         price = self.profile.price(launch.model or self.profile.model, self._prices)
         url = model_url(launch, self.profile.url)
-        fitted = await asyncio.to_thread(outfit, self.profile, launch, price, url, self._directory)
+        invocation = await asyncio.to_thread(prepare_acp_invocation, self.profile, launch, price, url, self._directory)
         if launch.session is not None:
-            await asyncio.to_thread(put_aside, self.profile, fitted, launch.session)
+            await asyncio.to_thread(move_session_files_aside, self.profile, invocation, launch.session)
         async with AsyncExitStack() as stack:
-            kit = module.Kit(
+            context = module.AcpContext(
                 profile=self.profile,
                 launch=launch,
                 price=price,
                 notebook=Notebook(launch, past),
                 voice_url=await _voice_url(launch, stack),
             )
-            program = await self._start(fitted, launch)
-            agent = module.AcpAgent(program, kit, stack.pop_all())
-        return await once_up(agent, agent.comes_up())
+            program = await self._start(invocation, launch)
+            agent = module.AcpAgent(program, context, stack.pop_all())
+        return await once_up(agent, agent.wait_until_ready())
 
     async def inspect(self, launch: Launch, prompt_id: str) -> Inspection:
         """Look the prompt up in our transcript: where that does not tell its end, nobody knows of one."""
         return await asyncio.to_thread(looked_up, launch.transcript, prompt_id)
 
-    async def _start(self, fitted: Outfit, launch: Launch) -> Program:
+    async def _start(self, invocation: AcpInvocation, launch: Launch) -> Program:
         return await start_program(
-            fitted.argv,
+            invocation.argv,
             cwd=launch.work_space,
-            environment=fitted.environment,
+            environment=invocation.environment,
             errors=launch.errors,
             redaction=launch.redaction,
             contained=self._contained,
-            sandbox=fitted.sandbox,
+            sandbox=invocation.sandbox,
         )
 
 
@@ -93,5 +99,7 @@ async def _voice_url(launch: Launch, stack: AsyncExitStack) -> str:
         return f"{launch.sandbox.url}/voice"
     # Not in HOME: the name of a socket must be short.
     folder = stack.enter_context(TemporaryDirectory(prefix="kingdom-voice-"))
-    gate = await stack.enter_async_context(Gate(Path(folder, "gate"), (), voice=partial(answer, launch.voice)))
+    gate = await stack.enter_async_context(
+        ModelProxy(Path(folder, "gate"), (), on_tool_call=partial(answer, launch.voice))
+    )
     return f"unix:{gate.socket}"

@@ -8,7 +8,7 @@ from kingdom.soldiers.sandbox.prices import Price, price_of
 from kingdom.soldiers.sandbox.vendors import Vendor
 
 
-class CostFrom(StrEnum):
+class CostSource(StrEnum):
     """Where an agent tells what a turn has used up."""
 
     # The tokens of the turn in its end; on the way, those of each response of the model.
@@ -20,7 +20,7 @@ class CostFrom(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
+class AcpProfile:
     """How an agent is started, and where it goes its own way.
 
     `arguments`, `environment` and `files` are templates: $folder is what the agent has for itself, $url the server of
@@ -38,7 +38,7 @@ class Profile:
     environment: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
     prices: Mapping[str, Price] = field(default_factory=dict)
-    cost_from: CostFrom = CostFrom.USAGE
+    cost_source: CostSource = CostSource.USAGE
     # The mode of a session in which the agent asks nobody; what it may do is the sandbox's business.
     mode: str = ""
     # Whether a session goes on only by loading it, which tells all of it again.

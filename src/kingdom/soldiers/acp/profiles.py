@@ -1,10 +1,10 @@
 """The agents that were tried, each in the version that packaging/agents pins."""
 
-from kingdom.soldiers.acp.profile import CostFrom, Profile
+from kingdom.soldiers.acp.profile import AcpProfile, CostSource
 from kingdom.soldiers.sandbox import prices
 from kingdom.soldiers.sandbox.vendors import Vendor
 
-CODEX = Profile(
+CODEX = AcpProfile(
     name="codex",
     vendor=Vendor.OPENAI,
     program="codex-acp",
@@ -44,7 +44,7 @@ enabled = false
     failed=("codex", "threadStatus", "type", "systemError"),
 )
 
-GEMINI = Profile(
+GEMINI = AcpProfile(
     name="gemini",
     vendor=Vendor.GEMINI,
     program="gemini",
@@ -74,7 +74,7 @@ GEMINI = Profile(
         ".gemini/GEMINI.md": "$instructions",
     },
     prices=prices.GEMINI.models,
-    cost_from=CostFrom.QUOTA,
+    cost_source=CostSource.QUOTA,
     loads=True,
     # A session that is loaded in the minute in which it began would be written over: the name tells the minute.
     aside=".gemini/tmp/*/chats/session-*-$session.jsonl",
@@ -82,7 +82,7 @@ GEMINI = Profile(
     tool_in_id=True,
 )
 
-OPENCODE = Profile(
+OPENCODE = AcpProfile(
     name="opencode",
     vendor=Vendor.OPENAI,
     program="opencode",
@@ -132,7 +132,7 @@ OPENCODE = Profile(
         "config/opencode/node_modules/.package-lock.json": "{}\n",
     },
     prices=prices.OPENAI.models,
-    cost_from=CostFrom.SESSION,
+    cost_source=CostSource.SESSION,
 )
 
 PROFILES = {profile.name: profile for profile in (CODEX, GEMINI, OPENCODE)}

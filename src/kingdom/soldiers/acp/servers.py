@@ -14,17 +14,17 @@ AcpServer = HttpMcpServer | SseMcpServer | McpServerStdio
 
 def mcp_servers(launch: Launch, voice_url: str) -> list[AcpServer]:
     """Return how each MCP server is reached; the name of the house's own, which is at `voice_url`, is not to be had."""
-    servers = [_reached(server) for server in launch.mcp_servers if server.name != SERVER]
-    return [*servers, *_house(voice_url)]
+    servers = [_server_config(server) for server in launch.mcp_servers if server.name != SERVER]
+    return [*servers, *_tool_server(voice_url)]
 
 
-def _house(voice_url: str) -> Iterator[AcpServer]:
+def _tool_server(voice_url: str) -> Iterator[AcpServer]:
     if voice_url:
         command, *rest = relay_command(voice_url)
         yield McpServerStdio(name=SERVER, command=command, args=rest, env=[])
 
 
-def _reached(server: McpServer) -> AcpServer:
+def _server_config(server: McpServer) -> AcpServer:
     match server.transport:
         case Transport.STDIO:
             command, *rest = server.command

@@ -11,7 +11,7 @@ from kingdom.soldiers.transcript import entry_or_none
 _UPDATE = "session/update"
 
 
-class ProgramTransport:
+class AcpTransport:
     """Carries messages as lines; what an agent tells of its session goes to `on_update` at once and in its order."""
 
     def __init__(self, program: Program, on_update: Callable[[str, Mapping[str, Any]], None]) -> None:

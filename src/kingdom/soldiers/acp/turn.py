@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kingdom.soldiers.acp.memory import Past
-from kingdom.soldiers.acp.profile import CostFrom, Profile
+from kingdom.soldiers.acp.history import AcpHistory
+from kingdom.soldiers.acp.profile import AcpProfile, CostSource
 from kingdom.soldiers.agent import AgentFailed, Prompt, Said, Spent, ToolCalled
 from kingdom.soldiers.notebook import Notebook
 from kingdom.soldiers.noted_turn import End, NotedTurn, detail_of
@@ -17,14 +17,14 @@ _NAMING = ("command", "filePath", "file_path", "path", "title")
 _BESIDE = ("cwd", "description")
 
 
-class Turn(NotedTurn):
+class AcpTurn(NotedTurn):
     """The turn of one prompt.
 
     `answer` is what the agent has said since it last used a tool, `notice` the latest that its adapter had to say.
     """
 
     def __init__(
-        self, prompt: Prompt, notebook: Notebook[Past], profile: Profile, price: Price, *, work_space: Path
+        self, prompt: Prompt, notebook: Notebook[AcpHistory], profile: AcpProfile, price: Price, *, work_space: Path
     ) -> None:
         super().__init__(prompt, notebook)
         self.failed = False
@@ -40,18 +40,18 @@ class Turn(NotedTurn):
         self._calls: set[str] = set()
         self._names: dict[str, str] = {}
 
-    def hear(self, update: Mapping[str, Any]) -> None:
+    def receive(self, update: Mapping[str, Any]) -> None:
         """Take in what the agent tells of itself."""
         match update:
             case {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": str(text)}}:
-                self._hear_text(text, str(update.get("messageId") or ""))
+                self._receive_text(text, str(update.get("messageId") or ""))
             case {"sessionUpdate": "tool_call" | "tool_call_update", "toolCallId": str()}:
-                self._hear_tool(update)
+                self._receive_tool(update)
             case {"sessionUpdate": "usage_update"}:
-                self._hear_usage(update)
+                self._receive_usage(update)
             case {"sessionUpdate": "session_info_update", "_meta": dict(meta)}:
                 *way, word = self._profile.failed or ("",)
-                self.failed = self.failed or (bool(word) and _at(meta, *way) == word)
+                self.failed = self.failed or (bool(word) and _value_at(meta, *way) == word)
             case {"sessionUpdate": "agent_thought_chunk" | "plan"}:
                 self.give_sign_of_life()
 
@@ -62,19 +62,19 @@ class Turn(NotedTurn):
         self._calls.add(call["toolCallId"])
         self._finish_message()
         self.answer = ""
-        self.tell(ToolCalled(self._tool(call), _detail(call, self._work_space)), call=call["toolCallId"])
+        self.tell(ToolCalled(self._tool_name(call), _detail(call, self._work_space)), call=call["toolCallId"])
 
     def count(self, response: Mapping[str, Any]) -> None:
         """Take in what the turn has used up, as its end tells it."""
-        match self._profile.cost_from, response:
-            case CostFrom.USAGE, {"usage": dict(usage)}:
+        match self._profile.cost_source, response:
+            case CostSource.USAGE, {"usage": dict(usage)}:
                 prompt, cached = usage.get("inputTokens") or 0, usage.get("cachedReadTokens") or 0
                 output = usage.get("outputTokens") or 0
                 self._tokens = Tokens(input=max(0, prompt - cached), cache_read=cached, output=output)
-            case CostFrom.USAGE, _:
+            case CostSource.USAGE, _:
                 # What was counted on the way was said again and again by a turn that came to nothing.
                 self._tokens = Tokens()
-            case CostFrom.QUOTA, {"_meta": {"quota": {"token_count": dict(usage)}}}:
+            case CostSource.QUOTA, {"_meta": {"quota": {"token_count": dict(usage)}}}:
                 self._tokens = Tokens(input=usage.get("input_tokens") or 0, output=usage.get("output_tokens") or 0)
         if self._tokens is not None:
             self._spend(self._price.of(self._tokens))
@@ -94,7 +94,7 @@ class Turn(NotedTurn):
             end = AgentFailed(f"the transcript cannot be written: {error}", self.cost_usd)
         self._tell_end(end)
 
-    def _hear_text(self, text: str, message: str) -> None:
+    def _receive_text(self, text: str, message: str) -> None:
         if self._profile.notices and not message:
             self.notice = text.strip()
             self.note("noted", text=self.notice)
@@ -110,7 +110,7 @@ class Turn(NotedTurn):
         if self.answer:
             self.note("said", text=self.answer)
 
-    def _hear_tool(self, update: Mapping[str, Any]) -> None:
+    def _receive_tool(self, update: Mapping[str, Any]) -> None:
         status = update.get("status")
         if status == "pending":
             # Not yet what it is used with: so far its title can only be its name.
@@ -122,7 +122,7 @@ class Turn(NotedTurn):
             self.note("output", call=update["toolCallId"], text=text, isError=status == "failed")
         self.give_sign_of_life()
 
-    def _tool(self, call: Mapping[str, Any]) -> str:
+    def _tool_name(self, call: Mapping[str, Any]) -> str:
         """Return the name of a tool, which agents hide in different places."""
         match call:
             case {"rawInput": {"server": str(server), "tool": str(tool)}}:
@@ -133,11 +133,11 @@ class Turn(NotedTurn):
         known = name if rest and self._profile.tool_in_id else self._names.get(call["toolCallId"])
         return known or str(call.get("kind") or "tool")
 
-    def _hear_usage(self, update: Mapping[str, Any]) -> None:
-        match self._profile.cost_from, update:
-            case CostFrom.SESSION, {"cost": {"amount": int() | float() as session_usd}}:
+    def _receive_usage(self, update: Mapping[str, Any]) -> None:
+        match self._profile.cost_source, update:
+            case CostSource.SESSION, {"cost": {"amount": int() | float() as session_usd}}:
                 self._spend(round(session_usd - self._before_usd, 9), sessionUsd=session_usd)
-            case CostFrom.USAGE, {"used": int(used)}:
+            case CostSource.USAGE, {"used": int(used)}:
                 # What it read and what it wrote are told apart only in the end.
                 self._spend(round(self.cost_usd + self._price.of(Tokens(input=used)), 9))
 
@@ -147,7 +147,7 @@ class Turn(NotedTurn):
             self.tell(Spent(cost_usd), **fields)
 
 
-def _at(document: Any, *way: str) -> Any:
+def _value_at(document: Any, *way: str) -> Any:
     for name in way:
         document = document.get(name) if isinstance(document, dict) else None
     return document

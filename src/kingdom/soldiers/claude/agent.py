@@ -23,11 +23,11 @@ from claude_agent_sdk import (
 
 from kingdom.soldiers.agent import INTERRUPTED, AgentFailed, AgentGone, Asked, Launch, Prompt
 from kingdom.soldiers.claude.command import mcp_servers
-from kingdom.soldiers.claude.house import ASKS, house_server
-from kingdom.soldiers.claude.memory import SYNTHETIC, OwnRecord, Past, own_transcript
+from kingdom.soldiers.claude.history import SYNTHETIC, ClaudeHistory, SessionFileTail, find_session_file
 from kingdom.soldiers.claude.messages import end_of, outputs_in, updates_in
-from kingdom.soldiers.claude.transport import ProgramTransport
-from kingdom.soldiers.claude.turn import Turn
+from kingdom.soldiers.claude.tool_server import ASK_HUMAN, create_tool_server
+from kingdom.soldiers.claude.transport import ClaudeTransport
+from kingdom.soldiers.claude.turn import ClaudeTurn
 from kingdom.soldiers.notebook import Notebook
 from kingdom.soldiers.process import Program
 from kingdom.soldiers.program_agent import ProgramAgent
@@ -35,45 +35,45 @@ from kingdom.soldiers.voice.voice import SERVER, Question
 
 _MCP_SECONDS = 30.0
 # Claude Code writes down what it does within a tenth of a second.
-_RECORD_SECONDS = 1.0
+_SESSION_FILE_SECONDS = 1.0
 _POLL_SECONDS = 0.01
 
 
-class ClaudeAgent(ProgramAgent[Turn]):
-    """An agent whose process runs; `comes_up` makes it take prompts."""
+class ClaudeAgent(ProgramAgent[ClaudeTurn]):
+    """An agent whose process runs; `wait_until_ready` makes it take prompts."""
 
-    def __init__(self, program: Program, launch: Launch, notebook: Notebook[Past]) -> None:
+    def __init__(self, program: Program, launch: Launch, notebook: Notebook[ClaudeHistory]) -> None:
         super().__init__(program, notebook.past.session)
         self._launch = launch
         self._notebook = notebook
-        self._transport = ProgramTransport(program)
+        self._transport = ClaudeTransport(program)
         self._client = ClaudeSDKClient(self._options(), self._transport)
-        self._record = OwnRecord(launch.environment, self.session)
+        self._session_file_tail = SessionFileTail(launch.environment, self.session)
         self._session_usd = 0.0
-        self._listening: asyncio.Task[None] | None = None
+        self._listen_task: asyncio.Task[None] | None = None
 
-    async def comes_up(self) -> None:
+    async def wait_until_ready(self) -> None:
         """Wait until the agent takes prompts; raises AgentGone if it does not."""
         try:
             await self._client.connect()
         except Exception as error:
             await self._program.kill()
             raise AgentGone(f"Claude Code did not come up: {await self.ended()}") from error
-        self._transport.introduced = True
+        self._transport.is_initialized = True
         await self._connect_servers()
         await self._count_cost()
         self._notebook.write(
             {"type": "session", "session": self.session, "model": self._launch.model, "agent": "claude"}, durable=True
         )
-        self._listening = asyncio.create_task(self._listen(), name=f"claude {self.pid}")
+        self._listen_task = asyncio.create_task(self._listen(), name=f"claude {self.pid}")
 
     def _options(self) -> ClaudeAgentOptions:
         voice = self._launch.voice
         return ClaudeAgentOptions(
-            mcp_servers={} if voice is None else {SERVER: house_server(voice)},
+            mcp_servers={} if voice is None else {SERVER: create_tool_server(voice)},
             hooks={
                 "PreToolUse": [HookMatcher(hooks=[self._before_tool])],
-                "PostToolUse": [HookMatcher(matcher=ASKS, hooks=[self._after_question])],
+                "PostToolUse": [HookMatcher(matcher=ASK_HUMAN, hooks=[self._after_question])],
             },
             # Prompts carry foreign text: no command and no path in it is to be followed.
             verbatim_prompts=True,
@@ -92,10 +92,10 @@ class ClaudeAgent(ProgramAgent[Turn]):
                 f"Claude Code could not use its MCP servers: {wrong}; see whether they run, or leave them out"
             )
 
-    def _new_turn(self, prompt: Prompt) -> Turn:
-        return Turn(prompt, self._notebook)
+    def _new_turn(self, prompt: Prompt) -> ClaudeTurn:
+        return ClaudeTurn(prompt, self._notebook)
 
-    async def _begin(self, turn: Turn) -> None:
+    async def _begin(self, turn: ClaudeTurn) -> None:
         """Note the prompt, then send it; one that waits for a reply which has not come is answered at once."""
         prompt, past, launch = turn.prompt, self._notebook.past, self._launch
         turn.before_usd = self._session_usd
@@ -103,8 +103,8 @@ class ClaudeAgent(ProgramAgent[Turn]):
         if question is not None and past.unfinished is not None:
             text, prompt_uuid = past.unfinished.sent, past.unfinished.uuid
         else:
-            own = await asyncio.to_thread(own_transcript, launch.environment, self.session)
-            text, prompt_uuid = await asyncio.to_thread(past.text_for, prompt, own), str(uuid.uuid4())
+            session_file = await asyncio.to_thread(find_session_file, launch.environment, self.session)
+            text, prompt_uuid = await asyncio.to_thread(past.text_for, prompt, session_file), str(uuid.uuid4())
         turn.note_prompt(text, uuid=prompt_uuid)
         if turn.interrupted:
             turn.end(AgentFailed(INTERRUPTED))
@@ -113,42 +113,42 @@ class ClaudeAgent(ProgramAgent[Turn]):
         else:
             if launch.voice is not None:
                 launch.voice.begin(prompt.id, turn.petition)
-            await self._client.query(_message(text, prompt_uuid))
+            await self._client.query(_prompt_message(text, prompt_uuid))
 
     async def _ask_for_end(self) -> None:
         await self._transport.request("interrupt")
 
     async def _clear_up(self) -> None:
-        if self._listening is None:
+        if self._listen_task is None:
             await self._client.disconnect()
         else:
-            await asyncio.wait([self._listening])
+            await asyncio.wait([self._listen_task])
 
     async def _before_tool(self, used: Any, call: str | None, _context: Any) -> Any:
         """Count the cost before each tool; none is used in a turn that is to end."""
         turn = self._turn
         if turn is None or turn.over.is_set():
-            return _refusal("nothing is asked of you at the moment")
+            return _deny("nothing is asked of you at the moment")
         await self._count_cost(turn)
-        # Those whom the agent has sent for keep records of their own.
+        # Those whom the agent has sent for keep records of their session_file.
         if call and not used.get("agent_id"):
             await self._until_recorded(call)
         if turn.budget_spent:
-            return _refusal("the budget is spent")
-        return _refusal(INTERRUPTED) if turn.interrupted else {}
+            return _deny("the budget is spent")
+        return _deny(INTERRUPTED) if turn.interrupted else {}
 
     async def _until_recorded(self, call: str) -> None:
         """Wait until a killed agent would know of all that it has done before this call of a tool."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(_RECORD_SECONDS):
+            async with asyncio.timeout(_SESSION_FILE_SECONDS):
                 # The file is written by somebody else.
-                while not await asyncio.to_thread(self._record.tells_of, call):  # noqa: ASYNC110
+                while not await asyncio.to_thread(self._session_file_tail.mentions, call):  # noqa: ASYNC110
                     await asyncio.sleep(_POLL_SECONDS)
 
     async def _after_question(self, _input: Any, _tool: str | None, _context: Any) -> Any:
         return {"continue_": False, "stopReason": "a person was asked"}
 
-    async def _count_cost(self, turn: Turn | None = None) -> None:
+    async def _count_cost(self, turn: ClaudeTurn | None = None) -> None:
         usage = await self._transport.request("get_usage", skip_behaviors=True)
         match usage:
             case {"session": {"total_cost_usd": int() | float() as total}}:
@@ -160,7 +160,7 @@ class ClaudeAgent(ProgramAgent[Turn]):
         """Hear what the agent says until it is gone; nothing must wait for somebody to listen."""
         trouble = ""
         try:
-            await self._hear_all()
+            await self._receive_all()
         except OSError as error:
             trouble = f"; it was ended because its transcript could not be written: {error}"
         finally:
@@ -170,15 +170,15 @@ class ClaudeAgent(ProgramAgent[Turn]):
             with suppress(OSError):
                 self._notebook.write({"type": "ended", "reason": why}, durable=False)
             if self._turn is not None and not self._turn.over.is_set():
-                self._hush()
+                self._end_tool_calls()
                 self._turn.end(AgentGone(why, self._turn.cost_usd))
             await self._client.disconnect()
 
-    async def _hear_all(self) -> None:
+    async def _receive_all(self) -> None:
         while True:
             try:
                 async for message in self._client.receive_messages():
-                    self._hear(message)
+                    self._receive(message)
             except CLIConnectionError:
                 return
             except ClaudeSDKError:
@@ -186,15 +186,15 @@ class ClaudeAgent(ProgramAgent[Turn]):
                 continue
             return
 
-    def _hear(self, message: Message) -> None:
+    def _receive(self, message: Message) -> None:
         turn = self._turn
         match message:
             case ResultMessage():
                 self._session_usd = message.total_cost_usd or self._session_usd
-                # What the agent does of its own accord has an origin, and is no answer to a prompt.
+                # What the agent does of its session_file accord has an origin, and is no answer to a prompt.
                 if turn is not None and not turn.over.is_set() and message.origin is None:
                     turn.spend(self._session_usd)
-                    turn.end(end_of(turn, message, self._hush()), message.usage)
+                    turn.end(end_of(turn, message, self._end_tool_calls()), message.usage)
             case _ if turn is None or turn.over.is_set():
                 return
             case RateLimitEvent(rate_limit_info=limit) if limit.status == "rejected" and limit.resets_at:
@@ -209,18 +209,18 @@ class ClaudeAgent(ProgramAgent[Turn]):
                 turn.note("noted", text=f"the model is asked again: {data.get('error')}")
                 turn.give_sign_of_life()
 
-    def _hush(self) -> Question | None:
+    def _end_tool_calls(self) -> Question | None:
         """Listen to the voice of the agent no more; return what it asked."""
         return self._launch.voice.end() if self._launch.voice else None
 
 
-def _refusal(reason: str) -> dict[str, Any]:
+def _deny(reason: str) -> dict[str, Any]:
     """Return what keeps a tool from being used, and the turn from going on."""
     denied = {"hookEventName": "PreToolUse", "permissionDecision": "deny", "permissionDecisionReason": reason}
     return {"continue_": False, "stopReason": reason, "hookSpecificOutput": denied}
 
 
-async def _message(text: str, prompt_uuid: str) -> AsyncIterator[dict[str, Any]]:
+async def _prompt_message(text: str, prompt_uuid: str) -> AsyncIterator[dict[str, Any]]:
     yield {
         "type": "user",
         "message": {"role": "user", "content": text},

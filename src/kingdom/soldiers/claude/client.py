@@ -1,4 +1,4 @@
-"""The client of Claude Code: starts it as a process of its own, and knows its sessions without one."""
+"""The client of Claude Code: starts it as a process of its session_file, and knows its sessions without one."""
 
 import asyncio
 import shutil
@@ -12,7 +12,7 @@ from pathlib import Path
 from kingdom.errors import Misconfigured
 from kingdom.soldiers.agent import Agent, AgentClient, Inspection, Launch, once_up
 from kingdom.soldiers.claude.command import arguments, environment
-from kingdom.soldiers.claude.memory import Past, open_prompt, own_answer, own_transcript
+from kingdom.soldiers.claude.history import ClaudeHistory, find_session_file, find_unanswered_prompt, read_answer
 from kingdom.soldiers.notebook import Notebook, past_of
 from kingdom.soldiers.process import start_program
 from kingdom.soldiers.sandbox.sandbox import Sandbox
@@ -20,7 +20,7 @@ from kingdom.soldiers.transcript import Entry, inspected, looked_up
 from kingdom.workflow.model.answers import Finding
 
 
-class ClaudeAgents(AgentClient):
+class ClaudeAgentClient(AgentClient):
     """Runs Claude Code; without a `program` the one that comes with the SDK, or else the `claude` on PATH."""
 
     name = "claude"
@@ -38,9 +38,9 @@ class ClaudeAgents(AgentClient):
         """Start the process and wait until it takes prompts."""
         # In a thread, for the library takes long to load.
         module = await asyncio.to_thread(import_module, "kingdom.soldiers.claude.agent")
-        past = await asyncio.to_thread(past_of, launch, Past, str(uuid.uuid4()))
+        past = await asyncio.to_thread(past_of, launch, ClaudeHistory, str(uuid.uuid4()))
         # A session that was never prompted is none to Claude Code: it begins anew, under its old name.
-        resumes = await asyncio.to_thread(own_transcript, launch.environment, past.session) is not None
+        resumes = await asyncio.to_thread(find_session_file, launch.environment, past.session) is not None
         executable = self.program(launch.environment.get("PATH", ""))
         program = await start_program(
             [str(executable), *arguments(launch, past.session, resumes=resumes)],
@@ -49,14 +49,14 @@ class ClaudeAgents(AgentClient):
             errors=launch.errors,
             redaction=launch.redaction,
             contained=self._contained,
-            sandbox=_showing(launch, executable),
+            sandbox=_sandbox_with_program(launch, executable),
         )
         agent = module.ClaudeAgent(program, launch, Notebook(launch, past))
-        return await once_up(agent, agent.comes_up())
+        return await once_up(agent, agent.wait_until_ready())
 
     async def inspect(self, launch: Launch, prompt_id: str) -> Inspection:
         """Look the prompt up in our transcript, and if that does not tell its end, in the one of Claude Code."""
-        tells = partial(_told, launch)
+        tells = partial(_inspect, launch)
         return await asyncio.to_thread(looked_up, launch.transcript, prompt_id, tells)
 
 
@@ -72,15 +72,15 @@ def _find_program(path: str) -> Path:
     return Path(found).resolve()
 
 
-def _showing(launch: Launch, executable: Path) -> Sandbox | None:
+def _sandbox_with_program(launch: Launch, executable: Path) -> Sandbox | None:
     """Return the sandbox of a launch, with the program itself in it."""
     sandbox = launch.sandbox
     return sandbox and replace(sandbox, readable=(*sandbox.readable, executable.parent))
 
 
-def _told(launch: Launch, entries: list[Entry], prompt_id: str) -> Inspection:
+def _inspect(launch: Launch, entries: list[Entry], prompt_id: str) -> Inspection:
     found = inspected(entries, prompt_id)
-    left = open_prompt(entries, prompt_id)
-    own = own_transcript(launch.environment, left.session) if left else None
-    answer = own_answer(own, left.uuid) if left and own else None
+    unanswered = find_unanswered_prompt(entries, prompt_id)
+    session_file = find_session_file(launch.environment, unanswered.session) if unanswered else None
+    answer = read_answer(session_file, unanswered.uuid) if unanswered and session_file else None
     return found if answer is None else replace(found, finding=Finding.ANSWERED, text=answer)

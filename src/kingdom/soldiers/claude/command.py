@@ -5,11 +5,11 @@ import os
 from typing import Any
 
 from kingdom.soldiers.agent import Launch
-from kingdom.soldiers.sandbox.sandbox import Profile
+from kingdom.soldiers.sandbox.sandbox import SandboxProfile
 from kingdom.soldiers.voice.voice import SERVER
 from kingdom.workflow.model.mcp import McpServer, Transport
 
-_ALWAYS = (
+_FIXED_ARGUMENTS = (
     "--output-format=stream-json",
     "--verbose",
     "--input-format=stream-json",
@@ -47,12 +47,12 @@ def arguments(launch: Launch, session: str, *, resumes: bool) -> list[str]:
         # Its tools are few, and the agent shall not have to search for them.
         house = {"type": "sdk", "name": SERVER, "alwaysLoad": True}
         chosen.append(f"--mcp-config={json.dumps({'mcpServers': {SERVER: house}})}")
-    return [*_ALWAYS, *chosen]
+    return [*_FIXED_ARGUMENTS, *chosen]
 
 
 def environment(launch: Launch) -> dict[str, str]:
     """Return the whole environment: that of the launch, and what keeps Claude Code to its work."""
-    confined = launch.sandbox is not None and launch.sandbox.profile is not Profile.OFF
+    confined = launch.sandbox is not None and launch.sandbox.profile is not SandboxProfile.OFF
     # As root it refuses to work without asking anybody, unless it is told that a sandbox is around it.
     as_root = {} if confined or os.geteuid() else {"IS_SANDBOX": "1"}
     # The key is added on the way; Claude Code only wants to have one.
@@ -62,10 +62,10 @@ def environment(launch: Launch) -> dict[str, str]:
 
 def mcp_servers(launch: Launch) -> dict[str, Any]:
     """Return how the MCP servers of the launch are reached; the name of the house's own is not to be had."""
-    return {server.name: _reached(server) for server in launch.mcp_servers if server.name != SERVER}
+    return {server.name: _server_config(server) for server in launch.mcp_servers if server.name != SERVER}
 
 
-def _reached(server: McpServer) -> dict[str, Any]:
+def _server_config(server: McpServer) -> dict[str, Any]:
     if server.transport is Transport.STDIO:
         command, *rest = server.command
         return {"type": "stdio", "command": command, "args": rest, "env": server.env}

@@ -19,7 +19,7 @@ from kingdom.soldiers.agent import (
     Update,
     UsageLimited,
 )
-from kingdom.soldiers.claude.turn import Turn
+from kingdom.soldiers.claude.turn import ClaudeTurn
 from kingdom.soldiers.claude.usage_limit import limited_until
 from kingdom.soldiers.noted_turn import End, detail_of
 from kingdom.soldiers.voice.voice import Question
@@ -51,7 +51,7 @@ def outputs_in(blocks: Iterable[ContentBlock]) -> Iterator[dict[str, Any]]:
             yield {"call": block.tool_use_id, "text": text[:_OUTPUT_MAX], "isError": bool(block.is_error)}
 
 
-def end_of(turn: Turn, result: ResultMessage, question: Question | None) -> End:
+def end_of(turn: ClaudeTurn, result: ResultMessage, question: Question | None) -> End:
     """Return how a turn ended, by its result line and what was asked in it: no text of the agent has a say in it."""
     text, cost = result.result or "", turn.cost_usd
     failed = result.is_error or result.subtype != "success" or result.terminal_reason == _STOPPED

@@ -11,15 +11,15 @@ from claude_agent_sdk import ProcessError, Transport
 from kingdom.soldiers.process import Program
 from kingdom.soldiers.transcript import entry_or_none
 
-_PATIENCE_SECONDS = 10.0
+_ANSWER_SECONDS = 10.0
 _Answer = asyncio.Future[dict[str, Any] | None]
 
 
-class ProgramTransport(Transport):
+class ClaudeTransport(Transport):
     """Carries the lines of a program that runs already; `request` asks it what the SDK has no verb for."""
 
     def __init__(self, program: Program) -> None:
-        self.introduced = False
+        self.is_initialized = False
         self._program = program
         self._requests: dict[str, _Answer] = {}
 
@@ -47,13 +47,13 @@ class ProgramTransport(Transport):
         try:
             async for line in self._program.lines():
                 message = entry_or_none(line)
-                if message is not None and not self._is_answer(message):
+                if message is not None and not self._take_answer(message):
                     yield message
         finally:
             for waiting in self._requests.values():
-                _settle(waiting, None)
+                _resolve(waiting, None)
         code = await self._program.wait()
-        if not self.introduced:
+        if not self.is_initialized:
             # Only an error ends the wait of the SDK for a word of welcome.
             raise ProcessError("Claude Code ended before it was ready", exit_code=code)
 
@@ -67,23 +67,23 @@ class ProgramTransport(Transport):
         self._requests[request_id] = answer
         try:
             self._program.write(json.dumps(request).encode() + b"\n")
-            async with asyncio.timeout(_PATIENCE_SECONDS if within is None else within):
+            async with asyncio.timeout(_ANSWER_SECONDS if within is None else within):
                 return await answer
         except TimeoutError:
             return None
         finally:
             del self._requests[request_id]
 
-    def _is_answer(self, message: dict[str, Any]) -> bool:
+    def _take_answer(self, message: dict[str, Any]) -> bool:
         match message:
             case {"type": "control_response", "response": {"request_id": str(request_id), **response}}:
                 if request_id in self._requests:
                     answer = response.get("response")
-                    _settle(self._requests[request_id], answer if isinstance(answer, dict) else None)
+                    _resolve(self._requests[request_id], answer if isinstance(answer, dict) else None)
                     return True
         return False
 
 
-def _settle(waiting: _Answer, answer: dict[str, Any] | None) -> None:
+def _resolve(waiting: _Answer, answer: dict[str, Any] | None) -> None:
     if not waiting.done():
         waiting.set_result(answer)

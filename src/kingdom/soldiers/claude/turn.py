@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from kingdom.soldiers.agent import AgentGone, Prompt, Spent
-from kingdom.soldiers.claude.memory import Past
+from kingdom.soldiers.claude.history import ClaudeHistory
 from kingdom.soldiers.notebook import Notebook
 from kingdom.soldiers.noted_turn import End, NotedTurn
 
@@ -17,10 +17,10 @@ _TOKENS = {
 }
 
 
-class Turn(NotedTurn):
+class ClaudeTurn(NotedTurn):
     """The turn of one prompt; `before_usd` is what the session had cost when the turn began."""
 
-    def __init__(self, prompt: Prompt, notebook: Notebook[Past]) -> None:
+    def __init__(self, prompt: Prompt, notebook: Notebook[ClaudeHistory]) -> None:
         super().__init__(prompt, notebook)
         self.before_usd = 0.0
         self.limited_until: datetime | None = None

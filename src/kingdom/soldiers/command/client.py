@@ -22,35 +22,41 @@ from kingdom.soldiers.agent import (
     TurnFailed,
     Update,
 )
-from kingdom.soldiers.command.command import Call, Command, called, cost_of, program_of
+from kingdom.soldiers.command.command import (
+    CommandInvocation,
+    CommandTemplate,
+    cost_of,
+    find_program,
+    prepare_command,
+)
 from kingdom.soldiers.process import Program, start_program
 from kingdom.soldiers.process_table import described
 from kingdom.soldiers.transcript import Entry, append_entry, entry_of, looked_up, read_entries
 
-_AGAIN = """\
+_RETRY_NOTICE = """\
 An earlier attempt at this was interrupted. What it did lies in the files: see first how far it came, and do nothing \
 twice.
 
 """
 _OUTPUT_MAX = 64_000
 # No character has more bytes than four.
-_TAIL = 4 * _OUTPUT_MAX
-_SHOWN = 2000
+_TAIL_BYTES = 4 * _OUTPUT_MAX
+_OUTPUT_SHOWN = 2000
 
 
-class CommandAgents(AgentClient):
+class CommandAgentClient(AgentClient):
     """Runs a program per prompt. What it puts out is its answer; its result it writes where .kingdom-task.json says."""
 
     name = "command"
     has_process = True
 
-    def __init__(self, command: Command, *, contained: bool | None = None) -> None:
+    def __init__(self, command: CommandTemplate, *, contained: bool | None = None) -> None:
         self._command = command
         self._contained = contained
 
     def program(self, path: str) -> Path:
         """See the port."""
-        return program_of(self._command, path)
+        return find_program(self._command, path)
 
     async def start(self, launch: Launch) -> "CommandAgent":
         """Open a session, which is nothing but a name: the program remembers nothing from prompt to prompt."""
@@ -63,7 +69,7 @@ class CommandAgents(AgentClient):
             )
         session = launch.session or f"{launch.soldier_id}-{len(set(sessions)) + 1}"
         # So that a program which is missing is missed now.
-        await asyncio.to_thread(called, self._command, launch, "")
+        await asyncio.to_thread(prepare_command, self._command, launch, "")
         begun = {"type": "session", "session": session, "model": launch.model, "agent": self.name}
         await asyncio.to_thread(append_entry, launch.transcript, begun, redaction=launch.redaction)
         return CommandAgent(session, self._command, launch, contained=self._contained)
@@ -76,7 +82,7 @@ class CommandAgents(AgentClient):
 class CommandAgent(Agent):
     """A session of such a program; between prompts no process runs."""
 
-    def __init__(self, session: str, command: Command, launch: Launch, *, contained: bool | None) -> None:
+    def __init__(self, session: str, command: CommandTemplate, launch: Launch, *, contained: bool | None) -> None:
         self.session = session
         self.pid: int | None = None
         self._command = command
@@ -108,11 +114,11 @@ class CommandAgent(Agent):
                 program = await self._begin(prompt)
             async for line in program.lines():
                 tail += line + b"\n"
-                del tail[:-_TAIL]
+                del tail[:-_TAIL_BYTES]
                 said = line.decode(errors="replace")
                 cost = round(cost + cost_of(self._command, said), 9)
                 yield Said(f"{said}\n")
-            end = await self._end_of(program, _text(tail), cost)
+            end = await self._conclude(program, _text(tail), cost)
         except (ProgramFailed, OSError) as error:
             end = AgentFailed(str(error), cost)
         finally:
@@ -120,7 +126,7 @@ class CommandAgent(Agent):
                 await self._program.kill()
             self._prompt_id = self._program = self.pid = None
             self._idle.set()
-            end = self._noted(prompt, _text(tail), AgentFailed(INTERRUPTED, cost) if end is None else end)
+            end = self._record_end(prompt, _text(tail), AgentFailed(INTERRUPTED, cost) if end is None else end)
         if isinstance(end, TurnFailed):
             raise end
         yield end
@@ -150,7 +156,7 @@ class CommandAgent(Agent):
         """Note the prompt, then start the program with it."""
         text = await asyncio.to_thread(self._text_for, prompt)
         self._note(prompt, "prompt", text=prompt.text, reply=prompt.reply, continues=prompt.continues, sent=text)
-        call: Call = await asyncio.to_thread(called, self._command, self._launch, text)
+        call: CommandInvocation = await asyncio.to_thread(prepare_command, self._command, self._launch, text)
         program = await start_program(
             call.argv,
             cwd=self._launch.work_space,
@@ -167,7 +173,7 @@ class CommandAgent(Agent):
         program.close_input()
         return program
 
-    async def _end_of(self, program: Program, output: str, cost: float) -> Answered | TurnFailed:
+    async def _conclude(self, program: Program, output: str, cost: float) -> Answered | TurnFailed:
         code = await program.wait()
         if self._interrupted:
             return AgentFailed(INTERRUPTED, cost)
@@ -175,19 +181,19 @@ class CommandAgent(Agent):
             return AgentGone(described(code), cost)
         if code:
             words = await asyncio.to_thread(program.last_words)
-            last = "\n".join(part for part in (output[-_SHOWN:].strip(), words) if part)
+            last = "\n".join(part for part in (output[-_OUTPUT_SHOWN:].strip(), words) if part)
             return AgentFailed(f"{self._command.argv[0]} failed with {program.described(code)}: {last}", cost)
         return Answered(output.strip(), cost)
 
     def _text_for(self, prompt: Prompt) -> str:
         """Return all that the program must know: it remembers nothing of what was asked before."""
-        before = _unanswered(_entries(self._launch)) if prompt.continues or prompt.reply else ""
+        before = _unanswered_text(_entries(self._launch)) if prompt.continues or prompt.reply else ""
         text = before or prompt.text
-        again = _AGAIN if before and prompt.continues and not prompt.reply else ""
+        again = _RETRY_NOTICE if before and prompt.continues and not prompt.reply else ""
         reply = f"\n\nA person has replied: {prompt.reply}" if prompt.reply else ""
         return f"{again}{text}{reply}"
 
-    def _noted(self, prompt: Prompt, output: str, end: Answered | TurnFailed) -> Answered | TurnFailed:
+    def _record_end(self, prompt: Prompt, output: str, end: Answered | TurnFailed) -> Answered | TurnFailed:
         """Write down how a turn ended; what is not on the disk has not happened."""
         try:
             if output:
@@ -216,7 +222,7 @@ def _entries(launch: Launch) -> list[Entry]:
     return read_entries(launch.transcript) if launch.transcript.exists() else []
 
 
-def _unanswered(entries: Iterable[Entry]) -> str:
+def _unanswered_text(entries: Iterable[Entry]) -> str:
     """Return what was asked last, if no answer came, with all that persons have replied to it."""
     asked = ""
     for entry in entries:

@@ -11,17 +11,17 @@ from kingdom.errors import Misconfigured
 from kingdom.soldiers.agent import Launch
 from kingdom.soldiers.agent_files import AgentFile
 from kingdom.soldiers.model_url import model_url
-from kingdom.soldiers.sandbox.programs import places_of
+from kingdom.soldiers.sandbox.programs import folders_of_program
 from kingdom.soldiers.sandbox.sandbox import Sandbox
 
 # What the words of a command may have after a dollar.
-PLACES = frozenset({"model", "prompt", "prompt_file", "url"})
+PLACEHOLDERS = frozenset({"model", "prompt", "prompt_file", "url"})
 _PROMPT, _PROMPT_FILE = "$prompt", "$prompt_file"
 _FILE = ".kingdom-prompt.txt"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class CommandTemplate:
     """How the program is called.
 
     `argv` and `environment` are templates: $model is the name of the model, $url its server. The prompt comes where
@@ -38,7 +38,7 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class CommandInvocation:
     """A command for one prompt."""
 
     argv: tuple[str, ...]
@@ -47,7 +47,7 @@ class Call:
     given: bytes
 
 
-AIDER = Command(
+AIDER = CommandTemplate(
     argv=(
         *("aider", "--model", "openai/$model", "--yes-always", "--no-check-update", "--no-analytics", "--no-pretty"),
         *("--no-gitignore", "--no-auto-commits", "--no-show-model-warnings", "--message-file", "$prompt_file"),
@@ -64,7 +64,7 @@ AIDER = Command(
 )
 
 
-def called(command: Command, launch: Launch, prompt: str) -> Call:
+def prepare_command(command: CommandTemplate, launch: Launch, prompt: str) -> CommandInvocation:
     """Return the call for a prompt, whose file is written; raises Misconfigured where there is no such program."""
     wanted = " ".join(command.argv)
     file = AgentFile(launch.work_space, _FILE)
@@ -76,12 +76,12 @@ def called(command: Command, launch: Launch, prompt: str) -> Call:
     }
     environment = {name: Template(value).substitute(texts) for name, value in command.environment.items()}
     environment |= launch.environment
-    program = program_of(command, environment.get("PATH", ""))
+    program = find_program(command, environment.get("PATH", ""))
     if _PROMPT_FILE in wanted:
         file.write(prompt)
     arguments = (Template(argument).substitute(texts) for argument in command.argv[1:])
-    shown = (*command.readable, *places_of(program))
-    return Call(
+    shown = (*command.readable, *folders_of_program(program))
+    return CommandInvocation(
         argv=(str(program), *arguments),
         environment=environment,
         sandbox=launch.sandbox and replace(launch.sandbox, readable=(*launch.sandbox.readable, *shown)),
@@ -89,7 +89,7 @@ def called(command: Command, launch: Launch, prompt: str) -> Call:
     )
 
 
-def program_of(command: Command, path: str) -> Path:
+def find_program(command: CommandTemplate, path: str) -> Path:
     """Return the program of a command; raises Misconfigured where there is none on the PATH."""
     program = shutil.which(command.argv[0], path=path)
     if program is None:
@@ -100,6 +100,6 @@ def program_of(command: Command, path: str) -> Path:
     return Path(program)
 
 
-def cost_of(command: Command, output: str) -> float:
+def cost_of(command: CommandTemplate, output: str) -> float:
     """Return what a program says that it has spent."""
     return round(sum(map(float, re.findall(command.cost, output))), 9) if command.cost else 0.0

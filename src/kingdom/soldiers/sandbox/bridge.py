@@ -1,4 +1,4 @@
-"""The ways out of a sandbox: each of some ports on its loopback leads to a socket of the host.
+"""The forwards out of a sandbox: each of some ports on its loopback leads to a socket of the host.
 
 Run as a file: `python -I -S bridge.py PORT=SOCKET,… ARGV…`. Once the ports are open this process becomes the program,
 so that its end is the end of the program; a process beside it carries the bytes.
@@ -11,14 +11,14 @@ import sys
 import threading
 
 _CHUNK = 1 << 16
-_WAITING = 64
+_BACKLOG = 64
 
 
 def main() -> None:
     """Open the ports, leave the carrying to another process, and become the program."""
-    ways, *argv = sys.argv[1:]
-    targets = dict(way.split("=", 1) for way in ways.split(","))
-    listeners = {port: socket.create_server(("127.0.0.1", int(port)), backlog=_WAITING) for port in targets}
+    forwards, *argv = sys.argv[1:]
+    targets = dict(forward.split("=", 1) for forward in forwards.split(","))
+    listeners = {port: socket.create_server(("127.0.0.1", int(port)), backlog=_BACKLOG) for port in targets}
     if child := os.fork():
         os.waitpid(child, 0)
         for listener in listeners.values():
@@ -34,7 +34,7 @@ def main() -> None:
         os._exit(0)
     _close_files({listener.fileno() for listener in listeners.values()})
     for port, listener in listeners.items():
-        threading.Thread(target=_carry_all, args=(listener, targets[port])).start()
+        threading.Thread(target=_accept_connections, args=(listener, targets[port])).start()
 
 
 def _close_files(kept: set[int]) -> None:
@@ -46,10 +46,10 @@ def _close_files(kept: set[int]) -> None:
     for descriptor in sorted(kept):
         os.closerange(first, descriptor)
         first = descriptor + 1
-    os.closerange(first, first + _WAITING)
+    os.closerange(first, first + _BACKLOG)
 
 
-def _carry_all(listener: socket.socket, target: str) -> None:
+def _accept_connections(listener: socket.socket, target: str) -> None:
     while True:
         near, _ = listener.accept()
         far = socket.socket(socket.AF_UNIX)
@@ -59,18 +59,18 @@ def _carry_all(listener: socket.socket, target: str) -> None:
             near.close()
             far.close()
             continue
-        threading.Thread(target=_carry_both_ways, args=(near, far), daemon=True).start()
+        threading.Thread(target=_copy_both_ways, args=(near, far), daemon=True).start()
 
 
-def _carry_both_ways(near: socket.socket, far: socket.socket) -> None:
+def _copy_both_ways(near: socket.socket, far: socket.socket) -> None:
     with near, far:
-        back = threading.Thread(target=_carry, args=(far, near), daemon=True)
+        back = threading.Thread(target=_copy, args=(far, near), daemon=True)
         back.start()
-        _carry(near, far)
+        _copy(near, far)
         back.join()
 
 
-def _carry(source: socket.socket, target: socket.socket) -> None:
+def _copy(source: socket.socket, target: socket.socket) -> None:
     """Carry bytes until there are no more, and tell so."""
     try:
         while data := source.recv(_CHUNK):

@@ -22,10 +22,10 @@ from kingdom.soldiers.sandbox.egress_ledger import EgressLedger, EgressLimits, O
 from kingdom.soldiers.sandbox.egress_rules import (
     HTTPS_PORT,
     EgressRefused,
-    asked_target,
     canonical_name,
-    checked_host,
+    check_host,
     is_public,
+    parse_connect_request,
 )
 from kingdom.soldiers.sandbox.sandbox import EGRESS_PORT
 from kingdom.soldiers.sandbox.unix_socket import private_listener
@@ -42,10 +42,10 @@ _BACKLOG = 64
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 # A TLS alert, fatal: unrecognized_name. A client shows it instead of a connection that ends for no reason.
 _UNRECOGNIZED_NAME = bytes((21, 3, 3, 0, 2, 2, 112))
-_FORBIDDEN, _UNREACHED = "403", "502"
+_FORBIDDEN, _BAD_GATEWAY = "403", "502"
 
 
-class _Unreached(KingdomError):
+class _HostUnreachable(KingdomError):
     """Raised when an allowed host cannot be reached."""
 
 
@@ -65,7 +65,7 @@ def egress_environment() -> dict[str, str]:
 
 
 class Egress:
-    """Where the programs of a host may go, by names as `allowed_name` returns them; each run has an account."""
+    """Where the programs of a host may go, by names as `parse_allowed_name` returns them; each run has an account."""
 
     def __init__(
         self,
@@ -98,9 +98,9 @@ class Egress:
                 found = await loop.run_in_executor(self._threads, self._resolve, host)
         except (OSError, UnicodeError) as error:
             reason = getattr(error, "strerror", None) or "it takes too long"
-            raise _Unreached(f"the address of {host} cannot be found: {reason}") from error
+            raise _HostUnreachable(f"the address of {host} cannot be found: {reason}") from error
         if not found:
-            raise _Unreached(f"{host} has no address")
+            raise _HostUnreachable(f"{host} has no address")
         if inner := [address for address in found if not is_public(address)]:
             raise EgressRefused(f"{host} leads to {inner[0]}, which is no public address")
         return found
@@ -120,7 +120,7 @@ class EgressProxy:
 
     async def __aenter__(self) -> Self:
         listener = private_listener(self.socket)
-        self._server = await asyncio.start_unix_server(self._begin, sock=listener, limit=_CHUNK, backlog=_BACKLOG)
+        self._server = await asyncio.start_unix_server(self._accept, sock=listener, limit=_CHUNK, backlog=_BACKLOG)
         return self
 
     async def __aexit__(
@@ -137,7 +137,7 @@ class EgressProxy:
         with suppress(OSError):
             self.socket.unlink()
 
-    def _begin(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._server is None or not self._server.is_serving():
             # It came while this was being closed.
             writer.transport.abort()
@@ -148,43 +148,43 @@ class EgressProxy:
         # Here too: a task that is cancelled before its first step does nothing, not even this.
         task.add_done_callback(lambda _: writer.transport.abort())
 
-    async def _serve(self, near: _Streams) -> None:
-        writer = near[1]
+    async def _serve(self, client: _Streams) -> None:
+        writer = client[1]
         try:
             with self._ledger.connection():
-                await self._answer(near)
+                await self._handle(client)
                 await _close(writer, self._limits.idle_seconds)
         except EgressRefused as error:
-            self._note("refused", "", str(error))
+            self._record("refused", "", str(error))
         except (OSError, EOFError, asyncio.LimitOverrunError):
             # Who has gone, or sends no request, is not answered.
             pass
         finally:
             writer.transport.abort()
 
-    async def _answer(self, near: _Streams) -> None:
-        reader, writer = near
+    async def _handle(self, client: _Streams) -> None:
+        reader, writer = client
         async with asyncio.timeout(self._limits.request_seconds):
             head = await reader.readuntil(_HEAD_END)
         host = ""
         try:
-            host, port = asked_target(head)
-            self._ledger.refuse_if_used_up()
-            host = checked_host(host, port, self._egress.names, allowed_port=self._egress.port)
-            far, address = await self._connect(host, await self._egress.addresses(host))
+            host, port = parse_connect_request(head)
+            self._ledger.check_limits()
+            host = check_host(host, port, self._egress.names, allowed_port=self._egress.port)
+            remote, address = await self._connect(host, await self._egress.addresses(host))
         except EgressRefused as error:
-            self._note("refused", host, str(error))
-            writer.write(_answer(_FORBIDDEN, str(error)))
+            self._record("refused", host, str(error))
+            writer.write(_error_response(_FORBIDDEN, str(error)))
             return
-        except _Unreached as error:
-            self._note("failed", host, str(error))
-            writer.write(_answer(_UNREACHED, str(error)))
+        except _HostUnreachable as error:
+            self._record("failed", host, str(error))
+            writer.write(_error_response(_BAD_GATEWAY, str(error)))
             return
         try:
             writer.write(_ESTABLISHED)
-            await self._carry_tls(host, address, near, far)
+            await self._tunnel_tls(host, address, client, remote)
         finally:
-            far[1].transport.abort()
+            remote[1].transport.abort()
 
     async def _connect(self, host: str, addresses: Sequence[str]) -> tuple[_Streams, str]:
         """Connect to one of the addresses, which were checked: a name would be resolved again, to others perhaps."""
@@ -192,23 +192,23 @@ class EgressProxy:
             with suppress(OSError):
                 async with asyncio.timeout(self._limits.connect_seconds):
                     return await asyncio.open_connection(address, self._egress.port, limit=_CHUNK), address
-        raise _Unreached(f"{host} cannot be reached at {', '.join(addresses[:_ADDRESSES_TRIED])}")
+        raise _HostUnreachable(f"{host} cannot be reached at {', '.join(addresses[:_ADDRESSES_TRIED])}")
 
-    async def _carry_tls(self, host: str, address: str, near: _Streams, far: _Streams) -> None:
-        reader, writer = near
+    async def _tunnel_tls(self, host: str, address: str, client: _Streams, remote: _Streams) -> None:
+        reader, writer = client
         try:
             hello = await self._client_hello(reader, host)
         except EgressRefused as error:
-            self._note("refused", host, str(error), address=address)
+            self._record("refused", host, str(error), address=address)
             writer.write(_UNRECOGNIZED_NAME)
             return
-        self._note("opened", host, address=address)
-        tunnel = _Tunnel(self._ledger, near, far)
+        self._record("opened", host, address=address)
+        tunnel = _Tunnel(self._ledger, client, remote)
         reason = "its program has ended"
         try:
-            reason = await tunnel.carry(hello)
+            reason = await tunnel.run(hello)
         finally:
-            self._note("closed", host, reason, address=address, sent=tunnel.sent, received=tunnel.received)
+            self._record("closed", host, reason, address=address, sent=tunnel.sent, received=tunnel.received)
 
     async def _client_hello(self, reader: asyncio.StreamReader, host: str) -> bytes:
         """Return the ClientHello with what came after it; raises EgressRefused unless it is for the same host."""
@@ -228,24 +228,24 @@ class EgressProxy:
             )
         return data
 
-    def _note(self, outcome: Outcome, host: str, reason: str = "", **figures: Any) -> None:
+    def _record(self, outcome: Outcome, host: str, reason: str = "", **figures: Any) -> None:
         hidden = self._redaction.text
-        self._ledger.note(outcome, hidden(host), hidden(reason), **figures)
+        self._ledger.record(outcome, hidden(host), hidden(reason), **figures)
 
 
 class _Tunnel:
     """Carries bytes both ways and counts them, until both sides have ended or a limit is reached."""
 
-    def __init__(self, ledger: EgressLedger, near: _Streams, far: _Streams) -> None:
+    def __init__(self, ledger: EgressLedger, client: _Streams, remote: _Streams) -> None:
         self.sent = self.received = 0
         self._ledger = ledger
-        self._near, self._far = near, far
+        self._client, self._remote = client, remote
 
-    async def carry(self, hello: bytes) -> str:
+    async def run(self, hello: bytes) -> str:
         """Return why the end came, or nothing where both sides have ended it."""
         limits, loop = self._ledger.limits, asyncio.get_running_loop()
         end = loop.time() + limits.lifetime_seconds
-        carrying: list[asyncio.Task[None]] = []
+        copying: list[asyncio.Task[None]] = []
         try:
             async with asyncio.timeout(limits.idle_seconds) as patience:
 
@@ -257,12 +257,12 @@ class _Tunnel:
                         patience.reschedule(min(loop.time() + limits.idle_seconds, end))
 
                 count(sent=len(hello))
-                self._far[1].write(hello)
-                carrying += [
-                    asyncio.create_task(_carry(self._near[0], self._far[1], lambda size: count(sent=size))),
-                    asyncio.create_task(_carry(self._far[0], self._near[1], lambda size: count(received=size))),
+                self._remote[1].write(hello)
+                copying += [
+                    asyncio.create_task(_copy(self._client[0], self._remote[1], lambda size: count(sent=size))),
+                    asyncio.create_task(_copy(self._remote[0], self._client[1], lambda size: count(received=size))),
                 ]
-                await asyncio.gather(*carrying)
+                await asyncio.gather(*copying)
         except EgressRefused as error:
             return str(error)
         except TimeoutError:
@@ -270,14 +270,14 @@ class _Tunnel:
         except OSError as error:
             return f"connection lost: {type(error).__name__}"
         finally:
-            for task in carrying:
+            for task in copying:
                 task.cancel()
-            await asyncio.gather(*carrying, return_exceptions=True)
-        await _close(self._far[1], limits.idle_seconds)
+            await asyncio.gather(*copying, return_exceptions=True)
+        await _close(self._remote[1], limits.idle_seconds)
         return ""
 
 
-async def _carry(source: asyncio.StreamReader, target: asyncio.StreamWriter, count: Callable[[int], None]) -> None:
+async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter, count: Callable[[int], None]) -> None:
     while data := await source.read(_CHUNK):
         count(len(data))
         target.write(data)
@@ -293,7 +293,7 @@ async def _close(writer: asyncio.StreamWriter, seconds: float) -> None:
             await writer.wait_closed()
 
 
-def _answer(status: str, reason: str) -> bytes:
+def _error_response(status: str, reason: str) -> bytes:
     """Return an answer that says why in its first line too, which is all that most clients show."""
     body = f"{reason}\n".encode("ascii", "replace")
     head = f"HTTP/1.1 {status} {reason}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\n"

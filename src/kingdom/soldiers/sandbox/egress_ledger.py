@@ -14,8 +14,8 @@ import structlog
 from kingdom.clock import utc_now
 from kingdom.soldiers.sandbox.egress_rules import EgressRefused
 
-_SHOWN = 300
-_REFUSALS_TOLD = 100
+_FIELD_MAX = 300
+_REFUSALS_LOGGED = 100
 Outcome = Literal["opened", "closed", "refused", "failed"]
 _log = structlog.get_logger("kingdom.soldiers.egress")
 
@@ -73,7 +73,7 @@ class EgressLedger:
         finally:
             self._open -= 1
 
-    def refuse_if_used_up(self) -> None:
+    def check_limits(self) -> None:
         """Raise EgressRefused where the run has used up what it may, so that nothing happens that is not written."""
         if self._size >= self.limits.log_bytes:
             raise EgressRefused("this run has tried so often that its log of connections is full")
@@ -88,7 +88,7 @@ class EgressLedger:
         if self._received > self.limits.received_bytes:
             raise EgressRefused(f"this run has received more than {self.limits.received_bytes >> 20} MiB")
 
-    def note(
+    def record(
         self,
         outcome: Outcome,
         host: str,
@@ -99,10 +99,10 @@ class EgressLedger:
         received: int = 0,
     ) -> None:
         """Write a line into the log of the run; what was refused is also told in that of the role."""
-        host, reason = host[:_SHOWN], reason[:_SHOWN]
+        host, reason = host[:_FIELD_MAX], reason[:_FIELD_MAX]
         if outcome == "refused":
             self._refusals += 1
-            if self._refusals <= _REFUSALS_TOLD:
+            if self._refusals <= _REFUSALS_LOGGED:
                 _log.warning("an agent was refused a host", host=host, reason=reason, log=str(self._file))
         # The end of a connection is written in any case: there are no more of them than beginnings.
         if self._size >= self.limits.log_bytes and outcome != "closed":

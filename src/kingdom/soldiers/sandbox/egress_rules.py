@@ -19,7 +19,7 @@ _CONNECT = re.compile(rb"CONNECT (?P<host>[!-~]{1,300}):(?P<port>\d{1,5}) HTTP/1
 # All that is assigned to the public IPv6 internet; what carries an IPv4 address lies elsewhere, or in 6to4.
 _PUBLIC_V6 = ip_network("2000::/3")
 _NAT64 = ip_network("64:ff9b::/96")
-_NEVER = (
+_BLOCKED = (
     # 6to4, its relays, and what is set aside for protocols and documentation: not every Python knows all of it.
     *map(ip_network, ("2002::/16", "192.88.99.0/24", "192.0.0.0/24", "2001::/23", "3fff::/20")),
     # The agent of Azure, which gives out credentials of the machine.
@@ -41,7 +41,7 @@ def canonical_name(text: str) -> str | None:
     return name if is_name and not _NUMBER.fullmatch(labels[-1]) else None
 
 
-def allowed_name(text: str) -> str:
+def parse_allowed_name(text: str) -> str:
     """Return an entry of `soldiers.egress` in its one spelling; raises ValueError with the reason if it is none."""
     if text.strip() in {"*", "*.", ""}:
         raise ValueError(f"{text!r} would allow every host: name those that builds need")
@@ -51,9 +51,9 @@ def allowed_name(text: str) -> str:
         raise ValueError(f"{text!r} is more than a host name: leave out scheme, port and path; the port is always 443")
     wildcard = _WILDCARD if text.startswith(_WILDCARD) else ""
     bare = text.removeprefix(_WILDCARD)
-    name = canonical_name(_in_ascii(bare))
+    name = canonical_name(_to_ascii(bare))
     if name is None:
-        if wildcard and canonical_name(f"any.{_in_ascii(bare)}"):
+        if wildcard and canonical_name(f"any.{_to_ascii(bare)}"):
             raise ValueError(f"{text!r} would allow every host of a whole top-level domain: name one below it")
         raise ValueError(f"{text!r} is no full host name: write it as host.org, or *.host.org for all below it")
     return wildcard + name
@@ -72,10 +72,10 @@ def is_public(address: str) -> bool:
             ip = IPv4Address(ip.packed[-4:])
         elif ip.scope_id or ip not in _PUBLIC_V6:
             return False
-    return ip.is_global and not (ip.is_multicast or ip.is_reserved) and not any(ip in each for each in _NEVER)
+    return ip.is_global and not (ip.is_multicast or ip.is_reserved) and not any(ip in each for each in _BLOCKED)
 
 
-def asked_target(head: bytes) -> tuple[str, int]:
+def parse_connect_request(head: bytes) -> tuple[str, int]:
     """Return the host and port that the head of a request asks a connection to, as they stand there."""
     line = head.split(b"\r\n", 1)[0]
     if not line.startswith(b"CONNECT "):
@@ -86,7 +86,7 @@ def asked_target(head: bytes) -> tuple[str, int]:
     return found["host"].decode("ascii"), int(found["port"])
 
 
-def checked_host(host: str, port: int, names: Iterable[str], *, allowed_port: int = HTTPS_PORT) -> str:
+def check_host(host: str, port: int, names: Iterable[str], *, allowed_port: int = HTTPS_PORT) -> str:
     """Return the canonical name of a host that may be asked for; raises EgressRefused with the reason otherwise."""
     name = canonical_name(host)
     if name is None:
@@ -98,7 +98,7 @@ def checked_host(host: str, port: int, names: Iterable[str], *, allowed_port: in
     return name
 
 
-def _in_ascii(name: str) -> str:
+def _to_ascii(name: str) -> str:
     """Return a name as it is asked for in DNS; what cannot be one stays as it is, and is refused as such."""
     if name.isascii():
         return name

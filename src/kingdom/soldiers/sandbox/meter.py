@@ -13,9 +13,9 @@ from kingdom.soldiers.sandbox.prices import USD_DIGITS, Tokens
 from kingdom.soldiers.sandbox.usage import UsageReader
 from kingdom.soldiers.sandbox.vendors import Upstream
 
-_CENT = 0.01
-_SHARE = 0.05
-_SHOWN = 200
+_TOLERATED_USD = 0.01
+_TOLERATED_SHARE = 0.05
+_MODEL_NAME_MAX = 200
 # Models that write faster are cheap ones.
 _TOKENS_PER_SECOND = 200
 _log = structlog.get_logger("kingdom.soldiers.gate")
@@ -37,9 +37,9 @@ class Meter:
         self.is_idle = asyncio.Event()
         self.is_idle.set()
         self._limit_usd: float | None = None
-        self._under_way: set[MeteredCall] = set()
+        self._open_calls: set[MeteredCall] = set()
         self._ended = asyncio.Event()
-        self._told: set[str] = set()
+        self._warned_about: set[str] = set()
 
     @property
     def unclaimed_usd(self) -> float:
@@ -63,26 +63,31 @@ class Meter:
         self.is_idle.set()
         apart = abs(self.reported_usd - self.usd)
         # An agent that reports nothing has said nothing wrong.
-        if not self.reported_usd or apart <= _CENT or apart <= self.usd * _SHARE or "difference" in self._told:
+        if (
+            not self.reported_usd
+            or apart <= _TOLERATED_USD
+            or apart <= self.usd * _TOLERATED_SHARE
+            or "difference" in self._warned_about
+        ):
             return None
-        self._told.add("difference")
+        self._warned_about.add("difference")
         return (
             f"the agent reports that its session has cost ${self.reported_usd:.2f}, and the vendor's answers say"
             f" ${self.usd:.2f}, which counts: if the agent is right, set soldiers.model.prices"
         )
 
-    async def admit(self, upstream: Upstream, model: str, most: Tokens) -> "MeteredCall | None":
-        """Let a model be asked, which uses up so much at most; return None where the session has cost what it may.
+    async def admit(self, upstream: Upstream, model: str, maximum: Tokens) -> "MeteredCall | None":
+        """Let a model be asked, which uses up so much at maximum; return None where the session has cost what it may.
 
         Calls that together might go beyond the limit wait for one another, so that only one answer can.
         """
-        call = MeteredCall(self, upstream, model, most)
-        while not self.is_spent and self._would_go_beyond():
+        call = MeteredCall(self, upstream, model, maximum)
+        while not self.is_spent and self._might_exceed_limit():
             self._ended.clear()
             await self._ended.wait()
         if self.is_spent:
             return None
-        self._under_way.add(call)
+        self._open_calls.add(call)
         return call
 
     def charge(self, usd: float) -> None:
@@ -96,9 +101,9 @@ class Meter:
         """Return what tokens cost of the first of these models that has a price."""
         named = [model for model in models if model]
         billed = upstream.bill(tokens, *named)
-        model = named[0][:_SHOWN] if named else ""
-        if billed.is_guess and model not in self._told:
-            self._told.add(model)
+        model = named[0][:_MODEL_NAME_MAX] if named else ""
+        if billed.is_guess and model not in self._warned_about:
+            self._warned_about.add(model)
             _log.warning(
                 "the price of a model is not known, so it counts as the dearest: set soldiers.model.prices",
                 model=model,
@@ -108,13 +113,13 @@ class Meter:
 
     def end(self, call: "MeteredCall") -> None:
         """Take in that a call has come to its end."""
-        self._under_way.discard(call)
+        self._open_calls.discard(call)
         self._ended.set()
 
-    def _would_go_beyond(self) -> bool:
-        if self._limit_usd is None or not self._under_way:
+    def _might_exceed_limit(self) -> bool:
+        if self._limit_usd is None or not self._open_calls:
             return False
-        return self.usd + sum(call.most_usd for call in self._under_way) >= self._limit_usd
+        return self.usd + sum(call.max_usd for call in self._open_calls) >= self._limit_usd
 
 
 class MeteredCall:
@@ -124,16 +129,16 @@ class MeteredCall:
     written since it was asked, also what it thought without showing it, but not with more than the question allows.
     """
 
-    def __init__(self, meter: Meter, upstream: Upstream, model: str, most: Tokens) -> None:
+    def __init__(self, meter: Meter, upstream: Upstream, model: str, maximum: Tokens) -> None:
         self._meter = meter
         self._upstream = upstream
         self._model = model
-        self._most = most
+        self._maximum = maximum
         self._reader = UsageReader(upstream.vendor)
         self._is_settled = False
         self._usd = 0.0
         self._begun_at = meter.clock()
-        self.most_usd = meter.price(upstream, most, model)
+        self.max_usd = meter.price(upstream, maximum, model)
 
     def __enter__(self) -> Self:
         self._begun_at = self._meter.clock()
@@ -162,7 +167,7 @@ class MeteredCall:
 
     def abandon(self) -> None:
         """Take in that nothing more is read of an answer that the vendor writes to its end."""
-        self._settle(self._most.output)
+        self._settle(self._maximum.output)
 
     def _settle(self, written: int) -> None:
         """Charge once what the vendor has told, or else that the model has written so many tokens."""
@@ -175,8 +180,8 @@ class MeteredCall:
             tokens = replace(
                 tokens,
                 # The vendor has read the prompt, whether or not it said how long that was.
-                input=tokens.input if tokens.prompt else self._most.input,
-                output=max(tokens.output, min(written, self._most.output)),
+                input=tokens.input if tokens.prompt else self._maximum.input,
+                output=max(tokens.output, min(written, self._maximum.output)),
             )
         self._charge(tokens)
 

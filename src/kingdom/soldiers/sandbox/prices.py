@@ -11,8 +11,8 @@ from msgspec import Meta
 _MILLION = 1_000_000
 USD_DIGITS = 9
 # What is written to a cache for an hour costs twice a prompt, for five minutes a quarter more than it.
-_HOUR = 1.6
-_FIVE_MINUTES = 1.25
+_HOUR_FACTOR = 1.6
+_FIVE_MINUTES_FACTOR = 1.25
 # What a vendor adds to the name of a model at the same price: a date or a number of an edition, or one of a few words.
 # Any other word may be a dearer model, and a single digit the next version.
 _SAME_MODEL = re.compile(r"(-(latest|preview|exp|\d{3}|\d{4}|\d{8}|\d{4}-\d{2}-\d{2}|\d{2}-\d{2}|\d{2}-\d{4})|@\d{8})*")
@@ -36,7 +36,7 @@ class Tokens:
 
     @property
     def prompt(self) -> int:
-        """Return how long the prompt was."""
+        """Return how long_prompts the prompt was."""
         return self.input + self.cache_read + self.cache_write + self.cache_write_hour
 
 
@@ -52,9 +52,9 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def of(self, tokens: Tokens) -> float:
         """Return what so many tokens cost."""
         read = self.input if self.cache_read is None else self.cache_read
-        write = self.input * _FIVE_MINUTES if self.cache_write is None else self.cache_write
+        write = self.input * _FIVE_MINUTES_FACTOR if self.cache_write is None else self.cache_write
         usd = tokens.input * self.input + tokens.output * self.output + tokens.cache_read * read
-        usd += (tokens.cache_write + tokens.cache_write_hour * _HOUR) * write
+        usd += (tokens.cache_write + tokens.cache_write_hour * _HOUR_FACTOR) * write
         return round(usd / _MILLION, USD_DIGITS)
 
 
@@ -70,14 +70,14 @@ class Bill:
 class PriceList:
     """What the models of a vendor cost, by their names without a date.
 
-    `long` are the prices of prompts with more tokens than a number. `search_usd` is what a search of the web costs,
-    `faster` the dearest of what the vendor asks for an answer that comes faster, as a factor.
+    `long_prompts` are the prices of prompts with more tokens than a number. `search_usd` is what a search of the web costs,
+    `fast_factor` the dearest of what the vendor asks for an answer that comes fast_factor, as a factor.
     """
 
     models: Mapping[str, Price]
-    long: Mapping[str, tuple[int, Price]] = field(default_factory=dict)
+    long_prompts: Mapping[str, tuple[int, Price]] = field(default_factory=dict)
     search_usd: float = 0.0
-    faster: float = 1.0
+    fast_factor: float = 1.0
 
     def bill(self, tokens: Tokens, *models: str, own: Mapping[str, Price]) -> Bill:
         """Return what tokens cost of the first of these models that has a price; the operator's comes before ours.
@@ -86,23 +86,23 @@ class PriceList:
         """
         found = (self._price(model, tokens.prompt, own) for model in models)
         price = next(filter(None, found), None)
-        usd = (price or _dearest({**self.models, **own})).of(tokens) * (self.faster if tokens.fast else 1.0)
+        usd = (price or _most_expensive({**self.models, **own})).of(tokens) * (self.fast_factor if tokens.fast else 1.0)
         return Bill(round(usd + tokens.searches * self.search_usd, USD_DIGITS), price is None)
 
     def _price(self, model: str, prompt: int, own: Mapping[str, Price]) -> Price | None:
         prices = {**self.models, **own}
         name = _name(model, prices)
-        above, price = self.long.get(name, (prompt, None))
+        above, price = self.long_prompts.get(name, (prompt, None))
         return price if price and prompt > above and name not in own else prices.get(name)
 
 
 def price_of(model: str, prices: Mapping[str, Price], own: Mapping[str, Price]) -> Price:
     """Return the price of a model; one without a price costs as the dearest."""
     together = {**prices, **own}
-    return together.get(_name(model, together)) or _dearest(together)
+    return together.get(_name(model, together)) or _most_expensive(together)
 
 
-def _dearest(prices: Mapping[str, Price]) -> Price:
+def _most_expensive(prices: Mapping[str, Price]) -> Price:
     return max(prices.values(), key=lambda price: price.output)
 
 
@@ -146,9 +146,9 @@ ANTHROPIC = PriceList(
         "claude-mythos-5-1": _FABLE_5_1,
         "claude-mythos-5-2": _FABLE_5_2,
     },
-    long={"claude-haiku-5-5": (100_000, Price(input=0.5, output=2.5, cache_read=0.05))},
+    long_prompts={"claude-haiku-5-5": (100_000, Price(input=0.5, output=2.5, cache_read=0.05))},
     search_usd=0.01,
-    faster=6.0,
+    fast_factor=6.0,
 )
 
 _GPT_5 = Price(input=1.25, output=10, cache_read=0.125)
@@ -174,7 +174,7 @@ OPENAI = PriceList(
         "gpt-5.2-pro": Price(input=21, output=168),
     },
     search_usd=0.01,
-    faster=2.0,
+    fast_factor=2.0,
 )
 GEMINI = PriceList(
     models={
@@ -182,6 +182,6 @@ GEMINI = PriceList(
         "gemini-2.5-flash": Price(input=0.3, output=2.5, cache_read=0.075),
         "gemini-2.5-flash-lite": Price(input=0.1, output=0.4, cache_read=0.025),
     },
-    long={"gemini-2.5-pro": (200_000, Price(input=2.5, output=15, cache_read=0.625))},
+    long_prompts={"gemini-2.5-pro": (200_000, Price(input=2.5, output=15, cache_read=0.625))},
     search_usd=0.035,
 )

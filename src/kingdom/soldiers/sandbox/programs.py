@@ -13,13 +13,13 @@ TOOLCHAINS = (
     *(".local/share/mise", ".local/share/pnpm", ".local/share/uv", ".nvm/versions", ".pyenv", ".rustup"),
     *(".sdkman/candidates", ".volta", "go/bin", "go/pkg"),
 )
-_PROGRAMS = (
+_PROGRAM_FOLDERS = (
     *(".local/bin", ".cargo/bin", "go/bin", ".pyenv/shims", ".local/share/mise/shims", ".local/share/pnpm"),
     *(".nvm/versions/node/*/bin", ".volta/bin", ".bun/bin", ".deno/bin", ".sdkman/candidates/*/current/bin"),
 )
 _SYSTEM = ("/usr", "/bin", "/sbin")
 _LINKS_MAX = 40
-_INSTALLERS = {
+_INSTALL_COMMANDS = {
     "apt-get": "sudo apt-get install",
     "dnf": "sudo dnf install",
     "pacman": "sudo pacman -S",
@@ -30,7 +30,7 @@ _INSTALLERS = {
 
 def how_to_install(package: str) -> str:
     """Return the command that installs a package on this machine, as far as its installer is known."""
-    for program, command in _INSTALLERS.items():
+    for program, command in _INSTALL_COMMANDS.items():
         if shutil.which(program):
             return f"{command} {package}"
     return f"install {package} with the installer of your system"
@@ -50,31 +50,31 @@ def toolchain_programs(home: Path) -> list[Path]:
     """Return the folders of programs that a person has in a home; of several versions the newest first."""
     return [
         path
-        for pattern in _PROGRAMS
+        for pattern in _PROGRAM_FOLDERS
         for path in sorted(home.glob(pattern), key=lambda found: [*map(int, re.findall(r"\d+", str(found)))])[::-1]
         if path.is_dir()
     ]
 
 
-def places_of(program: Path) -> tuple[Path, ...]:
+def folders_of_program(program: Path) -> tuple[Path, ...]:
     """Return what must be seen for a program to run: its folder, or all that it was installed with.
 
     That is its virtual environment, with the Python of it, its toolchain of Rust, or whatever npm has put beside it.
     """
-    folders = [step.parent for step in _steps(program)]
-    return _beside_system(place for folder in folders for place in [*_installation(folder)] or [folder])
+    folders = [step.parent for step in _link_chain(program)]
+    return _outside_system(place for folder in folders for place in [*_installation(folder)] or [folder])
 
 
-def places_in(folder: Path) -> tuple[Path, ...]:
+def folders_of_tools(folder: Path) -> tuple[Path, ...]:
     """Return what must be seen for the programs of a folder to run, those too that it has only links to."""
     if not folder.is_dir():
         return ()
     links = [path for path in folder.iterdir() if path.is_symlink() and path.exists()]
-    folders = [folder, *(step.parent for link in links for step in _steps(link))]
-    return _beside_system([folder, *(place for each in folders for place in _installation(each))])
+    folders = [folder, *(step.parent for link in links for step in _link_chain(link))]
+    return _outside_system([folder, *(place for each in folders for place in _installation(each))])
 
 
-def _steps(path: Path) -> list[Path]:
+def _link_chain(path: Path) -> list[Path]:
     """Return a path, those that its links lead over, and where it really lies."""
     steps = [path.absolute()]
     while steps[-1].is_symlink() and len(steps) < _LINKS_MAX:
@@ -91,7 +91,7 @@ def _installation(folder: Path) -> Iterator[Path]:
         yield folder.parent
     elif (folder.parent / "pyvenv.cfg").exists():
         yield folder.parent
-        for interpreter in _steps(folder / "python")[1:]:
+        for interpreter in _link_chain(folder / "python")[1:]:
             # Python knows its own place by this file; anything else there is not for agents.
             if any(interpreter.parents[1].glob("lib/python3*/os.py")):
                 yield interpreter.parents[1]
@@ -99,7 +99,7 @@ def _installation(folder: Path) -> Iterator[Path]:
                 yield interpreter.parent
 
 
-def _beside_system(places: Iterator[Path] | list[Path]) -> tuple[Path, ...]:
+def _outside_system(places: Iterator[Path] | list[Path]) -> tuple[Path, ...]:
     return tuple(sorted(place for place in {*places} if place.is_dir() and not _is_system(place)))
 
 

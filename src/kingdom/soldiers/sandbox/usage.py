@@ -17,7 +17,7 @@ BYTES_PER_TOKEN = 2
 # No answer is longer, and no event of one; what is longer is not kept to be read.
 _BYTES_MAX = 4 << 20
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-_WHOLE = b"{["
+_JSON_STARTS = b"{["
 _OTHER_FIELDS = (b"event:", b"id:", b"retry:", b":")
 
 
@@ -32,7 +32,7 @@ class UsageReader:
         self.model = ""
         self.is_final = False
         self._vendor = vendor
-        self._is_whole: bool | None = None
+        self._is_json: bool | None = None
         self._kept = bytearray()
         self._data: list[bytes] = []
         self._too_long = False
@@ -53,25 +53,25 @@ class UsageReader:
 
     def feed(self, chunk: bytes) -> None:
         """Take in the next piece of the answer."""
-        if self._is_whole is None and (begun := chunk.lstrip()):
-            self._is_whole = begun[:1] in _WHOLE
-        if self._is_whole:
+        if self._is_json is None and (begun := chunk.lstrip()):
+            self._is_json = begun[:1] in _JSON_STARTS
+        if self._is_json:
             self._keep(chunk)
             return
         *lines, rest = chunk.split(b"\n")
         for line in lines:
             self._keep(line)
-            self._end_line()
+            self._finish_line()
         self._keep(rest)
 
     def close(self) -> None:
         """Take in that nothing more comes."""
-        if self._is_whole:
+        if self._is_json:
             self._read(bytes(self._kept))
             self._kept.clear()
         else:
-            self._end_line()
-            self._end_event()
+            self._finish_line()
+            self._finish_event()
 
     def _keep(self, piece: bytes) -> None:
         self._too_long = self._too_long or len(self._kept) + sum(map(len, self._data)) + len(piece) > _BYTES_MAX
@@ -81,20 +81,20 @@ class UsageReader:
         else:
             self._kept += piece
 
-    def _end_line(self) -> None:
+    def _finish_line(self) -> None:
         line = bytes(self._kept).removesuffix(b"\r")
         self._kept.clear()
         if self._too_long:
             self._too_long = False
             self._data.clear()
         elif not line:
-            self._end_event()
+            self._finish_event()
         elif line.startswith(b"data:"):
             self._data.append(line.removeprefix(b"data:"))
         elif not line.startswith(_OTHER_FIELDS):
             self._unread_bytes += len(line)
 
-    def _end_event(self) -> None:
+    def _finish_event(self) -> None:
         if self._data:
             self._read(b"\n".join(self._data))
             self._data.clear()
@@ -108,9 +108,9 @@ class UsageReader:
             return
         for document in found if isinstance(found, list) else [found]:
             if isinstance(document, Mapping):
-                self._take(document)
+                self._read_document(document)
 
-    def _take(self, document: Mapping[str, Any]) -> None:
+    def _read_document(self, document: Mapping[str, Any]) -> None:
         self._text_bytes += sum(_length(document.get(name)) for name in ("delta", "choices", "candidates", "content"))
         inner = next((document[name] for name in ("message", "response") if name in document), document)
         if not isinstance(inner, Mapping):
@@ -122,9 +122,9 @@ class UsageReader:
         if isinstance(usage, Mapping):
             self._usage = _merged(self._usage, usage)
             self._searches = max(self._searches, _searches(inner))
-            self.is_final = self._ends(document)
+            self.is_final = self._is_final_usage(document)
 
-    def _ends(self, document: Mapping[str, Any]) -> bool:
+    def _is_final_usage(self, document: Mapping[str, Any]) -> bool:
         """Tell whether the usage in a document is all that there will be."""
         if self._vendor is Vendor.ANTHROPIC:
             return document.get("type") != "message_start"
@@ -166,8 +166,8 @@ def _searches(answer: Mapping[str, Any]) -> int:
     return calls or int(any(each.get("groundingMetadata") for each in _documents(answer.get("candidates"))))
 
 
-def _count(usage: Any, *way: str) -> int:
-    for name in way:
+def _count(usage: Any, *path: str) -> int:
+    for name in path:
         usage = usage.get(name) if isinstance(usage, Mapping) else None
     return max(usage, 0) if isinstance(usage, int) else 0
 

@@ -67,11 +67,11 @@ _FREE = re.compile(r".*(count_tokens|countTokens)")
 _GEMINI_MODEL = re.compile(r".*/models/(?P<model>[^:]+):(?P<verb>.*)")
 # What else travels is neither needed nor known: a header or a parameter may choose another account.
 _PARAMETERS = frozenset({"alt", "beta"})
-_ASKED_WITH = re.compile(
+_REQUEST_HEADERS = re.compile(
     r"accept|content-type|user-agent|anthropic-(version|beta)|openai-beta|originator|session_id|conversation_id"
     r"|x-app|x-goog-api-client|x-(claude|codex|stainless)-[\w-]+"
 )
-_ANSWERED_WITH = re.compile(
+_RESPONSE_HEADERS = re.compile(
     r"content-type|content-encoding|retry-after|request-id|x-request-id|x-should-retry|openai-processing-ms"
     r"|(anthropic|x)-ratelimit-[\w-]+"
 )
@@ -82,17 +82,17 @@ def allows(vendor: Vendor, method: str, path: str) -> bool:
     return any(method == allowed and re.fullmatch(pattern, path) for allowed, pattern in _ALLOWED[vendor])
 
 
-def asked_with(name: str) -> bool:
+def forwards_request_header(name: str) -> bool:
     """Tell whether a header of an agent goes on to the vendor."""
-    return _ASKED_WITH.fullmatch(name.lower()) is not None
+    return _REQUEST_HEADERS.fullmatch(name.lower()) is not None
 
 
-def answered_with(name: str) -> bool:
+def forwards_response_header(name: str) -> bool:
     """Tell whether a header of the vendor goes on to the agent."""
-    return _ANSWERED_WITH.fullmatch(name.lower()) is not None
+    return _RESPONSE_HEADERS.fullmatch(name.lower()) is not None
 
 
-def asked_by(name: str) -> bool:
+def forwards_parameter(name: str) -> bool:
     """Tell whether a parameter of the address goes on to the vendor."""
     return name in _PARAMETERS
 
@@ -102,7 +102,7 @@ def is_charged(method: str, path: str) -> bool:
     return method == "POST" and _FREE.fullmatch(path) is None
 
 
-def asked_model(path: str, document: Mapping[str, Any]) -> str:
+def requested_model(path: str, document: Mapping[str, Any]) -> str:
     """Return the name of the model that a request is for."""
     named = _GEMINI_MODEL.fullmatch(path)
     return named["model"] if named else str(document.get("model") or "")
@@ -114,7 +114,7 @@ def is_streamed(path: str, document: Mapping[str, Any]) -> bool:
     return named["verb"].startswith("stream") if named else document.get("stream") is True
 
 
-def most_output(document: Mapping[str, Any]) -> int:
+def max_output_tokens(document: Mapping[str, Any]) -> int:
     """Return how many tokens the answer to a request may have."""
     generation = document.get("generationConfig")
     places = (document, generation if isinstance(generation, Mapping) else {})
@@ -122,7 +122,7 @@ def most_output(document: Mapping[str, Any]) -> int:
     return max((limit for limit in limits if isinstance(limit, int) and limit > 0), default=_OUTPUT_MAX)
 
 
-def telling_usage(path: str, document: dict[str, Any]) -> dict[str, Any]:
+def with_usage_reporting(path: str, document: dict[str, Any]) -> dict[str, Any]:
     """Return a request whose answer tells its usage, which streams of Chat Completions do only if asked to."""
     if path != _CHAT or not document.get("stream"):
         return document
@@ -130,7 +130,7 @@ def telling_usage(path: str, document: dict[str, Any]) -> dict[str, Any]:
     return {**document, "stream_options": {**(options if isinstance(options, dict) else {}), "include_usage": True}}
 
 
-def refused_payment(vendor: Vendor, message: str) -> dict[str, Any]:
+def payment_error(vendor: Vendor, message: str) -> dict[str, Any]:
     """Return an error in the words of a vendor: there is no money for this."""
     if vendor is Vendor.ANTHROPIC:
         return {"type": "error", "error": {"type": "billing_error", "message": message}}

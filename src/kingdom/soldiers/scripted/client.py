@@ -26,15 +26,15 @@ from kingdom.soldiers.agent import (
 )
 from kingdom.soldiers.process import Program, start_program
 from kingdom.soldiers.scripted import wire
-from kingdom.soldiers.scripted.memory import inspected
+from kingdom.soldiers.scripted.history import inspect_entries
 from kingdom.soldiers.scripted.session import open_session
 from kingdom.soldiers.transcript import UNREADABLE, Entry, append_entry, looked_up
 
-_MODULE = "kingdom.soldiers.scripted.program"
-_UNWRITTEN = "its transcript cannot be written: "
+_PROGRAM_MODULE = "kingdom.soldiers.scripted.program"
+_WRITE_FAILED = "its transcript cannot be written: "
 
 
-class ScriptedAgents(AgentClient):
+class ScriptedAgentClient(AgentClient):
     """Runs scripted agents, which use no MCP server.
 
     Without a sandbox each is contained where bubblewrap is installed, unless `contained` says otherwise.
@@ -59,14 +59,14 @@ class ScriptedAgents(AgentClient):
                 redaction=launch.redaction,
             )
         except OSError as error:
-            raise AgentGone(f"{_UNWRITTEN}{error}") from error
-        opening = wire.Opening(session=session.id, transcript=str(transcript))
+            raise AgentGone(f"{_WRITE_FAILED}{error}") from error
+        opening = wire.SessionOpening(session=session.id, transcript=str(transcript))
         sandbox = launch.sandbox
         if sandbox is not None:
             sandbox = replace(sandbox, readable=(*sandbox.readable, transcript))
         program = await start_program(
             # Isolated, so that nothing in the work space can pass for a module of Python or Kingdom.
-            [sys.executable, "-I", "-m", _MODULE, wire.encode(opening).decode()],
+            [sys.executable, "-I", "-m", _PROGRAM_MODULE, wire.encode(opening).decode()],
             cwd=launch.work_space,
             environment=launch.environment,
             errors=launch.errors,
@@ -76,11 +76,11 @@ class ScriptedAgents(AgentClient):
         )
         write = partial(append_entry, transcript, redaction=launch.redaction)
         agent = ScriptedAgent(program, write)
-        return await once_up(agent, agent.comes_up())
+        return await once_up(agent, agent.wait_until_ready())
 
     async def inspect(self, launch: Launch, prompt_id: str) -> Inspection:
         """Look the prompt up in the transcript."""
-        return await asyncio.to_thread(looked_up, launch.transcript, prompt_id, inspected)
+        return await asyncio.to_thread(looked_up, launch.transcript, prompt_id, inspect_entries)
 
 
 class ScriptedAgent(Agent):
@@ -91,13 +91,13 @@ class ScriptedAgent(Agent):
         self.pid = program.pid
         self._program = program
         self._write = write
-        self._unwritten = ""
+        self._write_failure = ""
         self._prompt_id: str | None = None
-        self._heard: asyncio.Queue[wire.Happened | wire.Failed | None] = asyncio.Queue()
+        self._messages: asyncio.Queue[wire.UpdateMessage | wire.FailureMessage | None] = asyncio.Queue()
         self._ready = asyncio.Event()
         self._listening = asyncio.create_task(self._listen(), name=f"scripted agent {self.pid}")
 
-    async def comes_up(self) -> None:
+    async def wait_until_ready(self) -> None:
         """Wait until the agent takes prompts; raises AgentGone if it ends before."""
         await self._ready.wait()
         if not self.session:
@@ -114,7 +114,7 @@ class ScriptedAgent(Agent):
         self._prompt_id = prompt.id
         cost_usd, finished = 0.0, False
         try:
-            self._program.write(wire.encode(wire.Take(prompt)) + b"\n")
+            self._program.write(wire.encode(wire.PromptMessage(prompt)) + b"\n")
             while not finished:
                 update = await self._next_update(prompt.id, cost_usd)
                 if isinstance(update, Spent):
@@ -149,18 +149,18 @@ class ScriptedAgent(Agent):
 
     async def ended(self) -> str:
         """Wait for the end of the process and return its exit code with its last words."""
-        how = self._program.described(await self._program.wait()) + self._unwritten
+        how = self._program.described(await self._program.wait()) + self._write_failure
         words = await asyncio.to_thread(self._program.last_words)
         return f"{how}; its last words: {words}" if words else how
 
     async def _next_update(self, prompt_id: str, cost_usd: float) -> Update:
-        while (message := await self._heard.get()) is not None:
+        while (message := await self._messages.get()) is not None:
             # An earlier turn to which nobody listens any more may still have had something to say.
             if message.prompt_id != prompt_id:
                 continue
-            if isinstance(message, wire.Failed) and message.until:
+            if isinstance(message, wire.FailureMessage) and message.until:
                 raise UsageLimited(message.reason, message.until, message.cost_usd)
-            if isinstance(message, wire.Failed):
+            if isinstance(message, wire.FailureMessage):
                 raise AgentFailed(message.reason, message.cost_usd)
             return message.update
         raise AgentGone(await self.ended(), cost_usd)
@@ -169,23 +169,23 @@ class ScriptedAgent(Agent):
         try:
             async for line in self._program.lines():
                 match wire.decode_for_client(line):
-                    case wire.Ready(session=session):
+                    case wire.AgentReady(session=session):
                         self.session = session
                         self._ready.set()
-                    case wire.Noted(entry=entry):
+                    case wire.EntryToWrite(entry=entry):
                         await asyncio.to_thread(self._write, entry)
-                        self._program.write(wire.encode(wire.Written()) + b"\n")
+                        self._program.write(wire.encode(wire.EntryWritten()) + b"\n")
                     case message:
-                        self._heard.put_nowait(message)
+                        self._messages.put_nowait(message)
         except UNREADABLE:
             # A line was torn by the end of the agent, or the agent speaks nonsense: either way it is of no more use.
             await self._program.kill()
         except OSError as error:
-            self._unwritten = f", since {_UNWRITTEN}{error}"
+            self._write_failure = f", since {_WRITE_FAILED}{error}"
             await self._program.kill()
         finally:
             self._ready.set()
-            self._heard.put_nowait(None)
+            self._messages.put_nowait(None)
 
     def _interrupt(self, prompt_id: str) -> None:
-        self._program.write(wire.encode(wire.Interrupt(prompt_id)) + b"\n")
+        self._program.write(wire.encode(wire.InterruptMessage(prompt_id)) + b"\n")

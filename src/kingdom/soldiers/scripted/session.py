@@ -7,14 +7,14 @@ from typing import Any
 
 from kingdom.soldiers.agent import AgentGone
 from kingdom.soldiers.redaction import WELL_KNOWN, Redaction
-from kingdom.soldiers.scripted.memory import Memory, recalled
+from kingdom.soldiers.scripted.history import ScriptedHistory, read_history
 from kingdom.soldiers.transcript import Entry, append_entry, read_entries
 
 
-class Session:
+class ScriptedSession:
     """The memory of a session; `write` puts what happens into its transcript."""
 
-    def __init__(self, session: str, memory: Memory, write: Callable[[Entry], None]) -> None:
+    def __init__(self, session: str, memory: ScriptedHistory, write: Callable[[Entry], None]) -> None:
         self.id = session
         self.memory = memory
         self._write = write
@@ -33,14 +33,14 @@ def open_session(
     model: str,
     durable: bool = True,
     redaction: Redaction = WELL_KNOWN,
-) -> Session:
+) -> ScriptedSession:
     """Begin a new session, or go on with the one that the transcript tells of."""
-    memory = recalled(read_entries(transcript)) if transcript.exists() else Memory()
+    memory = read_history(read_entries(transcript)) if transcript.exists() else ScriptedHistory()
     if session is None:
         session = f"{soldier_id}-{memory.sessions + 1}"
-        memory = Memory(session=session, sessions=memory.sessions + 1)
+        memory = ScriptedHistory(session=session, sessions=memory.sessions + 1)
     elif session != memory.session:
         raise AgentGone(f"session {session} cannot be continued: {transcript} does not tell of it; begin a new one")
     write = partial(append_entry, transcript, durable=durable, redaction=redaction)
     write({"session": session, "model": model})
-    return Session(session, memory, write)
+    return ScriptedSession(session, memory, write)

@@ -30,8 +30,8 @@ from kingdom.soldiers.agent import (
 )
 from kingdom.soldiers.process_table import end_group
 from kingdom.soldiers.scripted import script
-from kingdom.soldiers.scripted.memory import DEFAULT_ANSWER, Unfinished
-from kingdom.soldiers.scripted.session import Session
+from kingdom.soldiers.scripted.history import DEFAULT_ANSWER, UnfinishedScript
+from kingdom.soldiers.scripted.session import ScriptedSession
 from kingdom.soldiers.voice.calls import Remember, ReportResult, read_call
 from kingdom.soldiers.voice.report import add_memory, write_report
 
@@ -40,7 +40,7 @@ _OUTPUT_TAIL = 4000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Body:
+class ScriptedContext:
     """Where and how an agent acts; without an `environment` its tools inherit the agent's own."""
 
     work_space: Path
@@ -49,13 +49,13 @@ class Body:
     go_deaf: Callable[[], None]
 
 
-class Turn:
+class ScriptedTurn:
     """What a scripted agent does about one prompt; `cost_usd` is what that has cost so far."""
 
-    def __init__(self, session: Session, body: Body, prompt: Prompt) -> None:
+    def __init__(self, session: ScriptedSession, context: ScriptedContext, prompt: Prompt) -> None:
         self.cost_usd = 0.0
         self._session = session
-        self._body = body
+        self._context = context
         self._prompt = prompt
         self._output = ""
 
@@ -81,7 +81,7 @@ class Turn:
             raise
         yield last
 
-    def _begin(self, continued: Unfinished | None) -> tuple[script.Step, ...] | None:
+    def _begin(self, continued: UnfinishedScript | None) -> tuple[script.ScriptStep, ...] | None:
         """Note the prompt before anything is done about it; return the steps of its script."""
         prompt = self._prompt
         text = prompt.text if continued is None else continued.text
@@ -91,7 +91,7 @@ class Turn:
         )
         return script.parse_script(text)
 
-    async def _follow(self, steps: tuple[script.Step, ...]) -> AsyncIterator[Update]:
+    async def _follow(self, steps: tuple[script.ScriptStep, ...]) -> AsyncIterator[Update]:
         memory = self._session.memory
         done = memory.unfinished.done if memory.unfinished else 0
         if memory.unfinished and memory.unfinished.asking:
@@ -104,17 +104,19 @@ class Turn:
                 self._note(begun=number, does=msgspec.to_builtins(written))
             step = written.with_reply(memory.reply)
             self._output = ""
-            if isinstance(step, script.Cost):
+            if isinstance(step, script.CostStep):
                 self.cost_usd = round(self.cost_usd + step.cost, 9)
-            if isinstance(step, script.Ask | script.Petition | script.UsageLimit | script.Cost):
+            if isinstance(step, script.AskStep | script.PetitionStep | script.UsageLimitStep | script.CostStep):
                 # Noted first: what somebody else may act upon is told once at most, and found in the transcript.
                 self._note(step=number, does=msgspec.to_builtins(step))
-                if isinstance(step, script.UsageLimit):
+                if isinstance(step, script.UsageLimitStep):
                     raise UsageLimited("usage limit reached", utc_now() + timedelta(seconds=step.usage_limit))
-                if isinstance(step, script.Ask):
+                if isinstance(step, script.AskStep):
                     yield Asked(step.ask, step.choices, self.cost_usd)
                     return
-                yield Spent(self.cost_usd) if isinstance(step, script.Cost) else Petitioned(step.petition, step.body)
+                yield (
+                    Spent(self.cost_usd) if isinstance(step, script.CostStep) else Petitioned(step.petition, step.body)
+                )
                 continue
             async for update in self._do(step):
                 yield update
@@ -122,45 +124,45 @@ class Turn:
                 step=number, does=msgspec.to_builtins(step), **({"output": self._output} if self._output else {})
             )
 
-    async def _do(self, step: script.Step) -> AsyncIterator[Update]:
+    async def _do(self, step: script.ScriptStep) -> AsyncIterator[Update]:
         match step:
-            case script.Say(say=text):
+            case script.SayStep(say=text):
                 yield Said(text)
-            case script.Stream(stream=text, every=seconds):
+            case script.StreamStep(stream=text, every=seconds):
                 for word in re.findall(r"\S+\s*|\s+", text):
                     yield Said(word)
                     await asyncio.sleep(seconds)
-            case script.Write(write=path, text=text):
+            case script.WriteStep(write=path, text=text):
                 yield ToolCalled("write", path)
                 self._write(path, text, mode="w")
-            case script.Append(append=path, text=text):
+            case script.AppendStep(append=path, text=text):
                 yield ToolCalled("append", path)
                 self._write(path, text, mode="a")
-            case script.Run(run=command, may_fail=may_fail):
+            case script.RunStep(run=command, may_fail=may_fail):
                 yield ToolCalled("run", command)
                 await self._run(command, may_fail=may_fail)
-            case script.Result(result=arguments):
+            case script.ResultStep(result=arguments):
                 yield ToolCalled("report_result", str(arguments.get("summary", "")))
                 self._report_or_remember("report_result", arguments)
-            case script.Remember(remember=arguments):
+            case script.RememberStep(remember=arguments):
                 yield ToolCalled("remember", str(arguments.get("text", "")))
                 self._report_or_remember("remember", arguments)
             case _:
                 await self._wait_or_end(step)
 
-    async def _wait_or_end(self, step: script.Step) -> None:
+    async def _wait_or_end(self, step: script.ScriptStep) -> None:
         match step:
-            case script.WaitFor(wait_for=path):
+            case script.WaitForStep(wait_for=path):
                 while not self._exists(path):  # noqa: ASYNC110 - the file is made by somebody else
                     await asyncio.sleep(_POLL_SECONDS)
-            case script.Fail(fail=reason):
+            case script.FailStep(fail=reason):
                 raise AgentFailed(reason)
-            case script.Hang(hang="deaf"):
-                self._body.go_deaf()
-            case script.Hang(hang=True):
+            case script.HangStep(hang="deaf"):
+                self._context.go_deaf()
+            case script.HangStep(hang=True):
                 await asyncio.Event().wait()
-            case script.Crash(crash=code):
-                self._body.crash(code)
+            case script.CrashStep(crash=code):
+                self._context.crash(code)
 
     async def _run(self, command: str, *, may_fail: bool) -> None:
         # A file takes the output, for a pipe would have to wait for everything that the command leaves behind.
@@ -170,8 +172,8 @@ class Turn:
                     "/bin/sh",
                     "-c",
                     command,
-                    cwd=self._body.work_space,
-                    env=self._body.environment,
+                    cwd=self._context.work_space,
+                    env=self._context.environment,
                     stdin=DEVNULL,
                     stdout=output,
                     stderr=output,
@@ -192,7 +194,7 @@ class Turn:
             raise AgentFailed(with_reason(f"{command!r} failed with exit code {code}", self._output))
 
     def _write(self, path: str, text: str, *, mode: str) -> None:
-        target = self._body.work_space / path
+        target = self._context.work_space / path
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             with target.open(mode, encoding="utf-8", newline="") as file:
@@ -204,14 +206,14 @@ class Turn:
         try:
             match read_call(tool, arguments):
                 case ReportResult() as report:
-                    write_report(self._body.work_space, report)
+                    write_report(self._context.work_space, report)
                 case Remember() as memory:
-                    add_memory(self._body.work_space, memory)
+                    add_memory(self._context.work_space, memory)
         except (MalformedEvent, OSError) as error:
             raise AgentFailed(str(error)) from error
 
     def _exists(self, path: str) -> bool:
-        return (self._body.work_space / path).exists()
+        return (self._context.work_space / path).exists()
 
     def _final_text(self, *, scripted: bool) -> str:
         memory = self._session.memory

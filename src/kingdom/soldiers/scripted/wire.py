@@ -8,49 +8,49 @@ import msgspec
 from kingdom.soldiers.agent import Prompt, Update
 
 
-class Opening(msgspec.Struct, frozen=True, kw_only=True):
+class SessionOpening(msgspec.Struct, frozen=True, kw_only=True):
     """What the agent is told as it starts, as its only argument: its session, which the transcript tells of last."""
 
     session: str
     transcript: str
 
 
-class Take(msgspec.Struct, frozen=True, tag=True):
+class PromptMessage(msgspec.Struct, frozen=True, tag="Take"):
     """To the agent: a prompt."""
 
     prompt: Prompt
 
 
-class Interrupt(msgspec.Struct, frozen=True, tag=True):
+class InterruptMessage(msgspec.Struct, frozen=True, tag="Interrupt"):
     """To the agent: end the turn of this prompt."""
 
     prompt_id: str
 
 
-class Written(msgspec.Struct, frozen=True, tag=True):
+class EntryWritten(msgspec.Struct, frozen=True, tag="Written"):
     """To the agent: what it noted last is in the transcript."""
 
 
-class Ready(msgspec.Struct, frozen=True, tag=True):
+class AgentReady(msgspec.Struct, frozen=True, tag="Ready"):
     """From the agent: it takes prompts now."""
 
     session: str
 
 
-class Noted(msgspec.Struct, frozen=True, tag=True):
+class EntryToWrite(msgspec.Struct, frozen=True, tag="Noted"):
     """From the agent: what the transcript is to tell; the agent does nothing more until it does."""
 
     entry: dict[str, Any]
 
 
-class Happened(msgspec.Struct, frozen=True, tag=True):
+class UpdateMessage(msgspec.Struct, frozen=True, tag="Happened"):
     """From the agent: an update of a turn."""
 
     prompt_id: str
     update: Update
 
 
-class Failed(msgspec.Struct, frozen=True, tag=True):
+class FailureMessage(msgspec.Struct, frozen=True, tag="Failed"):
     """From the agent: a turn failed; `until` where its vendor lets it do nothing before."""
 
     prompt_id: str
@@ -60,5 +60,5 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
 
 
 encode = msgspec.json.encode
-decode_for_agent = msgspec.json.Decoder(Take | Interrupt | Written).decode
-decode_for_client = msgspec.json.Decoder(Ready | Noted | Happened | Failed).decode
+decode_for_agent = msgspec.json.Decoder(PromptMessage | InterruptMessage | EntryWritten).decode
+decode_for_client = msgspec.json.Decoder(AgentReady | EntryToWrite | UpdateMessage | FailureMessage).decode

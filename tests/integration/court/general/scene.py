@@ -38,7 +38,7 @@ from kingdom.court.streams import TOPOLOGY
 from kingdom.ids import new_id
 from kingdom.soldiers.folders import Folders
 from kingdom.soldiers.host import SoldierHost
-from kingdom.soldiers.scripted.client import ScriptedAgents
+from kingdom.soldiers.scripted.client import ScriptedAgentClient
 from kingdom.workflow.model.git import Git
 from kingdom.workflow.model.refs import GitRef
 from kingdom.workflow.model.template import TaskDefinition, WorkDefinition, WorkflowTemplate
@@ -217,7 +217,9 @@ async def at_work(backend: BackendUnderTest, folder: Path, *, with_host: bool = 
         if with_host:
             own = await stack.enter_async_context(backend.open(TOPOLOGY, EVERY_KIND))
             parts.append(
-                SoldierHost(own, "host-a", ScriptedAgents(), Folders(folder / "host-a"), slots=4, quarters=UNCONFINED)
+                SoldierHost(
+                    own, "host-a", ScriptedAgentClient(), Folders(folder / "host-a"), slots=4, quarters=UNCONFINED
+                )
             )
         running = [asyncio.create_task(part.run()) for part in parts]
         try:

@@ -5,8 +5,8 @@ import shutil
 import subprocess
 
 from kingdom.sentence import with_reason
-from kingdom.soldiers.sandbox.bubblewrap import enclosing
-from kingdom.soldiers.sandbox.sandbox import Profile, Sandbox
+from kingdom.soldiers.sandbox.bubblewrap import bubblewrap_options
+from kingdom.soldiers.sandbox.sandbox import Sandbox, SandboxProfile
 
 # Started as every program of an agent is, so that nothing but bubblewrap can fail.
 _PROGRAM = "/bin/true"
@@ -14,12 +14,12 @@ _LIMIT_SECONDS = 10
 _WORDS_MAX = 500
 
 
-def why_no_sandbox(profile: Profile) -> str:
+def find_sandbox_problem(profile: SandboxProfile) -> str:
     """Return why no program can be started under a profile, or nothing where one can: one is started."""
     bubblewrap = shutil.which("bwrap")
     if bubblewrap is None:
         return "bubblewrap is not installed: bwrap is not on PATH"
-    with enclosing(Sandbox(profile=profile), {}) as (options, kept):
+    with bubblewrap_options(Sandbox(profile=profile), {}) as (options, kept):
         try:
             done = subprocess.run(  # noqa: S603 - bubblewrap as it is installed
                 [bubblewrap, *options, "--", _PROGRAM],

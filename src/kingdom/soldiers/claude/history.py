@@ -12,7 +12,7 @@ from kingdom.soldiers.agent_files import AgentFile, matching
 from kingdom.soldiers.notebook import GO_ON, Remembered
 from kingdom.soldiers.transcript import Entry, entry_or_none
 
-_TAKEN = "You have made these petitions already, and they were taken; do not make them again:"
+_PETITIONS_REMINDER = "You have made these petitions already, and they were taken; do not make them again:"
 _PETITION_SHOWN = 500
 # What Claude Code writes in the name of the model.
 SYNTHETIC = "<synthetic>"
@@ -22,19 +22,19 @@ _LATEST_BYTES = 1 << 20
 
 
 @dataclass
-class Unfinished(notebook.Unfinished):
+class ClaudeUnfinishedPrompt(notebook.Unfinished):
     """The latest prompt of a session, as long as it has no answer; `uuid` is what Claude Code knows it by."""
 
     sent: str = ""
     uuid: str = ""
     petitions: tuple[str, ...] = ()
 
-    def told_of_petitions(self) -> list[str]:
+    def petitions_reminder(self) -> list[str]:
         """Return what the agent is told of the petitions it has made, some of which it may not remember."""
-        return ["\n- ".join([_TAKEN, *self.petitions])] if self.petitions else []
+        return ["\n- ".join([_PETITIONS_REMINDER, *self.petitions])] if self.petitions else []
 
 
-class Past(Remembered[Unfinished]):
+class ClaudeHistory(Remembered[ClaudeUnfinishedPrompt]):
     """What a session has come to."""
 
     def learn(self, entry: Mapping[str, Any]) -> None:
@@ -44,31 +44,31 @@ class Past(Remembered[Unfinished]):
             case {"type": "prompt", "text": str(text), "uuid": str(uuid)}:
                 reply, sent = entry.get("reply", ""), entry.get("sent", text)
                 made = self.unfinished.petitions if self.unfinished and (entry.get("continues") or reply) else ()
-                self.unfinished = Unfinished(text, reply, sent=sent, uuid=uuid, petitions=made)
+                self.unfinished = ClaudeUnfinishedPrompt(text, reply, sent=sent, uuid=uuid, petitions=made)
             case {"type": "petition", "kind": str(kind)} if self.unfinished:
                 petition = f"{kind} {json.dumps(entry.get('body', {}), ensure_ascii=False)}"
                 self.unfinished.petitions += (petition[:_PETITION_SHOWN],)
 
-    def text_for(self, prompt: Prompt, own: AgentFile | None) -> str:
+    def text_for(self, prompt: Prompt, session_file: AgentFile | None) -> str:
         """Return what the agent is to be told, who may have heard of it already."""
         before = self.text_or_unfinished(prompt)
         if isinstance(before, str):
             return before
-        if own is None or _turn_of(own, before.uuid) is None:
+        if session_file is None or _read_turn(session_file, before.uuid) is None:
             return before.sent
-        parts = [GO_ON, *before.told_of_petitions(), *([prompt.text] if prompt.text != before.asked else [])]
+        parts = [GO_ON, *before.petitions_reminder(), *([prompt.text] if prompt.text != before.asked else [])]
         return "\n\n".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
-class OpenPrompt:
+class UnansweredPrompt:
     """A prompt whose turn has no end in our transcript."""
 
     session: str
     uuid: str
 
 
-def open_prompt(entries: Iterable[Entry], prompt_id: str) -> OpenPrompt | None:
+def find_unanswered_prompt(entries: Iterable[Entry], prompt_id: str) -> UnansweredPrompt | None:
     """Return under which names Claude Code has a prompt, if our transcript does not tell how its turn ended."""
     session, found = "", None
     for entry in entries:
@@ -76,13 +76,13 @@ def open_prompt(entries: Iterable[Entry], prompt_id: str) -> OpenPrompt | None:
             case {"type": "session", "session": str(session)}:
                 continue
             case {"type": "prompt", "prompt": str(name), "uuid": str(uuid)} if name == prompt_id:
-                found = OpenPrompt(session, uuid)
+                found = UnansweredPrompt(session, uuid)
             case {"type": str(kind), "prompt": str(name)} if name == prompt_id and kind in _ENDS:
                 found = None
     return found
 
 
-def own_transcript(environment: Mapping[str, str], session: str) -> AgentFile | None:
+def find_session_file(environment: Mapping[str, str], session: str) -> AgentFile | None:
     """Return the transcript that Claude Code keeps itself, if it has begun one.
 
     The agent may write where it lies: a link to somewhere else is none, and neither is a file beyond all measure.
@@ -91,7 +91,7 @@ def own_transcript(environment: Mapping[str, str], session: str) -> AgentFile | 
     return next((each.file for each in found if each.size <= _BYTES_MAX), None)
 
 
-class OwnRecord:
+class SessionFileTail:
     """Follows the transcript that Claude Code keeps itself, which lags behind what it does."""
 
     def __init__(self, environment: Mapping[str, str], session: str) -> None:
@@ -99,10 +99,10 @@ class OwnRecord:
         self._session = session
         self._file: AgentFile | None = None
 
-    def tells_of(self, call: str) -> bool:
+    def mentions(self, call: str) -> bool:
         """Return whether the call of a tool has been written down of late."""
         # Looked for only once: the agent may have filled the place with folders.
-        self._file = self._file or own_transcript(self._environment, self._session)
+        self._file = self._file or find_session_file(self._environment, self._session)
         latest = self._file.read_end(_LATEST_BYTES) if self._file else None
         if latest is None:
             self._file = None
@@ -110,9 +110,9 @@ class OwnRecord:
         return call.encode() in latest
 
 
-def own_answer(own: AgentFile, uuid: str) -> str | None:
-    """Return the answer to a prompt according to Claude Code's own transcript, or None if there is none."""
-    turn = _turn_of(own, uuid)
+def read_answer(session_file: AgentFile, uuid: str) -> str | None:
+    """Return the answer to a prompt according to Claude Code's session_file transcript, or None if there is none."""
+    turn = _read_turn(session_file, uuid)
     if not turn:
         return None
     last = turn[-1]
@@ -124,10 +124,10 @@ def own_answer(own: AgentFile, uuid: str) -> str | None:
     return None
 
 
-def _turn_of(own: AgentFile, uuid: str) -> list[Entry] | None:
+def _read_turn(session_file: AgentFile, uuid: str) -> list[Entry] | None:
     """Return what came of a prompt, or None if Claude Code has not heard of it."""
     turn: list[Entry] | None = None
-    for line in (own.read(_BYTES_MAX) or b"").split(b"\n"):
+    for line in (session_file.read(_BYTES_MAX) or b"").split(b"\n"):
         entry = entry_or_none(line) or {}
         if entry.get("type") not in {"user", "assistant"} or entry.get("isSidechain"):
             continue

@@ -17,16 +17,16 @@ from typing import Any, Self
 import aiohttp
 from aiohttp import web
 
-from kingdom.soldiers.sandbox.forwarding import Forwarding, read
 from kingdom.soldiers.sandbox.meter import Meter
+from kingdom.soldiers.sandbox.request_forwarder import RequestForwarder, read_body
 from kingdom.soldiers.sandbox.unix_socket import private_listener
 from kingdom.soldiers.sandbox.vendors import Upstream
 
 # Takes what was posted to /voice and returns the answer, both as JSON.
-VoiceHandler = Callable[[bytes], Awaitable[bytes]]
+ToolCallHandler = Callable[[bytes], Awaitable[bytes]]
 
-_VOICE = "/voice"
-_SAID_BYTES_MAX = 1 << 20
+_TOOL_CALL_PATH = "/voice"
+_TOOL_CALL_BYTES_MAX = 1 << 20
 _CONNECTIONS_MAX = 128
 _BACKLOG = 16
 _LOOPBACK = "127.0.0.1"
@@ -37,7 +37,7 @@ _QUIET.disabled = True
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=900)
 
 
-class Gate:
+class ModelProxy:
     """The gate of one soldier, on a unix socket; open it, and close it when the agent has ended.
 
     With `on_loopback` it listens also on a free port of this machine, for an agent without a network of its own; who
@@ -49,30 +49,30 @@ class Gate:
         path: Path,
         upstreams: Sequence[Upstream],
         *,
-        voice: VoiceHandler | None = None,
+        on_tool_call: ToolCallHandler | None = None,
         on_loopback: bool = False,
         meter: Meter | None = None,
     ) -> None:
         self.socket = path
         self.url = ""
         self._upstreams = tuple(upstreams)
-        self._voice = voice
+        self._on_tool_call = on_tool_call
         self._on_loopback = on_loopback
         self._secret = f"/{secrets.token_urlsafe(32)}"
         self._servers: list[asyncio.Server] = []
         self._runners: list[web.AppRunner] = []
         self._meter = meter or Meter()
-        self._forwarding: Forwarding | None = None
+        self._forwarder: RequestForwarder | None = None
 
     @property
     def refused(self) -> int:
         """Return how many requests were refused so far."""
-        return self._forwarding.refused if self._forwarding else 0
+        return self._forwarder.refused if self._forwarder else 0
 
     async def open(self) -> None:
         """Listen from now on."""
         client = aiohttp.ClientSession(timeout=_TIMEOUT, auto_decompress=False)
-        self._forwarding = Forwarding(client, self._upstreams, self._meter)
+        self._forwarder = RequestForwarder(client, self._upstreams, self._meter)
         loop = asyncio.get_running_loop()
         try:
             self._servers.append(
@@ -97,8 +97,8 @@ class Gate:
             await runner.cleanup()
         self._servers.clear()
         self._runners.clear()
-        if self._forwarding is not None:
-            await self._forwarding.close()
+        if self._forwarder is not None:
+            await self._forwarder.close()
         with suppress(OSError):
             self.socket.unlink()
 
@@ -125,20 +125,20 @@ class Gate:
         await runner.setup()
         self._runners.append(runner)
         server: Any = runner.server
-        return lambda: server() if len(server.connections) < _CONNECTIONS_MAX else _Closing()
+        return lambda: server() if len(server.connections) < _CONNECTIONS_MAX else _RejectConnection()
 
     async def _answer(self, prefix: str, request: web.Request) -> web.StreamResponse:
         path = request.rel_url.raw_path
-        if self._forwarding is None or not secrets.compare_digest(path[: len(prefix)].encode(), prefix.encode()):
+        if self._forwarder is None or not secrets.compare_digest(path[: len(prefix)].encode(), prefix.encode()):
             raise web.HTTPForbidden
         path = path[len(prefix) :]
-        if request.method == "POST" and path == _VOICE and self._voice is not None:
-            said = await read(request.content, _SAID_BYTES_MAX)
-            return web.Response(body=await self._voice(said), content_type="application/json")
-        return await self._forwarding.answer(request, path)
+        if request.method == "POST" and path == _TOOL_CALL_PATH and self._on_tool_call is not None:
+            call = await read_body(request.content, _TOOL_CALL_BYTES_MAX)
+            return web.Response(body=await self._on_tool_call(call), content_type="application/json")
+        return await self._forwarder.answer(request, path)
 
 
-class _Closing(asyncio.Protocol):
+class _RejectConnection(asyncio.Protocol):
     """Speaks with nobody."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -8,10 +8,10 @@ from claude_agent_sdk import McpSdkServerConfig, SdkMcpTool, create_sdk_mcp_serv
 from kingdom.soldiers.voice.voice import SERVER, Tool, Voice
 
 # The tool that ends a turn, by the name under which Claude Code has it.
-ASKS = f"mcp__{SERVER}__ask_human"
+ASK_HUMAN = f"mcp__{SERVER}__ask_human"
 
 
-def house_server(voice: Voice) -> McpSdkServerConfig:
+def create_tool_server(voice: Voice) -> McpSdkServerConfig:
     """Return the server with the tools of a voice."""
     return create_sdk_mcp_server(SERVER, tools=[_tool(voice, tool) for tool in voice.tools])
 

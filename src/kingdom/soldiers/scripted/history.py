@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from kingdom.soldiers.agent import Inspection, Petitioned, Prompt
-from kingdom.soldiers.scripted.script import Step
+from kingdom.soldiers.scripted.script import ScriptStep
 from kingdom.soldiers.transcript import Entry
 from kingdom.workflow.model.answers import Finding
 
@@ -15,7 +15,7 @@ DEFAULT_ANSWER = "done"
 
 
 @dataclass(slots=True)
-class Unfinished:
+class UnfinishedScript:
     """A script that has not come to its end: its prompt, how many steps are done, and whether it waits for a reply."""
 
     text: str
@@ -25,16 +25,16 @@ class Unfinished:
 
 
 @dataclass(slots=True)
-class Memory:
+class ScriptedHistory:
     """What the entries of the latest session in a transcript amount to."""
 
     session: str | None = None
     sessions: int = 0
-    unfinished: Unfinished | None = None
+    unfinished: UnfinishedScript | None = None
     reply: str = ""
     _report: str | None = None
-    _report_taken_by: str | None = None
-    _taken_once: set[bytes] = field(default_factory=set)
+    _report_prompt: str | None = None
+    _begun_once: set[bytes] = field(default_factory=set)
 
     def learn(self, entry: Entry) -> None:
         """Take in what happened next in the session."""
@@ -42,31 +42,31 @@ class Memory:
             case {"prompt": str(), "text": str(text)}:
                 self._learn_prompt(text, entry)
             case {"prompt": str(), "begun": int(number), "does": dict(does)}:
-                self._taken_once.add(_key(number, does))
+                self._begun_once.add(_key(number, does))
             case {"prompt": str(), "step": int(number), "does": dict(does)}:
                 self._learn_step(number, does)
             case {"prompt": str(prompt_id), "answer": str()}:
-                if self.unfinished is None and self._report_taken_by is None:
-                    self._report_taken_by = _attempted(prompt_id)
+                if self.unfinished is None and self._report_prompt is None:
+                    self._report_prompt = _task_of(prompt_id)
                 self.unfinished = None
 
-    def continued(self, prompt: Prompt) -> Unfinished | None:
+    def continued(self, prompt: Prompt) -> UnfinishedScript | None:
         """Return the script that a prompt goes on with, or None if it begins anew."""
         return self.unfinished if prompt.continues or prompt.reply else None
 
     def report_for(self, prompt_id: str) -> str | None:
         """Return the text that waits for a prompt without a script; every attempt at the same gets the same."""
-        return self._report if self._report_taken_by in {None, _attempted(prompt_id)} else None
+        return self._report if self._report_prompt in {None, _task_of(prompt_id)} else None
 
-    def began_before(self, number: int, step: Step) -> bool:
+    def began_before(self, number: int, step: ScriptStep) -> bool:
         """Return whether a step for the first time only was begun before."""
-        return _key(number, msgspec.to_builtins(step)) in self._taken_once
+        return _key(number, msgspec.to_builtins(step)) in self._begun_once
 
     def _learn_prompt(self, text: str, entry: Entry) -> None:
         reply = entry.get("reply", "")
         self.reply = reply or self.reply
         if not entry.get("goesOn"):
-            self.unfinished = Unfinished(text) if entry.get("scripted") else None
+            self.unfinished = UnfinishedScript(text) if entry.get("scripted") else None
         elif self.unfinished is not None and reply:
             self.unfinished.asking = False
 
@@ -76,21 +76,21 @@ class Memory:
             self.unfinished.asking = "ask" in does
             self.unfinished.answer = does.get("answer", self.unfinished.answer)
         if "report" in does:
-            self._report, self._report_taken_by = does["report"], None
+            self._report, self._report_prompt = does["report"], None
 
 
-def recalled(entries: Iterable[Entry]) -> Memory:
+def read_history(entries: Iterable[Entry]) -> ScriptedHistory:
     """Return what a transcript amounts to."""
-    memory = Memory()
+    memory = ScriptedHistory()
     for entry in entries:
         if "session" not in entry:
             memory.learn(entry)
         elif entry["session"] != memory.session:
-            memory = Memory(session=entry["session"], sessions=memory.sessions + 1)
+            memory = ScriptedHistory(session=entry["session"], sessions=memory.sessions + 1)
     return memory
 
 
-def inspected(entries: Iterable[Entry], prompt_id: str) -> Inspection:
+def inspect_entries(entries: Iterable[Entry], prompt_id: str) -> Inspection:
     """Return what a transcript tells about one prompt; one that ended with a question is not finished."""
     finding, text, cost, cost_before = Finding.ABSENT, "", 0.0, 0.0
     petitions: list[Petitioned] = []
@@ -111,7 +111,7 @@ def inspected(entries: Iterable[Entry], prompt_id: str) -> Inspection:
     return Inspection(finding=finding, text=text, cost_usd=cost_before + cost, petitions=tuple(petitions))
 
 
-def _attempted(prompt_id: str) -> str:
+def _task_of(prompt_id: str) -> str:
     return prompt_id.partition("#")[0]
 
 

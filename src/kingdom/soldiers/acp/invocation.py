@@ -7,11 +7,11 @@ from pathlib import Path
 from string import Template
 
 from kingdom.errors import Misconfigured
-from kingdom.soldiers.acp.profile import Profile
+from kingdom.soldiers.acp.profile import AcpProfile
 from kingdom.soldiers.agent import Launch
 from kingdom.soldiers.agent_files import AgentFile, matching
 from kingdom.soldiers.sandbox.prices import Price
-from kingdom.soldiers.sandbox.programs import places_of
+from kingdom.soldiers.sandbox.programs import folders_of_program
 from kingdom.soldiers.sandbox.sandbox import Sandbox
 
 _AGENTS = ".kingdom-agents"
@@ -21,7 +21,7 @@ _BEGINNING = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outfit:
+class AcpInvocation:
     """How an agent is started; `folder` is what it has for itself."""
 
     argv: tuple[str, ...]
@@ -30,7 +30,9 @@ class Outfit:
     folder: Path
 
 
-def outfit(profile: Profile, launch: Launch, price: Price, url: str, directory: Path | None) -> Outfit:
+def prepare_acp_invocation(
+    profile: AcpProfile, launch: Launch, price: Price, url: str, directory: Path | None
+) -> AcpInvocation:
     """Return how an agent is started, once what it needs is in its folder; raises Misconfigured or ProgramFailed."""
     model = launch.model or profile.model
     if not _NAME.fullmatch(model):
@@ -51,24 +53,24 @@ def outfit(profile: Profile, launch: Launch, price: Price, url: str, directory: 
     environment = {name: Template(value).substitute(texts) for name, value in profile.environment.items()}
     environment |= launch.environment
     environment["PATH"] = search_path(environment.get("PATH", ""), directory)
-    program, shown = program_of(profile, environment["PATH"]), launch.sandbox
+    program, shown = find_program(profile, environment["PATH"]), launch.sandbox
     for name, text in profile.files.items():
         AgentFile(Path(home), f"{folder.relative_to(home)}/{name}").write(Template(text).substitute(texts))
-    return Outfit(
+    return AcpInvocation(
         argv=(str(program), *(Template(argument).substitute(texts) for argument in profile.arguments)),
         environment=environment,
-        sandbox=shown and replace(shown, readable=(*shown.readable, *places_of(program))),
+        sandbox=shown and replace(shown, readable=(*shown.readable, *folders_of_program(program))),
         folder=folder,
     )
 
 
-def put_aside(profile: Profile, outfit: Outfit, session: str) -> None:
+def move_session_files_aside(profile: AcpProfile, invocation: AcpInvocation, session: str) -> None:
     """Move what a session has left out of the way of its loading, under a name that no session of now gets."""
     if not profile.aside:
         return
     pattern = Template(profile.aside).substitute(session=session[:_BEGINNING])
-    home = outfit.folder.parents[1]
-    found = matching(home, f"{outfit.folder.relative_to(home)}/{pattern}")
+    home = invocation.folder.parents[1]
+    found = matching(home, f"{invocation.folder.relative_to(home)}/{pattern}")
     if not found:
         return
     # Of several only the longest has the conversation; the others are what earlier loadings began.
@@ -83,7 +85,7 @@ def search_path(path: str, directory: Path | None) -> str:
     return f"{directory / 'node_modules' / '.bin'}:{path}" if directory else path
 
 
-def program_of(profile: Profile, path: str) -> Path:
+def find_program(profile: AcpProfile, path: str) -> Path:
     """Return the program of an agent; raises Misconfigured where there is none on the PATH."""
     program = shutil.which(profile.program, path=path)
     if program is None:

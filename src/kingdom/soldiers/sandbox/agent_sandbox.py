@@ -6,15 +6,15 @@ from pathlib import Path
 
 import structlog
 
-from kingdom.soldiers.sandbox.gate import Gate
-from kingdom.soldiers.sandbox.sandbox import AGENT_LIMITS, Limits, Profile, Sandbox
+from kingdom.soldiers.sandbox.model_proxy import ModelProxy
+from kingdom.soldiers.sandbox.sandbox import AGENT_LIMITS, ResourceLimits, Sandbox, SandboxProfile
 
-_TELLING_PROGRAMS = ("config", "commondir")
+_PROTECTED_GIT_FILES = ("config", "commondir")
 _log = structlog.get_logger("kingdom.soldiers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class CheckoutPaths:
     """One checkout of an agent: its files, its git directory, and the objects of the clone, which it reads.
 
     `pointer` is what it sees as `.git`, whatever lies there.
@@ -26,17 +26,17 @@ class Place:
     objects: Path
 
 
-def soldier_sandbox(
-    profile: Profile,
+def build_agent_sandbox(
+    profile: SandboxProfile,
     *,
     space: Path,
     home: Path,
-    checkouts: Sequence[Place],
+    checkouts: Sequence[CheckoutPaths],
     reports: Path,
     tools: Sequence[Path] = (),
-    gate: Gate | None = None,
+    gate: ModelProxy | None = None,
     egress: Path | None = None,
-    limits: Limits = AGENT_LIMITS,
+    limits: ResourceLimits = AGENT_LIMITS,
     may_commit: bool = False,
 ) -> Sandbox:
     """Return the sandbox of an agent: its WorkSpace, its HOME and its checkouts for writing.
@@ -45,25 +45,25 @@ def soldier_sandbox(
     that `may_commit` writes to these git directories too, but not to what tells git which programs to run.
     """
     writable, readable = [space, home, *(each.files for each in checkouts)], [*tools]
-    covers: list[tuple[Path, Path]] = []
+    overlays: list[tuple[Path, Path]] = []
     if reports.is_dir():
         readable.append(reports)
-    if profile is Profile.OFF:
+    if profile is SandboxProfile.OFF:
         _log.warning(
             "an agent runs WITHOUT A SANDBOX: it can read and change whatever this user can; set the profile to strict"
         )
     else:
         for each in checkouts:
             readable.append(each.objects)
-            covers.append((each.pointer, each.files / ".git"))
+            overlays.append((each.pointer, each.files / ".git"))
             (writable if may_commit else readable).append(each.git_directory)
             if may_commit:
-                readable += [each.git_directory / name for name in _TELLING_PROGRAMS]
+                readable += [each.git_directory / name for name in _PROTECTED_GIT_FILES]
     sandbox = Sandbox(
         profile=profile,
         writable=(*writable,),
         readable=(*readable,),
-        covers=(*covers,),
+        overlays=(*overlays,),
         limits=limits,
         egress=egress,
     )

@@ -15,66 +15,66 @@ from yarl import URL
 
 from kingdom.soldiers.sandbox.meter import Meter, MeteredCall
 from kingdom.soldiers.sandbox.prices import Tokens
-from kingdom.soldiers.sandbox.reaching_out import reaching_out
+from kingdom.soldiers.sandbox.remote_fetch import find_remote_fetch
 from kingdom.soldiers.sandbox.usage import BYTES_PER_TOKEN
 from kingdom.soldiers.sandbox.vendors import (
     PAYMENT_REQUIRED,
     Upstream,
     allows,
-    answered_with,
-    asked_by,
-    asked_model,
-    asked_with,
+    forwards_parameter,
+    forwards_request_header,
+    forwards_response_header,
     is_charged,
     is_streamed,
-    most_output,
-    refused_payment,
-    telling_usage,
+    max_output_tokens,
+    payment_error,
+    requested_model,
+    with_usage_reporting,
 )
 
 _BODY_BYTES_MAX = 64 << 20
-_MARKS_MAX = 4_000_000
-_AT_ONCE = 2
+_VALUES_MAX = 4_000_000
+_CHECKS_AT_ONCE = 2
 # They outlive the connection of an agent that does not wait for them.
-_WHOLE_ANSWERS_MAX = 32
-_LAST_ANSWERS_SECONDS = 1
+_UNSTREAMED_MAX = 32
+_CLOSE_SECONDS = 1
 _ERROR_BYTES_MAX = 1 << 20
-_REFUSALS_TOLD = 100
-_SHOWN = 200
+_LOGGED_MAX = 100
+_LOGGED_CHARACTERS = 200
 _REDIRECT, _BAD, _UNAUTHORIZED, _FORBIDDEN, _BAD_GATEWAY = 300, 400, 401, 403, 502
-_HIDDEN = b"[the key of the house]"
-_SPENT = "the budget of this work is spent, so its model is not asked any more: end your turn"
+_REDACTED_KEY = b"[the key of the house]"
+_BUDGET_SPENT = "the budget of this work is spent, so its model is not asked any more: end your turn"
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError)
 _log = structlog.get_logger("kingdom.soldiers.gate")
 
 
 @dataclass(frozen=True, slots=True)
-class _Question:
-    """What goes on to a vendor, or the `reason` why it does not; `most` is what the answer uses up at most."""
+class _ModelRequest:
+    """What goes on to a vendor, or the `reason` why it does not; `maximum` is what the answer uses up at maximum."""
 
     body: bytes | None = None
     reason: str = ""
     model: str = ""
     is_streamed: bool = False
-    most: Tokens = field(default_factory=Tokens)
+    maximum: Tokens = field(default_factory=Tokens)
 
 
-class Forwarding:
+class RequestForwarder:
     """Hands requests on through a client; what is not allowed is refused and told in the log, without secrets."""
 
     def __init__(self, client: aiohttp.ClientSession, upstreams: Sequence[Upstream], meter: Meter) -> None:
         self.client = client
         self._meter = meter
         self.refused = 0
-        self._unreached = 0
+        self._unreachable = 0
         self._upstreams = upstreams
-        self._looking = asyncio.Semaphore(_AT_ONCE)
-        self._whole_answers: set[asyncio.Task[web.StreamResponse]] = set()
+        self._checking = asyncio.Semaphore(_CHECKS_AT_ONCE)
+        self._unstreamed: set[asyncio.Task[web.StreamResponse]] = set()
 
     async def close(self) -> None:
         """End what is under way; answers that were asked for as a whole have a moment to come."""
-        if self._whole_answers:
-            _, late = await asyncio.wait(self._whole_answers, timeout=_LAST_ANSWERS_SECONDS)
+        if self._unstreamed:
+            _, late = await asyncio.wait(self._unstreamed, timeout=_CLOSE_SECONDS)
             for answering in late:
                 answering.cancel()
             await asyncio.gather(*late, return_exceptions=True)
@@ -88,76 +88,81 @@ class Forwarding:
         upstream = next((each for each in self._upstreams if allows(each.vendor, request.method, path)), None)
         if upstream is None:
             return self._refuse(request, path, "no model is asked like this")
-        question = _Question()
+        model_request = _ModelRequest()
         if request.method == "POST":
             try:
-                question = await self._looked_at(request, path)
+                model_request = await self._check(request, path)
             except _UNREADABLE as error:
                 return _error(_BAD, f"the body is no JSON: {error}")
-            if question.reason:
-                return self._refuse(request, path, question.reason)
-        return await self._metered(request, path, upstream, question)
+            if model_request.reason:
+                return self._refuse(request, path, model_request.reason)
+        return await self._forward_metered(request, path, upstream, model_request)
 
-    async def _looked_at(self, request: web.Request, path: str) -> _Question:
+    async def _check(self, request: web.Request, path: str) -> _ModelRequest:
         """Return the body as it may be sent, or why it may not be."""
         # Few at a time and beside the loop: what an agent sends must cost the house neither its memory nor its time.
-        async with self._looking:
-            body = await read(request.content, _BODY_BYTES_MAX)
-            return await asyncio.to_thread(_look_at, body, path)
+        async with self._checking:
+            body = await read_body(request.content, _BODY_BYTES_MAX)
+            return await asyncio.to_thread(_check_body, body, path)
 
-    async def _metered(
-        self, request: web.Request, path: str, upstream: Upstream, question: _Question
+    async def _forward_metered(
+        self, request: web.Request, path: str, upstream: Upstream, model_request: _ModelRequest
     ) -> web.StreamResponse:
         if not is_charged(request.method, path):
-            return await self._forward(request, path, upstream, question, None)
-        while not question.is_streamed and len(self._whole_answers) >= _WHOLE_ANSWERS_MAX:
-            await asyncio.wait(self._whole_answers, return_when=asyncio.FIRST_COMPLETED)
-        call = await self._meter.admit(upstream, question.model, question.most)
+            return await self._forward(request, path, upstream, model_request, None)
+        while not model_request.is_streamed and len(self._unstreamed) >= _UNSTREAMED_MAX:
+            await asyncio.wait(self._unstreamed, return_when=asyncio.FIRST_COMPLETED)
+        call = await self._meter.admit(upstream, model_request.model, model_request.maximum)
         if call is None:
-            return web.json_response(refused_payment(upstream.vendor, _SPENT), status=PAYMENT_REQUIRED)
-        if question.is_streamed:
+            return web.json_response(payment_error(upstream.vendor, _BUDGET_SPENT), status=PAYMENT_REQUIRED)
+        if model_request.is_streamed:
             with call:
-                return await self._forward(request, path, upstream, question, call)
-        answering = asyncio.create_task(self._whole_answer(request, path, upstream, question, call))
-        self._whole_answers.add(answering)
-        answering.add_done_callback(self._whole_answers.discard)
+                return await self._forward(request, path, upstream, model_request, call)
+        answering = asyncio.create_task(self._forward_unstreamed(request, path, upstream, model_request, call))
+        self._unstreamed.add(answering)
+        answering.add_done_callback(self._unstreamed.discard)
         # The vendor writes and charges the whole of it, also where the agent does not wait for it.
         return await asyncio.shield(answering)
 
-    async def _whole_answer(
-        self, request: web.Request, path: str, upstream: Upstream, question: _Question, call: MeteredCall
+    async def _forward_unstreamed(
+        self, request: web.Request, path: str, upstream: Upstream, model_request: _ModelRequest, call: MeteredCall
     ) -> web.StreamResponse:
         with call:
             try:
-                return await self._forward(request, path, upstream, question, call)
+                return await self._forward(request, path, upstream, model_request, call)
             except asyncio.CancelledError:
                 call.abandon()
                 raise
 
     async def _forward(
-        self, request: web.Request, path: str, upstream: Upstream, question: _Question, call: MeteredCall | None
+        self,
+        request: web.Request,
+        path: str,
+        upstream: Upstream,
+        model_request: _ModelRequest,
+        call: MeteredCall | None,
     ) -> web.StreamResponse:
         try:
-            async with self._asking(request, path, upstream, question.body) as answer:
+            async with self._send(request, path, upstream, model_request.body) as answer:
                 if answer.status < _REDIRECT:
-                    return await _hand_on(request, answer, question, call)
+                    return await _relay(request, answer, model_request, call)
                 if call is not None:
                     call.refuse()
-                return await _failure(answer, upstream)
+                return await _relay_error(answer, upstream)
         except (aiohttp.ClientError, TimeoutError) as error:
             if call is not None and isinstance(error, aiohttp.ClientConnectorError):
                 call.refuse()
-            self._unreached += 1
-            if self._unreached <= _REFUSALS_TOLD:
+            self._unreachable += 1
+            if self._unreachable <= _LOGGED_MAX:
                 _log.warning("the model cannot be reached", url=upstream.url, error=type(error).__name__)
             return _error(_BAD_GATEWAY, f"the model cannot be reached: {type(error).__name__}")
 
-    def _asking(
+    def _send(
         self, request: web.Request, path: str, upstream: Upstream, body: bytes | None
     ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        parameters = {name: value for name, value in request.rel_url.query.items() if asked_by(name)}
+        parameters = {name: value for name, value in request.rel_url.query.items() if forwards_parameter(name)}
         base = upstream.url.rstrip("/").removesuffix("/v1")
-        headers = {name: value for name, value in request.headers.items() if asked_with(name)}
+        headers = {name: value for name, value in request.headers.items() if forwards_request_header(name)}
         address = URL(base + path, encoded=True).with_query(parameters)
         return self.client.request(
             request.method,
@@ -171,53 +176,58 @@ class Forwarding:
 
     def _refuse(self, request: web.Request, path: str, reason: str) -> web.Response:
         self.refused += 1
-        if self.refused <= _REFUSALS_TOLD:
+        if self.refused <= _LOGGED_MAX:
             _log.warning(
-                "an agent was refused", method=request.method[:_SHOWN], path=path[:_SHOWN], reason=reason[:_SHOWN]
+                "an agent was refused",
+                method=request.method[:_LOGGED_CHARACTERS],
+                path=path[:_LOGGED_CHARACTERS],
+                reason=reason[:_LOGGED_CHARACTERS],
             )
         return _error(_FORBIDDEN, f"this is not allowed here: {reason}")
 
 
-async def read(content: aiohttp.StreamReader, most: int) -> bytes:
-    """Return a whole body, which has so many bytes at most."""
+async def read_body(content: aiohttp.StreamReader, maximum: int) -> bytes:
+    """Return a whole body, which has so many bytes at maximum."""
     body = bytearray()
     async for chunk in content.iter_any():
         body += chunk
-        if len(body) > most:
-            raise web.HTTPRequestEntityTooLarge(most, len(body))
+        if len(body) > maximum:
+            raise web.HTTPRequestEntityTooLarge(maximum, len(body))
     return bytes(body)
 
 
-def _look_at(body: bytes, path: str) -> _Question:
-    if sum(body.count(mark) for mark in b",[{") > _MARKS_MAX:
-        return _Question(reason="it has more values than any prompt")
+def _check_body(body: bytes, path: str) -> _ModelRequest:
+    if sum(body.count(mark) for mark in b",[{") > _VALUES_MAX:
+        return _ModelRequest(reason="it has more values than any prompt")
     document = msgspec.json.decode(body)
-    if found := reaching_out(document):
-        return _Question(reason=f"the vendor would fetch what the agent names: {found}")
+    if found := find_remote_fetch(document):
+        return _ModelRequest(reason=f"the vendor would fetch what the agent names: {found}")
     if not isinstance(document, dict):
-        return _Question(body=msgspec.json.encode(document))
+        return _ModelRequest(body=msgspec.json.encode(document))
     if document.get("background"):
-        return _Question(reason="nobody would know what an answer in the background costs")
+        return _ModelRequest(reason="nobody would know what an answer in the background costs")
     # Written anew, so that what was looked at is what is sent, also where a name stands twice.
-    sent = msgspec.json.encode(telling_usage(path, document))
-    most = Tokens(input=len(sent) // BYTES_PER_TOKEN, output=most_output(document))
-    return _Question(body=sent, model=asked_model(path, document), is_streamed=is_streamed(path, document), most=most)
+    sent = msgspec.json.encode(with_usage_reporting(path, document))
+    maximum = Tokens(input=len(sent) // BYTES_PER_TOKEN, output=max_output_tokens(document))
+    return _ModelRequest(
+        body=sent, model=requested_model(path, document), is_streamed=is_streamed(path, document), maximum=maximum
+    )
 
 
-async def _hand_on(
-    request: web.Request, answer: aiohttp.ClientResponse, question: _Question, call: MeteredCall | None
+async def _relay(
+    request: web.Request, answer: aiohttp.ClientResponse, model_request: _ModelRequest, call: MeteredCall | None
 ) -> web.StreamResponse:
     """Hand an answer on as it comes; one that is not streamed is read to its end, also where the agent has left."""
-    leaving = nullcontext() if question.is_streamed else suppress(ConnectionError)
+    ignore_disconnect = nullcontext() if model_request.is_streamed else suppress(ConnectionError)
     response = web.StreamResponse(status=answer.status, headers=_headers(answer))
-    with leaving:
+    with ignore_disconnect:
         await response.prepare(request)
     try:
         async for chunk in answer.content.iter_any():
             if call is not None:
                 # Charged before the agent can act upon it.
                 call.feed(chunk)
-            with leaving:
+            with ignore_disconnect:
                 await response.write(chunk)
     except (aiohttp.ClientError, TimeoutError):
         # Half an answer must not look like a whole one.
@@ -226,28 +236,28 @@ async def _hand_on(
     else:
         if call is not None:
             call.finish()
-        with leaving:
+        with ignore_disconnect:
             await response.write_eof()
     return response
 
 
-async def _failure(answer: aiohttp.ClientResponse, upstream: Upstream) -> web.Response:
+async def _relay_error(answer: aiohttp.ClientResponse, upstream: Upstream) -> web.Response:
     """Return an error of the vendor, without the key, which some vendors quote."""
     if answer.status < _BAD:
         return _error(_BAD_GATEWAY, "the model has moved: change its address in the settings of the house")
     if answer.status == _UNAUTHORIZED:
         return _error(_UNAUTHORIZED, "the vendor does not accept the key of the house", "authentication_error")
     try:
-        words = await read(answer.content, _ERROR_BYTES_MAX)
+        words = await read_body(answer.content, _ERROR_BYTES_MAX)
     except web.HTTPRequestEntityTooLarge:
         return _error(answer.status, "the vendor says more about its error than anybody would read", "api_error")
     return web.Response(
-        status=answer.status, headers=_headers(answer), body=words.replace(upstream.key.encode(), _HIDDEN)
+        status=answer.status, headers=_headers(answer), body=words.replace(upstream.key.encode(), _REDACTED_KEY)
     )
 
 
 def _headers(answer: aiohttp.ClientResponse) -> dict[str, str]:
-    return {name: value for name, value in answer.headers.items() if answered_with(name)}
+    return {name: value for name, value in answer.headers.items() if forwards_response_header(name)}
 
 
 def _error(status: int, message: str, kind: str = "permission_error") -> web.Response:

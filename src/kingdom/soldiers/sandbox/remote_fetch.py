@@ -15,7 +15,7 @@ _REMOTE_TOOLS = ("web_fetch", "code_execution", "code_interpreter", "container_"
 _HERE = "data:"
 
 
-def reaching_out(document: Any) -> str | None:
+def find_remote_fetch(document: Any) -> str | None:
     """Return what in a request would make the vendor reach out to where the agent wants, or None."""
     waiting = [document]
     while waiting:

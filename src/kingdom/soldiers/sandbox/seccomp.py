@@ -11,16 +11,16 @@ from errno import EAFNOSUPPORT, ENOSYS, EPERM
 
 _SET_ID = 0o6000
 # Of O_CREAT and O_TMPFILE: without these an open has no mode, and anything may stand in its place.
-_MAKES_A_FILE = 0o20000100
+_CREATES_FILE = 0o20000100
 _X32 = 0x40000000
 # Files on the machine, both versions of IP, and what the kernel tells of them.
 _FAMILIES = (1, 2, 10, 16)
 # io_uring_setup, io_uring_enter, io_uring_register and openat2 take what they do out of sight.
-_UNSEEN = (425, 426, 427, 437)
+_UNFILTERABLE = (425, 426, 427, 437)
 
 # The architecture as the filter sees it, the calls that are refused, the one that makes a socket, and those whose mode
 # is looked at: by number, the places of mode and flags.
-_MACHINES: dict[str, tuple[int, tuple[int, ...], int, tuple[tuple[int, int, int | None], ...]]] = {
+_ARCHITECTURES: dict[str, tuple[int, tuple[int, ...], int, tuple[tuple[int, int, int | None], ...]]] = {
     "x86_64": (
         0xC000003E,
         # add_key, request_key, keyctl, perf_event_open, bpf, userfaultfd
@@ -46,47 +46,47 @@ _ALLOW, _FAIL = 0x7FFF0000, 0x00050000
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
 
 
-def forbidden_calls() -> bytes | None:
+def build_filter() -> bytes | None:
     """Return the filter for this machine, or None where its numbers are not known."""
-    known = _MACHINES.get(os.uname().machine)
+    known = _ARCHITECTURES.get(os.uname().machine)
     if known is None:
         return None
     architecture, refused, socket, with_mode = known
-    steps = [
-        _step(_LOAD, _ARCHITECTURE),
+    instructions = [
+        _instruction(_LOAD, _ARCHITECTURE),
         # Another architecture has other numbers: a program for it could make any call.
-        _step(_EQUAL, architecture, 1, 0),
-        _step(_RETURN, _FAIL | EPERM),
-        _step(_LOAD, _NUMBER),
-        _step(_AT_LEAST, _X32, 0, 1),
-        _step(_RETURN, _FAIL | EPERM),
+        _instruction(_EQUAL, architecture, 1, 0),
+        _instruction(_RETURN, _FAIL | EPERM),
+        _instruction(_LOAD, _NUMBER),
+        _instruction(_AT_LEAST, _X32, 0, 1),
+        _instruction(_RETURN, _FAIL | EPERM),
         # Who is told that there is no such call takes the older one.
-        *_answered(_UNSEEN, _FAIL | ENOSYS),
-        *_answered(refused, _FAIL | EPERM),
+        *_return_for_each(_UNFILTERABLE, _FAIL | ENOSYS),
+        *_return_for_each(refused, _FAIL | EPERM),
     ]
-    asked = [_argument(0), *_answered(_FAMILIES, _ALLOW), _step(_RETURN, _FAIL | EAFNOSUPPORT)]
-    steps += [_step(_EQUAL, socket, 0, len(asked)), *asked]
+    family_check = [_argument(0), *_return_for_each(_FAMILIES, _ALLOW), _instruction(_RETURN, _FAIL | EAFNOSUPPORT)]
+    instructions += [_instruction(_EQUAL, socket, 0, len(family_check)), *family_check]
     for number, mode, flags in with_mode:
-        looking = [
+        mode_check = [
             *(
                 ()
                 if flags is None
-                else (_argument(flags), _step(_ANY_BIT, _MAKES_A_FILE, 1, 0), _step(_RETURN, _ALLOW))
+                else (_argument(flags), _instruction(_ANY_BIT, _CREATES_FILE, 1, 0), _instruction(_RETURN, _ALLOW))
             ),
-            *(_argument(mode), _step(_ANY_BIT, _SET_ID, 0, 1), _step(_RETURN, _FAIL | EPERM)),
-            _step(_RETURN, _ALLOW),
+            *(_argument(mode), _instruction(_ANY_BIT, _SET_ID, 0, 1), _instruction(_RETURN, _FAIL | EPERM)),
+            _instruction(_RETURN, _ALLOW),
         ]
-        steps += [_step(_EQUAL, number, 0, len(looking)), *looking]
-    return b"".join([*steps, _step(_RETURN, _ALLOW)])
+        instructions += [_instruction(_EQUAL, number, 0, len(mode_check)), *mode_check]
+    return b"".join([*instructions, _instruction(_RETURN, _ALLOW)])
 
 
-def _answered(values: tuple[int, ...], answer: int) -> list[bytes]:
-    return [step for value in values for step in (_step(_EQUAL, value, 0, 1), _step(_RETURN, answer))]
+def _return_for_each(values: tuple[int, ...], answer: int) -> list[bytes]:
+    return [step for value in values for step in (_instruction(_EQUAL, value, 0, 1), _instruction(_RETURN, answer))]
 
 
 def _argument(place: int) -> bytes:
-    return _step(_LOAD, _ARGUMENTS + 8 * place)
+    return _instruction(_LOAD, _ARGUMENTS + 8 * place)
 
 
-def _step(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
+def _instruction(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
     return struct.pack("=HBBI", code, if_true, if_false, value)

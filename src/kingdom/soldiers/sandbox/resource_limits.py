@@ -15,14 +15,14 @@ from pathlib import Path
 from secrets import token_hex
 
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers.sandbox.sandbox import Limits
+from kingdom.soldiers.sandbox.sandbox import ResourceLimits
 
 _PROCESSES = "cgroup.procs"
 _NAME = "kingdom"
 _POLL_SECONDS = 0.002
 
 
-class Confinement:
+class ControlGroups:
     """The control groups that were made for one program."""
 
     def __init__(self, groups: list[Path]) -> None:
@@ -43,28 +43,28 @@ class Confinement:
                 await asyncio.sleep(_POLL_SECONDS)
 
 
-def make_groups(limits: Limits) -> tuple[Confinement, Limits]:
-    """Make control groups as far as this machine lets us; the limits that are left must be held by rlimits."""
+def create_control_groups(limits: ResourceLimits) -> tuple[ControlGroups, ResourceLimits]:
+    """Make control groups as far as this machine lets us; the limits that are left must be field by rlimits."""
     name = f"{_NAME}-{os.getpid()}-{token_hex(4)}"
     groups: dict[Path, None] = {}
-    for controller, amount, files, held in _wanted(limits):
-        parent, is_second = _parent(controller)
+    for controller, amount, files, field in _cgroup_settings(limits):
+        parent, is_v2 = _parent(controller)
         if parent is None:
             continue
         group = parent / name
-        _remove_left_over(parent)
+        _remove_stale_groups(parent)
         try:
             group.mkdir(exist_ok=True)
             groups[group] = None
-            (group / files[is_second]).write_text(str(amount))
+            (group / files[is_v2]).write_text(str(amount))
             _forbid_swap(group)
         except OSError:
             continue
-        limits = replace(limits, **{held: None})
-    return Confinement([*groups]), limits
+        limits = replace(limits, **{field: None})
+    return ControlGroups([*groups]), limits
 
 
-def hold(pid: int, limits: Limits) -> None:
+def apply_rlimits(pid: int, limits: ResourceLimits) -> None:
     """Limit a process, and each that it will start, by rlimits."""
     amounts = {
         resource.RLIMIT_FSIZE: limits.file_bytes,
@@ -81,7 +81,7 @@ def hold(pid: int, limits: Limits) -> None:
         resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
 
 
-def _wanted(limits: Limits) -> Iterator[tuple[str, int, tuple[str, str], str]]:
+def _cgroup_settings(limits: ResourceLimits) -> Iterator[tuple[str, int, tuple[str, str], str]]:
     """Yield per limit: its controller, the amount, its file in the first and second kind of groups, and its field."""
     if limits.memory_bytes is not None:
         yield "memory", limits.memory_bytes, ("memory.limit_in_bytes", "memory.max"), "memory_bytes"
@@ -89,7 +89,7 @@ def _wanted(limits: Limits) -> Iterator[tuple[str, int, tuple[str, str], str]]:
         yield "pids", limits.processes, ("pids.max", "pids.max"), "processes"
 
 
-def _remove_left_over(parent: Path) -> None:
+def _remove_stale_groups(parent: Path) -> None:
     """Remove the groups of hosts that were killed; those that have processes still cannot be."""
     for group in parent.glob(f"{_NAME}-*-*"):
         if not Path("/proc", group.name.split("-")[1]).exists():
@@ -121,7 +121,7 @@ def _parent(controller: str) -> tuple[Path | None, bool]:
             return (mount / path.lstrip("/"), False) if mount else (None, False)
         if not controllers and (mount := _mount("cgroup2", None)):
             group = mount / path.lstrip("/")
-            if _hands_down(group, controller):
+            if _delegates(group, controller):
                 return group, True
     return None, False
 
@@ -135,7 +135,7 @@ def _mount(kind: str, controller: str | None) -> Path | None:
     return None
 
 
-def _hands_down(group: Path, controller: str) -> bool:
+def _delegates(group: Path, controller: str) -> bool:
     """Tell whether groups inside of this one have a controller; none of its processes may be in itself for that."""
     try:
         if controller not in (group / "cgroup.controllers").read_text().split():
