@@ -159,7 +159,7 @@ async def test_an_inner_address_is_reached_only_without_the_check_of_addresses(
 ) -> None:
     way = Way(tmp_path, certificate, web.port, resolve=lambda _: found)
     async with way.proxy() as proxy:
-        assert await way.ask(proxy) == f"HTTP/1.1 403 {NAMED} leads to {INNER}, which is no public address"
+        assert await way.ask(proxy) == f"HTTP/1.1 403 {NAMED} leads to {INNER}, which is not a public address"
         assert web.connections == 0
         monkeypatch.setattr(egress, "is_public", lambda _: True)
         assert await way.ask(proxy) == f"hello from {found[0]}"
@@ -183,7 +183,7 @@ async def test_a_name_that_leads_elsewhere_the_second_time_is_resolved_once_only
     async with way.proxy() as proxy:
         answers[:] = [INTERNET, INNER]
         assert await way.ask(proxy) == f"hello from {INTERNET}"
-        assert "which is no public address" in await way.ask(proxy)
+        assert "which is not a public address" in await way.ask(proxy)
         answers[:] = [INTERNET, INNER]
         monkeypatch.setattr(Egress, "addresses", resolved_again)
         assert await way.ask(proxy) == f"hello from {INNER}"
@@ -197,7 +197,7 @@ async def test_tls_for_another_name_is_carried_only_without_the_check_of_it(
         assert web.heard == []
         monkeypatch.setattr(egress, "server_name", lambda data: NAMED if data else None)
         assert await way.ask(proxy, server_name=OTHER) == f"hello from {INTERNET}"
-    reason = f"its TLS asks for another host than the proxy was asked for: {OTHER}"
+    reason = f"its TLS names another host than its CONNECT request: {OTHER}"
     assert way.outcomes()[0] == ("refused", NAMED, reason)
 
 
@@ -216,7 +216,10 @@ async def test_another_port_is_reached_only_where_that_is_the_allowed_one(
 @pytest.mark.parametrize(
     ("request_", "answer"),
     [
-        (b"GET http://files.example.org/ HTTP/1.1\r\n\r\n", b"HTTP/1.1 403 only https is carried, by CONNECT: use an"),
+        (
+            b"GET http://files.example.org/ HTTP/1.1\r\n\r\n",
+            b"HTTP/1.1 403 only https is forwarded, by CONNECT: use an",
+        ),
         (b"CONNECT 127.0.0.1:443 HTTP/1.1\r\n\r\n", b"HTTP/1.1 403 hosts are reached by their full name only"),
         (b"X" * 100_000, b""),
         (b"CONNECT", b""),
@@ -291,7 +294,7 @@ async def test_a_run_has_only_so_many_connections_at_once(tmp_path: Path, certif
             await way.ask(two)
     async with way.proxy() as proxy:
         assert await way.ask(proxy) == f"hello from {INTERNET}"
-    assert ("refused", "", "1 connections of this run are open: more are not allowed at once") in way.outcomes()
+    assert ("refused", "", "this run has 1 open connections, which is the limit") in way.outcomes()
 
 
 @pytest.mark.parametrize(

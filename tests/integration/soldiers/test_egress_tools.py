@@ -119,7 +119,7 @@ def test_git_clones_from_named_hosts_and_from_no_other(tmp_path: Path) -> None:
     assert len(fetched.said.splitlines()) == 2
     assert fetched.opened() == {NAMED, BELOW}
     assert fetched.refused()[OTHER] == f"{OTHER} is not in soldiers.egress of kingdom.yaml"
-    assert fetched.refused()[INNER] == f"{INNER} leads to 10.1.2.3, which is no public address"
+    assert fetched.refused()[INNER] == f"{INNER} leads to 10.1.2.3, which is not a public address"
 
 
 def _has_pip(python: str) -> bool:

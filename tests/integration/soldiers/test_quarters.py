@@ -192,7 +192,7 @@ async def test_names_of_hosts_give_an_agent_a_proxy_for_https_only(house: House)
     proxy, inside = "http://127.0.0.1:8098", "127.0.0.1,localhost,::1"
     expected = {"HTTPS_PROXY": proxy, "https_proxy": proxy, "NO_PROXY": inside, "no_proxy": inside}
     assert dict(line.split("=", 1) for line in variables) == {**expected, "NODE_USE_ENV_PROXY": "1"}
-    assert plain == "only https is carried, by CONNECT: use an https address, plain http is refused"
+    assert plain == "only https is forwarded, by CONNECT: use an https address, plain http is refused"
     assert "other.example.org" in house.folders.egress_log("wf-1").read_text()
     assert await house.answer("env | grep -ic proxy || true") == "0"
 

@@ -72,8 +72,8 @@ def test_the_name_is_in_lower_case_and_what_follows_the_message_is_left_alone() 
 
 
 def crafted() -> Iterator[tuple[str, bytes, str]]:
-    yield "no name", real(None), r"names no host \(SNI\)"
-    yield "no extensions", records(hello()), r"names no host \(SNI\)"
+    yield "no name", real(None), r"has no server name \(SNI\)"
+    yield "no extensions", records(hello()), r"has no server name \(SNI\)"
     yield "hidden name", records(hello(SNI, extension(0xFE0D, b"\0"))), "Encrypted Client Hello"
     yield "two names", records(hello(names(b"a.org", b"b.org"))), "malformed"
     yield "two extensions", records(hello(SNI, names(b"evil.org"))), "malformed"

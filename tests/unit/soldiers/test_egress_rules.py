@@ -39,8 +39,8 @@ def test_a_name_has_one_spelling(written: str, meant: str) -> None:
         *((name, "would allow every host of a whole top-level domain") for name in ("*.com", "*.com.", "*.中国")),
         *((name, "is an address") for name in ("10.0.0.1", "93.184.216.34.", "127.1", "0x7f.1", "::1", "[2606::1]")),
         *((name, "is more than a host name") for name in ("https://a.org", "a.org:443", "a.org/simple")),
-        *((name, "is no full host name") for name in ("localhost", "a b.org", "a..org", "-a.org", "a_b.org")),
-        *((name, "is no full host name") for name in ("*.*.org", "*a.org", "a.*", "a.*.org", f"{'a' * 64}.org")),
+        *((name, "is not a full host name") for name in ("localhost", "a b.org", "a..org", "-a.org", "a_b.org")),
+        *((name, "is not a full host name") for name in ("*.*.org", "*a.org", "a.*", "a.*.org", f"{'a' * 64}.org")),
     ],
 )
 def test_what_is_no_name_of_a_host_is_refused_where_the_settings_are_read(
@@ -124,13 +124,13 @@ def test_a_request_names_host_and_port() -> None:
         (b"GET http://index.example.org/ HTTP/1.1", "plain http is refused"),
         (b"POST / HTTP/1.1", "plain http is refused"),
         (b"connect index.example.org:443 HTTP/1.1", "plain http is refused"),
-        (b"CONNECT index.example.org HTTP/1.1", "no CONNECT request for a host and a port"),
-        (b"CONNECT index.example.org: HTTP/1.1", "no CONNECT request"),
-        (b"CONNECT index.example.org:443", "no CONNECT request"),
-        (b"CONNECT  index.example.org:443 HTTP/1.1", "no CONNECT request"),
-        (b"CONNECT index.example.org:443 HTTP/2", "no CONNECT request"),
-        (b"CONNECT p\xc3\xbf.org:443 HTTP/1.1", "no CONNECT request"),
-        (b"CONNECT index.example.org:443 HTTP/1.1\nX: y", "no CONNECT request"),
+        (b"CONNECT index.example.org HTTP/1.1", "not a CONNECT request for a host and a port"),
+        (b"CONNECT index.example.org: HTTP/1.1", "not a CONNECT request"),
+        (b"CONNECT index.example.org:443", "not a CONNECT request"),
+        (b"CONNECT  index.example.org:443 HTTP/1.1", "not a CONNECT request"),
+        (b"CONNECT index.example.org:443 HTTP/2", "not a CONNECT request"),
+        (b"CONNECT p\xc3\xbf.org:443 HTTP/1.1", "not a CONNECT request"),
+        (b"CONNECT index.example.org:443 HTTP/1.1\nX: y", "not a CONNECT request"),
     ],
 )
 def test_other_requests_are_refused(head: bytes, reason: str) -> None:

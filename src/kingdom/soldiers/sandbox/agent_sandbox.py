@@ -1,4 +1,4 @@
-"""What the agent of a Work may see and write."""
+"""Build the sandbox of the agent that works on one Work."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,9 +15,9 @@ _log = structlog.get_logger("kingdom.soldiers")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckoutPaths:
-    """One checkout of an agent: its files, its git directory, and the objects of the clone, which it reads.
+    """The paths of one checkout: its files, its git directory, and the object store of the clone, which is read-only.
 
-    `pointer` is what it sees as `.git`, whatever lies there.
+    `pointer` is the file that the agent sees as `.git`, whatever the agent has put there.
     """
 
     files: Path
@@ -39,10 +39,10 @@ def build_agent_sandbox(
     limits: ResourceLimits = AGENT_LIMITS,
     may_commit: bool = False,
 ) -> Sandbox:
-    """Return the sandbox of an agent: its WorkSpace, its HOME and its checkouts for writing.
+    """Return the sandbox of an agent, with its WorkSpace, its HOME and its checkouts writable.
 
-    It reads the reports, the folders of its `tools` and the git directories of its checkouts. The house commits; one
-    that `may_commit` writes to these git directories too, but not to what tells git which programs to run.
+    The reports, the folders of `tools` and the git directories of the checkouts are read-only, because Kingdom commits
+    for the agent. With `may_commit` the git directories are writable, except the files that make git run programs.
     """
     writable, readable = [space, home, *(each.files for each in checkouts)], [*tools]
     overlays: list[tuple[Path, Path]] = []

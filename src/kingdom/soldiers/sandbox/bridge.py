@@ -1,7 +1,7 @@
-"""The forwards out of a sandbox: each of some ports on its loopback leads to a socket of the host.
+"""Forward ports on the loopback of a sandbox to unix sockets of the host.
 
-Run as a file: `python -I -S bridge.py PORT=SOCKET,… ARGV…`. Once the ports are open this process becomes the program,
-so that its end is the end of the program; a process beside it carries the bytes.
+Run as a file: `python -I -S bridge.py PORT=SOCKET,… ARGV…`. Once the ports are open, this process executes the program
+in its own place, so their exit codes are the same. A second process copies the bytes.
 """
 
 import os
@@ -15,7 +15,7 @@ _BACKLOG = 64
 
 
 def main() -> None:
-    """Open the ports, leave the carrying to another process, and become the program."""
+    """Open the ports, start the process that copies the bytes, and execute the program."""
     forwards, *argv = sys.argv[1:]
     targets = dict(forward.split("=", 1) for forward in forwards.split(","))
     listeners = {port: socket.create_server(("127.0.0.1", int(port)), backlog=_BACKLOG) for port in targets}
@@ -25,10 +25,10 @@ def main() -> None:
             listener.close()
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         try:
-            os.execvp(argv[0], argv)  # noqa: S606 - the program is what this is for
+            os.execvp(argv[0], argv)  # noqa: S606 - executing the program is the purpose
         except OSError as error:
             sys.exit(f"{argv[0]}: {error}")
-    # A session of its own and no child of the program: it neither hears the program's signals nor is waited for.
+    # In its own session and not a child of the program: the program's signals and waits do not reach it.
     os.setsid()
     if os.fork():
         os._exit(0)
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def _close_files(kept: set[int]) -> None:
-    """Let go of the input and output of the program: its readers would wait for us."""
+    """Close the standard streams of the program, so their readers do not wait for this process."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in range(3):
         os.dup2(nothing, descriptor)
@@ -71,13 +71,13 @@ def _copy_both_ways(near: socket.socket, far: socket.socket) -> None:
 
 
 def _copy(source: socket.socket, target: socket.socket) -> None:
-    """Carry bytes until there are no more, and tell so."""
+    """Copy bytes until the source ends, then close the writing side of the target."""
     try:
         while data := source.recv(_CHUNK):
             target.sendall(data)
         target.shutdown(socket.SHUT_WR)
     except OSError:
-        # One side is gone: the other shall not wait for it.
+        # One side is gone, so the other must not wait for it.
         for end in (source, target):
             try:
                 end.shutdown(socket.SHUT_RDWR)

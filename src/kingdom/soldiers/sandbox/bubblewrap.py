@@ -1,4 +1,4 @@
-"""The options of bubblewrap that make a Sandbox true."""
+"""Translate a Sandbox into options of bubblewrap."""
 
 import os
 import sys
@@ -16,26 +16,26 @@ _UID = "1000"
 _ROOT = Path("/")
 _TEMPORARY_BYTES = str(1 << 30)
 _MEMORY_BYTES = str(256 << 20)
-# Everything as it is, but processes: this is what is left without a sandbox.
+# Without a sandbox only the processes are isolated, so killing one kills all that it started.
 _UNRESTRICTED = ("--dev-bind", "/", "/", "--unshare-pid", "--proc", "/proc", "--die-with-parent")
 _ISOLATED = (
     *("--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--cap-drop", "ALL"),
     *("--uid", _UID, "--gid", _UID, "--hostname", "soldier"),
-    *("--proc", "/proc", "--dev", "/dev", "--size", _MEMORY_BYTES, "--tmpfs", "/dev/shm"),  # noqa: S108 - it is its own
+    *("--proc", "/proc", "--dev", "/dev", "--size", _MEMORY_BYTES, "--tmpfs", "/dev/shm"),  # noqa: S108 - a private one
     *("--size", _TEMPORARY_BYTES, "--perms", "1777", "--tmpfs", "/tmp", "--tmpfs", "/run"),  # noqa: S108 - as above
     *("--symlink", "/tmp", "/var/tmp", "--dir", "/etc"),  # noqa: S108 - as above
 )
 _SYSTEM = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "nix/store")
-# Of the certificates only what is public: the private keys beside them belong to the one who started us.
+# Of the certificates only the public parts: the folders beside them hold private keys.
 _ETC = (
     *("ssl/certs", "ssl/openssl.cnf", "ca-certificates", "pki/tls/certs", "pki/ca-trust/extracted"),
     *("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "localtime", "timezone", "mime.types"),
     *("protocols", "services", "os-release", "debian_version"),
-    # Of Maven only what it starts with: its settings have the passwords of registries.
+    # Of Maven only its start-up files: its settings contain passwords of registries.
     *("java-*", "maven/m2.conf", "maven/logging", "maven/*.properties", "php", "fonts", "gitconfig"),
 )
 _HOSTS = "127.0.0.1 localhost soldier\n::1 localhost\n"
-# The kernel lets the user who is root outside change its settings, whatever user and capabilities he has inside.
+# A process of the host's root may write these even without capabilities, so they are mounted read-only.
 _READ_ONLY_IN_PROC = ("sys", "fs", "irq", "bus", "sysrq-trigger")
 _HIDDEN_IN_PROC = (
     *("acpi", "kcore", "keys", "kpagecgroup", "kpagecount", "kpageflags", "kmsg", "latency_stats", "mtrr"),
@@ -45,7 +45,7 @@ _HIDDEN_IN_PROC = (
 
 @contextmanager
 def bubblewrap_options(sandbox: Sandbox, environment: Mapping[str, str]) -> Iterator[tuple[list[str], tuple[int, ...]]]:
-    """Give the options for a sandbox, and the open files that bubblewrap must inherit for them."""
+    """Provide the options for a sandbox, and the descriptors that bubblewrap must inherit for them."""
     if sandbox.profile is SandboxProfile.OFF:
         yield [*_UNRESTRICTED], ()
         return
@@ -73,7 +73,7 @@ def bubblewrap_options(sandbox: Sandbox, environment: Mapping[str, str]) -> Iter
         if calls := build_filter():
             kept.append(_memory_file(calls))
             options += ["--seccomp", str(kept[-1])]
-        # Last: nothing can be laid out afterwards.
+        # Last, because nothing can be mounted afterwards.
         yield [*options, "--remount-ro", "/dev", "--remount-ro", "/"], tuple(kept)
     finally:
         for descriptor in kept:
@@ -90,7 +90,7 @@ def _passwd(environment: Mapping[str, str]) -> str:
 
 
 def _protect_proc() -> Iterator[str]:
-    """Yield what keeps the settings of the kernel as they are, and what it tells of the machine to itself."""
+    """Yield options that make kernel settings read-only and hide what /proc reveals about the machine."""
     yield from _bind_existing(_READ_ONLY_IN_PROC, Path("/proc"))
     for name in _HIDDEN_IN_PROC:
         path = Path("/proc", name)
@@ -101,7 +101,7 @@ def _protect_proc() -> Iterator[str]:
 
 
 def _bind_system() -> Iterator[str]:
-    """Yield what lays out the programs of the system, and Python with Kingdom, all under their own paths."""
+    """Yield options that mount the programs of the system, Python and Kingdom under their own paths."""
     for name in _SYSTEM:
         path = _ROOT / name
         if path.is_symlink():
@@ -113,7 +113,7 @@ def _bind_system() -> Iterator[str]:
 
 
 def _python_folders() -> list[Path]:
-    """Return the folders that Python and Kingdom are in, those that contain others first."""
+    """Return the folders of Python and Kingdom, outer folders first."""
     program = Path(sys.executable).resolve()
     known = [Path(sys.prefix), Path(sys.base_prefix), Path(*kingdom.__path__), program.parent.parent]
     places = {place for path in known for place in (path.absolute(), path.resolve())}
@@ -138,7 +138,7 @@ def _host_entries() -> str:
 
 
 def _bind_sandbox_paths(sandbox: Sandbox) -> Iterator[str]:
-    """Yield the folders of the program, inner ones after those that they lie in."""
+    """Yield options that mount the paths of the sandbox, outer folders first."""
     wanted = {path.absolute(): "--bind" for path in sandbox.writable}
     roots = sorted(wanted)
     wanted |= {path.absolute(): "--ro-bind" for path in sandbox.readable}
@@ -148,17 +148,17 @@ def _bind_sandbox_paths(sandbox: Sandbox) -> Iterator[str]:
 
 
 def _reject_links(path: Path, roots: Iterable[Path]) -> None:
-    """Refuse what lies where an agent can put a link: bubblewrap would follow it out of the sandbox."""
+    """Reject a path below a writable folder that is a link: bubblewrap would follow it out of the sandbox."""
     for root in roots:
         if path != root and path.is_relative_to(root) and path.resolve() != root.resolve() / path.relative_to(root):
             raise ProgramFailed(
-                f"{path} is a link, which an agent may have put there to see what lies elsewhere: it is not started;"
-                " look at it and remove it"
+                f"{path} is a link that an agent may have created to read files outside of its sandbox, so nothing is"
+                " started there; inspect the link and remove it"
             )
 
 
 def _memory_file(content: bytes) -> int:
-    """Return an open file with this content."""
+    """Return the descriptor of an anonymous file with this content."""
     descriptor = os.memfd_create("kingdom")
     os.write(descriptor, content)
     os.lseek(descriptor, 0, os.SEEK_SET)

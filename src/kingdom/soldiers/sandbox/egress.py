@@ -1,7 +1,7 @@
-"""Hosts by name: a proxy outside of the sandbox that carries TLS to hosts which the operator has named.
+"""A proxy outside of the sandbox that forwards TLS to the hosts in `soldiers.egress` of kingdom.yaml.
 
-A program asks it by CONNECT. The proxy resolves the name itself, refuses addresses that are not public, connects to the
-address that it has checked, and carries the bytes only once the TLS of the program asks for the same name.
+A program sends a CONNECT request. The proxy resolves the name itself, refuses addresses that are not public, connects
+to the address that it checked, and forwards bytes only after the ClientHello of the program names the same host.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from kingdom.soldiers.sandbox.egress_rules import (
 from kingdom.soldiers.sandbox.sandbox import EGRESS_PORT
 from kingdom.soldiers.sandbox.unix_socket import private_listener
 
-# Returns the addresses of a host; raises OSError.
+# Returns the addresses of a host or raises OSError.
 Resolve = Callable[[str], Sequence[str]]
 _Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -40,7 +40,7 @@ _RESOLVING_AT_ONCE = 4
 _ADDRESSES_TRIED = 4
 _BACKLOG = 64
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
-# A TLS alert, fatal: unrecognized_name. A client shows it instead of a connection that ends for no reason.
+# The fatal TLS alert unrecognized_name. Clients show it; a closed connection would have no reason.
 _UNRECOGNIZED_NAME = bytes((21, 3, 3, 0, 2, 2, 112))
 _FORBIDDEN, _BAD_GATEWAY = "403", "502"
 
@@ -50,22 +50,25 @@ class _HostUnreachable(KingdomError):
 
 
 def resolve(host: str) -> list[str]:
-    """Return the addresses of a host as this machine knows them."""
+    """Return the addresses of a host according to the resolver of this machine."""
     found = socket.getaddrinfo(host, HTTPS_PORT, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
 def egress_environment() -> dict[str, str]:
-    """Return the variables by which programs inside find the proxy; none for plain http, which it refuses."""
+    """Return the variables that point programs to the proxy; plain http has none because it is refused."""
     proxy = f"http://127.0.0.1:{EGRESS_PORT}"
     inside = "127.0.0.1,localhost,::1"
-    # Node's own fetch looks at the others only if it is told to.
+    # Without this, fetch of Node ignores the other variables.
     told = {"HTTPS_PROXY": proxy, "https_proxy": proxy, "NO_PROXY": inside, "no_proxy": inside}
     return {**told, "NODE_USE_ENV_PROXY": "1"}
 
 
 class Egress:
-    """Where the programs of a host may go, by names as `parse_allowed_name` returns them; each run has an account."""
+    """The host names that programs on this machine may reach, and one ledger per run.
+
+    `names` are spelled as `parse_allowed_name` returns them.
+    """
 
     def __init__(
         self,
@@ -79,19 +82,19 @@ class Egress:
         self.port = port
         self._limits = limits or EgressLimits()
         self._resolve = resolve
-        # Threads of its own: names that take long to resolve must not keep the host from its other work.
+        # Its own threads, so slow name resolution does not block other work of the process.
         self._threads = ThreadPoolExecutor(_RESOLVING_AT_ONCE, thread_name_prefix="egress")
         self._ledgers: WeakValueDictionary[Path, EgressLedger] = WeakValueDictionary()
 
     def proxy(self, folder: Path, log: Path, redaction: Redaction = WELL_KNOWN) -> "EgressProxy":
-        """Return a proxy for one program, with its socket in a folder; those with the same log share an account."""
+        """Return a proxy for one program, with its socket in `folder`; proxies with the same log share a ledger."""
         ledger = self._ledgers.get(log)
         if ledger is None:
             ledger = self._ledgers[log] = EgressLedger(log, self._limits)
         return EgressProxy(self, folder / f"egress-{secrets.token_hex(8)}", ledger, redaction)
 
     async def addresses(self, host: str) -> Sequence[str]:
-        """Return the addresses of a host, all of them public; raises EgressRefused if one is not."""
+        """Return the addresses of a host; raises EgressRefused if one of them is not public."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._limits.resolve_seconds):
@@ -102,12 +105,12 @@ class Egress:
         if not found:
             raise _HostUnreachable(f"{host} has no address")
         if inner := [address for address in found if not is_public(address)]:
-            raise EgressRefused(f"{host} leads to {inner[0]}, which is no public address")
+            raise EgressRefused(f"{host} leads to {inner[0]}, which is not a public address")
         return found
 
 
 class EgressProxy:
-    """The proxy of one program, on a unix socket; open it, and close it when the program has ended."""
+    """The proxy of one program, on a unix socket; it serves until the context ends."""
 
     def __init__(self, egress: Egress, path: Path, ledger: EgressLedger, redaction: Redaction) -> None:
         self.socket = path
@@ -132,20 +135,20 @@ class EgressProxy:
         for task in serving:
             task.cancel()
         await asyncio.gather(*serving, return_exceptions=True)
-        # What was aborted is closed with the next turn of the loop.
+        # The event loop closes aborted transports in its next iteration.
         await asyncio.sleep(0)
         with suppress(OSError):
             self.socket.unlink()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._server is None or not self._server.is_serving():
-            # It came while this was being closed.
+            # The connection arrived while the proxy was closing.
             writer.transport.abort()
             return
         task = asyncio.create_task(self._serve((reader, writer)), name="egress")
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
-        # Here too: a task that is cancelled before its first step does nothing, not even this.
+        # Also here, because a task that is cancelled before its first step runs no `finally`.
         task.add_done_callback(lambda _: writer.transport.abort())
 
     async def _serve(self, client: _Streams) -> None:
@@ -157,7 +160,7 @@ class EgressProxy:
         except EgressRefused as error:
             self._record("refused", "", str(error))
         except (OSError, EOFError, asyncio.LimitOverrunError):
-            # Who has gone, or sends no request, is not answered.
+            # The client is gone or sent no request, so there is nothing to answer.
             pass
         finally:
             writer.transport.abort()
@@ -187,7 +190,7 @@ class EgressProxy:
             remote[1].transport.abort()
 
     async def _connect(self, host: str, addresses: Sequence[str]) -> tuple[_Streams, str]:
-        """Connect to one of the addresses, which were checked: a name would be resolved again, to others perhaps."""
+        """Connect to one of the checked addresses; connecting by name would resolve it again, maybe differently."""
         for address in addresses[:_ADDRESSES_TRIED]:
             with suppress(OSError):
                 async with asyncio.timeout(self._limits.connect_seconds):
@@ -211,7 +214,7 @@ class EgressProxy:
             self._record("closed", host, reason, address=address, sent=tunnel.sent, received=tunnel.received)
 
     async def _client_hello(self, reader: asyncio.StreamReader, host: str) -> bytes:
-        """Return the ClientHello with what came after it; raises EgressRefused unless it is for the same host."""
+        """Read until the ClientHello is complete and return all bytes; raises EgressRefused for another host."""
         data = b""
         try:
             async with asyncio.timeout(self._limits.request_seconds):
@@ -223,9 +226,7 @@ class EgressProxy:
         except TimeoutError:
             raise EgressRefused("its TLS did not begin in time") from None
         if (found := canonical_name(name)) != host:
-            raise EgressRefused(
-                f"its TLS asks for another host than the proxy was asked for: {found or 'no full name'}"
-            )
+            raise EgressRefused(f"its TLS names another host than its CONNECT request: {found or 'no full name'}")
         return data
 
     def _record(self, outcome: Outcome, host: str, reason: str = "", **figures: Any) -> None:
@@ -234,7 +235,7 @@ class EgressProxy:
 
 
 class _Tunnel:
-    """Carries bytes both ways and counts them, until both sides have ended or a limit is reached."""
+    """Copies bytes in both directions and counts them, until both sides end or a limit is reached."""
 
     def __init__(self, ledger: EgressLedger, client: _Streams, remote: _Streams) -> None:
         self.sent = self.received = 0
@@ -242,7 +243,7 @@ class _Tunnel:
         self._client, self._remote = client, remote
 
     async def run(self, hello: bytes) -> str:
-        """Return why the end came, or nothing where both sides have ended it."""
+        """Copy until the end and return why it ended early, or an empty text if both sides ended it."""
         limits, loop = self._ledger.limits, asyncio.get_running_loop()
         end = loop.time() + limits.lifetime_seconds
         copying: list[asyncio.Task[None]] = []
@@ -286,7 +287,7 @@ async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter, coun
 
 
 async def _close(writer: asyncio.StreamWriter, seconds: float) -> None:
-    """Close a connection once the other side has taken what was written, or does not for too long."""
+    """Close a connection after the peer has received everything, or after a timeout."""
     with suppress(OSError):
         async with asyncio.timeout(seconds):
             writer.close()
@@ -294,7 +295,7 @@ async def _close(writer: asyncio.StreamWriter, seconds: float) -> None:
 
 
 def _error_response(status: str, reason: str) -> bytes:
-    """Return an answer that says why in its first line too, which is all that most clients show."""
+    """Return a response with the reason in its status line too, because most clients show only that."""
     body = f"{reason}\n".encode("ascii", "replace")
     head = f"HTTP/1.1 {status} {reason}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\n"
     return head.encode("ascii", "replace") + b"Connection: close\r\n\r\n" + body

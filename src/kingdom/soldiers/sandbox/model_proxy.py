@@ -1,7 +1,7 @@
-"""The one way out of a sandbox: what leads to the model of a vendor is let through with the key, the rest is refused.
+"""The proxy between a sandbox and the model of a vendor: it forwards calls of the model and refuses all other requests.
 
-The key is added here, outside of the sandbox; what an agent sends as its own is dropped. What the model streams is
-handed on as it comes.
+The proxy runs outside of the sandbox and adds the key; credentials that an agent sends are dropped. Streamed answers
+are forwarded as they arrive.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from kingdom.soldiers.sandbox.request_forwarder import RequestForwarder, read_bo
 from kingdom.soldiers.sandbox.unix_socket import private_listener
 from kingdom.soldiers.sandbox.vendors import Upstream
 
-# Takes what was posted to /voice and returns the answer, both as JSON.
+# Takes the body of a POST to /voice and returns the response, both as JSON.
 ToolCallHandler = Callable[[bytes], Awaitable[bytes]]
 
 _TOOL_CALL_PATH = "/voice"
@@ -31,17 +31,18 @@ _CONNECTIONS_MAX = 128
 _BACKLOG = 16
 _LOOPBACK = "127.0.0.1"
 _SHUTDOWN_SECONDS = 0.1
-# Whatever nonsense an agent sends, the log of the house is not its to fill.
+# Disabled, so an agent cannot fill our log with malformed requests.
 _QUIET = logging.getLogger("kingdom.soldiers.gate.http")
 _QUIET.disabled = True
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=900)
 
 
 class ModelProxy:
-    """The gate of one soldier, on a unix socket; open it, and close it when the agent has ended.
+    """The model proxy of one agent, on a unix socket; open it, and close it when the agent has ended.
 
-    With `on_loopback` it listens also on a free port of this machine, for an agent without a network of its own; who
-    does not know the secret part of its `url` is refused there. `meter` counts what the answers of models cost.
+    With `on_loopback` it also listens on a free port of this machine, for an agent without its own network namespace;
+    requests without the secret part of `url` are refused there. `meter` counts the cost of the answers.
+    `on_tool_call` handles calls of the tools that Kingdom offers to the agent.
     """
 
     def __init__(
@@ -66,11 +67,11 @@ class ModelProxy:
 
     @property
     def refused(self) -> int:
-        """Return how many requests were refused so far."""
+        """Return the number of requests refused so far."""
         return self._forwarder.refused if self._forwarder else 0
 
     async def open(self) -> None:
-        """Listen from now on."""
+        """Start to listen."""
         client = aiohttp.ClientSession(timeout=_TIMEOUT, auto_decompress=False)
         self._forwarder = RequestForwarder(client, self._upstreams, self._meter)
         loop = asyncio.get_running_loop()
@@ -90,7 +91,7 @@ class ModelProxy:
             raise
 
     async def close(self) -> None:
-        """End all conversations and remove the socket; a second time nothing happens."""
+        """Close all connections and remove the socket; calling it again does nothing."""
         for server in self._servers:
             server.close()
         for runner in self._runners:
@@ -112,7 +113,7 @@ class ModelProxy:
         await self.close()
 
     async def _protocol(self, *, prefix: str) -> Callable[[], asyncio.BaseProtocol]:
-        """Return what speaks with whoever connects; one agent cannot use up the connections that all need."""
+        """Return the protocol factory; it limits connections, so one agent cannot exhaust those of the process."""
         application = web.Application()
         application.router.add_route("*", "/{path:.*}", partial(self._answer, prefix))
         runner = web.AppRunner(
@@ -139,7 +140,7 @@ class ModelProxy:
 
 
 class _RejectConnection(asyncio.Protocol):
-    """Speaks with nobody."""
+    """Closes every connection at once."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()

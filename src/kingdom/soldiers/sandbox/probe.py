@@ -1,4 +1,4 @@
-"""Whether this machine can make a sandbox, found out by making one."""
+"""Find out whether this machine can create a sandbox by creating one."""
 
 import os
 import shutil
@@ -8,20 +8,20 @@ from kingdom.sentence import with_reason
 from kingdom.soldiers.sandbox.bubblewrap import bubblewrap_options
 from kingdom.soldiers.sandbox.sandbox import Sandbox, SandboxProfile
 
-# Started as every program of an agent is, so that nothing but bubblewrap can fail.
+# A program that always succeeds, so only bubblewrap can fail.
 _PROGRAM = "/bin/true"
 _LIMIT_SECONDS = 10
 _WORDS_MAX = 500
 
 
 def find_sandbox_problem(profile: SandboxProfile) -> str:
-    """Return why no program can be started under a profile, or nothing where one can: one is started."""
+    """Start a program under a profile; return why that fails, or an empty text if it works."""
     bubblewrap = shutil.which("bwrap")
     if bubblewrap is None:
         return "bubblewrap is not installed: bwrap is not on PATH"
     with bubblewrap_options(Sandbox(profile=profile), {}) as (options, kept):
         try:
-            done = subprocess.run(  # noqa: S603 - bubblewrap as it is installed
+            done = subprocess.run(  # noqa: S603 - runs the installed bubblewrap
                 [bubblewrap, *options, "--", _PROGRAM],
                 env={"PATH": os.defpath},
                 stdin=subprocess.DEVNULL,
