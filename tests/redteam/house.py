@@ -111,7 +111,7 @@ class House:
             checkouts=[place_of(self.tree.path, self.clone / "objects")],
             reports=self.reports,
             tools=[_HERE],
-            gate=self.gates[0],
+            model_proxy=self.gates[0],
             limits=LIMITS if self.profile is not SandboxProfile.OFF else ResourceLimits(),
         )
 

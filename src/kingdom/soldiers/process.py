@@ -169,7 +169,7 @@ class Program:
         for pid in children(init_pid):
             apply_rlimits(pid, limits)
             if self._confinement is not None:
-                self._confinement.take(pid)
+                self._confinement.add(pid)
         self.write(b"\n")
 
     async def _end_beyond(self, disk: DiskQuota) -> None:

@@ -102,7 +102,7 @@ class Lodging:
             checkouts=[place_of(tree.path, self.trees.clone_of(tree) / "objects") for tree in self.checkouts],
             reports=self.folders.run(self.workflow_id) / "reports",
             tools=[place for folder in self.quarters.path for place in folders_of_tools(folder)],
-            gate=gate,
+            model_proxy=gate,
             egress=egress,
             may_commit=self.quarters.may_commit,
         )

@@ -136,7 +136,7 @@ async def test_anything_else_is_refused_and_logged_without_secrets(
             assert b" 403 " in await raw(gate, f"{method} {path}?key=sesame HTTP/1.1", "x-api-key: sesame")
             assert gate.refused == 1
     assert model.asked == []
-    [line] = [line for line in logs if line["event"] == "an agent was refused"]
+    [line] = [line for line in logs if line["event"] == "refused a request of an agent"]
     assert "sesame" not in str(line)
     assert KEY not in str(line)
 
@@ -295,7 +295,7 @@ async def test_a_long_error_of_the_vendor_is_told_to_its_end(tmp_path: Path, mod
     filler = "x" * 900_000
     model.status, model.words = 400, f"{filler} bad key {KEY}; resets at 15:00".encode()
     async with through(tmp_path, model) as client, client.post("/v1/messages", json={}) as answer:
-        assert (await answer.text()).removeprefix(filler) == " bad key [the key of the house]; resets at 15:00"
+        assert (await answer.text()).removeprefix(filler) == " bad key [the model key]; resets at 15:00"
     model.words *= 2
     async with through(tmp_path, model) as client, client.post("/v1/messages", json={}) as answer:
         assert (answer.status, (await answer.json())["error"]["type"]) == (400, "api_error")

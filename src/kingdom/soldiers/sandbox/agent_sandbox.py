@@ -34,7 +34,7 @@ def build_agent_sandbox(
     checkouts: Sequence[CheckoutPaths],
     reports: Path,
     tools: Sequence[Path] = (),
-    gate: ModelProxy | None = None,
+    model_proxy: ModelProxy | None = None,
     egress: Path | None = None,
     limits: ResourceLimits = AGENT_LIMITS,
     may_commit: bool = False,
@@ -67,6 +67,6 @@ def build_agent_sandbox(
         limits=limits,
         egress=egress,
     )
-    if gate is None:
+    if model_proxy is None:
         return sandbox
-    return replace(sandbox, socket=gate.socket, url=gate.url or sandbox.url)
+    return replace(sandbox, socket=model_proxy.socket, url=model_proxy.url or sandbox.url)

@@ -103,7 +103,7 @@ class EgressLedger:
         if outcome == "refused":
             self._refusals += 1
             if self._refusals <= _REFUSALS_LOGGED:
-                _log.warning("an agent was refused a host", host=host, reason=reason, log=str(self._file))
+                _log.warning("refused an agent a connection to a host", host=host, reason=reason, log=str(self._file))
         # A closing line is always written, because each belongs to an opening line that fit.
         if self._size >= self.limits.log_bytes and outcome != "closed":
             return

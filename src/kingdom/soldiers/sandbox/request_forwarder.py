@@ -1,4 +1,4 @@
-"""Handing a request of an agent on to the model of a vendor, with the key, and the answer back as it comes."""
+"""Forward a request of an agent to the model of a vendor, with the key added, and the answer back as it arrives."""
 
 import asyncio
 from collections.abc import Sequence
@@ -35,22 +35,22 @@ from kingdom.soldiers.sandbox.vendors import (
 _BODY_BYTES_MAX = 64 << 20
 _VALUES_MAX = 4_000_000
 _CHECKS_AT_ONCE = 2
-# They outlive the connection of an agent that does not wait for them.
+# Unstreamed answers are read to the end even after the agent disconnects, so their number is limited.
 _UNSTREAMED_MAX = 32
 _CLOSE_SECONDS = 1
 _ERROR_BYTES_MAX = 1 << 20
 _LOGGED_MAX = 100
 _LOGGED_CHARACTERS = 200
 _REDIRECT, _BAD, _UNAUTHORIZED, _FORBIDDEN, _BAD_GATEWAY = 300, 400, 401, 403, 502
-_REDACTED_KEY = b"[the key of the house]"
-_BUDGET_SPENT = "the budget of this work is spent, so its model is not asked any more: end your turn"
+_REDACTED_KEY = b"[the model key]"
+_BUDGET_SPENT = "the budget of this work is spent, so the model is no longer available: end your turn"
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError)
 _log = structlog.get_logger("kingdom.soldiers.gate")
 
 
 @dataclass(frozen=True, slots=True)
 class _ModelRequest:
-    """What goes on to a vendor, or the `reason` why it does not; `maximum` is what the answer uses up at maximum."""
+    """A checked request, or the `reason` why it is refused; `maximum` is the highest possible usage."""
 
     body: bytes | None = None
     reason: str = ""
@@ -60,7 +60,7 @@ class _ModelRequest:
 
 
 class RequestForwarder:
-    """Hands requests on through a client; what is not allowed is refused and told in the log, without secrets."""
+    """Forwards the allowed requests; refuses the others and logs that without secrets."""
 
     def __init__(self, client: aiohttp.ClientSession, upstreams: Sequence[Upstream], meter: Meter) -> None:
         self.client = client
@@ -72,7 +72,7 @@ class RequestForwarder:
         self._unstreamed: set[asyncio.Task[web.StreamResponse]] = set()
 
     async def close(self) -> None:
-        """End what is under way; answers that were asked for as a whole have a moment to come."""
+        """Close the client; unstreamed answers get a moment to finish first."""
         if self._unstreamed:
             _, late = await asyncio.wait(self._unstreamed, timeout=_CLOSE_SECONDS)
             for answering in late:
@@ -81,26 +81,26 @@ class RequestForwarder:
         await self.client.close()
 
     async def answer(self, request: web.Request, path: str) -> web.StreamResponse:
-        """Answer a request for a path."""
+        """Return the response to a request; `path` is without the secret prefix."""
         if request.method in {"GET", "HEAD"} and path in {"", "/"}:
-            # Agents look whether somebody is there at all.
+            # Agents probe whether the server is reachable.
             return web.Response()
         upstream = next((each for each in self._upstreams if allows(each.vendor, request.method, path)), None)
         if upstream is None:
-            return self._refuse(request, path, "no model is asked like this")
+            return self._refuse(request, path, "this is not a call of the model")
         model_request = _ModelRequest()
         if request.method == "POST":
             try:
                 model_request = await self._check(request, path)
             except _UNREADABLE as error:
-                return _error(_BAD, f"the body is no JSON: {error}")
+                return _error(_BAD, f"the body is not JSON: {error}")
             if model_request.reason:
                 return self._refuse(request, path, model_request.reason)
         return await self._forward_metered(request, path, upstream, model_request)
 
     async def _check(self, request: web.Request, path: str) -> _ModelRequest:
-        """Return the body as it may be sent, or why it may not be."""
-        # Few at a time and beside the loop: what an agent sends must cost the house neither its memory nor its time.
+        """Return the request as it may be sent, or the reason why it may not."""
+        # A few at a time and in a thread, so large bodies exhaust neither memory nor the event loop.
         async with self._checking:
             body = await read_body(request.content, _BODY_BYTES_MAX)
             return await asyncio.to_thread(_check_body, body, path)
@@ -121,7 +121,7 @@ class RequestForwarder:
         answering = asyncio.create_task(self._forward_unstreamed(request, path, upstream, model_request, call))
         self._unstreamed.add(answering)
         answering.add_done_callback(self._unstreamed.discard)
-        # The vendor writes and charges the whole of it, also where the agent does not wait for it.
+        # Shielded, because the vendor charges for the whole answer even if the agent disconnects.
         return await asyncio.shield(answering)
 
     async def _forward_unstreamed(
@@ -167,7 +167,7 @@ class RequestForwarder:
         return self.client.request(
             request.method,
             address,
-            # Nothing compressed: what an error quotes must be readable here.
+            # Uncompressed, so the key can be removed from errors that quote it.
             headers={**headers, **upstream.credentials, "accept-encoding": "identity"},
             data=None if body is None else BytesIO(body),
             allow_redirects=False,
@@ -178,7 +178,7 @@ class RequestForwarder:
         self.refused += 1
         if self.refused <= _LOGGED_MAX:
             _log.warning(
-                "an agent was refused",
+                "refused a request of an agent",
                 method=request.method[:_LOGGED_CHARACTERS],
                 path=path[:_LOGGED_CHARACTERS],
                 reason=reason[:_LOGGED_CHARACTERS],
@@ -187,7 +187,7 @@ class RequestForwarder:
 
 
 async def read_body(content: aiohttp.StreamReader, maximum: int) -> bytes:
-    """Return a whole body, which has so many bytes at maximum."""
+    """Return a whole body of at most `maximum` bytes."""
     body = bytearray()
     async for chunk in content.iter_any():
         body += chunk
@@ -198,15 +198,15 @@ async def read_body(content: aiohttp.StreamReader, maximum: int) -> bytes:
 
 def _check_body(body: bytes, path: str) -> _ModelRequest:
     if sum(body.count(mark) for mark in b",[{") > _VALUES_MAX:
-        return _ModelRequest(reason="it has more values than any prompt")
+        return _ModelRequest(reason="it has more values than a prompt can have")
     document = msgspec.json.decode(body)
     if found := find_remote_fetch(document):
-        return _ModelRequest(reason=f"the vendor would fetch what the agent names: {found}")
+        return _ModelRequest(reason=f"it makes the vendor fetch an address: {found}")
     if not isinstance(document, dict):
         return _ModelRequest(body=msgspec.json.encode(document))
     if document.get("background"):
-        return _ModelRequest(reason="nobody would know what an answer in the background costs")
-    # Written anew, so that what was looked at is what is sent, also where a name stands twice.
+        return _ModelRequest(reason="the cost of an answer in the background cannot be measured")
+    # Encoded again, so a duplicate key cannot make the vendor see other values than the check.
     sent = msgspec.json.encode(with_usage_reporting(path, document))
     maximum = Tokens(input=len(sent) // BYTES_PER_TOKEN, output=max_output_tokens(document))
     return _ModelRequest(
@@ -217,7 +217,7 @@ def _check_body(body: bytes, path: str) -> _ModelRequest:
 async def _relay(
     request: web.Request, answer: aiohttp.ClientResponse, model_request: _ModelRequest, call: MeteredCall | None
 ) -> web.StreamResponse:
-    """Hand an answer on as it comes; one that is not streamed is read to its end, also where the agent has left."""
+    """Forward an answer as it arrives; read an unstreamed one to its end even if the agent has disconnected."""
     ignore_disconnect = nullcontext() if model_request.is_streamed else suppress(ConnectionError)
     response = web.StreamResponse(status=answer.status, headers=_headers(answer))
     with ignore_disconnect:
@@ -225,12 +225,12 @@ async def _relay(
     try:
         async for chunk in answer.content.iter_any():
             if call is not None:
-                # Charged before the agent can act upon it.
+                # Charged before the agent can act on it.
                 call.feed(chunk)
             with ignore_disconnect:
                 await response.write(chunk)
     except (aiohttp.ClientError, TimeoutError):
-        # Half an answer must not look like a whole one.
+        # A partial answer must not look complete.
         if request.transport is not None:
             request.transport.abort()
     else:
@@ -242,17 +242,23 @@ async def _relay(
 
 
 async def _relay_error(answer: aiohttp.ClientResponse, upstream: Upstream) -> web.Response:
-    """Return an error of the vendor, without the key, which some vendors quote."""
+    """Return an error of the vendor without the key, which some vendors quote."""
     if answer.status < _BAD:
-        return _error(_BAD_GATEWAY, "the model has moved: change its address in the settings of the house")
+        return _error(
+            _BAD_GATEWAY, "the vendor redirects to another address: change soldiers.model.url in kingdom.yaml"
+        )
     if answer.status == _UNAUTHORIZED:
-        return _error(_UNAUTHORIZED, "the vendor does not accept the key of the house", "authentication_error")
+        return _error(
+            _UNAUTHORIZED,
+            "the vendor does not accept the key that Kingdom uses: check soldiers.model.key in kingdom.yaml",
+            "authentication_error",
+        )
     try:
-        words = await read_body(answer.content, _ERROR_BYTES_MAX)
+        message = await read_body(answer.content, _ERROR_BYTES_MAX)
     except web.HTTPRequestEntityTooLarge:
-        return _error(answer.status, "the vendor says more about its error than anybody would read", "api_error")
+        return _error(answer.status, "the error message of the vendor is too long to forward", "api_error")
     return web.Response(
-        status=answer.status, headers=_headers(answer), body=words.replace(upstream.key.encode(), _REDACTED_KEY)
+        status=answer.status, headers=_headers(answer), body=message.replace(upstream.key.encode(), _REDACTED_KEY)
     )
 
 

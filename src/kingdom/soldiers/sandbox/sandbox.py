@@ -1,4 +1,4 @@
-"""What a program may see and write, as data; bubblewrap makes it true."""
+"""The description of a sandbox; `bubblewrap.py` enforces it."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,12 +8,12 @@ from kingdom.soldiers.disk_quota import DiskQuota
 
 MODEL_PROXY_PORT = 8099
 EGRESS_PORT = 8098
-# Where the sockets of the ways out lie inside.
+# The paths of the two sockets inside of the sandbox.
 _GATE, _EGRESS = "/run/kingdom/gate", "/run/kingdom/egress"
 
 
 class SandboxProfile(StrEnum):
-    """How much a program is kept from."""
+    """How strictly a program is isolated."""
 
     STRICT = "strict"
     DEV = "dev"
@@ -22,7 +22,7 @@ class SandboxProfile(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceLimits:
-    """What a program and all that it starts may use up at most."""
+    """Limits for a program and its descendants; None means no limit."""
 
     memory_bytes: int | None = None
     processes: int | None = None
@@ -35,7 +35,7 @@ AGENT_LIMITS = ResourceLimits(memory_bytes=8 << 30, processes=1024, file_bytes=4
 
 @dataclass(frozen=True, slots=True)
 class PortForward:
-    """A port on the loopback of a sandbox that leads to a socket, which has one path outside and another inside."""
+    """A loopback port inside of the sandbox that leads to a unix socket; its path outside differs from inside."""
 
     port: int
     outside: Path
@@ -44,12 +44,12 @@ class PortForward:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sandbox:
-    """What a program may see: the system and `readable` for reading, `writable` for writing, nothing else.
+    """The paths, sockets and limits of a program; it sees the system read-only, these paths, and nothing else.
 
-    Where one path lies in another the inner one counts, and of the same path in both the reading. `overlays` are files,
-    each with the path of another in whose place the program sees it, for reading. `socket` is the way to the model, for
-    a program with a network of its own; `url` is where the program finds the gate of the house. `egress` is the socket
-    of a proxy that leads to hosts which the operator has named. `disk` is what the run of the program may take of it.
+    Of nested paths the inner one decides; of a path in both `readable` and `writable`, `readable` does. Each of the
+    `overlays` is a file and the path where the program sees it, read-only. `socket` belongs to the model proxy, and
+    `egress` to the egress proxy; both are for a program without a network. `url` is where the program finds the model
+    proxy. `disk` limits the disk space of the run.
     """
 
     profile: SandboxProfile
@@ -64,7 +64,7 @@ class Sandbox:
 
     @property
     def port_forwards(self) -> tuple[PortForward, ...]:
-        """Return how a program without a network reaches sockets of the host."""
+        """Return the ports by which a program without a network reaches sockets of the host."""
         if self.profile is not SandboxProfile.STRICT:
             return ()
         known = ((MODEL_PROXY_PORT, self.socket, _GATE), (EGRESS_PORT, self.egress, _EGRESS))

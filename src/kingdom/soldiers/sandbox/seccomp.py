@@ -1,8 +1,7 @@
-"""The calls of the kernel that a program in a sandbox is refused, as the filter that the kernel applies.
+"""Build the seccomp filter that refuses system calls to the programs in a sandbox.
 
-The keyrings of a user and most families of sockets are not divided by namespaces; a file that its owner makes
-set-user-id is so for everybody who finds it; a ring makes calls that no filter sees; the others are large parts of the
-kernel of which no agent has use.
+Keyrings and most socket families are not isolated by namespaces. A set-user-id file would be dangerous outside of the
+sandbox. io_uring makes calls that no filter sees. The other calls expose large parts of the kernel without need.
 """
 
 import os
@@ -10,16 +9,16 @@ import struct
 from errno import EAFNOSUPPORT, ENOSYS, EPERM
 
 _SET_ID = 0o6000
-# Of O_CREAT and O_TMPFILE: without these an open has no mode, and anything may stand in its place.
+# The bits of O_CREAT and O_TMPFILE: without them the mode argument of open is undefined.
 _CREATES_FILE = 0o20000100
 _X32 = 0x40000000
-# Files on the machine, both versions of IP, and what the kernel tells of them.
+# AF_UNIX, AF_INET, AF_INET6 and AF_NETLINK.
 _FAMILIES = (1, 2, 10, 16)
-# io_uring_setup, io_uring_enter, io_uring_register and openat2 take what they do out of sight.
+# io_uring_setup, io_uring_enter, io_uring_register and openat2 hide their arguments from the filter.
 _UNFILTERABLE = (425, 426, 427, 437)
 
-# The architecture as the filter sees it, the calls that are refused, the one that makes a socket, and those whose mode
-# is looked at: by number, the places of mode and flags.
+# Per machine: the audit architecture, the numbers of the refused calls, the number of `socket`, and the calls with a
+# file mode, each with its number and the argument positions of mode and flags.
 _ARCHITECTURES: dict[str, tuple[int, tuple[int, ...], int, tuple[tuple[int, int, int | None], ...]]] = {
     "x86_64": (
         0xC000003E,
@@ -47,20 +46,20 @@ _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
 
 
 def build_filter() -> bytes | None:
-    """Return the filter for this machine, or None where its numbers are not known."""
+    """Return the filter for this machine, or None if its system call numbers are not listed here."""
     known = _ARCHITECTURES.get(os.uname().machine)
     if known is None:
         return None
     architecture, refused, socket, with_mode = known
     instructions = [
         _instruction(_LOAD, _ARCHITECTURE),
-        # Another architecture has other numbers: a program for it could make any call.
+        # Another architecture has other numbers, so its programs could make any call.
         _instruction(_EQUAL, architecture, 1, 0),
         _instruction(_RETURN, _FAIL | EPERM),
         _instruction(_LOAD, _NUMBER),
         _instruction(_AT_LEAST, _X32, 0, 1),
         _instruction(_RETURN, _FAIL | EPERM),
-        # Who is told that there is no such call takes the older one.
+        # With ENOSYS programs fall back to the older calls.
         *_return_for_each(_UNFILTERABLE, _FAIL | ENOSYS),
         *_return_for_each(refused, _FAIL | EPERM),
     ]
