@@ -255,7 +255,7 @@ def test_the_name_of_the_vendor_counts_before_the_asked_one() -> None:
 def test_every_kind_of_token_has_its_price() -> None:
     price = Price(input=10, output=100, cache_read=1, cache_write=20)
     tokens = Tokens(input=1000, output=1000, cache_read=1000, cache_write=1000, cache_write_hour=1000, searches=3)
-    assert price.of(tokens) == pytest.approx((10 + 100 + 1 + 20 + 32) / 1000)
+    assert price.cost(tokens) == pytest.approx((10 + 100 + 1 + 20 + 32) / 1000)
     billed = prices.ANTHROPIC.bill(tokens, "claude-opus-5-5", own={}).usd
     assert billed == pytest.approx((4 + 20 + 0.2 + 5 + 8) / 1000 + 0.03)
     assert prices.OPENAI.bill(replace(MILLION, fast=True), "gpt-5", own={}).usd == 2.5

@@ -77,8 +77,8 @@ class AcpTurn(NotedTurn):
             case CostSource.QUOTA, {"_meta": {"quota": {"token_count": dict(usage)}}}:
                 self._tokens = Tokens(input=usage.get("input_tokens") or 0, output=usage.get("output_tokens") or 0)
         if self._tokens is not None:
-            self._spend(self._price.of(self._tokens))
-            self.cost_usd = self._price.of(self._tokens)
+            self._spend(self._price.cost(self._tokens))
+            self.cost_usd = self._price.cost(self._tokens)
 
     def end(self, end: End) -> None:
         """Tell how the turn ended."""
@@ -139,7 +139,7 @@ class AcpTurn(NotedTurn):
                 self._spend(round(session_usd - self._before_usd, 9), sessionUsd=session_usd)
             case CostSource.USAGE, {"used": int(used)}:
                 # What it read and what it wrote are told apart only in the end.
-                self._spend(round(self.cost_usd + self._price.of(Tokens(input=used)), 9))
+                self._spend(round(self.cost_usd + self._price.cost(Tokens(input=used)), 9))
 
     def _spend(self, cost_usd: float, **fields: Any) -> None:
         if cost_usd > self.cost_usd:

@@ -61,22 +61,22 @@ def bubblewrap_options(sandbox: Sandbox, environment: Mapping[str, str]) -> Iter
     else:
         texts["/etc/hosts"] = _HOSTS
     options += _bind_sandbox_paths(sandbox)
-    for seen, covered in sandbox.overlays:
-        options += ["--ro-bind", str(seen), str(covered)]
-    for way in sandbox.port_forwards:
-        options += ["--ro-bind", str(way.outside), way.inside]
-    kept: list[int] = []
+    for source, target in sandbox.overlays:
+        options += ["--ro-bind", str(source), str(target)]
+    for forward in sandbox.port_forwards:
+        options += ["--ro-bind", str(forward.outside), forward.inside]
+    descriptors: list[int] = []
     try:
         for file, text in texts.items():
-            kept.append(_memory_file(text.encode()))
-            options += ["--ro-bind-data", str(kept[-1]), file]
+            descriptors.append(_memory_file(text.encode()))
+            options += ["--ro-bind-data", str(descriptors[-1]), file]
         if calls := build_filter():
-            kept.append(_memory_file(calls))
-            options += ["--seccomp", str(kept[-1])]
+            descriptors.append(_memory_file(calls))
+            options += ["--seccomp", str(descriptors[-1])]
         # Last, because nothing can be mounted afterwards.
-        yield [*options, "--remount-ro", "/dev", "--remount-ro", "/"], tuple(kept)
+        yield [*options, "--remount-ro", "/dev", "--remount-ro", "/"], tuple(descriptors)
     finally:
-        for descriptor in kept:
+        for descriptor in descriptors:
             os.close(descriptor)
 
 
@@ -139,12 +139,12 @@ def _host_entries() -> str:
 
 def _bind_sandbox_paths(sandbox: Sandbox) -> Iterator[str]:
     """Yield options that mount the paths of the sandbox, outer folders first."""
-    wanted = {path.absolute(): "--bind" for path in sandbox.writable}
-    roots = sorted(wanted)
-    wanted |= {path.absolute(): "--ro-bind" for path in sandbox.readable}
-    for path in sorted(wanted, key=lambda each: (len(each.parts), each)):
+    mounts = {path.absolute(): "--bind" for path in sandbox.writable}
+    roots = sorted(mounts)
+    mounts |= {path.absolute(): "--ro-bind" for path in sandbox.readable}
+    for path in sorted(mounts, key=lambda each: (len(each.parts), each)):
         _reject_links(path, roots)
-        yield from (wanted[path], str(path), str(path))
+        yield from (mounts[path], str(path), str(path))
 
 
 def _reject_links(path: Path, roots: Iterable[Path]) -> None:

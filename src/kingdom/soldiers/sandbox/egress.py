@@ -51,8 +51,8 @@ class _HostUnreachable(KingdomError):
 
 def resolve(host: str) -> list[str]:
     """Return the addresses of a host according to the resolver of this machine."""
-    found = socket.getaddrinfo(host, HTTPS_PORT, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+    addresses = socket.getaddrinfo(host, HTTPS_PORT, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(address[0]) for *_, address in addresses))
 
 
 def egress_environment() -> dict[str, str]:
@@ -60,8 +60,8 @@ def egress_environment() -> dict[str, str]:
     proxy = f"http://127.0.0.1:{EGRESS_PORT}"
     inside = "127.0.0.1,localhost,::1"
     # Without this, fetch of Node ignores the other variables.
-    told = {"HTTPS_PROXY": proxy, "https_proxy": proxy, "NO_PROXY": inside, "no_proxy": inside}
-    return {**told, "NODE_USE_ENV_PROXY": "1"}
+    proxies = {"HTTPS_PROXY": proxy, "https_proxy": proxy, "NO_PROXY": inside, "no_proxy": inside}
+    return {**proxies, "NODE_USE_ENV_PROXY": "1"}
 
 
 class Egress:
@@ -98,15 +98,15 @@ class Egress:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._limits.resolve_seconds):
-                found = await loop.run_in_executor(self._threads, self._resolve, host)
+                addresses = await loop.run_in_executor(self._threads, self._resolve, host)
         except (OSError, UnicodeError) as error:
             reason = getattr(error, "strerror", None) or "it takes too long"
             raise _HostUnreachable(f"the address of {host} cannot be found: {reason}") from error
-        if not found:
+        if not addresses:
             raise _HostUnreachable(f"{host} has no address")
-        if inner := [address for address in found if not is_public(address)]:
-            raise EgressRefused(f"{host} leads to {inner[0]}, which is not a public address")
-        return found
+        if private := [address for address in addresses if not is_public(address)]:
+            raise EgressRefused(f"{host} leads to {private[0]}, which is not a public address")
+        return addresses
 
 
 class EgressProxy:
@@ -225,8 +225,8 @@ class EgressProxy:
                     data += chunk
         except TimeoutError:
             raise EgressRefused("its TLS did not begin in time") from None
-        if (found := canonical_name(name)) != host:
-            raise EgressRefused(f"its TLS names another host than its CONNECT request: {found or 'no full name'}")
+        if (named := canonical_name(name)) != host:
+            raise EgressRefused(f"its TLS names another host than its CONNECT request: {named or 'no full name'}")
         return data
 
     def _record(self, outcome: Outcome, host: str, reason: str = "", **figures: Any) -> None:

@@ -61,12 +61,12 @@ class Meter:
         """End a turn with the cost that it reports; return a warning, once, if the agent's figure differs."""
         self.claimed_usd = round(self.claimed_usd + claimed_usd, USD_DIGITS)
         self.is_idle.set()
-        apart = abs(self.reported_usd - self.usd)
+        difference = abs(self.reported_usd - self.usd)
         # An agent that reports no cost does not differ.
         if (
             not self.reported_usd
-            or apart <= _TOLERATED_USD
-            or apart <= self.usd * _TOLERATED_SHARE
+            or difference <= _TOLERATED_USD
+            or difference <= self.usd * _TOLERATED_SHARE
             or "difference" in self._warned_about
         ):
             return None

@@ -49,7 +49,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     cache_read: _Usd | None = None
     cache_write: _Usd | None = None
 
-    def of(self, tokens: Tokens) -> float:
+    def cost(self, tokens: Tokens) -> float:
         """Return the cost of tokens in US dollars."""
         read = self.input if self.cache_read is None else self.cache_read
         write = self.input * _FIVE_MINUTES_FACTOR if self.cache_write is None else self.cache_write
@@ -86,7 +86,9 @@ class PriceList:
         """
         found = (self._price(model, tokens.prompt, own) for model in models)
         price = next(filter(None, found), None)
-        usd = (price or _most_expensive({**self.models, **own})).of(tokens) * (self.fast_factor if tokens.fast else 1.0)
+        usd = (price or _most_expensive({**self.models, **own})).cost(tokens) * (
+            self.fast_factor if tokens.fast else 1.0
+        )
         return Bill(round(usd + tokens.searches * self.search_usd, USD_DIGITS), price is None)
 
     def _price(self, model: str, prompt: int, own: Mapping[str, Price]) -> Price | None:
