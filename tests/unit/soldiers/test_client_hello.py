@@ -90,7 +90,7 @@ def crafted() -> Iterator[tuple[str, bytes, str]]:
     yield "another message", records(b"\x02" + hello(SNI)[1:]), "malformed"
     yield "an empty record", records(hello(SNI), 0), "malformed"
     yield "a huge record", b"\x16\x03\x01\x40\x01", "malformed"
-    yield "many records", records(hello(SNI), *range(1, 9)), "more pieces"
+    yield "many records", records(hello(SNI), *range(1, 9)), "more records"
     yield "another record between", records(hello(SNI)[:9]) + b"\x15\x03\x03\x00\x02\x01\x00", "not TLS"
     yield "http", b"GET / HTTP/1.1\r\n\r\n", "not TLS"
     yield "ssh", b"SSH-2.0-x", "not TLS"

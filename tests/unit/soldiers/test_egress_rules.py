@@ -35,8 +35,8 @@ def test_a_name_has_one_spelling(written: str, meant: str) -> None:
 @pytest.mark.parametrize(
     ("written", "reason"),
     [
-        *((name, "would allow every host: name those") for name in ("*", "*.", "", " ")),
-        *((name, "would allow every host of a whole top-level domain") for name in ("*.com", "*.com.", "*.中国")),
+        *((name, "would allow every host: name the hosts") for name in ("*", "*.", "", " ")),
+        *((name, "would allow every host of a top-level domain") for name in ("*.com", "*.com.", "*.中国")),
         *((name, "is an address") for name in ("10.0.0.1", "93.184.216.34.", "127.1", "0x7f.1", "::1", "[2606::1]")),
         *((name, "is more than a host name") for name in ("https://a.org", "a.org:443", "a.org/simple")),
         *((name, "is not a full host name") for name in ("localhost", "a b.org", "a..org", "-a.org", "a_b.org")),

@@ -1,4 +1,4 @@
-"""An agent that speaks ACP and runs: what it tells becomes updates, and an end that can be trusted."""
+"""A running ACP agent: its messages become updates of a turn and a reliable end of it."""
 
 import asyncio
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ from kingdom.soldiers.process import Program
 from kingdom.soldiers.program_agent import ProgramAgent
 from kingdom.soldiers.sandbox.prices import Price
 
-# A session that is loaded tells all of itself again, and does not say when it is through.
+# A loaded session replays its whole history and does not signal the end, so silence has to.
 _QUIET_SECONDS = 0.3
 _SILENT_SECONDS = 2.0
 _log = structlog.get_logger("kingdom.soldiers")
@@ -50,7 +50,7 @@ _log = structlog.get_logger("kingdom.soldiers")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcpContext:
-    """What an agent works with; at `voice_url` is its voice, if it has one."""
+    """Everything that one agent needs; `voice_url` is the address of Kingdom's tools, or empty."""
 
     profile: AcpProfile
     launch: Launch
@@ -60,7 +60,7 @@ class AcpContext:
 
 
 class AcpAgent(ProgramAgent[AcpTurn]):
-    """An agent whose process runs; `wait_until_ready` makes it take prompts, and `closing` is closed after its end."""
+    """An agent whose process runs; it takes prompts after `wait_until_ready`, and closes `closing` at its end."""
 
     def __init__(self, program: Program, context: AcpContext, closing: AsyncExitStack) -> None:
         super().__init__(program, context.notebook.past.session)
@@ -77,7 +77,7 @@ class AcpAgent(ProgramAgent[AcpTurn]):
         )
 
     async def wait_until_ready(self) -> None:
-        """Wait until the agent has its session; raises AgentGone if it does not."""
+        """Wait until the agent has opened its session; raises AgentGone if it fails to."""
         name = self._context.profile.name
         try:
             await self._connection.initialize(
@@ -86,14 +86,16 @@ class AcpAgent(ProgramAgent[AcpTurn]):
                 client_info=Implementation(name="kingdom", version="1"),
             )
             await self._open_session()
-            if self._context.profile.mode:
-                await self._connection.set_session_mode(session_id=self.session, mode_id=self._context.profile.mode)
+            if self._context.profile.session_mode:
+                await self._connection.set_session_mode(
+                    session_id=self.session, mode_id=self._context.profile.session_mode
+                )
         except (RequestError, ConnectionError, ValueError) as error:
             why = await self._describe_end() if isinstance(error, ConnectionError) else _error_text(error)
             await self._program.kill()
             if self._context.notebook.past.prompted:
                 raise AgentGone(f"session {self.session} of {name} cannot be continued: {why}") from error
-            raise AgentGone(f"{name} did not come up: {why}") from error
+            raise AgentGone(f"{name} failed to start: {why}") from error
         model = self._context.launch.model or self._context.profile.model
         self._context.notebook.past.session = self.session
         self._context.notebook.write(
@@ -101,15 +103,15 @@ class AcpAgent(ProgramAgent[AcpTurn]):
         )
 
     async def ended(self) -> str:
-        """Wait for the end of the process and return its exit code with its last words."""
+        """Wait until the process ends; return its exit code with its last output."""
         code = await self._program.wait()
         how = self._program.described(code)
-        # Agents complain of much, also as they end well.
+        # Agents write warnings even when they end normally.
         words = await asyncio.to_thread(self._program.last_words) if code else ""
         return f"{how}; its last words: {words}" if words else how
 
     def call_tool(self, call: Mapping[str, Any]) -> bool:
-        """Take in that the agent wants to use a tool; return whether it may."""
+        """Record that the agent wants to use a tool; return whether it may."""
         turn = self._turn
         if turn is None or turn.over.is_set() or turn.interrupted or turn.budget_spent:
             return False
@@ -120,10 +122,10 @@ class AcpAgent(ProgramAgent[AcpTurn]):
         launch, past = self._context.launch, self._context.notebook.past
         space, servers = str(launch.work_space), mcp_servers(launch, self._context.voice_url)
         if not past.prompted:
-            # A session that was never prompted is none to most agents: it begins anew.
+            # Most agents do not keep a session without a prompt, so a new one is opened.
             new = await self._connection.new_session(cwd=space, mcp_servers=[*servers])
             self.session = new.session_id
-        elif self._context.profile.loads:
+        elif self._context.profile.loads_session:
             await self._connection.load_session(cwd=space, session_id=self.session, mcp_servers=[*servers])
             with suppress(TimeoutError):
                 while True:
@@ -138,7 +140,7 @@ class AcpAgent(ProgramAgent[AcpTurn]):
         return AcpTurn(prompt, context.notebook, context.profile, context.price, work_space=context.launch.work_space)
 
     async def _begin(self, turn: AcpTurn) -> None:
-        """Note the prompt, then send it; one that waits for a reply which has not come is answered at once."""
+        """Record the prompt and send it; if a person has not replied yet, end the turn with the question again."""
         prompt, past = turn.prompt, self._context.notebook.past
         question, text = past.question_again(prompt), past.text_for(prompt)
         turn.note_prompt(text)
@@ -152,19 +154,19 @@ class AcpAgent(ProgramAgent[AcpTurn]):
             self._prompt_task = asyncio.create_task(self._prompt(turn, text), name=f"prompt {prompt.id}")
 
     async def _prompt(self, turn: AcpTurn, text: str) -> None:
-        """Have the agent take a turn, and conclude how it ended."""
+        """Send a prompt, wait for its end, and decide how the turn ended."""
         end: End
         try:
             response = await self._connection.prompt(session_id=self.session, prompt=[text_block(text)])
         except RequestError as error:
-            gone = bool(self._context.profile.gone) and self._context.profile.gone in _error_text(error)
+            gone = bool(self._context.profile.gone_error) and self._context.profile.gone_error in _error_text(error)
             if gone:
                 await self._program.kill()
             end = self._failed(turn, _error_text(error), gone=gone)
         except ConnectionError:
             end = AgentGone(await self._describe_end(), turn.cost_usd)
-        except Exception as error:  # noqa: BLE001 - whatever the library cannot make sense of, the turn is over
-            end = self._failed(turn, f"the agent does not keep to the protocol: {error}")
+        except Exception as error:  # noqa: BLE001 - any other error of the library ends the turn
+            end = self._failed(turn, f"the agent violated the protocol: {error}")
         else:
             document = response.model_dump(mode="json", by_alias=True, exclude_none=True)
             turn.count(document)
@@ -175,7 +177,7 @@ class AcpAgent(ProgramAgent[AcpTurn]):
         turn.end(end)
 
     async def _describe_end(self) -> str:
-        """Return how an agent ended that speaks no more; one that only fell silent is ended."""
+        """Return how a disconnected agent ended; kill it if it still runs."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_SILENT_SECONDS):
                 await self._program.wait()
@@ -184,7 +186,7 @@ class AcpAgent(ProgramAgent[AcpTurn]):
 
     def _conclude(self, turn: AcpTurn, reason: str) -> End:
         if turn.failed:
-            return self._failed(turn, turn.notice or "the agent does not say why")
+            return self._failed(turn, turn.notice or "the agent gives no reason")
         if reason == "end_turn":
             return Answered(turn.answer, turn.cost_usd)
         return self._failed(turn, f"the agent stopped: {reason}")
@@ -216,7 +218,7 @@ class AcpAgent(ProgramAgent[AcpTurn]):
         await asyncio.wait([self._cleanup_task])
 
     async def _clean_up_after_program(self) -> None:
-        """Clear up after the program; whoever waits for it hears of its end."""
+        """Close everything after the program has ended, and wait for the end of its turn."""
         why = await self.ended()
         await self._connection.close()
         if self._prompt_task is not None:
@@ -225,13 +227,13 @@ class AcpAgent(ProgramAgent[AcpTurn]):
             if self._context.notebook.past.session:
                 self._context.notebook.write({"type": "ended", "reason": why}, durable=False)
         except OSError as error:
-            _log.warning("the end of an agent could not be written down", pid=self.pid, error=str(error))
+            _log.warning("the end of an agent could not be recorded", pid=self.pid, error=str(error))
         finally:
             await self._closing.aclose()
 
 
 class _PermissionHandler:
-    """Answers what an agent asks of the house while it works."""
+    """Answers the requests of an agent for permission to use a tool."""
 
     def __init__(self, agent: AcpAgent) -> None:
         self._agent = agent
@@ -239,7 +241,7 @@ class _PermissionHandler:
     async def request_permission(
         self, session_id: str, tool_call: ToolCallUpdate, options: list[PermissionOption], **_: Any
     ) -> RequestPermissionResponse:
-        """Let the agent do it once: an allowance for ever would be kept in a file of the work space."""
+        """Allow a tool once; a permanent permission would be stored in a file of the WorkSpace."""
         call = tool_call.model_dump(mode="json", by_alias=True, exclude_none=True)
         once = next((option for option in options if option.kind == "allow_once"), None)
         if once is None or session_id != self._agent.session or not self._agent.call_tool(call):
@@ -248,7 +250,7 @@ class _PermissionHandler:
 
 
 def _error_text(error: Exception) -> str:
-    """Return what went wrong, with the details that an agent keeps beside the message."""
+    """Return the message of an error with the details that agents attach to it."""
     data = error.data if isinstance(error, RequestError) else None
     details = data.get("details") if isinstance(data, dict) else data if isinstance(data, str) else None
     return f"{error}: {details}" if details else str(error)

@@ -1,12 +1,12 @@
-"""The client of all agents that speak ACP: starts them as processes of their own, and knows sessions without one."""
+"""Start agents that speak ACP as processes, and inspect their sessions without one."""
 
 import asyncio
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from kingdom.soldiers.acp.history import AcpHistory
 from kingdom.soldiers.acp.invocation import (
@@ -26,11 +26,14 @@ from kingdom.soldiers.sandbox.prices import Price
 from kingdom.soldiers.transcript import looked_up
 from kingdom.soldiers.voice.relay import answer
 
+if TYPE_CHECKING:
+    from kingdom.soldiers.acp.agent import AcpAgent, AcpContext
+
 
 class AcpAgentClient(AgentClient):
-    """Runs the agent of a profile, which npm has installed into `directory` or which is on the PATH of agents.
+    """Runs the agent of a profile, installed by npm into `directory` or found on the PATH of agents.
 
-    `prices` go by the name of a model and come before those of the profile.
+    `prices` are keyed by model name and override those of the profile.
     """
 
     name = "acp"
@@ -50,13 +53,13 @@ class AcpAgentClient(AgentClient):
         self._contained = contained
 
     def program(self, path: str) -> Path:
-        """See the port."""
+        """Return the program that `start` runs."""
         return find_program(self.profile, search_path(path, self._directory))
 
     async def start(self, launch: Launch) -> Agent:
-        """Start the process and wait until it has its session."""
-        # In a thread, for the library takes long to load.
-        module = await asyncio.to_thread(import_module, "kingdom.soldiers.acp.agent")
+        """Start the process and wait until it has opened its session."""
+        # In a thread, because the library takes long to load.
+        agent_class, context_class = await asyncio.to_thread(_import_agent_classes)
         past = await asyncio.to_thread(past_of, launch, AcpHistory, "")
         price = self.profile.price(launch.model or self.profile.model, self._prices)
         url = model_url(launch, self.profile.url)
@@ -64,7 +67,7 @@ class AcpAgentClient(AgentClient):
         if launch.session is not None:
             await asyncio.to_thread(move_session_files_aside, self.profile, invocation, launch.session)
         async with AsyncExitStack() as stack:
-            context = module.AcpContext(
+            context = context_class(
                 profile=self.profile,
                 launch=launch,
                 price=price,
@@ -72,11 +75,11 @@ class AcpAgentClient(AgentClient):
                 voice_url=await _voice_url(launch, stack),
             )
             program = await self._start(invocation, launch)
-            agent = module.AcpAgent(program, context, stack.pop_all())
+            agent = agent_class(program, context, stack.pop_all())
         return await once_up(agent, agent.wait_until_ready())
 
     async def inspect(self, launch: Launch, prompt_id: str) -> Inspection:
-        """Look the prompt up in our transcript: where that does not tell its end, nobody knows of one."""
+        """Look up the prompt in our transcript, which is the only record of its end."""
         return await asyncio.to_thread(looked_up, launch.transcript, prompt_id)
 
     async def _start(self, invocation: AcpInvocation, launch: Launch) -> Program:
@@ -91,13 +94,19 @@ class AcpAgentClient(AgentClient):
         )
 
 
+def _import_agent_classes() -> "tuple[type[AcpAgent], type[AcpContext]]":
+    from kingdom.soldiers.acp.agent import AcpAgent, AcpContext  # noqa: PLC0415 - the library is optional and slow
+
+    return AcpAgent, AcpContext
+
+
 async def _voice_url(launch: Launch, stack: AsyncExitStack) -> str:
-    """Return where the agent finds its voice: at the gate of its sandbox, or at one that is opened for it."""
+    """Return the address of Kingdom's tools: the model proxy of the sandbox, or one that is opened here."""
     if launch.voice is None:
         return ""
     if launch.sandbox is not None:
         return f"{launch.sandbox.url}/voice"
-    # Not in HOME: the name of a socket must be short.
+    # Not in HOME, because the path of a socket must be short.
     folder = stack.enter_context(TemporaryDirectory(prefix="kingdom-voice-"))
     gate = await stack.enter_async_context(
         ModelProxy(Path(folder, "gate"), (), on_tool_call=partial(answer, launch.voice))

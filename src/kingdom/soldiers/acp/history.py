@@ -1,4 +1,4 @@
-"""What is known of a session without its process: all of it stands in our transcript."""
+"""The history of a session according to our transcript."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,13 +20,13 @@ class AcpUnfinishedPrompt(notebook.Unfinished):
 
 @dataclass
 class AcpHistory(Remembered[AcpUnfinishedPrompt]):
-    """What a session has come to; `cost_usd` is what the agent says that all of it has cost."""
+    """The state of a session; `cost_usd` is the cost of the whole session according to the agent."""
 
     prompted: bool = False
     cost_usd: float = 0.0
 
     def learn(self, entry: Mapping[str, Any]) -> None:
-        """Take in the next entry of its transcript."""
+        """Apply the next entry of the transcript."""
         super().learn(entry)
         self.cost_usd = entry.get("sessionUsd", self.cost_usd)
         match entry:
@@ -36,7 +36,7 @@ class AcpHistory(Remembered[AcpUnfinishedPrompt]):
             self.unfinished.has_begun = True
 
     def text_for(self, prompt: Prompt) -> str:
-        """Return what the agent is to be told, who may have has_begun of it already."""
+        """Return the text to send for a prompt, which depends on what the agent has already received."""
         before = self.text_or_unfinished(prompt)
         if isinstance(before, str):
             return before
@@ -48,5 +48,5 @@ class AcpHistory(Remembered[AcpUnfinishedPrompt]):
         if before is None or not (entry.get("continues") or reply):
             self.unfinished = AcpUnfinishedPrompt(text, reply)
         elif reply:
-            # Until the agent shows that it has the reply, only the reply is missing to it.
+            # The agent knows the question, so only the reply has to be sent again if it gets lost.
             self.unfinished = AcpUnfinishedPrompt(reply, reply)

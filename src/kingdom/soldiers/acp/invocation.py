@@ -1,4 +1,4 @@
-"""What a profile comes to for one launch: the command, the environment, and the files that are written first."""
+"""Apply a profile to one launch: the command, the environment, and the files that the agent reads."""
 
 import re
 import shutil
@@ -15,14 +15,14 @@ from kingdom.soldiers.sandbox.programs import folders_of_program
 from kingdom.soldiers.sandbox.sandbox import Sandbox
 
 _AGENTS = ".kingdom-agents"
-# What stands in files of settings, where anything else could be read as more than a name.
+# The model name is written into settings files, so it must not contain syntax.
 _NAME = re.compile(r"[\w./:@+\[\]-]+")
 _BEGINNING = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcpInvocation:
-    """How an agent is started; `folder` is what it has for itself."""
+    """How an agent is started; `folder` is its private folder below HOME."""
 
     argv: tuple[str, ...]
     environment: dict[str, str]
@@ -33,13 +33,15 @@ class AcpInvocation:
 def prepare_acp_invocation(
     profile: AcpProfile, launch: Launch, price: Price, url: str, directory: Path | None
 ) -> AcpInvocation:
-    """Return how an agent is started, once what it needs is in its folder; raises Misconfigured or ProgramFailed."""
+    """Write the files of an agent and return how to start it; raises Misconfigured or ProgramFailed."""
     model = launch.model or profile.model
     if not _NAME.fullmatch(model):
-        raise Misconfigured(f"{model!r} is no name of a model: write it without spaces and quotes")
+        raise Misconfigured(f"{model!r} is not a valid model name: write it without spaces and quotes")
     home = launch.environment.get("HOME")
     if not home:
-        raise Misconfigured(f"{profile.name} keeps its sessions in HOME, but the environment of the agent has none")
+        raise Misconfigured(
+            f"{profile.name} keeps its sessions in HOME, but the environment of the agent does not set HOME"
+        )
     folder = Path(home, _AGENTS, f"{profile.name}-{launch.soldier_id}")
     texts = {
         "folder": str(folder),
@@ -65,15 +67,15 @@ def prepare_acp_invocation(
 
 
 def move_session_files_aside(profile: AcpProfile, invocation: AcpInvocation, session: str) -> None:
-    """Move what a session has left out of the way of its loading, under a name that no session of now gets."""
-    if not profile.aside:
+    """Rename the files of a session so that loading it does not overwrite them."""
+    if not profile.conflicting_files:
         return
-    pattern = Template(profile.aside).substitute(session=session[:_BEGINNING])
+    pattern = Template(profile.conflicting_files).substitute(session=session[:_BEGINNING])
     home = invocation.folder.parents[1]
     found = matching(home, f"{invocation.folder.relative_to(home)}/{pattern}")
     if not found:
         return
-    # Of several only the longest has the conversation; the others are what earlier loadings began.
+    # Only the longest file has the conversation; the others are left from earlier loads.
     *others, longest = (each.file for each in sorted(found, key=lambda each: each.size))
     for file in others:
         file.remove()
@@ -81,17 +83,17 @@ def move_session_files_aside(profile: AcpProfile, invocation: AcpInvocation, ses
 
 
 def search_path(path: str, directory: Path | None) -> str:
-    """Return where programs are looked for: first where npm has installed agents, if it has."""
+    """Return the search path of programs: first the folder where npm has installed agents, if there is one."""
     return f"{directory / 'node_modules' / '.bin'}:{path}" if directory else path
 
 
 def find_program(profile: AcpProfile, path: str) -> Path:
-    """Return the program of an agent; raises Misconfigured where there is none on the PATH."""
+    """Return the program of an agent; raises Misconfigured if it is not on the PATH."""
     program = shutil.which(profile.program, path=path)
     if program is None:
         raise Misconfigured(
-            f"there is no program {profile.program!r} on the PATH of agents: npm install --prefix DIRECTORY"
-            f" {profile.install}, and name the directory as soldiers.agents in kingdom.yaml; where it is installed"
-            " already, name its folder in soldiers.path"
+            f"there is no program {profile.program!r} on the PATH of agents: run npm install --prefix DIRECTORY"
+            f" {profile.npm_packages}, and set soldiers.agents in kingdom.yaml to that directory; if it is installed"
+            " already, add its folder to soldiers.path"
         )
     return Path(program)

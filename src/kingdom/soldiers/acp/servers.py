@@ -1,4 +1,4 @@
-"""The MCP servers of an agent in the words of ACP, the house's own among them."""
+"""The MCP servers of an agent in the types of ACP, including Kingdom's own."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ AcpServer = HttpMcpServer | SseMcpServer | McpServerStdio
 
 
 def mcp_servers(launch: Launch, voice_url: str) -> list[AcpServer]:
-    """Return how each MCP server is reached; the name of the house's own, which is at `voice_url`, is not to be had."""
+    """Return the MCP servers of a launch and Kingdom's own at `voice_url`, whose name is reserved."""
     servers = [_server_config(server) for server in launch.mcp_servers if server.name != SERVER]
     return [*servers, *_tool_server(voice_url)]
 

@@ -1,4 +1,4 @@
-"""One turn of an agent: what it tells of itself, what it has cost, and how it ended."""
+"""One turn of an ACP agent: its updates, its cost and its end."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ from kingdom.soldiers.noted_turn import End, NotedTurn, detail_of
 from kingdom.soldiers.sandbox.prices import Price, Tokens
 
 _OUTPUT_MAX = 2000
-# What a tool is used upon, and what says nothing about that.
+# Fields that name the target of a tool call, and fields that are irrelevant for comparing calls.
 _NAMING = ("command", "filePath", "file_path", "path", "title")
 _BESIDE = ("cwd", "description")
 
@@ -20,7 +20,7 @@ _BESIDE = ("cwd", "description")
 class AcpTurn(NotedTurn):
     """The turn of one prompt.
 
-    `answer` is what the agent has said since it last used a tool, `notice` the latest that its adapter had to say.
+    `answer` is the text since the latest tool call, `notice` the latest notice of the adapter.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class AcpTurn(NotedTurn):
         self._names: dict[str, str] = {}
 
     def receive(self, update: Mapping[str, Any]) -> None:
-        """Take in what the agent tells of itself."""
+        """Apply an update of the session."""
         match update:
             case {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": str(text)}}:
                 self._receive_text(text, str(update.get("messageId") or ""))
@@ -50,13 +50,13 @@ class AcpTurn(NotedTurn):
             case {"sessionUpdate": "usage_update"}:
                 self._receive_usage(update)
             case {"sessionUpdate": "session_info_update", "_meta": dict(meta)}:
-                *way, word = self._profile.failed or ("",)
+                *way, word = self._profile.failure_marker or ("",)
                 self.failed = self.failed or (bool(word) and _value_at(meta, *way) == word)
             case {"sessionUpdate": "agent_thought_chunk" | "plan"}:
                 self.give_sign_of_life()
 
     def call_tool(self, call: Mapping[str, Any]) -> None:
-        """Tell that the agent uses a tool, the first time that anything is heard of it."""
+        """Report a tool call when it is first mentioned."""
         if call["toolCallId"] in self._calls:
             return
         self._calls.add(call["toolCallId"])
@@ -65,14 +65,14 @@ class AcpTurn(NotedTurn):
         self.tell(ToolCalled(self._tool_name(call), _detail(call, self._work_space)), call=call["toolCallId"])
 
     def count(self, response: Mapping[str, Any]) -> None:
-        """Take in what the turn has used up, as its end tells it."""
+        """Count the usage in the final response of a turn."""
         match self._profile.cost_source, response:
             case CostSource.USAGE, {"usage": dict(usage)}:
                 prompt, cached = usage.get("inputTokens") or 0, usage.get("cachedReadTokens") or 0
                 output = usage.get("outputTokens") or 0
                 self._tokens = Tokens(input=max(0, prompt - cached), cache_read=cached, output=output)
             case CostSource.USAGE, _:
-                # What was counted on the way was said again and again by a turn that came to nothing.
+                # Without a final usage the turn failed, and the usage counted before was reported repeatedly.
                 self._tokens = Tokens()
             case CostSource.QUOTA, {"_meta": {"quota": {"token_count": dict(usage)}}}:
                 self._tokens = Tokens(input=usage.get("input_tokens") or 0, output=usage.get("output_tokens") or 0)
@@ -81,7 +81,7 @@ class AcpTurn(NotedTurn):
             self.cost_usd = self._price.cost(self._tokens)
 
     def end(self, end: End) -> None:
-        """Tell how the turn ended."""
+        """Record the end of the turn and report it."""
         spent: dict[str, Any] = {"sessionUsd": self._past.cost_usd}
         if self._tokens is not None:
             spent |= {"inputTokens": self._tokens.prompt, "outputTokens": self._tokens.output}
@@ -90,12 +90,12 @@ class AcpTurn(NotedTurn):
             self._finish_message()
             self._note_end(end, spent)
         except OSError as error:
-            # What is not on the disk has not happened.
+            # An end that is not recorded would be lost, so the turn fails.
             end = AgentFailed(f"the transcript cannot be written: {error}", self.cost_usd)
         self._tell_end(end)
 
     def _receive_text(self, text: str, message: str) -> None:
-        if self._profile.notices and not message:
+        if self._profile.has_notices and not message:
             self.notice = text.strip()
             self.note("noted", text=self.notice)
             return
@@ -106,14 +106,14 @@ class AcpTurn(NotedTurn):
         self._told.put_nowait(Said(text))
 
     def _finish_message(self) -> None:
-        """Write down a whole message: it comes in pieces that are cut anywhere."""
+        """Record a whole message, which arrives in arbitrary pieces."""
         if self.answer:
             self.note("said", text=self.answer)
 
     def _receive_tool(self, update: Mapping[str, Any]) -> None:
         status = update.get("status")
         if status == "pending":
-            # Not yet what it is used with: so far its title can only be its name.
+            # Its arguments are not known yet, so its title is its name.
             self._names[update["toolCallId"]] = str(update.get("title") or "")
             return
         self.call_tool(update)
@@ -123,14 +123,14 @@ class AcpTurn(NotedTurn):
         self.give_sign_of_life()
 
     def _tool_name(self, call: Mapping[str, Any]) -> str:
-        """Return the name of a tool, which agents hide in different places."""
+        """Return the name of a tool, which agents report in different fields."""
         match call:
             case {"rawInput": {"server": str(server), "tool": str(tool)}}:
                 return f"mcp__{server}/{tool}"
             case {"name": str(tool)} if tool:
                 return tool
         name, _, rest = str(call["toolCallId"]).partition("__")
-        known = name if rest and self._profile.tool_in_id else self._names.get(call["toolCallId"])
+        known = name if rest and self._profile.tool_name_in_call_id else self._names.get(call["toolCallId"])
         return known or str(call.get("kind") or "tool")
 
     def _receive_usage(self, update: Mapping[str, Any]) -> None:
@@ -138,7 +138,7 @@ class AcpTurn(NotedTurn):
             case CostSource.SESSION, {"cost": {"amount": int() | float() as session_usd}}:
                 self._spend(round(session_usd - self._before_usd, 9), sessionUsd=session_usd)
             case CostSource.USAGE, {"used": int(used)}:
-                # What it read and what it wrote are told apart only in the end.
+                # Input and output are reported separately only at the end.
                 self._spend(round(self.cost_usd + self._price.cost(Tokens(input=used)), 9))
 
     def _spend(self, cost_usd: float, **fields: Any) -> None:
@@ -154,7 +154,7 @@ def _value_at(document: Any, *way: str) -> Any:
 
 
 def _detail(call: Mapping[str, Any], work_space: Path) -> str:
-    """Return in short what a tool is used with, such as a path; what is more than that has a number of its own."""
+    """Return a short text for the arguments of a tool call, such as a path, with a checksum of the rest."""
     used_with = call.get("rawInput")
     if not isinstance(used_with, dict) or not used_with:
         used_with = {"title": " ".join([str(call.get("title") or ""), *_texts(call)])}

@@ -1,4 +1,4 @@
-"""Claude Code as an agent that runs: what the SDK hears of it becomes updates, and an end that can be trusted."""
+"""A running Claude Code agent: its messages become updates of a turn and a reliable end of it."""
 
 import asyncio
 import uuid
@@ -34,13 +34,13 @@ from kingdom.soldiers.program_agent import ProgramAgent
 from kingdom.soldiers.voice.voice import SERVER, Question
 
 _MCP_SECONDS = 30.0
-# Claude Code writes down what it does within a tenth of a second.
+# Claude Code writes its session file within a tenth of a second.
 _SESSION_FILE_SECONDS = 1.0
 _POLL_SECONDS = 0.01
 
 
 class ClaudeAgent(ProgramAgent[ClaudeTurn]):
-    """An agent whose process runs; `wait_until_ready` makes it take prompts."""
+    """An agent whose process runs; it takes prompts after `wait_until_ready`."""
 
     def __init__(self, program: Program, launch: Launch, notebook: Notebook[ClaudeHistory]) -> None:
         super().__init__(program, notebook.past.session)
@@ -53,12 +53,12 @@ class ClaudeAgent(ProgramAgent[ClaudeTurn]):
         self._listen_task: asyncio.Task[None] | None = None
 
     async def wait_until_ready(self) -> None:
-        """Wait until the agent takes prompts; raises AgentGone if it does not."""
+        """Wait until the agent takes prompts; raises AgentGone if it fails to start."""
         try:
             await self._client.connect()
         except Exception as error:
             await self._program.kill()
-            raise AgentGone(f"Claude Code did not come up: {await self.ended()}") from error
+            raise AgentGone(f"Claude Code failed to start: {await self.ended()}") from error
         self._transport.is_initialized = True
         await self._connect_servers()
         await self._count_cost()
@@ -75,7 +75,7 @@ class ClaudeAgent(ProgramAgent[ClaudeTurn]):
                 "PreToolUse": [HookMatcher(hooks=[self._before_tool])],
                 "PostToolUse": [HookMatcher(matcher=ASK_HUMAN, hooks=[self._after_question])],
             },
-            # Prompts carry foreign text: no command and no path in it is to be followed.
+            # Prompts contain foreign text, so slash commands and file references in them must not be expanded.
             verbatim_prompts=True,
         )
 
@@ -84,19 +84,17 @@ class ClaudeAgent(ProgramAgent[ClaudeTurn]):
         if not servers:
             return
         answer = await self._transport.request("mcp_set_servers", within=_MCP_SECONDS, servers=servers)
-        errors = {"all of them": "no answer"} if answer is None else answer.get("errors") or {}
+        errors = {"all servers": "no answer"} if answer is None else answer.get("errors") or {}
         if errors:
             await self._program.kill()
             wrong = "; ".join(f"{name}: {error}" for name, error in errors.items())
-            raise AgentGone(
-                f"Claude Code could not use its MCP servers: {wrong}; see whether they run, or leave them out"
-            )
+            raise AgentGone(f"Claude Code could not use its MCP servers: {wrong}; check that they run, or remove them")
 
     def _new_turn(self, prompt: Prompt) -> ClaudeTurn:
         return ClaudeTurn(prompt, self._notebook)
 
     async def _begin(self, turn: ClaudeTurn) -> None:
-        """Note the prompt, then send it; one that waits for a reply which has not come is answered at once."""
+        """Record the prompt and send it; if a person has not replied yet, end the turn with the question again."""
         prompt, past, launch = turn.prompt, self._notebook.past, self._launch
         turn.before_usd = self._session_usd
         question = past.question_again(prompt)
@@ -125,12 +123,12 @@ class ClaudeAgent(ProgramAgent[ClaudeTurn]):
             await asyncio.wait([self._listen_task])
 
     async def _before_tool(self, used: Any, call: str | None, _context: Any) -> Any:
-        """Count the cost before each tool; none is used in a turn that is to end."""
+        """Update the cost before each tool call; deny the call if the turn has to end."""
         turn = self._turn
         if turn is None or turn.over.is_set():
-            return _deny("nothing is asked of you at the moment")
+            return _deny("there is no prompt at the moment")
         await self._count_cost(turn)
-        # Those whom the agent has sent for keep records of their session_file.
+        # Subagents have their own session files.
         if call and not used.get("agent_id"):
             await self._until_recorded(call)
         if turn.budget_spent:
@@ -138,11 +136,11 @@ class ClaudeAgent(ProgramAgent[ClaudeTurn]):
         return _deny(INTERRUPTED) if turn.interrupted else {}
 
     async def _until_recorded(self, call: str) -> None:
-        """Wait until a killed agent would know of all that it has done before this call of a tool."""
+        """Wait until the session file contains a tool call, so a resumed agent knows about it."""
+        tail = self._session_file_tail
         with suppress(TimeoutError):
             async with asyncio.timeout(_SESSION_FILE_SECONDS):
-                # The file is written by somebody else.
-                while not await asyncio.to_thread(self._session_file_tail.mentions, call):  # noqa: ASYNC110
+                while not await asyncio.to_thread(tail.mentions, call):  # noqa: ASYNC110 - another process writes it
                     await asyncio.sleep(_POLL_SECONDS)
 
     async def _after_question(self, _input: Any, _tool: str | None, _context: Any) -> Any:
@@ -157,7 +155,7 @@ class ClaudeAgent(ProgramAgent[ClaudeTurn]):
             turn.spend(self._session_usd)
 
     async def _listen(self) -> None:
-        """Hear what the agent says until it is gone; nothing must wait for somebody to listen."""
+        """Receive messages until the agent has ended, even while no turn runs, so its output never blocks."""
         trouble = ""
         try:
             await self._receive_all()
@@ -182,7 +180,7 @@ class ClaudeAgent(ProgramAgent[ClaudeTurn]):
             except CLIConnectionError:
                 return
             except ClaudeSDKError:
-                # The SDK does not know this kind of message yet: so it is none that counts here.
+                # The SDK does not know this kind of message, so it cannot matter here.
                 continue
             return
 
@@ -191,7 +189,7 @@ class ClaudeAgent(ProgramAgent[ClaudeTurn]):
         match message:
             case ResultMessage():
                 self._session_usd = message.total_cost_usd or self._session_usd
-                # What the agent does of its session_file accord has an origin, and is no answer to a prompt.
+                # A result with an origin is not the answer to our prompt.
                 if turn is not None and not turn.over.is_set() and message.origin is None:
                     turn.spend(self._session_usd)
                     turn.end(end_of(turn, message, self._end_tool_calls()), message.usage)
@@ -206,16 +204,16 @@ class ClaudeAgent(ProgramAgent[ClaudeTurn]):
                 for output in outputs_in(blocks):
                     turn.note("output", **output)
             case SystemMessage(subtype="api_retry", data=data):
-                turn.note("noted", text=f"the model is asked again: {data.get('error')}")
+                turn.note("noted", text=f"the call of the model is retried: {data.get('error')}")
                 turn.give_sign_of_life()
 
     def _end_tool_calls(self) -> Question | None:
-        """Listen to the voice of the agent no more; return what it asked."""
+        """End the tool calls of the turn; return the question that the agent asked, if any."""
         return self._launch.voice.end() if self._launch.voice else None
 
 
 def _deny(reason: str) -> dict[str, Any]:
-    """Return what keeps a tool from being used, and the turn from going on."""
+    """Return a hook result that denies the tool call and ends the turn."""
     denied = {"hookEventName": "PreToolUse", "permissionDecision": "deny", "permissionDecisionReason": reason}
     return {"continue_": False, "stopReason": reason, "hookSpecificOutput": denied}
 

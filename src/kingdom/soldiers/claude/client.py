@@ -1,13 +1,13 @@
-"""The client of Claude Code: starts it as a process of its session_file, and knows its sessions without one."""
+"""Start Claude Code as a process, and inspect its sessions without one."""
 
 import asyncio
 import shutil
 import uuid
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kingdom.errors import Misconfigured
 from kingdom.soldiers.agent import Agent, AgentClient, Inspection, Launch, once_up
@@ -19,9 +19,12 @@ from kingdom.soldiers.sandbox.sandbox import Sandbox
 from kingdom.soldiers.transcript import Entry, inspected, looked_up
 from kingdom.workflow.model.answers import Finding
 
+if TYPE_CHECKING:
+    from kingdom.soldiers.claude.agent import ClaudeAgent
+
 
 class ClaudeAgentClient(AgentClient):
-    """Runs Claude Code; without a `program` the one that comes with the SDK, or else the `claude` on PATH."""
+    """Runs Claude Code: the given `program`, or the one bundled with the SDK, or `claude` on the PATH."""
 
     name = "claude"
     has_process = True
@@ -31,15 +34,15 @@ class ClaudeAgentClient(AgentClient):
         self._contained = contained
 
     def program(self, path: str) -> Path:
-        """See the port."""
+        """Return the program that `start` runs."""
         return self._program or _find_program(path)
 
     async def start(self, launch: Launch) -> Agent:
         """Start the process and wait until it takes prompts."""
-        # In a thread, for the library takes long to load.
-        module = await asyncio.to_thread(import_module, "kingdom.soldiers.claude.agent")
+        # In a thread, because the SDK takes long to load.
+        agent_class = await asyncio.to_thread(_import_agent_class)
         past = await asyncio.to_thread(past_of, launch, ClaudeHistory, str(uuid.uuid4()))
-        # A session that was never prompted is none to Claude Code: it begins anew, under its old name.
+        # Claude Code does not know a session without a prompt, so it starts again under the same id.
         resumes = await asyncio.to_thread(find_session_file, launch.environment, past.session) is not None
         executable = self.program(launch.environment.get("PATH", ""))
         program = await start_program(
@@ -51,13 +54,18 @@ class ClaudeAgentClient(AgentClient):
             contained=self._contained,
             sandbox=_sandbox_with_program(launch, executable),
         )
-        agent = module.ClaudeAgent(program, launch, Notebook(launch, past))
+        agent = agent_class(program, launch, Notebook(launch, past))
         return await once_up(agent, agent.wait_until_ready())
 
     async def inspect(self, launch: Launch, prompt_id: str) -> Inspection:
-        """Look the prompt up in our transcript, and if that does not tell its end, in the one of Claude Code."""
-        tells = partial(_inspect, launch)
-        return await asyncio.to_thread(looked_up, launch.transcript, prompt_id, tells)
+        """Look up the prompt in our transcript, and if that has no end, in the session file of Claude Code."""
+        return await asyncio.to_thread(looked_up, launch.transcript, prompt_id, partial(_inspect, launch))
+
+
+def _import_agent_class() -> "type[ClaudeAgent]":
+    from kingdom.soldiers.claude.agent import ClaudeAgent  # noqa: PLC0415 - the SDK is optional and slow to load
+
+    return ClaudeAgent
 
 
 def _find_program(path: str) -> Path:
@@ -66,14 +74,14 @@ def _find_program(path: str) -> Path:
     found = str(bundled) if bundled and bundled.exists() else shutil.which("claude", path=path)
     if found is None:
         raise Misconfigured(
-            "there is no program of Claude Code: neither does claude-agent-sdk carry one for this machine, nor is there"
-            " a `claude` on the PATH of agents; install it"
+            "Claude Code was not found: claude-agent-sdk bundles no program for this machine, and `claude` is not on"
+            " the PATH of agents; install Claude Code"
         )
     return Path(found).resolve()
 
 
 def _sandbox_with_program(launch: Launch, executable: Path) -> Sandbox | None:
-    """Return the sandbox of a launch, with the program itself in it."""
+    """Return the sandbox of a launch with the folder of the program readable."""
     sandbox = launch.sandbox
     return sandbox and replace(sandbox, readable=(*sandbox.readable, executable.parent))
 

@@ -1,4 +1,4 @@
-"""What is known of a session without its process: from our transcript, and from the one Claude Code keeps itself."""
+"""The history of a session, from our transcript and from the session file that Claude Code writes itself."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,9 +12,9 @@ from kingdom.soldiers.agent_files import AgentFile, matching
 from kingdom.soldiers.notebook import GO_ON, Remembered
 from kingdom.soldiers.transcript import Entry, entry_or_none
 
-_PETITIONS_REMINDER = "You have made these petitions already, and they were taken; do not make them again:"
+_PETITIONS_REMINDER = "You have made these petitions already, and they were accepted; do not make them again:"
 _PETITION_SHOWN = 500
-# What Claude Code writes in the name of the model.
+# The model name in messages that Claude Code writes itself.
 SYNTHETIC = "<synthetic>"
 _ENDS = frozenset({"asked", "answered", "failed", "interrupted"})
 _BYTES_MAX = 256 << 20
@@ -23,22 +23,22 @@ _LATEST_BYTES = 1 << 20
 
 @dataclass
 class ClaudeUnfinishedPrompt(notebook.Unfinished):
-    """The latest prompt of a session, as long as it has no answer; `uuid` is what Claude Code knows it by."""
+    """The latest prompt of a session while it has no answer; `uuid` is its id in the session file."""
 
     sent: str = ""
     uuid: str = ""
     petitions: tuple[str, ...] = ()
 
     def petitions_reminder(self) -> list[str]:
-        """Return what the agent is told of the petitions it has made, some of which it may not remember."""
+        """Return a reminder of the petitions that were made, because the agent may not remember all of them."""
         return ["\n- ".join([_PETITIONS_REMINDER, *self.petitions])] if self.petitions else []
 
 
 class ClaudeHistory(Remembered[ClaudeUnfinishedPrompt]):
-    """What a session has come to."""
+    """The state of a session according to our transcript."""
 
     def learn(self, entry: Mapping[str, Any]) -> None:
-        """Take in the next entry of its transcript."""
+        """Apply the next entry of the transcript."""
         super().learn(entry)
         match entry:
             case {"type": "prompt", "text": str(text), "uuid": str(uuid)}:
@@ -50,7 +50,7 @@ class ClaudeHistory(Remembered[ClaudeUnfinishedPrompt]):
                 self.unfinished.petitions += (petition[:_PETITION_SHOWN],)
 
     def text_for(self, prompt: Prompt, session_file: AgentFile | None) -> str:
-        """Return what the agent is to be told, who may have heard of it already."""
+        """Return the text to send for a prompt, which depends on what the agent has already received."""
         before = self.text_or_unfinished(prompt)
         if isinstance(before, str):
             return before
@@ -62,14 +62,14 @@ class ClaudeHistory(Remembered[ClaudeUnfinishedPrompt]):
 
 @dataclass(frozen=True, slots=True)
 class UnansweredPrompt:
-    """A prompt whose turn has no end in our transcript."""
+    """A prompt without an end in our transcript, with its session and its id in the session file."""
 
     session: str
     uuid: str
 
 
 def find_unanswered_prompt(entries: Iterable[Entry], prompt_id: str) -> UnansweredPrompt | None:
-    """Return under which names Claude Code has a prompt, if our transcript does not tell how its turn ended."""
+    """Return the ids of a prompt in Claude Code, if our transcript has no end of its turn."""
     session, found = "", None
     for entry in entries:
         match entry:
@@ -83,16 +83,16 @@ def find_unanswered_prompt(entries: Iterable[Entry], prompt_id: str) -> Unanswer
 
 
 def find_session_file(environment: Mapping[str, str], session: str) -> AgentFile | None:
-    """Return the transcript that Claude Code keeps itself, if it has begun one.
+    """Return the session file that Claude Code writes, if it exists.
 
-    The agent may write where it lies: a link to somewhere else is none, and neither is a file beyond all measure.
+    The agent may write to its folder, so links to other places and oversized files are ignored.
     """
     found = matching(Path(environment.get("HOME", "/")), f".claude/projects/*/{session}.jsonl")
     return next((each.file for each in found if each.size <= _BYTES_MAX), None)
 
 
 class SessionFileTail:
-    """Follows the transcript that Claude Code keeps itself, which lags behind what it does."""
+    """Reads the end of the session file, which Claude Code writes with a delay."""
 
     def __init__(self, environment: Mapping[str, str], session: str) -> None:
         self._environment = environment
@@ -100,8 +100,8 @@ class SessionFileTail:
         self._file: AgentFile | None = None
 
     def mentions(self, call: str) -> bool:
-        """Return whether the call of a tool has been written down of late."""
-        # Looked for only once: the agent may have filled the place with folders.
+        """Return whether the end of the file contains the id of a tool call."""
+        # Searched only once, because the agent may have filled the place with folders.
         self._file = self._file or find_session_file(self._environment, self._session)
         latest = self._file.read_end(_LATEST_BYTES) if self._file else None
         if latest is None:
@@ -111,7 +111,7 @@ class SessionFileTail:
 
 
 def read_answer(session_file: AgentFile, uuid: str) -> str | None:
-    """Return the answer to a prompt according to Claude Code's session_file transcript, or None if there is none."""
+    """Return the answer to a prompt in the session file, or None if there is none."""
     turn = _read_turn(session_file, uuid)
     if not turn:
         return None
@@ -125,7 +125,7 @@ def read_answer(session_file: AgentFile, uuid: str) -> str | None:
 
 
 def _read_turn(session_file: AgentFile, uuid: str) -> list[Entry] | None:
-    """Return what came of a prompt, or None if Claude Code has not heard of it."""
+    """Return the entries that follow a prompt, or None if the session file does not contain it."""
     turn: list[Entry] | None = None
     for line in (session_file.read(_BYTES_MAX) or b"").split(b"\n"):
         entry = entry_or_none(line) or {}
@@ -145,7 +145,7 @@ def _is_prompt(entry: Entry) -> bool:
 
 
 def _texts(entry: Entry, message_id: Any) -> Iterator[str]:
-    """Yield the texts of a message that came in several entries; nobody has checked what stands in them."""
+    """Yield the texts of one message in an entry; a message may span several, and their content is not validated."""
     match entry:
         case {"message": {"id": found, "content": list(blocks)}} if found == message_id:
             for block in blocks:

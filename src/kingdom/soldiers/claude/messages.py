@@ -1,4 +1,4 @@
-"""What the messages of Claude Code mean: updates of a turn, and how it ended."""
+"""Translate messages of Claude Code into updates of a turn and its end."""
 
 from collections.abc import Iterable, Iterator
 from http import HTTPStatus
@@ -24,7 +24,7 @@ from kingdom.soldiers.claude.usage_limit import limited_until
 from kingdom.soldiers.noted_turn import End, detail_of
 from kingdom.soldiers.voice.voice import Question
 
-# Why a turn ended that a hook did not let go on.
+# The reason of a turn that a hook ended.
 _STOPPED = "hook_stopped"
 _NAMING = ("command", "file_path", "notebook_path", "path")
 _BESIDE = ("description",)
@@ -32,7 +32,7 @@ _OUTPUT_MAX = 4000
 
 
 def updates_in(message: AssistantMessage, work_space: Path) -> Iterator[tuple[Update, dict[str, Any]]]:
-    """Yield what a message tells, and what else the transcript shall have of it."""
+    """Yield the updates in a message, each with additional fields for the transcript."""
     for block in message.content:
         match block:
             case TextBlock(text=text) if text:
@@ -43,7 +43,7 @@ def updates_in(message: AssistantMessage, work_space: Path) -> Iterator[tuple[Up
 
 
 def outputs_in(blocks: Iterable[ContentBlock]) -> Iterator[dict[str, Any]]:
-    """Yield what tools have answered, as the transcript shall have it."""
+    """Yield the results of tools as fields for the transcript."""
     for block in blocks:
         if isinstance(block, ToolResultBlock):
             parts = block.content if isinstance(block.content, list) else [{"text": block.content or ""}]
@@ -52,7 +52,7 @@ def outputs_in(blocks: Iterable[ContentBlock]) -> Iterator[dict[str, Any]]:
 
 
 def end_of(turn: ClaudeTurn, result: ResultMessage, question: Question | None) -> End:
-    """Return how a turn ended, by its result line and what was asked in it: no text of the agent has a say in it."""
+    """Return how a turn ended, from the result message and the question asked, never from text of the agent."""
     text, cost = result.result or "", turn.cost_usd
     failed = result.is_error or result.subtype != "success" or result.terminal_reason == _STOPPED
     if failed and turn.interrupted:
@@ -62,7 +62,7 @@ def end_of(turn: ClaudeTurn, result: ResultMessage, question: Question | None) -
     if result.terminal_reason == _STOPPED and turn.budget_spent:
         allowed = turn.prompt.budget_usd
         return BudgetSpent(
-            f"the turn has cost ${cost:g} and may cost ${allowed:g}: allow more, then go on with it", cost
+            f"the turn has cost ${cost:g} and may cost ${allowed:g}: raise the budget, then continue", cost
         )
     if not failed:
         return Answered(text, cost)

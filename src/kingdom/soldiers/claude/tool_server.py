@@ -1,4 +1,4 @@
-"""What an agent may say to the house, as an MCP server in this process that Claude Code calls through its output."""
+"""The tools that Kingdom offers to Claude Code, as an MCP server in this process that the SDK connects."""
 
 from functools import partial
 from typing import Any
@@ -7,12 +7,12 @@ from claude_agent_sdk import McpSdkServerConfig, SdkMcpTool, create_sdk_mcp_serv
 
 from kingdom.soldiers.voice.voice import SERVER, Tool, Voice
 
-# The tool that ends a turn, by the name under which Claude Code has it.
+# The name of the tool that ends a turn, as Claude Code knows it.
 ASK_HUMAN = f"mcp__{SERVER}__ask_human"
 
 
 def create_tool_server(voice: Voice) -> McpSdkServerConfig:
-    """Return the server with the tools of a voice."""
+    """Return an MCP server with these tools."""
     return create_sdk_mcp_server(SERVER, tools=[_tool(voice, tool) for tool in voice.tools])
 
 

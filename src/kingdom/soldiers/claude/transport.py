@@ -1,4 +1,4 @@
-"""What the SDK speaks through to Claude Code: a program of ours, so that its end is ours to decide."""
+"""The transport between the SDK and a program that Kingdom has started and ends itself."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ _Answer = asyncio.Future[dict[str, Any] | None]
 
 
 class ClaudeTransport(Transport):
-    """Carries the lines of a program that runs already; `request` asks it what the SDK has no verb for."""
+    """Carries messages to and from a running program; `request` sends control requests that the SDK lacks."""
 
     def __init__(self, program: Program) -> None:
         self.is_initialized = False
@@ -24,7 +24,7 @@ class ClaudeTransport(Transport):
         self._requests: dict[str, _Answer] = {}
 
     async def connect(self) -> None:
-        """Do nothing: the program runs."""
+        """Do nothing, because the program already runs."""
 
     def is_ready(self) -> bool:
         """Return whether the program runs."""
@@ -35,15 +35,15 @@ class ClaudeTransport(Transport):
         self._program.write(data.encode())
 
     async def end_input(self) -> None:
-        """Tell the program that nothing more comes."""
+        """Close the input of the program."""
         self._program.close_input()
 
     async def close(self) -> None:
-        """End the program and all that it started."""
+        """Kill the program and all that it started."""
         await self._program.kill()
 
     async def read_messages(self) -> AsyncIterator[dict[str, Any]]:
-        """Yield what the program says, but for the answers to our own requests."""
+        """Yield the messages of the program, except the answers to our own requests."""
         try:
             async for line in self._program.lines():
                 message = entry_or_none(line)
@@ -54,11 +54,11 @@ class ClaudeTransport(Transport):
                 _resolve(waiting, None)
         code = await self._program.wait()
         if not self.is_initialized:
-            # Only an error ends the wait of the SDK for a word of welcome.
+            # Without an error the SDK would wait forever for the initialization.
             raise ProcessError("Claude Code ended before it was ready", exit_code=code)
 
     async def request(self, subtype: str, *, within: float | None = None, **fields: Any) -> dict[str, Any] | None:
-        """Return what the program answers to a control request, or None where it refuses or says nothing."""
+        """Return the answer to a control request, or None if it is refused or does not arrive in time."""
         if not self._program.running:
             return None
         request_id = f"kingdom-{uuid.uuid4()}"
