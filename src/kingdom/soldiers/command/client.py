@@ -1,4 +1,4 @@
-"""The client of programs that take one prompt and end."""
+"""Run a program that takes one prompt and ends."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable
@@ -34,18 +34,18 @@ from kingdom.soldiers.process_table import described
 from kingdom.soldiers.transcript import Entry, append_entry, entry_of, looked_up, read_entries
 
 _RETRY_NOTICE = """\
-An earlier attempt at this was interrupted. What it did lies in the files: see first how far it came, and do nothing \
-twice.
+An earlier attempt at this was interrupted. Its changes are in the files: first check how far it got, and do not \
+repeat finished work.
 
 """
 _OUTPUT_MAX = 64_000
-# No character has more bytes than four.
+# A character has at most four bytes.
 _TAIL_BYTES = 4 * _OUTPUT_MAX
 _OUTPUT_SHOWN = 2000
 
 
 class CommandAgentClient(AgentClient):
-    """Runs a program per prompt. What it puts out is its answer; its result it writes where .kingdom-task.json says."""
+    """Runs one program per prompt; its output is the answer, and .kingdom-task.json says where its result goes."""
 
     name = "command"
     has_process = True
@@ -55,32 +55,32 @@ class CommandAgentClient(AgentClient):
         self._contained = contained
 
     def program(self, path: str) -> Path:
-        """See the port."""
+        """Return the program that is run for each prompt."""
         return find_program(self._command, path)
 
     async def start(self, launch: Launch) -> "CommandAgent":
-        """Open a session, which is nothing but a name: the program remembers nothing from prompt to prompt."""
+        """Open a session, which is only a name, because the program keeps no state between prompts."""
         entries = await asyncio.to_thread(_entries, launch)
         sessions = [entry["session"] for entry in entries if entry.get("type") == "session"]
         if launch.session is not None and launch.session != (sessions or [None])[-1]:
             raise AgentGone(
-                f"session {launch.session} cannot be continued: {launch.transcript} does not tell of it; begin a new"
-                " one"
+                f"session {launch.session} cannot be continued: {launch.transcript} does not contain it; start a"
+                " new session"
             )
         session = launch.session or f"{launch.soldier_id}-{len(set(sessions)) + 1}"
-        # So that a program which is missing is missed now.
+        # Raises now if the program is missing.
         await asyncio.to_thread(prepare_command, self._command, launch, "")
         begun = {"type": "session", "session": session, "model": launch.model, "agent": self.name}
         await asyncio.to_thread(append_entry, launch.transcript, begun, redaction=launch.redaction)
         return CommandAgent(session, self._command, launch, contained=self._contained)
 
     async def inspect(self, launch: Launch, prompt_id: str) -> Inspection:
-        """Look the prompt up in our transcript."""
+        """Look up the prompt in our transcript."""
         return await asyncio.to_thread(looked_up, launch.transcript, prompt_id)
 
 
 class CommandAgent(Agent):
-    """A session of such a program; between prompts no process runs."""
+    """A session of such a program; no process runs between prompts."""
 
     def __init__(self, session: str, command: CommandTemplate, launch: Launch, *, contained: bool | None) -> None:
         self.session = session
@@ -98,7 +98,7 @@ class CommandAgent(Agent):
         self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def send(self, prompt: Prompt) -> AsyncGenerator[Update, None]:
-        """Yield what the program puts out, line by line; its end is the end of the turn."""
+        """Run the program and yield its output line by line; the turn ends with the program."""
         if self._prompt_id is not None:
             raise AgentFailed(
                 f"prompt {prompt.id} is refused: the agent is busy with {self._prompt_id}; wait for its end"
@@ -132,13 +132,13 @@ class CommandAgent(Agent):
         yield end
 
     async def interrupt(self) -> None:
-        """Kill the program, and all that it started."""
+        """Kill the program and all that it started."""
         self._interrupted = self._prompt_id is not None
         if self._program is not None:
             await self._program.kill()
 
     async def stop(self, grace: timedelta) -> None:
-        """Let the program come to its end within the grace, then kill it."""
+        """Wait for the program to end within the grace period, then kill it."""
         self._stopping = True
         with suppress(TimeoutError):
             async with asyncio.timeout(grace.total_seconds()):
@@ -149,11 +149,11 @@ class CommandAgent(Agent):
             self._ended.set_result(described(code))
 
     async def ended(self) -> str:
-        """Wait until the session was stopped."""
+        """Wait until the session is stopped."""
         return await asyncio.shield(self._ended)
 
     async def _begin(self, prompt: Prompt) -> Program:
-        """Note the prompt, then start the program with it."""
+        """Record the prompt, then start the program with it."""
         text = await asyncio.to_thread(self._text_for, prompt)
         self._note(prompt, "prompt", text=prompt.text, reply=prompt.reply, continues=prompt.continues, sent=text)
         call: CommandInvocation = await asyncio.to_thread(prepare_command, self._command, self._launch, text)
@@ -186,15 +186,15 @@ class CommandAgent(Agent):
         return Answered(output.strip(), cost)
 
     def _text_for(self, prompt: Prompt) -> str:
-        """Return all that the program must know: it remembers nothing of what was asked before."""
+        """Return the whole text for the program, which does not know earlier prompts."""
         before = _unanswered_text(_entries(self._launch)) if prompt.continues or prompt.reply else ""
         text = before or prompt.text
-        again = _RETRY_NOTICE if before and prompt.continues and not prompt.reply else ""
+        notice = _RETRY_NOTICE if before and prompt.continues and not prompt.reply else ""
         reply = f"\n\nA person has replied: {prompt.reply}" if prompt.reply else ""
-        return f"{again}{text}{reply}"
+        return f"{notice}{text}{reply}"
 
     def _record_end(self, prompt: Prompt, output: str, end: Answered | TurnFailed) -> Answered | TurnFailed:
-        """Write down how a turn ended; what is not on the disk has not happened."""
+        """Record how a turn ended; the turn fails if that is not possible."""
         try:
             if output:
                 self._note(prompt, "said", durable=False, text=output)
@@ -223,7 +223,7 @@ def _entries(launch: Launch) -> list[Entry]:
 
 
 def _unanswered_text(entries: Iterable[Entry]) -> str:
-    """Return what was asked last, if no answer came, with all that persons have replied to it."""
+    """Return the latest prompt if it has no answer, with all replies of people to it."""
     asked = ""
     for entry in entries:
         match entry:

@@ -1,4 +1,4 @@
-"""A program that takes one prompt and ends, as data."""
+"""The description of a program that takes one prompt and ends."""
 
 import re
 import shutil
@@ -14,7 +14,7 @@ from kingdom.soldiers.model_url import model_url
 from kingdom.soldiers.sandbox.programs import folders_of_program
 from kingdom.soldiers.sandbox.sandbox import Sandbox
 
-# What the words of a command may have after a dollar.
+# The placeholders that a command may contain, each after a dollar sign.
 PLACEHOLDERS = frozenset({"model", "prompt", "prompt_file", "url"})
 _PROMPT, _PROMPT_FILE = "$prompt", "$prompt_file"
 _FILE = ".kingdom-prompt.txt"
@@ -24,9 +24,9 @@ _FILE = ".kingdom-prompt.txt"
 class CommandTemplate:
     """How the program is called.
 
-    `argv` and `environment` are templates: $model is the name of the model, $url its server. The prompt comes where
-    `argv` has $prompt, or in the file where it has $prompt_file, else through the standard input. `cost` finds the US
-    dollars in what the program puts out, in its first group; `readable` is what it needs beside the system.
+    `argv` and `environment` are templates: $model is the name of the model, $url its address. The prompt replaces
+    $prompt in `argv`, or is in the file $prompt_file, or else is the standard input. `cost` is a regular expression
+    whose first group finds US dollars in the output; `readable` are folders that the program needs.
     """
 
     argv: tuple[str, ...]
@@ -39,7 +39,7 @@ class CommandTemplate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandInvocation:
-    """A command for one prompt."""
+    """A command with its placeholders filled in for one prompt."""
 
     argv: tuple[str, ...]
     environment: Mapping[str, str]
@@ -57,7 +57,7 @@ AIDER = CommandTemplate(
     environment={
         "OPENAI_API_BASE": "$url/v1",
         "OPENAI_API_KEY": "none",
-        # Otherwise it fetches a list of prices.
+        # Otherwise it downloads a list of prices.
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     },
     cost=r"Cost: \$([0-9.]+) message",
@@ -65,7 +65,7 @@ AIDER = CommandTemplate(
 
 
 def prepare_command(command: CommandTemplate, launch: Launch, prompt: str) -> CommandInvocation:
-    """Return the call for a prompt, whose file is written; raises Misconfigured where there is no such program."""
+    """Write the prompt file if needed and return the command; raises Misconfigured if the program is missing."""
     wanted = " ".join(command.argv)
     file = AgentFile(launch.work_space, _FILE)
     texts = {
@@ -90,7 +90,7 @@ def prepare_command(command: CommandTemplate, launch: Launch, prompt: str) -> Co
 
 
 def find_program(command: CommandTemplate, path: str) -> Path:
-    """Return the program of a command; raises Misconfigured where there is none on the PATH."""
+    """Return the program of a command; raises Misconfigured if it is not on the PATH."""
     program = shutil.which(command.argv[0], path=path)
     if program is None:
         raise Misconfigured(
@@ -101,5 +101,5 @@ def find_program(command: CommandTemplate, path: str) -> Path:
 
 
 def cost_of(command: CommandTemplate, output: str) -> float:
-    """Return what a program says that it has spent."""
+    """Return the cost that the program reports in its output."""
     return round(sum(map(float, re.findall(command.cost, output))), 9) if command.cost else 0.0

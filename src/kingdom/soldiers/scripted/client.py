@@ -1,4 +1,4 @@
-"""The client of the scripted agent: starts it as a process of its own and speaks to it in lines."""
+"""Start the scripted agent as a process and exchange messages with it, one per line."""
 
 import asyncio
 import sys
@@ -35,9 +35,9 @@ _WRITE_FAILED = "its transcript cannot be written: "
 
 
 class ScriptedAgentClient(AgentClient):
-    """Runs scripted agents, which use no MCP server.
+    """Runs scripted agents, which ignore MCP servers.
 
-    Without a sandbox each is contained where bubblewrap is installed, unless `contained` says otherwise.
+    Without a sandbox an agent is contained if bubblewrap is installed, unless `contained` says otherwise.
     """
 
     name = "scripted"
@@ -65,7 +65,7 @@ class ScriptedAgentClient(AgentClient):
         if sandbox is not None:
             sandbox = replace(sandbox, readable=(*sandbox.readable, transcript))
         program = await start_program(
-            # Isolated, so that nothing in the work space can pass for a module of Python or Kingdom.
+            # Isolated mode, so no file of the WorkSpace can replace a module of Python or Kingdom.
             [sys.executable, "-I", "-m", _PROGRAM_MODULE, wire.encode(opening).decode()],
             cwd=launch.work_space,
             environment=launch.environment,
@@ -79,12 +79,12 @@ class ScriptedAgentClient(AgentClient):
         return await once_up(agent, agent.wait_until_ready())
 
     async def inspect(self, launch: Launch, prompt_id: str) -> Inspection:
-        """Look the prompt up in the transcript."""
+        """Look up the prompt in the transcript."""
         return await asyncio.to_thread(looked_up, launch.transcript, prompt_id, inspect_entries)
 
 
 class ScriptedAgent(Agent):
-    """A scripted agent that runs."""
+    """A running scripted agent."""
 
     def __init__(self, program: Program, write: Callable[[Entry], None]) -> None:
         self.session = ""
@@ -98,13 +98,13 @@ class ScriptedAgent(Agent):
         self._listening = asyncio.create_task(self._listen(), name=f"scripted agent {self.pid}")
 
     async def wait_until_ready(self) -> None:
-        """Wait until the agent takes prompts; raises AgentGone if it ends before."""
+        """Wait until the agent takes prompts; raises AgentGone if it ends before that."""
         await self._ready.wait()
         if not self.session:
-            raise AgentGone(f"the scripted agent did not come up: {await self.ended()}")
+            raise AgentGone(f"the scripted agent failed to start: {await self.ended()}")
 
     async def send(self, prompt: Prompt) -> AsyncGenerator[Update, None]:
-        """Yield the updates of the turn as they come."""
+        """Yield the updates of the turn as they arrive."""
         if self._prompt_id is not None:
             raise AgentFailed(
                 f"prompt {prompt.id} is refused: the agent is busy with {self._prompt_id}; wait for its end"
@@ -133,12 +133,12 @@ class ScriptedAgent(Agent):
                 self._prompt_id = None
 
     async def interrupt(self) -> None:
-        """Tell the agent to end its turn."""
+        """Ask the agent to end its turn."""
         if self._prompt_id is not None:
             self._interrupt(self._prompt_id)
 
     async def stop(self, grace: timedelta) -> None:
-        """End the input of the agent, wait for it, then kill it."""
+        """Close the input of the agent, wait for its end, then kill it."""
         if grace > timedelta():
             self._program.close_input()
             with suppress(TimeoutError):
@@ -148,14 +148,14 @@ class ScriptedAgent(Agent):
         await asyncio.wait([self._listening])
 
     async def ended(self) -> str:
-        """Wait for the end of the process and return its exit code with its last words."""
+        """Wait until the process ends; return its exit code with its last output."""
         how = self._program.described(await self._program.wait()) + self._write_failure
         words = await asyncio.to_thread(self._program.last_words)
         return f"{how}; its last words: {words}" if words else how
 
     async def _next_update(self, prompt_id: str, cost_usd: float) -> Update:
         while (message := await self._messages.get()) is not None:
-            # An earlier turn to which nobody listens any more may still have had something to say.
+            # Messages of an earlier, abandoned turn may still arrive.
             if message.prompt_id != prompt_id:
                 continue
             if isinstance(message, wire.FailureMessage) and message.until:
@@ -178,7 +178,7 @@ class ScriptedAgent(Agent):
                     case message:
                         self._messages.put_nowait(message)
         except UNREADABLE:
-            # A line was torn by the end of the agent, or the agent speaks nonsense: either way it is of no more use.
+            # The end of the agent cut off a line, or the line is invalid; either way the agent is unusable.
             await self._program.kill()
         except OSError as error:
             self._write_failure = f", since {_WRITE_FAILED}{error}"

@@ -1,4 +1,4 @@
-"""What a scripted session remembers: all of it is read from the transcript, so that it survives every end."""
+"""The history of a scripted session, read from the transcript so that it survives the end of the process."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ DEFAULT_ANSWER = "done"
 
 @dataclass(slots=True)
 class UnfinishedScript:
-    """A script that has not come to its end: its prompt, how many steps are done, and whether it waits for a reply."""
+    """A script that is not finished: its prompt, the number of finished steps, and whether it waits for a reply."""
 
     text: str
     done: int = 0
@@ -26,7 +26,7 @@ class UnfinishedScript:
 
 @dataclass(slots=True)
 class ScriptedHistory:
-    """What the entries of the latest session in a transcript amount to."""
+    """The state of the latest session in a transcript."""
 
     session: str | None = None
     sessions: int = 0
@@ -37,7 +37,7 @@ class ScriptedHistory:
     _begun_once: set[bytes] = field(default_factory=set)
 
     def learn(self, entry: Entry) -> None:
-        """Take in what happened next in the session."""
+        """Apply the next entry of the transcript."""
         match entry:
             case {"prompt": str(), "text": str(text)}:
                 self._learn_prompt(text, entry)
@@ -51,15 +51,15 @@ class ScriptedHistory:
                 self.unfinished = None
 
     def continued(self, prompt: Prompt) -> UnfinishedScript | None:
-        """Return the script that a prompt goes on with, or None if it begins anew."""
+        """Return the script that a prompt continues, or None if it starts a new one."""
         return self.unfinished if prompt.continues or prompt.reply else None
 
     def report_for(self, prompt_id: str) -> str | None:
-        """Return the text that waits for a prompt without a script; every attempt at the same gets the same."""
+        """Return the text chosen for the next prompt without a script; all attempts of one task get the same text."""
         return self._report if self._report_prompt in {None, _task_of(prompt_id)} else None
 
     def began_before(self, number: int, step: ScriptStep) -> bool:
-        """Return whether a step for the first time only was begun before."""
+        """Return whether a step marked `first_time_only` was begun before."""
         return _key(number, msgspec.to_builtins(step)) in self._begun_once
 
     def _learn_prompt(self, text: str, entry: Entry) -> None:
@@ -80,7 +80,7 @@ class ScriptedHistory:
 
 
 def read_history(entries: Iterable[Entry]) -> ScriptedHistory:
-    """Return what a transcript amounts to."""
+    """Return the history that a transcript contains."""
     memory = ScriptedHistory()
     for entry in entries:
         if "session" not in entry:
@@ -91,14 +91,14 @@ def read_history(entries: Iterable[Entry]) -> ScriptedHistory:
 
 
 def inspect_entries(entries: Iterable[Entry], prompt_id: str) -> Inspection:
-    """Return what a transcript tells about one prompt; one that ended with a question is not finished."""
+    """Return what became of a prompt according to a transcript; after a question it is unfinished."""
     finding, text, cost, cost_before = Finding.ABSENT, "", 0.0, 0.0
     petitions: list[Petitioned] = []
     for entry in entries:
         if entry.get("prompt") != prompt_id:
             continue
         if "text" in entry:
-            # The agent was interrupted and prompted again about the same.
+            # The prompt was interrupted and sent again.
             cost_before, cost = cost_before + cost, 0.0
         cost = entry.get("costUsd", cost)
         if "answer" in entry:

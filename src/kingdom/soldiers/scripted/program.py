@@ -1,8 +1,8 @@
-"""The scripted agent as a process: `python -m kingdom.soldiers.scripted.program`, told its Opening as JSON.
+"""The process of the scripted agent: `python -m kingdom.soldiers.scripted.program`, with a SessionOpening as JSON.
 
-Prompts come as lines on standard input, updates go as lines to standard output. At the end of its input the agent
-finishes what it has been given and ends. It may read its transcript, which its host writes: a sandbox shows the agent
-nothing of the host that it could change.
+Prompts arrive as lines on standard input; updates are lines on standard output. When its input ends, the agent
+finishes its prompts and ends. It reads its transcript and sends new entries to the host, which writes them, because
+the sandbox gives it no write access to the transcript.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from kingdom.soldiers.transcript import Entry, read_entries
 
 
 class ScriptedProgram:
-    """Takes one prompt after the other until its input ends."""
+    """Takes one prompt after another until its input ends."""
 
     def __init__(self, opening: wire.SessionOpening) -> None:
         self._session = ScriptedSession(
@@ -33,14 +33,14 @@ class ScriptedProgram:
         )
         self._context = ScriptedContext(work_space=Path.cwd(), environment=None, crash=os._exit, go_deaf=_go_deaf)
         self._prompts: asyncio.Queue[Prompt | None] = asyncio.Queue()
-        # What is noted after the end of the input is written too, but nobody can say so.
+        # After the end of the input the host still writes entries, but cannot confirm them.
         self._confirmed = True
         self._written = threading.Semaphore(0)
         self._interrupted: set[str] = set()
         self._turn: tuple[str, asyncio.Task[None] | None] = ("", None)
 
     async def run(self) -> None:
-        """Say that prompts are welcome, and do what they ask."""
+        """Announce that the agent is ready, and handle its prompts."""
         loop = asyncio.get_running_loop()
         threading.Thread(target=self._read, args=(loop,), daemon=True).start()
         _send(wire.AgentReady(self._session.id))
@@ -51,7 +51,7 @@ class ScriptedProgram:
         if prompt.id in self._interrupted:
             _send(wire.FailureMessage(prompt.id, INTERRUPTED, 0.0))
             return
-        # Not earlier: a task that is cancelled before its first step would end without a word.
+        # Not earlier, because a task that is cancelled before its first step would send no failure.
         self._turn = (prompt.id, asyncio.current_task())
         turn = ScriptedTurn(self._session, self._context, prompt)
         try:
@@ -65,7 +65,7 @@ class ScriptedProgram:
             _send(wire.FailureMessage(prompt.id, INTERRUPTED, turn.cost_usd))
 
     def _write(self, entry: Entry) -> None:
-        """Have an entry written, and wait for it: what is done next may be seen by others, or kill this process."""
+        """Send an entry to the host and wait until it is written, because the next step may end this process."""
         _send(wire.EntryToWrite(entry))
         if self._confirmed:
             self._written.acquire()
@@ -105,7 +105,7 @@ def _send(message: msgspec.Struct) -> None:
 
 
 def main() -> None:
-    """Open the session and serve it."""
+    """Open the session and handle its prompts."""
     opening = msgspec.json.decode(sys.argv[1], type=wire.SessionOpening)
     asyncio.run(ScriptedProgram(opening).run())
 

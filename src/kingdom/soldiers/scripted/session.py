@@ -1,4 +1,4 @@
-"""A scripted session: what it remembers, and the transcript in which everything is noted."""
+"""A scripted session: its history and its transcript."""
 
 from collections.abc import Callable
 from functools import partial
@@ -12,7 +12,7 @@ from kingdom.soldiers.transcript import Entry, append_entry, read_entries
 
 
 class ScriptedSession:
-    """The memory of a session; `write` puts what happens into its transcript."""
+    """A session with its history; `write` appends an entry to its transcript."""
 
     def __init__(self, session: str, memory: ScriptedHistory, write: Callable[[Entry], None]) -> None:
         self.id = session
@@ -20,7 +20,7 @@ class ScriptedSession:
         self._write = write
 
     def note(self, **entry: Any) -> None:
-        """Write down what happened, then remember it."""
+        """Write an entry, then apply it to the history."""
         self._write(entry)
         self.memory.learn(entry)
 
@@ -34,13 +34,13 @@ def open_session(
     durable: bool = True,
     redaction: Redaction = WELL_KNOWN,
 ) -> ScriptedSession:
-    """Begin a new session, or go on with the one that the transcript tells of."""
+    """Start a new session, or continue the latest one of the transcript."""
     memory = read_history(read_entries(transcript)) if transcript.exists() else ScriptedHistory()
     if session is None:
         session = f"{soldier_id}-{memory.sessions + 1}"
         memory = ScriptedHistory(session=session, sessions=memory.sessions + 1)
     elif session != memory.session:
-        raise AgentGone(f"session {session} cannot be continued: {transcript} does not tell of it; begin a new one")
+        raise AgentGone(f"session {session} cannot be continued: {transcript} does not contain it; start a new one")
     write = partial(append_entry, transcript, durable=durable, redaction=redaction)
     write({"session": session, "model": model})
     return ScriptedSession(session, memory, write)

@@ -1,4 +1,4 @@
-"""One turn of a scripted agent: the steps of a script, done one after the other and noted when done."""
+"""One turn of a scripted agent: it executes the steps of a script in order and records each."""
 
 import asyncio
 import os
@@ -41,7 +41,7 @@ _OUTPUT_TAIL = 4000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptedContext:
-    """Where and how an agent acts; without an `environment` its tools inherit the agent's own."""
+    """Where and how an agent acts; if `environment` is None, its commands inherit that of the agent."""
 
     work_space: Path
     environment: Mapping[str, str] | None
@@ -50,7 +50,7 @@ class ScriptedContext:
 
 
 class ScriptedTurn:
-    """What a scripted agent does about one prompt; `cost_usd` is what that has cost so far."""
+    """The turn of one prompt; `cost_usd` is its cost so far."""
 
     def __init__(self, session: ScriptedSession, context: ScriptedContext, prompt: Prompt) -> None:
         self.cost_usd = 0.0
@@ -60,7 +60,7 @@ class ScriptedTurn:
         self._output = ""
 
     async def play(self) -> AsyncGenerator[Update, None]:
-        """Yield what the agent does; raises AgentFailed."""
+        """Execute the script and yield its updates; raises AgentFailed."""
         last: Asked | Answered | None = None
         try:
             steps = self._begin(self._session.memory.continued(self._prompt))
@@ -82,7 +82,7 @@ class ScriptedTurn:
         yield last
 
     def _begin(self, continued: UnfinishedScript | None) -> tuple[script.ScriptStep, ...] | None:
-        """Note the prompt before anything is done about it; return the steps of its script."""
+        """Record the prompt before anything is done; return the steps of its script."""
         prompt = self._prompt
         text = prompt.text if continued is None else continued.text
         scripted = script.has_script(text)
@@ -95,7 +95,7 @@ class ScriptedTurn:
         memory = self._session.memory
         done = memory.unfinished.done if memory.unfinished else 0
         if memory.unfinished and memory.unfinished.asking:
-            # Nobody has replied yet: the question is put again.
+            # There is no reply yet, so the question is asked again.
             done -= 1
         for number, written in enumerate(steps[done:], start=done + 1):
             if written.first_time_only:
@@ -107,7 +107,7 @@ class ScriptedTurn:
             if isinstance(step, script.CostStep):
                 self.cost_usd = round(self.cost_usd + step.cost, 9)
             if isinstance(step, script.AskStep | script.PetitionStep | script.UsageLimitStep | script.CostStep):
-                # Noted first: what somebody else may act upon is told once at most, and found in the transcript.
+                # Recorded first, because others act on these updates: each is sent at most once and never lost.
                 self._note(step=number, does=msgspec.to_builtins(step))
                 if isinstance(step, script.UsageLimitStep):
                     raise UsageLimited("usage limit reached", utc_now() + timedelta(seconds=step.usage_limit))
@@ -153,7 +153,7 @@ class ScriptedTurn:
     async def _wait_or_end(self, step: script.ScriptStep) -> None:
         match step:
             case script.WaitForStep(wait_for=path):
-                while not self._exists(path):  # noqa: ASYNC110 - the file is made by somebody else
+                while not self._exists(path):  # noqa: ASYNC110 - another process creates it
                     await asyncio.sleep(_POLL_SECONDS)
             case script.FailStep(fail=reason):
                 raise AgentFailed(reason)
@@ -165,7 +165,7 @@ class ScriptedTurn:
                 self._context.crash(code)
 
     async def _run(self, command: str, *, may_fail: bool) -> None:
-        # A file takes the output, for a pipe would have to wait for everything that the command leaves behind.
+        # The output goes to a file, because a pipe stays open until all background processes end.
         with tempfile.TemporaryFile() as output:
             starting = asyncio.ensure_future(
                 asyncio.create_subprocess_exec(
@@ -183,7 +183,7 @@ class ScriptedTurn:
             try:
                 code = await (await asyncio.shield(starting)).wait()
             finally:
-                # Half a start cannot be undone: who is interrupted waits for the whole.
+                # A start cannot be undone halfway, so an interrupted turn waits for it.
                 process = await starting
                 if process.returncode is None:
                     await end_group(process.pid)

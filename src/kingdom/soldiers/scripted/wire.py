@@ -1,4 +1,4 @@
-"""The lines that a scripted agent and its client exchange: one tagged JSON object each."""
+"""The messages between a scripted agent and its client: one tagged JSON object per line."""
 
 from datetime import datetime
 from typing import Any
@@ -9,7 +9,7 @@ from kingdom.soldiers.agent import Prompt, Update
 
 
 class SessionOpening(msgspec.Struct, frozen=True, kw_only=True):
-    """What the agent is told as it starts, as its only argument: its session, which the transcript tells of last."""
+    """The only argument of the agent: its session, which is the latest one of the transcript."""
 
     session: str
     transcript: str
@@ -22,23 +22,23 @@ class PromptMessage(msgspec.Struct, frozen=True, tag="Take"):
 
 
 class InterruptMessage(msgspec.Struct, frozen=True, tag="Interrupt"):
-    """To the agent: end the turn of this prompt."""
+    """To the agent: end the turn of a prompt."""
 
     prompt_id: str
 
 
 class EntryWritten(msgspec.Struct, frozen=True, tag="Written"):
-    """To the agent: what it noted last is in the transcript."""
+    """To the agent: its latest entry is in the transcript."""
 
 
 class AgentReady(msgspec.Struct, frozen=True, tag="Ready"):
-    """From the agent: it takes prompts now."""
+    """From the agent: it takes prompts from now on."""
 
     session: str
 
 
 class EntryToWrite(msgspec.Struct, frozen=True, tag="Noted"):
-    """From the agent: what the transcript is to tell; the agent does nothing more until it does."""
+    """From the agent: an entry for the transcript; the agent waits until it is written."""
 
     entry: dict[str, Any]
 
@@ -51,7 +51,7 @@ class UpdateMessage(msgspec.Struct, frozen=True, tag="Happened"):
 
 
 class FailureMessage(msgspec.Struct, frozen=True, tag="Failed"):
-    """From the agent: a turn failed; `until` where its vendor lets it do nothing before."""
+    """From the agent: a turn failed; `until` is the end of a usage limit."""
 
     prompt_id: str
     reason: str
