@@ -82,7 +82,7 @@ def test_a_wrong_line_is_named_with_what_is_wrong(line: str, reason: str) -> Non
 
 
 def test_a_block_without_an_end_is_refused() -> None:
-    with pytest.raises(AgentFailed, match="no end"):
+    with pytest.raises(AgentFailed, match="is not closed"):
         parse_script('```script\n{"say": "a"}\n')
 
 
