@@ -1,4 +1,4 @@
-"""A hostile agent, a hostile repository and hostile words: everything that they attempt fails."""
+"""All attempts of a hostile agent, a hostile repository and hostile text fail."""
 
 import json
 import shutil
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewra
 
 
 @pytest.mark.agents
-# Races are run 1,000 times.
+# Races run 1,000 times.
 @pytest.mark.timeout(3600)
 async def test_whatever_is_attempted_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     outcomes = await all_of_it(SandboxProfile.STRICT)

@@ -34,7 +34,7 @@ def act(space: Path, home: Path) -> None:
     assert read_answer(own, "u1") is None
     assert SessionFileTail(environment, SESSION).mentions("toolu_1")
     launch = replace(a_launch(space), environment=environment)
-    profile = replace(PLAIN, files={"deep/config": "x"}, aside="deep/*-$session")
+    profile = replace(PLAIN, files={"deep/config": "x"}, conflicting_files="deep/*-$session")
     invocation = prepare_acp_invocation(profile, launch, Price(input=1, output=1), "http://127.0.0.1:1", None)
     move_session_files_aside(profile, invocation, SESSION)
     prepare_command(CommandTemplate(argv=("cat", "$prompt_file")), launch, "a prompt")

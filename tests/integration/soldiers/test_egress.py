@@ -329,7 +329,7 @@ async def test_a_log_that_is_full_ends_the_connections_of_a_run(tmp_path: Path, 
     async with way.proxy() as proxy:
         for _ in range(20):
             await way.ask(proxy, OTHER)
-        assert "its log of connections is full" in await way.ask(proxy)
+        assert "its connection log is full" in await way.ask(proxy)
     assert 1000 <= way.log.stat().st_size < 1300
     assert web.connections == 0
 

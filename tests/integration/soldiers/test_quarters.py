@@ -138,7 +138,7 @@ async def test_agents_that_npm_has_installed_are_found_where_the_settings_say(ho
         mcp_servers=(),
         sandbox=lodging.sandbox(),
     )
-    with pytest.raises(Misconfigured, match=r"soldiers\.agents in kingdom\.yaml; .* in soldiers\.path"):
+    with pytest.raises(Misconfigured, match=r"soldiers\.agents in kingdom\.yaml .*; .* to soldiers\.path"):
         await KINDS["codex"].client(settings).start(launch)
     a_program(tmp_path / "npm" / "node_modules" / ".bin" / "codex-acp", f"#!{sys.executable}\nraise SystemExit(7)\n")
     with pytest.raises(Exception, match="exit code 7"):
