@@ -50,13 +50,13 @@ _log = structlog.get_logger("kingdom.soldiers")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcpContext:
-    """Everything that one agent needs; `voice_url` is the address of Kingdom's tools, or empty."""
+    """Everything that one agent needs; `tools_url` is the address of Kingdom's tools, or empty."""
 
     profile: AcpProfile
     launch: Launch
     price: Price
     notebook: Notebook[AcpHistory]
-    voice_url: str
+    tools_url: str
 
 
 class AcpAgent(ProgramAgent[AcpTurn]):
@@ -120,7 +120,7 @@ class AcpAgent(ProgramAgent[AcpTurn]):
 
     async def _open_session(self) -> None:
         launch, past = self._context.launch, self._context.notebook.past
-        space, servers = str(launch.work_space), mcp_servers(launch, self._context.voice_url)
+        space, servers = str(launch.work_space), mcp_servers(launch, self._context.tools_url)
         if not past.prompted:
             # Most agents do not keep a session without a prompt, so a new one is opened.
             new = await self._connection.new_session(cwd=space, mcp_servers=[*servers])

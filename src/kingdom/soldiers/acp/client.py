@@ -72,7 +72,7 @@ class AcpAgentClient(AgentClient):
                 launch=launch,
                 price=price,
                 notebook=Notebook(launch, past),
-                voice_url=await _voice_url(launch, stack),
+                tools_url=await _tools_url(launch, stack),
             )
             program = await self._start(invocation, launch)
             agent = agent_class(program, context, stack.pop_all())
@@ -100,7 +100,7 @@ def _import_agent_classes() -> "tuple[type[AcpAgent], type[AcpContext]]":
     return AcpAgent, AcpContext
 
 
-async def _voice_url(launch: Launch, stack: AsyncExitStack) -> str:
+async def _tools_url(launch: Launch, stack: AsyncExitStack) -> str:
     """Return the address of Kingdom's tools: the model proxy of the sandbox, or one that is opened here."""
     if launch.voice is None:
         return ""

@@ -12,15 +12,15 @@ from kingdom.workflow.model.mcp import McpServer, Transport
 AcpServer = HttpMcpServer | SseMcpServer | McpServerStdio
 
 
-def mcp_servers(launch: Launch, voice_url: str) -> list[AcpServer]:
-    """Return the MCP servers of a launch and Kingdom's own at `voice_url`, whose name is reserved."""
+def mcp_servers(launch: Launch, tools_url: str) -> list[AcpServer]:
+    """Return the MCP servers of a launch and Kingdom's own at `tools_url`, whose name is reserved."""
     servers = [_server_config(server) for server in launch.mcp_servers if server.name != SERVER]
-    return [*servers, *_tool_server(voice_url)]
+    return [*servers, *_tool_server(tools_url)]
 
 
-def _tool_server(voice_url: str) -> Iterator[AcpServer]:
-    if voice_url:
-        command, *rest = relay_command(voice_url)
+def _tool_server(tools_url: str) -> Iterator[AcpServer]:
+    if tools_url:
+        command, *rest = relay_command(tools_url)
         yield McpServerStdio(name=SERVER, command=command, args=rest, env=[])
 
 

@@ -13,8 +13,8 @@ from kingdom.soldiers.sandbox.prices import Price, Tokens
 
 _OUTPUT_MAX = 2000
 # Fields that name the target of a tool call, and fields that are irrelevant for comparing calls.
-_NAMING = ("command", "filePath", "file_path", "path", "title")
-_BESIDE = ("cwd", "description")
+_TARGET_FIELDS = ("command", "filePath", "file_path", "path", "title")
+_IRRELEVANT_FIELDS = ("cwd", "description")
 
 
 class AcpTurn(NotedTurn):
@@ -50,8 +50,8 @@ class AcpTurn(NotedTurn):
             case {"sessionUpdate": "usage_update"}:
                 self._receive_usage(update)
             case {"sessionUpdate": "session_info_update", "_meta": dict(meta)}:
-                *way, word = self._profile.failure_marker or ("",)
-                self.failed = self.failed or (bool(word) and _value_at(meta, *way) == word)
+                *path, value = self._profile.failure_marker or ("",)
+                self.failed = self.failed or (bool(value) and _value_at(meta, *path) == value)
             case {"sessionUpdate": "agent_thought_chunk" | "plan"}:
                 self.give_sign_of_life()
 
@@ -147,8 +147,8 @@ class AcpTurn(NotedTurn):
             self.tell(Spent(cost_usd), **fields)
 
 
-def _value_at(document: Any, *way: str) -> Any:
-    for name in way:
+def _value_at(document: Any, *path: str) -> Any:
+    for name in path:
         document = document.get(name) if isinstance(document, dict) else None
     return document
 
@@ -158,7 +158,7 @@ def _detail(call: Mapping[str, Any], work_space: Path) -> str:
     used_with = call.get("rawInput")
     if not isinstance(used_with, dict) or not used_with:
         used_with = {"title": " ".join([str(call.get("title") or ""), *_texts(call)])}
-    return detail_of(used_with, work_space, naming=_NAMING, beside=_BESIDE)
+    return detail_of(used_with, work_space, naming=_TARGET_FIELDS, beside=_IRRELEVANT_FIELDS)
 
 
 def _texts(update: Mapping[str, Any]) -> list[str]:

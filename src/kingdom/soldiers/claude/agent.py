@@ -22,9 +22,9 @@ from claude_agent_sdk import (
 )
 
 from kingdom.soldiers.agent import INTERRUPTED, AgentFailed, AgentGone, Asked, Launch, Prompt
-from kingdom.soldiers.claude.command import mcp_servers
+from kingdom.soldiers.claude.command import mcp_server_configs
 from kingdom.soldiers.claude.history import SYNTHETIC, ClaudeHistory, SessionFileTail, find_session_file
-from kingdom.soldiers.claude.messages import end_of, outputs_in, updates_in
+from kingdom.soldiers.claude.messages import conclude_turn, outputs_in, updates_in
 from kingdom.soldiers.claude.tool_server import ASK_HUMAN, create_tool_server
 from kingdom.soldiers.claude.transport import ClaudeTransport
 from kingdom.soldiers.claude.turn import ClaudeTurn
@@ -80,7 +80,7 @@ class ClaudeAgent(ProgramAgent[ClaudeTurn]):
         )
 
     async def _connect_servers(self) -> None:
-        servers = mcp_servers(self._launch)
+        servers = mcp_server_configs(self._launch)
         if not servers:
             return
         answer = await self._transport.request("mcp_set_servers", within=_MCP_SECONDS, servers=servers)
@@ -192,7 +192,7 @@ class ClaudeAgent(ProgramAgent[ClaudeTurn]):
                 # A result with an origin is not the answer to our prompt.
                 if turn is not None and not turn.over.is_set() and message.origin is None:
                     turn.spend(self._session_usd)
-                    turn.end(end_of(turn, message, self._end_tool_calls()), message.usage)
+                    turn.end(conclude_turn(turn, message, self._end_tool_calls()), message.usage)
             case _ if turn is None or turn.over.is_set():
                 return
             case RateLimitEvent(rate_limit_info=limit) if limit.status == "rejected" and limit.resets_at:

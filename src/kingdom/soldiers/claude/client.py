@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kingdom.errors import Misconfigured
 from kingdom.soldiers.agent import Agent, AgentClient, Inspection, Launch, once_up
-from kingdom.soldiers.claude.command import arguments, environment
+from kingdom.soldiers.claude.command import build_arguments, build_environment
 from kingdom.soldiers.claude.history import ClaudeHistory, find_session_file, find_unanswered_prompt, read_answer
 from kingdom.soldiers.notebook import Notebook, past_of
 from kingdom.soldiers.process import start_program
@@ -46,9 +46,9 @@ class ClaudeAgentClient(AgentClient):
         resumes = await asyncio.to_thread(find_session_file, launch.environment, past.session) is not None
         executable = self.program(launch.environment.get("PATH", ""))
         program = await start_program(
-            [str(executable), *arguments(launch, past.session, resumes=resumes)],
+            [str(executable), *build_arguments(launch, past.session, resumes=resumes)],
             cwd=launch.work_space,
-            environment=environment(launch),
+            environment=build_environment(launch),
             errors=launch.errors,
             redaction=launch.redaction,
             contained=self._contained,

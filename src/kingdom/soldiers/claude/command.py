@@ -36,7 +36,7 @@ _ENVIRONMENT = {
 _TYPES = {Transport.SSE: "sse", Transport.STREAMABLE_HTTP: "http"}
 
 
-def arguments(launch: Launch, session: str, *, resumes: bool) -> list[str]:
+def build_arguments(launch: Launch, session: str, *, resumes: bool) -> list[str]:
     """Return the arguments, without MCP servers: those may contain secrets, and every local user can read arguments."""
     chosen = [f"--resume={session}" if resumes else f"--session-id={session}"]
     if launch.model:
@@ -50,7 +50,7 @@ def arguments(launch: Launch, session: str, *, resumes: bool) -> list[str]:
     return [*_FIXED_ARGUMENTS, *chosen]
 
 
-def environment(launch: Launch) -> dict[str, str]:
+def build_environment(launch: Launch) -> dict[str, str]:
     """Return the whole environment: that of the launch, and settings that turn off background traffic."""
     confined = launch.sandbox is not None and launch.sandbox.profile is not SandboxProfile.OFF
     # As root Claude Code refuses bypassPermissions unless it is told that it runs in a sandbox.
@@ -60,7 +60,7 @@ def environment(launch: Launch) -> dict[str, str]:
     return {**_ENVIRONMENT, **as_root, **endpoint, **launch.environment}
 
 
-def mcp_servers(launch: Launch) -> dict[str, Any]:
+def mcp_server_configs(launch: Launch) -> dict[str, Any]:
     """Return the MCP servers of the launch by name; the name of Kingdom's own server is reserved."""
     return {server.name: _server_config(server) for server in launch.mcp_servers if server.name != SERVER}
 

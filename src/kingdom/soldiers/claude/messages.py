@@ -26,8 +26,8 @@ from kingdom.soldiers.voice.voice import Question
 
 # The reason of a turn that a hook ended.
 _STOPPED = "hook_stopped"
-_NAMING = ("command", "file_path", "notebook_path", "path")
-_BESIDE = ("description",)
+_TARGET_FIELDS = ("command", "file_path", "notebook_path", "path")
+_IRRELEVANT_FIELDS = ("description",)
 _OUTPUT_MAX = 4000
 
 
@@ -38,7 +38,7 @@ def updates_in(message: AssistantMessage, work_space: Path) -> Iterator[tuple[Up
             case TextBlock(text=text) if text:
                 yield Said(text), {}
             case ToolUseBlock(id=call, name=tool, input=used_with):
-                detail = detail_of(used_with, work_space, naming=_NAMING, beside=_BESIDE)
+                detail = detail_of(used_with, work_space, naming=_TARGET_FIELDS, beside=_IRRELEVANT_FIELDS)
                 yield ToolCalled(tool, detail), {"call": call}
 
 
@@ -51,7 +51,7 @@ def outputs_in(blocks: Iterable[ContentBlock]) -> Iterator[dict[str, Any]]:
             yield {"call": block.tool_use_id, "text": text[:_OUTPUT_MAX], "isError": bool(block.is_error)}
 
 
-def end_of(turn: ClaudeTurn, result: ResultMessage, question: Question | None) -> End:
+def conclude_turn(turn: ClaudeTurn, result: ResultMessage, question: Question | None) -> End:
     """Return how a turn ended, from the result message and the question asked, never from text of the agent."""
     text, cost = result.result or "", turn.cost_usd
     failed = result.is_error or result.subtype != "success" or result.terminal_reason == _STOPPED
