@@ -1,4 +1,4 @@
-"""An agent inside this process: it follows scripts as the scripted agent does, but answers at once."""
+"""An agent inside this process that follows scripts as the scripted agent does, without a process start."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -27,7 +27,7 @@ from kingdom.workflow.model.answers import Finding
 
 
 class InstantAgents(AgentClient):
-    """Makes agents that need no process; what they note is not forced to the disk."""
+    """Creates agents without a process; their transcripts are not synced to the disk."""
 
     name = "instant"
     has_process = False
@@ -49,7 +49,7 @@ class InstantAgents(AgentClient):
 
 
 class InstantAgent(Agent):
-    """An agent that lives in this event loop."""
+    """An agent that runs in this event loop."""
 
     def __init__(self, session: ScriptedSession, launch: Launch) -> None:
         self.session = session.id
@@ -87,7 +87,7 @@ class InstantAgent(Agent):
 
     async def interrupt(self) -> None:
         if self._turn is not None:
-            # A task that is cancelled before its first step would end without a word.
+            # A task that is cancelled before its first step would send no failure.
             asyncio.get_running_loop().call_soon(self._turn.cancel)
 
     async def stop(self, grace: timedelta) -> None:

@@ -54,6 +54,7 @@ class AttemptClass:
                         by=self.by,
                         name=f"{words}{case}",
                         stopped_by=guard,
+                        # A default argument of a lambda has no type.
                         act=lambda ground, values=values: act(ground, *values),  # type: ignore[misc]
                         quick=quick and not number,
                     )

@@ -13,7 +13,7 @@ AGENTS = Path(__file__).parents[3] / ".agents"
 MODEL = "dear-1"
 ENVIRONMENT = {MODEL_URL: "{model}"}
 LIMIT = "You've hit your usage limit. Upgrade to Pro, or try again at {date:%b %d, %Y} 12:00 AM."
-# As the stub of the model counts.
+# The prices of the model stub.
 PRICES = {"dear": Price(input=1000.0, output=1000.0, cache_read=1000.0)}
 
 

@@ -1,4 +1,4 @@
-"""A process that does what hosts and commands do with files of agents beyond a run of the scripted agent."""
+"""A process that opens files of agents as hosts and commands do, beyond a run of the scripted agent."""
 
 import json
 import sys
@@ -23,7 +23,7 @@ SESSION = "5e5510a0"
 
 
 def act(space: Path, home: Path) -> None:
-    """Read, write, list and remove."""
+    """Read, write, list and remove files of an agent."""
     add_memory(space, Remember(text="Tests need a display."))
     write_report(space, ReportResult(status="failed", summary="no", error="no"))
     assert is_refusal(space)

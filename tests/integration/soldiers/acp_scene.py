@@ -1,4 +1,4 @@
-"""A folder in which agents that speak ACP are started, and the steps that they are told to take."""
+"""A folder for ACP agents, and the steps that their prompts contain."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Real agents of several vendors, in the sandbox and with nothing but the gate to reach their model."""
+"""Real agents of several vendors in the sandbox, with only the model proxy to reach their model."""
 
 import asyncio
 import json
@@ -45,7 +45,7 @@ SHELF = {"codex": "mcp__shelf/lend", "gemini": "mcp_shelf_lend", "opencode": "sh
 
 
 class House:
-    """An agent's place with a gate before its model."""
+    """The surroundings of an agent, with a proxy before its model."""
 
     def __init__(self, profile: AcpProfile, stage: Stage, model: ModelStub, voice: HouseVoice) -> None:
         self.profile = profile
@@ -60,7 +60,7 @@ async def _no_verdict(_: str) -> None:
 
 @asynccontextmanager
 async def opened(profile: AcpProfile, folder: Path, confinement: SandboxProfile) -> AsyncIterator[House]:
-    """Give a house in which an agent is confined so much; nothing of it is left afterwards."""
+    """Provide the surroundings of an agent under a sandbox profile; end all processes afterwards."""
     home, space, mark = folder / "home", folder / "work space", uuid4().hex
     (home / "tmp").mkdir(parents=True)
     space.mkdir()
@@ -69,9 +69,9 @@ async def opened(profile: AcpProfile, folder: Path, confinement: SandboxProfile)
     async with ModelStub() as model:
         upstream = Upstream(vendor=profile.vendor, url=model.url, key=KEY)
         handler = partial(answer, voice)
-        async with ModelProxy(folder / "gate", [upstream], on_tool_call=handler, on_loopback=on_loopback) as gate:
-            sandbox = Sandbox(profile=confinement, writable=(space, home), socket=gate.socket, limits=AGENT_LIMITS)
-            sandbox = replace(sandbox, url=gate.url) if on_loopback else sandbox
+        async with ModelProxy(folder / "gate", [upstream], on_tool_call=handler, on_loopback=on_loopback) as proxy:
+            sandbox = Sandbox(profile=confinement, writable=(space, home), socket=proxy.socket, limits=AGENT_LIMITS)
+            sandbox = replace(sandbox, url=proxy.url) if on_loopback else sandbox
             environment = {**ENVIRONMENT, MARK: mark, "HOME": str(home), "TMPDIR": str(home / "tmp")}
             client = AcpAgentClient(profile, directory=AGENTS, prices=PRICES)
             kind = Kind(make=lambda: client, model=MODEL)

@@ -1,4 +1,4 @@
-"""What becomes of what an agent says in ACP, tried with a program that says what it is told to."""
+"""The messages of an ACP agent, tested with a program that sends what its prompt says."""
 
 import asyncio
 import json

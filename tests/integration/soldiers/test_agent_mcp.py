@@ -1,4 +1,4 @@
-"""The agent's tools as a real MCP server: spoken to by the official client and by hand."""
+"""The tools of Kingdom as a real MCP server, tested with the official client and with raw lines."""
 
 import asyncio
 import json
@@ -50,7 +50,7 @@ async def called(client: Client, tool: str, **arguments: Any) -> tuple[bool, str
 
 
 async def spoken(url: str, *lines: str, answers: int = 0) -> list[dict[str, Any]]:
-    """Say lines to the server, end its input after so many answers; return all that it answered until its own end."""
+    """Send lines to the server, close its input after so many answers, and return all its answers."""
     process = await asyncio.create_subprocess_exec(
         *relay_command(url), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )

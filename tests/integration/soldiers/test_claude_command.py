@@ -1,4 +1,4 @@
-"""How Claude Code is started."""
+"""The command line and the environment of Claude Code."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def launch(**options: object) -> Launch:
         "mcp_servers": (STDIO, SSE, HTTP),
         **options,
     }
-    return Launch(**given)  # type: ignore[arg-type]
+    return Launch(**given)  # type: ignore[arg-type]  # the values differ in type
 
 
 async def no_verdict(_: str) -> None:

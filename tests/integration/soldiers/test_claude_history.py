@@ -1,4 +1,4 @@
-"""What is known of a session of Claude Code without its process."""
+"""The history of a Claude Code session, read without its process."""
 
 import json
 import os

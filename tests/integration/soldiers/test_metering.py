@@ -1,4 +1,4 @@
-"""What the gate of a soldier counts: every answer of the model, to the cent that the vendor charges."""
+"""The model proxy counts the cost of every answer, to the cent that the vendor charges."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -19,13 +19,13 @@ from tests.fakes.scripts import scripted
 from tests.integration.running import eventually
 from tests.patience import PATIENCE_SECONDS
 
-# No vendor's, so dear that every sum is few tokens.
+# A fictional price, so high that every sum is a few tokens.
 DEAR = {"dear": Price(input=1000.0, output=1000.0)}
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a model is asked, and how a vendor says that there is no money for it."""
+    """How a model is called, and how its vendor reports a spent budget."""
 
     vendor: Vendor
     path: str
@@ -60,7 +60,7 @@ async def model() -> AsyncIterator[ModelStub]:
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """An agent at its gate, which says nothing about what it spends."""
+    """An agent behind its proxy that reports no cost."""
 
     client: aiohttp.ClientSession
     meter: Meter
@@ -74,7 +74,7 @@ class Asking:
 
 
 async def hang_up(agent: Asking, asking: asyncio.Task[Any]) -> None:
-    """Let an agent leave its question; what it asks afterwards is answered when the gate has seen that."""
+    """Let an agent disconnect during a call; its next call is answered once the proxy has noticed that."""
     asking.cancel()
     await asyncio.wait([asking])
     async with agent.client.post("/v1/messages/count_tokens", json={"model": "dear", "messages": []}) as answer:
@@ -86,8 +86,8 @@ async def behind_the_proxy(folder: Path, model: ModelStub) -> AsyncIterator[Aski
     upstreams = [Upstream(vendor=vendor, url=model.url, key="none", prices=DEAR) for vendor in Vendor]
     meter = Meter()
     async with (
-        ModelProxy(folder / "gate", upstreams, meter=meter) as gate,
-        aiohttp.ClientSession("http://gate", connector=aiohttp.UnixConnector(str(gate.socket))) as client,
+        ModelProxy(folder / "gate", upstreams, meter=meter) as proxy,
+        aiohttp.ClientSession("http://gate", connector=aiohttp.UnixConnector(str(proxy.socket))) as client,
     ):
         yield Asking(client, meter)
 
@@ -195,7 +195,7 @@ async def test_a_stream_that_the_agent_leaves_is_charged_at_once_and_neither_fre
             return agent.meter.usd > 0
 
         await eventually(charged)
-    # 200 tokens for each second begun, at a limit of $10,000.
+    # 200 tokens per started second, at a limit of $10,000.
     assert 0.2 <= agent.meter.usd < 1000
 
 

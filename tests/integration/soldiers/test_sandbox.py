@@ -1,4 +1,4 @@
-"""What a program in a sandbox sees, and that it dies like any other."""
+"""What a program in a sandbox sees, and that it can be killed like any other."""
 
 import asyncio
 import errno
@@ -133,7 +133,7 @@ async def test_a_program_has_only_sockets_that_namespaces_divide_and_no_ring_to_
     make_socket = {"x86_64": 41, "aarch64": 198}.get(os.uname().machine)
     if make_socket is None:
         pytest.skip("for this machine there is no filter")
-    # The kernel looks at the lower half of a number only, so the upper one must not hide it.
+    # The kernel reads only the lower half of the number, so the upper half must not hide it.
     probe = f"""
 import ctypes, socket
 call = ctypes.CDLL(None, use_errno=True).syscall
@@ -219,7 +219,7 @@ async def test_a_program_dies_with_the_one_who_started_it(work: Path) -> None:
         child.send_signal(signal.SIGKILL)
         await child.wait()
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while marked(mark):  # noqa: ASYNC110 - the kernel tells of no change
+        while marked(mark):  # noqa: ASYNC110 - the kernel sends no notification
             await asyncio.sleep(0.01)
 
 
@@ -244,7 +244,7 @@ def test_a_limit_that_no_control_group_holds_is_held_by_an_rlimit_but_not_that_o
         apply_rlimits(child, ResourceLimits(memory_bytes=1 << 30, processes=40, file_bytes=1 << 20, cpu_seconds=60))
         kinds = (resource.RLIMIT_NPROC, resource.RLIMIT_FSIZE, resource.RLIMIT_CPU)
         assert [resource.prlimit(child, kind)[1] for kind in kinds] == [40, 1 << 20, 60]
-        # Sanitizers reserve terabytes that they never touch.
+        # Sanitizers reserve terabytes that they never use.
         for kind in (resource.RLIMIT_DATA, resource.RLIMIT_AS):
             assert resource.prlimit(child, kind) == resource.getrlimit(kind)
     finally:
@@ -324,7 +324,7 @@ async def test_an_agent_is_not_started_where_another_has_replaced_the_pointer(
     (tree.path / ".git").unlink()
     (tree.path / ".git").symlink_to(source / ".git")
     assert (await shell("true", work, _of(tree, host, work))).code != 0
-    # Whatever the house does with the checkout puts it right.
+    # Every operation of the host on the checkout repairs it.
     await trees.commit([tree], "work")
     assert (await shell("true", work, _of(tree, host, work))).code == 0
 

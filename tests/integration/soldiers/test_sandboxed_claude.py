@@ -15,7 +15,7 @@ from tests.integration.soldiers.claude_code import ask_claude
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 
 KEY = "sk-the-real-one"
-# Whatever a process has: its environment, its arguments, its open files, its memory as far as the kernel shows it.
+# Everything readable of a process: environment, arguments, open files and memory.
 LOOK_EVERYWHERE = (
     "for process in /proc/[0-9]*; do cat $process/environ $process/cmdline; ls -l $process/fd; done > seen 2>/dev/null;"
     " env >> seen; find / -xdev -type f -size -200k -newermt '-1 day' -not -path '/proc/*' -not -path '/usr/*'"
@@ -34,11 +34,11 @@ async def test_claude_works_through_the_gate_and_never_sees_the_key(tmp_path: Pa
             tmp_path / "gate",
             [Upstream(vendor=Vendor.ANTHROPIC, url=stub.url, key=KEY)],
             on_loopback=profile is SandboxProfile.DEV,
-        ) as gate,
+        ) as proxy,
     ):
-        sandbox = Sandbox(profile=profile, writable=(work,), socket=gate.socket, limits=AGENT_LIMITS)
-        result = await ask_claude(prompt, work, sandbox, url=gate.url)
-        assert gate.refused == 0
+        sandbox = Sandbox(profile=profile, writable=(work,), socket=proxy.socket, limits=AGENT_LIMITS)
+        result = await ask_claude(prompt, work, sandbox, url=proxy.url)
+        assert proxy.refused == 0
     assert (result["is_error"], result["result"]) == (False, "done")
     assert (work / "hello.txt").read_text().strip() == "hello"
     assert {request.headers.get("x-api-key") for request in stub.asked} == {KEY}

@@ -34,7 +34,7 @@ async def stage(tmp_path: Path, mark: str) -> AsyncIterator[Stage]:
 
 
 def a_turn(folder: Path, environment: Mapping[str, str], *steps: dict[str, Any]) -> ScriptedTurn:
-    """Return a turn that is taken in this process."""
+    """Return a turn that runs in this process."""
     session = open_session(folder / "transcript", soldier_id="soldier-1", session=None, model="")
     body = ScriptedContext(work_space=folder, environment=environment, crash=os._exit, go_deaf=signal.pause)
     return ScriptedTurn(session, body, Prompt(id="t1#1", text=scripted(*steps)))

@@ -1,4 +1,4 @@
-"""Reading the name in a ClientHello, of real ones and of crafted ones."""
+"""Read the server name in real and crafted ClientHello messages."""
 
 import ssl
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ NAME = "files.example.org"
 
 
 def real(name: str | None = NAME, version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> bytes:
-    """Return what Python's TLS sends first."""
+    """Return the ClientHello that Python sends."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.maximum_version = name is not None, version
     sent = ssl.MemoryBIO()
@@ -22,7 +22,7 @@ def real(name: str | None = NAME, version: ssl.TLSVersion = ssl.TLSVersion.TLSv1
 
 
 def records(message: bytes, *cuts: int) -> bytes:
-    """Return a handshake message in records that begin at the cuts."""
+    """Return a handshake message split into records at the cuts."""
     starts = (0, *cuts)
     pieces = [message[start:end] for start, end in zip(starts, (*cuts, len(message)), strict=True)]
     return b"".join(b"\x16\x03\x01" + len(piece).to_bytes(2) + piece for piece in pieces)

@@ -1,4 +1,4 @@
-"""Which names, addresses and requests lead out of a sandbox."""
+"""The names, addresses and requests that a sandbox may use."""
 
 from pathlib import Path
 
@@ -102,7 +102,7 @@ def test_addresses_of_the_internet_are_public(address: str) -> None:
         *("100.64.0.1", "100.100.100.200", "192.0.0.192", "192.0.2.1", "198.18.0.1", "198.51.100.1", "203.0.113.1"),
         *("192.88.99.1", "224.0.0.1", "239.255.255.250", "240.0.0.1", "255.255.255.255", "168.63.129.16"),
         *("::", "::1", "fe80::1", "fe80::1%1", "fec0::1", "fd00:ec2::254", "ff02::1", "2001:db8::1", "3fff::1"),
-        # An address of the other kind inside: mapped, compatible, NAT64, 6to4, Teredo.
+        # IPv6 addresses that embed an IPv4 address: mapped, compatible, NAT64, 6to4, Teredo.
         *("::ffff:127.0.0.1", "::ffff:93.184.216.34", "::127.0.0.1", "::93.184.216.34"),
         *("64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "64:ff9b:1::101:101", "2002:7f00:1::1", "2001:0:4136:e378::1"),
     ],

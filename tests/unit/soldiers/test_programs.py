@@ -1,4 +1,4 @@
-"""What must be seen of the disk for a program to run."""
+"""The folders that a program needs to run."""
 
 from pathlib import Path
 

@@ -13,7 +13,7 @@ def no_end(*_: object) -> None:
 
 
 class Player:
-    """Plays turns and forgets everything between them but the transcript."""
+    """Runs turns and keeps only the transcript between them."""
 
     def __init__(self, folder: Path) -> None:
         self.body = ScriptedContext(work_space=folder, environment={}, crash=no_end, go_deaf=no_end)

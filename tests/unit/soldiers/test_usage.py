@@ -1,4 +1,4 @@
-"""What the answers of vendors say that they have used up, in whatever pieces they come."""
+"""The usage in the answers of vendors, read in pieces of any size."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -192,7 +192,7 @@ def test_an_answer_without_end_is_not_kept(begin: bytes, monkeypatch: pytest.Mon
         ("claude-opus-5-5-20261001", 4.0),
         ("claude-haiku-5-5", 0.5),
         ("claude-sonnet-4-20250514", 3.0),
-        # Neither is a later version of a known model a known model.
+        # A later version of a known model is not a known model.
         ("claude-opus-5-9", 15.0),
         ("claude-unheard-of", 15.0),
         ("", 15.0),
@@ -225,7 +225,7 @@ def test_any_other_ending_is_another_model_whose_price_is_a_guess(model: str, ow
     ("model", "usd"),
     [
         ("gpt-5", 7.0),
-        # A dearer or cheaper model whose name begins with the operator's keeps its own price.
+        # A model whose name starts with the one in the operator's prices keeps its own price.
         ("gpt-5-pro", 15.0),
         ("gpt-5-pro-2025-10-06", 15.0),
         ("gpt-5-mini", 0.25),
