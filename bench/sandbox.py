@@ -23,8 +23,8 @@ from aiohttp import web
 from kingdom.soldiers.checkouts.git import run_git
 from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec, RunCheckouts
 from kingdom.soldiers.processes.program import start_program
-from kingdom.soldiers.sandbox.gate import Gate
-from kingdom.soldiers.sandbox.sandbox import AGENT_LIMITS, Profile, Sandbox
+from kingdom.soldiers.sandbox.model_proxy import ModelProxy
+from kingdom.soldiers.sandbox.sandbox import AGENT_LIMITS, Sandbox, SandboxProfile
 from kingdom.soldiers.sandbox.vendors import Upstream, Vendor
 
 BOUND = 1.3
@@ -60,12 +60,12 @@ async def measure(pairs: int, handicap: float) -> dict[str, Any]:
         folder = Path(name)
         async with (
             _model() as url,
-            Gate(folder / "gate", [Upstream(vendor=Vendor.ANTHROPIC, url=url, key=_KEY)]) as gate,
+            ModelProxy(folder / "gate", [Upstream(vendor=Vendor.ANTHROPIC, url=url, key=_KEY)]) as proxy,
         ):
             strict = Sandbox(
-                profile=Profile.STRICT, writable=(folder / "with",), socket=gate.socket, limits=AGENT_LIMITS
+                profile=SandboxProfile.STRICT, writable=(folder / "with",), socket=proxy.socket, limits=AGENT_LIMITS
             )
-            ways = {"without": Sandbox(profile=Profile.OFF, url=url), "with": strict}
+            ways = {"without": Sandbox(profile=SandboxProfile.OFF, url=url), "with": strict}
             for way in ways:
                 (folder / way).mkdir()
             # One more at first: what is read from the disk then is in memory later.
@@ -143,7 +143,7 @@ async def _start(sandbox: Sandbox, folder: Path, handicap: float) -> float:
         cwd=folder,
         environment={**_ENVIRONMENT, "HOME": str(folder), "ANTHROPIC_BASE_URL": sandbox.url},
         errors=folder / "errors",
-        contained=sandbox.profile is not Profile.OFF,
+        contained=sandbox.profile is not SandboxProfile.OFF,
         sandbox=sandbox,
     )
     program.close_input()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from kingdom.soldiers.agents.claude.memory import own_answer, own_transcript
+from kingdom.soldiers.agents.claude.history import find_session_file, read_answer
 from kingdom.soldiers.agents.transcript import TranscriptEntry, read_entries
 from kingdom.soldiers.files.agent_files import AgentFile
 
@@ -87,7 +87,7 @@ def _own_answers(entries: list[TranscriptEntry], home: Path) -> Iterator[Transcr
     for entry in entries:
         match entry:
             case {"type": "session", "agent": "claude", "session": str(session)}:
-                own = own_transcript({"HOME": str(home)}, session)
+                own = find_session_file({"HOME": str(home)}, session)
             case {"type": "prompt", "prompt": str(prompt), "uuid": str(uuid)} if own:
-                if own_answer(own, uuid) is not None:
+                if read_answer(own, uuid) is not None:
                     yield {"prompt": prompt, "own_answer": True}

@@ -12,9 +12,9 @@ from bench.crash_sweep.steps import ENGINE, HOST, Point
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.execution import Execution, Unit
 from kingdom.bus.outcome import Done, Outcome
-from kingdom.soldiers.agents.claude.client import ClaudeAgents
+from kingdom.soldiers.agents.claude.client import ClaudeAgentClient
 from kingdom.soldiers.agents.port import AgentClient, Inspection, Launch
-from kingdom.soldiers.agents.scripted.client import ScriptedAgents
+from kingdom.soldiers.agents.scripted.client import ScriptedAgentClient
 from kingdom.soldiers.host import command_handlers
 from kingdom.soldiers.host.command_input import CommandInput
 from kingdom.soldiers.host.host import SoldierHost
@@ -80,7 +80,7 @@ def prompt_again() -> None:
     async def inspect(_client: AgentClient, _launch: Launch, _prompt_id: str) -> Inspection:
         return Inspection(finding=Finding.ABSENT)
 
-    for client in (ScriptedAgents, ClaudeAgents):
+    for client in (ScriptedAgentClient, ClaudeAgentClient):
         put_in_place(client, "inspect", inspect)
 
 

@@ -22,7 +22,7 @@ from kingdom.bus.logs import configure_logs
 from kingdom.bus.port import Bus
 from kingdom.bus.worker import Worker
 from kingdom.soldiers.host.host import SoldierHost
-from kingdom.soldiers.sandbox.sandbox import Profile
+from kingdom.soldiers.sandbox.sandbox import SandboxProfile
 from kingdom.soldiers.workplace.agent_environment import AgentEnvironment
 from kingdom.soldiers.workplace.host_folders import HostFolders
 from kingdom.workflow import lifecycle
@@ -77,7 +77,7 @@ async def kingdom_at_work(bus: Bus, dsn: str, directory: Path, *, slots: int = 1
         InstantAgents(),
         HostFolders(directory),
         slots=slots,
-        agent_environment=AgentEnvironment(profile=Profile.STRICT),
+        agent_environment=AgentEnvironment(profile=SandboxProfile.STRICT),
     )
     tasks = [asyncio.create_task(part) for part in (worker.run(), host.run())]
     watching = asyncio.create_task(watch(bus))

@@ -120,7 +120,7 @@ def test_a_broken_general_is_told_of_loudly_and_the_others_stay(laptop: Typist, 
     prompt = next((place / "gen-briefing").glob("prompts/*.md"))
     prompt.write_text(prompt.read_text().replace("```script\n", "```script\nsay hello\n"))
     unread = laptop("general", "validate", str(place / "gen-briefing"))
-    assert (unread.code, "line 1 of the script is no step" in unread.out) == (1, True), unread
+    assert (unread.code, "line 1 of the script is not a valid step" in unread.out) == (1, True), unread
     shown = laptop("general", "show", "gen-pr", "--directory", str(place))
     assert (shown.code, "gen-pr is broken" in shown.err) == (2, True)
 

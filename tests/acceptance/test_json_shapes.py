@@ -129,7 +129,7 @@ def _story_of_a_run(desk: Desk, directory: Path) -> None:
     assert desk.ask("workflow wait", run)["status"] == "COMPLETED"
     host = desk.ask("workflow show", run)["host"]
     assert host["id"] == HOST
-    EgressLedger(HostFolders(Path(host["directory"])).egress_log(run), EgressLimits()).note(
+    EgressLedger(HostFolders(Path(host["directory"])).egress_log(run), EgressLimits()).record(
         "refused", "a.example.org", "why"
     )
     (attempt,) = desk.ask("workflow egress", run)

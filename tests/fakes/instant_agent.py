@@ -1,4 +1,4 @@
-"""An agent inside this process: it follows scripts as the scripted agent does, but answers at once."""
+"""An agent inside this process that follows scripts as the scripted agent does, without a process start."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -18,16 +18,16 @@ from kingdom.soldiers.agents.port import (
     TurnQuestion,
     TurnUpdate,
 )
-from kingdom.soldiers.agents.scripted.memory import inspected
-from kingdom.soldiers.agents.scripted.session import Session, open_session
-from kingdom.soldiers.agents.scripted.turn import Body, Turn
+from kingdom.soldiers.agents.scripted.history import inspect_entries
+from kingdom.soldiers.agents.scripted.session import ScriptedSession, open_session
+from kingdom.soldiers.agents.scripted.turn import ScriptedContext, ScriptedTurn
 from kingdom.soldiers.agents.transcript import read_entries
 from kingdom.soldiers.processes.process_table import describe_exit
 from kingdom.workflow.model.answers import Finding
 
 
 class InstantAgents(AgentClient):
-    """Makes agents that need no process; what they note is not forced to the disk."""
+    """Creates agents without a process; their transcripts are not synced to the disk."""
 
     name = "instant"
     has_process = False
@@ -45,17 +45,17 @@ class InstantAgents(AgentClient):
     async def inspect(self, launch: Launch, prompt_id: str) -> Inspection:
         if not launch.transcript.exists():
             return Inspection(finding=Finding.NO_TRANSCRIPT)
-        return inspected(read_entries(launch.transcript), prompt_id)
+        return inspect_entries(read_entries(launch.transcript), prompt_id)
 
 
 class InstantAgent(Agent):
-    """An agent that lives in this event loop."""
+    """An agent that runs in this event loop."""
 
-    def __init__(self, session: Session, launch: Launch) -> None:
+    def __init__(self, session: ScriptedSession, launch: Launch) -> None:
         self.session = session.id
         self.pid = None
         self._session = session
-        self._body = Body(
+        self._body = ScriptedContext(
             work_space=launch.work_space, environment=launch.environment, crash=_crash, go_deaf=_refuse_to_go_deaf
         )
         self._prompt_id: str | None = None
@@ -87,7 +87,7 @@ class InstantAgent(Agent):
 
     async def interrupt(self) -> None:
         if self._turn is not None:
-            # A task that is cancelled before its first step would end without a word.
+            # A task that is cancelled before its first step would send no failure.
             asyncio.get_running_loop().call_soon(self._turn.cancel)
 
     async def stop(self, grace: timedelta) -> None:
@@ -105,7 +105,7 @@ class InstantAgent(Agent):
         return self._why
 
     async def _play(self, prompt: Prompt, heard: asyncio.Queue[TurnUpdate | TurnFailed]) -> None:
-        turn = Turn(self._session, self._body, prompt)
+        turn = ScriptedTurn(self._session, self._body, prompt)
         try:
             async for update in turn.play():
                 heard.put_nowait(update)

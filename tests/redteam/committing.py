@@ -1,4 +1,4 @@
-"""An agent that may commit, and so writes to a git directory: what it leaves there for the house to follow."""
+"""An agent that may commit leaves traps in its git directory for the host."""
 
 import subprocess
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from tests.integration.soldiers.sources import a_tree, bare, make_source, run
 from tests.redteam.defended import AttemptClass, Ground
 
 COMMITTING = AttemptClass("may commit")
-OWN_DIRECTORY = "a git directory per checkout, of which the house uses nothing"
+OWN_DIRECTORY = "a git directory per checkout, which the host does not use"
 _BRANCH = "refs/heads/kingdom/wf1/tree1"
 _OTHER = "refs/heads/kingdom/wf1/tree2"
 _HOOKS = ("pre-commit", "prepare-commit-msg", "commit-msg", "post-commit", "reference-transaction", "post-index-change")
@@ -48,7 +48,7 @@ def _hook(name: str) -> Leave:
 
 
 def _configured(*lines: str, attributes: str = "") -> Leave:
-    """Return what adds to the configuration; `!` stands for a program that leaves a mark, `$` for one in a file."""
+    """Return a function that adds configuration; `!` is a program that leaves a mark, `$` a script file."""
 
     def lay(own: Path, victim: Path) -> None:
         program, script = f'"echo run >> {victim}; cat"', own / "script"
@@ -71,7 +71,7 @@ async def a_link_to_a_file_of_the_operator(ground: Ground, leave: Leave) -> str:
 
 
 @COMMITTING.stopped_by(
-    "the house moves one branch, from where it was",
+    "the host moves one branch, from where it was",
     {
         "HEAD on it": _write("HEAD", f"ref: {_OTHER}\n"),
         "its own branch leads to it": _write(_BRANCH, f"ref: {_OTHER}\n"),
@@ -81,7 +81,7 @@ async def move_the_branch_of_another_checkout(ground: Ground, leave: Leave) -> s
     return await _left(ground, leave)
 
 
-@COMMITTING.stopped_by("the house moves one branch, from where it was")
+@COMMITTING.stopped_by("the host moves one branch, from where it was")
 async def move_what_was_fetched(ground: Ground) -> str:
     return await _left(ground, _write("HEAD", "ref: refs/remotes/origin/main\n"))
 
@@ -131,7 +131,7 @@ async def _prepared(ground: Ground, use: GitPolicy) -> tuple[RunCheckouts, Check
 
 
 async def _left(ground: Ground, leave: Leave) -> str:
-    """Let the house commit, or git as it is where there is no defence; return what has changed of others."""
+    """Commit as the host does, or with plain git if there is no defense; return what changed elsewhere."""
     trees, tree, host = await _prepared(ground, GitPolicy(may_commit=True))
     victim = ground.folder / "kingdom.yaml"
     victim.write_text("database_url: file:realm\n")
@@ -152,7 +152,7 @@ async def _left(ground: Ground, leave: Leave) -> str:
 
 
 def _commit_in_the_clone(clone: Path, tree: CheckoutSpec, leave: Callable[[], None]) -> None:
-    """Commit as git does by itself: with the git directory of all checkouts, outside of a sandbox."""
+    """Commit with plain git, in the git directory that all checkouts share and outside of a sandbox."""
     run("symbolic-ref", "HEAD", f"refs/heads/{tree.branch}", cwd=clone)
     run("config", "core.bare", "false", cwd=clone)
     run("config", "core.logAllRefUpdates", "true", cwd=clone)

@@ -1,4 +1,4 @@
-"""A stranger's branch: what the house runs, copies and reads of it before any agent does anything."""
+"""A stranger's branch: attacks by files that the host runs, copies or reads before any agent starts."""
 
 import asyncio
 import subprocess
@@ -12,8 +12,8 @@ from kingdom.soldiers.checkouts.checkout import checkout_paths
 from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec, RunCheckouts
 from kingdom.soldiers.checkouts.worktree_include import copy_included
 from kingdom.soldiers.processes.program import run_program
-from kingdom.soldiers.sandbox.sandbox import Profile, Sandbox
-from kingdom.soldiers.sandbox.soldier import soldier_sandbox
+from kingdom.soldiers.sandbox.agent_sandbox import build_agent_sandbox
+from kingdom.soldiers.sandbox.sandbox import Sandbox, SandboxProfile
 from kingdom.soldiers.workplace.checkout_setup import CheckoutSetup, set_up_checkout
 from tests.integration.soldiers.sources import a_tree, bare, make_source, run
 from tests.patience import PATIENCE_SECONDS
@@ -22,7 +22,7 @@ from tests.redteam.defended import AttemptClass, Ground
 CHECKOUT = AttemptClass("checkout")
 _KEY = "the private key of the operator"
 _SANDBOX = "the sandbox of every run, for setup scripts and checks too"
-# What a script does, by the mark that it leaves outside or in the checkout.
+# Commands of a hostile script; each leaves a mark outside of the checkout or in it.
 _DEEDS = {
     "reads a key": "cat {operator}/key > seen.log",
     "plants a file": "touch {operator}/planted",
@@ -40,7 +40,7 @@ async def a_check_that(ground: Ground, deed: str) -> str:
     return await _done(ground, deed, by_setup=False)
 
 
-@CHECKOUT.stopped_by("the script is looked for where it would run")
+@CHECKOUT.stopped_by("the script is searched inside of the sandbox")
 async def a_setup_script_that_is_a_link_to_one_of_the_operator(ground: Ground) -> str:
     script = ground.folder / "deploy.sh"
     script.write_text(f"touch {ground.folder}/deployed\n")
@@ -60,7 +60,7 @@ async def a_setup_script_that_is_a_link_to_one_of_the_operator(ground: Ground) -
     quick=True,
 )
 async def files_to_include(ground: Ground, what: str) -> str:
-    """Ask for files by links: into a folder of the operator, or by a list that lies there."""
+    """Request files through links: into a folder of the operator, or through a list there."""
     checkout, files, operator = (ground.folder / name for name in ("checkout", "files", "operator"))
     for folder in (checkout, files / "folder", operator):
         folder.mkdir(parents=True)
@@ -100,7 +100,7 @@ async def attributes_that_have_a_program_run(ground: Ground, name: str) -> str:
 
 
 @CHECKOUT.stopped_by("submodules are not fetched")
-async def a_submodule_that_leads_into_the_house(ground: Ground) -> str:
+async def a_submodule_that_leads_into_the_host(ground: Ground) -> str:
     private = make_source(ground.folder / "private")
     (private / "plans.txt").write_text(_KEY)
     _keep(private)
@@ -170,8 +170,8 @@ def _sandbox(ground: Ground, tree: CheckoutSpec) -> Sandbox:
     space, home = ground.folder / "space", ground.folder / "home-of-run"
     for folder in (space, home):
         folder.mkdir(exist_ok=True)
-    return soldier_sandbox(
-        Profile.STRICT if ground.is_defended else Profile.OFF,
+    return build_agent_sandbox(
+        SandboxProfile.STRICT if ground.is_defended else SandboxProfile.OFF,
         space=space,
         home=home,
         checkouts=[checkout_paths(tree.path, bare(ground.folder / "host", tree) / "objects")],

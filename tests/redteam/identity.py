@@ -1,4 +1,4 @@
-"""A repository whose owner chose its name so that it is taken for another one: acme-web/app for acme/web-app."""
+"""A repository whose name is chosen to be mistaken for another one: acme-web/app for acme/web-app."""
 
 import re
 
@@ -19,7 +19,7 @@ _TWINS = {name: name for name in ("acme-web/app", "acme/web.app", "acme/web_app"
 
 
 def _abbreviated(repo: str) -> str:
-    """Return what earlier versions knew a repository by."""
+    """Return the abbreviation by which earlier versions identified a repository."""
     return re.sub(r"[^a-z0-9]+", "-", slug(repo))
 
 
@@ -70,7 +70,7 @@ async def get_the_clone_of_a_namesake(ground: Ground) -> str:
 
 
 class _Same:
-    """A digest that is the same for all."""
+    """A digest that is the same for all inputs."""
 
     def hexdigest(self) -> str:
         return "0" * 64

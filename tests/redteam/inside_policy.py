@@ -1,4 +1,4 @@
-"""Petitions that a policy allows by their kind and target, and what an agent hides in them."""
+"""Petitions whose kind and target a policy allows, with hidden attacks."""
 
 import re
 from typing import Any
@@ -17,7 +17,7 @@ _BOTS = (
     re.compile(r"(?im)^[\s>*_`\ufeff-]*/(approve|lgtm|merge|deploy)\b"),
     re.compile(r"(?i)(?<![a-z0-9])(@|&#64;|&commat;)(dependabot|mergifyio|bors|copilot)"),
 )
-# What people who write policies mean by "it may review and comment here".
+# A typical policy: the agent may review and comment here.
 _USUAL = Policy(
     petitions=(
         PetitionRule(kind="github.review", at_most=2),
@@ -29,7 +29,7 @@ _USUAL = Policy(
 
 
 def _everything(*targets: str) -> Policy:
-    """Return a policy that keeps nothing back."""
+    """Return a policy that allows everything."""
     kinds = ("github.comment", "github.pull_request", "jira.comment", "jira.transition", "slack.message")
     rules = [PetitionRule(kind=kind, targets=targets, at_most=1000, body_bytes_max=1_000_000) for kind in kinds]
     review = PetitionRule(kind="github.review", targets=targets, events=("APPROVE", "COMMENT", "REQUEST_CHANGES"))
@@ -97,7 +97,7 @@ async def hide_from_the_person_who_approves(ground: Ground, case: tuple[str, dic
     asked = petition("github.pull_request", **{"title": "Fine", **raw})
     assert asked
     shown = question_of(asked) if ground.is_defended else _shortly(asked)
-    # Who approves must see the real branch, and none of the signs that hide something.
+    # The approver must see the real branch and no hiding characters.
     hidden = sign not in shown if sign == "base: production" else sign in shown
     return shown[:200] if hidden else ""
 
@@ -133,7 +133,7 @@ async def a_name_that_means_something_else(ground: Ground, raw: dict[str, str]) 
 
 
 class _Unchecked(Body, frozen=True, kw_only=True):
-    """A pull request of which no field is looked at."""
+    """A pull request whose fields are not checked."""
 
     repo: str = ""
     title: str = ""
@@ -149,7 +149,7 @@ def _granted(asked: Petition | None, policy: Policy, earlier: list[Petition] | N
 
 
 def _shortly(asked: Petition) -> str:
-    """Return what a person would be asked if the beginning of each value were enough."""
+    """Return the question to a person that shows only the beginning of each value."""
     return "\n".join(
         f"{name}: {value}" for name, value in sorted(asked.body.items(), key=lambda one: one[0] == "base")
     )[:3000]

@@ -1,4 +1,4 @@
-"""An agent that acts while the house works: it puts links in the place of files, until it wins or 1,000 times."""
+"""An agent that replaces files by links while the host works, until it succeeds or 1,000 times."""
 
 import time
 from contextlib import suppress
@@ -17,7 +17,7 @@ from tests.redteam.defended import AttemptClass, Ground
 
 RACING = AttemptClass("racing")
 TRIES = 1000
-# Looking through all objects takes longer than a commit.
+# Searching all objects takes longer than a commit.
 _TRIES_PER_LOOK = 25
 
 
@@ -55,7 +55,7 @@ async def swap_all_the_time(ground: Ground, name: str) -> str:
 
 
 @RACING.stopped_by("git runs in a sandbox that has only the checkout", {"commits": True, "compares": False})
-async def swap_a_folder_while_the_house(ground: Ground, commits: bool) -> str:  # noqa: FBT001 - a case
+async def swap_a_folder_while_the_host(ground: Ground, commits: bool) -> str:  # noqa: FBT001 - a case
     victim = ground.folder / "home-of-operator"
     victim.mkdir()
     for number in range(FILES):
@@ -73,7 +73,7 @@ async def swap_a_folder_while_the_house(ground: Ground, commits: bool) -> str:  
                     await trees.commit([tree], "work")
                 if KEY in shown:
                     return f"the diff of try {number}"
-            # Every try begins with files that git does not know.
+            # Every try starts with files that git does not know.
             with suppress(OSError):
                 (tree.path / "keys" / f"new{number}").touch()
             if not (number + 1) % _TRIES_PER_LOOK and leaked(host, tree):

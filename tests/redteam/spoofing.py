@@ -1,4 +1,4 @@
-"""Answers and events that somebody makes up: by people who may not answer, and by webhooks that GitHub never sent."""
+"""Forged answers by people without the right to answer, and forged webhooks."""
 
 import asyncio
 import hashlib
@@ -37,7 +37,7 @@ _ASK = Ask(
     asked_at=_AT,
     due_at=_AT + timedelta(hours=8),
 )
-# Who says what to which question, and when it was asked.
+# The question, the person, the answer, and when the answered question was asked.
 _ANSWERS: dict[str, tuple[Ask, str, str, str]] = {
     "somebody else": (_ASK, "U0EVIL", APPROVE, ""),
     "nobody": (_ASK, "", APPROVE, ""),
@@ -71,7 +71,7 @@ _SIGNATURES = {
 }
 
 
-@SPOOFING.stopped_by("nothing is believed before its signature", _SIGNATURES)
+@SPOOFING.stopped_by("nothing is processed before its signature is checked", _SIGNATURES)
 async def forge_a_signature(ground: Ground, signature: str) -> str:
     ground.remove(Receiver, "_is_signed", lambda *_: True)
     ground.remove(receiving, "_SIGNATURE", _Anything())
@@ -91,7 +91,7 @@ async def replay_a_delivery(ground: Ground) -> str:
         return await _received(watch, beyond=1)
 
 
-@SPOOFING.stopped_by("one thing is one event, however many deliveries tell of it")
+@SPOOFING.stopped_by("one change is one event, however many deliveries report it")
 async def send_the_same_thing_many_times(ground: Ground) -> str:
     if not ground.is_defended:
         numbers = iter(range(100))
@@ -108,7 +108,7 @@ async def send_the_same_thing_many_times(ground: Ground) -> str:
 
 
 @SPOOFING.stopped_by(
-    "who is not watched, who is ignored and what we did ourselves is no event",
+    "unwatched repositories, ignored users and our own actions cause no event",
     {
         "our own words": ({}, commented(f"@{US} go on", by=US)),
         "words of a stranger elsewhere": ({"repos": ("ours/*",)}, commented(f"@{US} go on", by="evil")),
@@ -127,7 +127,7 @@ async def have_words_heard(ground: Ground, case: tuple[dict[str, Any], dict[str,
 
 
 class _Anything:
-    """Matches whatever there is."""
+    """Matches everything."""
 
     def fullmatch(self, _: str) -> bool:
         return True

@@ -26,7 +26,7 @@ from kingdom.cli.running import (
     run_until_stopped,
 )
 from kingdom.cli.shape import LOG_LINES
-from kingdom.soldiers.sandbox.sandbox import Profile
+from kingdom.soldiers.sandbox.sandbox import SandboxProfile
 from kingdom.workflow.reactions import engine as declared
 from kingdom.workflow.streams import ENGINE_STREAMS
 from kingdom.workflow.watch import watch
@@ -44,7 +44,7 @@ async def engine(
     slots: Slots = 3,
     directory: Directory = None,
     agent: Agent = "scripted",
-    sandbox: Sandbox = Profile.STRICT,
+    sandbox: Sandbox = SandboxProfile.STRICT,
     metrics_port: MetricsPort = None,
     metrics_host: MetricsHost = LOOPBACK,
     log_level: Level = "info",

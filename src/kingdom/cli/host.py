@@ -17,7 +17,7 @@ from kingdom.cli.running import CONNECTIONS, Level, refuse_old_store, run_until_
 from kingdom.cli.shape import LOG_LINES, array, one
 from kingdom.errors import Misconfigured
 from kingdom.settings import Settings
-from kingdom.soldiers.sandbox.sandbox import Profile
+from kingdom.soldiers.sandbox.sandbox import SandboxProfile
 from kingdom.soldiers.settings import AgentName, SoldierSettings
 from kingdom.workflow.hosts import known_hosts, retire_host
 from kingdom.workflow.model.host import Host, HostStatus
@@ -34,7 +34,7 @@ Directory = Annotated[
     typer.Option(help="Where checkouts and transcripts lie; else soldiers/NAME in a store of files, or here."),
 ]
 Agent = Annotated[AgentName, typer.Option("--agent", help="Which agent it runs.")]
-Sandbox = Annotated[Profile, typer.Option(help="What agents may see: strict, dev (with the network) or off.")]
+Sandbox = Annotated[SandboxProfile, typer.Option(help="What agents may see: strict, dev (with the network) or off.")]
 
 
 @command(app, "run", answer=LOG_LINES, json_flags=("--json-logs", "--json"))
@@ -45,7 +45,7 @@ async def run(
     slots: Slots = 3,
     directory: Directory = None,
     agent: Agent = "scripted",
-    sandbox: Sandbox = Profile.STRICT,
+    sandbox: Sandbox = SandboxProfile.STRICT,
     log_level: Level = "info",
 ) -> int | None:
     """Run agents for the runs that the engine places here, until SIGTERM or SIGINT.
@@ -120,7 +120,7 @@ def chosen_host(
     name: str,
     slots: int,
     agent: AgentName,
-    sandbox: Profile,
+    sandbox: SandboxProfile,
     metrics: "WorkerMetrics | None" = None,
 ) -> Part:
     """Return a host that is described by options alone; what runs agents is loaded only for one that is to run."""

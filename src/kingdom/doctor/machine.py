@@ -16,9 +16,9 @@ from kingdom.doctor.check import Verdict, fail, in_thread, ok, skipped, warn
 from kingdom.doctor.patient import Patient
 from kingdom.doctor.programs import as_numbers, how_it_ended, said_by, version_in
 from kingdom.soldiers.agent_kinds import NO_SANDBOX
+from kingdom.soldiers.sandbox.probe import find_sandbox_problem
 from kingdom.soldiers.sandbox.programs import how_to_install
-from kingdom.soldiers.sandbox.sandbox import Profile
-from kingdom.soldiers.sandbox.trial import why_no_sandbox
+from kingdom.soldiers.sandbox.sandbox import SandboxProfile
 from kingdom.soldiers.settings import SoldierSettings
 
 PYTHON_OLDEST = (3, 11)
@@ -69,10 +69,10 @@ async def bubblewrap(patient: Patient) -> Verdict:
     """Look whether what agents run can be put into a sandbox, by putting a program into one."""
     profile = patient.realm.soldiers.sandbox
     if shutil.which("bwrap") is None:
-        if profile is Profile.OFF:
+        if profile is SandboxProfile.OFF:
             return warn("it is not on PATH: what an agent leaves running may outlive it", how_to_install("bubblewrap"))
         return fail("it is not on PATH, and without a sandbox no agent is started", how_to_install("bubblewrap"))
-    if reason := await in_thread(lambda: why_no_sandbox(profile)):
+    if reason := await in_thread(lambda: find_sandbox_problem(profile)):
         return fail(f"it cannot make a sandbox, so no agent can be started: {reason}", _namespaces_fix())
     return ok(f"{version_in((await said_by('bwrap', '--version'))[1])}, and it makes sandboxes")
 
@@ -82,7 +82,7 @@ async def sandbox(patient: Patient) -> Verdict:
     if patient.file_trouble and patient.realm.soldiers == SoldierSettings():
         return skipped("the settings cannot be read, so nobody knows whether agents have one")
     profile = patient.realm.soldiers.sandbox
-    if profile is Profile.OFF:
+    if profile is SandboxProfile.OFF:
         found = f"soldiers.sandbox is off: agents, setup scripts and checks run WITHOUT A SANDBOX, which {NO_SANDBOX}"
         return warn(found, "set soldiers.sandbox to strict in kingdom.yaml")
     return ok(f"{profile}, for every agent, setup script and check")

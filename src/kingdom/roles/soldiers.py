@@ -16,7 +16,7 @@ from kingdom.roles.house import Cast, House
 from kingdom.settings import Settings, read_environment
 from kingdom.soldiers.agent_kinds import AGENT_KINDS, NO_SANDBOX, build_agent_environment
 from kingdom.soldiers.host.host import SoldierHost
-from kingdom.soldiers.sandbox.sandbox import Profile
+from kingdom.soldiers.sandbox.sandbox import SandboxProfile
 from kingdom.soldiers.settings import SoldierSettings
 from kingdom.soldiers.workplace.host_folders import HostFolders
 
@@ -47,7 +47,7 @@ def soldier_host(
     chosen = soldiers.name or socket.gethostname().partition(".")[0]
     if not _NAME.fullmatch(chosen):
         raise Misconfigured(f"{chosen!r} is no name for a host: choose one of letters, digits, - and _ with --name")
-    if soldiers.sandbox is Profile.OFF:
+    if soldiers.sandbox is SandboxProfile.OFF:
         _log.warning(
             f"agents, setup scripts and checks run WITHOUT A SANDBOX: soldiers.sandbox is off, which {NO_SANDBOX}"
         )

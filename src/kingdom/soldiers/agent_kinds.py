@@ -9,20 +9,20 @@ from pathlib import Path
 from string import Template
 
 from kingdom.errors import Misconfigured
-from kingdom.soldiers.agents.acp.client import AcpAgents
-from kingdom.soldiers.agents.acp.profile import Profile as AcpProfile
+from kingdom.soldiers.agents.acp.client import AcpAgentClient
+from kingdom.soldiers.agents.acp.profile import AcpProfile
 from kingdom.soldiers.agents.acp.profiles import PROFILES
-from kingdom.soldiers.agents.claude.client import ClaudeAgents
-from kingdom.soldiers.agents.command.client import CommandAgents
-from kingdom.soldiers.agents.command.command import AIDER, PLACES, Command
+from kingdom.soldiers.agents.claude.client import ClaudeAgentClient
+from kingdom.soldiers.agents.command.client import CommandAgentClient
+from kingdom.soldiers.agents.command.command import AIDER, PLACEHOLDERS, CommandTemplate
 from kingdom.soldiers.agents.port import AgentClient
-from kingdom.soldiers.agents.scripted.client import ScriptedAgents
+from kingdom.soldiers.agents.scripted.client import ScriptedAgentClient
 from kingdom.soldiers.redaction import Redaction
 from kingdom.soldiers.sandbox.egress import Egress
-from kingdom.soldiers.sandbox.egress_rules import allowed_name
+from kingdom.soldiers.sandbox.egress_rules import parse_allowed_name
+from kingdom.soldiers.sandbox.probe import find_sandbox_problem
 from kingdom.soldiers.sandbox.programs import how_to_install
-from kingdom.soldiers.sandbox.sandbox import Profile
-from kingdom.soldiers.sandbox.trial import why_no_sandbox
+from kingdom.soldiers.sandbox.sandbox import SandboxProfile
 from kingdom.soldiers.sandbox.vendors import Upstream, Vendor
 from kingdom.soldiers.settings import SoldierSettings
 from kingdom.soldiers.workplace.agent_environment import AgentEnvironment
@@ -49,31 +49,33 @@ def _command(settings: SoldierSettings) -> AgentClient:
             "soldiers.agent is `command`, but soldiers.command is empty: set it to the program and its arguments"
         )
     for word in settings.command:
-        if not Template(word).is_valid() or not PLACES.issuperset(Template(word).get_identifiers()):
-            known = ", ".join(f"${name}" for name in sorted(PLACES))
+        if not Template(word).is_valid() or not PLACEHOLDERS.issuperset(Template(word).get_identifiers()):
+            known = ", ".join(f"${name}" for name in sorted(PLACEHOLDERS))
             raise Misconfigured(
                 f"soldiers.command: the $ in {word!r} starts none of {known}; write $$ for a dollar sign"
             )
     vendor = settings.model.vendor
-    return CommandAgents(Command(argv=settings.command, environment=_MODEL_VARIABLES[vendor] if vendor else {}))
+    return CommandAgentClient(
+        CommandTemplate(argv=settings.command, environment=_MODEL_VARIABLES[vendor] if vendor else {})
+    )
 
 
 def _acp(profile: AcpProfile, settings: SoldierSettings) -> AgentClient:
     directory = Path(settings.agents).absolute() if settings.agents else None
-    return AcpAgents(profile, directory=directory, prices=settings.model.prices)
+    return AcpAgentClient(profile, directory=directory, prices=settings.model.prices)
 
 
 # The consequence of the profile `off`, as part of a sentence.
 NO_SANDBOX = "lets them read and change whatever this user can, and reach every network"
 _CLAUDE, _ACP = ("claude_agent_sdk", "kingdom[claude]"), ("acp", "kingdom[acp]")
 AGENT_KINDS: Mapping[str, AgentKind] = {
-    "scripted": AgentKind(client=lambda _: ScriptedAgents(), offers_tools=False),
-    "claude": AgentKind(client=lambda _: ClaudeAgents(), vendor=Vendor.ANTHROPIC, library=_CLAUDE),
+    "scripted": AgentKind(client=lambda _: ScriptedAgentClient(), offers_tools=False),
+    "claude": AgentKind(client=lambda _: ClaudeAgentClient(), vendor=Vendor.ANTHROPIC, library=_CLAUDE),
     **{
         name: AgentKind(client=partial(_acp, profile), vendor=profile.vendor, library=_ACP)
         for name, profile in PROFILES.items()
     },
-    "aider": AgentKind(client=lambda _: CommandAgents(AIDER), vendor=Vendor.OPENAI, offers_tools=False),
+    "aider": AgentKind(client=lambda _: CommandAgentClient(AIDER), vendor=Vendor.OPENAI, offers_tools=False),
     "command": AgentKind(client=_command, offers_tools=False),
 }
 # The vendor's address, and the environment variable in which its programs look for the key.
@@ -105,7 +107,7 @@ def build_agent_environment(
         profile=settings.sandbox,
         path=_path(settings),
         upstreams=upstreams,
-        egress=Egress([allowed_name(name) for name in settings.egress]) if settings.egress else None,
+        egress=Egress([parse_allowed_name(name) for name in settings.egress]) if settings.egress else None,
         offers_tools=kind.offers_tools,
         may_commit=settings.may_commit,
         disk_mib=settings.disk_mb,
@@ -118,7 +120,7 @@ def _check_requirements(settings: SoldierSettings, kind: AgentKind) -> None:
     """Fail early for everything that would make the first agent fail."""
     if kind.library and find_spec(kind.library[0]) is None:
         raise Misconfigured(f"{settings.agent} needs a library that is not installed: pip install '{kind.library[1]}'")
-    if settings.sandbox is not Profile.OFF and (reason := why_no_sandbox(settings.sandbox)):
+    if settings.sandbox is not SandboxProfile.OFF and (reason := find_sandbox_problem(settings.sandbox)):
         remedy = (
             "run `kingdom doctor`, which says how to allow it"
             if shutil.which("bwrap")
@@ -126,7 +128,7 @@ def _check_requirements(settings: SoldierSettings, kind: AgentKind) -> None:
         )
         raise Misconfigured(
             f"agents, setup scripts and checks run in a sandbox, which cannot be created here: {reason}. What to do:"
-            f' {remedy}. Or write `sandbox: "{Profile.OFF}"` under `soldiers` into kingdom.yaml: it {NO_SANDBOX}'
+            f' {remedy}. Or write `sandbox: "{SandboxProfile.OFF}"` under `soldiers` into kingdom.yaml: it {NO_SANDBOX}'
         )
 
 

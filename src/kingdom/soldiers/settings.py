@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from kingdom.soldiers.sandbox.egress_rules import allowed_name
+from kingdom.soldiers.sandbox.egress_rules import parse_allowed_name
 from kingdom.soldiers.sandbox.prices import Price
-from kingdom.soldiers.sandbox.sandbox import Profile
+from kingdom.soldiers.sandbox.sandbox import SandboxProfile
 from kingdom.soldiers.sandbox.vendors import Vendor
 
 AgentName = Literal["scripted", "claude", "codex", "gemini", "opencode", "aider", "command"]
@@ -42,7 +42,7 @@ class SoldierSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     agents: str = ""
     model: ModelSettings = ModelSettings()
     # What agents may see: strict, dev (with the network and the tools of this machine), or off (everything).
-    sandbox: Profile = Profile.STRICT
+    sandbox: SandboxProfile = SandboxProfile.STRICT
     # Hosts that a strict sandbox reaches over https: a name, or "*.name" for all below it.
     egress: tuple[str, ...] = ()
     # Whether agents may commit on the branch of their run; otherwise Kingdom commits for them.
@@ -60,10 +60,10 @@ class SoldierSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         # The reader of kingdom.yaml adds the place in the file to a ValueError.
         for name in self.egress:
             try:
-                allowed_name(name)
+                parse_allowed_name(name)
             except ValueError as error:
                 raise ValueError(f"egress: {error}") from None
-        if self.egress and self.sandbox is not Profile.STRICT:
+        if self.egress and self.sandbox is not SandboxProfile.STRICT:
             raise ValueError(
                 f"egress names hosts for the sandbox strict, but {self.sandbox} reaches every host:"
                 " leave out egress, or set sandbox to strict"

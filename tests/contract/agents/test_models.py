@@ -1,4 +1,4 @@
-"""Agents that ask a model: what they make of its errors, its prices and its limits, and of the tools they are given."""
+"""Agents that call a model: errors, prices and limits of the model, and tools."""
 
 import sys
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""Agents that are processes: killed with all they started, or with the host that started them, and gone on with."""
+"""Agents that are processes: killed with all they started or with their host, and continued."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ from tests.integration.soldiers.processes import cancel_while_it_starts, marked,
 from tests.patience import PATIENCE_SECONDS
 
 needs_bubblewrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
-# A tool that has a session of its own, and a daemon.
+# A tool with its own session, and a daemon.
 TOOL = "setsid sleep 912 & sleep 913"
 
 
@@ -40,7 +40,7 @@ async def in_a_tool(agent: Agent, stage: Stage) -> asyncio.Task[list[Any]]:
 
 
 async def go_on(stage: Stage, session: str) -> None:
-    """Let a new agent finish what another was killed over; what was done is not done again."""
+    """Let a new agent finish the work of a killed one without repeating finished steps."""
     assert (await stage.client.inspect(stage.launch(session), "t1#1")).finding is Finding.UNFINISHED
     again = await stage.start(session)
     assert again.session == session

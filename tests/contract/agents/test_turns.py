@@ -1,4 +1,4 @@
-"""What every AgentClient owes: turns, sessions that go on, and the truth about both."""
+"""What every AgentClient guarantees: turns, sessions that continue, and correct inspection of both."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""A process that does what hosts and commands do with files of agents beyond a run of the scripted agent."""
+"""A process that opens files of agents as hosts and commands do, beyond a run of the scripted agent."""
 
 import json
 import sys
@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from kingdom.cli.files_view import changed_files
-from kingdom.soldiers.agents.acp.outfit import outfit, put_aside
-from kingdom.soldiers.agents.claude.memory import OwnRecord, own_answer, own_transcript
-from kingdom.soldiers.agents.command.command import Command, called
+from kingdom.soldiers.agents.acp.invocation import move_session_files_aside, prepare_acp_invocation
+from kingdom.soldiers.agents.claude.history import SessionFileTail, find_session_file, read_answer
+from kingdom.soldiers.agents.command.command import CommandTemplate, prepare_command
 from kingdom.soldiers.sandbox.prices import Price
 from kingdom.soldiers.tools.calls import RememberInput, ReportResultInput
 from kingdom.soldiers.tools.result_file import RESULT_FILE, add_memory, write_result
@@ -23,21 +23,21 @@ SESSION = "5e5510a0"
 
 
 def act(space: Path, home: Path) -> None:
-    """Read, write, list and remove."""
+    """Read, write, list and remove files of an agent."""
     add_memory(space, RememberInput(text="Tests need a display."))
     write_result(space, ReportResultInput(status="failed", summary="no", error="no"))
     assert is_unsuccessful(space)
     remove_unsuccessful_result(space)
     environment = {"HOME": str(home), "PATH": "/usr/bin:/bin"}
-    own = own_transcript(environment, SESSION)
+    own = find_session_file(environment, SESSION)
     assert own
-    assert own_answer(own, "u1") is None
-    assert OwnRecord(environment, SESSION).tells_of("toolu_1")
+    assert read_answer(own, "u1") is None
+    assert SessionFileTail(environment, SESSION).mentions("toolu_1")
     launch = replace(a_launch(space), environment=environment)
-    profile = replace(PLAIN, files={"deep/config": "x"}, aside="deep/*-$session")
-    fitted = outfit(profile, launch, Price(input=1, output=1), "http://127.0.0.1:1", None)
-    put_aside(profile, fitted, SESSION)
-    called(Command(argv=("cat", "$prompt_file")), launch, "a prompt")
+    profile = replace(PLAIN, files={"deep/config": "x"}, conflicting_files="deep/*-$session")
+    invocation = prepare_acp_invocation(profile, launch, Price(input=1, output=1), "http://127.0.0.1:1", None)
+    move_session_files_aside(profile, invocation, SESSION)
+    prepare_command(CommandTemplate(argv=("cat", "$prompt_file")), launch, "a prompt")
     assert changed_files(space, 10)
 
 

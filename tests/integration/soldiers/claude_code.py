@@ -1,4 +1,4 @@
-"""The real Claude Code, started by hand for a single prompt."""
+"""The real Claude Code, started directly for a single prompt."""
 
 import json
 from collections.abc import Sequence

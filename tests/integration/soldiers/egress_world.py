@@ -43,7 +43,7 @@ def furnish(folder: Path) -> None:
 
 
 def serve(folder: Path) -> Callable[[], None]:
-    """Serve registries on all addresses, and return what ends that."""
+    """Serve registries on all addresses; return what stops them."""
     certificate = make_certificate(folder / "tls", *ADDRESSES)
     (folder / "www").mkdir()
     write_registries(folder / "www", f"https://{NAMED}")
@@ -56,7 +56,7 @@ def serve(folder: Path) -> Callable[[], None]:
 
 
 async def run_agent(folder: Path, command: str, path: list[str]) -> str:
-    """Return what an agent answers that is a shell with one command."""
+    """Return the answer of an agent that runs one shell command."""
     settings = SoldierSettings(
         agent="command", command=("/bin/sh", "-e", "-s"), path=(*path,), egress=(NAMED, "*.example.org")
     )
@@ -97,7 +97,7 @@ async def run_agent(folder: Path, command: str, path: list[str]) -> str:
 
 
 def main() -> None:
-    """Do all of it."""
+    """Set up the network, run the agent and print the result."""
     folder, command, path = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
     furnish(folder)
     stop = serve(folder)
@@ -110,7 +110,7 @@ def main() -> None:
 
 class _Handler(SimpleHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 def _run(*argv: str) -> None:

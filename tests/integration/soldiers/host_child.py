@@ -12,10 +12,10 @@ from typing import Any
 
 from kingdom.bootstrap import open_bus
 from kingdom.bus import Bus, Transaction
-from kingdom.soldiers.agents.scripted.client import ScriptedAgents
+from kingdom.soldiers.agents.scripted.client import ScriptedAgentClient
 from kingdom.soldiers.host import host as hosting
 from kingdom.soldiers.host.host import ENVIRONMENT, SoldierHost
-from kingdom.soldiers.sandbox.sandbox import Profile
+from kingdom.soldiers.sandbox.sandbox import SandboxProfile
 from kingdom.soldiers.workplace.agent_environment import AgentEnvironment
 from kingdom.soldiers.workplace.checkout_setup import CheckoutSetup
 from kingdom.soldiers.workplace.host_folders import HostFolders
@@ -40,7 +40,7 @@ async def run(options: dict[str, Any]) -> None:
         host = SoldierHost(
             _freezing_at(bus, *options["freezes_at"]) if "freezes_at" in options else bus,
             options["name"],
-            ScriptedAgents(),
+            ScriptedAgentClient(),
             HostFolders(Path(options["directory"])),
             slots=options["slots"],
             lease=timedelta(seconds=options["lease_seconds"]),
@@ -55,7 +55,7 @@ async def run(options: dict[str, Any]) -> None:
 def _confined_with(files: Path) -> AgentEnvironment:
     """Return how agents live in a sandbox with a folder that they read, whose files checkouts may ask for."""
     return AgentEnvironment(
-        profile=Profile.STRICT, path=(files,), checkout_setup=CheckoutSetup(files=files), disk_mib=1000
+        profile=SandboxProfile.STRICT, path=(files,), checkout_setup=CheckoutSetup(files=files), disk_mib=1000
     )
 
 

@@ -18,7 +18,7 @@ from bench.crash_sweep.scene import make_repository
 from kingdom.bus import Bus, Cursor, LogEntry, Query, Record, Transaction, Worker
 from kingdom.clock import utc_now
 from kingdom.soldiers.agents.port import AgentClient
-from kingdom.soldiers.agents.scripted.client import ScriptedAgents
+from kingdom.soldiers.agents.scripted.client import ScriptedAgentClient
 from kingdom.soldiers.agents.transcript import TranscriptEntry, read_entries
 from kingdom.soldiers.host.host import ENVIRONMENT, SoldierHost
 from kingdom.soldiers.workplace.agent_environment import AgentEnvironment
@@ -145,7 +145,7 @@ class HostScene:
         host = SoldierHost(
             wrap(bus),
             name,
-            client or ScriptedAgents(),
+            client or ScriptedAgentClient(),
             self.folders(name),
             slots=slots,
             lease=lease,

@@ -1,4 +1,4 @@
-"""Real agents of several vendors, in the sandbox and with nothing but the gate to reach their model."""
+"""Real agents of several vendors in the sandbox, with only the model proxy to reach their model."""
 
 import asyncio
 import json
@@ -12,13 +12,13 @@ from uuid import uuid4
 
 import pytest
 
-from kingdom.soldiers.agents.acp.client import AcpAgents
-from kingdom.soldiers.agents.acp.profile import Profile as AcpProfile
+from kingdom.soldiers.agents.acp.client import AcpAgentClient
+from kingdom.soldiers.agents.acp.profile import AcpProfile
 from kingdom.soldiers.agents.acp.profiles import PROFILES
 from kingdom.soldiers.agents.port import AgentFailed, AgentGone, BudgetSpent, Prompt, ToolUse, TurnAnswer
 from kingdom.soldiers.agents.transcript import read_entries
-from kingdom.soldiers.sandbox.gate import Gate
-from kingdom.soldiers.sandbox.sandbox import AGENT_LIMITS, Profile, Sandbox
+from kingdom.soldiers.sandbox.model_proxy import ModelProxy
+from kingdom.soldiers.sandbox.sandbox import AGENT_LIMITS, Sandbox, SandboxProfile
 from kingdom.soldiers.sandbox.vendors import Upstream
 from kingdom.soldiers.tools.host_tools import HostTools
 from kingdom.soldiers.tools.relay import answer_tool_call
@@ -45,7 +45,7 @@ SHELF = {"codex": "mcp__shelf/lend", "gemini": "mcp_shelf_lend", "opencode": "sh
 
 
 class House:
-    """An agent's place with a gate before its model."""
+    """The surroundings of an agent, with a proxy before its model."""
 
     def __init__(self, profile: AcpProfile, stage: Stage, model: ModelStub, tools: HostTools) -> None:
         self.profile = profile
@@ -59,21 +59,21 @@ async def _no_verdict(_: str) -> None:
 
 
 @asynccontextmanager
-async def opened(profile: AcpProfile, folder: Path, confinement: Profile) -> AsyncIterator[House]:
-    """Give a house in which an agent is confined so much; nothing of it is left afterwards."""
+async def opened(profile: AcpProfile, folder: Path, confinement: SandboxProfile) -> AsyncIterator[House]:
+    """Provide the surroundings of an agent under a sandbox profile; end all processes afterwards."""
     home, space, mark = folder / "home", folder / "work space", uuid4().hex
     (home / "tmp").mkdir(parents=True)
     space.mkdir()
     tools = HostTools(space, _no_verdict)
-    on_loopback = confinement is Profile.OFF
+    on_loopback = confinement is SandboxProfile.OFF
     async with ModelStub() as model:
         upstream = Upstream(vendor=profile.vendor, url=model.url, key=KEY)
         handler = partial(answer_tool_call, tools)
-        async with Gate(folder / "gate", [upstream], voice=handler, on_loopback=on_loopback) as gate:
-            sandbox = Sandbox(profile=confinement, writable=(space, home), socket=gate.socket, limits=AGENT_LIMITS)
-            sandbox = replace(sandbox, url=gate.url) if on_loopback else sandbox
+        async with ModelProxy(folder / "gate", [upstream], on_tool_call=handler, on_loopback=on_loopback) as proxy:
+            sandbox = Sandbox(profile=confinement, writable=(space, home), socket=proxy.socket, limits=AGENT_LIMITS)
+            sandbox = replace(sandbox, url=proxy.url) if on_loopback else sandbox
             environment = {**ENVIRONMENT, MARK: mark, "HOME": str(home), "TMPDIR": str(home / "tmp")}
-            client = AcpAgents(profile, directory=AGENTS, prices=PRICES)
+            client = AcpAgentClient(profile, directory=AGENTS, prices=PRICES)
             kind = Kind(make=lambda: client, model=MODEL)
             stage = Stage(client, folder, environment, kind=kind, sandbox=sandbox)
             try:
@@ -88,13 +88,13 @@ EVERY = [pytest.param(profile, id=name, marks=marks(name)) for name, profile in 
 
 @pytest.fixture(params=EVERY)
 async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[House]:
-    async with opened(request.param, tmp_path, Profile.STRICT) as house:
+    async with opened(request.param, tmp_path, SandboxProfile.STRICT) as house:
         yield house
 
 
 @pytest.mark.parametrize("profile", EVERY)
 async def test_an_agent_without_a_sandbox_speaks_through_the_gate_as_well(profile: AcpProfile, tmp_path: Path) -> None:
-    async with opened(profile, tmp_path, Profile.OFF) as house:
+    async with opened(profile, tmp_path, SandboxProfile.OFF) as house:
         agent = await house.stage.start(tools=house.tools)
         result = {"status": "success", "summary": "it is done"}
         assert (await follow(agent, {"result": result}, {"answer": "well"}))[-1] == TurnAnswer("well", 0.0)
@@ -189,7 +189,7 @@ async def test_a_model_that_falls_silent_fails_the_turn(house: House) -> None:
         assert old in text
         text = text.replace(old, new)
     files = {**house.profile.files, "config.toml": text}
-    house.stage.client = AcpAgents(replace(house.profile, files=files), directory=AGENTS, prices=PRICES)
+    house.stage.client = AcpAgentClient(replace(house.profile, files=files), directory=AGENTS, prices=PRICES)
     agent = await house.stage.start()
     with pytest.raises(AgentFailed, match="idle timeout"):
         await follow(agent, {"say": "I think"}, {"hang": True}, prompt_id="t1#1")

@@ -1,4 +1,4 @@
-"""What is left when an agent that speaks ACP has ended."""
+"""The state after the end of an ACP agent."""
 
 import json
 import re

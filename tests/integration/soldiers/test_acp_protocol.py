@@ -1,4 +1,4 @@
-"""What becomes of what an agent says in ACP, tried with a program that says what it is told to."""
+"""The messages of an ACP agent, tested with a program that sends what its prompt says."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kingdom.errors import Misconfigured, ProgramFailed
-from kingdom.soldiers.agents.acp.profile import CostFrom
+from kingdom.soldiers.agents.acp.profile import CostSource
 from kingdom.soldiers.agents.port import (
     AgentFailed,
     AgentGone,
@@ -44,7 +44,7 @@ async def test_a_session_opens_in_the_mode_of_the_profile_with_the_mcp_servers_o
         McpServer(id="m2", name="web", transport=Transport.STREAMABLE_HTTP, url="http://127.0.0.1:1/mcp"),
         McpServer(id="m3", name="kingdom", transport=Transport.SSE, url="http://127.0.0.1:1/sse"),
     )
-    agent = await scene.start(replace(PLAIN, mode="quiet"), mcp_servers=servers)
+    agent = await scene.start(replace(PLAIN, session_mode="quiet"), mcp_servers=servers)
     assert [request["modeId"] for request in scene.requests("session/set_mode")] == ["quiet"]
     (opened,) = scene.requests("session/new")
     assert opened["cwd"] == str(scene.folder / "work space")
@@ -104,7 +104,7 @@ async def test_permission_is_given_once_and_never_for_ever(
 
 
 async def test_a_failure_that_looks_like_an_answer_is_known_by_its_mark(scene: Scene) -> None:
-    profile = replace(PLAIN, notices=True, failed=("agent", "state", "broken"))
+    profile = replace(PLAIN, has_notices=True, failure_marker=("agent", "state", "broken"))
     agent = await scene.start(profile)
     broken = {"update": {"sessionUpdate": "session_info_update", "_meta": {"agent": {"state": "broken"}}}}
     with pytest.raises(AgentFailed, match="the model is away"):
@@ -157,13 +157,13 @@ async def test_a_model_without_a_price_counts_as_the_dearest(scene: Scene) -> No
 
 
 async def test_the_tokens_may_stand_beside_the_protocol(scene: Scene) -> None:
-    agent = await scene.start(replace(PLAIN, cost_from=CostFrom.QUOTA))
+    agent = await scene.start(replace(PLAIN, cost_source=CostSource.QUOTA))
     meta = {"quota": {"token_count": {"input_tokens": 10_000, "output_tokens": 1_000}}}
     assert (await take(agent, end(_meta=meta)))[-1] == TurnAnswer("", 0.2)
 
 
 async def test_what_a_killed_turn_cost_is_in_the_next_where_the_agent_counts_the_session(scene: Scene) -> None:
-    profile = replace(PLAIN, cost_from=CostFrom.SESSION)
+    profile = replace(PLAIN, cost_source=CostSource.SESSION)
 
     def spent(usd: float) -> dict[str, Any]:
         cost = {"amount": usd, "currency": "USD"}
@@ -208,7 +208,7 @@ async def test_an_agent_that_ends_in_its_turn_is_gone_with_its_last_words(scene:
 
 
 async def test_an_agent_that_is_gone_behind_its_adapter_is_gone(scene: Scene) -> None:
-    agent = await scene.start(replace(PLAIN, gone="server exited"))
+    agent = await scene.start(replace(PLAIN, gone_error="server exited"))
     with pytest.raises(AgentGone, match="server exited"):
         await take(agent, {"error": {"code": -32603, "message": "the server exited with code 1"}})
     assert "SIGKILL" in await asyncio.wait_for(agent.ended(), PATIENCE_SECONDS)
@@ -239,7 +239,7 @@ async def test_a_session_that_was_never_prompted_begins_anew(scene: Scene) -> No
 
 
 async def test_a_session_that_is_loaded_does_not_tell_its_past_again(scene: Scene) -> None:
-    profile = replace(PLAIN, loads=True)
+    profile = replace(PLAIN, loads_session=True)
     agent = await scene.start(profile)
     await take(agent)
     await agent.stop(AT_ONCE)
@@ -287,7 +287,7 @@ async def test_a_link_that_an_agent_has_left_is_not_written_through(scene: Scene
 
 
 async def test_a_session_is_moved_out_of_the_way_of_its_loading(scene: Scene) -> None:
-    profile = replace(PLAIN, loads=True, aside="chats/session-*-$session.jsonl")
+    profile = replace(PLAIN, loads_session=True, conflicting_files="chats/session-*-$session.jsonl")
     agent = await scene.start(profile)
     await take(agent)
     await agent.stop(AT_ONCE)
@@ -304,8 +304,8 @@ async def test_a_session_is_moved_out_of_the_way_of_its_loading(scene: Scene) ->
     ("changes", "options", "words"),
     [
         ({"program": "not-there"}, {}, "npm install --prefix DIRECTORY plain"),
-        ({}, {"model": 'x"\nbase_url = "y'}, "no name of a model"),
-        ({}, {"environment": ENVIRONMENT}, "has none"),
+        ({}, {"model": 'x"\nbase_url = "y'}, "not a valid model name"),
+        ({}, {"environment": ENVIRONMENT}, "does not set HOME"),
     ],
 )
 async def test_what_is_missing_is_said(
@@ -316,7 +316,7 @@ async def test_what_is_missing_is_said(
 
 
 async def test_an_agent_that_does_not_come_up_is_gone(scene: Scene) -> None:
-    with pytest.raises(AgentGone, match="plain did not come up: exit code"):
+    with pytest.raises(AgentGone, match="plain failed to start: exit code"):
         await scene.start(replace(PLAIN, arguments=("-c", "import sys; sys.exit(4)")))
 
 

@@ -1,4 +1,4 @@
-"""The agent's tools as a real MCP server: spoken to by the official client and by hand."""
+"""The tools of Kingdom as a real MCP server, tested with the official client and with raw lines."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ from mcp import Client, StdioServerParameters
 
 from kingdom.soldiers.mcp_check import check_mcp_server
 from kingdom.soldiers.processes.program import start_program
-from kingdom.soldiers.sandbox.sandbox import Profile, Sandbox
+from kingdom.soldiers.sandbox.sandbox import Sandbox, SandboxProfile
 from kingdom.soldiers.tools.calls import TOOLS
 from kingdom.soldiers.tools.port import SERVER_NAME
 from kingdom.soldiers.tools.relay import relay_command
@@ -50,7 +50,7 @@ async def called(client: Client, tool: str, **arguments: Any) -> tuple[bool, str
 
 
 async def spoken(url: str, *lines: str, answers: int = 0) -> list[dict[str, Any]]:
-    """Say lines to the server, end its input after so many answers; return all that it answered until its own end."""
+    """Send lines to the server, close its input after so many answers, and return all its answers."""
     process = await asyncio.create_subprocess_exec(
         *relay_command(url), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
@@ -188,7 +188,7 @@ async def test_a_place_that_is_none_is_refused_in_a_sentence(place: str) -> None
 
 
 async def test_a_result_is_reported_out_of_a_strict_sandbox(house: House, tmp_path: Path) -> None:
-    sandbox = Sandbox(profile=Profile.STRICT, writable=(tmp_path / "space",), socket=house.socket)
+    sandbox = Sandbox(profile=SandboxProfile.STRICT, writable=(tmp_path / "space",), socket=house.socket)
     sandbox.writable[0].mkdir()
     program = await start_program(
         relay_command(f"{sandbox.url}/voice"),

@@ -9,7 +9,7 @@ import pytest
 
 from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec, RunCheckouts
 from kingdom.soldiers.redaction import REDACTED, Redaction
-from kingdom.soldiers.sandbox.sandbox import Profile, Sandbox
+from kingdom.soldiers.sandbox.sandbox import Sandbox, SandboxProfile
 from kingdom.soldiers.workplace.checkout_setup import (
     PORTS_PER_RUN,
     CheckoutSetup,
@@ -131,7 +131,7 @@ async def test_the_output_of_a_script_is_kept_without_secrets(tmp_path: Path) ->
 async def test_a_script_is_kept_in_the_sandbox(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     tree = await checked_out(tmp_path, {SCRIPT: f"echo in > cache; echo out > {outside}; true\n"})
-    sandbox = Sandbox(profile=Profile.STRICT, writable=(tree.path,))
+    sandbox = Sandbox(profile=SandboxProfile.STRICT, writable=(tree.path,))
     await fitted_out(tree, CheckoutSetup(), folder=tmp_path / "notes", environment=ENVIRONMENT, sandbox=sandbox)
     assert (tree.path / "cache").read_text() == "in\n"
     assert not outside.exists()

@@ -1,4 +1,4 @@
-"""What is Claude Code's own way, beside what every agent owes."""
+"""Behavior that is specific to Claude Code, beyond the contract of all agents."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -40,7 +40,7 @@ def noted(stage: Stage, prompt_id: str) -> list[TranscriptEntry]:
 
 
 def without_end(stage: Stage) -> None:
-    """Make our transcript one of a host that was killed before it could write down how the last turn ended."""
+    """Cut our transcript as if the host was killed before it recorded the end of the last turn."""
     lines = stage.transcript.read_bytes().splitlines(keepends=True)
     kept = [line for line in lines if b'"answered"' not in line and b'"ended"' not in line]
     stage.transcript.write_bytes(b"".join(kept))

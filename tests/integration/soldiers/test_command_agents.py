@@ -11,10 +11,10 @@ from uuid import uuid4
 import pytest
 
 from kingdom.errors import Misconfigured
-from kingdom.soldiers.agents.command.client import CommandAgents
-from kingdom.soldiers.agents.command.command import Command
+from kingdom.soldiers.agents.command.client import CommandAgentClient
+from kingdom.soldiers.agents.command.command import CommandTemplate
 from kingdom.soldiers.agents.port import AgentFailed, AgentGone, AgentMessage, Prompt, TurnAnswer, TurnQuestion
-from kingdom.soldiers.sandbox.sandbox import Profile, Sandbox
+from kingdom.soldiers.sandbox.sandbox import Sandbox, SandboxProfile
 from kingdom.soldiers.turns.result import apply_reported_status
 from kingdom.workflow.model.answers import Finding
 from tests.contract.agents.stage import A_WHILE, AT_ONCE, ENVIRONMENT, Stage, until_exists, updates_of
@@ -22,7 +22,7 @@ from tests.integration.soldiers.processes import MARK, marked, until_none, until
 from tests.patience import PATIENCE_SECONDS
 
 # Does what its prompt says, as a shell.
-SHELL = Command(argv=("/bin/sh", "-e", "-s"), cost=r"it cost \$([0-9.]+)")
+SHELL = CommandTemplate(argv=("/bin/sh", "-e", "-s"), cost=r"it cost \$([0-9.]+)")
 
 
 @pytest.fixture
@@ -32,14 +32,14 @@ def mark() -> str:
 
 @pytest.fixture
 async def stage(tmp_path: Path, mark: str) -> AsyncIterator[Stage]:
-    stage = Stage(CommandAgents(SHELL), tmp_path, {**ENVIRONMENT, MARK: mark})
+    stage = Stage(CommandAgentClient(SHELL), tmp_path, {**ENVIRONMENT, MARK: mark})
     yield stage
     await stage.close()
     assert not marked(mark)
 
 
 def staged(folder: Path, *argv: str) -> Stage:
-    return Stage(CommandAgents(Command(argv=argv)), folder)
+    return Stage(CommandAgentClient(CommandTemplate(argv=argv)), folder)
 
 
 async def test_what_the_program_puts_out_is_told_line_by_line_and_is_the_answer(stage: Stage) -> None:
@@ -132,7 +132,7 @@ async def test_a_new_attempt_begins_anew_and_is_told_so(stage: Stage) -> None:
     with pytest.raises(AgentGone, match="SIGKILL"):
         await turn
     assert (await stage.client.inspect(stage.launch(agent.session), "t1#1")).finding is Finding.UNFINISHED
-    reading = Stage(CommandAgents(Command(argv=("cat",))), stage.work_space.parent)
+    reading = Stage(CommandAgentClient(CommandTemplate(argv=("cat",))), stage.work_space.parent)
     again = await reading.start(agent.session)
     told = await updates_of(again, Prompt(id="t1#2", text="go on", continues=True))
     await again.stop(AT_ONCE)
@@ -220,6 +220,6 @@ async def test_a_program_that_is_not_there_is_missed_at_the_start(tmp_path: Path
 async def test_the_program_runs_in_the_sandbox_of_the_launch(stage: Stage, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("hidden")
-    agent = await stage.start(sandbox=Sandbox(profile=Profile.STRICT, writable=(stage.work_space,)))
+    agent = await stage.start(sandbox=Sandbox(profile=SandboxProfile.STRICT, writable=(stage.work_space,)))
     told = await updates_of(agent, Prompt(id="t1#1", text=f"id -u; cat {secret} || echo cannot see it"))
     assert told[-1] == TurnAnswer("1000\ncannot see it", 0.0)

@@ -7,7 +7,7 @@ import pytest
 
 from kingdom.soldiers.files import disk_quota
 from kingdom.soldiers.files.disk_quota import DEPTH_MAX, DiskQuota, DiskUsage
-from kingdom.soldiers.sandbox.sandbox import Profile
+from kingdom.soldiers.sandbox.sandbox import SandboxProfile
 from kingdom.soldiers.workplace.agent_environment import AgentEnvironment
 from kingdom.workflow.model.machine import WorkflowStatus
 from tests.integration.soldiers.host_scene import APP, HostScene, task, work
@@ -81,7 +81,7 @@ def test_neither_so_many_files_nor_so_deep_folders_are_allowed(tmp_path: Path, m
 async def host(scene: HostScene, monkeypatch: pytest.MonkeyPatch) -> HostScene:
     """A host whose runs have 8 MiB, which it looks at all the time."""
     monkeypatch.setattr(disk_quota, "_EVERY_SECONDS", 0.05)
-    await scene.start_host(agent_environment=AgentEnvironment(profile=Profile.OFF, disk_mib=8))
+    await scene.start_host(agent_environment=AgentEnvironment(profile=SandboxProfile.OFF, disk_mib=8))
     return scene
 
 

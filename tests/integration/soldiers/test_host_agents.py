@@ -2,7 +2,7 @@
 
 import pytest
 
-from kingdom.soldiers.agents.scripted.client import ScriptedAgents
+from kingdom.soldiers.agents.scripted.client import ScriptedAgentClient
 from kingdom.soldiers.host.command_handlers import GRACE
 from kingdom.soldiers.turns import turn
 from kingdom.workflow import lifecycle
@@ -51,7 +51,7 @@ async def test_an_agent_that_does_not_answer_in_time_fails_its_run_and_is_gone(
     scene: HostScene, ears: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(turn, "_INTERRUPT_SECONDS", 0.1)
-    agents = HinderedAgents(ScriptedAgents())
+    agents = HinderedAgents(ScriptedAgentClient())
     await scene.start_host(client=agents)
     workflow = await scene.begin(work("one", task({"hang": ears == "hearing" or "deaf"}, timeout_seconds=1)))
     failed = await scene.until(workflow, WorkflowStatus.FAILED)

@@ -12,7 +12,7 @@ import pytest
 
 from kingdom.bus import Record
 from kingdom.clock import utc_now
-from kingdom.soldiers.agents.scripted.client import ScriptedAgents
+from kingdom.soldiers.agents.scripted.client import ScriptedAgentClient
 from kingdom.soldiers.host import host as hosting
 from kingdom.workflow import lifecycle
 from kingdom.workflow.hosts import register_host
@@ -64,7 +64,7 @@ async def test_a_checkout_is_not_removed_while_the_checks_of_its_run_go_on(scene
 @ONE_BACKEND
 async def test_a_checkout_is_not_removed_while_the_agent_of_its_run_ends_for_the_checks(scene: HostScene) -> None:
     reluctance = Reluctance()
-    await scene.start_host(client=HinderedAgents(ScriptedAgents(), before_stop=reluctance))
+    await scene.start_host(client=HinderedAgents(ScriptedAgentClient(), before_stop=reluctance))
     workflow = await _begin_with_lib_for_later(scene)
     await scene.until_true(workflow, lambda now: now.works[0].verification.status is VerificationStatus.RUNNING)
     await _take_lib_out(scene, workflow)

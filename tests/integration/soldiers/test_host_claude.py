@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from kingdom.soldiers.agents.claude.client import ClaudeAgents
-from kingdom.soldiers.sandbox.sandbox import Profile
+from kingdom.soldiers.agents.claude.client import ClaudeAgentClient
+from kingdom.soldiers.sandbox.sandbox import SandboxProfile
 from kingdom.soldiers.sandbox.vendors import Upstream, Vendor
 from kingdom.soldiers.workplace.agent_environment import AgentEnvironment
 from kingdom.workflow import lifecycle
@@ -30,13 +30,13 @@ async def stub() -> AsyncIterator[ModelStub]:
 @pytest.fixture
 def agent_environment(stub: ModelStub) -> AgentEnvironment:
     upstream = Upstream(vendor=Vendor.ANTHROPIC, url=stub.url, key=KEY)
-    return AgentEnvironment(profile=Profile.STRICT, upstreams=(upstream,), offers_tools=True)
+    return AgentEnvironment(profile=SandboxProfile.STRICT, upstreams=(upstream,), offers_tools=True)
 
 
 async def test_claude_works_in_its_sandbox_and_reports_by_its_voice(
     scene: HostScene, agent_environment: AgentEnvironment, stub: ModelStub
 ) -> None:
-    await scene.start_host(client=ClaudeAgents(), agent_environment=agent_environment)
+    await scene.start_host(client=ClaudeAgentClient(), agent_environment=agent_environment)
     done_by = task(
         {"write": f"{APP}/by-claude.txt", "text": "written\n"},
         {"run": f"env > {APP}/environment.txt; cat /proc/*/environ >> {APP}/environment.txt 2>&1 || true"},
@@ -57,7 +57,7 @@ async def test_claude_works_in_its_sandbox_and_reports_by_its_voice(
 async def test_claude_asks_a_person_and_goes_on_with_the_reply(
     scene: HostScene, agent_environment: AgentEnvironment
 ) -> None:
-    await scene.start_host(client=ClaudeAgents(), agent_environment=agent_environment)
+    await scene.start_host(client=ClaudeAgentClient(), agent_environment=agent_environment)
     asking = task(
         {"ask": "Left or right?", "choices": ["left", "right"]},
         {"result": {"status": "success", "summary": "went"}},
@@ -74,7 +74,7 @@ async def test_claude_asks_a_person_and_goes_on_with_the_reply(
 async def test_claude_that_ends_without_a_result_is_sent_back_once_and_fails_then(
     scene: HostScene, agent_environment: AgentEnvironment
 ) -> None:
-    await scene.start_host(client=ClaudeAgents(), agent_environment=agent_environment)
+    await scene.start_host(client=ClaudeAgentClient(), agent_environment=agent_environment)
     run = await scene.begin(work("forget", task({"answer": "all done"})))
     failed = await scene.until(run, WorkflowStatus.FAILED)
     assert "without a result" in failed.reason
@@ -83,7 +83,7 @@ async def test_claude_that_ends_without_a_result_is_sent_back_once_and_fails_the
 async def test_a_report_that_needs_a_person_waits_for_one_and_nothing_is_done_twice(
     scene: HostScene, agent_environment: AgentEnvironment
 ) -> None:
-    await scene.start_host(client=ClaudeAgents(), agent_environment=agent_environment)
+    await scene.start_host(client=ClaudeAgentClient(), agent_environment=agent_environment)
     asking = task(
         {"run": f"echo once >> {APP}/count.txt"},
         {"result": {"status": "needs_human", "summary": "stuck", "question": "Left or right?"}},

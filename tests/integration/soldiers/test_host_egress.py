@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.soldiers.agents.command.client import CommandAgents
-from kingdom.soldiers.agents.command.command import Command
+from kingdom.soldiers.agents.command.client import CommandAgentClient
+from kingdom.soldiers.agents.command.command import CommandTemplate
 from kingdom.soldiers.sandbox import egress
 from kingdom.soldiers.sandbox.egress import Egress
 from kingdom.soldiers.sandbox.egress_ledger import read_attempts
-from kingdom.soldiers.sandbox.sandbox import Profile
+from kingdom.soldiers.sandbox.sandbox import SandboxProfile
 from kingdom.soldiers.workplace.agent_environment import AgentEnvironment
 from kingdom.soldiers.workplace.checkout_setup import CheckoutSetup
 from kingdom.workflow.model.machine import WorkflowStatus
@@ -36,11 +36,11 @@ async def test_setup_agent_and_checks_reach_named_hosts_and_no_others(
     async with serving(make_certificate(tmp_path / "tls", *NAMES), ADDRESS) as web:
         setup, agent, check = (f"{FETCH} {name}:{web.port}" for name in NAMES)
         agent_environment = AgentEnvironment(
-            profile=Profile.STRICT,
+            profile=SandboxProfile.STRICT,
             egress=Egress(NAMES, resolve=lambda _: [ADDRESS], port=web.port),
             checkout_setup=CheckoutSetup(setup={APP: f"{setup} && ! {FETCH} other.example.org:{web.port}"}),
         )
-        client = CommandAgents(Command(argv=("/bin/sh", "-ec", f"cat > prompt; {agent}")))
+        client = CommandAgentClient(CommandTemplate(argv=("/bin/sh", "-ec", f"cat > prompt; {agent}")))
         await scene.start_host(client=client, agent_environment=agent_environment)
         run = await scene.begin(work("build", task(), verify=(check,)))
         done = await scene.until(run, WorkflowStatus.COMPLETED)

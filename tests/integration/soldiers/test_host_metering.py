@@ -11,12 +11,12 @@ from typing import Any
 import aiohttp
 import pytest
 
-from kingdom.soldiers.agents.command.client import CommandAgents
-from kingdom.soldiers.agents.command.command import Command
+from kingdom.soldiers.agents.command.client import CommandAgentClient
+from kingdom.soldiers.agents.command.command import CommandTemplate
 from kingdom.soldiers.agents.port import AgentClient
 from kingdom.soldiers.agents.transcript import TranscriptEntry
 from kingdom.soldiers.sandbox.prices import Price
-from kingdom.soldiers.sandbox.sandbox import Profile
+from kingdom.soldiers.sandbox.sandbox import SandboxProfile
 from kingdom.soldiers.sandbox.vendors import Upstream, Vendor
 from kingdom.soldiers.workplace.agent_environment import AgentEnvironment
 from kingdom.workflow.model import answers
@@ -34,7 +34,9 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed"),
 ]
 # A shell that does what its prompt says; the costs in the prompt are really charged.
-SHELL = Command(argv=("/bin/sh", "-e", "-s"), cost=r"it cost \$([0-9.]+)", environment={"ANTHROPIC_BASE_URL": "$url"})
+SHELL = CommandTemplate(
+    argv=("/bin/sh", "-e", "-s"), cost=r"it cost \$([0-9.]+)", environment={"ANTHROPIC_BASE_URL": "$url"}
+)
 
 
 def question(cost: float, model: str = "dear") -> str:
@@ -57,8 +59,8 @@ class Shells:
     async def start_host(self, client: AgentClient | None = None) -> None:
         prices = {"dear": Price(input=1000.0, output=1000.0)}
         upstream = Upstream(vendor=Vendor.ANTHROPIC, url=self.model.url, key="none", prices=prices)
-        agent_environment = AgentEnvironment(profile=Profile.STRICT, upstreams=(upstream,))
-        await self.scene.start_host(client=client or CommandAgents(SHELL), agent_environment=agent_environment)
+        agent_environment = AgentEnvironment(profile=SandboxProfile.STRICT, upstreams=(upstream,))
+        await self.scene.start_host(client=client or CommandAgentClient(SHELL), agent_environment=agent_environment)
 
     async def begin(self, *queries: str, **policy: Any) -> Workflow:
         tasks = [TaskDefinition(query=query) for query in queries]
@@ -135,7 +137,7 @@ async def test_what_is_asked_after_the_last_turn_is_paid_for_when_the_agent_ends
             ):
                 assert answer.status == 200
 
-    await shells.start_host(HinderedAgents(CommandAgents(SHELL), before_stop=ask_once_more))
+    await shells.start_host(HinderedAgents(CommandAgentClient(SHELL), before_stop=ask_once_more))
     workflow = await shells.begin(asks(0.25))
     completed = await shells.scene.until(workflow, WorkflowStatus.COMPLETED)
     shells.assert_paid(completed, 0.32)

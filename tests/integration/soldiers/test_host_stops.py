@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kingdom.soldiers.agents.scripted.client import ScriptedAgents
+from kingdom.soldiers.agents.scripted.client import ScriptedAgentClient
 from kingdom.soldiers.host import running_agents, running_commands
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model import answers, events
@@ -66,7 +66,7 @@ async def test_a_paused_run_goes_on_in_its_session_and_with_what_was_changed_mea
 async def test_an_agent_that_does_not_finish_its_turn_is_ended_and_goes_on_after_its_last_step(
     scene: HostScene,
 ) -> None:
-    await scene.start_host(client=ImpatientAgents(ScriptedAgents()))
+    await scene.start_host(client=ImpatientAgents(ScriptedAgentClient()))
     stay = scene.stay("one")
     path = f"{APP}/one.txt"
     steps = ({"append": path, "text": "before\n"}, *stay.steps, {"append": path, "text": "after\n"})
@@ -94,7 +94,7 @@ async def test_an_agent_that_does_not_finish_its_turn_is_ended_and_goes_on_after
 async def test_a_cancelled_run_gets_less_than_a_second_and_leaves_no_process_whatever_its_agent_was_doing(
     scene: HostScene, doing: dict[str, Any], runs: tuple[str, ...]
 ) -> None:
-    hindered = HinderedAgents(ScriptedAgents())
+    hindered = HinderedAgents(ScriptedAgentClient())
     await scene.start_host(client=hindered)
     here = scene.folder / "here"
     workflow = await scene.begin(work("one", task({"write": str(here)}, doing)), writes("two"))
@@ -122,7 +122,7 @@ async def test_an_agent_that_fails_as_it_is_ended_is_ended_all_the_same(
 ) -> None:
     monkeypatch.setattr(running_agents, "_PAUSE_SECONDS", 0.01)
     failure = OneFailure()
-    await scene.start_host(slots=1, client=HinderedAgents(ScriptedAgents(), **{f"before_{fails}": failure}))
+    await scene.start_host(slots=1, client=HinderedAgents(ScriptedAgentClient(), **{f"before_{fails}": failure}))
     stay = scene.stay("one")
     workflow = await scene.begin(work("one", task(*stay.steps)))
     await stay.reached()

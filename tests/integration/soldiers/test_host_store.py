@@ -7,7 +7,7 @@ import pytest
 
 from kingdom.bus import Bus, Record, Transaction
 from kingdom.errors import Misconfigured, Unavailable
-from kingdom.soldiers.agents.scripted.client import ScriptedAgents
+from kingdom.soldiers.agents.scripted.client import ScriptedAgentClient
 from kingdom.soldiers.host import host as hosting
 from kingdom.soldiers.host.host import SoldierHost
 from kingdom.workflow import lifecycle
@@ -323,7 +323,7 @@ async def test_a_host_that_can_no_longer_keep_its_lease_for_a_bug_ends_with_all_
 async def test_a_second_host_in_the_same_directory_is_refused(scene: HostScene) -> None:
     await scene.start_host("host-a")
     second = SoldierHost(
-        scene.bus, "host-b", ScriptedAgents(), scene.folders("host-a"), slots=1, agent_environment=UNCONFINED
+        scene.bus, "host-b", ScriptedAgentClient(), scene.folders("host-a"), slots=1, agent_environment=UNCONFINED
     )
     with pytest.raises(Misconfigured, match=r"another host uses .*: stop it, or give this host its own directory"):
         await second.run()

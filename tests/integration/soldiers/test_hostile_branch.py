@@ -9,7 +9,7 @@ import pytest
 from kingdom.cli.init_files import settings_text
 from kingdom.realm import read_realm
 from kingdom.soldiers.agent_kinds import AGENT_KINDS, build_agent_environment
-from kingdom.soldiers.sandbox.sandbox import Profile
+from kingdom.soldiers.sandbox.sandbox import SandboxProfile
 from kingdom.soldiers.settings import SoldierSettings
 from kingdom.workflow.model.machine import WorkflowStatus
 from tests.integration.soldiers.host_scene import APP, HostScene, task, work
@@ -27,12 +27,12 @@ def settings_of_init(folder: Path) -> SoldierSettings:
 
 
 @pytest.mark.parametrize("backend", ["files"], indirect=True)
-@pytest.mark.parametrize("profile", [None, Profile.OFF], ids=["as init writes it", "off"])
+@pytest.mark.parametrize("profile", [None, SandboxProfile.OFF], ids=["as init writes it", "off"])
 async def test_a_hostile_branch_reads_and_writes_nothing_of_the_operator_unless_the_sandbox_is_off(
-    scene: HostScene, tmp_path: Path, profile: Profile | None
+    scene: HostScene, tmp_path: Path, profile: SandboxProfile | None
 ) -> None:
     settings = settings_of_init(tmp_path)
-    assert (settings.agent, settings.sandbox) == ("scripted", Profile.STRICT)
+    assert (settings.agent, settings.sandbox) == ("scripted", SandboxProfile.STRICT)
     if profile:
         settings = msgspec.structs.replace(settings, sandbox=profile)
     operator = tmp_path / "operator"

@@ -9,9 +9,9 @@ from uuid import uuid4
 import pytest
 
 from kingdom.soldiers.agents.port import AgentFailed, AgentGone, AgentMessage, Prompt, TurnAnswer
-from kingdom.soldiers.agents.scripted.client import ScriptedAgent, ScriptedAgents
+from kingdom.soldiers.agents.scripted.client import ScriptedAgent, ScriptedAgentClient
 from kingdom.soldiers.agents.scripted.session import open_session
-from kingdom.soldiers.agents.scripted.turn import Body, Turn
+from kingdom.soldiers.agents.scripted.turn import ScriptedContext, ScriptedTurn
 from kingdom.soldiers.agents.transcript import read_entries
 from kingdom.soldiers.processes.program import start_program
 from tests.contract.agents.stage import ENVIRONMENT, Stage, follow, until_exists, updates_of
@@ -27,17 +27,17 @@ def mark() -> str:
 
 @pytest.fixture
 async def stage(tmp_path: Path, mark: str) -> AsyncIterator[Stage]:
-    stage = Stage(ScriptedAgents(), tmp_path, {**ENVIRONMENT, MARK: mark})
+    stage = Stage(ScriptedAgentClient(), tmp_path, {**ENVIRONMENT, MARK: mark})
     yield stage
     await stage.close()
     assert marked(mark) == []
 
 
-def a_turn(folder: Path, environment: Mapping[str, str], *steps: dict[str, Any]) -> Turn:
-    """Return a turn that is taken in this process."""
+def a_turn(folder: Path, environment: Mapping[str, str], *steps: dict[str, Any]) -> ScriptedTurn:
+    """Return a turn that runs in this process."""
     session = open_session(folder / "transcript", soldier_id="soldier-1", session=None, model="")
-    body = Body(work_space=folder, environment=environment, crash=os._exit, go_deaf=signal.pause)
-    return Turn(session, body, Prompt(id="t1#1", text=scripted(*steps)))
+    body = ScriptedContext(work_space=folder, environment=environment, crash=os._exit, go_deaf=signal.pause)
+    return ScriptedTurn(session, body, Prompt(id="t1#1", text=scripted(*steps)))
 
 
 async def test_a_file_is_written_into_new_folders_and_appended_to(stage: Stage) -> None:
@@ -188,5 +188,5 @@ async def test_an_agent_that_speaks_nonsense_is_killed(stage: Stage, mark: str, 
     )
     agent = ScriptedAgent(program, lambda _: None)
     with pytest.raises(AgentGone, match="SIGKILL"):
-        await asyncio.wait_for(agent.comes_up(), PATIENCE_SECONDS)
+        await asyncio.wait_for(agent.wait_until_ready(), PATIENCE_SECONDS)
     assert marked(mark) == []

@@ -18,7 +18,7 @@ from kingdom.soldiers.agents.port import Launch, Prompt, TurnAnswer
 from kingdom.soldiers.checkouts.run_checkouts import RunCheckouts
 from kingdom.soldiers.host.host import ENVIRONMENT
 from kingdom.soldiers.sandbox.programs import toolchain_programs, user_home
-from kingdom.soldiers.sandbox.sandbox import Profile
+from kingdom.soldiers.sandbox.sandbox import SandboxProfile
 from kingdom.soldiers.sandbox.vendors import Vendor
 from kingdom.soldiers.settings import AgentName, ModelSettings, SoldierSettings
 from kingdom.soldiers.workplace.agent_environment import Workplace
@@ -121,7 +121,10 @@ async def test_a_program_of_a_virtual_environment_runs_with_what_is_installed_th
 
 async def test_agents_that_npm_has_installed_are_found_where_the_settings_say(house: House, tmp_path: Path) -> None:
     settings = SoldierSettings(
-        agent="codex", agents=os.path.relpath(tmp_path / "npm"), model=ModelSettings(key=KEY), sandbox=Profile.STRICT
+        agent="codex",
+        agents=os.path.relpath(tmp_path / "npm"),
+        model=ModelSettings(key=KEY),
+        sandbox=SandboxProfile.STRICT,
     )
     workplace = house.workplace(settings)
     launch = Launch(
@@ -135,15 +138,15 @@ async def test_agents_that_npm_has_installed_are_found_where_the_settings_say(ho
         mcp_servers=(),
         sandbox=workplace.sandbox(),
     )
-    with pytest.raises(Misconfigured, match=r"soldiers\.agents in kingdom\.yaml; .* in soldiers\.path"):
+    with pytest.raises(Misconfigured, match=r"soldiers\.agents in kingdom\.yaml .*; .* to soldiers\.path"):
         await AGENT_KINDS["codex"].client(settings).start(launch)
     a_program(tmp_path / "npm" / "node_modules" / ".bin" / "codex-acp", f"#!{sys.executable}\nraise SystemExit(7)\n")
     with pytest.raises(Exception, match="exit code 7"):
         await AGENT_KINDS["codex"].client(settings).start(launch)
 
 
-@pytest.mark.parametrize("profile", [Profile.DEV, Profile.OFF])
-async def test_the_tools_of_a_person_are_on_the_path_where_they_are_seen(house: House, profile: Profile) -> None:
+@pytest.mark.parametrize("profile", [SandboxProfile.DEV, SandboxProfile.OFF])
+async def test_the_tools_of_a_person_are_on_the_path_where_they_are_seen(house: House, profile: SandboxProfile) -> None:
     strict = house.workplace(SoldierSettings(agent="command")).program_environment()
     assert strict["PATH"] == ENVIRONMENT["PATH"]
     workplace = house.workplace(SoldierSettings(agent="command", sandbox=profile))
@@ -154,7 +157,7 @@ async def test_the_tools_of_a_person_are_on_the_path_where_they_are_seen(house: 
 async def test_a_tool_of_a_person_runs_in_dev(house: House) -> None:
     if not (user_home() / ".cargo" / "bin" / "cargo").exists():
         pytest.skip("cargo is not installed")
-    assert (await house.answer("cargo --version", sandbox=Profile.DEV)).startswith("cargo ")
+    assert (await house.answer("cargo --version", sandbox=SandboxProfile.DEV)).startswith("cargo ")
 
 
 async def test_tests_that_commit_can_be_run(house: House) -> None:
@@ -189,7 +192,7 @@ async def test_names_of_hosts_give_an_agent_a_proxy_for_https_only(house: House)
     proxy, inside = "http://127.0.0.1:8098", "127.0.0.1,localhost,::1"
     expected = {"HTTPS_PROXY": proxy, "https_proxy": proxy, "NO_PROXY": inside, "no_proxy": inside}
     assert dict(line.split("=", 1) for line in variables) == {**expected, "NODE_USE_ENV_PROXY": "1"}
-    assert plain == "only https is carried, by CONNECT: use an https address, plain http is refused"
+    assert plain == "only https is forwarded, by CONNECT: use an https address, plain http is refused"
     assert "other.example.org" in house.folders.egress_log("wf-1").read_text()
     assert await house.answer("env | grep -ic proxy || true") == "0"
 
@@ -245,13 +248,13 @@ def test_without_bubblewrap_no_host_starts_unless_the_sandbox_is_off(
     told = r"bwrap is not on PATH\. What to do: sudo dnf install bubblewrap\. Or write `sandbox: \"off\"` under"
     with pytest.raises(Misconfigured, match=told):
         build_agent_environment(SoldierSettings(agent=agent), lambda _: KEY, set())
-    off = SoldierSettings(agent=agent, sandbox=Profile.OFF)
-    assert build_agent_environment(off, lambda _: KEY, set()).profile is Profile.OFF
+    off = SoldierSettings(agent=agent, sandbox=SandboxProfile.OFF)
+    assert build_agent_environment(off, lambda _: KEY, set()).profile is SandboxProfile.OFF
 
 
-@pytest.mark.parametrize("profile", [Profile.STRICT, Profile.DEV])
+@pytest.mark.parametrize("profile", [SandboxProfile.STRICT, SandboxProfile.DEV])
 def test_a_bubblewrap_that_makes_no_namespaces_is_found_out_before_any_agent_starts(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, profile: Profile
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, profile: SandboxProfile
 ) -> None:
     a_program(tmp_path / "bwrap", "#!/bin/sh\necho 'bwrap: setting up uid map: Permission denied' >&2\nexit 1\n")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from kingdom.soldiers.sandbox.gate import Gate
+from kingdom.soldiers.sandbox.model_proxy import ModelProxy
 from kingdom.soldiers.tools.host_tools import HostTools
 from kingdom.soldiers.tools.relay import answer_tool_call
 from kingdom.workflow.verdicts import Verdict
@@ -32,7 +32,7 @@ async def open_house(space: Path, socket: Path, *, verdict: Verdict | None = Non
 
     tools = HostTools(space, decided)
 
-    async with Gate(socket, (), voice=partial(answer_tool_call, tools), on_loopback=True) as gate:
+    async with ModelProxy(socket, (), on_tool_call=partial(answer_tool_call, tools), on_loopback=True) as gate:
         house = House(tools=tools, url=f"{gate.url}/voice", socket=socket)
         tools.begin("w1-t1#1", lambda kind, body: house.petitions.append((kind, body)))
         yield house

@@ -12,7 +12,7 @@ from kingdom.court.package_files import SHIPPED, install_package, load_package, 
 from kingdom.court.petitions.bodies import Origin, read_body
 from kingdom.court.prompt import PROMPT_BYTES_MAX, Context, render
 from kingdom.errors import IllegalTransition, Misconfigured
-from kingdom.soldiers.agents.scripted.script import Petition, parse_script
+from kingdom.soldiers.agents.scripted.script import PetitionStep, parse_script
 
 ROOT = Path(__file__).parents[3]
 
@@ -199,7 +199,7 @@ def test_the_generals_that_come_with_kingdom_ask_only_for_what_they_may() -> Non
         context = Context(payload=values, repo="acme/shop", event={}, task={}, git="acme-shop")
         for task in (task for work in package.template.works for task in work.tasks):
             for step in parse_script(render(task.query, context)) or ():
-                if isinstance(step, Petition):
+                if isinstance(step, PetitionStep):
                     body = read_body(step.petition, step.body, origin)
                     assert body.is_about(origin)
                     assert any(fnmatchcase(body.target, glob) for glob in allowed[step.petition].targets)

@@ -32,8 +32,8 @@ from kingdom.soldiers.checkouts.git import (
 from kingdom.soldiers.checkouts.repository import Repository
 from kingdom.soldiers.files.removal import remove_tree
 from kingdom.soldiers.processes.program import start_program
-from kingdom.soldiers.sandbox.sandbox import AGENT_LIMITS, Profile, Sandbox
-from kingdom.soldiers.sandbox.soldier import Place
+from kingdom.soldiers.sandbox.agent_sandbox import CheckoutPaths
+from kingdom.soldiers.sandbox.sandbox import AGENT_LIMITS, Sandbox, SandboxProfile
 from kingdom.whole_file import write_whole
 
 # Without `site`, and already compiled, because it starts often.
@@ -62,9 +62,9 @@ class GitPolicy:
     may_commit: bool = False
 
     @classmethod
-    def under(cls, profile: Profile, *, may_commit: bool) -> "GitPolicy":
+    def under(cls, profile: SandboxProfile, *, may_commit: bool) -> "GitPolicy":
         """Return how git runs for agents under a profile."""
-        return cls(sandboxed=profile is not Profile.OFF, may_commit=may_commit)
+        return cls(sandboxed=profile is not SandboxProfile.OFF, may_commit=may_commit)
 
     @property
     def shares_git_directory(self) -> bool:
@@ -260,7 +260,7 @@ class Checkout:
     async def _run(self, request: bytes, output: IO[bytes], scratch: Path) -> int:
         """Run the program in its sandbox, and copy its answer to `output`."""
         sandbox = Sandbox(
-            profile=Profile.STRICT,
+            profile=SandboxProfile.STRICT,
             writable=(self._path, self.git_directory, scratch),
             readable=(self._repository.objects,),
             limits=AGENT_LIMITS,
@@ -310,9 +310,9 @@ def git_directory_of(checkout: Path) -> Path:
     return _metadata_folder(checkout) / "git"
 
 
-def checkout_paths(checkout: Path, objects: Path) -> Place:
+def checkout_paths(checkout: Path, objects: Path) -> CheckoutPaths:
     """Return the paths of a checkout that an agent sees, with the objects of its clone."""
-    return Place(
+    return CheckoutPaths(
         files=checkout,
         pointer=_metadata_folder(checkout) / "pointer",
         git_directory=git_directory_of(checkout),

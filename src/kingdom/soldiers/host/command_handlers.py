@@ -182,7 +182,7 @@ async def _launch(
     if meter is not None:
         # Closed after the proxy, when nothing more can be charged.
         stack.push_async_callback(send_unclaimed_cost, context, command, meter)
-    gate = await workplace.open_model_proxy(soldier_id, tools, stack, meter)
+    model_proxy = await workplace.open_model_proxy(soldier_id, tools, stack, meter)
     known = (GUIDE if tools else "", command_input.work.definition.instructions if command_input.work else "")
     return Launch(
         soldier_id=soldier_id,
@@ -194,7 +194,7 @@ async def _launch(
         environment=workplace.program_environment(),
         mcp_servers=command_input.mcp_servers,
         instructions="\n\n".join(filter(None, known)),
-        sandbox=workplace.sandbox(gate, await workplace.open_egress(stack)),
+        sandbox=workplace.sandbox(model_proxy, await workplace.open_egress(stack)),
         tools=tools,
         redaction=workplace.redaction,
         meter=meter,

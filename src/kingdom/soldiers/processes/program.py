@@ -25,9 +25,9 @@ from kingdom.soldiers.processes.pid_namespace import open_pidfd, read_init_pid, 
 from kingdom.soldiers.processes.process_table import child_pids, describe_exit, kill_group, process_state
 from kingdom.soldiers.redaction import DEFAULT_REDACTION, Redaction, write_redacted
 from kingdom.soldiers.sandbox import bridge
-from kingdom.soldiers.sandbox.bubblewrap import enclosing
-from kingdom.soldiers.sandbox.confinement import Confinement, hold, make_groups
-from kingdom.soldiers.sandbox.sandbox import Limits, Profile, Sandbox
+from kingdom.soldiers.sandbox.bubblewrap import bubblewrap_options
+from kingdom.soldiers.sandbox.resource_limits import ControlGroups, apply_rlimits, create_control_groups
+from kingdom.soldiers.sandbox.sandbox import ResourceLimits, Sandbox, SandboxProfile
 
 _CHUNK = 1 << 16
 _TAIL = 1 << 16
@@ -41,7 +41,7 @@ _DIE_WITH_PARENT = (sys.executable, "-I", "-S", str(Path(__file__).with_name("di
 # Reports that it is running, waits for the go-ahead, and then becomes the program.
 _AWAIT = ("/bin/sh", "-c", 'echo; read -r word && exec "$@"', "sh")
 _BRIDGE = (sys.executable, "-I", "-S", bridge.__file__)
-_OPEN = Sandbox(profile=Profile.OFF)
+_OPEN = Sandbox(profile=SandboxProfile.OFF)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Program:
         *,
         contained: bool = False,
         init: int | None = None,
-        confinement: Confinement | None = None,
+        confinement: ControlGroups | None = None,
     ) -> None:
         self.pid = spawned.process.pid
         self._process = spawned.process
@@ -154,7 +154,7 @@ class Program:
         """Kill the program when its run exceeds its disk quota."""
         self._disk = asyncio.create_task(self._kill_over_quota(disk), name=f"disk of {self.pid}")
 
-    async def let_begin(self, init_pid: int, limits: Limits) -> None:
+    async def let_begin(self, init_pid: int, limits: ResourceLimits) -> None:
         """Let a contained program begin once it cannot outlive this process and its limits are set."""
         first = b"" if self._process.stdout is None else await self._process.stdout.read(1)
         if first != b"\n":
@@ -165,9 +165,9 @@ class Program:
         while process_state(init_pid) not in {b"S", b""}:  # noqa: ASYNC110 - the kernel has no event for this change
             await asyncio.sleep(_POLL_SECONDS)
         for pid in child_pids(init_pid):
-            hold(pid, limits)
+            apply_rlimits(pid, limits)
             if self._confinement is not None:
-                self._confinement.take(pid)
+                self._confinement.add(pid)
         self.write(b"\n")
 
     async def _kill_over_quota(self, disk: DiskQuota) -> None:
@@ -283,19 +283,19 @@ async def start_program(
 
 async def _start(call: _ProgramCall, *, contained: bool | None, sandbox: Sandbox | None) -> Program:
     sandbox = sandbox or _OPEN
-    closed = sandbox.profile is not Profile.OFF
+    closed = sandbox.profile is not SandboxProfile.OFF
     bubblewrap = None if contained is False and not closed else shutil.which("bwrap")
     if (contained or closed) and bubblewrap is None:
         raise Misconfigured(
             "bubblewrap is needed to run programs in a namespace, but bwrap is not on PATH: install bubblewrap"
         )
-    ways_out = [f"{way.port}={way.inside}" for way in sandbox.ways_out]
-    bridging = [*_BRIDGE, ",".join(ways_out)] if ways_out else []
+    port_forwards = [f"{way.port}={way.inside}" for way in sandbox.port_forwards]
+    bridging = [*_BRIDGE, ",".join(port_forwards)] if port_forwards else []
     if bubblewrap is None:
         locale = "LC_CTYPE" if "LC_CTYPE" in call.environment else ""
         return Program(await _spawn(replace(call, argv=[*_DIE_WITH_PARENT, str(os.getpid()), locale, *call.argv])))
     call = replace(call, argv=[*_AWAIT, *bridging, *call.argv])
-    with enclosing(sandbox, call.environment) as (options, kept):
+    with bubblewrap_options(sandbox, call.environment) as (options, kept):
         return await _start_contained([bubblewrap, *options], call, kept, sandbox.limits)
 
 
@@ -348,9 +348,9 @@ async def run_program(
 
 
 async def _start_contained(
-    bubblewrap: Sequence[str], call: _ProgramCall, kept: Sequence[int], limits: Limits
+    bubblewrap: Sequence[str], call: _ProgramCall, kept: Sequence[int], limits: ResourceLimits
 ) -> Program:
-    confinement, others = make_groups(limits)
+    confinement, others = create_control_groups(limits)
     reading, writing = os.pipe()
     try:
         command = [*bubblewrap, "--info-fd", str(writing), "--chdir", str(call.cwd), "--", *call.argv]

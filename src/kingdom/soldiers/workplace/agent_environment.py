@@ -14,12 +14,12 @@ from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec, RunCheckouts
 from kingdom.soldiers.files.agent_files import AgentFile
 from kingdom.soldiers.files.disk_quota import DiskQuota
 from kingdom.soldiers.redaction import DEFAULT_REDACTION, Redaction
+from kingdom.soldiers.sandbox.agent_sandbox import build_agent_sandbox
 from kingdom.soldiers.sandbox.egress import Egress, egress_environment
-from kingdom.soldiers.sandbox.gate import Gate
 from kingdom.soldiers.sandbox.meter import Meter
-from kingdom.soldiers.sandbox.programs import places_in, toolchain_environment, toolchain_programs, user_home
-from kingdom.soldiers.sandbox.sandbox import Profile, Sandbox
-from kingdom.soldiers.sandbox.soldier import soldier_sandbox
+from kingdom.soldiers.sandbox.model_proxy import ModelProxy
+from kingdom.soldiers.sandbox.programs import folders_of_tools, toolchain_environment, toolchain_programs, user_home
+from kingdom.soldiers.sandbox.sandbox import Sandbox, SandboxProfile
 from kingdom.soldiers.sandbox.vendors import Upstream
 from kingdom.soldiers.tools.host_tools import HostTools
 from kingdom.soldiers.tools.port import AgentTools
@@ -43,7 +43,7 @@ class AgentEnvironment:
     can reach in addition to the model. `disk_mib` is the disk quota of a run, 0 for none.
     """
 
-    profile: Profile
+    profile: SandboxProfile
     path: tuple[Path, ...] = ()
     upstreams: tuple[Upstream, ...] = ()
     egress: Egress | None = None
@@ -62,7 +62,7 @@ class AgentEnvironment:
         """Return the variables with which programs are found, with a person's own ones if the profile allows it."""
         shown = {}
         folders = [*self.path]
-        if self.profile in {Profile.DEV, Profile.OFF}:
+        if self.profile in {SandboxProfile.DEV, SandboxProfile.OFF}:
             shown = toolchain_environment(user_home())
             folders += toolchain_programs(user_home())
         path = [*map(str, folders), environment.get("PATH", os.defpath)]
@@ -103,9 +103,9 @@ class Workplace:
         proxy = egress_environment() if self._egress else {}
         return {**self.environment, **IDENTITY, **ports, **places, **proxy}
 
-    def sandbox(self, gate: Gate | None = None, egress: Path | None = None) -> Sandbox:
-        """Return the sandbox of agents and checks; `gate` leads to the model, `egress` to hosts by name."""
-        sandbox = soldier_sandbox(
+    def sandbox(self, model_proxy: ModelProxy | None = None, egress: Path | None = None) -> Sandbox:
+        """Return the sandbox of agents and checks; `model_proxy` leads to the model, `egress` to hosts by name."""
+        sandbox = build_agent_sandbox(
             self.agent_environment.profile,
             space=self.space,
             home=self.folders.home(self.workflow_id),
@@ -113,8 +113,8 @@ class Workplace:
                 checkout_paths(tree.path, self.run_checkouts.clone_path(tree) / "objects") for tree in self.checkouts
             ],
             reports=self.folders.run(self.workflow_id) / "reports",
-            tools=[place for folder in self.agent_environment.path for place in places_in(folder)],
-            gate=gate,
+            tools=[place for folder in self.agent_environment.path for place in folders_of_tools(folder)],
+            model_proxy=model_proxy,
             egress=egress,
             may_commit=self.agent_environment.may_commit,
         )
@@ -157,18 +157,18 @@ class Workplace:
 
     async def open_model_proxy(
         self, soldier_id: str, tools: AgentTools | None, stack: AsyncExitStack, meter: Meter | None = None
-    ) -> Gate | None:
+    ) -> ModelProxy | None:
         """Open the proxy to the model and the tools until the stack is closed, if the agent has either."""
         if not self.agent_environment.upstreams and tools is None:
             return None
-        gate = Gate(
+        model_proxy = ModelProxy(
             self._socket_folder / soldier_id,
             self.agent_environment.upstreams,
-            voice=partial(answer_tool_call, tools) if tools else None,
-            on_loopback=self.agent_environment.profile is not Profile.STRICT,
+            on_tool_call=partial(answer_tool_call, tools) if tools else None,
+            on_loopback=self.agent_environment.profile is not SandboxProfile.STRICT,
             meter=meter,
         )
-        return await stack.enter_async_context(gate)
+        return await stack.enter_async_context(model_proxy)
 
     async def open_egress(self, stack: AsyncExitStack) -> Path | None:
         """Open the proxy to hosts by name until the stack is closed, if hosts are allowed."""
@@ -180,7 +180,7 @@ class Workplace:
 
     @property
     def _egress(self) -> Egress | None:
-        return self.agent_environment.egress if self.agent_environment.profile is Profile.STRICT else None
+        return self.agent_environment.egress if self.agent_environment.profile is SandboxProfile.STRICT else None
 
     @property
     def _socket_folder(self) -> Path:

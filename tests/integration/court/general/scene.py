@@ -36,7 +36,7 @@ from kingdom.court.petitions.decision import PETITIONS
 from kingdom.court.records import ASSIGNMENTS, receive
 from kingdom.court.streams import TOPOLOGY
 from kingdom.ids import new_id
-from kingdom.soldiers.agents.scripted.client import ScriptedAgents
+from kingdom.soldiers.agents.scripted.client import ScriptedAgentClient
 from kingdom.soldiers.host.host import SoldierHost
 from kingdom.soldiers.workplace.host_folders import HostFolders
 from kingdom.workflow.model.git import Git
@@ -220,7 +220,7 @@ async def at_work(backend: BackendUnderTest, folder: Path, *, with_host: bool = 
                 SoldierHost(
                     own,
                     "host-a",
-                    ScriptedAgents(),
+                    ScriptedAgentClient(),
                     HostFolders(folder / "host-a"),
                     slots=4,
                     agent_environment=UNCONFINED,

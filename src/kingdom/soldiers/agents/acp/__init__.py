@@ -1,1 +1,1 @@
-"""Agents of several vendors that speak the Agent Client Protocol, told apart by a profile each."""
+"""Agents of several vendors that speak the Agent Client Protocol (ACP), each described by a profile."""

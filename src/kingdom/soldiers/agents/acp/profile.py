@@ -1,4 +1,4 @@
-"""What tells one agent that speaks ACP from another: all of it data."""
+"""The profile of an ACP agent: everything in which agents differ, as data."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,54 +8,54 @@ from kingdom.soldiers.sandbox.prices import Price, price_of
 from kingdom.soldiers.sandbox.vendors import Vendor
 
 
-class CostFrom(StrEnum):
-    """Where an agent tells what a turn has used up."""
+class CostSource(StrEnum):
+    """Where an agent reports the usage of a turn."""
 
-    # The tokens of the turn in its end; on the way, those of each response of the model.
+    # Tokens: those of each model response during the turn, those of the turn at its end.
     USAGE = "usage"
-    # The tokens of the turn in its end, among what the protocol does not know.
+    # The tokens of the turn at its end, in an extension of the protocol.
     QUOTA = "quota"
-    # What the whole session has cost, in US dollars.
+    # The cost of the whole session in US dollars.
     SESSION = "session"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
-    """How an agent is started, and where it goes its own way.
+class AcpProfile:
+    """How an agent is started, and where it deviates from the protocol.
 
-    `arguments`, `environment` and `files` are templates: $folder is what the agent has for itself, $url the server of
-    the model, $model its name, $instructions what the agent shall know, and $input, $cache_read, $output are the price.
-    `files` are written below the folder before each start. Prices go by the name of a model.
+    `arguments`, `environment` and `files` are templates: $folder is the private folder of the agent, $url the address
+    of the model, $model its name, $instructions the system prompt, and $input, $cache_read, $output are its price.
+    `files` are written below the folder before each start. `prices` are keyed by model name.
     """
 
     name: str
     vendor: Vendor
     program: str
-    install: str
+    npm_packages: str
     model: str
     url: str
     arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
     prices: Mapping[str, Price] = field(default_factory=dict)
-    cost_from: CostFrom = CostFrom.USAGE
-    # The mode of a session in which the agent asks nobody; what it may do is the sandbox's business.
-    mode: str = ""
-    # Whether a session goes on only by loading it, which tells all of it again.
-    loads: bool = False
-    # Files of a session that must be out of the way before it is loaded, with $session for the start of its name.
-    aside: str = ""
-    # Whether the agent ends when its input does.
+    cost_source: CostSource = CostSource.USAGE
+    # The session mode without requests for permission; the sandbox limits what the agent may do.
+    session_mode: str = ""
+    # Whether a session is continued by loading it, which replays its history.
+    loads_session: bool = False
+    # Files of a session that loading would overwrite, with $session for the beginning of its id.
+    conflicting_files: str = ""
+    # Whether the agent ends when its input is closed.
     ends_with_input: bool = True
-    # Whether text that belongs to no message is the adapter's own.
-    notices: bool = False
-    # Whether the name of a call begins with that of the tool.
-    tool_in_id: bool = False
-    # Words in an error that tell that the agent itself is gone, though not its adapter.
-    gone: str = ""
-    # The way to a word that tells that a turn failed which otherwise ends like any other, and the word.
-    failed: tuple[str, ...] = ()
+    # Whether text without a message id is a notice of the adapter and not of the agent.
+    has_notices: bool = False
+    # Whether the id of a tool call begins with the name of the tool.
+    tool_name_in_call_id: bool = False
+    # A part of the error message that means that the agent has ended although its adapter still runs.
+    gone_error: str = ""
+    # The path to a value in session updates, and the value that means that the turn failed.
+    failure_marker: tuple[str, ...] = ()
 
     def price(self, model: str, own: Mapping[str, Price]) -> Price:
-        """Return the price of a model; one that nobody knows counts as the dearest, so that no budget is overdrawn."""
+        """Return the price of a model; unknown models have the highest known price, so a budget is never exceeded."""
         return price_of(model, self.prices, own)

@@ -1,14 +1,14 @@
-"""The agents that were tried, each in the version that packaging/agents pins."""
+"""Profiles of the tested agents; packaging/agents pins their versions."""
 
-from kingdom.soldiers.agents.acp.profile import CostFrom, Profile
+from kingdom.soldiers.agents.acp.profile import AcpProfile, CostSource
 from kingdom.soldiers.sandbox import prices
 from kingdom.soldiers.sandbox.vendors import Vendor
 
-CODEX = Profile(
+CODEX = AcpProfile(
     name="codex",
     vendor=Vendor.OPENAI,
     program="codex-acp",
-    install="@openai/codex @agentclientprotocol/codex-acp",
+    npm_packages="@openai/codex @agentclientprotocol/codex-acp",
     model="gpt-5-codex",
     url="https://api.openai.com",
     environment={"CODEX_HOME": "$folder", "OPENAI_API_KEY": "none", "NO_BROWSER": "1"},
@@ -38,17 +38,17 @@ enabled = false
         "AGENTS.md": "$instructions",
     },
     prices=prices.OPENAI.models,
-    mode="agent-full-access",
-    notices=True,
-    gone="app-server exited",
-    failed=("codex", "threadStatus", "type", "systemError"),
+    session_mode="agent-full-access",
+    has_notices=True,
+    gone_error="app-server exited",
+    failure_marker=("codex", "threadStatus", "type", "systemError"),
 )
 
-GEMINI = Profile(
+GEMINI = AcpProfile(
     name="gemini",
     vendor=Vendor.GEMINI,
     program="gemini",
-    install="@google/gemini-cli",
+    npm_packages="@google/gemini-cli",
     model="gemini-2.5-pro",
     url="https://generativelanguage.googleapis.com",
     arguments=("--acp", "--model", "$model"),
@@ -57,7 +57,7 @@ GEMINI = Profile(
         "GEMINI_API_KEY": "none",
         "GOOGLE_GEMINI_BASE_URL": "$url",
         "GEMINI_CLI_TRUST_WORKSPACE": "true",
-        # Otherwise it starts itself once more, and a child would outlive the kill of its parent.
+        # Otherwise it starts itself again as a child, which would survive the kill of its parent.
         "GEMINI_CLI_NO_RELAUNCH": "true",
         "GEMINI_TELEMETRY_ENABLED": "false",
     },
@@ -74,19 +74,19 @@ GEMINI = Profile(
         ".gemini/GEMINI.md": "$instructions",
     },
     prices=prices.GEMINI.models,
-    cost_from=CostFrom.QUOTA,
-    loads=True,
-    # A session that is loaded in the minute in which it began would be written over: the name tells the minute.
-    aside=".gemini/tmp/*/chats/session-*-$session.jsonl",
+    cost_source=CostSource.QUOTA,
+    loads_session=True,
+    # File names contain the minute, so loading a session in its first minute would overwrite its file.
+    conflicting_files=".gemini/tmp/*/chats/session-*-$session.jsonl",
     ends_with_input=False,
-    tool_in_id=True,
+    tool_name_in_call_id=True,
 )
 
-OPENCODE = Profile(
+OPENCODE = AcpProfile(
     name="opencode",
     vendor=Vendor.OPENAI,
     program="opencode",
-    install="opencode-ai",
+    npm_packages="opencode-ai",
     model="gpt-5",
     url="https://api.openai.com",
     arguments=("acp",),
@@ -100,12 +100,12 @@ OPENCODE = Profile(
         "OPENCODE_DISABLE_MODELS_FETCH": "1",
         "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
         "OPENCODE_DISABLE_DEFAULT_PLUGINS": "1",
-        # What a repository brings along has no say in how the agent is set up.
+        # A repository must not change the settings of the agent.
         "OPENCODE_DISABLE_PROJECT_CONFIG": "1",
         "OPENCODE_PURE": "1",
     },
     files={
-        # Without a context size it would not tell the cost.
+        # Without a context size it reports no cost.
         "config/opencode/opencode.json": """\
 {
   "autoupdate": false,
@@ -127,12 +127,12 @@ OPENCODE = Profile(
 }
 """,
         "config/opencode/AGENTS.md": "$instructions",
-        # It takes its own package for installed, which it would else fetch at every start.
+        # Marks its plugin package as installed; otherwise it is downloaded at every start.
         "config/opencode/package-lock.json": '{"packages": {"": {"dependencies": {"@opencode-ai/plugin": "*"}}}}\n',
         "config/opencode/node_modules/.package-lock.json": "{}\n",
     },
     prices=prices.OPENAI.models,
-    cost_from=CostFrom.SESSION,
+    cost_source=CostSource.SESSION,
 )
 
 PROFILES = {profile.name: profile for profile in (CODEX, GEMINI, OPENCODE)}

@@ -1,4 +1,4 @@
-"""The MCP servers of an agent in the words of ACP, the house's own among them."""
+"""The MCP servers of an agent in the types of ACP, including Kingdom's own."""
 
 from collections.abc import Iterator
 
@@ -12,19 +12,19 @@ from kingdom.workflow.model.mcp import McpServer, Transport
 AcpServer = HttpMcpServer | SseMcpServer | McpServerStdio
 
 
-def mcp_servers(launch: Launch, voice_url: str) -> list[AcpServer]:
-    """Return how each MCP server is reached; the name of the house's own, which is at `voice_url`, is not to be had."""
-    servers = [_reached(server) for server in launch.mcp_servers if server.name != SERVER_NAME]
-    return [*servers, *_house(voice_url)]
+def mcp_servers(launch: Launch, tools_url: str) -> list[AcpServer]:
+    """Return the MCP servers of a launch and Kingdom's own at `tools_url`, whose name is reserved."""
+    servers = [_server_config(server) for server in launch.mcp_servers if server.name != SERVER_NAME]
+    return [*servers, *_tool_server(tools_url)]
 
 
-def _house(voice_url: str) -> Iterator[AcpServer]:
-    if voice_url:
-        command, *rest = relay_command(voice_url)
+def _tool_server(tools_url: str) -> Iterator[AcpServer]:
+    if tools_url:
+        command, *rest = relay_command(tools_url)
         yield McpServerStdio(name=SERVER_NAME, command=command, args=rest, env=[])
 
 
-def _reached(server: McpServer) -> AcpServer:
+def _server_config(server: McpServer) -> AcpServer:
     match server.transport:
         case Transport.STDIO:
             command, *rest = server.command

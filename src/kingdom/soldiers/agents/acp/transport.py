@@ -1,4 +1,4 @@
-"""What the library speaks through to an agent: a program of ours, so that its end is ours to decide."""
+"""The transport between the ACP library and a program that Kingdom has started and ends itself."""
 
 from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
@@ -11,8 +11,8 @@ from kingdom.soldiers.processes.program import Program
 _UPDATE = "session/update"
 
 
-class ProgramTransport:
-    """Carries messages as lines; what an agent tells of its session goes to `on_update` at once and in its order."""
+class AcpTransport:
+    """Carries messages as lines; session updates go to `on_update` immediately and in order."""
 
     def __init__(self, program: Program, on_update: Callable[[str, Mapping[str, Any]], None]) -> None:
         self._program = program
@@ -24,11 +24,11 @@ class ProgramTransport:
         self._program.write(msgspec.json.encode(message) + b"\n")
 
     async def receive(self) -> dict[str, Any] | None:
-        """Return the next message that is no update, or None at the end."""
+        """Return the next message other than an update, or None at the end."""
         return await anext(self._messages, None)
 
     async def close(self) -> None:
-        """Do nothing: the one who started the program ends it."""
+        """Do nothing, because the agent ends the program itself."""
 
     async def _read(self) -> AsyncGenerator[dict[str, Any], None]:
         async for line in self._program.lines():

@@ -1,1 +1,1 @@
-"""Claude Code as an agent: its own program, spoken to through the vendor's SDK."""
+"""Claude Code as an agent: its own program, controlled through the SDK of the vendor."""

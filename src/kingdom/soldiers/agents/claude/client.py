@@ -1,17 +1,17 @@
-"""The client of Claude Code: starts it as a process of its own, and knows its sessions without one."""
+"""Start Claude Code as a process, and inspect its sessions without one."""
 
 import asyncio
 import shutil
 import uuid
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kingdom.errors import Misconfigured
-from kingdom.soldiers.agents.claude.command import arguments, environment
-from kingdom.soldiers.agents.claude.memory import Past, open_prompt, own_answer, own_transcript
+from kingdom.soldiers.agents.claude.command import build_arguments, build_environment
+from kingdom.soldiers.agents.claude.history import ClaudeHistory, find_session_file, find_unanswered_prompt, read_answer
 from kingdom.soldiers.agents.port import Agent, AgentClient, Inspection, Launch, return_when_ready
 from kingdom.soldiers.agents.session_log import SessionLog, load_history
 from kingdom.soldiers.agents.transcript import TranscriptEntry, inspect_entries, inspect_transcript
@@ -19,9 +19,12 @@ from kingdom.soldiers.processes.program import start_program
 from kingdom.soldiers.sandbox.sandbox import Sandbox
 from kingdom.workflow.model.answers import Finding
 
+if TYPE_CHECKING:
+    from kingdom.soldiers.agents.claude.agent import ClaudeAgent
 
-class ClaudeAgents(AgentClient):
-    """Runs Claude Code; without a `program` the one that comes with the SDK, or else the `claude` on PATH."""
+
+class ClaudeAgentClient(AgentClient):
+    """Runs Claude Code: the given `program`, or the one bundled with the SDK, or `claude` on the PATH."""
 
     name = "claude"
     has_process = True
@@ -31,33 +34,38 @@ class ClaudeAgents(AgentClient):
         self._contained = contained
 
     def program(self, path: str) -> Path:
-        """See the port."""
+        """Return the program that `start` runs."""
         return self._program or _find_program(path)
 
     async def start(self, launch: Launch) -> Agent:
         """Start the process and wait until it takes prompts."""
-        # In a thread, for the library takes long to load.
-        module = await asyncio.to_thread(import_module, "kingdom.soldiers.agents.claude.agent")
-        past = await asyncio.to_thread(load_history, launch, Past, str(uuid.uuid4()))
-        # A session that was never prompted is none to Claude Code: it begins anew, under its old name.
-        resumes = await asyncio.to_thread(own_transcript, launch.environment, past.session) is not None
+        # In a thread, because the SDK takes long to load.
+        agent_class = await asyncio.to_thread(_import_agent_class)
+        past = await asyncio.to_thread(load_history, launch, ClaudeHistory, str(uuid.uuid4()))
+        # Claude Code does not know a session without a prompt, so it starts again under the same id.
+        resumes = await asyncio.to_thread(find_session_file, launch.environment, past.session) is not None
         executable = self.program(launch.environment.get("PATH", ""))
         program = await start_program(
-            [str(executable), *arguments(launch, past.session, resumes=resumes)],
+            [str(executable), *build_arguments(launch, past.session, resumes=resumes)],
             cwd=launch.work_space,
-            environment=environment(launch),
+            environment=build_environment(launch),
             errors=launch.errors,
             redaction=launch.redaction,
             contained=self._contained,
-            sandbox=_showing(launch, executable),
+            sandbox=_sandbox_with_program(launch, executable),
         )
-        agent = module.ClaudeAgent(program, launch, SessionLog(launch, past))
-        return await return_when_ready(agent, agent.comes_up())
+        agent = agent_class(program, launch, SessionLog(launch, past))
+        return await return_when_ready(agent, agent.wait_until_ready())
 
     async def inspect(self, launch: Launch, prompt_id: str) -> Inspection:
-        """Look the prompt up in our transcript, and if that does not tell its end, in the one of Claude Code."""
-        inspect = partial(_told, launch)
-        return await asyncio.to_thread(inspect_transcript, launch.transcript, prompt_id, inspect)
+        """Look up the prompt in our transcript, and if that has no end, in the session file of Claude Code."""
+        return await asyncio.to_thread(inspect_transcript, launch.transcript, prompt_id, partial(_inspect, launch))
+
+
+def _import_agent_class() -> "type[ClaudeAgent]":
+    from kingdom.soldiers.agents.claude.agent import ClaudeAgent  # noqa: PLC0415 - the SDK is optional and slow to load
+
+    return ClaudeAgent
 
 
 def _find_program(path: str) -> Path:
@@ -66,21 +74,21 @@ def _find_program(path: str) -> Path:
     found = str(bundled) if bundled and bundled.exists() else shutil.which("claude", path=path)
     if found is None:
         raise Misconfigured(
-            "there is no program of Claude Code: neither does claude-agent-sdk carry one for this machine, nor is there"
-            " a `claude` on the PATH of agents; install it"
+            "Claude Code was not found: claude-agent-sdk bundles no program for this machine, and `claude` is not on"
+            " the PATH of agents; install Claude Code"
         )
     return Path(found).resolve()
 
 
-def _showing(launch: Launch, executable: Path) -> Sandbox | None:
-    """Return the sandbox of a launch, with the program itself in it."""
+def _sandbox_with_program(launch: Launch, executable: Path) -> Sandbox | None:
+    """Return the sandbox of a launch with the folder of the program readable."""
     sandbox = launch.sandbox
     return sandbox and replace(sandbox, readable=(*sandbox.readable, executable.parent))
 
 
-def _told(launch: Launch, entries: list[TranscriptEntry], prompt_id: str) -> Inspection:
+def _inspect(launch: Launch, entries: list[TranscriptEntry], prompt_id: str) -> Inspection:
     found = inspect_entries(entries, prompt_id)
-    left = open_prompt(entries, prompt_id)
-    own = own_transcript(launch.environment, left.session) if left else None
-    answer = own_answer(own, left.uuid) if left and own else None
+    unanswered = find_unanswered_prompt(entries, prompt_id)
+    session_file = find_session_file(launch.environment, unanswered.session) if unanswered else None
+    answer = read_answer(session_file, unanswered.uuid) if unanswered and session_file else None
     return found if answer is None else replace(found, finding=Finding.ANSWERED, text=answer)

@@ -1,24 +1,24 @@
-"""How Claude Code is started: its arguments, its environment, and the MCP servers that it may call."""
+"""The command line, the environment and the MCP servers of Claude Code."""
 
 import json
 import os
 from typing import Any
 
 from kingdom.soldiers.agents.port import Launch
-from kingdom.soldiers.sandbox.sandbox import Profile
+from kingdom.soldiers.sandbox.sandbox import SandboxProfile
 from kingdom.soldiers.tools.port import SERVER_NAME
 from kingdom.workflow.model.mcp import McpServer, Transport
 
-_ALWAYS = (
+_FIXED_ARGUMENTS = (
     "--output-format=stream-json",
     "--verbose",
     "--input-format=stream-json",
-    # What it may do is the sandbox's business; nobody is there to be asked.
+    # The sandbox limits what the agent may do, and no person is present to approve anything.
     "--permission-mode=bypassPermissions",
-    # CLAUDE.md of the WorkSpace counts; what the agent itself has left in its HOME does not.
+    # CLAUDE.md of the WorkSpace is read; settings that the agent left in its HOME are not.
     "--setting-sources=project",
     "--strict-mcp-config",
-    # A turn is over with its result, nothing may wake the agent later; and checkouts are ours to make.
+    # A turn ends with its result, so nothing may wake the agent later; Kingdom creates the checkouts.
     "--disallowedTools=EnterWorktree,ExitWorktree,ListAgents,Monitor,ScheduleWakeup,SendMessage,Workflow",
 )
 _ENVIRONMENT = {
@@ -28,44 +28,44 @@ _ENVIRONMENT = {
     "DISABLE_ERROR_REPORTING": "1",
     "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
     "CLAUDE_CODE_DISABLE_CRON": "1",
-    # What it learns it tells by its voice.
+    # The agent remembers by the tool that Kingdom offers.
     "CLAUDE_CODE_DISABLE_AUTO_MEMORY": "1",
-    # What it has taken in, and what it has answered, is in its own transcript before it goes on.
+    # Prompts and answers are in the session file before the agent continues.
     "CLAUDE_CODE_EAGER_FLUSH": "1",
 }
 _TYPES = {Transport.SSE: "sse", Transport.STREAMABLE_HTTP: "http"}
 
 
-def arguments(launch: Launch, session: str, *, resumes: bool) -> list[str]:
-    """Return the arguments; everybody on the machine can read them, so servers that may have secrets come later."""
+def build_arguments(launch: Launch, session: str, *, resumes: bool) -> list[str]:
+    """Return the arguments, without MCP servers: those may contain secrets, and every local user can read arguments."""
     chosen = [f"--resume={session}" if resumes else f"--session-id={session}"]
     if launch.model:
         chosen.append(f"--model={launch.model}")
     if launch.instructions:
         chosen.append(f"--append-system-prompt={launch.instructions}")
     if launch.tools is not None:
-        # Its tools are few, and the agent shall not have to search for them.
-        house = {"type": "sdk", "name": SERVER_NAME, "alwaysLoad": True}
-        chosen.append(f"--mcp-config={json.dumps({'mcpServers': {SERVER_NAME: house}})}")
-    return [*_ALWAYS, *chosen]
+        # There are few tools, so the agent loads them without searching.
+        tool_server = {"type": "sdk", "name": SERVER_NAME, "alwaysLoad": True}
+        chosen.append(f"--mcp-config={json.dumps({'mcpServers': {SERVER_NAME: tool_server}})}")
+    return [*_FIXED_ARGUMENTS, *chosen]
 
 
-def environment(launch: Launch) -> dict[str, str]:
-    """Return the whole environment: that of the launch, and what keeps Claude Code to its work."""
-    confined = launch.sandbox is not None and launch.sandbox.profile is not Profile.OFF
-    # As root it refuses to work without asking anybody, unless it is told that a sandbox is around it.
+def build_environment(launch: Launch) -> dict[str, str]:
+    """Return the whole environment: that of the launch, and settings that turn off background traffic."""
+    confined = launch.sandbox is not None and launch.sandbox.profile is not SandboxProfile.OFF
+    # As root Claude Code refuses bypassPermissions unless it is told that it runs in a sandbox.
     as_root = {} if confined or os.geteuid() else {"IS_SANDBOX": "1"}
-    # The key is added on the way; Claude Code only wants to have one.
-    reached = {"ANTHROPIC_BASE_URL": launch.sandbox.url, "ANTHROPIC_API_KEY": "none"} if launch.sandbox else {}
-    return {**_ENVIRONMENT, **as_root, **reached, **launch.environment}
+    # The proxy adds the real key; Claude Code only requires that one is set.
+    endpoint = {"ANTHROPIC_BASE_URL": launch.sandbox.url, "ANTHROPIC_API_KEY": "none"} if launch.sandbox else {}
+    return {**_ENVIRONMENT, **as_root, **endpoint, **launch.environment}
 
 
-def mcp_servers(launch: Launch) -> dict[str, Any]:
-    """Return how the MCP servers of the launch are reached; the name of the house's own is not to be had."""
-    return {server.name: _reached(server) for server in launch.mcp_servers if server.name != SERVER_NAME}
+def mcp_server_configs(launch: Launch) -> dict[str, Any]:
+    """Return the MCP servers of the launch by name; the name of Kingdom's own server is reserved."""
+    return {server.name: _server_config(server) for server in launch.mcp_servers if server.name != SERVER_NAME}
 
 
-def _reached(server: McpServer) -> dict[str, Any]:
+def _server_config(server: McpServer) -> dict[str, Any]:
     if server.transport is Transport.STDIO:
         command, *rest = server.command
         return {"type": "stdio", "command": command, "args": rest, "env": server.env}

@@ -1,4 +1,4 @@
-"""What the messages of Claude Code mean: updates of a turn, and how it ended."""
+"""Translate messages of Claude Code into updates of a turn and its end."""
 
 from collections.abc import Iterable, Iterator
 from http import HTTPStatus
@@ -8,7 +8,7 @@ from typing import Any
 from claude_agent_sdk import AssistantMessage, ContentBlock, ResultMessage, TextBlock, ToolResultBlock, ToolUseBlock
 
 from kingdom.clock import utc_now
-from kingdom.soldiers.agents.claude.turn import Turn
+from kingdom.soldiers.agents.claude.turn import ClaudeTurn
 from kingdom.soldiers.agents.claude.usage_limit import limited_until
 from kingdom.soldiers.agents.port import (
     INTERRUPTED,
@@ -24,26 +24,28 @@ from kingdom.soldiers.agents.port import (
 from kingdom.soldiers.agents.recorded_turn import End, describe_tool_use
 from kingdom.soldiers.tools.port import AgentQuestion
 
-# Why a turn ended that a hook did not let go on.
+# The reason of a turn that a hook ended.
 _STOPPED = "hook_stopped"
-_NAMING = ("command", "file_path", "notebook_path", "path")
-_BESIDE = ("description",)
+_TARGET_FIELDS = ("command", "file_path", "notebook_path", "path")
+_IRRELEVANT_FIELDS = ("description",)
 _OUTPUT_MAX = 4000
 
 
 def updates_in(message: AssistantMessage, work_space: Path) -> Iterator[tuple[TurnUpdate, dict[str, Any]]]:
-    """Yield what a message tells, and what else the transcript shall have of it."""
+    """Yield the updates in a message, each with additional fields for the transcript."""
     for block in message.content:
         match block:
             case TextBlock(text=text) if text:
                 yield AgentMessage(text), {}
             case ToolUseBlock(id=call, name=tool, input=used_with):
-                detail = describe_tool_use(used_with, work_space, subject_fields=_NAMING, ignored_fields=_BESIDE)
+                detail = describe_tool_use(
+                    used_with, work_space, subject_fields=_TARGET_FIELDS, ignored_fields=_IRRELEVANT_FIELDS
+                )
                 yield ToolUse(tool, detail), {"call": call}
 
 
 def outputs_in(blocks: Iterable[ContentBlock]) -> Iterator[dict[str, Any]]:
-    """Yield what tools have answered, as the transcript shall have it."""
+    """Yield the results of tools as fields for the transcript."""
     for block in blocks:
         if isinstance(block, ToolResultBlock):
             parts = block.content if isinstance(block.content, list) else [{"text": block.content or ""}]
@@ -51,8 +53,8 @@ def outputs_in(blocks: Iterable[ContentBlock]) -> Iterator[dict[str, Any]]:
             yield {"call": block.tool_use_id, "text": text[:_OUTPUT_MAX], "isError": bool(block.is_error)}
 
 
-def end_of(turn: Turn, result: ResultMessage, question: AgentQuestion | None) -> End:
-    """Return how a turn ended, by its result line and what was asked in it: no text of the agent has a say in it."""
+def conclude_turn(turn: ClaudeTurn, result: ResultMessage, question: AgentQuestion | None) -> End:
+    """Return how a turn ended, from the result message and the question asked, never from text of the agent."""
     text, cost = result.result or "", turn.cost_usd
     failed = result.is_error or result.subtype != "success" or result.terminal_reason == _STOPPED
     if failed and turn.interrupted:
@@ -62,7 +64,7 @@ def end_of(turn: Turn, result: ResultMessage, question: AgentQuestion | None) ->
     if result.terminal_reason == _STOPPED and turn.budget_spent:
         allowed = turn.prompt.budget_usd
         return BudgetSpent(
-            f"the turn has cost ${cost:g} and may cost ${allowed:g}: allow more, then go on with it", cost
+            f"the turn has cost ${cost:g} and may cost ${allowed:g}: raise the budget, then continue", cost
         )
     if not failed:
         return TurnAnswer(text, cost)

@@ -1,10 +1,10 @@
-"""One turn of Claude Code: what it tells of itself, what it has cost, and how it ended."""
+"""One turn of Claude Code: its updates, its cost and its end."""
 
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from kingdom.soldiers.agents.claude.memory import Past
+from kingdom.soldiers.agents.claude.history import ClaudeHistory
 from kingdom.soldiers.agents.port import AgentGone, CostUpdate, Prompt
 from kingdom.soldiers.agents.recorded_turn import End, RecordedTurn
 from kingdom.soldiers.agents.session_log import SessionLog
@@ -17,16 +17,16 @@ _TOKENS = {
 }
 
 
-class Turn(RecordedTurn):
-    """The turn of one prompt; `before_usd` is what the session had cost when the turn began."""
+class ClaudeTurn(RecordedTurn):
+    """The turn of one prompt; `before_usd` is the cost of the session before the turn."""
 
-    def __init__(self, prompt: Prompt, session_log: SessionLog[Past]) -> None:
+    def __init__(self, prompt: Prompt, session_log: SessionLog[ClaudeHistory]) -> None:
         super().__init__(prompt, session_log)
         self.before_usd = 0.0
         self.limited_until: datetime | None = None
 
     def spend(self, session_usd: float) -> None:
-        """Take in what the session has cost by now."""
+        """Update the cost of the turn from the cost of the session."""
         cost_usd = round(session_usd - self.before_usd, 9)
         if cost_usd > self.cost_usd:
             self.cost_usd = cost_usd
@@ -35,9 +35,9 @@ class Turn(RecordedTurn):
             self.emit_heartbeat()
 
     def end(self, end: End, usage: Mapping[str, Any] | None = None) -> None:
-        """Tell how the turn ended."""
+        """Record the end of the turn and report it."""
         tokens = {name: usage[theirs] for name, theirs in _TOKENS.items() if usage and theirs in usage}
-        # Whether an agent that is gone had answered nobody knows here: its own transcript may.
+        # A lost agent may have answered before it ended; its session file is inspected later.
         if not isinstance(end, AgentGone):
             self._record_end(end, tokens)
         self._emit_end(end)

@@ -1,1 +1,1 @@
-"""Agents that are a program per prompt, such as aider: they remember nothing, and report through a file."""
+"""Agents that run one program per prompt, such as aider, keep no session, and report their result in a file."""

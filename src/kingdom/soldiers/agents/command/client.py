@@ -1,4 +1,4 @@
-"""The client of programs that take one prompt and end."""
+"""Run a program that takes one prompt and ends."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable
@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers.agents.command.command import Call, Command, called, cost_of, program_of
+from kingdom.soldiers.agents.command.command import (
+    CommandInvocation,
+    CommandTemplate,
+    cost_of,
+    find_program,
+    prepare_command,
+)
 from kingdom.soldiers.agents.port import (
     INTERRUPTED,
     Agent,
@@ -27,56 +33,56 @@ from kingdom.soldiers.agents.transcript import TranscriptEntry, append_entry, in
 from kingdom.soldiers.processes.process_table import describe_exit
 from kingdom.soldiers.processes.program import Program, start_program
 
-_AGAIN = """\
-An earlier attempt at this was interrupted. What it did lies in the files: see first how far it came, and do nothing \
-twice.
+_RETRY_NOTICE = """\
+An earlier attempt at this was interrupted. Its changes are in the files: first check how far it got, and do not \
+repeat finished work.
 
 """
 _OUTPUT_MAX = 64_000
-# No character has more bytes than four.
-_TAIL = 4 * _OUTPUT_MAX
-_SHOWN = 2000
+# A character has at most four bytes.
+_TAIL_BYTES = 4 * _OUTPUT_MAX
+_OUTPUT_SHOWN = 2000
 
 
-class CommandAgents(AgentClient):
-    """Runs a program per prompt. What it puts out is its answer; its result it writes where .kingdom-task.json says."""
+class CommandAgentClient(AgentClient):
+    """Runs one program per prompt; its output is the answer, and .kingdom-task.json says where its result goes."""
 
     name = "command"
     has_process = True
 
-    def __init__(self, command: Command, *, contained: bool | None = None) -> None:
+    def __init__(self, command: CommandTemplate, *, contained: bool | None = None) -> None:
         self._command = command
         self._contained = contained
 
     def program(self, path: str) -> Path:
-        """See the port."""
-        return program_of(self._command, path)
+        """Return the program that is run for each prompt."""
+        return find_program(self._command, path)
 
     async def start(self, launch: Launch) -> "CommandAgent":
-        """Open a session, which is nothing but a name: the program remembers nothing from prompt to prompt."""
+        """Open a session, which is only a name, because the program keeps no state between prompts."""
         entries = await asyncio.to_thread(_entries, launch)
         sessions = [entry["session"] for entry in entries if entry.get("type") == "session"]
         if launch.session is not None and launch.session != (sessions or [None])[-1]:
             raise AgentGone(
-                f"session {launch.session} cannot be continued: {launch.transcript} does not tell of it; begin a new"
-                " one"
+                f"session {launch.session} cannot be continued: {launch.transcript} does not contain it; start a"
+                " new session"
             )
         session = launch.session or f"{launch.soldier_id}-{len(set(sessions)) + 1}"
-        # So that a program which is missing is missed now.
-        await asyncio.to_thread(called, self._command, launch, "")
+        # Raises now if the program is missing.
+        await asyncio.to_thread(prepare_command, self._command, launch, "")
         begun = {"type": "session", "session": session, "model": launch.model, "agent": self.name}
         await asyncio.to_thread(append_entry, launch.transcript, begun, redaction=launch.redaction)
         return CommandAgent(session, self._command, launch, contained=self._contained)
 
     async def inspect(self, launch: Launch, prompt_id: str) -> Inspection:
-        """Look the prompt up in our transcript."""
+        """Look up the prompt in our transcript."""
         return await asyncio.to_thread(inspect_transcript, launch.transcript, prompt_id)
 
 
 class CommandAgent(Agent):
-    """A session of such a program; between prompts no process runs."""
+    """A session of such a program; no process runs between prompts."""
 
-    def __init__(self, session: str, command: Command, launch: Launch, *, contained: bool | None) -> None:
+    def __init__(self, session: str, command: CommandTemplate, launch: Launch, *, contained: bool | None) -> None:
         self.session = session
         self.pid: int | None = None
         self._command = command
@@ -92,7 +98,7 @@ class CommandAgent(Agent):
         self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def send(self, prompt: Prompt) -> AsyncGenerator[TurnUpdate, None]:
-        """Yield what the program puts out, line by line; its end is the end of the turn."""
+        """Run the program and yield its output line by line; the turn ends with the program."""
         if self._prompt_id is not None:
             raise AgentFailed(
                 f"prompt {prompt.id} is refused: the agent is busy with {self._prompt_id}; wait for its end"
@@ -108,11 +114,11 @@ class CommandAgent(Agent):
                 program = await self._begin(prompt)
             async for line in program.lines():
                 tail += line + b"\n"
-                del tail[:-_TAIL]
+                del tail[:-_TAIL_BYTES]
                 said = line.decode(errors="replace")
                 cost = round(cost + cost_of(self._command, said), 9)
                 yield AgentMessage(f"{said}\n")
-            end = await self._end_of(program, _text(tail), cost)
+            end = await self._conclude(program, _text(tail), cost)
         except (ProgramFailed, OSError) as error:
             end = AgentFailed(str(error), cost)
         finally:
@@ -120,19 +126,19 @@ class CommandAgent(Agent):
                 await self._program.kill()
             self._prompt_id = self._program = self.pid = None
             self._idle.set()
-            end = self._noted(prompt, _text(tail), AgentFailed(INTERRUPTED, cost) if end is None else end)
+            end = self._record_end(prompt, _text(tail), AgentFailed(INTERRUPTED, cost) if end is None else end)
         if isinstance(end, TurnFailed):
             raise end
         yield end
 
     async def interrupt(self) -> None:
-        """Kill the program, and all that it started."""
+        """Kill the program and all that it started."""
         self._interrupted = self._prompt_id is not None
         if self._program is not None:
             await self._program.kill()
 
     async def stop(self, grace: timedelta) -> None:
-        """Let the program come to its end within the grace, then kill it."""
+        """Wait for the program to end within the grace period, then kill it."""
         self._stopping = True
         with suppress(TimeoutError):
             async with asyncio.timeout(grace.total_seconds()):
@@ -143,14 +149,14 @@ class CommandAgent(Agent):
             self._ended.set_result(describe_exit(code))
 
     async def ended(self) -> str:
-        """Wait until the session was stopped."""
+        """Wait until the session is stopped."""
         return await asyncio.shield(self._ended)
 
     async def _begin(self, prompt: Prompt) -> Program:
-        """Note the prompt, then start the program with it."""
+        """Record the prompt, then start the program with it."""
         text = await asyncio.to_thread(self._text_for, prompt)
         self._note(prompt, "prompt", text=prompt.text, reply=prompt.reply, continues=prompt.continues, sent=text)
-        call: Call = await asyncio.to_thread(called, self._command, self._launch, text)
+        call: CommandInvocation = await asyncio.to_thread(prepare_command, self._command, self._launch, text)
         program = await start_program(
             call.argv,
             cwd=self._launch.work_space,
@@ -167,7 +173,7 @@ class CommandAgent(Agent):
         program.close_input()
         return program
 
-    async def _end_of(self, program: Program, output: str, cost: float) -> TurnAnswer | TurnFailed:
+    async def _conclude(self, program: Program, output: str, cost: float) -> TurnAnswer | TurnFailed:
         code = await program.wait()
         if self._interrupted:
             return AgentFailed(INTERRUPTED, cost)
@@ -175,20 +181,20 @@ class CommandAgent(Agent):
             return AgentGone(describe_exit(code), cost)
         if code:
             words = await asyncio.to_thread(program.stderr_tail)
-            last = "\n".join(part for part in (output[-_SHOWN:].strip(), words) if part)
+            last = "\n".join(part for part in (output[-_OUTPUT_SHOWN:].strip(), words) if part)
             return AgentFailed(f"{self._command.argv[0]} failed with {program.describe_exit(code)}: {last}", cost)
         return TurnAnswer(output.strip(), cost)
 
     def _text_for(self, prompt: Prompt) -> str:
-        """Return all that the program must know: it remembers nothing of what was asked before."""
-        before = _unanswered(_entries(self._launch)) if prompt.continues or prompt.reply else ""
+        """Return the whole text for the program, which does not know earlier prompts."""
+        before = _unanswered_text(_entries(self._launch)) if prompt.continues or prompt.reply else ""
         text = before or prompt.text
-        again = _AGAIN if before and prompt.continues and not prompt.reply else ""
+        notice = _RETRY_NOTICE if before and prompt.continues and not prompt.reply else ""
         reply = f"\n\nA person has replied: {prompt.reply}" if prompt.reply else ""
-        return f"{again}{text}{reply}"
+        return f"{notice}{text}{reply}"
 
-    def _noted(self, prompt: Prompt, output: str, end: TurnAnswer | TurnFailed) -> TurnAnswer | TurnFailed:
-        """Write down how a turn ended; what is not on the disk has not happened."""
+    def _record_end(self, prompt: Prompt, output: str, end: TurnAnswer | TurnFailed) -> TurnAnswer | TurnFailed:
+        """Record how a turn ended; the turn fails if that is not possible."""
         try:
             if output:
                 self._note(prompt, "said", durable=False, text=output)
@@ -216,8 +222,8 @@ def _entries(launch: Launch) -> list[TranscriptEntry]:
     return read_entries(launch.transcript) if launch.transcript.exists() else []
 
 
-def _unanswered(entries: Iterable[TranscriptEntry]) -> str:
-    """Return what was asked last, if no answer came, with all that persons have replied to it."""
+def _unanswered_text(entries: Iterable[TranscriptEntry]) -> str:
+    """Return the latest prompt if it has no answer, with all replies of people to it."""
     asked = ""
     for entry in entries:
         match entry:

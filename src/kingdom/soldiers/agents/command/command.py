@@ -1,4 +1,4 @@
-"""A program that takes one prompt and ends, as data."""
+"""The description of a program that takes one prompt and ends."""
 
 import re
 import shutil
@@ -11,22 +11,22 @@ from kingdom.errors import Misconfigured
 from kingdom.soldiers.agents.model_url import model_url
 from kingdom.soldiers.agents.port import Launch
 from kingdom.soldiers.files.agent_files import AgentFile
-from kingdom.soldiers.sandbox.programs import places_of
+from kingdom.soldiers.sandbox.programs import folders_of_program
 from kingdom.soldiers.sandbox.sandbox import Sandbox
 
-# What the words of a command may have after a dollar.
-PLACES = frozenset({"model", "prompt", "prompt_file", "url"})
+# The placeholders that a command may contain, each after a dollar sign.
+PLACEHOLDERS = frozenset({"model", "prompt", "prompt_file", "url"})
 _PROMPT, _PROMPT_FILE = "$prompt", "$prompt_file"
 _FILE = ".kingdom-prompt.txt"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class CommandTemplate:
     """How the program is called.
 
-    `argv` and `environment` are templates: $model is the name of the model, $url its server. The prompt comes where
-    `argv` has $prompt, or in the file where it has $prompt_file, else through the standard input. `cost` finds the US
-    dollars in what the program puts out, in its first group; `readable` is what it needs beside the system.
+    `argv` and `environment` are templates: $model is the name of the model, $url its address. The prompt replaces
+    $prompt in `argv`, or is in the file $prompt_file, or else is the standard input. `cost` is a regular expression
+    whose first group finds US dollars in the output; `readable` are folders that the program needs.
     """
 
     argv: tuple[str, ...]
@@ -38,8 +38,8 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """A command for one prompt."""
+class CommandInvocation:
+    """A command with its placeholders filled in for one prompt."""
 
     argv: tuple[str, ...]
     environment: Mapping[str, str]
@@ -47,7 +47,7 @@ class Call:
     given: bytes
 
 
-AIDER = Command(
+AIDER = CommandTemplate(
     argv=(
         *("aider", "--model", "openai/$model", "--yes-always", "--no-check-update", "--no-analytics", "--no-pretty"),
         *("--no-gitignore", "--no-auto-commits", "--no-show-model-warnings", "--message-file", "$prompt_file"),
@@ -57,15 +57,15 @@ AIDER = Command(
     environment={
         "OPENAI_API_BASE": "$url/v1",
         "OPENAI_API_KEY": "none",
-        # Otherwise it fetches a list of prices.
+        # Otherwise it downloads a list of prices.
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     },
     cost=r"Cost: \$([0-9.]+) message",
 )
 
 
-def called(command: Command, launch: Launch, prompt: str) -> Call:
-    """Return the call for a prompt, whose file is written; raises Misconfigured where there is no such program."""
+def prepare_command(command: CommandTemplate, launch: Launch, prompt: str) -> CommandInvocation:
+    """Write the prompt file if needed and return the command; raises Misconfigured if the program is missing."""
     wanted = " ".join(command.argv)
     file = AgentFile(launch.work_space, _FILE)
     texts = {
@@ -76,12 +76,12 @@ def called(command: Command, launch: Launch, prompt: str) -> Call:
     }
     environment = {name: Template(value).substitute(texts) for name, value in command.environment.items()}
     environment |= launch.environment
-    program = program_of(command, environment.get("PATH", ""))
+    program = find_program(command, environment.get("PATH", ""))
     if _PROMPT_FILE in wanted:
         file.write(prompt)
     arguments = (Template(argument).substitute(texts) for argument in command.argv[1:])
-    shown = (*command.readable, *places_of(program))
-    return Call(
+    shown = (*command.readable, *folders_of_program(program))
+    return CommandInvocation(
         argv=(str(program), *arguments),
         environment=environment,
         sandbox=launch.sandbox and replace(launch.sandbox, readable=(*launch.sandbox.readable, *shown)),
@@ -89,8 +89,8 @@ def called(command: Command, launch: Launch, prompt: str) -> Call:
     )
 
 
-def program_of(command: Command, path: str) -> Path:
-    """Return the program of a command; raises Misconfigured where there is none on the PATH."""
+def find_program(command: CommandTemplate, path: str) -> Path:
+    """Return the program of a command; raises Misconfigured if it is not on the PATH."""
     program = shutil.which(command.argv[0], path=path)
     if program is None:
         raise Misconfigured(
@@ -100,6 +100,6 @@ def program_of(command: Command, path: str) -> Path:
     return Path(program)
 
 
-def cost_of(command: Command, output: str) -> float:
-    """Return what a program says that it has spent."""
+def cost_of(command: CommandTemplate, output: str) -> float:
+    """Return the cost that the program reports in its output."""
     return round(sum(map(float, re.findall(command.cost, output))), 9) if command.cost else 0.0

@@ -1,1 +1,1 @@
-"""An agent that follows a script in its prompts: deterministic, free, and a real process."""
+"""An agent that follows the script in its prompt: deterministic, without cost, and a real process."""

@@ -1,4 +1,4 @@
-"""The client of the scripted agent: starts it as a process of its own and speaks to it in lines."""
+"""Start the scripted agent as a process and exchange messages with it, one per line."""
 
 import asyncio
 import sys
@@ -25,19 +25,19 @@ from kingdom.soldiers.agents.port import (
     return_when_ready,
 )
 from kingdom.soldiers.agents.scripted import wire
-from kingdom.soldiers.agents.scripted.memory import inspected
+from kingdom.soldiers.agents.scripted.history import inspect_entries
 from kingdom.soldiers.agents.scripted.session import open_session
 from kingdom.soldiers.agents.transcript import UNREADABLE, TranscriptEntry, append_entry, inspect_transcript
 from kingdom.soldiers.processes.program import Program, start_program
 
-_MODULE = "kingdom.soldiers.agents.scripted.program"
-_UNWRITTEN = "its transcript cannot be written: "
+_PROGRAM_MODULE = "kingdom.soldiers.agents.scripted.program"
+_WRITE_FAILED = "its transcript cannot be written: "
 
 
-class ScriptedAgents(AgentClient):
-    """Runs scripted agents, which use no MCP server.
+class ScriptedAgentClient(AgentClient):
+    """Runs scripted agents, which ignore MCP servers.
 
-    Without a sandbox each is contained where bubblewrap is installed, unless `contained` says otherwise.
+    Without a sandbox an agent is contained if bubblewrap is installed, unless `contained` says otherwise.
     """
 
     name = "scripted"
@@ -59,14 +59,14 @@ class ScriptedAgents(AgentClient):
                 redaction=launch.redaction,
             )
         except OSError as error:
-            raise AgentGone(f"{_UNWRITTEN}{error}") from error
-        opening = wire.Opening(session=session.id, transcript=str(transcript))
+            raise AgentGone(f"{_WRITE_FAILED}{error}") from error
+        opening = wire.SessionOpening(session=session.id, transcript=str(transcript))
         sandbox = launch.sandbox
         if sandbox is not None:
             sandbox = replace(sandbox, readable=(*sandbox.readable, transcript))
         program = await start_program(
-            # Isolated, so that nothing in the work space can pass for a module of Python or Kingdom.
-            [sys.executable, "-I", "-m", _MODULE, wire.encode(opening).decode()],
+            # Isolated mode, so no file of the WorkSpace can replace a module of Python or Kingdom.
+            [sys.executable, "-I", "-m", _PROGRAM_MODULE, wire.encode(opening).decode()],
             cwd=launch.work_space,
             environment=launch.environment,
             errors=launch.errors,
@@ -76,35 +76,35 @@ class ScriptedAgents(AgentClient):
         )
         write = partial(append_entry, transcript, redaction=launch.redaction)
         agent = ScriptedAgent(program, write)
-        return await return_when_ready(agent, agent.comes_up())
+        return await return_when_ready(agent, agent.wait_until_ready())
 
     async def inspect(self, launch: Launch, prompt_id: str) -> Inspection:
-        """Look the prompt up in the transcript."""
-        return await asyncio.to_thread(inspect_transcript, launch.transcript, prompt_id, inspected)
+        """Look up the prompt in the transcript."""
+        return await asyncio.to_thread(inspect_transcript, launch.transcript, prompt_id, inspect_entries)
 
 
 class ScriptedAgent(Agent):
-    """A scripted agent that runs."""
+    """A running scripted agent."""
 
     def __init__(self, program: Program, write: Callable[[TranscriptEntry], None]) -> None:
         self.session = ""
         self.pid = program.pid
         self._program = program
         self._write = write
-        self._unwritten = ""
+        self._write_failure = ""
         self._prompt_id: str | None = None
-        self._heard: asyncio.Queue[wire.Happened | wire.Failed | None] = asyncio.Queue()
+        self._messages: asyncio.Queue[wire.UpdateMessage | wire.FailureMessage | None] = asyncio.Queue()
         self._ready = asyncio.Event()
         self._listening = asyncio.create_task(self._listen(), name=f"scripted agent {self.pid}")
 
-    async def comes_up(self) -> None:
-        """Wait until the agent takes prompts; raises AgentGone if it ends before."""
+    async def wait_until_ready(self) -> None:
+        """Wait until the agent takes prompts; raises AgentGone if it ends before that."""
         await self._ready.wait()
         if not self.session:
-            raise AgentGone(f"the scripted agent did not come up: {await self.ended()}")
+            raise AgentGone(f"the scripted agent failed to start: {await self.ended()}")
 
     async def send(self, prompt: Prompt) -> AsyncGenerator[TurnUpdate, None]:
-        """Yield the updates of the turn as they come."""
+        """Yield the updates of the turn as they arrive."""
         if self._prompt_id is not None:
             raise AgentFailed(
                 f"prompt {prompt.id} is refused: the agent is busy with {self._prompt_id}; wait for its end"
@@ -114,7 +114,7 @@ class ScriptedAgent(Agent):
         self._prompt_id = prompt.id
         cost_usd, finished = 0.0, False
         try:
-            self._program.write(wire.encode(wire.Take(prompt)) + b"\n")
+            self._program.write(wire.encode(wire.PromptMessage(prompt)) + b"\n")
             while not finished:
                 update = await self._next_update(prompt.id, cost_usd)
                 if isinstance(update, CostUpdate):
@@ -133,12 +133,12 @@ class ScriptedAgent(Agent):
                 self._prompt_id = None
 
     async def interrupt(self) -> None:
-        """Tell the agent to end its turn."""
+        """Ask the agent to end its turn."""
         if self._prompt_id is not None:
             self._interrupt(self._prompt_id)
 
     async def stop(self, grace: timedelta) -> None:
-        """End the input of the agent, wait for it, then kill it."""
+        """Close the input of the agent, wait for its end, then kill it."""
         if grace > timedelta():
             self._program.close_input()
             with suppress(TimeoutError):
@@ -148,19 +148,19 @@ class ScriptedAgent(Agent):
         await asyncio.wait([self._listening])
 
     async def ended(self) -> str:
-        """Wait for the end of the process and return its exit code with its last words."""
-        how = self._program.describe_exit(await self._program.wait()) + self._unwritten
+        """Wait until the process ends; return its exit code with its last output."""
+        how = self._program.describe_exit(await self._program.wait()) + self._write_failure
         words = await asyncio.to_thread(self._program.stderr_tail)
         return f"{how}; its last words: {words}" if words else how
 
     async def _next_update(self, prompt_id: str, cost_usd: float) -> TurnUpdate:
-        while (message := await self._heard.get()) is not None:
-            # An earlier turn to which nobody listens any more may still have had something to say.
+        while (message := await self._messages.get()) is not None:
+            # Messages of an earlier, abandoned turn may still arrive.
             if message.prompt_id != prompt_id:
                 continue
-            if isinstance(message, wire.Failed) and message.until:
+            if isinstance(message, wire.FailureMessage) and message.until:
                 raise UsageLimited(message.reason, message.until, message.cost_usd)
-            if isinstance(message, wire.Failed):
+            if isinstance(message, wire.FailureMessage):
                 raise AgentFailed(message.reason, message.cost_usd)
             return message.update
         raise AgentGone(await self.ended(), cost_usd)
@@ -169,23 +169,23 @@ class ScriptedAgent(Agent):
         try:
             async for line in self._program.lines():
                 match wire.decode_for_client(line):
-                    case wire.Ready(session=session):
+                    case wire.AgentReady(session=session):
                         self.session = session
                         self._ready.set()
-                    case wire.Noted(entry=entry):
+                    case wire.EntryToWrite(entry=entry):
                         await asyncio.to_thread(self._write, entry)
-                        self._program.write(wire.encode(wire.Written()) + b"\n")
+                        self._program.write(wire.encode(wire.EntryWritten()) + b"\n")
                     case message:
-                        self._heard.put_nowait(message)
+                        self._messages.put_nowait(message)
         except UNREADABLE:
-            # A line was torn by the end of the agent, or the agent speaks nonsense: either way it is of no more use.
+            # The end of the agent cut off a line, or the line is invalid; either way the agent is unusable.
             await self._program.kill()
         except OSError as error:
-            self._unwritten = f", since {_UNWRITTEN}{error}"
+            self._write_failure = f", since {_WRITE_FAILED}{error}"
             await self._program.kill()
         finally:
             self._ready.set()
-            self._heard.put_nowait(None)
+            self._messages.put_nowait(None)
 
     def _interrupt(self, prompt_id: str) -> None:
-        self._program.write(wire.encode(wire.Interrupt(prompt_id)) + b"\n")
+        self._program.write(wire.encode(wire.InterruptMessage(prompt_id)) + b"\n")

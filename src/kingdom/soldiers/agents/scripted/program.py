@@ -1,8 +1,8 @@
-"""The scripted agent as a process: `python -m kingdom.soldiers.agents.scripted.program`, told its Opening as JSON.
+"""The process of the scripted agent: `python -m kingdom.soldiers.agents.scripted.program`, with a JSON SessionOpening.
 
-Prompts come as lines on standard input, updates go as lines to standard output. At the end of its input the agent
-finishes what it has been given and ends. It may read its transcript, which its host writes: a sandbox shows the agent
-nothing of the host that it could change.
+Prompts arrive as lines on standard input; updates are lines on standard output. When its input ends, the agent
+finishes its prompts and ends. It reads its transcript and sends new entries to the host, which writes them, because
+the sandbox gives it no write access to the transcript.
 """
 
 import asyncio
@@ -18,72 +18,74 @@ import msgspec
 
 from kingdom.soldiers.agents.port import INTERRUPTED, AgentFailed, Prompt, UsageLimited
 from kingdom.soldiers.agents.scripted import wire
-from kingdom.soldiers.agents.scripted.memory import recalled
-from kingdom.soldiers.agents.scripted.session import Session
-from kingdom.soldiers.agents.scripted.turn import Body, Turn
+from kingdom.soldiers.agents.scripted.history import read_history
+from kingdom.soldiers.agents.scripted.session import ScriptedSession
+from kingdom.soldiers.agents.scripted.turn import ScriptedContext, ScriptedTurn
 from kingdom.soldiers.agents.transcript import TranscriptEntry, read_entries
 
 
 class ScriptedProgram:
-    """Takes one prompt after the other until its input ends."""
+    """Takes one prompt after another until its input ends."""
 
-    def __init__(self, opening: wire.Opening) -> None:
-        self._session = Session(opening.session, recalled(read_entries(Path(opening.transcript))), self._write)
-        self._body = Body(work_space=Path.cwd(), environment=None, crash=os._exit, go_deaf=_go_deaf)
+    def __init__(self, opening: wire.SessionOpening) -> None:
+        self._session = ScriptedSession(
+            opening.session, read_history(read_entries(Path(opening.transcript))), self._write
+        )
+        self._context = ScriptedContext(work_space=Path.cwd(), environment=None, crash=os._exit, go_deaf=_go_deaf)
         self._prompts: asyncio.Queue[Prompt | None] = asyncio.Queue()
-        # What is noted after the end of the input is written too, but nobody can say so.
+        # After the end of the input the host still writes entries, but cannot confirm them.
         self._confirmed = True
         self._written = threading.Semaphore(0)
         self._interrupted: set[str] = set()
         self._turn: tuple[str, asyncio.Task[None] | None] = ("", None)
 
     async def run(self) -> None:
-        """Say that prompts are welcome, and do what they ask."""
+        """Announce that the agent is ready, and handle its prompts."""
         loop = asyncio.get_running_loop()
         threading.Thread(target=self._read, args=(loop,), daemon=True).start()
-        _say(wire.Ready(self._session.id))
+        _send(wire.AgentReady(self._session.id))
         while (prompt := await self._prompts.get()) is not None:
             await asyncio.create_task(self._take(prompt))
 
     async def _take(self, prompt: Prompt) -> None:
         if prompt.id in self._interrupted:
-            _say(wire.Failed(prompt.id, INTERRUPTED, 0.0))
+            _send(wire.FailureMessage(prompt.id, INTERRUPTED, 0.0))
             return
-        # Not earlier: a task that is cancelled before its first step would end without a word.
+        # Not earlier, because a task that is cancelled before its first step would send no failure.
         self._turn = (prompt.id, asyncio.current_task())
-        turn = Turn(self._session, self._body, prompt)
+        turn = ScriptedTurn(self._session, self._context, prompt)
         try:
             async with aclosing(turn.play()) as updates:
                 async for update in updates:
-                    _say(wire.Happened(prompt.id, update))
+                    _send(wire.UpdateMessage(prompt.id, update))
         except AgentFailed as failure:
             until = failure.until if isinstance(failure, UsageLimited) else None
-            _say(wire.Failed(prompt.id, failure.reason, turn.cost_usd, until))
+            _send(wire.FailureMessage(prompt.id, failure.reason, turn.cost_usd, until))
         except asyncio.CancelledError:
-            _say(wire.Failed(prompt.id, INTERRUPTED, turn.cost_usd))
+            _send(wire.FailureMessage(prompt.id, INTERRUPTED, turn.cost_usd))
 
     def _write(self, entry: TranscriptEntry) -> None:
-        """Have an entry written, and wait for it: what is done next may be seen by others, or kill this process."""
-        _say(wire.Noted(entry))
+        """Send an entry to the host and wait until it is written, because the next step may end this process."""
+        _send(wire.EntryToWrite(entry))
         if self._confirmed:
             self._written.acquire()
 
     def _read(self, loop: asyncio.AbstractEventLoop) -> None:
         for line in sys.stdin.buffer:
             message = wire.decode_for_agent(line)
-            if isinstance(message, wire.Written):
+            if isinstance(message, wire.EntryWritten):
                 self._written.release()
             else:
-                loop.call_soon_threadsafe(self._hear, message)
+                loop.call_soon_threadsafe(self._receive, message)
         self._confirmed = False
         self._written.release()
         loop.call_soon_threadsafe(self._prompts.put_nowait, None)
 
-    def _hear(self, message: wire.Take | wire.Interrupt) -> None:
+    def _receive(self, message: wire.PromptMessage | wire.InterruptMessage) -> None:
         match message:
-            case wire.Take(prompt=prompt):
+            case wire.PromptMessage(prompt=prompt):
                 self._prompts.put_nowait(prompt)
-            case wire.Interrupt(prompt_id=prompt_id):
+            case wire.InterruptMessage(prompt_id=prompt_id):
                 self._interrupted.add(prompt_id)
                 current, task = self._turn
                 if task is not None and current == prompt_id:
@@ -97,14 +99,14 @@ def _go_deaf() -> None:
         time.sleep(3600)
 
 
-def _say(message: msgspec.Struct) -> None:
+def _send(message: msgspec.Struct) -> None:
     sys.stdout.buffer.write(wire.encode(message) + b"\n")
     sys.stdout.buffer.flush()
 
 
 def main() -> None:
-    """Open the session and serve it."""
-    opening = msgspec.json.decode(sys.argv[1], type=wire.Opening)
+    """Open the session and handle its prompts."""
+    opening = msgspec.json.decode(sys.argv[1], type=wire.SessionOpening)
     asyncio.run(ScriptedProgram(opening).run())
 
 

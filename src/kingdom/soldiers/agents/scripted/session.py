@@ -1,4 +1,4 @@
-"""A scripted session: what it remembers, and the transcript in which everything is noted."""
+"""A scripted session: its history and its transcript."""
 
 from collections.abc import Callable
 from functools import partial
@@ -6,21 +6,21 @@ from pathlib import Path
 from typing import Any
 
 from kingdom.soldiers.agents.port import AgentGone
-from kingdom.soldiers.agents.scripted.memory import Memory, recalled
+from kingdom.soldiers.agents.scripted.history import ScriptedHistory, read_history
 from kingdom.soldiers.agents.transcript import TranscriptEntry, append_entry, read_entries
 from kingdom.soldiers.redaction import DEFAULT_REDACTION, Redaction
 
 
-class Session:
-    """The memory of a session; `write` puts what happens into its transcript."""
+class ScriptedSession:
+    """A session with its history; `write` appends an entry to its transcript."""
 
-    def __init__(self, session: str, memory: Memory, write: Callable[[TranscriptEntry], None]) -> None:
+    def __init__(self, session: str, memory: ScriptedHistory, write: Callable[[TranscriptEntry], None]) -> None:
         self.id = session
         self.memory = memory
         self._write = write
 
     def note(self, **entry: Any) -> None:
-        """Write down what happened, then remember it."""
+        """Write an entry, then apply it to the history."""
         self._write(entry)
         self.memory.learn(entry)
 
@@ -33,14 +33,14 @@ def open_session(
     model: str,
     durable: bool = True,
     redaction: Redaction = DEFAULT_REDACTION,
-) -> Session:
-    """Begin a new session, or go on with the one that the transcript tells of."""
-    memory = recalled(read_entries(transcript)) if transcript.exists() else Memory()
+) -> ScriptedSession:
+    """Start a new session, or continue the latest one of the transcript."""
+    memory = read_history(read_entries(transcript)) if transcript.exists() else ScriptedHistory()
     if session is None:
         session = f"{soldier_id}-{memory.sessions + 1}"
-        memory = Memory(session=session, sessions=memory.sessions + 1)
+        memory = ScriptedHistory(session=session, sessions=memory.sessions + 1)
     elif session != memory.session:
-        raise AgentGone(f"session {session} cannot be continued: {transcript} does not tell of it; begin a new one")
+        raise AgentGone(f"session {session} cannot be continued: {transcript} does not contain it; start a new one")
     write = partial(append_entry, transcript, durable=durable, redaction=redaction)
     write({"session": session, "model": model})
-    return Session(session, memory, write)
+    return ScriptedSession(session, memory, write)

@@ -1,4 +1,4 @@
-"""One turn of a scripted agent: the steps of a script, done one after the other and noted when done."""
+"""One turn of a scripted agent: it executes the steps of a script in order and records each."""
 
 import asyncio
 import os
@@ -29,8 +29,8 @@ from kingdom.soldiers.agents.port import (
     UsageLimited,
 )
 from kingdom.soldiers.agents.scripted import script
-from kingdom.soldiers.agents.scripted.memory import DEFAULT_ANSWER, Unfinished
-from kingdom.soldiers.agents.scripted.session import Session
+from kingdom.soldiers.agents.scripted.history import DEFAULT_ANSWER, UnfinishedScript
+from kingdom.soldiers.agents.scripted.session import ScriptedSession
 from kingdom.soldiers.processes.process_table import kill_group
 from kingdom.soldiers.tools.calls import RememberInput, ReportResultInput, parse_tool_input
 from kingdom.soldiers.tools.result_file import add_memory, write_result
@@ -40,8 +40,8 @@ _OUTPUT_TAIL = 4000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Body:
-    """Where and how an agent acts; without an `environment` its tools inherit the agent's own."""
+class ScriptedContext:
+    """Where and how an agent acts; if `environment` is None, its commands inherit that of the agent."""
 
     work_space: Path
     environment: Mapping[str, str] | None
@@ -49,18 +49,18 @@ class Body:
     go_deaf: Callable[[], None]
 
 
-class Turn:
-    """What a scripted agent does about one prompt; `cost_usd` is what that has cost so far."""
+class ScriptedTurn:
+    """The turn of one prompt; `cost_usd` is its cost so far."""
 
-    def __init__(self, session: Session, body: Body, prompt: Prompt) -> None:
+    def __init__(self, session: ScriptedSession, context: ScriptedContext, prompt: Prompt) -> None:
         self.cost_usd = 0.0
         self._session = session
-        self._body = body
+        self._context = context
         self._prompt = prompt
         self._output = ""
 
     async def play(self) -> AsyncGenerator[TurnUpdate, None]:
-        """Yield what the agent does; raises AgentFailed."""
+        """Execute the script and yield its updates; raises AgentFailed."""
         last: TurnQuestion | TurnAnswer | None = None
         try:
             steps = self._begin(self._session.memory.continued(self._prompt))
@@ -81,8 +81,8 @@ class Turn:
             raise
         yield last
 
-    def _begin(self, continued: Unfinished | None) -> tuple[script.Step, ...] | None:
-        """Note the prompt before anything is done about it; return the steps of its script."""
+    def _begin(self, continued: UnfinishedScript | None) -> tuple[script.ScriptStep, ...] | None:
+        """Record the prompt before anything is done; return the steps of its script."""
         prompt = self._prompt
         text = prompt.text if continued is None else continued.text
         scripted = script.has_script(text)
@@ -91,11 +91,11 @@ class Turn:
         )
         return script.parse_script(text)
 
-    async def _follow(self, steps: tuple[script.Step, ...]) -> AsyncIterator[TurnUpdate]:
+    async def _follow(self, steps: tuple[script.ScriptStep, ...]) -> AsyncIterator[TurnUpdate]:
         memory = self._session.memory
         done = memory.unfinished.done if memory.unfinished else 0
         if memory.unfinished and memory.unfinished.asking:
-            # Nobody has replied yet: the question is put again.
+            # There is no reply yet, so the question is asked again.
             done -= 1
         for number, written in enumerate(steps[done:], start=done + 1):
             if written.first_time_only:
@@ -104,19 +104,19 @@ class Turn:
                 self._note(begun=number, does=msgspec.to_builtins(written))
             step = written.with_reply(memory.reply)
             self._output = ""
-            if isinstance(step, script.Cost):
+            if isinstance(step, script.CostStep):
                 self.cost_usd = round(self.cost_usd + step.cost, 9)
-            if isinstance(step, script.Ask | script.Petition | script.UsageLimit | script.Cost):
-                # Noted first: what somebody else may act upon is told once at most, and found in the transcript.
+            if isinstance(step, script.AskStep | script.PetitionStep | script.UsageLimitStep | script.CostStep):
+                # Recorded first, because others act on these updates: each is sent at most once and never lost.
                 self._note(step=number, does=msgspec.to_builtins(step))
-                if isinstance(step, script.UsageLimit):
+                if isinstance(step, script.UsageLimitStep):
                     raise UsageLimited("usage limit reached", utc_now() + timedelta(seconds=step.usage_limit))
-                if isinstance(step, script.Ask):
+                if isinstance(step, script.AskStep):
                     yield TurnQuestion(step.ask, step.choices, self.cost_usd)
                     return
                 yield (
                     CostUpdate(self.cost_usd)
-                    if isinstance(step, script.Cost)
+                    if isinstance(step, script.CostStep)
                     else PetitionRequest(step.petition, step.body)
                 )
                 continue
@@ -126,56 +126,56 @@ class Turn:
                 step=number, does=msgspec.to_builtins(step), **({"output": self._output} if self._output else {})
             )
 
-    async def _do(self, step: script.Step) -> AsyncIterator[TurnUpdate]:
+    async def _do(self, step: script.ScriptStep) -> AsyncIterator[TurnUpdate]:
         match step:
-            case script.Say(say=text):
+            case script.SayStep(say=text):
                 yield AgentMessage(text)
-            case script.Stream(stream=text, every=seconds):
+            case script.StreamStep(stream=text, every=seconds):
                 for word in re.findall(r"\S+\s*|\s+", text):
                     yield AgentMessage(word)
                     await asyncio.sleep(seconds)
-            case script.Write(write=path, text=text):
+            case script.WriteStep(write=path, text=text):
                 yield ToolUse("write", path)
                 self._write(path, text, mode="w")
-            case script.Append(append=path, text=text):
+            case script.AppendStep(append=path, text=text):
                 yield ToolUse("append", path)
                 self._write(path, text, mode="a")
-            case script.Run(run=command, may_fail=may_fail):
+            case script.RunStep(run=command, may_fail=may_fail):
                 yield ToolUse("run", command)
                 await self._run(command, may_fail=may_fail)
-            case script.Result(result=arguments):
+            case script.ResultStep(result=arguments):
                 yield ToolUse("report_result", str(arguments.get("summary", "")))
                 self._report_or_remember("report_result", arguments)
-            case script.Remember(remember=arguments):
+            case script.RememberStep(remember=arguments):
                 yield ToolUse("remember", str(arguments.get("text", "")))
                 self._report_or_remember("remember", arguments)
             case _:
                 await self._wait_or_end(step)
 
-    async def _wait_or_end(self, step: script.Step) -> None:
+    async def _wait_or_end(self, step: script.ScriptStep) -> None:
         match step:
-            case script.WaitFor(wait_for=path):
-                while not self._exists(path):  # noqa: ASYNC110 - the file is made by somebody else
+            case script.WaitForStep(wait_for=path):
+                while not self._exists(path):  # noqa: ASYNC110 - another process creates it
                     await asyncio.sleep(_POLL_SECONDS)
-            case script.Fail(fail=reason):
+            case script.FailStep(fail=reason):
                 raise AgentFailed(reason)
-            case script.Hang(hang="deaf"):
-                self._body.go_deaf()
-            case script.Hang(hang=True):
+            case script.HangStep(hang="deaf"):
+                self._context.go_deaf()
+            case script.HangStep(hang=True):
                 await asyncio.Event().wait()
-            case script.Crash(crash=code):
-                self._body.crash(code)
+            case script.CrashStep(crash=code):
+                self._context.crash(code)
 
     async def _run(self, command: str, *, may_fail: bool) -> None:
-        # A file takes the output, for a pipe would have to wait for everything that the command leaves behind.
+        # The output goes to a file, because a pipe stays open until all background processes end.
         with tempfile.TemporaryFile() as output:
             starting = asyncio.ensure_future(
                 asyncio.create_subprocess_exec(
                     "/bin/sh",
                     "-c",
                     command,
-                    cwd=self._body.work_space,
-                    env=self._body.environment,
+                    cwd=self._context.work_space,
+                    env=self._context.environment,
                     stdin=DEVNULL,
                     stdout=output,
                     stderr=output,
@@ -185,7 +185,7 @@ class Turn:
             try:
                 code = await (await asyncio.shield(starting)).wait()
             finally:
-                # Half a start cannot be undone: who is interrupted waits for the whole.
+                # A start cannot be undone halfway, so an interrupted turn waits for it.
                 process = await starting
                 if process.returncode is None:
                     await kill_group(process.pid)
@@ -196,7 +196,7 @@ class Turn:
             raise AgentFailed(with_reason(f"{command!r} failed with exit code {code}", self._output))
 
     def _write(self, path: str, text: str, *, mode: str) -> None:
-        target = self._body.work_space / path
+        target = self._context.work_space / path
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             with target.open(mode, encoding="utf-8", newline="") as file:
@@ -208,14 +208,14 @@ class Turn:
         try:
             match parse_tool_input(tool, arguments):
                 case ReportResultInput() as report:
-                    write_result(self._body.work_space, report)
+                    write_result(self._context.work_space, report)
                 case RememberInput() as memory:
-                    add_memory(self._body.work_space, memory)
+                    add_memory(self._context.work_space, memory)
         except (MalformedEvent, OSError) as error:
             raise AgentFailed(str(error)) from error
 
     def _exists(self, path: str) -> bool:
-        return (self._body.work_space / path).exists()
+        return (self._context.work_space / path).exists()
 
     def _final_text(self, *, scripted: bool) -> str:
         memory = self._session.memory

@@ -1,4 +1,4 @@
-"""The lines that a scripted agent and its client exchange: one tagged JSON object each."""
+"""The messages between a scripted agent and its client: one tagged JSON object per line."""
 
 from datetime import datetime
 from typing import Any
@@ -8,50 +8,50 @@ import msgspec
 from kingdom.soldiers.agents.port import Prompt, TurnUpdate
 
 
-class Opening(msgspec.Struct, frozen=True, kw_only=True):
-    """What the agent is told as it starts, as its only argument: its session, which the transcript tells of last."""
+class SessionOpening(msgspec.Struct, frozen=True, kw_only=True):
+    """The only argument of the agent: its session, which is the latest one of the transcript."""
 
     session: str
     transcript: str
 
 
-class Take(msgspec.Struct, frozen=True, tag=True):
+class PromptMessage(msgspec.Struct, frozen=True, tag="Take"):
     """To the agent: a prompt."""
 
     prompt: Prompt
 
 
-class Interrupt(msgspec.Struct, frozen=True, tag=True):
-    """To the agent: end the turn of this prompt."""
+class InterruptMessage(msgspec.Struct, frozen=True, tag="Interrupt"):
+    """To the agent: end the turn of a prompt."""
 
     prompt_id: str
 
 
-class Written(msgspec.Struct, frozen=True, tag=True):
-    """To the agent: what it noted last is in the transcript."""
+class EntryWritten(msgspec.Struct, frozen=True, tag="Written"):
+    """To the agent: its latest entry is in the transcript."""
 
 
-class Ready(msgspec.Struct, frozen=True, tag=True):
-    """From the agent: it takes prompts now."""
+class AgentReady(msgspec.Struct, frozen=True, tag="Ready"):
+    """From the agent: it takes prompts from now on."""
 
     session: str
 
 
-class Noted(msgspec.Struct, frozen=True, tag=True):
-    """From the agent: what the transcript is to tell; the agent does nothing more until it does."""
+class EntryToWrite(msgspec.Struct, frozen=True, tag="Noted"):
+    """From the agent: an entry for the transcript; the agent waits until it is written."""
 
     entry: dict[str, Any]
 
 
-class Happened(msgspec.Struct, frozen=True, tag=True):
+class UpdateMessage(msgspec.Struct, frozen=True, tag="Happened"):
     """From the agent: an update of a turn."""
 
     prompt_id: str
     update: TurnUpdate
 
 
-class Failed(msgspec.Struct, frozen=True, tag=True):
-    """From the agent: a turn failed; `until` where its vendor lets it do nothing before."""
+class FailureMessage(msgspec.Struct, frozen=True, tag="Failed"):
+    """From the agent: a turn failed; `until` is the end of a usage limit."""
 
     prompt_id: str
     reason: str
@@ -60,5 +60,5 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
 
 
 encode = msgspec.json.encode
-decode_for_agent = msgspec.json.Decoder(Take | Interrupt | Written).decode
-decode_for_client = msgspec.json.Decoder(Ready | Noted | Happened | Failed).decode
+decode_for_agent = msgspec.json.Decoder(PromptMessage | InterruptMessage | EntryWritten).decode
+decode_for_client = msgspec.json.Decoder(AgentReady | EntryToWrite | UpdateMessage | FailureMessage).decode

@@ -1,4 +1,4 @@
-"""What is known of a session of Claude Code without its process."""
+"""The history of a Claude Code session, read without its process."""
 
 import json
 import os
@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from kingdom.soldiers.agents.claude import memory
-from kingdom.soldiers.agents.claude.memory import OwnRecord, Past, own_answer, own_transcript
+from kingdom.soldiers.agents.claude import history
+from kingdom.soldiers.agents.claude.history import ClaudeHistory, SessionFileTail, find_session_file, read_answer
 from kingdom.soldiers.agents.port import Prompt
 from kingdom.soldiers.agents.session_log import CONTINUE_PROMPT, read_history
 from kingdom.soldiers.agents.transcript import TranscriptEntry
@@ -41,8 +41,8 @@ def write_own(home: dict[str, str], *entries: TranscriptEntry) -> AgentFile:
     return own
 
 
-def past(*entries: TranscriptEntry) -> Past:
-    found = read_history([{"type": "session", "session": SESSION}, *entries], SESSION, Past)
+def past(*entries: TranscriptEntry) -> ClaudeHistory:
+    found = read_history([{"type": "session", "session": SESSION}, *entries], SESSION, ClaudeHistory)
     assert found is not None
     return found
 
@@ -97,8 +97,8 @@ def test_only_the_last_session_of_a_transcript_is_known() -> None:
         QUERY,
         {"type": "session", "session": "two"},
     ]
-    assert read_history(entries, "one", Past) is None
-    found = read_history(entries, "two", Past)
+    assert read_history(entries, "one", ClaudeHistory) is None
+    found = read_history(entries, "two", ClaudeHistory)
     assert found is not None
     assert found.unfinished is None
 
@@ -108,8 +108,8 @@ def test_its_own_transcript_tells_an_answer_in_all_its_parts(home: dict[str, str
     own = write_own(
         home, prompted("u1"), before, said("All "), said("is well."), prompted("u2"), said("no", message="m2")
     )
-    assert own_answer(own, "u1") == "All is well."
-    assert own_answer(own, "u3") is None
+    assert read_answer(own, "u1") == "All is well."
+    assert read_answer(own, "u3") is None
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_its_own_transcript_tells_an_answer_in_all_its_parts(home: dict[str, str
     ids=["in a tool", "an error", "interrupted"],
 )
 def test_what_its_own_transcript_ends_with_is_not_always_an_answer(home: dict[str, str], last: TranscriptEntry) -> None:
-    assert own_answer(write_own(home, prompted("u1"), said("half", message="m0", stop="tool_use"), last), "u1") is None
+    assert read_answer(write_own(home, prompted("u1"), said("half", message="m0", stop="tool_use"), last), "u1") is None
 
 
 def test_nonsense_in_its_own_transcript_harms_nobody(home: dict[str, str]) -> None:
@@ -134,25 +134,25 @@ def test_nonsense_in_its_own_transcript_harms_nobody(home: dict[str, str]) -> No
     blocks = said("", stop="tool_use")
     blocks["message"]["content"] = [1, {"type": "text"}, {"type": "text", "text": 5}]
     own = write_own(home, prompted("u1"), *nonsense, blocks, said("all the same"))
-    assert own_answer(own, "u1") == "all the same"
+    assert read_answer(own, "u1") == "all the same"
 
 
 def test_a_subagent_does_not_answer_for_the_agent(home: dict[str, str]) -> None:
     own = write_own(home, prompted("u1"), said("I send for it.", stop="tool_use"), said("mine", isSidechain=True))
-    assert own_answer(own, "u1") is None
+    assert read_answer(own, "u1") is None
 
 
 def test_calls_of_tools_are_found_however_they_were_written_down(home: dict[str, str]) -> None:
     own = write_own(home, prompted("toolu_old"))
-    record = OwnRecord(home, SESSION)
-    assert not record.tells_of("toolu_1")
+    record = SessionFileTail(home, SESSION)
+    assert not record.mentions("toolu_1")
     with own.path.open("a") as file:
         file.write('{"id":"toolu_1"}{"id":"toolu_2"}{"id":"tool')
         file.flush()
-        assert record.tells_of("toolu_1")
-        assert record.tells_of("toolu_2")
+        assert record.mentions("toolu_1")
+        assert record.mentions("toolu_2")
         file.write('u_3"}')
-    assert record.tells_of("toolu_3")
+    assert record.mentions("toolu_3")
 
 
 def test_its_own_transcript_is_looked_for_until_it_is_found_and_again_once_it_is_gone(
@@ -161,32 +161,32 @@ def test_its_own_transcript_is_looked_for_until_it_is_found_and_again_once_it_is
     looks: list[AgentFile | None] = []
 
     def look(environment: Mapping[str, str], session: str) -> AgentFile | None:
-        looks.append(own_transcript(environment, session))
+        looks.append(find_session_file(environment, session))
         return looks[-1]
 
-    monkeypatch.setattr(memory, "own_transcript", look)
-    record = OwnRecord(home, SESSION)
-    assert not record.tells_of("toolu_1")
+    monkeypatch.setattr(history, "find_session_file", look)
+    record = SessionFileTail(home, SESSION)
+    assert not record.mentions("toolu_1")
     own = write_own(home, prompted("toolu_1"))
-    assert record.tells_of("toolu_1")
-    assert not record.tells_of("toolu_2")
+    assert record.mentions("toolu_1")
+    assert not record.mentions("toolu_2")
     assert looks == [None, own]
     own.path.unlink()
     os.mkfifo(own.path)
-    assert not record.tells_of("toolu_1")
+    assert not record.mentions("toolu_1")
     own.path.unlink()
     write_own(home, prompted("toolu_2"))
-    assert record.tells_of("toolu_2")
+    assert record.mentions("toolu_2")
     assert looks == [None, own, own]
 
 
 def test_a_folder_that_leads_elsewhere_holds_no_transcript(home: dict[str, str], tmp_path: Path) -> None:
     own = write_own(home, prompted("u1"))
-    assert own_transcript(home, SESSION) == own
+    assert find_session_file(home, SESSION) == own
     projects = own.path.parents[1]
     projects.rename(tmp_path / "elsewhere")
     projects.symlink_to(tmp_path / "elsewhere")
-    assert own_transcript(home, SESSION) is None
+    assert find_session_file(home, SESSION) is None
 
 
 def test_what_was_answered_is_gone_on_with_and_never_asked_again() -> None:

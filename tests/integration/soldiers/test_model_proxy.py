@@ -1,4 +1,4 @@
-"""What the gate of a soldier lets through, and what leaves with it."""
+"""The requests that the model proxy forwards, and what it adds and removes."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
 from kingdom.bus.logs import configure_logs
-from kingdom.soldiers.sandbox.gate import Gate, VoiceHandler
+from kingdom.soldiers.sandbox.model_proxy import ModelProxy, ToolCallHandler
 from kingdom.soldiers.sandbox.vendors import Upstream, Vendor
 from tests.patience import PATIENCE_SECONDS
 
@@ -27,7 +27,7 @@ HOST = "http://gate"
 
 @dataclass
 class Model:
-    """A vendor's endpoint that notes what it was asked and answers as it is told."""
+    """A vendor's endpoint that records requests and answers as configured."""
 
     url: str = ""
     asked: list[tuple[str, str, dict[str, str], bytes]] = field(default_factory=list)
@@ -73,12 +73,12 @@ async def model() -> AsyncIterator[Model]:
 
 @asynccontextmanager
 async def through(
-    folder: Path, model: Model, vendors: Sequence[Vendor] = tuple(Vendor), voice: VoiceHandler | None = None
+    folder: Path, model: Model, vendors: Sequence[Vendor] = tuple(Vendor), voice: ToolCallHandler | None = None
 ) -> AsyncIterator[aiohttp.ClientSession]:
     upstreams = [Upstream(vendor=vendor, url=model.url, key=KEY) for vendor in vendors]
     async with (
-        Gate(folder / "gate", upstreams, voice=voice) as gate,
-        aiohttp.ClientSession(HOST, connector=aiohttp.UnixConnector(str(gate.socket))) as client,
+        ModelProxy(folder / "gate", upstreams, on_tool_call=voice) as proxy,
+        aiohttp.ClientSession(HOST, connector=aiohttp.UnixConnector(str(proxy.socket))) as client,
     ):
         yield client
 
@@ -132,11 +132,11 @@ async def test_anything_else_is_refused_and_logged_without_secrets(
     tmp_path: Path, model: Model, method: str, path: str
 ) -> None:
     with heard() as logs:
-        async with Gate(tmp_path / "gate", [Upstream(vendor=Vendor.ANTHROPIC, url=model.url, key=KEY)]) as gate:
-            assert b" 403 " in await raw(gate, f"{method} {path}?key=sesame HTTP/1.1", "x-api-key: sesame")
-            assert gate.refused == 1
+        async with ModelProxy(tmp_path / "gate", [Upstream(vendor=Vendor.ANTHROPIC, url=model.url, key=KEY)]) as proxy:
+            assert b" 403 " in await raw(proxy, f"{method} {path}?key=sesame HTTP/1.1", "x-api-key: sesame")
+            assert proxy.refused == 1
     assert model.asked == []
-    [line] = [line for line in logs if line["event"] == "an agent was refused"]
+    [line] = [line for line in logs if line["event"] == "refused a request of an agent"]
     assert "sesame" not in str(line)
     assert KEY not in str(line)
 
@@ -151,9 +151,9 @@ def heard() -> Iterator[list[EventDict]]:
         configure_logs(json=True, level=logging.ERROR)
 
 
-async def raw(gate: Gate, *head: str, body: bytes = b"") -> bytes:
-    """Send what no client would, and return the first line of the answer."""
-    reader, writer = await asyncio.open_unix_connection(gate.socket)
+async def raw(proxy: ModelProxy, *head: str, body: bytes = b"") -> bytes:
+    """Send a malformed request, and return the first line of the answer."""
+    reader, writer = await asyncio.open_unix_connection(proxy.socket)
     lines = (*head, "Host: gate", f"Content-Length: {len(body)}", "Connection: close")
     writer.write("\r\n".join((*lines, "", "")).encode() + body)
     line = await reader.readline()
@@ -240,9 +240,9 @@ async def test_a_body_that_cannot_be_looked_at_is_not_sent(tmp_path: Path, model
 
 
 async def test_a_body_without_end_is_not_taken(tmp_path: Path, model: Model) -> None:
-    async with Gate(tmp_path / "gate", [Upstream(vendor=Vendor.ANTHROPIC, url=model.url, key=KEY)]) as gate:
-        reader, writer = await asyncio.open_unix_connection(gate.socket)
-        writer.write(b"POST /v1/messages HTTP/1.1\r\nHost: gate\r\nTransfer-Encoding: chunked\r\n\r\n")
+    async with ModelProxy(tmp_path / "gate", [Upstream(vendor=Vendor.ANTHROPIC, url=model.url, key=KEY)]) as proxy:
+        reader, writer = await asyncio.open_unix_connection(proxy.socket)
+        writer.write(b"POST /v1/messages HTTP/1.1\r\nHost: proxy\r\nTransfer-Encoding: chunked\r\n\r\n")
         chunk = b"1000000\r\n" + b"x" * (1 << 24) + b"\r\n"
         for _ in range(5):
             writer.write(chunk)
@@ -295,7 +295,7 @@ async def test_a_long_error_of_the_vendor_is_told_to_its_end(tmp_path: Path, mod
     filler = "x" * 900_000
     model.status, model.words = 400, f"{filler} bad key {KEY}; resets at 15:00".encode()
     async with through(tmp_path, model) as client, client.post("/v1/messages", json={}) as answer:
-        assert (await answer.text()).removeprefix(filler) == " bad key [the key of the house]; resets at 15:00"
+        assert (await answer.text()).removeprefix(filler) == " bad key [the model key]; resets at 15:00"
     model.words *= 2
     async with through(tmp_path, model) as client, client.post("/v1/messages", json={}) as answer:
         assert (answer.status, (await answer.json())["error"]["type"]) == (400, "api_error")
@@ -334,10 +334,10 @@ async def test_the_voice_hears_what_is_posted_to_it(tmp_path: Path, model: Model
 
 async def test_on_loopback_only_who_knows_the_secret_is_heard(tmp_path: Path, model: Model) -> None:
     upstream = Upstream(vendor=Vendor.ANTHROPIC, url=model.url, key=KEY)
-    async with Gate(tmp_path / "gate", [upstream], on_loopback=True) as gate, aiohttp.ClientSession() as client:
-        async with client.post(f"{gate.url}/v1/messages", json={}) as answer:
+    async with ModelProxy(tmp_path / "gate", [upstream], on_loopback=True) as proxy, aiohttp.ClientSession() as client:
+        async with client.post(f"{proxy.url}/v1/messages", json={}) as answer:
             assert answer.status == 200
-        port = gate.url.split(":")[2].split("/")[0]
+        port = proxy.url.split(":")[2].split("/")[0]
         for path in ("/v1/messages", "/wrong/v1/messages", "/"):
             async with client.post(f"http://127.0.0.1:{port}{path}", json={}) as answer:
                 assert answer.status == 403
@@ -345,8 +345,8 @@ async def test_on_loopback_only_who_knows_the_secret_is_heard(tmp_path: Path, mo
 
 
 async def test_an_agent_cannot_use_up_all_connections(tmp_path: Path, model: Model) -> None:
-    async with Gate(tmp_path / "gate", [Upstream(vendor=Vendor.ANTHROPIC, url=model.url, key=KEY)]) as gate:
-        opened = [await asyncio.open_unix_connection(gate.socket) for _ in range(140)]
+    async with ModelProxy(tmp_path / "gate", [Upstream(vendor=Vendor.ANTHROPIC, url=model.url, key=KEY)]) as proxy:
+        opened = [await asyncio.open_unix_connection(proxy.socket) for _ in range(140)]
         assert await asyncio.wait_for(opened[-1][0].read(), PATIENCE_SECONDS) == b""
         for _, writer in opened:
             writer.close()
@@ -354,11 +354,11 @@ async def test_an_agent_cannot_use_up_all_connections(tmp_path: Path, model: Mod
 
 async def test_a_socket_may_lie_deep_and_is_gone_after_the_end(tmp_path: Path) -> None:
     deep = tmp_path / ("folder" * 20) / "gate"
-    async with Gate(deep, []) as gate:
-        assert gate.socket.is_socket()
+    async with ModelProxy(deep, []) as proxy:
+        assert proxy.socket.is_socket()
         assert deep.stat().st_mode & 0o077 == 0
     assert not deep.exists()
-    await gate.close()
+    await proxy.close()
 
 
 def test_a_key_is_not_shown() -> None:

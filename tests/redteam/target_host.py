@@ -1,4 +1,4 @@
-"""A house with something to lose: a run of its own for the agent, another run, and a process that has a secret."""
+"""A host to attack: the run of the hostile agent, another run, and a process that has a secret."""
 
 import asyncio
 import hashlib
@@ -18,33 +18,33 @@ from kingdom.soldiers.checkouts.checkout import checkout_paths
 from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec, RunCheckouts
 from kingdom.soldiers.processes import die_with_parent
 from kingdom.soldiers.processes.program import run_program
-from kingdom.soldiers.sandbox.gate import Gate
-from kingdom.soldiers.sandbox.sandbox import Limits, Profile, Sandbox
-from kingdom.soldiers.sandbox.soldier import soldier_sandbox
+from kingdom.soldiers.sandbox.agent_sandbox import build_agent_sandbox
+from kingdom.soldiers.sandbox.model_proxy import ModelProxy
+from kingdom.soldiers.sandbox.sandbox import ResourceLimits, Sandbox, SandboxProfile
 from kingdom.soldiers.sandbox.vendors import Upstream, Vendor
 from tests.integration.soldiers.processes import MARK, marked
 from tests.integration.soldiers.sources import a_tree, bare, make_source
 from tests.patience import PATIENCE_SECONDS
 
-SECRET_BEGINS, KEY_BEGINS = "house-secret-", "sk-house-"
+SECRET_BEGINS, KEY_BEGINS = "host-secret-", "sk-host-"
 SECRET, KEY = f"{SECRET_BEGINS}4711", f"{KEY_BEGINS}0815"
-LIMITS = Limits(memory_bytes=400 << 20, processes=100, file_bytes=16 << 20)
+LIMITS = ResourceLimits(memory_bytes=400 << 20, processes=100, file_bytes=16 << 20)
 _HERE = Path(__file__).parent
 _PATIENCE = timedelta(seconds=PATIENCE_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What a hostile agent says of a trick, and what the house has found changed afterwards."""
+    """The result of a trick, according to the agent and to the host afterwards."""
 
     succeeded: bool
     evidence: str
 
 
-class House:
-    """Everything that an agent of one run could reach for; made by `opened`."""
+class TargetHost:
+    """Everything that a hostile agent might attack; created by `opened`."""
 
-    def __init__(self, folder: Path, profile: Profile) -> None:
+    def __init__(self, folder: Path, profile: SandboxProfile) -> None:
         self.folder = folder
         self.profile = profile
         self.trees = RunCheckouts(folder / "repositories", pause=timedelta(milliseconds=10))
@@ -55,7 +55,7 @@ class House:
         self.secret_file = folder / "secret.txt"
         self.asked: list[str] = []
         self.told: dict[str, object] = {}
-        self.gates: list[Gate] = []
+        self.proxies: list[ModelProxy] = []
         self._mark = uuid4().hex
 
     @property
@@ -64,7 +64,7 @@ class House:
         return bare(self.folder, self.tree)
 
     async def furnish(self) -> None:
-        """Put everything into its place."""
+        """Create the folders, the secrets and the checkouts."""
         for folder in (self.space, self.home, self.reports):
             folder.mkdir()
         self.secret_file.write_text(SECRET)
@@ -73,7 +73,7 @@ class House:
         (self.other.path / "plans.txt").write_text(SECRET)
 
     async def attempt(self, trick: str) -> Tried:
-        """Let a hostile agent try something, in its sandbox, and look at what has become of the house."""
+        """Let a hostile agent try a trick in its sandbox, then look for changes on the host."""
         before = self._picture()
         finished = await run_program(
             [sys.executable, "-I", "-S", str(_HERE / "hostile_agent.py"), json.dumps(self._targets()), trick],
@@ -88,12 +88,12 @@ class House:
         try:
             said = json.loads(finished.output.splitlines()[-1])
         except (ValueError, IndexError):
-            return Tried(succeeded=False, evidence=f"it died, exit code {finished.code}")
+            return Tried(succeeded=False, evidence=f"it ended with exit code {finished.code}")
         assert said["succeeded"] is not None, f"whether {trick} succeeds is unclear: {said['evidence']}"
         return Tried(succeeded=said["succeeded"], evidence=" ".join(said["evidence"].split())[:200])
 
     async def answer(self, request: web.Request) -> web.Response:
-        """Answer as the vendor: with whatever came, so that a key that leaks is seen."""
+        """Answer as the vendor, quoting the request, so a leaked key is visible."""
         self.asked.append(f"{request.method} {request.rel_url}")
         document = await request.json()
         got = {name: value for name, value in request.headers.items() if document.get("complain") or "key" not in name}
@@ -104,15 +104,15 @@ class House:
         return a_tree(self.folder, self.source, name)
 
     def _sandbox(self) -> Sandbox:
-        return soldier_sandbox(
+        return build_agent_sandbox(
             self.profile,
             space=self.space,
             home=self.home,
             checkouts=[checkout_paths(self.tree.path, self.clone / "objects")],
             reports=self.reports,
             tools=[_HERE],
-            gate=self.gates[0],
-            limits=LIMITS if self.profile is not Profile.OFF else Limits(),
+            model_proxy=self.proxies[0],
+            limits=LIMITS if self.profile is not SandboxProfile.OFF else ResourceLimits(),
         )
 
     def _environment(self) -> dict[str, str]:
@@ -126,7 +126,7 @@ class House:
 
     def _targets(self) -> dict[str, str]:
         known = {
-            "house": self.folder,
+            "host": self.folder,
             "secret_file": self.secret_file,
             "tree": self.tree.path,
             "other_tree": self.other.path,
@@ -134,9 +134,9 @@ class House:
             "reports": self.reports,
             "space": self.space,
             "become": die_with_parent.__file__,
-            "gate": self.gates[0].socket,
-            "gate_url": self._sandbox().url,
-            "other_gate": self.gates[1].socket,
+            "proxy": self.proxies[0].socket,
+            "proxy_url": self._sandbox().url,
+            "other_proxy": self.proxies[1].socket,
             "secret_begins": SECRET_BEGINS,
             "key_begins": KEY_BEGINS,
             **self.told,
@@ -144,7 +144,7 @@ class House:
         return {name: str(value) for name, value in known.items()}
 
     def _picture(self) -> dict[str, str]:
-        """Return whatever must not change because of an agent, and what must not be there after its end."""
+        """Return the state that an agent must not change, and the processes that must not survive it."""
         files = [
             *(
                 self.clone / name
@@ -172,16 +172,16 @@ def _digest(path: Path) -> str:
 
 
 @asynccontextmanager
-async def opened(folder: Path, profile: Profile) -> AsyncIterator[House]:
-    """Make a house in which agents run under a profile."""
-    house = House(folder, profile)
+async def opened(folder: Path, profile: SandboxProfile) -> AsyncIterator[TargetHost]:
+    """Create a host whose agents run under a profile."""
+    host = TargetHost(folder, profile)
     application = web.Application()
-    application.router.add_route("*", "/{path:.*}", house.answer)
+    application.router.add_route("*", "/{path:.*}", host.answer)
     runner = web.AppRunner(application, shutdown_timeout=0)
     await runner.setup()
     victim = await asyncio.create_subprocess_exec(
         *(sys.executable, "-I", str(_HERE / "victim.py"), str(folder)),
-        env={"HOUSE_SECRET": SECRET},
+        env={"HOST_SECRET": SECRET},
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )
@@ -189,29 +189,29 @@ async def opened(folder: Path, profile: Profile) -> AsyncIterator[House]:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         vendor = f"http://127.0.0.1:{runner.addresses[0][1]}"
         upstream = Upstream(vendor=Vendor.ANTHROPIC, url=vendor, key=KEY)
-        house.gates = [
-            Gate(folder / name, [upstream], on_loopback=profile is not Profile.STRICT)
+        host.proxies = [
+            ModelProxy(folder / name, [upstream], on_loopback=profile is not SandboxProfile.STRICT)
             for name in ("gate", "other-gate")
         ]
-        for gate in house.gates:
-            await gate.open()
+        for proxy in host.proxies:
+            await proxy.open()
         assert victim.stdout is not None
-        house.told = json.loads(await asyncio.wait_for(victim.stdout.readline(), _PATIENCE.total_seconds()))
-        await house.furnish()
-        yield house
+        host.told = json.loads(await asyncio.wait_for(victim.stdout.readline(), _PATIENCE.total_seconds()))
+        await host.furnish()
+        yield host
     finally:
-        for gate in house.gates:
-            await gate.close()
+        for proxy in host.proxies:
+            await proxy.close()
         await runner.cleanup()
         if victim.returncode is None:
             await victim.communicate(b"")
         await victim.wait()
 
 
-async def released(house: House) -> str:
-    """Release the checkout of the agent, and return what of the secret the clone has got; a failure is for people."""
+async def released(host: TargetHost) -> str:
+    """Release the checkout of the agent; return the reason if that is refused."""
     try:
-        await house.trees.release(house.tree, "end")
+        await host.trees.release(host.tree, "end")
     except ProgramFailed as error:
         return f"refused: {error}"
     return ""

@@ -1,4 +1,4 @@
-"""What a scripted session remembers: all of it is read from the transcript, so that it survives every end."""
+"""The history of a scripted session, read from the transcript so that it survives the end of the process."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from kingdom.soldiers.agents.port import Inspection, PetitionRequest, Prompt
-from kingdom.soldiers.agents.scripted.script import Step
+from kingdom.soldiers.agents.scripted.script import ScriptStep
 from kingdom.soldiers.agents.transcript import TranscriptEntry
 from kingdom.workflow.model.answers import Finding
 
@@ -15,8 +15,8 @@ DEFAULT_ANSWER = "done"
 
 
 @dataclass(slots=True)
-class Unfinished:
-    """A script that has not come to its end: its prompt, how many steps are done, and whether it waits for a reply."""
+class UnfinishedScript:
+    """A script that is not finished: its prompt, the number of finished steps, and whether it waits for a reply."""
 
     text: str
     done: int = 0
@@ -25,48 +25,48 @@ class Unfinished:
 
 
 @dataclass(slots=True)
-class Memory:
-    """What the entries of the latest session in a transcript amount to."""
+class ScriptedHistory:
+    """The state of the latest session in a transcript."""
 
     session: str | None = None
     sessions: int = 0
-    unfinished: Unfinished | None = None
+    unfinished: UnfinishedScript | None = None
     reply: str = ""
     _report: str | None = None
-    _report_taken_by: str | None = None
-    _taken_once: set[bytes] = field(default_factory=set)
+    _report_prompt: str | None = None
+    _begun_once: set[bytes] = field(default_factory=set)
 
     def learn(self, entry: TranscriptEntry) -> None:
-        """Take in what happened next in the session."""
+        """Apply the next entry of the transcript."""
         match entry:
             case {"prompt": str(), "text": str(text)}:
                 self._learn_prompt(text, entry)
             case {"prompt": str(), "begun": int(number), "does": dict(does)}:
-                self._taken_once.add(_key(number, does))
+                self._begun_once.add(_key(number, does))
             case {"prompt": str(), "step": int(number), "does": dict(does)}:
                 self._learn_step(number, does)
             case {"prompt": str(prompt_id), "answer": str()}:
-                if self.unfinished is None and self._report_taken_by is None:
-                    self._report_taken_by = _attempted(prompt_id)
+                if self.unfinished is None and self._report_prompt is None:
+                    self._report_prompt = _task_of(prompt_id)
                 self.unfinished = None
 
-    def continued(self, prompt: Prompt) -> Unfinished | None:
-        """Return the script that a prompt goes on with, or None if it begins anew."""
+    def continued(self, prompt: Prompt) -> UnfinishedScript | None:
+        """Return the script that a prompt continues, or None if it starts a new one."""
         return self.unfinished if prompt.continues or prompt.reply else None
 
     def report_for(self, prompt_id: str) -> str | None:
-        """Return the text that waits for a prompt without a script; every attempt at the same gets the same."""
-        return self._report if self._report_taken_by in {None, _attempted(prompt_id)} else None
+        """Return the text chosen for the next prompt without a script; all attempts of one task get the same text."""
+        return self._report if self._report_prompt in {None, _task_of(prompt_id)} else None
 
-    def began_before(self, number: int, step: Step) -> bool:
-        """Return whether a step for the first time only was begun before."""
-        return _key(number, msgspec.to_builtins(step)) in self._taken_once
+    def began_before(self, number: int, step: ScriptStep) -> bool:
+        """Return whether a step marked `first_time_only` was begun before."""
+        return _key(number, msgspec.to_builtins(step)) in self._begun_once
 
     def _learn_prompt(self, text: str, entry: TranscriptEntry) -> None:
         reply = entry.get("reply", "")
         self.reply = reply or self.reply
         if not entry.get("goesOn"):
-            self.unfinished = Unfinished(text) if entry.get("scripted") else None
+            self.unfinished = UnfinishedScript(text) if entry.get("scripted") else None
         elif self.unfinished is not None and reply:
             self.unfinished.asking = False
 
@@ -76,29 +76,29 @@ class Memory:
             self.unfinished.asking = "ask" in does
             self.unfinished.answer = does.get("answer", self.unfinished.answer)
         if "report" in does:
-            self._report, self._report_taken_by = does["report"], None
+            self._report, self._report_prompt = does["report"], None
 
 
-def recalled(entries: Iterable[TranscriptEntry]) -> Memory:
-    """Return what a transcript amounts to."""
-    memory = Memory()
+def read_history(entries: Iterable[TranscriptEntry]) -> ScriptedHistory:
+    """Return the history that a transcript contains."""
+    memory = ScriptedHistory()
     for entry in entries:
         if "session" not in entry:
             memory.learn(entry)
         elif entry["session"] != memory.session:
-            memory = Memory(session=entry["session"], sessions=memory.sessions + 1)
+            memory = ScriptedHistory(session=entry["session"], sessions=memory.sessions + 1)
     return memory
 
 
-def inspected(entries: Iterable[TranscriptEntry], prompt_id: str) -> Inspection:
-    """Return what a transcript tells about one prompt; one that ended with a question is not finished."""
+def inspect_entries(entries: Iterable[TranscriptEntry], prompt_id: str) -> Inspection:
+    """Return what became of a prompt according to a transcript; after a question it is unfinished."""
     finding, text, cost, cost_before = Finding.ABSENT, "", 0.0, 0.0
     petitions: list[PetitionRequest] = []
     for entry in entries:
         if entry.get("prompt") != prompt_id:
             continue
         if "text" in entry:
-            # The agent was interrupted and prompted again about the same.
+            # The prompt was interrupted and sent again.
             cost_before, cost = cost_before + cost, 0.0
         cost = entry.get("costUsd", cost)
         if "answer" in entry:
@@ -111,7 +111,7 @@ def inspected(entries: Iterable[TranscriptEntry], prompt_id: str) -> Inspection:
     return Inspection(finding=finding, text=text, cost_usd=cost_before + cost, petitions=tuple(petitions))
 
 
-def _attempted(prompt_id: str) -> str:
+def _task_of(prompt_id: str) -> str:
     return prompt_id.partition("#")[0]
 
 

@@ -1,7 +1,7 @@
-"""The one way out of a sandbox: what leads to the model of a vendor is let through with the key, the rest is refused.
+"""The proxy between a sandbox and the model of a vendor: it forwards calls of the model and refuses all other requests.
 
-The key is added here, outside of the sandbox; what an agent sends as its own is dropped. What the model streams is
-handed on as it comes.
+The proxy runs outside of the sandbox and adds the key; credentials that an agent sends are dropped. Streamed answers
+are forwarded as they arrive.
 """
 
 import asyncio
@@ -17,31 +17,32 @@ from typing import Any, Self
 import aiohttp
 from aiohttp import web
 
-from kingdom.soldiers.sandbox.forwarding import Forwarding, read
 from kingdom.soldiers.sandbox.meter import Meter
+from kingdom.soldiers.sandbox.request_forwarder import RequestForwarder, read_body
 from kingdom.soldiers.sandbox.unix_socket import private_listener
 from kingdom.soldiers.sandbox.vendors import Upstream
 
-# Takes what was posted to /voice and returns the answer, both as JSON.
-VoiceHandler = Callable[[bytes], Awaitable[bytes]]
+# Takes the body of a POST to /voice and returns the response, both as JSON.
+ToolCallHandler = Callable[[bytes], Awaitable[bytes]]
 
-_VOICE = "/voice"
-_SAID_BYTES_MAX = 1 << 20
+_TOOL_CALL_PATH = "/voice"
+_TOOL_CALL_BYTES_MAX = 1 << 20
 _CONNECTIONS_MAX = 128
 _BACKLOG = 16
 _LOOPBACK = "127.0.0.1"
 _SHUTDOWN_SECONDS = 0.1
-# Whatever nonsense an agent sends, the log of the house is not its to fill.
+# Disabled, so an agent cannot fill our log with malformed requests.
 _QUIET = logging.getLogger("kingdom.soldiers.gate.http")
 _QUIET.disabled = True
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=900)
 
 
-class Gate:
-    """The gate of one soldier, on a unix socket; open it, and close it when the agent has ended.
+class ModelProxy:
+    """The model proxy of one agent, on a unix socket; open it, and close it when the agent has ended.
 
-    With `on_loopback` it listens also on a free port of this machine, for an agent without a network of its own; who
-    does not know the secret part of its `url` is refused there. `meter` counts what the answers of models cost.
+    With `on_loopback` it also listens on a free port of this machine, for an agent without its own network namespace;
+    requests without the secret part of `url` are refused there. `meter` counts the cost of the answers.
+    `on_tool_call` handles calls of the tools that Kingdom offers to the agent.
     """
 
     def __init__(
@@ -49,30 +50,30 @@ class Gate:
         path: Path,
         upstreams: Sequence[Upstream],
         *,
-        voice: VoiceHandler | None = None,
+        on_tool_call: ToolCallHandler | None = None,
         on_loopback: bool = False,
         meter: Meter | None = None,
     ) -> None:
         self.socket = path
         self.url = ""
         self._upstreams = tuple(upstreams)
-        self._voice = voice
+        self._on_tool_call = on_tool_call
         self._on_loopback = on_loopback
         self._secret = f"/{secrets.token_urlsafe(32)}"
         self._servers: list[asyncio.Server] = []
         self._runners: list[web.AppRunner] = []
         self._meter = meter or Meter()
-        self._forwarding: Forwarding | None = None
+        self._forwarder: RequestForwarder | None = None
 
     @property
     def refused(self) -> int:
-        """Return how many requests were refused so far."""
-        return self._forwarding.refused if self._forwarding else 0
+        """Return the number of requests refused so far."""
+        return self._forwarder.refused if self._forwarder else 0
 
     async def open(self) -> None:
-        """Listen from now on."""
+        """Start to listen."""
         client = aiohttp.ClientSession(timeout=_TIMEOUT, auto_decompress=False)
-        self._forwarding = Forwarding(client, self._upstreams, self._meter)
+        self._forwarder = RequestForwarder(client, self._upstreams, self._meter)
         loop = asyncio.get_running_loop()
         try:
             self._servers.append(
@@ -90,15 +91,15 @@ class Gate:
             raise
 
     async def close(self) -> None:
-        """End all conversations and remove the socket; a second time nothing happens."""
+        """Close all connections and remove the socket; calling it again does nothing."""
         for server in self._servers:
             server.close()
         for runner in self._runners:
             await runner.cleanup()
         self._servers.clear()
         self._runners.clear()
-        if self._forwarding is not None:
-            await self._forwarding.close()
+        if self._forwarder is not None:
+            await self._forwarder.close()
         with suppress(OSError):
             self.socket.unlink()
 
@@ -112,7 +113,7 @@ class Gate:
         await self.close()
 
     async def _protocol(self, *, prefix: str) -> Callable[[], asyncio.BaseProtocol]:
-        """Return what speaks with whoever connects; one agent cannot use up the connections that all need."""
+        """Return the protocol factory; it limits connections, so one agent cannot exhaust those of the process."""
         application = web.Application()
         application.router.add_route("*", "/{path:.*}", partial(self._answer, prefix))
         runner = web.AppRunner(
@@ -125,21 +126,21 @@ class Gate:
         await runner.setup()
         self._runners.append(runner)
         server: Any = runner.server
-        return lambda: server() if len(server.connections) < _CONNECTIONS_MAX else _Closing()
+        return lambda: server() if len(server.connections) < _CONNECTIONS_MAX else _RejectConnection()
 
     async def _answer(self, prefix: str, request: web.Request) -> web.StreamResponse:
         path = request.rel_url.raw_path
-        if self._forwarding is None or not secrets.compare_digest(path[: len(prefix)].encode(), prefix.encode()):
+        if self._forwarder is None or not secrets.compare_digest(path[: len(prefix)].encode(), prefix.encode()):
             raise web.HTTPForbidden
         path = path[len(prefix) :]
-        if request.method == "POST" and path == _VOICE and self._voice is not None:
-            said = await read(request.content, _SAID_BYTES_MAX)
-            return web.Response(body=await self._voice(said), content_type="application/json")
-        return await self._forwarding.answer(request, path)
+        if request.method == "POST" and path == _TOOL_CALL_PATH and self._on_tool_call is not None:
+            call = await read_body(request.content, _TOOL_CALL_BYTES_MAX)
+            return web.Response(body=await self._on_tool_call(call), content_type="application/json")
+        return await self._forwarder.answer(request, path)
 
 
-class _Closing(asyncio.Protocol):
-    """Speaks with nobody."""
+class _RejectConnection(asyncio.Protocol):
+    """Closes every connection at once."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()

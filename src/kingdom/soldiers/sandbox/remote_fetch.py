@@ -1,22 +1,22 @@
-"""What a request to a model would have the vendor fetch: an address that an agent chose can carry away what it read."""
+"""Find parts of a model request that make the vendor fetch an address, which could leak data to that address."""
 
 from collections.abc import Mapping
 from typing import Any
 
-# What agents give to tools, what tools take, and what a model has done is nothing that the vendor acts upon.
+# The vendor does not act on the arguments, parameters and results of the agent's own tools.
 _ARGUMENTS = frozenset({"action", "args", "arguments", "parameters", "response"})
 _DESCRIPTIONS = ("metadata", "schema")
 _TOOL_CALLS = ("mcp_tool_use", "server_tool_use", "tool_use")
-# Where vendors and those who speak like them take a whole file, by its content, its number or its address.
+# Fields that take a file by its content, its id, or its address.
 _FILES = frozenset({"filedata", "fileid"})
-# Gemini switches these on by their mere name, with nothing in them.
+# In requests to Gemini the mere presence of these fields enables a tool.
 _SWITCHES = frozenset({"codeexecution", "urlcontext"})
 _REMOTE_TOOLS = ("web_fetch", "code_execution", "code_interpreter", "container_")
 _HERE = "data:"
 
 
-def reaching_out(document: Any) -> str | None:
-    """Return what in a request would make the vendor reach out to where the agent wants, or None."""
+def find_remote_fetch(document: Any) -> str | None:
+    """Return the part of a request that makes the vendor fetch an address of the agent's choice, or None."""
     waiting = [document]
     while waiting:
         found = waiting.pop()
@@ -25,7 +25,7 @@ def reaching_out(document: Any) -> str | None:
         elif isinstance(found, Mapping):
             if reason := _reason(found):
                 return reason
-            # The request itself is no call, whatever it calls itself: its input is what the vendor reads.
+            # The document itself is never a tool call, whatever its `type` says, so its input is checked.
             is_call = found is not document and found.get("type") in _TOOL_CALLS
             waiting.extend(
                 value
@@ -45,7 +45,7 @@ def _reason(part: Mapping[str, Any]) -> str | None:
 
 
 def _reaches_out(name: str, value: Any) -> bool:
-    """Tell whether the vendor would go where this says; a bare url or uri only tells where something came from."""
+    """Return whether a field makes the vendor fetch; a field named just `url` or `uri` is only a citation."""
     if name in _SWITCHES or (name == "mcpservers" and value):
         return True
     address = value.get("url") if isinstance(value, Mapping) else value

@@ -1,27 +1,27 @@
-"""Whether this machine can make a sandbox, found out by making one."""
+"""Find out whether this machine can create a sandbox by creating one."""
 
 import os
 import shutil
 import subprocess
 
 from kingdom.sentence import with_reason
-from kingdom.soldiers.sandbox.bubblewrap import enclosing
-from kingdom.soldiers.sandbox.sandbox import Profile, Sandbox
+from kingdom.soldiers.sandbox.bubblewrap import bubblewrap_options
+from kingdom.soldiers.sandbox.sandbox import Sandbox, SandboxProfile
 
-# Started as every program of an agent is, so that nothing but bubblewrap can fail.
+# A program that always succeeds, so only bubblewrap can fail.
 _PROGRAM = "/bin/true"
 _LIMIT_SECONDS = 10
 _WORDS_MAX = 500
 
 
-def why_no_sandbox(profile: Profile) -> str:
-    """Return why no program can be started under a profile, or nothing where one can: one is started."""
+def find_sandbox_problem(profile: SandboxProfile) -> str:
+    """Start a program under a profile; return why that fails, or an empty text if it works."""
     bubblewrap = shutil.which("bwrap")
     if bubblewrap is None:
         return "bubblewrap is not installed: bwrap is not on PATH"
-    with enclosing(Sandbox(profile=profile), {}) as (options, kept):
+    with bubblewrap_options(Sandbox(profile=profile), {}) as (options, kept):
         try:
-            done = subprocess.run(  # noqa: S603 - bubblewrap as it is installed
+            done = subprocess.run(  # noqa: S603 - runs the installed bubblewrap
                 [bubblewrap, *options, "--", _PROGRAM],
                 env={"PATH": os.defpath},
                 stdin=subprocess.DEVNULL,

@@ -1,7 +1,7 @@
-"""Holding a process and all that it starts to limits: by a control group where one can be made, else by rlimits.
+"""Limit the resources of a process and its descendants: by control groups where possible, otherwise by rlimits.
 
-A group counts a process with everything that it starts. An rlimit does not count the processes of root, and none is
-set for memory: what programs reserve without using it, as sanitizers do, would count too.
+A control group counts a process together with its descendants. An rlimit does not count processes of root. There is no
+rlimit for memory, because it would also count memory that programs reserve and never use, as sanitizers do.
 """
 
 import asyncio
@@ -15,57 +15,57 @@ from pathlib import Path
 from secrets import token_hex
 
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers.sandbox.sandbox import Limits
+from kingdom.soldiers.sandbox.sandbox import ResourceLimits
 
 _PROCESSES = "cgroup.procs"
 _NAME = "kingdom"
 _POLL_SECONDS = 0.002
 
 
-class Confinement:
-    """The control groups that were made for one program."""
+class ControlGroups:
+    """The control groups of one program."""
 
     def __init__(self, groups: list[Path]) -> None:
         self._groups = groups
 
-    def take(self, pid: int) -> None:
-        """Put a process, with all that it will start, into the groups."""
+    def add(self, pid: int) -> None:
+        """Put a process and its future descendants into the groups."""
         try:
             for group in self._groups:
                 (group / _PROCESSES).write_text(str(pid))
         except OSError as error:
-            raise ProgramFailed(f"a program could not be put under its limits: {error}") from error
+            raise ProgramFailed(f"the limits of a program could not be set: {error}") from error
 
     async def remove(self) -> None:
-        """Remove the groups once their last process is gone."""
+        """Remove the groups after their last process has ended."""
         for group in self._groups:
-            while not _is_removed(group):  # noqa: ASYNC110 - the kernel tells of no change
+            while not _is_removed(group):  # noqa: ASYNC110 - the kernel sends no notification
                 await asyncio.sleep(_POLL_SECONDS)
 
 
-def make_groups(limits: Limits) -> tuple[Confinement, Limits]:
-    """Make control groups as far as this machine lets us; the limits that are left must be held by rlimits."""
+def create_control_groups(limits: ResourceLimits) -> tuple[ControlGroups, ResourceLimits]:
+    """Create the control groups that this machine allows; return them and the limits left for rlimits."""
     name = f"{_NAME}-{os.getpid()}-{token_hex(4)}"
     groups: dict[Path, None] = {}
-    for controller, amount, files, held in _wanted(limits):
-        parent, is_second = _parent(controller)
+    for controller, amount, files, field in _cgroup_settings(limits):
+        parent, is_v2 = _parent(controller)
         if parent is None:
             continue
         group = parent / name
-        _remove_left_over(parent)
+        _remove_stale_groups(parent)
         try:
             group.mkdir(exist_ok=True)
             groups[group] = None
-            (group / files[is_second]).write_text(str(amount))
+            (group / files[is_v2]).write_text(str(amount))
             _forbid_swap(group)
         except OSError:
             continue
-        limits = replace(limits, **{held: None})
-    return Confinement([*groups]), limits
+        limits = replace(limits, **{field: None})
+    return ControlGroups([*groups]), limits
 
 
-def hold(pid: int, limits: Limits) -> None:
-    """Limit a process, and each that it will start, by rlimits."""
+def apply_rlimits(pid: int, limits: ResourceLimits) -> None:
+    """Limit a process and its future descendants by rlimits."""
     amounts = {
         resource.RLIMIT_FSIZE: limits.file_bytes,
         resource.RLIMIT_CPU: limits.cpu_seconds,
@@ -74,23 +74,23 @@ def hold(pid: int, limits: Limits) -> None:
     with suppress(ProcessLookupError):
         for kind, amount in amounts.items():
             if amount is not None:
-                most = resource.prlimit(pid, kind)[1]
-                least = amount if most == resource.RLIM_INFINITY else min(amount, most)
-                resource.prlimit(pid, kind, (least, least))
-        # What a program leaves when it crashes may hold what it knew.
+                hard = resource.prlimit(pid, kind)[1]
+                limit = amount if hard == resource.RLIM_INFINITY else min(amount, hard)
+                resource.prlimit(pid, kind, (limit, limit))
+        # A core dump may contain secrets.
         resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
 
 
-def _wanted(limits: Limits) -> Iterator[tuple[str, int, tuple[str, str], str]]:
-    """Yield per limit: its controller, the amount, its file in the first and second kind of groups, and its field."""
+def _cgroup_settings(limits: ResourceLimits) -> Iterator[tuple[str, int, tuple[str, str], str]]:
+    """Yield per limit: its controller, its amount, its file in cgroup v1 and v2, and its field."""
     if limits.memory_bytes is not None:
         yield "memory", limits.memory_bytes, ("memory.limit_in_bytes", "memory.max"), "memory_bytes"
     if limits.processes is not None:
         yield "pids", limits.processes, ("pids.max", "pids.max"), "processes"
 
 
-def _remove_left_over(parent: Path) -> None:
-    """Remove the groups of hosts that were killed; those that have processes still cannot be."""
+def _remove_stale_groups(parent: Path) -> None:
+    """Remove the groups of killed hosts; groups that still have processes stay."""
     for group in parent.glob(f"{_NAME}-*-*"):
         if not Path("/proc", group.name.split("-")[1]).exists():
             with suppress(OSError):
@@ -98,7 +98,7 @@ def _remove_left_over(parent: Path) -> None:
 
 
 def _is_removed(group: Path) -> bool:
-    """Remove a group; tell whether it is gone, or stays for good: a process that has ended keeps it for a moment."""
+    """Try to remove a group; return False if it is busy, because an ended process keeps it for a moment."""
     try:
         group.rmdir()
     except OSError as error:
@@ -113,7 +113,7 @@ def _forbid_swap(group: Path) -> None:
 
 
 def _parent(controller: str) -> tuple[Path | None, bool]:
-    """Return the group in which this process may make others for a controller, and whether it is of the second kind."""
+    """Return the group below which this process may create groups for a controller, and whether it is cgroup v2."""
     for line in _lines(Path("/proc/self/cgroup")):
         _, controllers, path = line.split(":", 2)
         if controller in controllers.split(","):
@@ -121,7 +121,7 @@ def _parent(controller: str) -> tuple[Path | None, bool]:
             return (mount / path.lstrip("/"), False) if mount else (None, False)
         if not controllers and (mount := _mount("cgroup2", None)):
             group = mount / path.lstrip("/")
-            if _hands_down(group, controller):
+            if _delegates(group, controller):
                 return group, True
     return None, False
 
@@ -135,8 +135,8 @@ def _mount(kind: str, controller: str | None) -> Path | None:
     return None
 
 
-def _hands_down(group: Path, controller: str) -> bool:
-    """Tell whether groups inside of this one have a controller; none of its processes may be in itself for that."""
+def _delegates(group: Path, controller: str) -> bool:
+    """Return whether child groups get a controller, enabling it if the kernel allows that."""
     try:
         if controller not in (group / "cgroup.controllers").read_text().split():
             return False

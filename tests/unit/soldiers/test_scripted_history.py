@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from kingdom.soldiers.agents.port import AgentFailed, Prompt, TurnAnswer, TurnUpdate
-from kingdom.soldiers.agents.scripted.session import Session, open_session
-from kingdom.soldiers.agents.scripted.turn import Body, Turn
+from kingdom.soldiers.agents.scripted.session import ScriptedSession, open_session
+from kingdom.soldiers.agents.scripted.turn import ScriptedContext, ScriptedTurn
 from tests.fakes.scripts import scripted
 
 
@@ -13,18 +13,18 @@ def no_end(*_: object) -> None:
 
 
 class Player:
-    """Plays turns and forgets everything between them but the transcript."""
+    """Runs turns and keeps only the transcript between them."""
 
     def __init__(self, folder: Path) -> None:
-        self.body = Body(work_space=folder, environment={}, crash=no_end, go_deaf=no_end)
+        self.body = ScriptedContext(work_space=folder, environment={}, crash=no_end, go_deaf=no_end)
         self.transcript = folder / "soldier-1-1.json"
         self.session = self.open(None).id
 
-    def open(self, session: str | None) -> Session:
+    def open(self, session: str | None) -> ScriptedSession:
         return open_session(self.transcript, soldier_id="soldier-1-1", session=session, model="free", durable=False)
 
     async def play(self, prompt: Prompt) -> TurnUpdate:
-        turn = Turn(self.open(self.session), self.body, prompt)
+        turn = ScriptedTurn(self.open(self.session), self.body, prompt)
         return [update async for update in turn.play()][-1]
 
     async def answer(self, prompt_id: str, text: str = "Write the report.\nIn full.") -> str:
