@@ -76,7 +76,7 @@ async def test_a_program_of_ones_own_is_found_and_not_run(tmp_path: Path) -> Non
         ({"agent": "command"}, "soldiers.command is empty"),
         ({"agent": "command", "command": ["absent"]}, "there is no program 'absent'"),
         ({"agent": "gemini", "path": ["tools", "elsewhere"]}, "elsewhere, which is not a folder"),
-        ({"agent": "gemini", "model": {"vendor": "openai"}}, "gemini asks models of gemini"),
+        ({"agent": "gemini", "model": {"vendor": "openai"}}, "gemini uses models of gemini"),
     ],
 )
 async def test_settings_that_the_host_refuses_are_told_with_what_to_do(

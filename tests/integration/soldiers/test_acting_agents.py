@@ -209,8 +209,8 @@ def a_file_that_is_too_large(path: Path) -> None:
 
 
 TRAPS = {
-    a_pipe_for_attributes: r"\.gitattributes is no file",
-    a_pipe_for_what_is_ignored: r"folder/\.gitignore is no file",
+    a_pipe_for_attributes: r"\.gitattributes is not a regular file",
+    a_pipe_for_what_is_ignored: r"folder/\.gitignore is not a regular file",
     a_repository_whose_head_is_a_pipe: "nested/ has a .git that git would wait for",
     a_folder_that_cannot_be_read: "shut/ cannot be read",
     a_path_that_is_too_long: "d/d+.*cannot be read",

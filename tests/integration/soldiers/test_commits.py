@@ -98,7 +98,7 @@ async def test_names_that_git_does_not_take_are_told(trees: RunCheckouts, host: 
     await trees.prepare([tree])
     (tree.path / ".GIT").mkdir()
     (tree.path / ".GIT" / "config").write_text("not for git\n")
-    with pytest.raises(ProgramFailed, match=r"does not take all names: .*\.GIT/config"):
+    with pytest.raises(ProgramFailed, match=r"git refuses some names: .*\.GIT/config"):
         await trees.commit([tree], "work")
 
 

@@ -146,7 +146,7 @@ async def test_a_missing_base_branch_fails_the_run_with_the_branches_there_are(s
     await scene.start_host()
     workflow = await scene.begin(writes("one"), git_refs=[GitRef(git_id=APP, base_branch="dev")])
     failed = await scene.until(workflow, WorkflowStatus.FAILED)
-    assert "has no branch 'dev': choose one that it has (main)" in failed.reason
+    assert "has no branch 'dev': choose an existing one (main)" in failed.reason
     run("branch", "dev", cwd=scene.folder / "sources" / APP)
     await lifecycle.resume(scene.bus, workflow.id, Continue(), actor=ANNA)
     await scene.until(workflow, WorkflowStatus.COMPLETED)

@@ -162,7 +162,7 @@ async def test_a_program_that_does_not_exist_is_told_at_once(mark: str) -> None:
 
 async def test_without_the_library_it_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mcp", None)
-    with pytest.raises(Misconfigured, match=r"pip install 'kingdom\[mcp\]', or skip it with --no-check"):
+    with pytest.raises(Misconfigured, match=r"pip install 'kingdom\[mcp\]', or skip the check with --no-check"):
         await check_mcp_server(program("", "true"))
 
 

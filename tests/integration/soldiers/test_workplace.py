@@ -201,7 +201,7 @@ async def test_names_of_hosts_give_an_agent_a_proxy_for_https_only(house: House)
     ("agent", "model", "words"),
     [
         ("command", ModelSettings(key=KEY), r"set soldiers\.model\.vendor to anthropic, openai, gemini"),
-        ("claude", ModelSettings(key=KEY, vendor=Vendor.OPENAI), "claude asks models of anthropic"),
+        ("claude", ModelSettings(key=KEY, vendor=Vendor.OPENAI), "claude uses models of anthropic"),
         ("command", ModelSettings(vendor=Vendor.OPENAI), "set OPENAI_API_KEY"),
     ],
 )
