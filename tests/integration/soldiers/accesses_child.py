@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from kingdom.cli.files_view import changed_files
+from kingdom.soldiers.agent_tools.calls import RememberInput, ReportResultInput
+from kingdom.soldiers.agent_tools.result_file import RESULT_FILE, add_memory, write_result
 from kingdom.soldiers.agents.acp.outfit import outfit, put_aside
 from kingdom.soldiers.agents.claude.memory import OwnRecord, own_answer, own_transcript
 from kingdom.soldiers.agents.command.command import Command, called
 from kingdom.soldiers.sandbox.prices import Price
-from kingdom.soldiers.tools.calls import RememberInput, ReportResultInput
-from kingdom.soldiers.tools.result_file import RESULT_FILE, add_memory, write_result
 from kingdom.soldiers.turns.result import is_unsuccessful, remove_unsuccessful_result
 from kingdom.soldiers.workplace.host_folders import HostFolders
 from tests.integration.processes import say

@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from kingdom.soldiers.agent_tools.relay import answer_tool_call
 from kingdom.soldiers.agents.acp.memory import Past
 from kingdom.soldiers.agents.acp.outfit import Outfit, outfit, program_of, put_aside, search_path
 from kingdom.soldiers.agents.acp.profile import Profile
@@ -18,7 +19,6 @@ from kingdom.soldiers.agents.transcript import inspect_transcript
 from kingdom.soldiers.processes.program import Program, start_program
 from kingdom.soldiers.sandbox.gate import Gate
 from kingdom.soldiers.sandbox.prices import Price
-from kingdom.soldiers.tools.relay import answer_tool_call
 
 
 class AcpAgents(AgentClient):

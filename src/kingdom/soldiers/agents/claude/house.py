@@ -5,7 +5,7 @@ from typing import Any
 
 from claude_agent_sdk import McpSdkServerConfig, SdkMcpTool, create_sdk_mcp_server
 
-from kingdom.soldiers.tools.port import SERVER_NAME, AgentTools, ToolDefinition
+from kingdom.soldiers.agent_tools.port import SERVER_NAME, AgentTools, ToolDefinition
 
 # The tool that ends a turn, by the name under which Claude Code has it.
 ASKS = f"mcp__{SERVER_NAME}__ask_human"
