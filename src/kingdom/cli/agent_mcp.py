@@ -6,7 +6,7 @@ import typer
 
 from kingdom.errors import Misconfigured
 from kingdom.settings import read_environment
-from kingdom.soldiers.tools import mcp_server as server
+from kingdom.soldiers.agent_tools import mcp_server as server
 
 app = typer.Typer(add_completion=False)
 _VARIABLE = "KINGDOM_VOICE_URL"

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from kingdom.soldiers.agent_tools.host_tools import HostTools
 from kingdom.soldiers.agents.port import Agent, AgentClient, CostUpdate, Launch, Prompt, TurnUpdate
 from kingdom.soldiers.processes.process_table import process_state
 from kingdom.soldiers.sandbox.sandbox import MODEL_PROXY_PORT, Sandbox
-from kingdom.soldiers.tools.host_tools import HostTools
 from tests.contract.agents.clients import Kind
 from tests.fakes.model.stub import ModelStub
 from tests.fakes.scripts import scripted

@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from kingdom.cli.files_view import changed_files
+from kingdom.soldiers.agent_tools.calls import RememberInput, ReportResultInput
+from kingdom.soldiers.agent_tools.result_file import RESULT_FILE, add_memory, write_result
 from kingdom.soldiers.agents.acp.invocation import move_session_files_aside, prepare_acp_invocation
 from kingdom.soldiers.agents.claude.history import SessionFileTail, find_session_file, read_answer
 from kingdom.soldiers.agents.command.command import CommandTemplate, prepare_command
 from kingdom.soldiers.sandbox.prices import Price
-from kingdom.soldiers.tools.calls import RememberInput, ReportResultInput
-from kingdom.soldiers.tools.result_file import RESULT_FILE, add_memory, write_result
 from kingdom.soldiers.turns.result import is_unsuccessful, remove_unsuccessful_result
 from kingdom.soldiers.workplace.host_folders import HostFolders
 from tests.integration.processes import say

@@ -12,6 +12,8 @@ from uuid import uuid4
 
 import pytest
 
+from kingdom.soldiers.agent_tools.host_tools import HostTools
+from kingdom.soldiers.agent_tools.relay import answer_tool_call
 from kingdom.soldiers.agents.acp.client import AcpAgentClient
 from kingdom.soldiers.agents.acp.profile import AcpProfile
 from kingdom.soldiers.agents.acp.profiles import PROFILES
@@ -20,8 +22,6 @@ from kingdom.soldiers.agents.transcript import read_entries
 from kingdom.soldiers.sandbox.model_proxy import ModelProxy
 from kingdom.soldiers.sandbox.sandbox import AGENT_LIMITS, Sandbox, SandboxProfile
 from kingdom.soldiers.sandbox.vendors import Upstream
-from kingdom.soldiers.tools.host_tools import HostTools
-from kingdom.soldiers.tools.relay import answer_tool_call
 from kingdom.workflow.model.mcp import McpServer, Transport
 from tests.contract.agents.acp_clients import AGENTS, MODEL, PRICES, marks
 from tests.contract.agents.clients import Kind

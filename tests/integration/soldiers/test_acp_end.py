@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from kingdom.soldiers.tools.host_tools import HostTools
+from kingdom.soldiers.agent_tools.host_tools import HostTools
 from tests.contract.agents.stage import AT_ONCE
 from tests.integration.soldiers.acp_scene import Scene
 

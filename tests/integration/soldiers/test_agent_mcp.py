@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from mcp import Client, StdioServerParameters
 
+from kingdom.soldiers.agent_tools.calls import TOOLS
+from kingdom.soldiers.agent_tools.port import SERVER_NAME
+from kingdom.soldiers.agent_tools.relay import relay_command
 from kingdom.soldiers.mcp_check import check_mcp_server
 from kingdom.soldiers.processes.program import start_program
 from kingdom.soldiers.sandbox.sandbox import Sandbox, SandboxProfile
-from kingdom.soldiers.tools.calls import TOOLS
-from kingdom.soldiers.tools.port import SERVER_NAME
-from kingdom.soldiers.tools.relay import relay_command
 from kingdom.soldiers.turns.result import read_result
 from kingdom.workflow.model.mcp import McpServer, Transport
 from kingdom.workflow.verdicts import Verdict

@@ -4,10 +4,10 @@ import json
 import os
 from pathlib import Path
 
+from kingdom.soldiers.agent_tools.host_tools import HostTools
 from kingdom.soldiers.agents.claude.command import build_arguments, build_environment, mcp_server_configs
 from kingdom.soldiers.agents.port import Launch
 from kingdom.soldiers.sandbox.sandbox import Sandbox, SandboxProfile
-from kingdom.soldiers.tools.host_tools import HostTools
 from kingdom.workflow.model.mcp import McpServer, Transport
 
 STDIO = McpServer(id="m1", name="shelf", transport=Transport.STDIO, command=("shelf", "--all"), env={"KEY": "secret"})

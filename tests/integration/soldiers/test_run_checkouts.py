@@ -392,18 +392,3 @@ async def test_a_roll_back_that_cannot_make_a_missing_checkout_makes_none(
     with pytest.raises(ProgramFailed, match="lib could not be reached"):
         await trees.roll_back([first, second], commits, [], "r1")
     assert list((host / "trees").iterdir()) == []
-
-
-async def test_what_an_agent_committed_and_left_is_kept_when_its_checkout_is_released(host: Path, source: Path) -> None:
-    trees = RunCheckouts(host / "repositories", git_policy=GitPolicy(may_commit=True))
-    tree = a_tree(host, source)
-    await trees.prepare([tree])
-    for name in ("one", "two"):
-        run("commit", "--quiet", "--allow-empty", "-m", name, cwd=tree.path)
-    run("branch", "aside", cwd=tree.path)
-    run("checkout", "--quiet", "--detach", "HEAD~2", cwd=tree.path)
-    (tree.path / "three.txt").write_text("three\n")
-    await trees.commit([tree], "three")
-    assert run("log", "-2", "--format=%s", tree.branch, cwd=bare(host, tree)).splitlines() == ["three", "first"]
-    (ref,) = await trees.release(tree, "end")
-    assert run("log", "-2", "--format=%s", ref, cwd=bare(host, tree)).splitlines() == ["two", "one"]

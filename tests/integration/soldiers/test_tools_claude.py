@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from kingdom.soldiers.agent_tools.calls import TOOLS
+from kingdom.soldiers.agent_tools.port import SERVER_NAME, AgentQuestion
+from kingdom.soldiers.agent_tools.relay import relay_command
 from kingdom.soldiers.processes.program import run_program
-from kingdom.soldiers.tools.calls import TOOLS
-from kingdom.soldiers.tools.port import SERVER_NAME, AgentQuestion
-from kingdom.soldiers.tools.relay import relay_command
 from kingdom.soldiers.turns.result import read_result
 from kingdom.workflow.verdicts import Verdict
 from tests.fakes.model.stub import ModelStub

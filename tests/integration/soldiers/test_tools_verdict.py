@@ -10,8 +10,8 @@ import pytest
 
 from kingdom.bootstrap import open_bus
 from kingdom.bus.port import Bus
-from kingdom.soldiers.tools.host_tools import HostTools
-from kingdom.soldiers.tools.verdict import await_verdict
+from kingdom.soldiers.agent_tools.host_tools import HostTools
+from kingdom.soldiers.agent_tools.verdict import await_verdict
 from kingdom.workflow.reactions import engine
 from kingdom.workflow.verdicts import Verdict, save_verdict
 from tests.patience import PATIENCE_SECONDS

@@ -7,9 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from kingdom.soldiers.agent_tools.host_tools import HostTools
+from kingdom.soldiers.agent_tools.relay import answer_tool_call
 from kingdom.soldiers.sandbox.model_proxy import ModelProxy
-from kingdom.soldiers.tools.host_tools import HostTools
-from kingdom.soldiers.tools.relay import answer_tool_call
 from kingdom.workflow.verdicts import Verdict
 
 

@@ -13,14 +13,14 @@ import pytest
 from kingdom.court.memory import apply_memory_updates, remembered
 from kingdom.court.petitions.bodies import KINDS
 from kingdom.errors import Unavailable
+from kingdom.soldiers.agent_tools import result_file as report
+from kingdom.soldiers.agent_tools.calls import TOOLS
+from kingdom.soldiers.agent_tools.host_tools import HostTools
+from kingdom.soldiers.agent_tools.port import AgentQuestion, ToolReply
+from kingdom.soldiers.agent_tools.relay import BODY_BYTES_MAX, answer_tool_call
+from kingdom.soldiers.agent_tools.result_file import RESULT_FILE
 from kingdom.soldiers.agents.port import TurnAnswer
 from kingdom.soldiers.redaction import Redaction
-from kingdom.soldiers.tools import result_file as report
-from kingdom.soldiers.tools.calls import TOOLS
-from kingdom.soldiers.tools.host_tools import HostTools
-from kingdom.soldiers.tools.port import AgentQuestion, ToolReply
-from kingdom.soldiers.tools.relay import BODY_BYTES_MAX, answer_tool_call
-from kingdom.soldiers.tools.result_file import RESULT_FILE
 from kingdom.soldiers.turns.result import apply_reported_status, read_result, remove_unsuccessful_result
 from kingdom.workflow.verdicts import Verdict
 from tests.patience import PATIENCE_SECONDS

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from kingdom.soldiers.agent_tools.result_file import RESULT_FILE
 from kingdom.soldiers.agents.port import AgentFailed, AgentGone, Prompt, TurnAnswer, TurnQuestion
-from kingdom.soldiers.tools.result_file import RESULT_FILE
 from kingdom.soldiers.turns.missing_result import RESULT_REQUEST, request_missing_result
 
 PROMPT = Prompt(id="w1-t1#1", text="Do it.", budget_usd=2.0)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from kingdom.soldiers.agent_tools.result_file import RESULT_FILE
 from kingdom.soldiers.agents.port import AgentFailed, TurnAnswer, TurnQuestion
-from kingdom.soldiers.tools.result_file import RESULT_FILE
 from kingdom.soldiers.turns.result import apply_reported_status, read_result, remove_unsuccessful_result
 
 ANSWERED = TurnAnswer("done", 0.5)

@@ -10,10 +10,10 @@ from typing import Any, ClassVar, TypeVar
 import msgspec
 
 from kingdom.errors import ProgramFailed
+from kingdom.soldiers.agent_tools.port import AgentTools
 from kingdom.soldiers.redaction import DEFAULT_REDACTION, Redaction
 from kingdom.soldiers.sandbox.meter import Meter
 from kingdom.soldiers.sandbox.sandbox import Sandbox
-from kingdom.soldiers.tools.port import AgentTools
 from kingdom.workflow.model.answers import Finding
 from kingdom.workflow.model.mcp import McpServer
 

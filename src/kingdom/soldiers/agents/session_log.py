@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from kingdom.soldiers.agent_tools.port import AgentQuestion
 from kingdom.soldiers.agents.port import AgentGone, Launch, Prompt
 from kingdom.soldiers.agents.transcript import TranscriptEntry, append_entry, read_entries
-from kingdom.soldiers.tools.port import AgentQuestion
 
 CONTINUE_PROMPT = (
     "Continue what you were asked and have not finished: you were interrupted. First check how far you got; do not"

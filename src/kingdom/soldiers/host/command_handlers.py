@@ -12,6 +12,7 @@ from typing import Any
 
 from kingdom.errors import ProgramFailed
 from kingdom.sentence import with_reason
+from kingdom.soldiers.agent_tools.calls import GUIDE
 from kingdom.soldiers.agents.port import Launch
 from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec
 from kingdom.soldiers.files.disk_quota import DiskQuotaExceeded
@@ -22,7 +23,6 @@ from kingdom.soldiers.host.reporter import HostReply
 from kingdom.soldiers.processes.process_table import describe_exit
 from kingdom.soldiers.processes.program import run_program
 from kingdom.soldiers.redaction import secrets_in
-from kingdom.soldiers.tools.calls import GUIDE
 from kingdom.soldiers.turns.result import read_result
 from kingdom.soldiers.workplace import work_space
 from kingdom.soldiers.workplace.agent_environment import Workplace

@@ -7,13 +7,13 @@ from functools import partial
 import msgspec
 
 from kingdom.bus.record import Record
+from kingdom.soldiers.agent_tools.host_tools import petition_id
 from kingdom.soldiers.agents.port import AgentFailed, PetitionRequest, Prompt, TurnAnswer, TurnQuestion, TurnUpdate
 from kingdom.soldiers.host.command_input import CommandInput, report_document_id
 from kingdom.soldiers.host.replies import HostContext, answer_to, closing_reply, failure_answers, running_session
 from kingdom.soldiers.host.reporter import HostReply
 from kingdom.soldiers.host.running_agents import AgentSession
 from kingdom.soldiers.sandbox.meter import Meter
-from kingdom.soldiers.tools.host_tools import petition_id
 from kingdom.soldiers.turns.metered_turns import MeteredTurns
 from kingdom.soldiers.turns.missing_result import request_missing_result
 from kingdom.soldiers.turns.result import (

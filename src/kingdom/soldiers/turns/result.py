@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 
 from kingdom.bus.envelope import STORE_KEY
+from kingdom.soldiers.agent_tools.result_file import RESULT_FILE, read_document
 from kingdom.soldiers.agents.port import AgentFailed, TurnAnswer, TurnQuestion
 from kingdom.soldiers.files.agent_files import AgentFile
-from kingdom.soldiers.tools.result_file import RESULT_FILE, read_document
 
 _NUL = b"\\u0000"
 _FAILED, _NEEDS_HUMAN = "failed", "needs_human"

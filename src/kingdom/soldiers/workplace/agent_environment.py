@@ -8,6 +8,10 @@ from functools import partial
 from pathlib import Path
 
 from kingdom.bus.port import Bus
+from kingdom.soldiers.agent_tools.host_tools import HostTools
+from kingdom.soldiers.agent_tools.port import AgentTools
+from kingdom.soldiers.agent_tools.relay import answer_tool_call
+from kingdom.soldiers.agent_tools.verdict import await_verdict
 from kingdom.soldiers.checkouts.checkout import GitPolicy, checkout_paths
 from kingdom.soldiers.checkouts.git import IDENTITY
 from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec, RunCheckouts
@@ -21,10 +25,6 @@ from kingdom.soldiers.sandbox.model_proxy import ModelProxy
 from kingdom.soldiers.sandbox.programs import folders_of_tools, toolchain_environment, toolchain_programs, user_home
 from kingdom.soldiers.sandbox.sandbox import Sandbox, SandboxProfile
 from kingdom.soldiers.sandbox.vendors import Upstream
-from kingdom.soldiers.tools.host_tools import HostTools
-from kingdom.soldiers.tools.port import AgentTools
-from kingdom.soldiers.tools.relay import answer_tool_call
-from kingdom.soldiers.tools.verdict import await_verdict
 from kingdom.soldiers.workplace.checkout_setup import (
     PORT_VARIABLE,
     CheckoutSetup,

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from kingdom.soldiers.agent_tools.result_file import RESULT_FILE
 from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec
 from kingdom.soldiers.files.agent_files import AgentFile
 from kingdom.soldiers.files.removal import remove_tree
-from kingdom.soldiers.tools.result_file import RESULT_FILE
 from kingdom.whole_file import write_whole
 from kingdom.workflow.model.work import Work
 

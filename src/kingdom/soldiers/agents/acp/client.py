@@ -8,6 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from kingdom.soldiers.agent_tools.relay import answer_tool_call
 from kingdom.soldiers.agents.acp.history import AcpHistory
 from kingdom.soldiers.agents.acp.invocation import (
     AcpInvocation,
@@ -24,7 +25,6 @@ from kingdom.soldiers.agents.transcript import inspect_transcript
 from kingdom.soldiers.processes.program import Program, start_program
 from kingdom.soldiers.sandbox.model_proxy import ModelProxy
 from kingdom.soldiers.sandbox.prices import Price
-from kingdom.soldiers.tools.relay import answer_tool_call
 
 if TYPE_CHECKING:
     from kingdom.soldiers.agents.acp.agent import AcpAgent, AcpContext

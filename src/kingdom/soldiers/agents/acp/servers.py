@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from acp.schema import EnvVariable, HttpMcpServer, McpServerStdio, SseMcpServer
 
+from kingdom.soldiers.agent_tools.port import SERVER_NAME
+from kingdom.soldiers.agent_tools.relay import relay_command
 from kingdom.soldiers.agents.port import Launch
-from kingdom.soldiers.tools.port import SERVER_NAME
-from kingdom.soldiers.tools.relay import relay_command
 from kingdom.workflow.model.mcp import McpServer, Transport
 
 AcpServer = HttpMcpServer | SseMcpServer | McpServerStdio

@@ -21,6 +21,7 @@ from claude_agent_sdk import (
     UserMessage,
 )
 
+from kingdom.soldiers.agent_tools.port import SERVER_NAME, AgentQuestion
 from kingdom.soldiers.agents.claude.command import mcp_server_configs
 from kingdom.soldiers.agents.claude.history import SYNTHETIC, ClaudeHistory, SessionFileTail, find_session_file
 from kingdom.soldiers.agents.claude.messages import conclude_turn, outputs_in, updates_in
@@ -31,7 +32,6 @@ from kingdom.soldiers.agents.port import INTERRUPTED, AgentFailed, AgentGone, La
 from kingdom.soldiers.agents.program_agent import ProgramAgent
 from kingdom.soldiers.agents.session_log import SessionLog
 from kingdom.soldiers.processes.program import Program
-from kingdom.soldiers.tools.port import SERVER_NAME, AgentQuestion
 
 _MCP_SECONDS = 30.0
 # Claude Code writes its session file within a tenth of a second.

@@ -4,9 +4,9 @@ import json
 import os
 from typing import Any
 
+from kingdom.soldiers.agent_tools.port import SERVER_NAME
 from kingdom.soldiers.agents.port import Launch
 from kingdom.soldiers.sandbox.sandbox import SandboxProfile
-from kingdom.soldiers.tools.port import SERVER_NAME
 from kingdom.workflow.model.mcp import McpServer, Transport
 
 _FIXED_ARGUMENTS = (

@@ -8,6 +8,7 @@ from typing import Any
 from claude_agent_sdk import AssistantMessage, ContentBlock, ResultMessage, TextBlock, ToolResultBlock, ToolUseBlock
 
 from kingdom.clock import utc_now
+from kingdom.soldiers.agent_tools.port import AgentQuestion
 from kingdom.soldiers.agents.claude.turn import ClaudeTurn
 from kingdom.soldiers.agents.claude.usage_limit import limited_until
 from kingdom.soldiers.agents.port import (
@@ -22,7 +23,6 @@ from kingdom.soldiers.agents.port import (
     UsageLimited,
 )
 from kingdom.soldiers.agents.recorded_turn import End, describe_tool_use
-from kingdom.soldiers.tools.port import AgentQuestion
 
 # The reason of a turn that a hook ended.
 _STOPPED = "hook_stopped"

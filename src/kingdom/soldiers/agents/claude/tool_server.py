@@ -5,7 +5,7 @@ from typing import Any
 
 from claude_agent_sdk import McpSdkServerConfig, SdkMcpTool, create_sdk_mcp_server
 
-from kingdom.soldiers.tools.port import SERVER_NAME, AgentTools, ToolDefinition
+from kingdom.soldiers.agent_tools.port import SERVER_NAME, AgentTools, ToolDefinition
 
 # The name of the tool that ends a turn, as Claude Code knows it.
 ASK_HUMAN = f"mcp__{SERVER_NAME}__ask_human"

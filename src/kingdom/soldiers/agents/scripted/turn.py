@@ -16,6 +16,8 @@ import msgspec
 from kingdom.clock import utc_now
 from kingdom.errors import MalformedEvent
 from kingdom.sentence import with_reason
+from kingdom.soldiers.agent_tools.calls import RememberInput, ReportResultInput, parse_tool_input
+from kingdom.soldiers.agent_tools.result_file import add_memory, write_result
 from kingdom.soldiers.agents.port import (
     AgentFailed,
     AgentMessage,
@@ -32,8 +34,6 @@ from kingdom.soldiers.agents.scripted import script
 from kingdom.soldiers.agents.scripted.history import DEFAULT_ANSWER, UnfinishedScript
 from kingdom.soldiers.agents.scripted.session import ScriptedSession
 from kingdom.soldiers.processes.process_table import kill_group
-from kingdom.soldiers.tools.calls import RememberInput, ReportResultInput, parse_tool_input
-from kingdom.soldiers.tools.result_file import add_memory, write_result
 
 _POLL_SECONDS = 0.01
 _OUTPUT_TAIL = 4000

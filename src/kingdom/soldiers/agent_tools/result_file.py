@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 
 from kingdom.errors import MalformedEvent
+from kingdom.soldiers.agent_tools.calls import BYTES_MAX, RememberInput, ReportResultInput
 from kingdom.soldiers.files.agent_files import AgentFile
-from kingdom.soldiers.tools.calls import BYTES_MAX, RememberInput, ReportResultInput
 
 RESULT_FILE = "result.json"
 MEMORY_FILE = ".kingdom-memory.json"

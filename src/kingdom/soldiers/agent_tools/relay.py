@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from kingdom.soldiers.tools.port import AgentTools, ToolReply
+from kingdom.soldiers.agent_tools.port import AgentTools, ToolReply
 
 # Fits the largest call in its JSON wrapping, even if every character is escaped.
 BODY_BYTES_MAX = 512_000
@@ -33,4 +33,4 @@ async def answer_tool_call(tools: AgentTools, body: bytes) -> bytes:
 def relay_command(url: str) -> tuple[str, ...]:
     """Return the program that an agent starts as its MCP server; it reaches the tools at `url`."""
     # Isolated (-I), so no file in the WorkSpace can pass for a module of Python or Kingdom.
-    return (sys.executable, "-I", "-m", "kingdom.soldiers.tools.mcp_server", url)
+    return (sys.executable, "-I", "-m", "kingdom.soldiers.agent_tools.mcp_server", url)

@@ -9,8 +9,7 @@ from typing import Any
 
 from kingdom.errors import KingdomError, MalformedEvent, ProgramFailed
 from kingdom.sentence import sentence, with_reason
-from kingdom.soldiers.redaction import DEFAULT_REDACTION, Redaction
-from kingdom.soldiers.tools.calls import (
+from kingdom.soldiers.agent_tools.calls import (
     TOOLS,
     AskHumanInput,
     PetitionInput,
@@ -18,8 +17,9 @@ from kingdom.soldiers.tools.calls import (
     ReportResultInput,
     parse_tool_input,
 )
-from kingdom.soldiers.tools.port import AgentQuestion, AgentTools, ToolReply
-from kingdom.soldiers.tools.result_file import add_memory, write_result
+from kingdom.soldiers.agent_tools.port import AgentQuestion, AgentTools, ToolReply
+from kingdom.soldiers.agent_tools.result_file import add_memory, write_result
+from kingdom.soldiers.redaction import DEFAULT_REDACTION, Redaction
 from kingdom.workflow.verdicts import Verdict
 
 # Shorter than the tool timeout of any agent.

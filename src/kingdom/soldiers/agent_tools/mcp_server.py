@@ -1,6 +1,6 @@
 """The tools as an MCP server over standard input and output, for agents that start such servers themselves.
 
-`python -m kingdom.soldiers.tools.mcp_server URL` forwards every call to the host, at `http://HOST:PORT/voice` or
+`python -m kingdom.soldiers.agent_tools.mcp_server URL` forwards every call to the host, at `http://HOST:PORT/voice` or
 `unix:SOCKET`: only the host knows which agent calls. It implements the part of MCP that tools need itself, because the
 MCP library takes longer to load than agents wait.
 """
@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from kingdom.errors import Misconfigured
-from kingdom.soldiers.tools.calls import GUIDE, TOOLS
-from kingdom.soldiers.tools.port import SERVER_NAME, ToolDefinition, ToolReply
+from kingdom.soldiers.agent_tools.calls import GUIDE, TOOLS
+from kingdom.soldiers.agent_tools.port import SERVER_NAME, ToolDefinition, ToolReply
 
 _VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 # Longer than any answer takes.

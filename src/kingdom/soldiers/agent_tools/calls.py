@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from kingdom.errors import MalformedEvent
-from kingdom.soldiers.tools.port import ToolDefinition
+from kingdom.soldiers.agent_tools.port import ToolDefinition
 
 # The largest petition that a run keeps.
 BYTES_MAX = 64_000
