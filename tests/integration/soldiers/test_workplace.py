@@ -200,7 +200,7 @@ async def test_names_of_hosts_give_an_agent_a_proxy_for_https_only(house: House)
 @pytest.mark.parametrize(
     ("agent", "model", "words"),
     [
-        ("command", ModelSettings(key=KEY), r"set soldiers\.model\.vendor to anthropic, openai, gemini"),
+        ("command", ModelSettings(key=KEY), r"set soldiers\.model\.vendor to one of anthropic, openai, gemini"),
         ("claude", ModelSettings(key=KEY, vendor=Vendor.OPENAI), "claude uses models of anthropic"),
         ("command", ModelSettings(vendor=Vendor.OPENAI), "set OPENAI_API_KEY"),
     ],
@@ -258,7 +258,7 @@ def test_a_bubblewrap_that_makes_no_namespaces_is_found_out_before_any_agent_sta
 ) -> None:
     a_program(tmp_path / "bwrap", "#!/bin/sh\necho 'bwrap: setting up uid map: Permission denied' >&2\nexit 1\n")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    with pytest.raises(Misconfigured, match=r"ended with 1: .* Permission denied\. What to do: `kingdom doctor` tells"):
+    with pytest.raises(Misconfigured, match=r"ended with 1: .* Permission denied\. What to do: run `kingdom doctor`"):
         build_agent_environment(SoldierSettings(sandbox=profile), lambda _: None, set())
 
 
