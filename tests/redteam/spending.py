@@ -110,7 +110,7 @@ async def go_on_beyond_the_budget(ground: Ground, name: str) -> str:
 
 @SPENDING.stopped_by("calls that might exceed the budget together wait for each other", {name: name for name in WAYS})
 async def ask_all_at_once_before_anything_is_charged(ground: Ground, name: str) -> str:
-    ground.remove(Meter, "_would_go_beyond", lambda _: False)
+    ground.remove(Meter, "_might_exceed_limit", lambda _: False)
     return await _beyond(ground, name, at_once=12)
 
 

@@ -18,9 +18,9 @@ from tests.patience import PATIENCE_SECONDS
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for agents as long as for everything else, even on a busy machine."""
     for module, name in (
-        (transport, "_PATIENCE_SECONDS"),
+        (transport, "_ANSWER_SECONDS"),
         (claude_agent, "_MCP_SECONDS"),
-        (claude_agent, "_RECORD_SECONDS"),
+        (claude_agent, "_SESSION_FILE_SECONDS"),
     ):
         monkeypatch.setattr(module, name, PATIENCE_SECONDS)
     monkeypatch.setattr(program_agent, "_INTERRUPT_LIMIT", timedelta(seconds=PATIENCE_SECONDS))

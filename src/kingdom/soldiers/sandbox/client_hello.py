@@ -49,14 +49,14 @@ def _message(data: bytes) -> bytes | None:
 
 
 def _name_in(message: bytes) -> str:
-    hello = _Fields(message)
+    hello = _HelloFields(message)
     hello.take(_VERSION_BYTES + _RANDOM_BYTES)
     # Skip the session id, the cipher suites and the compression methods.
     for width in (1, 2, 1):
         hello.block(width)
-    extensions = hello.block(2) if hello.left else _Fields(b"")
+    extensions = hello.block(2) if hello.left else _HelloFields(b"")
     hello.end()
-    found: dict[int, _Fields] = {}
+    found: dict[int, _HelloFields] = {}
     while extensions.left:
         kind = int.from_bytes(extensions.take(2))
         if kind in found:
@@ -79,7 +79,7 @@ def _name_in(message: bytes) -> str:
     return text.lower()
 
 
-class _Fields:
+class _HelloFields:
     """Reads the fields of a message in order; a field longer than the rest of the message is malformed."""
 
     def __init__(self, data: bytes) -> None:
@@ -96,9 +96,9 @@ class _Fields:
         self._at += size
         return self._data[self._at - size : self._at]
 
-    def block(self, width: int) -> "_Fields":
+    def block(self, width: int) -> "_HelloFields":
         """Return the bytes that follow a length field of `width` bytes."""
-        return _Fields(self.take(int.from_bytes(self.take(width))))
+        return _HelloFields(self.take(int.from_bytes(self.take(width))))
 
     def end(self) -> None:
         if self.left:

@@ -9,7 +9,7 @@ from kingdom.soldiers.files.disk_quota import DiskQuota
 MODEL_PROXY_PORT = 8099
 EGRESS_PORT = 8098
 # The paths of the two sockets inside of the sandbox.
-_GATE, _EGRESS = "/run/kingdom/gate", "/run/kingdom/egress"
+_MODEL_PROXY, _EGRESS = "/run/kingdom/gate", "/run/kingdom/egress"
 
 
 class SandboxProfile(StrEnum):
@@ -67,5 +67,5 @@ class Sandbox:
         """Return the ports by which a program without a network reaches sockets of the host."""
         if self.profile is not SandboxProfile.STRICT:
             return ()
-        known = ((MODEL_PROXY_PORT, self.socket, _GATE), (EGRESS_PORT, self.egress, _EGRESS))
+        known = ((MODEL_PROXY_PORT, self.socket, _MODEL_PROXY), (EGRESS_PORT, self.egress, _EGRESS))
         return tuple(PortForward(port, outside, inside) for port, outside, inside in known if outside is not None)

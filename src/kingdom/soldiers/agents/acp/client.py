@@ -108,7 +108,7 @@ async def _tools_url(launch: Launch, stack: AsyncExitStack) -> str:
         return f"{launch.sandbox.url}/voice"
     # Not in HOME, because the path of a socket must be short.
     folder = stack.enter_context(TemporaryDirectory(prefix="kingdom-voice-"))
-    gate = await stack.enter_async_context(
+    proxy = await stack.enter_async_context(
         ModelProxy(Path(folder, "gate"), (), on_tool_call=partial(answer_tool_call, launch.tools))
     )
-    return f"unix:{gate.socket}"
+    return f"unix:{proxy.socket}"
