@@ -103,7 +103,7 @@ def test_everything_that_the_status_tells_has_a_section() -> None:
 
 
 def test_everything_that_the_chamberlain_logs_is_explained() -> None:
-    types = {kind.type for kind in InternalEvent.__subclasses__() if kind.said_by == CHAMBERLAIN}
+    types = {kind.type for kind in InternalEvent.__subclasses__() if kind.actor == CHAMBERLAIN}
     assert types
     rows = rows_of("Entries of the log")
     assert {name for name in types if f"`{name}`" not in rows} == set()

@@ -20,7 +20,7 @@ from kingdom.bus.logs import configure_logs
 from kingdom.bus.maintenance import serving_metrics
 from kingdom.bus.metrics import BacklogMetrics
 from kingdom.bus.port import Bus
-from kingdom.chronicle.catalogue import chronicle
+from kingdom.chronicle.catalog import log_event
 from kingdom.chronicle.events import InternalEvent, SystemStarted, SystemStopped
 from kingdom.cli import exit_code
 from kingdom.cli.command import Call, command
@@ -131,7 +131,7 @@ class _Court:
 
     async def _say(self, event: InternalEvent) -> None:
         async with self.bus.transaction() as transaction:
-            await chronicle(transaction, event, _ACTOR)
+            await log_event(transaction, event, _ACTOR)
 
     async def _draw(self) -> None:
         """Show everything on a terminal, until cancelled."""

@@ -8,7 +8,7 @@ import msgspec
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import Adoption, Record, RecordKind, read_document
 from kingdom.bus.sequence import next_id
-from kingdom.chronicle.catalogue import chronicle
+from kingdom.chronicle.catalog import log_event
 from kingdom.chronicle.events import EventDetected
 from kingdom.clock import utc_now
 from kingdom.court.documents import (
@@ -113,7 +113,7 @@ async def receive(transaction: Transaction, event: ExternalEvent, actor: str, se
     await save(transaction, event)
     await transaction.publish(event_received(event.id))
     detected = EventDetected(event_id=event.id, source=event.source, event_type=event.type)
-    await chronicle(transaction, detected, actor)
+    await log_event(transaction, detected, actor)
     return True
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import structlog
 
 from kingdom.bus.port import Bus
-from kingdom.chronicle.catalogue import entry
+from kingdom.chronicle.catalog import to_log_entry
 from kingdom.chronicle.events import HeartbeatMissed, InternalEvent, SessionRestarted
 from kingdom.clock import utc_now
 from kingdom.court.chamberlain.records import CHAMBERLAIN
@@ -86,7 +86,7 @@ class Silence:
 
     async def _say(self, event: InternalEvent) -> None:
         async with self._bus.transaction() as transaction:
-            await transaction.append(entry(event, event.said_by, self._clock()))
+            await transaction.append(to_log_entry(event, event.actor, self._clock()))
 
     async def _signs(self) -> dict[str, datetime]:
         """Return the last sign of each role: of its process here, or with files, where processes share one, of any."""

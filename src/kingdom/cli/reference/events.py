@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 from kingdom.bus.stream import Stream
-from kingdom.chronicle.catalogue import CATALOGUE as INTERNAL
+from kingdom.chronicle.catalog import CATALOG as INTERNAL
 from kingdom.cli.reference.markdown import beginning, code, table
 from kingdom.court.streams import STREAMS
-from kingdom.workflow.model.catalogue import CATALOGUE as DOMAIN
+from kingdom.workflow.model.catalogue import CATALOG as DOMAIN
 from kingdom.workflow.model.commands import COMMANDS
 
 _WORDS = """\

@@ -7,17 +7,18 @@ import msgspec
 
 from kingdom.bus.log import LogEntry
 from kingdom.chronicle.events import (
+    AssignmentCompleted,
+    AssignmentFailed,
     EventDetected,
     EventDiscarded,
     EventDispatched,
     SoldierTimeout,
-    TaskCompleted,
-    TaskFailed,
 )
 from kingdom.court.chamberlain.settings import AnomalySettings
 
 _WATCHED = frozenset(
-    event.type for event in (EventDetected, EventDiscarded, EventDispatched, SoldierTimeout, TaskCompleted, TaskFailed)
+    event.type
+    for event in (EventDetected, EventDiscarded, EventDispatched, SoldierTimeout, AssignmentCompleted, AssignmentFailed)
 )
 # More are not remembered one by one: the oldest of them tell as much.
 _WAITING_MAX = 1000
@@ -107,9 +108,9 @@ class Watch(msgspec.Struct, kw_only=True):
 
     def _take(self, sight: Sight, now: datetime, settings: AnomalySettings) -> list[Alert]:
         match sight.type:
-            case TaskCompleted.type:
+            case AssignmentCompleted.type:
                 self.failures.pop(sight.actor, None)
-            case TaskFailed.type:
+            case AssignmentFailed.type:
                 return self._fail(sight.actor, now, settings)
             case SoldierTimeout.type:
                 return self._time_out(sight.at, now, settings)

@@ -8,12 +8,12 @@ import msgspec
 
 from kingdom.bus.port import Bus, Transaction
 from kingdom.chronicle.events import (
+    AssignmentCompleted,
+    AssignmentCreated,
+    AssignmentFailed,
+    AssignmentNeedsHuman,
     SoldierSpawned,
     SoldierTimeout,
-    TaskCompleted,
-    TaskCreated,
-    TaskFailed,
-    TaskNeedsHuman,
 )
 from kingdom.court.chamberlain.calendar import days_after, latest_due
 from kingdom.court.chamberlain.records import MEMORY, STATISTICS, STATS, notify, recall, remember
@@ -64,10 +64,10 @@ def report_of(day: date, sums: Day) -> DailyReport:
     return DailyReport(
         date=day,
         tasks=TaskCounts(
-            created=sums.count(TaskCreated.type),
-            completed=sums.count(TaskCompleted.type),
-            failed=sums.count(TaskFailed.type),
-            needs_human=sums.count(TaskNeedsHuman.type),
+            created=sums.count(AssignmentCreated.type),
+            completed=sums.count(AssignmentCompleted.type),
+            failed=sums.count(AssignmentFailed.type),
+            needs_human=sums.count(AssignmentNeedsHuman.type),
         ),
         soldiers=SoldierCounts(spawned=sums.count(SoldierSpawned.type), timeout=sums.count(SoldierTimeout.type)),
         avg_duration_seconds={actor: each.average_seconds for actor, each in sorted(sums.durations.items())},

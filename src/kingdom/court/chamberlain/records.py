@@ -8,7 +8,7 @@ import msgspec
 
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import Record, RecordKind
-from kingdom.chronicle.catalogue import entry
+from kingdom.chronicle.catalog import to_log_entry
 from kingdom.chronicle.events import InternalEvent
 from kingdom.court.chamberlain.calendar import day_of
 from kingdom.court.documents import MessageType, Urgency
@@ -47,7 +47,7 @@ async def remember(transaction: Transaction, record: Record, document: msgspec.S
 
 async def say(transaction: Transaction, event: InternalEvent, now: datetime) -> None:
     """Log what the Chamberlain saw or did."""
-    await transaction.append(entry(event, CHAMBERLAIN, now))
+    await transaction.append(to_log_entry(event, CHAMBERLAIN, now))
 
 
 async def notify(

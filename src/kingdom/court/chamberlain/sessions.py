@@ -100,7 +100,7 @@ async def look_after_sessions(bus: Bus, now: datetime) -> Verdict:
 
 def _said(verdict: Verdict, sessions: Mapping[str, Session], gone: set[str], killed: list[str]) -> list[InternalEvent]:
     said: list[InternalEvent] = [
-        SessionOrphaned(soldier_id=soldier, task_id=sessions[soldier].task_id)
+        SessionOrphaned(soldier_id=soldier, assignment_id=sessions[soldier].task_id)
         for soldier in verdict.orphaned
         if soldier in gone
     ]

@@ -6,8 +6,8 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from kingdom.bus.log import LogEntry
-from kingdom.chronicle.catalogue import CATALOGUE, read
-from kingdom.chronicle.events import TaskCompleted
+from kingdom.chronicle.catalog import CATALOG, read_log_entry
+from kingdom.chronicle.events import AssignmentCompleted
 from kingdom.court.chamberlain.anomalies import Watch
 from kingdom.court.chamberlain.calendar import day_of
 
@@ -58,7 +58,7 @@ class Statistics(msgspec.Struct, kw_only=True):
 
     def add(self, entry: LogEntry, zone: ZoneInfo) -> None:
         """Count one entry of the log under its own time; what is no internal event counts nothing."""
-        if entry.type not in CATALOGUE:
+        if entry.type not in CATALOG:
             return
         day = day_of(entry.at, zone)
         self.first_day = min(self.first_day or day, day)
@@ -66,8 +66,8 @@ class Statistics(msgspec.Struct, kw_only=True):
         for counts in (sums.counts, self.hours.setdefault(f"{entry.at.astimezone(UTC):%Y-%m-%dT%HZ}", {})):
             actors = counts.setdefault(entry.type, {})
             actors[entry.actor] = actors.get(entry.actor, 0) + 1
-        event = read(entry)
-        if isinstance(event, TaskCompleted):
+        event = read_log_entry(entry)
+        if isinstance(event, AssignmentCompleted):
             sums.durations.setdefault(entry.actor, Durations()).add(event.duration_seconds)
 
     def forget_old(self) -> None:

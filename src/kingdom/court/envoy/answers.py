@@ -8,7 +8,7 @@ import msgspec
 
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import LeaveOut, Query, Record, hide, read_document, readable
-from kingdom.chronicle.catalogue import chronicle
+from kingdom.chronicle.catalog import log_event
 from kingdom.chronicle.events import HumanResponded
 from kingdom.court.asks import ASKS, Ask, AskStatus, load_ask, save_ask
 from kingdom.court.documents import Assignment, EventStatus, ExternalEvent, Priority
@@ -119,7 +119,7 @@ async def take_answer(transaction: Transaction, answer: Answer, now: datetime) -
         await save_ask(transaction, msgspec.structs.replace(ask, given=event.id), record)
     else:
         return Taken(is_new=False)
-    await chronicle(transaction, HumanResponded(task_id=ask.thread, thread_ts=answer.thread_ts), ENVOY)
+    await log_event(transaction, HumanResponded(assignment_id=ask.thread, thread_ts=answer.thread_ts), ENVOY)
     return Taken(is_new=True)
 
 

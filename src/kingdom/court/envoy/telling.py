@@ -10,7 +10,7 @@ from kingdom.bus.effect import Acked, Answer, Attempt, Effect, Finding, Rejected
 from kingdom.bus.outcome import Dead, Done, Outcome
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.received import Received
-from kingdom.chronicle.catalogue import chronicle
+from kingdom.chronicle.catalog import log_event
 from kingdom.chronicle.events import MessageSent
 from kingdom.court.asks import AskStatus, ask_no_more, load_ask
 from kingdom.court.documents import (
@@ -84,8 +84,8 @@ class Tell(Effect[MessageQueued]):
         await save(transaction, msgspec.structs.replace(message, status=MessageStatus.SENT), record)
         channel, ts = str(answer.response.get("channel") or message.channel), str(answer.response.get("ts") or "")
         task_id = task_of(message)
-        sent = MessageSent(msg_id=message.id, task_id=task_id, channel=channel)
-        await chronicle(transaction, sent, ENVOY)
+        sent = MessageSent(msg_id=message.id, assignment_id=task_id, channel=channel)
+        await log_event(transaction, sent, ENVOY)
         if message.type is MessageType.REPORT:
             date = str(message.context.get("date") or message.created_at.date())
             await note_report(transaction, date)

@@ -6,8 +6,8 @@ import msgspec
 
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import Record
-from kingdom.chronicle.catalogue import chronicle
-from kingdom.chronicle.events import TaskCompleted, TaskFailed
+from kingdom.chronicle.catalog import log_event
+from kingdom.chronicle.events import AssignmentCompleted, AssignmentFailed
 from kingdom.court.asks import ask_no_more
 from kingdom.court.documents import Assignment, AssignmentStatus
 from kingdom.court.general.staff import Staff, open_assignments
@@ -64,10 +64,12 @@ async def end(
         return
     actor = root.target_general
     if status is AssignmentStatus.FAILED:
-        await chronicle(transaction, TaskFailed(task_id=root_id, error=reason, retry_count=root.retries), actor)
+        await log_event(
+            transaction, AssignmentFailed(assignment_id=root_id, error=reason, retry_count=root.retries), actor
+        )
     else:
-        said = TaskCompleted(task_id=root_id, status=_RESULT_STATUS[status], duration_seconds=duration)
-        await chronicle(transaction, said, actor)
+        said = AssignmentCompleted(assignment_id=root_id, status=_RESULT_STATUS[status], duration_seconds=duration)
+        await log_event(transaction, said, actor)
 
 
 async def drop_sessions(transaction: Transaction, workflow: Workflow) -> None:

@@ -8,8 +8,8 @@ import msgspec
 from kingdom.bus.outcome import Outcome
 from kingdom.bus.port import Transaction
 from kingdom.bus.received import Received
-from kingdom.chronicle.catalogue import chronicle
-from kingdom.chronicle.events import SoldierCompleted, SoldierSpawned, SoldierTimeout, TaskNeedsHuman
+from kingdom.chronicle.catalog import log_event
+from kingdom.chronicle.events import AssignmentNeedsHuman, SoldierCompleted, SoldierSpawned, SoldierTimeout
 from kingdom.court.asks import APPROVE, REJECT, Ask, AskStatus, ask_people, load_ask, save_ask
 from kingdom.court.documents import Assignment, AssignmentStatus
 from kingdom.court.general.ending import drop_sessions, end, is_skipped, judged
@@ -51,7 +51,7 @@ async def work_started(staff: Staff, received: Received[events.WorkStarted], tra
     )
     await note_session(transaction, soldier, session)
     await grant_waiting(transaction, root.id, workflow, staff.today)
-    await chronicle(transaction, SoldierSpawned(task_id=root.id, soldier_id=soldier), root.target_general)
+    await log_event(transaction, SoldierSpawned(assignment_id=root.id, soldier_id=soldier), root.target_general)
     if staff.directory:
         keep_sessions(transaction, staff.directory, root.id, workflow)
 
@@ -63,8 +63,8 @@ async def work_completed(_: Staff, received: Received[events.WorkCompleted], tra
     status = str((work.result or {}).get("status", "success")) if work else "success"
     soldier = _soldier(workflow, received.payload.work_id)
     await drop_session(transaction, soldier)
-    said = SoldierCompleted(task_id=root.id, soldier_id=soldier, status=status)
-    await chronicle(transaction, said, root.target_general)
+    said = SoldierCompleted(assignment_id=root.id, soldier_id=soldier, status=status)
+    await log_event(transaction, said, root.target_general)
     goes_on = workflow.status in (WorkflowStatus.RUNNING, WorkflowStatus.AWAITING)
     if status == "skipped" and goes_on and work is not workflow.works[-1]:
         await lifecycle.cancel(transaction, workflow.id, actor=root.target_general, reason="there is nothing to do")
@@ -77,8 +77,8 @@ async def query_failed(_: Staff, received: Received[answers.QueryFailed], transa
         return
     workflow, root = await _context(transaction, received.envelope.aggregate_id)
     seconds = _time_limit(workflow.find_work(failed.work_id), failed.task_id)
-    said = SoldierTimeout(task_id=root.id, soldier_id=_soldier(workflow, failed.work_id), timeout_seconds=seconds)
-    await chronicle(transaction, said, root.target_general)
+    said = SoldierTimeout(assignment_id=root.id, soldier_id=_soldier(workflow, failed.work_id), timeout_seconds=seconds)
+    await log_event(transaction, said, root.target_general)
 
 
 async def agent_petitioned(
@@ -128,8 +128,8 @@ async def run_awaits(staff: Staff, received: Received[events.WorkflowAwaiting], 
     )
     await save(transaction, waiting, record)
     await transaction.publish(assignment_rested(current.id))
-    said = TaskNeedsHuman(task_id=current.id, question=ask.question)
-    await chronicle(transaction, said, root.target_general)
+    said = AssignmentNeedsHuman(assignment_id=current.id, question=ask.question)
+    await log_event(transaction, said, root.target_general)
     await ask_people(transaction, ask, channel=staff.channel_of(root.target_general), today=staff.today)
 
 

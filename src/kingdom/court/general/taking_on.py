@@ -7,8 +7,8 @@ import msgspec
 from kingdom.bus.outcome import Outcome
 from kingdom.bus.port import Transaction
 from kingdom.bus.received import Received
-from kingdom.chronicle.catalogue import chronicle
-from kingdom.chronicle.events import TaskStarted
+from kingdom.chronicle.catalog import log_event
+from kingdom.chronicle.events import AssignmentStarted
 from kingdom.court.asks import REJECT
 from kingdom.court.documents import RESUME, Assignment, AssignmentStatus, ExternalEvent
 from kingdom.court.general.ending import end
@@ -53,11 +53,11 @@ async def take_on(staff: Staff, received: Received[AssignmentGiven], transaction
         return staff.look_again(received, str(error))
     except (NotFound, Misconfigured, Permanent) as error:
         await save(transaction, begun, record)
-        await chronicle(transaction, TaskStarted(task_id=assignment.id), assignment.target_general)
+        await log_event(transaction, AssignmentStarted(assignment_id=assignment.id), assignment.target_general)
         await end(staff, transaction, assignment.root_id, AssignmentStatus.FAILED, str(error))
         return None
     await save(transaction, begun, record)
-    await chronicle(transaction, TaskStarted(task_id=assignment.id), assignment.target_general)
+    await log_event(transaction, AssignmentStarted(assignment_id=assignment.id), assignment.target_general)
     return None
 
 

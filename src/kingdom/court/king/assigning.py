@@ -10,8 +10,8 @@ import structlog
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import Record
 from kingdom.bus.sequence import next_id
-from kingdom.chronicle.catalogue import chronicle
-from kingdom.chronicle.events import EventDispatched, TaskCreated, TaskResumed
+from kingdom.chronicle.catalog import log_event
+from kingdom.chronicle.events import AssignmentCreated, AssignmentResumed, EventDispatched
 from kingdom.court.documents import RESUME, Assignment, AssignmentStatus, ExternalEvent, MessageType, Route
 from kingdom.court.king.outcomes import ANSWERED, IGNORED, end_event, settle_event
 from kingdom.court.king.terms import KING, Terms
@@ -102,8 +102,8 @@ async def assign(transaction: Transaction, record: Record, now: datetime, terms:
         terms,
     )
     await settle_event(transaction, event_record, _with_task(event, record.id, assignment.id))
-    said = EventDispatched(event_id=event.id, task_id=assignment.id, target_general=place.general)
-    await chronicle(transaction, said, KING)
+    said = EventDispatched(event_id=event.id, assignment_id=assignment.id, target_general=place.general)
+    await log_event(transaction, said, KING)
     await _start_thread(transaction, assignment, event, now, terms)
     return assignment
 
@@ -150,7 +150,7 @@ async def _resume(
     )
     answered = _with_task(event, event.routes[0].waiting, assignment.id)
     await end_event(transaction, record, answered, ANSWERED, f"{root.id} goes on as {assignment.id}")
-    await chronicle(transaction, TaskResumed(task_id=assignment.id, original_task_id=root.id), KING)
+    await log_event(transaction, AssignmentResumed(assignment_id=assignment.id, original_assignment_id=root.id), KING)
     return assignment
 
 
@@ -172,13 +172,13 @@ async def _give(
         await save_quota(transaction, taken, record)
     await save(transaction, assignment)
     await transaction.publish(assignment_given(assignment.id, assignment.target_general))
-    created = TaskCreated(
-        task_id=assignment.id,
+    created = AssignmentCreated(
+        assignment_id=assignment.id,
         event_type=assignment.type,
         target_general=assignment.target_general,
         priority=assignment.priority,
     )
-    await chronicle(transaction, created, KING)
+    await log_event(transaction, created, KING)
     return assignment
 
 

@@ -6,7 +6,7 @@ import msgspec
 
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import Record
-from kingdom.chronicle.catalogue import chronicle
+from kingdom.chronicle.catalog import log_event
 from kingdom.chronicle.events import EventDiscarded
 from kingdom.court.documents import Assignment, AssignmentStatus, EventStatus, ExternalEvent
 from kingdom.court.king.terms import KING
@@ -37,7 +37,7 @@ async def discard(transaction: Transaction, record: Record, event: ExternalEvent
     """Complete an event that becomes no assignment, and say so."""
     await end_event(transaction, record, event, outcome, reason)
     discarded = EventDiscarded(event_id=event.id, event_type=event.type, reason=reason)
-    await chronicle(transaction, discarded, KING)
+    await log_event(transaction, discarded, KING)
 
 
 async def settle_event(

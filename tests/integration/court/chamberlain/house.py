@@ -12,7 +12,7 @@ import msgspec
 
 from kingdom.bus import Bus, Cursor, LogEntry, Operations, Query, Record
 from kingdom.bus.sequence import SEQUENCES
-from kingdom.chronicle.catalogue import CATALOGUE
+from kingdom.chronicle.catalog import CATALOG
 from kingdom.court import records
 from kingdom.court.chamberlain.chamberlain import Chamberlain
 from kingdom.court.chamberlain.health import CPU, DISK, MEMORY
@@ -104,7 +104,7 @@ class House:
     async def said(self) -> Counter[str]:
         """Return how often the Chamberlain wrote each type of internal event."""
         entries = [each.entry for each in await self.operations.read_log(Cursor(), 10_000)]
-        return Counter(each.type for each in entries if each.actor == "chamberlain" and each.type in CATALOGUE)
+        return Counter(each.type for each in entries if each.actor == "chamberlain" and each.type in CATALOG)
 
 
 def event(event_id: str, status: EventStatus = EventStatus.PENDING) -> Record:

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from kingdom.chronicle.catalogue import chronicle
+from kingdom.chronicle.catalog import log_event
 from kingdom.chronicle.events import SessionRestarted
 from kingdom.court.documents import AssignmentStatus, EventStatus
 from kingdom.court.explain.material import gather
@@ -37,7 +37,7 @@ async def story(court: CourtScene) -> tuple[str, str]:
     event_id = await court.happens(title=TITLE)
     waiting = await court.until_assignment(AssignmentStatus.NEEDS_HUMAN)
     async with court.bus.transaction() as transaction:
-        await chronicle(transaction, SessionRestarted(target="king", pid=1), "chamberlain")
+        await log_event(transaction, SessionRestarted(target="king", pid=1), "chamberlain")
     await court.answer(waiting.id, "left")
     await court.until_event(event_id, EventStatus.COMPLETED)
     return event_id, waiting.id

@@ -9,7 +9,7 @@ import pytest
 
 from kingdom.bus.effect import Acked, Honours, Throttled, Unknown
 from kingdom.bus.ledger import Ledger
-from kingdom.chronicle.catalogue import CATALOGUE
+from kingdom.chronicle.catalog import CATALOG
 from kingdom.cli.explain_page import page
 from kingdom.court.documents import AssignmentStatus, EventStatus, Priority, Route
 from kingdom.court.explain.material import Material, StrandMaterial
@@ -37,7 +37,7 @@ from tests.unit.court.explain.pieces import (
 
 WRITTEN: dict[str, type[msgspec.Struct]] = {
     name: struct
-    for name, struct in {**CATALOGUE, **{kind.name: event for event, kind in EVENT_TYPES.items()}}.items()
+    for name, struct in {**CATALOG, **{kind.name: event for event, kind in EVENT_TYPES.items()}}.items()
     if name in TABLE
 }
 
@@ -288,7 +288,7 @@ def test_what_happened_to_the_roles_is_told_only_as_long_as_it_went_on() -> None
 
 def test_every_entry_that_is_told_is_one_that_somebody_writes() -> None:
     written = {
-        *CATALOGUE,
+        *CATALOG,
         *(kind.name for kind in EVENT_TYPES.values()),
         *(f"petition.{each}" for each in PetitionState),
     }
