@@ -25,7 +25,7 @@ from kingdom.court.king.waiting import PLACES, WAITING
 from kingdom.court.quota import QUOTAS, SOLDIERS
 from kingdom.court.records import EVENTS
 from kingdom.court.streams import EVENT_STREAM
-from kingdom.workflow.records import each
+from kingdom.workflow.records import each_record
 
 _AT_ONCE = 50
 # Above those of whatever was asked before.
@@ -117,8 +117,8 @@ async def _is_decided(bus: Bus) -> bool:
 
 async def _read(bus: Bus, expected: set[str]) -> Books:
     async with bus.transaction() as transaction:
-        events = [record async for record in each(transaction, Query(kind=EVENTS.name)) if record.id in expected]
-        waiting = [record.id async for record in each(transaction, Query(kind=PLACES.name, state=WAITING))]
+        events = [record async for record in each_record(transaction, Query(kind=EVENTS.name)) if record.id in expected]
+        waiting = [record.id async for record in each_record(transaction, Query(kind=PLACES.name, state=WAITING))]
         soldiers = await transaction.get(QUOTAS.name, SOLDIERS)
     noticed: Counter[str] = Counter()
     cursor, operations = Cursor(), operations_of(bus)

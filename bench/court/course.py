@@ -32,7 +32,7 @@ from kingdom.court.records import EVENTS, load, save
 from kingdom.court.sentinel.receiver import DELIVERY
 from kingdom.court.sentinel.records import Taken, take_in
 from kingdom.court.streams import EVENT_STREAM, MESSAGE_STREAM, RESULT_STREAM
-from kingdom.workflow.records import change
+from kingdom.workflow.records import run_transaction
 
 _KEPT = timedelta(days=30)
 _EVERYTHING = 1_000_000
@@ -87,7 +87,7 @@ class Course:
             assert await transaction.once(DELIVERY, webhook.delivery, _KEPT)
             return await take_in(transaction, webhook.happening, None)
 
-        assert await change(self._bus, act) is Taken.RECEIVED
+        assert await run_transaction(self._bus, act) is Taken.RECEIVED
 
     async def _react(self, stream: str) -> None:
         """Do what a worker of the King does about the one event of a stream."""

@@ -13,7 +13,7 @@ from kingdom.bus.record import Query, Record
 from kingdom.court.documents import Assignment, ExternalEvent
 from kingdom.realm import Realm
 from kingdom.roles import declared
-from kingdom.workflow.records import ACCEPTED, each
+from kingdom.workflow.records import ACCEPTED, each_record
 
 _ENDED_RUNS = ("COMPLETED", "CANCELLED")
 
@@ -111,7 +111,7 @@ async def read_books(house: House) -> Books:
 
 
 async def _all(transaction: Transaction, kind: str) -> list[Record]:
-    return [record async for record in each(transaction, Query(kind=kind))]
+    return [record async for record in each_record(transaction, Query(kind=kind))]
 
 
 async def _comments(house: House) -> dict[int, int]:

@@ -24,7 +24,7 @@ from kingdom.court.documents import Assignment, ExternalEvent
 from kingdom.court.records import EVENTS, load
 from kingdom.realm import Realm
 from kingdom.roles import declared
-from kingdom.workflow.records import COMMANDS, each
+from kingdom.workflow.records import COMMANDS, each_record
 
 GENERAL = "gen-bench"
 STARTED = "StartAgent accepted"
@@ -130,7 +130,7 @@ async def _times(bus: Bus, asked: Sequence[Asked]) -> Mapping[str, list[float]]:
     moments: dict[str, dict[str, datetime]] = defaultdict(dict)
     await _read_log(bus, moments)
     async with bus.transaction() as transaction:
-        async for record in each(transaction, Query(kind=COMMANDS.name)):
+        async for record in each_record(transaction, Query(kind=COMMANDS.name)):
             step = f"{record.doc['type']} accepted"
             moments[record.doc["workflowId"]].setdefault(step, datetime.fromisoformat(record.doc["acceptedAt"]))
         events = [(await load(transaction, ExternalEvent, request.event_id))[1] for request in asked]

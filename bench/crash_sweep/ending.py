@@ -20,7 +20,7 @@ from kingdom.bus.log import Cursor
 from kingdom.bus.port import Bus
 from kingdom.bus.record import Query
 from kingdom.soldiers.briefing import document_of
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.run.workflow import Workflow
 from kingdom.workflow.records import ACCEPTED, COMMANDS, DOCUMENTS, load_workflow
 
 _LOG_MAX = 10_000

@@ -11,7 +11,7 @@ from bench.crash_sweep import scene
 from bench.crash_sweep.roles import opened
 from bench.postgres import PrivateCluster
 from kingdom.bootstrap import migrate
-from kingdom.workflow.model.template import WorkflowTemplate
+from kingdom.workflow.model.resources.template import WorkflowTemplate
 
 _FURNISHED = "furnished"
 

@@ -30,10 +30,10 @@ from kingdom.soldiers.kinds import KINDS as AGENTS
 from kingdom.soldiers.kinds import quarters_of
 from kingdom.soldiers.settings import SoldierSettings
 from kingdom.workflow import lifecycle, streams
-from kingdom.workflow.model.machine import WorkflowStatus
+from kingdom.workflow.model.status import WorkflowStatus
 from kingdom.workflow.reactions import engine
 from kingdom.workflow.records import KINDS
-from kingdom.workflow.watch import watch
+from kingdom.workflow.timers import run_timers
 
 CLIENT = "client"
 HOST_NAME = "host-a"
@@ -47,7 +47,7 @@ _PR_SET_PDEATHSIG = 1
 _ENDINGS = {WorkflowStatus.COMPLETED, WorkflowStatus.FAILED, WorkflowStatus.CANCELLED}
 TOPOLOGY = Topology(
     replace(stream, lease=_LEASE)
-    for stream in (streams.WORKFLOW_STREAM, streams.REGISTRY, streams.COMMAND_STREAM, streams.CONTROL)
+    for stream in (streams.WORKFLOW_STREAM, streams.REGISTRY_STREAM, streams.COMMAND_STREAM, streams.CONTROL_STREAM)
 )
 
 
@@ -160,7 +160,7 @@ async def _engine(stage: Stage, taken: Steps) -> None:
                 await asyncio.wait_for(_until_idle(bus), _LAST_WORDS_SECONDS)
             worker.stop()
 
-        beside = [asyncio.create_task(each) for each in (watch(swept), stop_when_idle())]
+        beside = [asyncio.create_task(each) for each in (run_timers(swept), stop_when_idle())]
         await worker.run()
         for task in beside:
             task.cancel()

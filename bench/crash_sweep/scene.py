@@ -7,11 +7,17 @@ from pathlib import Path
 
 from kingdom.bus.port import Bus
 from kingdom.workflow import lifecycle
-from kingdom.workflow.model.git import Git
-from kingdom.workflow.model.refs import GitRef
-from kingdom.workflow.model.template import Policy, Section, TaskDefinition, WorkDefinition, WorkflowTemplate
-from kingdom.workflow.model.workflow import Workflow
-from kingdom.workflow.records import announce, save
+from kingdom.workflow.model.references import GitRef
+from kingdom.workflow.model.resources.git import Git
+from kingdom.workflow.model.resources.template import (
+    ReportSection,
+    RunPolicy,
+    TaskDefinition,
+    WorkDefinition,
+    WorkflowTemplate,
+)
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.records import publish_events, save_resource
 
 ACTOR = "bench"
 REPOSITORIES = ("app", "lib")
@@ -54,7 +60,7 @@ def template(
     return WorkflowTemplate(
         id="reference",
         name="Reference",
-        policy=Policy(retries=retries),
+        policy=RunPolicy(retries=retries),
         git_refs=tuple(GitRef(git_id=name, base_branch="main") for name in repositories),
         works=tuple(
             WorkDefinition(
@@ -78,10 +84,12 @@ async def furnish(bus: Bus, sources: Path, made_from: WorkflowTemplate, *, share
         for name in {ref.git_id for ref in made_from.git_refs}:
             remote = str(shared / f"{name}.git") if shared else ""
             git = Git(id=name, name=name, url=str(sources / name), checkpoint_remote=remote)
-            await save(transaction, git, None)
-            await announce(transaction, [git.created()], aggregate="Git", key=name, actor=ACTOR)
-        await save(transaction, made_from, None)
-        await announce(transaction, [made_from.created()], aggregate="WorkflowTemplate", key=made_from.id, actor=ACTOR)
+            await save_resource(transaction, git, None)
+            await publish_events(transaction, [git.created()], aggregate="Git", key=name, actor=ACTOR)
+        await save_resource(transaction, made_from, None)
+        await publish_events(
+            transaction, [made_from.created()], aggregate="WorkflowTemplate", key=made_from.id, actor=ACTOR
+        )
 
 
 async def start_run(bus: Bus, template_id: str = "reference") -> Workflow:
@@ -94,7 +102,7 @@ def _task(work: int, task: int, repositories: tuple[str, ...]) -> TaskDefinition
     report = {"report": _report(work, task, repositories)}
     return TaskDefinition(
         query=script(*_steps(work, task, repositories), report, {"cost": RESPONSE_USD}, {"answer": "written"}),
-        report_outline=(Section(title="Report", description="What was written."),),
+        report_outline=(ReportSection(title="Report", description="What was written."),),
     )
 
 
@@ -105,7 +113,9 @@ def _spoken_task(work: int, task: int, repositories: tuple[str, ...], *, is_last
     return TaskDefinition(
         query=script(say, cost, *others, *result, cost, {"answer": "written"}),
         # Another attempt at the report must come to the same.
-        report_outline=(Section(title="Report", description=script({"answer": _report(work, task, repositories)})),),
+        report_outline=(
+            ReportSection(title="Report", description=script({"answer": _report(work, task, repositories)})),
+        ),
     )
 
 

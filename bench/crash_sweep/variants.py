@@ -20,8 +20,8 @@ from kingdom.soldiers.claude.client import ClaudeAgents
 from kingdom.soldiers.host import SoldierHost
 from kingdom.soldiers.quarters import Lodging
 from kingdom.soldiers.scripted.client import ScriptedAgents
-from kingdom.workflow.model.answers import Finding
-from kingdom.workflow.model.commands import StartAgent
+from kingdom.workflow.model.messages.answers import TranscriptFinding
+from kingdom.workflow.model.messages.commands import StartAgent
 from kingdom.workflow.records import HOSTS
 
 
@@ -76,7 +76,7 @@ def prompt_again() -> None:
     """Take a prompt that nobody saw end for one that never arrived."""
 
     async def inspect(_client: AgentClient, _launch: Launch, _prompt_id: str) -> Inspection:
-        return Inspection(finding=Finding.ABSENT)
+        return Inspection(finding=TranscriptFinding.ABSENT)
 
     for client in (ScriptedAgents, ClaudeAgents):
         put_in_place(client, "inspect", inspect)

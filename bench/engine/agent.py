@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 from datetime import timedelta
 
 from kingdom.soldiers.agent import Agent, AgentClient, Answered, Inspection, Launch, Prompt, Update
-from kingdom.workflow.model.answers import Finding
+from kingdom.workflow.model.messages.answers import TranscriptFinding
 
 
 class InstantAgents(AgentClient):
@@ -21,7 +21,7 @@ class InstantAgents(AgentClient):
     async def inspect(self, launch: Launch, prompt_id: str) -> Inspection:
         """Know nothing of earlier prompts."""
         del launch, prompt_id
-        return Inspection(finding=Finding.NO_TRANSCRIPT)
+        return Inspection(finding=TranscriptFinding.NO_TRANSCRIPT)
 
 
 class InstantAgent(Agent):

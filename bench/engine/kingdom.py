@@ -26,12 +26,12 @@ from kingdom.soldiers.host import SoldierHost
 from kingdom.soldiers.quarters import Quarters
 from kingdom.soldiers.sandbox.sandbox import Profile
 from kingdom.workflow import lifecycle
-from kingdom.workflow.model.machine import WorkflowStatus
-from kingdom.workflow.model.template import TaskDefinition, WorkDefinition, WorkflowTemplate
+from kingdom.workflow.model.resources.template import TaskDefinition, WorkDefinition, WorkflowTemplate
+from kingdom.workflow.model.status import WorkflowStatus
 from kingdom.workflow.reactions import engine
-from kingdom.workflow.records import HOSTS, TEMPLATES, announce, save
+from kingdom.workflow.records import HOSTS, TEMPLATES, publish_events, save_resource
 from kingdom.workflow.streams import ENGINE_STREAMS
-from kingdom.workflow.watch import watch
+from kingdom.workflow.timers import run_timers
 
 WORKS, TASKS = 3, 2
 TASKS_PER_RUN = WORKS * TASKS
@@ -75,7 +75,7 @@ async def kingdom_at_work(bus: Bus, dsn: str, directory: Path, *, slots: int = 1
         bus, _HOST, InstantAgents(), Folders(directory), slots=slots, quarters=Quarters(profile=Profile.STRICT)
     )
     tasks = [asyncio.create_task(part) for part in (worker.run(), host.run())]
-    watching = asyncio.create_task(watch(bus))
+    watching = asyncio.create_task(run_timers(bus))
     try:
         await _wait_for_host(dsn, earlier)
         yield
@@ -132,9 +132,9 @@ async def _furnish(bus: Bus) -> int:
     """Store the template where it is missing; returns the epoch that the host had in an earlier life."""
     async with bus.transaction() as transaction:
         if await transaction.get(TEMPLATES.name, _TEMPLATE.id) is None:
-            await save(transaction, _TEMPLATE, None)
+            await save_resource(transaction, _TEMPLATE, None)
             created = _TEMPLATE.created()
-            await announce(transaction, [created], aggregate="WorkflowTemplate", key=_TEMPLATE.id, actor=_ACTOR)
+            await publish_events(transaction, [created], aggregate="WorkflowTemplate", key=_TEMPLATE.id, actor=_ACTOR)
         host = await transaction.get(HOSTS.name, _HOST)
         return int(host.doc["epoch"]) if host else 0
 

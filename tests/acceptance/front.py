@@ -24,7 +24,7 @@ from kingdom.court.streams import EVENT_STREAM, event_received
 from kingdom.realm import Realm
 from kingdom.roles import declared
 from kingdom.workflow import lifecycle, templates
-from kingdom.workflow.model import operations
+from kingdom.workflow.model.steps import operations
 from kingdom.workflow.records import save_step
 from kingdom.workflow.template_file import read_template
 from tests.acceptance.terminal import Done

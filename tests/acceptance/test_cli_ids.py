@@ -14,7 +14,7 @@ from kingdom.ids import first_id
 from kingdom.realm import Realm
 from kingdom.roles import declared
 from kingdom.workflow import templates
-from kingdom.workflow.model import operations
+from kingdom.workflow.model.steps import operations
 from kingdom.workflow.records import save_step
 from kingdom.workflow.template_file import read_template
 from tests.acceptance.front import AGAIN, ENDED, EVENT, PETITION, TASK, TEMPLATE, Front, Typist

@@ -22,7 +22,7 @@ from kingdom.court.quota import MONEY, SOLDIERS, Quota, save_quota
 from kingdom.court.records import CURRENT, save
 from kingdom.realm import Realm
 from kingdom.roles import declared
-from kingdom.workflow.model.host import Host
+from kingdom.workflow.model.resources.host import Host
 from kingdom.workflow.records import HOSTS
 from tests.acceptance.front import Typist
 from tests.acceptance.terminal import Terminal

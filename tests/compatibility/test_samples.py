@@ -12,9 +12,9 @@ from kingdom.court.petitions.records import read
 from kingdom.court.records import load
 from kingdom.standins.server import Running
 from kingdom.workflow import lifecycle
-from kingdom.workflow.model.machine import WorkflowStatus, WorkStatus
-from kingdom.workflow.model.operations import Auto
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import WorkflowStatus, WorkStatus
+from kingdom.workflow.model.steps.operations import Auto
 from kingdom.workflow.records import WORKFLOWS
 from tests.compatibility.sample import GONE_HOST, HOST, Sample
 from tests.contract.outside import Payment, calls

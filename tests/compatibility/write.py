@@ -21,9 +21,9 @@ from kingdom.court.documents import AssignmentStatus, EventStatus
 from kingdom.court.envoy.answers import open_asks
 from kingdom.court.package import PetitionRule
 from kingdom.workflow import lifecycle
-from kingdom.workflow.model.answers import CheckpointCreated
-from kingdom.workflow.model.git import Git
-from kingdom.workflow.model.machine import WorkflowStatus
+from kingdom.workflow.model.messages.answers import CheckpointCreated
+from kingdom.workflow.model.resources.git import Git
+from kingdom.workflow.model.status import WorkflowStatus
 from kingdom.workflow.registry import create_git
 from tests.compatibility.sample import FOLDER, GONE_HOST, STORE, Sample, dump, pack, unpack
 from tests.contract.backends import FilesBackend, PostgresBackend

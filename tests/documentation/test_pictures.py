@@ -11,14 +11,14 @@ from kingdom.bus.operations import Situation
 from kingdom.court.documents import AssignmentStatus, EventStatus
 from kingdom.court.heartbeat import ROLES
 from kingdom.court.petitions.decision import PetitionState
-from kingdom.workflow.model.host import HostStatus
-from kingdom.workflow.model.machine import (
+from kingdom.workflow.model.resources.host import HostStatus
+from kingdom.workflow.model.status import (
     AGENT,
     CHECKPOINT,
     WORKFLOW,
     AgentStatus,
     CheckpointStatus,
-    Machine,
+    StatusMachine,
     TaskStatus,
     WorkflowStatus,
     WorkStatus,
@@ -39,7 +39,7 @@ SHOWN: dict[str, tuple[Iterable[str], ...]] = {
     "store": (get_args(get_type_hints(Situation)["status"]),),
     "roles": (ROLES,),
 }
-MACHINES: dict[str, Machine[Any]] = {"run": WORKFLOW, "checkpoint": CHECKPOINT, "soldier": AGENT}
+MACHINES: dict[str, StatusMachine[Any]] = {"run": WORKFLOW, "checkpoint": CHECKPOINT, "soldier": AGENT}
 
 
 def drawn(picture: str, element: str) -> Iterator[ET.Element]:

@@ -23,7 +23,7 @@ from kingdom.soldiers.scripted.memory import inspected
 from kingdom.soldiers.scripted.session import Session, open_session
 from kingdom.soldiers.scripted.turn import Body, Turn
 from kingdom.soldiers.transcript import read_entries
-from kingdom.workflow.model.answers import Finding
+from kingdom.workflow.model.messages.answers import TranscriptFinding
 
 
 class InstantAgents(AgentClient):
@@ -44,7 +44,7 @@ class InstantAgents(AgentClient):
 
     async def inspect(self, launch: Launch, prompt_id: str) -> Inspection:
         if not launch.transcript.exists():
-            return Inspection(finding=Finding.NO_TRANSCRIPT)
+            return Inspection(finding=TranscriptFinding.NO_TRANSCRIPT)
         return inspected(read_entries(launch.transcript), prompt_id)
 
 

@@ -7,8 +7,8 @@ from kingdom.court.memory import apply_memory_updates, load_memory
 from kingdom.court.quota import repo_scope
 from kingdom.soldiers import repository
 from kingdom.soldiers.trees import Trees
-from kingdom.workflow.model import git as git_model
-from kingdom.workflow.model.git import Git, repo_of, unique_name
+from kingdom.workflow.model.resources import git as git_model
+from kingdom.workflow.model.resources.git import Git, repo_of, unique_name
 from kingdom.workflow.templates import slug
 from tests.integration.soldiers.sources import a_tree, bare, make_source, run
 from tests.redteam.defended import AttemptClass, Ground

@@ -10,8 +10,8 @@ from pathlib import Path
 from kingdom.soldiers import work_space
 from kingdom.soldiers.result import read_result
 from kingdom.soldiers.trees import Tree
-from kingdom.workflow.model.template import TaskDefinition, WorkDefinition
-from kingdom.workflow.model.work import Work
+from kingdom.workflow.model.resources.template import TaskDefinition, WorkDefinition
+from kingdom.workflow.model.run.work import Work
 from tests.integration.soldiers.sources import a_tree, checkpointed, make_source, run
 from tests.redteam.house import SECRET, House, released
 

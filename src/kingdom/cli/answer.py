@@ -15,7 +15,7 @@ from kingdom.clock import utc_now
 from kingdom.court.asks import Ask
 from kingdom.court.envoy.answers import Answer, Taken, find_ask, open_asks, take_answer
 from kingdom.errors import NotFound, Permanent
-from kingdom.workflow.records import change
+from kingdom.workflow.records import run_transaction
 
 app = typer.Typer(add_completion=False)
 _SOURCE = "cli"
@@ -70,7 +70,7 @@ async def answer(
         return ask, given, await take_answer(transaction, given, now)
 
     async with call.bus(ANSWERS, create=False) as bus:
-        ask, given, taken = await change(bus, act)
+        ask, given, taken = await run_transaction(bus, act)
     if taken.refusal:
         raise Permanent(f"{ask.id} takes no such answer: {taken.refusal}; `kingdom inbox` shows what is open")
     if call.output.json:

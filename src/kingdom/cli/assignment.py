@@ -12,7 +12,7 @@ from kingdom.cli.shape import array, one
 from kingdom.cli.workflow_id import meant_id
 from kingdom.court.documents import Assignment, AssignmentStatus
 from kingdom.court.records import ASSIGNMENTS, load
-from kingdom.workflow.records import each
+from kingdom.workflow.records import each_record
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="What the King handed to Generals: list, show.")
 
@@ -33,7 +33,7 @@ async def list_(
     workflow_id, retries, reason, budget_usd, cost_usd, started_at, ended_at}.
     """
     async with call.bus(COURT, create=False) as bus, bus.transaction() as transaction:
-        records = [record async for record in each(transaction, Query(kind=ASSIGNMENTS.name, state=status))]
+        records = [record async for record in each_record(transaction, Query(kind=ASSIGNMENTS.name, state=status))]
     found = [task for task in call.readable(records, Assignment) if general in ("", task.target_general)]
     shown = sorted(found, key=lambda task: task.turn)[-limit:]
     if call.output.json:

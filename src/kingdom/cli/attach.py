@@ -28,7 +28,7 @@ from kingdom.errors import NotFound, ProgramFailed
 from kingdom.settings import environment_of_children
 from kingdom.soldiers.folders import Folders
 from kingdom.workflow import lifecycle
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.run.workflow import Workflow
 from kingdom.workflow.reactions import engine
 
 app = typer.Typer(add_completion=False)

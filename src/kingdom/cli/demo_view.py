@@ -15,8 +15,8 @@ from kingdom.demo.report import Report
 from kingdom.demo.story import TICKET
 from kingdom.demo.watching import Standing
 from kingdom.sentence import printable
-from kingdom.workflow.model.machine import WorkStatus
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import WorkStatus
 
 _STYLES: Mapping[Tone, str] = {
     Tone.PLAIN: "",

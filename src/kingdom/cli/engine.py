@@ -29,7 +29,7 @@ from kingdom.cli.shape import LOG_LINES
 from kingdom.soldiers.sandbox.sandbox import Profile
 from kingdom.workflow.reactions import engine as declared
 from kingdom.workflow.streams import ENGINE_STREAMS
-from kingdom.workflow.watch import watch
+from kingdom.workflow.timers import run_timers
 
 app = typer.Typer(add_completion=False)
 _log = structlog.get_logger("kingdom.workflow")
@@ -73,5 +73,5 @@ async def engine(
         async with serving_metrics(registry, refresh, host=metrics_host, port=metrics_port):
             _log.info("engine started", streams=list(ENGINE_STREAMS), host=host)
             upkeep = maintain(operations_of(bus), application.retention)
-            cut_off = await run_until_stopped(parts, [watch(bus), upkeep])
+            cut_off = await run_until_stopped(parts, [run_timers(bus), upkeep])
     return exit_code.FAILED if cut_off else None

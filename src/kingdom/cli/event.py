@@ -25,7 +25,7 @@ from kingdom.court.standing import Lookout
 from kingdom.errors import Permanent
 from kingdom.ids import new_id
 from kingdom.sentence import sentence
-from kingdom.workflow.records import change, each
+from kingdom.workflow.records import each_record, run_transaction
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="What happened outside, as the court keeps it.")
 _SOURCE = "cli"
@@ -46,7 +46,7 @@ async def list_(
     JSON: an array of {id, type, source, repo, payload, priority, created_at, status, outcome, reason, key, routes}.
     """
     async with call.bus(COURT, create=False) as bus, bus.transaction() as transaction:
-        records = [record async for record in each(transaction, Query(kind=EVENTS.name, state=status))]
+        records = [record async for record in each_record(transaction, Query(kind=EVENTS.name, state=status))]
     found = [event for event in call.readable(records, ExternalEvent) if outcome in ("", event.outcome)]
     events = sorted(found, key=lambda event: (event.created_at, event.id))[-limit:]
     if call.output.json:
@@ -116,7 +116,7 @@ async def send(
     # In a directory that has nothing to do with a realm, nobody would ever look at it.
     is_meant = call.settings.store_is_named or call.settings.file is not None
     async with call.bus(COURT, create=is_meant) as bus:
-        event, is_new = await change(bus, partial(_receive, event=event, actor=call.settings.actor))
+        event, is_new = await run_transaction(bus, partial(_receive, event=event, actor=call.settings.actor))
         known = "waits for the King" if is_new else f"is known already ({event.status}) and was not sent again"
         words = f"{event.id} {known}. What becomes of it: kingdom why {event.id}"
         if wait:
@@ -142,7 +142,7 @@ async def reroute(call: Call, event_id: EventId) -> None:
         return await reactions.reroute(transaction, await meant_id(transaction, EVENTS, event_id))
 
     async with call.bus(COURT, create=False) as bus:
-        event = await change(bus, act)
+        event = await run_transaction(bus, act)
     if call.output.json:
         call.output.document(event)
     call.output.say(f"{event.id} waits for the King again.")

@@ -15,7 +15,7 @@ from kingdom.court.envoy.answers import open_asks
 from kingdom.court.king.why import ADMITTED, Explanation, explain
 from kingdom.court.records import EVENTS, load
 from kingdom.court.standing import Lookout, Standing, look
-from kingdom.workflow.model.host import HostStatus
+from kingdom.workflow.model.resources.host import HostStatus
 
 _LOOK_SECONDS = 0.2
 _EXPLAIN_SECONDS = 1.0

@@ -17,7 +17,7 @@ from kingdom.cli.workflow_follow import new_entries
 from kingdom.cli.workflow_id import short
 from kingdom.sentence import printable
 from kingdom.soldiers.transcript import Entry, read_page, tail_offset
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.run.workflow import Workflow
 
 # So much of the end of a run's transcripts is shown unless all is asked for.
 _TAIL_BYTES = 256 << 10

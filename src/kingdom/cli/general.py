@@ -32,8 +32,8 @@ from kingdom.court.prompt import Context, missing, needs_repo, render_template
 from kingdom.errors import IllegalTransition, Misconfigured, NotFound
 from kingdom.soldiers.agent import AgentFailed
 from kingdom.soldiers.scripted.script import parse_script
-from kingdom.workflow.model.git import unique_name
-from kingdom.workflow.model.template import WorkflowTemplate
+from kingdom.workflow.model.resources.git import unique_name
+from kingdom.workflow.model.resources.template import WorkflowTemplate
 from kingdom.workflow.reactions import engine
 from kingdom.workflow.registry import git_finder
 from kingdom.workflow.template_file import write_template

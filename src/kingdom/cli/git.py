@@ -20,8 +20,8 @@ from kingdom.soldiers.git import git as run_git
 from kingdom.soldiers.repository import without_password
 from kingdom.workflow import registry
 from kingdom.workflow.hosts import known_hosts
-from kingdom.workflow.model.git import REPOSITORY, Git, repo_of
-from kingdom.workflow.model.host import HostStatus
+from kingdom.workflow.model.resources.git import REPOSITORY, Git, repo_of
+from kingdom.workflow.model.resources.host import HostStatus
 from kingdom.workflow.reactions import engine
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="The repositories that runs may use.")
@@ -35,7 +35,7 @@ class ShownGit(msgspec.Struct, frozen=True, kw_only=True):
     """A repository and who uses it."""
 
     git: Git
-    users: registry.Users
+    users: registry.ResourceUsers
 
 
 @command(app, "create", answer=one(Git))

@@ -20,7 +20,7 @@ from kingdom.settings import Settings
 from kingdom.soldiers.sandbox.sandbox import Profile
 from kingdom.soldiers.settings import AgentName, SoldierSettings
 from kingdom.workflow.hosts import known_hosts, retire_host
-from kingdom.workflow.model.host import Host, HostStatus
+from kingdom.workflow.model.resources.host import Host, HostStatus
 from kingdom.workflow.reactions import engine
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from kingdom.bus.port import Bus
 from kingdom.bus.record import read_document
 from kingdom.errors import NotFound
 from kingdom.soldiers.folders import Folders
-from kingdom.workflow.model.host import Host
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.resources.host import Host
+from kingdom.workflow.model.run.workflow import Workflow
 from kingdom.workflow.records import HOSTS
 
 

@@ -23,7 +23,7 @@ from kingdom.doctor.programs import said_by
 from kingdom.errors import KingdomError, Misconfigured
 from kingdom.realm import read_realm, url_without_password
 from kingdom.settings import DEFAULT_URL, FILE, read_environment
-from kingdom.workflow.model.git import REPOSITORY, unique_name
+from kingdom.workflow.model.resources.git import REPOSITORY, unique_name
 
 app = typer.Typer(add_completion=False)
 _TOKEN = "GITHUB_TOKEN"  # noqa: S105 - the name of a variable

@@ -12,7 +12,7 @@ from kingdom.cli.shape import array, one
 from kingdom.soldiers.mcp import limit_of, validate
 from kingdom.soldiers.repository import without_password
 from kingdom.workflow import registry
-from kingdom.workflow.model.mcp import McpServer, Transport
+from kingdom.workflow.model.resources.mcp_server import McpServer, McpTransport
 from kingdom.workflow.reactions import engine
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="The MCP servers that agents may call.")
@@ -24,7 +24,7 @@ class ShownServer(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     name: str
-    transport: Transport
+    transport: McpTransport
     command: tuple[str, ...]
     url: str
     env: list[str]
@@ -42,7 +42,7 @@ class RegisteredServer(msgspec.Struct, frozen=True, kw_only=True):
 class UsedServer(RegisteredServer, frozen=True, kw_only=True):
     """An MCP server, who uses it, and its tools if it was tried out."""
 
-    users: registry.Users
+    users: registry.ResourceUsers
 
 
 @command(app, "create", answer=one(RegisteredServer))
@@ -55,7 +55,7 @@ async def create(
     ] = "",
     url: Annotated[str, typer.Option(help="Where it is called.")] = "",
     transport: Annotated[
-        Transport | None,
+        McpTransport | None,
         typer.Option(case_sensitive=False, help="STDIO for a command; SSE or, by default, STREAMABLE_HTTP for a URL."),
     ] = None,
     env: Annotated[
@@ -77,7 +77,7 @@ async def create(
     server = McpServer(
         id=name,
         name=name,
-        transport=transport or (Transport.STDIO if program else Transport.STREAMABLE_HTTP),
+        transport=transport or (McpTransport.STDIO if program else McpTransport.STREAMABLE_HTTP),
         command=_words(program),
         url=url,
         env=attributes(env or ()),

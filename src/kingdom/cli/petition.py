@@ -21,8 +21,8 @@ from kingdom.court.petitions.records import petitions_of, read
 from kingdom.court.records import ASSIGNMENTS
 from kingdom.court.streams import TOPOLOGY
 from kingdom.errors import Ambiguous, NotFound
-from kingdom.workflow.model.workflow import Workflow
-from kingdom.workflow.records import KINDS, WORKFLOWS, each
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.records import KINDS, WORKFLOWS, each_record
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -132,7 +132,9 @@ async def find_petition(transaction: Transaction, text: str) -> Petition:
         return read(record)
     if len(text) < _TAIL_MIN:
         raise NotFound(f"there is no petition {text!r}: write at least {_TAIL_MIN} letters of the end of its id")
-    found = [record async for record in each(transaction, Query(kind=PETITIONS.name)) if record.id.endswith(text)]
+    found = [
+        record async for record in each_record(transaction, Query(kind=PETITIONS.name)) if record.id.endswith(text)
+    ]
     if not found:
         raise NotFound(f"no petition ends in {text!r}: `kingdom petition list` shows those there are")
     if len(found) > 1:
@@ -177,7 +179,7 @@ async def _of_run(call: Call, bus: Bus, text: str, after: str, limit: int) -> li
 
 async def _of_all(call: Call, bus: Bus, limit: int) -> list[tuple[Petition, bool]]:
     async with bus.transaction() as transaction:
-        known = [record async for record in each(transaction, Query(kind=PETITIONS.name))]
+        known = [record async for record in each_record(transaction, Query(kind=PETITIONS.name))]
         found = call.readable(known, Petition)
         return await _marked(call, transaction, sorted(found, key=lambda petition: petition.created_at)[-limit:])
 

@@ -19,8 +19,8 @@ from kingdom.clock import utc_now
 from kingdom.court.documents import Assignment, EventStatus
 from kingdom.court.general.staff import run_of
 from kingdom.court.records import ASSIGNMENTS, EVENTS
-from kingdom.workflow.model.workflow import Workflow
-from kingdom.workflow.records import DELETED, WORKFLOWS, each
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.records import DELETED, WORKFLOWS, each_record
 
 app = typer.Typer(add_completion=False)
 
@@ -101,7 +101,7 @@ async def _entries(call: Call, transaction: Transaction, *, every: bool) -> list
 
 async def _records(transaction: Transaction, kind: RecordKind, *, every: bool) -> list[Record]:
     wanted = [state for state in kind.directories if state != DELETED and (every or state not in kind.final)]
-    return [record for state in wanted async for record in each(transaction, Query(kind=kind.name, state=state))]
+    return [record for state in wanted async for record in each_record(transaction, Query(kind=kind.name, state=state))]
 
 
 def _of_run(workflow: Workflow) -> Entry:

@@ -13,9 +13,9 @@ from kingdom.cli.host_record import find_host
 from kingdom.cli.workflow_id import find_work, find_workflow
 from kingdom.errors import NotFound
 from kingdom.soldiers.folders import Folders
-from kingdom.workflow.model.work import soldier_of
-from kingdom.workflow.model.workflow import Workflow
-from kingdom.workflow.records import WORKFLOWS, each
+from kingdom.workflow.model.run.work import soldier_of
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.records import WORKFLOWS, each_record
 
 _SOLDIER = "soldier-"
 _WORK = re.compile(r"(?P<run>.+)-(?P<work>w\d+)")
@@ -102,7 +102,7 @@ async def locate(bus: Bus, session: Session, workflow: Workflow) -> None:
 
 async def _run_of_soldier(bus: Bus, soldier: str) -> Subject:
     async with bus.transaction() as transaction:
-        async for record in each(transaction, Query(kind=WORKFLOWS.name)):
+        async for record in each_record(transaction, Query(kind=WORKFLOWS.name)):
             workflow = Workflow.read(record.doc)
             if any(work.agent.session and soldier_of(work.agent.session) == soldier for work in workflow.works):
                 return Subject(workflow, soldier=soldier)

@@ -12,7 +12,7 @@ from kingdom.cli.shape import array, one
 from kingdom.cli.workflow_id import RunId, find_workflow
 from kingdom.errors import Misconfigured
 from kingdom.workflow import templates
-from kingdom.workflow.model.template import WorkflowTemplate
+from kingdom.workflow.model.resources.template import WorkflowTemplate
 from kingdom.workflow.reactions import engine
 from kingdom.workflow.template_file import read_template, write_template
 

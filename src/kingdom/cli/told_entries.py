@@ -6,7 +6,7 @@ from typing import Any
 from kingdom.bus.log import LogEntry
 from kingdom.bus.port import Bus
 from kingdom.soldiers.transcript import Entry
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.run.workflow import Workflow
 from kingdom.workflow.records import DOCUMENTS
 
 

@@ -36,7 +36,7 @@ from kingdom.soldiers.settings import SoldierSettings
 from kingdom.top.desk import Desk
 from kingdom.top.readers import Read, Readers
 from kingdom.workflow import lifecycle
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.run.workflow import Workflow
 
 app = typer.Typer(add_completion=False)
 # Generals are files of people, who change them now and then.

@@ -18,9 +18,9 @@ from kingdom.cli.workflow_view import next_commands, standing
 from kingdom.court.petitions.decision import PETITIONS
 from kingdom.errors import KingdomError, Misconfigured
 from kingdom.workflow import lifecycle
-from kingdom.workflow.model.machine import WorkflowStatus
-from kingdom.workflow.model.operations import Auto, Continue, FromBase, FromCheckpoint, ResumeFrom
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import WorkflowStatus
+from kingdom.workflow.model.steps.operations import Auto, Continue, FromBase, FromCheckpoint, ResumeFrom
 from kingdom.workflow.reactions import engine
 
 app = typer.Typer(

@@ -13,18 +13,18 @@ from kingdom.cli.workflow_id import RunId, find_workflow
 from kingdom.cli.workflow_view import next_commands
 from kingdom.errors import Misconfigured
 from kingdom.workflow import lifecycle
-from kingdom.workflow.model.modify import Modification, WorkChange
-from kingdom.workflow.model.refs import GitRef
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.references import GitRef
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.steps.modify import Modification, WorkChange
 from kingdom.workflow.reactions import engine
 from kingdom.workflow.registry import ID_PATTERN, show_git
 from kingdom.workflow.template_file import (
-    UNDER,
-    Entry,
+    NESTED_ENTRIES,
     GitRefEntry,
     McpServerRefEntry,
+    TemplateFileEntry,
     WorkEntry,
-    written_out,
+    expand_shorthand,
 )
 from kingdom.yaml_file import read_yaml, write_yaml
 
@@ -39,7 +39,7 @@ class WorkOfRunEntry(WorkEntry, frozen=True, kw_only=True):
     id: str = ""
 
 
-class DefinitionFile(Entry, frozen=True, kw_only=True):
+class DefinitionFile(TemplateFileEntry, frozen=True, kw_only=True):
     """What a run shall be made of; what is not in the file stays as it is."""
 
     git_refs: tuple[GitRefEntry | _Id, ...] | msgspec.UnsetType = msgspec.UNSET
@@ -97,11 +97,11 @@ def write_definition(workflow: Workflow) -> str:
 
 def read_definition(text: str, source: str) -> Modification:
     """Read what a run shall be made of; `source` names the file in errors."""
-    file = read_yaml(text, source, DefinitionFile, {**UNDER, "works": WorkOfRunEntry})
+    file = read_yaml(text, source, DefinitionFile, {**NESTED_ENTRIES, "works": WorkOfRunEntry})
     if file == DefinitionFile():
         known = ", ".join(field.encode_name for field in msgspec.structs.fields(DefinitionFile))
         raise Misconfigured(f"{source}: a definition has any of {known}; it has none")
-    content = written_out(msgspec.to_builtins(file))
+    content = expand_shorthand(msgspec.to_builtins(file))
     if "works" in content:
         content["works"] = [{"id": work.pop("id", None), "definition": work} for work in content["works"]]
     try:

@@ -17,8 +17,8 @@ from kingdom.cli.running import BY_SIGNAL
 from kingdom.cli.workflow_view import log_line, tree_view
 from kingdom.clock import utc_now
 from kingdom.workflow.lifecycle import show
-from kingdom.workflow.model.machine import WorkflowStatus
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import WorkflowStatus
 from kingdom.workflow.streams import ENGINE_STREAMS
 
 _CODES = {

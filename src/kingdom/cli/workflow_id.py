@@ -14,11 +14,11 @@ from kingdom.court.documents import Assignment
 from kingdom.court.general.staff import run_ids_since, run_of
 from kingdom.court.records import ASSIGNMENTS, EVENTS
 from kingdom.errors import Ambiguous, NotFound
-from kingdom.workflow.model.checkpoint import Checkpoint
-from kingdom.workflow.model.machine import WorkflowStatus
-from kingdom.workflow.model.work import Task, Work
-from kingdom.workflow.model.workflow import Workflow
-from kingdom.workflow.records import DELETED, WORKFLOWS, each
+from kingdom.workflow.model.run.checkpoint import Checkpoint
+from kingdom.workflow.model.run.work import Task, Work
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import WorkflowStatus
+from kingdom.workflow.records import DELETED, WORKFLOWS, each_record
 
 RunId = Annotated[
     str,
@@ -63,7 +63,7 @@ async def meant_id(transaction: Transaction, kind: RecordKind, text: str) -> str
     if await transaction.get(kind.name, text):
         return text
     if text == LAST:
-        newest = await _latest(each(transaction, Query(kind=kind.name)))
+        newest = await _latest(each_record(transaction, Query(kind=kind.name)))
         return newest.id if newest else text
     prefix = BEGINNINGS[kind.name]
     there: dict[str, str] = {}
@@ -83,7 +83,7 @@ async def _newest(transaction: Transaction) -> Record | None:
 
 
 async def _there(transaction: Transaction) -> AsyncIterator[Record]:
-    async for record in each(transaction, Query(kind=WORKFLOWS.name)):
+    async for record in each_record(transaction, Query(kind=WORKFLOWS.name)):
         if record.state != DELETED:
             yield record
 
@@ -94,12 +94,12 @@ async def _there_lately(transaction: Transaction, since: datetime) -> AsyncItera
     for state in WORKFLOWS.directories:
         rests = state in WORKFLOWS.final or state == WorkflowStatus.FAILED
         for after, end in begins if rests and state != DELETED else ():
-            async for record in each(transaction, Query(kind=WORKFLOWS.name, state=state, after=after)):
+            async for record in each_record(transaction, Query(kind=WORKFLOWS.name, state=state, after=after)):
                 if record.id >= end:
                     break
                 yield record
         if not rests:
-            async for record in each(transaction, Query(kind=WORKFLOWS.name, state=state)):
+            async for record in each_record(transaction, Query(kind=WORKFLOWS.name, state=state)):
                 yield record
 
 

@@ -20,13 +20,13 @@ from kingdom.soldiers.folders import Folders
 from kingdom.soldiers.sandbox.egress_ledger import EgressAttempt, read_attempts
 from kingdom.soldiers.settings import SoldierSettings
 from kingdom.soldiers.trees import Trees
-from kingdom.workflow.model.git import Git
-from kingdom.workflow.model.machine import WorkTreeStatus
-from kingdom.workflow.model.work import Task, Work
-from kingdom.workflow.model.workflow import Workflow
-from kingdom.workflow.model.worktree import WorkTree
+from kingdom.workflow.model.resources.git import Git
+from kingdom.workflow.model.run.work import Task, Work
+from kingdom.workflow.model.run.work_tree import WorkTree
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import WorkTreeStatus
 from kingdom.workflow.reactions import engine
-from kingdom.workflow.records import DOCUMENTS, load
+from kingdom.workflow.records import DOCUMENTS, load_resource
 
 app = typer.Typer()
 BASE = "base"
@@ -183,7 +183,7 @@ async def _diff(
     bus: Bus, workflow: Workflow, tree: WorkTree, trees: Trees, folders: Folders, since: str
 ) -> TreeDifference:
     async with bus.transaction() as transaction:
-        _, git = await load(transaction, Git, tree.ref.git_id)
+        _, git = await load_resource(transaction, Git, tree.ref.git_id)
     checkout = tree_here(workflow, tree, git, folders)
     point = None if since == BASE else find_checkpoint(workflow, since)
     # A repository that came later was at its base at this checkpoint.

@@ -19,13 +19,13 @@ from kingdom.cli.workflow_id import RunId, age_key, find_checkpoint, find_work, 
 from kingdom.cli.workflow_view import checkpoints_view, list_view, log_line, next_commands, tree_view
 from kingdom.clock import utc_now
 from kingdom.workflow import lifecycle
-from kingdom.workflow.model.checkpoint import Checkpoint
-from kingdom.workflow.model.host import Host
-from kingdom.workflow.model.machine import WorkflowStatus
-from kingdom.workflow.model.work import Work
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.resources.host import Host
+from kingdom.workflow.model.run.checkpoint import Checkpoint
+from kingdom.workflow.model.run.work import Work
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import WorkflowStatus
 from kingdom.workflow.reactions import engine
-from kingdom.workflow.records import DELETED, WORKFLOWS, each
+from kingdom.workflow.records import DELETED, WORKFLOWS, each_record
 
 app = typer.Typer()
 _POLL_SECONDS = 0.5
@@ -65,7 +65,7 @@ async def list_(
         found = [
             record
             for state in (*wanted, *((DELETED,) if every else ()))
-            async for record in each(transaction, Query(kind=WORKFLOWS.name, state=state))
+            async for record in each_record(transaction, Query(kind=WORKFLOWS.name, state=state))
             if state != DELETED or record.doc.get("status") in wanted
         ]
         is_empty = not found and not await transaction.find(Query(kind=WORKFLOWS.name, limit=1))

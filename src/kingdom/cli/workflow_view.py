@@ -12,17 +12,17 @@ from kingdom.bus.log import LogEntry
 from kingdom.cli.output import ago, table
 from kingdom.cli.workflow_id import short
 from kingdom.sentence import printable
-from kingdom.workflow.model.checkpoint import Checkpoint
-from kingdom.workflow.model.host import Host
-from kingdom.workflow.model.machine import (
+from kingdom.workflow.model.resources.host import Host
+from kingdom.workflow.model.run.checkpoint import Checkpoint
+from kingdom.workflow.model.run.work import Task, Work
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import (
     CheckpointStatus,
     ReportStatus,
     VerificationStatus,
     WorkflowStatus,
     allowed_operations,
 )
-from kingdom.workflow.model.work import Task, Work
-from kingdom.workflow.model.workflow import Workflow
 
 # What people can ask for by a command; the others are asked for by the engine and the court.
 _COMMANDS = ("prepare", "start", "pause", "resume", "cancel", "modify", "release", "delete")

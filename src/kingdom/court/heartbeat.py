@@ -25,7 +25,7 @@ from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import Query, Record, RecordKind, readable
 from kingdom.clock import utc_now
 from kingdom.court.records import CURRENT, ENDED
-from kingdom.workflow.records import change, each
+from kingdom.workflow.records import each_record, run_transaction
 
 # Who gives them, as they are started: who watches and who tells come first, who lets new things in comes last.
 ROLES = ("chamberlain", "envoy", "soldiers", "general", "king", "sentinel")
@@ -107,7 +107,7 @@ class RecordSigns(Signs):
             record = known or Record(kind=HEARTBEATS.name, id=self._id, state=state)
             await transaction.put(replace(record, state=state, doc=msgspec.to_builtins(sign)))
 
-        await change(self._bus, act)
+        await run_transaction(self._bus, act)
 
 
 def signs_in_files(directory: Path, role: str) -> Callable[[], AbstractAsyncContextManager[Signs]]:
@@ -206,7 +206,7 @@ class Heart:
 
 async def each_sign(transaction: Transaction) -> list[Sign]:
     """Return the last sign of each process that is kept as a record, and that this version can read."""
-    records = [record async for record in each(transaction, Query(kind=HEARTBEATS.name, state=CURRENT))]
+    records = [record async for record in each_record(transaction, Query(kind=HEARTBEATS.name, state=CURRENT))]
     return list(readable(records, Sign))
 
 
@@ -220,7 +220,7 @@ async def last_signs(transaction: Transaction, directory: Path | None) -> dict[s
 
 async def forget_old_signs(transaction: Transaction, now: datetime) -> None:
     """Take processes off the list that died long ago and whose role was heard of since."""
-    records = [record async for record in each(transaction, Query(kind=HEARTBEATS.name, state=CURRENT))]
+    records = [record async for record in each_record(transaction, Query(kind=HEARTBEATS.name, state=CURRENT))]
     signs = [(sign, record) for record in records for sign in readable([record], Sign)]
     latest = {sign.role: sign.at for sign, _ in sorted(signs, key=lambda each: each[0].at)}
     for sign, record in signs:

@@ -22,7 +22,7 @@ import msgspec
 from kingdom.court.prompt import newest_lines, one_line
 from kingdom.errors import Ambiguous, Misconfigured, NotFound
 from kingdom.whole_file import write_whole
-from kingdom.workflow.model.git import unique_name
+from kingdom.workflow.model.resources.git import unique_name
 
 LOADED_BYTES_MAX = 50 * 1024
 _FOLDER = "memory"

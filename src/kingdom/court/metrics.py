@@ -10,7 +10,7 @@ from kingdom.bus.metrics import Gauges
 from kingdom.court.chamberlain.health import Level
 from kingdom.court.documents import Priority
 from kingdom.court.standing import Standing
-from kingdom.workflow.model.host import HostStatus
+from kingdom.workflow.model.resources.host import HostStatus
 
 _LEVELS = {str(level): number for number, level in enumerate(Level)}
 

@@ -10,7 +10,7 @@ from cronsim import CronSim, CronSimError
 from msgspec import Meta
 
 from kingdom.court.documents import Priority
-from kingdom.workflow.model.template import OverBudget, WorkflowTemplate
+from kingdom.workflow.model.resources.template import OverBudget, WorkflowTemplate
 
 _Words = Annotated[str, Meta(min_length=1)]
 NAME_PATTERN = "^gen-[a-z0-9]+(-[a-z0-9]+)*$"

@@ -12,7 +12,7 @@ import msgspec
 from kingdom.court.package import General, Package, PetitionRule, Policy, Schedule, Subscription
 from kingdom.court.prompt import PROMPT_BYTES_MAX, mistakes, needs_repo
 from kingdom.errors import IllegalTransition, KingdomError, Misconfigured
-from kingdom.workflow.model.template import TaskDefinition, WorkflowTemplate
+from kingdom.workflow.model.resources.template import TaskDefinition, WorkflowTemplate
 from kingdom.workflow.template_file import read_template
 from kingdom.yaml_file import place_in, read_yaml
 

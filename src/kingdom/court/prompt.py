@@ -19,8 +19,8 @@ import msgspec
 
 from kingdom.court.documents import Assignment, ExternalEvent
 from kingdom.errors import Misconfigured, Permanent
-from kingdom.workflow.model.refs import GitRef
-from kingdom.workflow.model.template import WorkDefinition, WorkflowTemplate
+from kingdom.workflow.model.references import GitRef
+from kingdom.workflow.model.resources.template import WorkDefinition, WorkflowTemplate
 from kingdom.workflow.registry import ID_PATTERN
 
 PROMPT_BYTES_MAX = 200 * 1024

@@ -30,9 +30,9 @@ from kingdom.court.package_files import Broken
 from kingdom.court.quota import MONEY, QUOTAS, SOLDIERS, Quota, read_quota
 from kingdom.court.records import ASSIGNMENTS, CURRENT
 from kingdom.court.streams import EVENT_STREAM
-from kingdom.workflow.model.host import Host, HostStatus
-from kingdom.workflow.model.machine import WorkflowStatus
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.resources.host import Host, HostStatus
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import WorkflowStatus
 from kingdom.workflow.records import HOSTS, WORKFLOWS
 
 COUNT_MAX = 1000

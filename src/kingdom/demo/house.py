@@ -25,7 +25,7 @@ from kingdom.soldiers.leftovers import end_leftovers
 from kingdom.standins.jira import EMAIL, TOKEN
 from kingdom.supervisor.processes import RoleProcesses, only_one
 from kingdom.workflow import registry
-from kingdom.workflow.model.git import Git
+from kingdom.workflow.model.resources.git import Git
 
 _GENERALS = Path(__file__).with_name("generals")
 _GIT = "acme-shop"

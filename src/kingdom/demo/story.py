@@ -24,9 +24,9 @@ from kingdom.demo.watching import Standing, Watcher
 from kingdom.errors import ProgramFailed
 from kingdom.soldiers.agent_files import AgentFile
 from kingdom.soldiers.folders import Folders
-from kingdom.workflow.model.machine import QueryStatus
-from kingdom.workflow.model.work import Work
-from kingdom.workflow.records import change
+from kingdom.workflow.model.run.work import Work
+from kingdom.workflow.model.status import QueryStatus
+from kingdom.workflow.records import run_transaction
 
 T = TypeVar("T")
 DEFAULT_ANSWER = "no"
@@ -192,7 +192,7 @@ class Story:
             return await take_answer(transaction, given, now)
 
         # Of several answers the first one counts, which may be somebody else's.
-        await change(self.house.bus, act)
+        await run_transaction(self.house.bus, act)
 
     def _waits(self, times: int) -> bool:
         return sum(_WAITS_FOR_BUILD in words for words in self.watcher.words) >= times

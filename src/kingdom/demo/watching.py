@@ -20,9 +20,9 @@ from kingdom.court.heartbeat import last_signs
 from kingdom.court.records import ASSIGNMENTS, EVENTS, MESSAGES
 from kingdom.demo.narration import Line, Tone, heard, told
 from kingdom.soldiers.transcript import read_page
-from kingdom.workflow.model.work import soldier_of
-from kingdom.workflow.model.workflow import Workflow
-from kingdom.workflow.records import WORKFLOWS, each
+from kingdom.workflow.model.run.work import soldier_of
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.records import WORKFLOWS, each_record
 
 _PAGE = 500
 
@@ -92,9 +92,9 @@ class Watcher:
     async def standing(self) -> Standing:
         """Return how everything stands now."""
         async with self._bus.transaction() as transaction:
-            events = [record async for record in each(transaction, Query(kind=EVENTS.name))]
-            assignments = [record async for record in each(transaction, Query(kind=ASSIGNMENTS.name))]
-            runs = [record async for record in each(transaction, Query(kind=WORKFLOWS.name))]
+            events = [record async for record in each_record(transaction, Query(kind=EVENTS.name))]
+            assignments = [record async for record in each_record(transaction, Query(kind=ASSIGNMENTS.name))]
+            runs = [record async for record in each_record(transaction, Query(kind=WORKFLOWS.name))]
             asks = await open_asks(transaction)
             signs = await last_signs(transaction, self._realm)
         return Standing(
@@ -108,7 +108,9 @@ class Watcher:
     async def answered(self) -> Answered:
         """Return the question of the story and the answer that counted."""
         async with self._bus.transaction() as transaction:
-            found = [msgspec.convert(record.doc, Ask) async for record in each(transaction, Query(kind=ASKS.name))]
+            found = [
+                msgspec.convert(record.doc, Ask) async for record in each_record(transaction, Query(kind=ASKS.name))
+            ]
         (ask,) = found
         return Answered(question=ask.question, answer=ask.answer, answered_by=ask.answered_by)
 

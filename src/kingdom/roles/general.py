@@ -17,7 +17,7 @@ from kingdom.court.streams import PETITION_GRANTED
 from kingdom.roles.house import Cast, House
 from kingdom.workflow.reactions import engine
 from kingdom.workflow.streams import ENGINE_STREAMS
-from kingdom.workflow.watch import watch as watch_hosts
+from kingdom.workflow.timers import run_timers as watch_hosts
 
 _LOOK_FOR_GENERALS_SECONDS = 2.0
 

@@ -14,8 +14,8 @@ from kingdom.soldiers.redaction import WELL_KNOWN, Redaction
 from kingdom.soldiers.sandbox.meter import Meter
 from kingdom.soldiers.sandbox.sandbox import Sandbox
 from kingdom.soldiers.voice.voice import Voice
-from kingdom.workflow.model.answers import Finding
-from kingdom.workflow.model.mcp import McpServer
+from kingdom.workflow.model.messages.answers import TranscriptFinding
+from kingdom.workflow.model.resources.mcp_server import McpServer
 
 # Why a turn failed that somebody ended.
 INTERRUPTED = "the turn was interrupted"
@@ -157,7 +157,7 @@ class Inspection:
     over before anybody heard of them; a turn that goes on tells none of them again.
     """
 
-    finding: Finding
+    finding: TranscriptFinding
     text: str = ""
     cost_usd: float = 0.0
     petitions: tuple[Petitioned, ...] = ()

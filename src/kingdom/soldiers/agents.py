@@ -9,7 +9,7 @@ from datetime import timedelta
 import structlog
 
 from kingdom.soldiers.agent import Agent, AgentClient, AgentGone, Launch
-from kingdom.workflow.model.commands import StartAgent
+from kingdom.workflow.model.messages.commands import StartAgent
 
 _TRIES = 3
 _PAUSE_SECONDS = 1.0

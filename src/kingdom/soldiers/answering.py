@@ -16,11 +16,11 @@ from kingdom.soldiers.limits import AgentLoops
 from kingdom.soldiers.quarters import Quarters
 from kingdom.soldiers.reporter import Statement
 from kingdom.soldiers.trees import TreeFailed, Trees
-from kingdom.workflow.model import answers, commands
+from kingdom.workflow.model.messages import answers, commands
 
 ERROR_MAX = 2000
 _A = TypeVar("_A", bound=answers.HostAnswer)
-_FAILURES: Mapping[type[commands.Command], type[answers.HostAnswer]] = {
+_FAILURES: Mapping[type[commands.HostCommand], type[answers.HostAnswer]] = {
     commands.StartAgent: answers.AgentError,
     commands.VerifyWork: answers.VerifyFailed,
     commands.TakeCheckpoint: answers.CheckpointFailed,
@@ -42,18 +42,18 @@ class Tools:
     say: Callable[[Statement], None]
 
 
-def answer(command: commands.Command, kind: type[_A], /, **fields: Any) -> _A:
+def answer(command: commands.HostCommand, kind: type[_A], /, **fields: Any) -> _A:
     """Return an answer under the placement and the attempt of its command, with what it shares with it."""
     return kind(**{name: getattr(command, name) for name in _shared(type(command), kind)} | fields)
 
 
 @cache
-def _shared(command: type[commands.Command], kind: type[answers.HostAnswer]) -> tuple[str, ...]:
+def _shared(command: type[commands.HostCommand], kind: type[answers.HostAnswer]) -> tuple[str, ...]:
     return tuple(set(kind.__struct_fields__) & set(command.__struct_fields__))
 
 
 def failure(
-    command: commands.Command, error: BaseException, *, cost_usd: float = 0.0
+    command: commands.HostCommand, error: BaseException, *, cost_usd: float = 0.0
 ) -> tuple[answers.HostAnswer, ...]:
     """Return what is said of a command that could not be executed; of a stop nothing is, it is tried again.
 
@@ -66,7 +66,7 @@ def failure(
             tree = error.tree_id if isinstance(error, TreeFailed) else command.trees[0].work_tree_id
             return (answer(command, answers.WorkTreeFailed, work_tree_id=tree, error=text),)
         case commands.SendQuery(reconcile=True):
-            return (answer(command, answers.QueryReconciled, finding=answers.Finding.NO_TRANSCRIPT),)
+            return (answer(command, answers.QueryReconciled, finding=answers.TranscriptFinding.NO_TRANSCRIPT),)
         case commands.SendQuery():
             causes = {"timed_out": isinstance(error, TurnTooLong), "looping": isinstance(error, AgentLoops)}
             return (answer(command, answers.QueryFailed, error=text, **causes, **cost, **_why_it_can_go_on(error)),)

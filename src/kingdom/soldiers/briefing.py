@@ -10,16 +10,16 @@ from kingdom.bus.record import Record
 from kingdom.errors import NotFound
 from kingdom.soldiers.folders import Folders
 from kingdom.soldiers.trees import Tree
-from kingdom.workflow.model import commands
-from kingdom.workflow.model.git import Git
-from kingdom.workflow.model.mcp import McpServer
-from kingdom.workflow.model.refs import McpServerRef
-from kingdom.workflow.model.work import Work
-from kingdom.workflow.model.workflow import Workflow
-from kingdom.workflow.model.worktree import WorkTree
-from kingdom.workflow.records import DOCUMENTS, load
+from kingdom.workflow.model.messages import commands
+from kingdom.workflow.model.references import McpServerRef
+from kingdom.workflow.model.resources.git import Git
+from kingdom.workflow.model.resources.mcp_server import McpServer
+from kingdom.workflow.model.run.work import Work
+from kingdom.workflow.model.run.work_tree import WorkTree
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.records import DOCUMENTS, load_resource
 
-C = TypeVar("C", bound=commands.Command)
+C = TypeVar("C", bound=commands.HostCommand)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +44,8 @@ class Briefing(Generic[C]):
 
 
 async def brief(
-    transaction: Transaction, workflow: Workflow, command: commands.Command, accepted: Record, folders: Folders
-) -> Briefing[commands.Command]:
+    transaction: Transaction, workflow: Workflow, command: commands.HostCommand, accepted: Record, folders: Folders
+) -> Briefing[commands.HostCommand]:
     """Read what a command needs; raises NotFound or IllegalTransition where a repository or server is gone."""
     work_id = getattr(command, "work_id", None)
     work = workflow.find_work(work_id) if work_id else None
@@ -87,7 +87,7 @@ def tree_here(workflow: Workflow, tree: WorkTree, git: Git, folders: Folders) ->
 
 
 async def _trees(
-    transaction: Transaction, workflow: Workflow, command: commands.Command, folders: Folders
+    transaction: Transaction, workflow: Workflow, command: commands.HostCommand, folders: Folders
 ) -> dict[str, Tree]:
     """Return the checkouts that a command is about, with the addresses of their repositories."""
     match command:
@@ -104,7 +104,7 @@ async def _trees(
     trees: dict[str, Tree] = {}
     for tree in workflow.work_trees:
         if tree.id in ids:
-            _, git = await load(transaction, Git, tree.ref.git_id)
+            _, git = await load_resource(transaction, Git, tree.ref.git_id)
             if isinstance(command, commands.PrepareResources):
                 git.refuse_if_deleted("git", workflow.id)
             trees[tree.id] = tree_here(workflow, tree, git, folders)
@@ -112,7 +112,7 @@ async def _trees(
 
 
 async def _server(transaction: Transaction, ref: McpServerRef, workflow_id: str) -> McpServer:
-    _, server = await load(transaction, McpServer, ref.mcp_server_id)
+    _, server = await load_resource(transaction, McpServer, ref.mcp_server_id)
     server.refuse_if_deleted("mcp server", workflow_id)
     return msgspec.structs.replace(server, env={**server.env, **ref.env})
 

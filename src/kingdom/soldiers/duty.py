@@ -22,8 +22,8 @@ from kingdom.soldiers.folders import Folders
 from kingdom.soldiers.quarters import Quarters
 from kingdom.soldiers.reporter import Reporter, Statement
 from kingdom.soldiers.trees import Tree, Trees
-from kingdom.workflow.model import answers, commands
-from kingdom.workflow.model.commands import Command
+from kingdom.workflow.model.messages import answers, commands
+from kingdom.workflow.model.messages.commands import HostCommand
 
 # A cancelled agent may note that it was interrupted, and is killed then.
 _SHORT_GRACE = timedelta(milliseconds=200)
@@ -36,11 +36,11 @@ _log = structlog.get_logger("kingdom.soldiers")
 
 @dataclass(slots=True, eq=False)
 class _Doing:
-    briefing: Briefing[Command]
+    briefing: Briefing[HostCommand]
     task: asyncio.Task[None]
 
     @property
-    def command(self) -> Command:
+    def command(self) -> HostCommand:
         return self.briefing.command
 
 
@@ -97,7 +97,7 @@ class Duty:
         self._doing[briefing.accepted.id] = _Doing(briefing, task)
         task.add_done_callback(lambda _: self._doing.pop(briefing.accepted.id, None))
 
-    def refuse(self, command: Command, accepted: Record, error: KingdomError) -> None:
+    def refuse(self, command: HostCommand, accepted: Record, error: KingdomError) -> None:
         """Say that a command cannot be executed."""
         said = failure(command, error)
         self._reporter.say(Statement(workflow_id=command.workflow_id, answers=said, closes=(accepted,)))
@@ -152,7 +152,7 @@ class Duty:
         """Return what lets all that changes the checkouts of one run happen one after another."""
         return self._turns.setdefault(workflow_id, asyncio.Lock())
 
-    async def _end_earlier_placement(self, command: Command) -> None:
+    async def _end_earlier_placement(self, command: HostCommand) -> None:
         """End what an earlier placement of the run left here."""
         earlier = [
             doing
@@ -165,7 +165,7 @@ class Duty:
             closes = tuple(doing.briefing.accepted for doing in earlier if doing.task.cancelled())
             self._reporter.say(Statement(workflow_id=command.workflow_id, closes=closes))
 
-    def _is_overtaken(self, command: Command) -> bool:
+    def _is_overtaken(self, command: HostCommand) -> bool:
         """Tell whether the agent that a command needs was ended before the command could begin."""
         stop = self._stops.get(getattr(command, "work_id", ""))
         return stop is not None and _is_about(command, stop)
@@ -248,7 +248,7 @@ def _failed(briefing: Briefing[Any], error: Exception) -> Statement:
     return Statement(workflow_id=command.workflow_id, answers=said, closes=(briefing.accepted,))
 
 
-def _is_about(command: Command, stop: _Stop) -> bool:
+def _is_about(command: HostCommand, stop: _Stop) -> bool:
     """Tell whether a command needs the agent that is to end."""
     if getattr(command, "work_id", None) != stop.work_id:
         return False

@@ -26,8 +26,8 @@ from kingdom.soldiers.reporter import Statement
 from kingdom.soldiers.result import read_result
 from kingdom.soldiers.trees import Tree
 from kingdom.soldiers.voice.calls import GUIDE
-from kingdom.workflow.model import answers, commands
-from kingdom.workflow.model.work import session_of, soldier_of
+from kingdom.workflow.model.messages import answers, commands
+from kingdom.workflow.model.run.work import session_of, soldier_of
 
 VERIFY_LIMIT = timedelta(minutes=10)
 # An agent that is to end may finish its turn for so long.
@@ -137,7 +137,7 @@ async def release_work_tree(tools: Tools, briefing: Briefing[commands.ReleaseWor
     return said_of(briefing, answer(command, answers.WorkTreeReleased))
 
 
-ERRANDS: Mapping[type[commands.Command], Callable[[Tools, Any], Awaitable[Statement]]] = {
+ERRANDS: Mapping[type[commands.HostCommand], Callable[[Tools, Any], Awaitable[Statement]]] = {
     commands.PrepareResources: prepare_resources,
     commands.StartAgent: start_agent,
     commands.SendQuery: send_query,

@@ -29,16 +29,24 @@ from kingdom.soldiers.leftovers import end_leftovers
 from kingdom.soldiers.quarters import Quarters
 from kingdom.soldiers.reporter import Reporter
 from kingdom.soldiers.trees import Tree
+from kingdom.workflow.host_liveness import boot_time
 from kingdom.workflow.hosts import find_host, register_host, renew_host, retire_host
-from kingdom.workflow.lookout import boot_time
-from kingdom.workflow.model.catalogue import COMMAND_TYPES
-from kingdom.workflow.model.commands import Command, ReleaseWorkTree, SendQuery
-from kingdom.workflow.model.git import Git
-from kingdom.workflow.model.host import Host, Renewal
-from kingdom.workflow.model.stale import why_stale
-from kingdom.workflow.model.workflow import Workflow
-from kingdom.workflow.records import ACCEPTED, ANSWERED, COMMANDS, TREES_KEPT, WORKFLOWS, load, load_workflow
-from kingdom.workflow.records import each as each_record
+from kingdom.workflow.model.messages.catalog import COMMAND_TYPES
+from kingdom.workflow.model.messages.commands import HostCommand, ReleaseWorkTree, SendQuery
+from kingdom.workflow.model.resources.git import Git
+from kingdom.workflow.model.resources.host import Host, HostRenewal
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.steps.stale_commands import why_stale
+from kingdom.workflow.records import (
+    ACCEPTED,
+    ANSWERED,
+    COMMANDS,
+    TREES_KEPT,
+    WORKFLOWS,
+    each_record,
+    load_resource,
+    load_workflow,
+)
 
 if TYPE_CHECKING:
     from kingdom.bus.metrics import WorkerMetrics
@@ -133,7 +141,7 @@ class SoldierHost:
         """Ask the host to end; for a signal handler of the loop."""
         self._worker.stop(at_once=at_once)
 
-    async def take_on(self, received: Received[Command], transaction: Transaction) -> None:
+    async def take_on(self, received: Received[HostCommand], transaction: Transaction) -> None:
         """Accept a command that still counts; it is begun as soon as that is committed."""
         command = received.payload
         try:
@@ -158,7 +166,7 @@ class SoldierHost:
         await self._begin_after(transaction, workflow, command, stored)
 
     async def _begin_after(
-        self, transaction: Transaction, workflow: Workflow, command: Command, accepted: Record
+        self, transaction: Transaction, workflow: Workflow, command: HostCommand, accepted: Record
     ) -> None:
         """Have a command begun once the transaction is committed; what cannot be briefed has failed."""
         try:
@@ -224,7 +232,7 @@ class SoldierHost:
             if not is_old and not await self._went_on_elsewhere(transaction, workflow):
                 return None
             here = [tree for tree in workflow.work_trees if self._folders.tree(workflow_id, tree.id).exists()]
-            gits = [(await load(transaction, Git, tree.ref.git_id))[1] for tree in here]
+            gits = [(await load_resource(transaction, Git, tree.ref.git_id))[1] for tree in here]
             return [tree_here(workflow, tree, git, self._folders) for tree, git in zip(here, gits, strict=True)]
 
     async def _went_on_elsewhere(self, transaction: Transaction, workflow: Workflow) -> bool:
@@ -245,7 +253,7 @@ class SoldierHost:
         while True:
             await asyncio.sleep(self._lease.total_seconds() / _RENEWALS_PER_LEASE)
             renewal = await self._renew()
-            if renewal is Renewal.REPLACED:
+            if renewal is HostRenewal.REPLACED:
                 await self._duty.end_all()
                 raise Misconfigured(f"another host took the name {self._name}: give each a name of its own")
             if not renewal or not self._duty.is_open:
@@ -261,7 +269,7 @@ class SoldierHost:
                 _log.warning("lease not renewed in time, ending every agent", host=self._name)
                 await self._duty.end_all()
 
-    async def _renew(self) -> Renewal:
+    async def _renew(self) -> HostRenewal:
         """Renew the lease while it is ours; it is lost once it may be somebody else's turn."""
         host = self._host
         while host and (left := self._safe_until - boot_time()) > 0:
@@ -276,7 +284,7 @@ class SoldierHost:
                 if renewal:
                     self._safe_until = asked_at + self._lease.total_seconds() * _SAFE_SHARE
                 return renewal
-        return Renewal.LOST
+        return HostRenewal.LOST
 
     async def _rest_if_idle(self) -> None:
         """Let nothing be placed here any more; with something to do the lease stays for a restart to go on with."""
@@ -337,9 +345,9 @@ class SoldierHost:
             return {each.id: each async for each in each_record(transaction, query) if not self._duty.knows(each.id)}
 
 
-def _read_command(record: Record) -> Command:
+def _read_command(record: Record) -> HostCommand:
     document = dict(record.doc)
-    command: Command = msgspec.convert(document, _TYPES[document.pop("type")])
+    command: HostCommand = msgspec.convert(document, _TYPES[document.pop("type")])
     return command
 
 

@@ -14,7 +14,7 @@ from kingdom.errors import Misconfigured, ProgramFailed
 from kingdom.soldiers.process import Program, start_program
 from kingdom.soldiers.process_table import described
 from kingdom.soldiers.repository import without_password
-from kingdom.workflow.model.mcp import McpServer, Transport
+from kingdom.workflow.model.resources.mcp_server import McpServer, McpTransport
 
 # A program may have to be downloaded first; an address answers or does not.
 _LIMIT_OF_PROGRAM = timedelta(seconds=30)
@@ -30,7 +30,7 @@ class _Silent(ProgramFailed):
 
 def limit_of(server: McpServer) -> timedelta:
     """Return how long a server may take to answer."""
-    return _LIMIT_OF_PROGRAM if server.transport is Transport.STDIO else _LIMIT_OF_ADDRESS
+    return _LIMIT_OF_PROGRAM if server.transport is McpTransport.STDIO else _LIMIT_OF_ADDRESS
 
 
 async def validate(server: McpServer, *, limit: timedelta | None = None) -> tuple[str, ...]:
@@ -97,11 +97,11 @@ async def _list_tools(client: Any) -> tuple[str, ...]:
 def _transport(server: McpServer, trial: _Trial) -> AbstractAsyncContextManager[Any]:
     connection: AbstractAsyncContextManager[Any]
     match server.transport:
-        case Transport.STDIO:
+        case McpTransport.STDIO:
             connection = _started(server, trial)
-        case Transport.SSE:
+        case McpTransport.SSE:
             connection = _sdk("mcp.client.sse").sse_client(server.url)
-        case Transport.STREAMABLE_HTTP:
+        case McpTransport.STREAMABLE_HTTP:
             connection = _sdk("mcp.client.streamable_http").streamable_http_client(server.url)
     return connection
 

@@ -18,7 +18,7 @@ from kingdom.soldiers.sandbox.meter import Meter
 from kingdom.soldiers.spoken import demand_result
 from kingdom.soldiers.voice.house import petition_id
 from kingdom.whole_file import write_whole
-from kingdom.workflow.model import answers, commands
+from kingdom.workflow.model.messages import answers, commands
 from kingdom.workflow.records import ACTIVE, DOCUMENTS
 
 QUERY_LIMIT = timedelta(minutes=10)
@@ -39,10 +39,10 @@ async def send_query(tools: Tools, briefing: Briefing[commands.SendQuery]) -> St
         document = _document(command, f"{command.task_id}-a{command.attempt}", found.text)
         finding = found.finding
         owes = _owes_result(briefing, session) and read_result(space) is None
-        if finding is answers.Finding.ANSWERED and (owes or is_refusal(space)):
+        if finding is answers.TranscriptFinding.ANSWERED and (owes or is_refusal(space)):
             # Nobody has heard yet what it reported, or that it reported nothing: it tells when it goes on.
-            finding = answers.Finding.UNFINISHED
-        answered = finding is answers.Finding.ANSWERED
+            finding = answers.TranscriptFinding.UNFINISHED
+        answered = finding is answers.TranscriptFinding.ANSWERED
         said = answer(
             command,
             answers.QueryReconciled,
@@ -145,7 +145,7 @@ def _without_secrets(end: Answered | Asked, session: Session) -> Answered | Aske
     return msgspec.convert(session.launch.redaction.value(msgspec.to_builtins(end)), type(end))
 
 
-def _paid(statement: Statement, command: commands.Command, cost_usd: float) -> Statement:
+def _paid(statement: Statement, command: commands.HostCommand, cost_usd: float) -> Statement:
     """Return a statement that tells the cost also where no store can keep the rest of it."""
     return replace(statement, otherwise=partial(failure, command, cost_usd=cost_usd))
 

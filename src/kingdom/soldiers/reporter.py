@@ -12,7 +12,7 @@ from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import Record, storable
 from kingdom.errors import Conflict, KingdomError, Transient
 from kingdom.soldiers.redaction import WELL_KNOWN, Redaction
-from kingdom.workflow.model.answers import HostAnswer
+from kingdom.workflow.model.messages.answers import HostAnswer
 from kingdom.workflow.records import ACCEPTED, ANSWERED, DOCUMENTS, event_envelope
 
 _TOGETHER = 64

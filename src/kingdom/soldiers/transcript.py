@@ -42,7 +42,7 @@ from kingdom.soldiers.agent import (
     Update,
 )
 from kingdom.soldiers.redaction import WELL_KNOWN, Redaction
-from kingdom.workflow.model.answers import Finding
+from kingdom.workflow.model.messages.answers import TranscriptFinding
 
 Entry = dict[str, Any]
 
@@ -121,7 +121,7 @@ def typed(entry: Entry) -> Entry:
 
 def inspected(entries: Iterable[Entry], prompt_id: str) -> Inspection:
     """Return what a transcript tells about one prompt; a turn that ended with a question is not finished."""
-    finding, text, cost, cost_before = Finding.ABSENT, "", 0.0, 0.0
+    finding, text, cost, cost_before = TranscriptFinding.ABSENT, "", 0.0, 0.0
     metered: float | None = None
     petitions: list[Petitioned] = []
     for entry in entries:
@@ -136,11 +136,11 @@ def inspected(entries: Iterable[Entry], prompt_id: str) -> Inspection:
         cost = entry.get("costUsd", cost)
         match entry:
             case {"type": "answered", "answer": str(text)}:
-                finding = Finding.ANSWERED
+                finding = TranscriptFinding.ANSWERED
             case {"type": "petition", "kind": str(kind)}:
                 petitions.append(Petitioned(kind, entry.get("body", {})))
-        if finding is Finding.ABSENT:
-            finding = Finding.UNFINISHED
+        if finding is TranscriptFinding.ABSENT:
+            finding = TranscriptFinding.UNFINISHED
     cost_usd = round(cost_before + cost, 9) if metered is None else metered
     return Inspection(finding=finding, text=text, cost_usd=cost_usd, petitions=tuple(petitions))
 
@@ -152,7 +152,7 @@ def looked_up(
     try:
         entries = read_entries(transcript)
     except FileNotFoundError:
-        return Inspection(finding=Finding.NO_TRANSCRIPT)
+        return Inspection(finding=TranscriptFinding.NO_TRANSCRIPT)
     return tells(entries, prompt_id)
 
 

@@ -10,7 +10,7 @@ from kingdom.soldiers.removal import remove_tree
 from kingdom.soldiers.trees import Tree
 from kingdom.soldiers.voice.report import RESULT
 from kingdom.whole_file import write_whole
-from kingdom.workflow.model.work import Work
+from kingdom.workflow.model.run.work import Work
 
 _REPORTS, _GUIDE, _TASK = "reports", "CLAUDE.md", ".kingdom-task.json"
 

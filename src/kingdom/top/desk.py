@@ -15,10 +15,10 @@ from kingdom.court.general.staff import run_ids_since
 from kingdom.court.standing import COUNT_MAX, Lookout, Standing, look
 from kingdom.errors import Permanent, Unreadable
 from kingdom.workflow import lifecycle
-from kingdom.workflow.model.machine import WORKFLOW, WorkflowStatus
-from kingdom.workflow.model.operations import Continue, ResumeFrom
-from kingdom.workflow.model.workflow import Workflow
-from kingdom.workflow.records import DELETED, WORKFLOWS, change
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import WORKFLOW, WorkflowStatus
+from kingdom.workflow.model.steps.operations import Continue, ResumeFrom
+from kingdom.workflow.records import DELETED, WORKFLOWS, run_transaction
 
 # A failed run waits for a person without an end; of those only so old ones are shown.
 _FAILED_SHOWN = timedelta(days=3)
@@ -107,7 +107,7 @@ class Desk:
         async def act(transaction: Transaction) -> Taken:
             return await take_answer(transaction, given, now)
 
-        if refusal := (await change(self.bus, act)).refusal:
+        if refusal := (await run_transaction(self.bus, act)).refusal:
             raise Permanent(f"{ask.id} takes no such answer: {refusal}")
 
     async def reply(self, run_id: str, text: str) -> Workflow:

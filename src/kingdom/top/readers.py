@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from rich.console import RenderableType
 
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.run.workflow import Workflow
 
 # Returns what there is to show now; of something that grows, what has come since the last time.
 Read = Callable[[], Awaitable[Sequence[RenderableType]]]

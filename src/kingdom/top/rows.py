@@ -12,9 +12,9 @@ from kingdom.court.chamberlain.health import Level
 from kingdom.court.standing import COUNT_MAX, Standing, counted, many
 from kingdom.sentence import plain
 from kingdom.top.desk import Glance
-from kingdom.workflow.model.host import HostStatus
-from kingdom.workflow.model.machine import WorkflowStatus
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.resources.host import HostStatus
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import WorkflowStatus
 
 GOOD, BAD, ATTENTION, BUSY, QUIET = "green", "bold red", "yellow", "cyan", "dim"
 _STYLES: Mapping[str, str] = {

@@ -9,9 +9,9 @@ from kingdom.bus.operations import DeadLetter, StreamStats
 from kingdom.court.asks import Ask
 from kingdom.sentence import plain
 from kingdom.top.rows import ATTENTION, BAD, span
-from kingdom.workflow.model.machine import WorkflowStatus
-from kingdom.workflow.model.operations import Continue, FromBase, FromCheckpoint, ResumeFrom
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import WorkflowStatus
+from kingdom.workflow.model.steps.operations import Continue, FromBase, FromCheckpoint, ResumeFrom
 
 
 def question_told(ask: Ask) -> list[Text]:

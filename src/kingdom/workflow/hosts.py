@@ -9,9 +9,17 @@ import msgspec
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import Query, Record, read_document
 from kingdom.errors import Misconfigured
-from kingdom.workflow.lookout import Lookout, Sign, boot_time
-from kingdom.workflow.model.host import Host, HostStatus, Renewal
-from kingdom.workflow.records import ENGINE, HOSTS, announce, change, each, event_envelope, log_entry
+from kingdom.workflow.host_liveness import LeaseObservation, LivenessMonitor, boot_time
+from kingdom.workflow.model.resources.host import Host, HostRenewal, HostStatus
+from kingdom.workflow.records import (
+    ENGINE,
+    HOSTS,
+    each_record,
+    event_envelope,
+    log_entry,
+    publish_events,
+    run_transaction,
+)
 
 _LOOKS_PER_LEASE = 6
 
@@ -52,32 +60,32 @@ async def register_host(
             lease_seconds=lease.total_seconds(),
         )
         await _put(transaction, host, record)
-        await announce(transaction, [host.registered()], aggregate="Host", key=host_id, actor=host_id)
+        await publish_events(transaction, [host.registered()], aggregate="Host", key=host_id, actor=host_id)
         return host
 
     while True:
-        outcome = await change(bus, act)
+        outcome = await run_transaction(bus, act)
         if isinstance(outcome, Host):
             return outcome
-        silent = await _outwait(bus, outcome, clock)
+        silent = await _wait_one_lease(bus, outcome, clock)
 
 
-async def renew_host(bus: Bus, host: Host, busy: int, lease: timedelta) -> Renewal:
+async def renew_host(bus: Bus, host: Host, busy: int, lease: timedelta) -> HostRenewal:
     """Extend the lease of a host and tell how much it has to do, unless it was lost or replaced meanwhile."""
 
-    async def act(transaction: Transaction) -> Renewal:
+    async def act(transaction: Transaction) -> HostRenewal:
         record, now = await find_host(transaction, host.id)
         if now is None:
-            return Renewal.LOST
+            return HostRenewal.LOST
         if (now.epoch, now.instance) != (host.epoch, host.instance):
-            return Renewal.REPLACED
+            return HostRenewal.REPLACED
         if now.status is HostStatus.LOST:
-            return Renewal.LOST
+            return HostRenewal.LOST
         renewed = msgspec.structs.replace(now, busy=busy, lease_seconds=lease.total_seconds())
         await _put(transaction, renewed, record)
-        return Renewal.RENEWED
+        return HostRenewal.RENEWED
 
-    return await change(bus, act)
+    return await run_transaction(bus, act)
 
 
 async def retire_host(bus: Bus, host: Host, *, leaves_runs: bool = True) -> None:
@@ -86,21 +94,21 @@ async def retire_host(bus: Bus, host: Host, *, leaves_runs: bool = True) -> None
     async def act(transaction: Transaction) -> None:
         record, now = await find_host(transaction, host.id)
         if record and now and (now.epoch, now.status) == (host.epoch, HostStatus.UP):
-            await _lose(transaction, record, leaves_runs=leaves_runs)
+            await _mark_lost(transaction, record, leaves_runs=leaves_runs)
 
-    await change(bus, act)
+    await run_transaction(bus, act)
 
 
-async def lose_hosts(bus: Bus, lookout: Lookout) -> list[Host]:
+async def mark_lost_hosts(bus: Bus, lookout: LivenessMonitor) -> list[Host]:
     """Look at every host that is up, and count as lost those that were silent for a whole lease; returns these."""
 
     async def act(transaction: Transaction) -> list[Host]:
-        up = [record async for record in each(transaction, Query(kind=HOSTS.name, state=HostStatus.UP))]
-        overdue = lookout.look({record.id: _sign(record) for record in up})
-        return [await _lose(transaction, record) for record in up if record.id in overdue]
+        up = [record async for record in each_record(transaction, Query(kind=HOSTS.name, state=HostStatus.UP))]
+        overdue = lookout.look({record.id: _observe(record) for record in up})
+        return [await _mark_lost(transaction, record) for record in up if record.id in overdue]
 
     try:
-        return await change(bus, act)
+        return await run_transaction(bus, act)
     except BaseException:
         lookout.forget()
         raise
@@ -108,7 +116,7 @@ async def lose_hosts(bus: Bus, lookout: Lookout) -> list[Host]:
 
 async def known_hosts(transaction: Transaction) -> list[Host]:
     """Return every host that is remembered."""
-    return [read_document(record.doc, Host) async for record in each(transaction, Query(kind=HOSTS.name))]
+    return [read_document(record.doc, Host) async for record in each_record(transaction, Query(kind=HOSTS.name))]
 
 
 async def find_host(transaction: Transaction, host_id: str) -> tuple[Record | None, Host | None]:
@@ -121,13 +129,13 @@ def _is_taken(host: Host, instance: str) -> bool:
     return host.status is HostStatus.UP and host.instance != instance
 
 
-def _sign(record: Record) -> Sign:
-    return Sign(record.version, read_document(record.doc, Host).lease_seconds)
+def _observe(record: Record) -> LeaseObservation:
+    return LeaseObservation(record.version, read_document(record.doc, Host).lease_seconds)
 
 
-async def _outwait(bus: Bus, other: Record, clock: Callable[[], float]) -> int:
+async def _wait_one_lease(bus: Bus, other: Record, clock: Callable[[], float]) -> int:
     """Return the version of a host that gives no sign of life for a lease; refuses to replace one that does."""
-    lease = _sign(other).lease_seconds
+    lease = _observe(other).lease_seconds
     over = clock() + lease
     while True:
         await asyncio.sleep(lease / _LOOKS_PER_LEASE)
@@ -148,11 +156,11 @@ async def _put(transaction: Transaction, host: Host, record: Record | None) -> N
     await transaction.put(Record(kind=HOSTS.name, id=host.id, version=version, state=host.status, doc=document))
 
 
-async def _lose(transaction: Transaction, record: Record, *, leaves_runs: bool = True) -> Host:
+async def _mark_lost(transaction: Transaction, record: Record, *, leaves_runs: bool = True) -> Host:
     host, said = read_document(record.doc, Host).lose()
     await _put(transaction, host, record)
     if leaves_runs:
-        await announce(transaction, [said], aggregate="Host", key=host.id, actor=ENGINE)
+        await publish_events(transaction, [said], aggregate="Host", key=host.id, actor=ENGINE)
     else:
         # Nobody has to act on it.
         await transaction.append(log_entry(event_envelope(said, "Host", host.id), host.id))

@@ -15,17 +15,25 @@ from kingdom.bus.record import Query
 from kingdom.clock import utc_now
 from kingdom.errors import IllegalTransition, Transient
 from kingdom.ids import new_id
-from kingdom.workflow.displacement import host_for, settle_with_lost_host
-from kingdom.workflow.model import modify as modifying
-from kingdom.workflow.model import operations
-from kingdom.workflow.model.git import Git
-from kingdom.workflow.model.machine import WORKFLOW, WorkflowStatus
-from kingdom.workflow.model.mcp import McpServer
-from kingdom.workflow.model.placement import place
-from kingdom.workflow.model.step import Step
-from kingdom.workflow.model.template import WorkflowTemplate
-from kingdom.workflow.model.workflow import Placement, Workflow
-from kingdom.workflow.records import DELETED, ENGINE, WORKFLOWS, change, load, load_workflow, save_step
+from kingdom.workflow.model.resources.git import Git
+from kingdom.workflow.model.resources.mcp_server import McpServer
+from kingdom.workflow.model.resources.template import WorkflowTemplate
+from kingdom.workflow.model.run.workflow import Placement, Workflow
+from kingdom.workflow.model.status import WORKFLOW, WorkflowStatus
+from kingdom.workflow.model.steps import modify as modifying
+from kingdom.workflow.model.steps import operations
+from kingdom.workflow.model.steps.placement import place
+from kingdom.workflow.model.steps.step import Step
+from kingdom.workflow.records import (
+    DELETED,
+    ENGINE,
+    WORKFLOWS,
+    load_resource,
+    load_workflow,
+    run_transaction,
+    save_step,
+)
+from kingdom.workflow.relocation import choose_host_for, finish_stop_on_lost_host
 
 _log = structlog.get_logger("kingdom.workflow")
 
@@ -34,13 +42,13 @@ async def create(where: Bus | Transaction, template_id: str, *, actor: str, name
     """Make a run from a template; it owes the template nothing afterwards."""
 
     async def act(transaction: Transaction) -> Workflow:
-        _, template = await load(transaction, WorkflowTemplate, template_id)
+        _, template = await load_resource(transaction, WorkflowTemplate, template_id)
         step = operations.create(template, new_id("wf"), utc_now(), name=name)
         await _check_resources(transaction, step.workflow)
         await save_step(transaction, step, None, actor)
         return step.workflow
 
-    return await change(where, act)
+    return await run_transaction(where, act)
 
 
 async def run(
@@ -64,7 +72,7 @@ async def run(
 
 async def prepare(where: Bus | Transaction, workflow_id: str, *, actor: str) -> Workflow:
     """Have the checkouts of a run made, and let it rest at READY."""
-    return await _take(where, workflow_id, actor, operations.prepare, begins="prepare", takes_resources=True)
+    return await _take_step(where, workflow_id, actor, operations.prepare, begins="prepare", takes_resources=True)
 
 
 async def start(where: Bus | Transaction, workflow_id: str, *, actor: str) -> Workflow:
@@ -77,12 +85,12 @@ async def start(where: Bus | Transaction, workflow_id: str, *, actor: str) -> Wo
         else:
             operations.start(step)
 
-    return await _take(where, workflow_id, actor, act, begins="start", takes_resources=True)
+    return await _take_step(where, workflow_id, actor, act, begins="start", takes_resources=True)
 
 
 async def pause(where: Bus | Transaction, workflow_id: str, *, actor: str) -> Workflow:
     """Let a run rest as soon as its host confirms that nothing runs."""
-    return await _take(where, workflow_id, actor, operations.pause)
+    return await _take_step(where, workflow_id, actor, operations.pause)
 
 
 async def resume(
@@ -93,7 +101,7 @@ async def resume(
     def act(step: Step) -> None:
         operations.resume(step, how, grants=grants)
 
-    return await _take(where, workflow_id, actor, act, begins="resume", takes_resources=True)
+    return await _take_step(where, workflow_id, actor, act, begins="resume", takes_resources=True)
 
 
 async def cancel(
@@ -104,7 +112,7 @@ async def cancel(
     def act(step: Step) -> None:
         operations.cancel(step, reason)
 
-    return await _take(where, workflow_id, actor, act)
+    return await _take_step(where, workflow_id, actor, act)
 
 
 async def modify(
@@ -115,17 +123,17 @@ async def modify(
     def act(step: Step) -> None:
         modifying.modify(step, modification)
 
-    return await _take(where, workflow_id, actor, act, takes_resources=True)
+    return await _take_step(where, workflow_id, actor, act, takes_resources=True)
 
 
 async def release(where: Bus | Transaction, workflow_id: str, *, actor: str) -> Workflow:
     """Have the checkouts of an ended run removed."""
-    return await _take(where, workflow_id, actor, operations.release)
+    return await _take_step(where, workflow_id, actor, operations.release)
 
 
 async def delete(where: Bus | Transaction, workflow_id: str, *, actor: str) -> Workflow:
     """Let a run that rests for good disappear, with its checkouts."""
-    return await _take(where, workflow_id, actor, operations.delete)
+    return await _take_step(where, workflow_id, actor, operations.delete)
 
 
 async def show(bus: Bus, workflow_id: str) -> Workflow:
@@ -134,17 +142,17 @@ async def show(bus: Bus, workflow_id: str) -> Workflow:
         return (await load_workflow(transaction, workflow_id))[1]
 
 
-async def continue_due(bus: Bus) -> list[str]:
+async def resume_parked_runs(bus: Bus) -> list[str]:
     """Go on with runs that were parked until now, in the session that each has; returns their ids."""
     query = Query(kind=WORKFLOWS.name, state=WorkflowStatus.AWAITING, due_by=utc_now())
     async with bus.transaction() as transaction:
         due = [record.id for record in await transaction.find(query)]
 
     async def go_on(workflow_id: str) -> None:
-        await change(bus, partial(_continue_parked, workflow_id))
+        await run_transaction(bus, partial(_continue_parked, workflow_id))
 
     trouble = "could not go on with a parked run, trying again"
-    return await _done_with(bus, due, go_on, trouble, others_wait=len(due) == query.limit)
+    return await _act_on_each(bus, due, go_on, trouble, others_wait=len(due) == query.limit)
 
 
 async def _continue_parked(workflow_id: str, transaction: Transaction) -> None:
@@ -158,7 +166,7 @@ async def _continue_parked(workflow_id: str, transaction: Transaction) -> None:
         await resume(transaction, workflow_id, operations.Auto(), actor=ENGINE)
 
 
-async def release_due(bus: Bus) -> list[str]:
+async def release_old_checkouts(bus: Bus) -> list[str]:
     """Release the checkouts of runs that ended long enough ago; returns their ids."""
     due: list[str] = []
     others_wait = False
@@ -170,12 +178,14 @@ async def release_due(bus: Bus) -> list[str]:
             others_wait = others_wait or len(found) == query.limit
 
     async def release_left(workflow_id: str) -> None:
-        await _take(bus, workflow_id, ENGINE, operations.release_left)
+        await _take_step(bus, workflow_id, ENGINE, operations.release_remaining_trees)
 
-    return await _done_with(bus, due, release_left, "could not release the checkouts of a run", others_wait=others_wait)
+    return await _act_on_each(
+        bus, due, release_left, "could not release the checkouts of a run", others_wait=others_wait
+    )
 
 
-async def _done_with(
+async def _act_on_each(
     bus: Bus, due: list[str], act: Callable[[str], Awaitable[None]], trouble: str, *, others_wait: bool
 ) -> list[str]:
     """Act on each run that is due; returns those with which it worked, the rest makes way where others wait."""
@@ -188,17 +198,17 @@ async def _done_with(
         else:
             done.append(workflow_id)
     for workflow_id in set(due).difference(done) if others_wait else ():
-        await change(bus, partial(_to_the_end_of_the_line, workflow_id))
+        await run_transaction(bus, partial(_postpone, workflow_id))
     return done
 
 
-async def _to_the_end_of_the_line(workflow_id: str, transaction: Transaction) -> None:
+async def _postpone(workflow_id: str, transaction: Transaction) -> None:
     record = await transaction.get(WORKFLOWS.name, workflow_id)
     if record and record.due_at:
         await transaction.put(replace(record, due_at=max(record.due_at, utc_now())))
 
 
-async def _take(
+async def _take_step(
     where: Bus | Transaction,
     workflow_id: str,
     actor: str,
@@ -218,18 +228,18 @@ async def _take(
         operation(step)
         if step.ignored:
             return workflow
-        await settle_with_lost_host(transaction, step)
+        await finish_stop_on_lost_host(transaction, step)
         if takes_resources and workflow.is_using:
             await _check_resources(transaction, workflow)
         await save_step(transaction, step, record, actor)
         return workflow
 
-    return await change(where, act)
+    return await run_transaction(where, act)
 
 
 async def _find_host(transaction: Transaction, step: Step) -> None:
     workflow, placement = step.workflow, step.workflow.placement
-    host = await host_for(transaction, workflow)
+    host = await choose_host_for(transaction, workflow)
     if host is None:
         raise Transient(_why_no_host(workflow))
     if placement is None or host.id != placement.host:
@@ -252,5 +262,5 @@ async def _check_resources(transaction: Transaction, workflow: Workflow) -> None
     things: list[tuple[Any, str, str]] = [(Git, "git", each) for each in workflow.git_ids()]
     things += [(McpServer, "mcp server", each) for each in workflow.mcp_server_ids()]
     for kind, name, thing_id in things:
-        _, thing = await load(transaction, kind, thing_id)
+        _, thing = await load_resource(transaction, kind, thing_id)
         thing.refuse_if_going(name, workflow.id)

@@ -16,20 +16,14 @@ from kingdom.bus.port import Transaction
 from kingdom.bus.received import Received
 from kingdom.bus.record import Query, RecordKind
 from kingdom.errors import NotFound
-from kingdom.workflow.displacement import (
-    displace_runs,
-    displace_stranded_runs,
-    host_for,
-    settle_with_lost_host,
-    waits_for_host,
-)
-from kingdom.workflow.model import answers, events, progress
-from kingdom.workflow.model.catalogue import EVENT_TYPES
-from kingdom.workflow.model.events import DomainEvent
-from kingdom.workflow.model.placement import place
-from kingdom.workflow.model.step import Step
-from kingdom.workflow.model.template import WorkflowTemplate
-from kingdom.workflow.model.workflow import Placement
+from kingdom.workflow.model.messages import answers, events
+from kingdom.workflow.model.messages.catalog import EVENT_TYPES
+from kingdom.workflow.model.messages.events import DomainEvent
+from kingdom.workflow.model.resources.template import WorkflowTemplate
+from kingdom.workflow.model.run.workflow import Placement
+from kingdom.workflow.model.steps import answer_handlers
+from kingdom.workflow.model.steps.placement import place
+from kingdom.workflow.model.steps.step import Step
 from kingdom.workflow.records import (
     ACTIVE,
     ENGINE,
@@ -38,44 +32,51 @@ from kingdom.workflow.records import (
     MCP_SERVERS,
     TEMPLATES,
     WORKFLOWS,
-    announce,
-    each,
+    each_record,
     load_workflow,
     log_entry,
-    save,
+    publish_events,
+    save_resource,
     save_step,
 )
-from kingdom.workflow.streams import REGISTRY, TOPOLOGY, WORKFLOW_STREAM
-from kingdom.workflow.verdicts import Verdict, load_verdict, save_verdict
+from kingdom.workflow.relocation import (
+    choose_host_for,
+    displace_runs,
+    displace_stranded_runs,
+    finish_stop_on_lost_host,
+    waits_for_host,
+)
+from kingdom.workflow.streams import REGISTRY_STREAM, TOPOLOGY, WORKFLOW_STREAM
+from kingdom.workflow.verdicts import PetitionVerdict, load_verdict, save_verdict
 
 # Each takes a step of one run.
 ANSWERS: Mapping[type[answers.HostAnswer], Callable[[Step, Any], None]] = {
-    answers.WorkTreeCreated: progress.work_tree_created,
-    answers.WorkTreeFailed: progress.work_tree_failed,
-    answers.WorkTreeReleased: progress.work_tree_released,
-    answers.WorkTreeReleaseFailed: progress.work_tree_release_failed,
-    answers.WorkSpaceCreated: progress.work_space_created,
-    answers.AgentStarted: progress.agent_started,
-    answers.AgentStopped: progress.agent_stopped,
-    answers.AgentError: progress.agent_error,
-    answers.AgentAsked: progress.agent_asked,
-    answers.AgentSpent: progress.agent_spent,
-    answers.AgentPetitioned: progress.agent_petitioned,
-    answers.QueryResponded: progress.query_responded,
-    answers.QueryFailed: progress.query_failed,
-    answers.QueryReconciled: progress.query_reconciled,
-    answers.ReportGenerated: progress.report_generated,
-    answers.ReportFailed: progress.report_failed,
-    answers.WorkVerified: progress.work_verified,
-    answers.VerifyFailed: progress.verify_failed,
-    answers.CheckpointCreated: progress.checkpoint_created,
-    answers.CheckpointFailed: progress.checkpoint_failed,
-    answers.RolledBack: progress.rolled_back,
-    answers.RollBackFailed: progress.roll_back_failed,
+    answers.WorkTreeCreated: answer_handlers.on_work_tree_created,
+    answers.WorkTreeFailed: answer_handlers.on_work_tree_failed,
+    answers.WorkTreeReleased: answer_handlers.on_work_tree_released,
+    answers.WorkTreeReleaseFailed: answer_handlers.on_work_tree_release_failed,
+    answers.WorkSpaceCreated: answer_handlers.on_work_space_created,
+    answers.AgentStarted: answer_handlers.on_agent_started,
+    answers.AgentStopped: answer_handlers.on_agent_stopped,
+    answers.AgentError: answer_handlers.on_agent_error,
+    answers.AgentAsked: answer_handlers.on_agent_asked,
+    answers.AgentSpent: answer_handlers.on_agent_spent,
+    answers.AgentPetitioned: answer_handlers.on_agent_petitioned,
+    answers.QueryResponded: answer_handlers.on_query_responded,
+    answers.QueryFailed: answer_handlers.on_query_failed,
+    answers.QueryReconciled: answer_handlers.on_query_reconciled,
+    answers.ReportGenerated: answer_handlers.on_report_generated,
+    answers.ReportFailed: answer_handlers.on_report_failed,
+    answers.WorkVerified: answer_handlers.on_work_verified,
+    answers.VerifyFailed: answer_handlers.on_verify_failed,
+    answers.CheckpointCreated: answer_handlers.on_checkpoint_created,
+    answers.CheckpointFailed: answer_handlers.on_checkpoint_failed,
+    answers.RolledBack: answer_handlers.on_rolled_back,
+    answers.RollBackFailed: answer_handlers.on_roll_back_failed,
 }
 
 
-async def find_placement(received: Received[events.WorkflowDisplaced], transaction: Transaction) -> None:
+async def place_displaced_run(received: Received[events.WorkflowDisplaced], transaction: Transaction) -> None:
     """Place a run anew; one that no host can take waits for its own."""
     lost = received.payload
     record, workflow = await load_workflow(transaction, lost.workflow_id)
@@ -83,16 +84,16 @@ async def find_placement(received: Received[events.WorkflowDisplaced], transacti
     if workflow.placement != over or workflow.status in workflow.machine.final or workflow.deleted_at:
         return
     step = Step(workflow, at=received.envelope.occurred_at)
-    host = await host_for(transaction, workflow)
+    host = await choose_host_for(transaction, workflow)
     if host and waits_for_host(workflow):
         place(step, Placement(host=host.id, epoch=lost.epoch + 1))
     else:
-        await settle_with_lost_host(transaction, step)
+        await finish_stop_on_lost_host(transaction, step)
     if step.events:
         await save_step(transaction, step, record, ENGINE)
 
 
-async def host_began_anew(received: Received[events.HostRegistered], transaction: Transaction) -> None:
+async def host_restarted(received: Received[events.HostRegistered], transaction: Transaction) -> None:
     """Let what ran on a host before go on, and what was left by lost hosts go on there."""
     host = received.payload
     own = await displace_runs(transaction, host.host, host.epoch, f"{host.host} began anew")
@@ -124,8 +125,8 @@ async def mcp_server_unregistered(received: Received[events.McpServerUnregistere
 
 
 REACTIONS: Mapping[type[DomainEvent], Callable[[Received[Any], Transaction], Awaitable[None]]] = {
-    events.WorkflowDisplaced: find_placement,
-    events.HostRegistered: host_began_anew,
+    events.WorkflowDisplaced: place_displaced_run,
+    events.HostRegistered: host_restarted,
     events.HostLost: host_lost,
     events.HostRunsLeft: host_runs_left,
     events.GitDeleted: git_deleted,
@@ -133,7 +134,7 @@ REACTIONS: Mapping[type[DomainEvent], Callable[[Received[Any], Transaction], Awa
 }
 
 
-async def take_step(received: Received[answers.HostAnswer], transaction: Transaction) -> None:
+async def apply_answer(received: Received[answers.HostAnswer], transaction: Transaction) -> None:
     """Let what a host says take its run a step further; of what does not count only the cost does, and it is logged."""
     answer, envelope = received.payload, received.envelope
     try:
@@ -160,9 +161,9 @@ def engine() -> Application:
     """Return the engine as a worker runs it."""
     dispatcher = Dispatcher()
     for answer in ANSWERS:
-        dispatcher.reaction(EVENT_TYPES[answer], stream=WORKFLOW_STREAM.name, reads=WORKFLOWS.name)(take_step)
+        dispatcher.reaction(EVENT_TYPES[answer], stream=WORKFLOW_STREAM.name, reads=WORKFLOWS.name)(apply_answer)
     for event, reaction in REACTIONS.items():
-        stream = WORKFLOW_STREAM if event is events.WorkflowDisplaced else REGISTRY
+        stream = WORKFLOW_STREAM if event is events.WorkflowDisplaced else REGISTRY_STREAM
         dispatcher.reaction(EVENT_TYPES[event], stream=stream.name)(reaction)
     return Application(TOPOLOGY, dispatcher, KINDS)
 
@@ -171,7 +172,7 @@ async def _refuse_undecided(transaction: Transaction, petition: answers.AgentPet
     """Let an agent know of a petition that nobody will decide on; what was decided before stays so."""
     reason = step.ignored or ("" if step.workflow.asker else "nobody decides on petitions of a run started by hand")
     if reason and await load_verdict(transaction, petition.petition_id) is None:
-        await save_verdict(transaction, petition.petition_id, Verdict(granted=False, reason=reason))
+        await save_verdict(transaction, petition.petition_id, PetitionVerdict(granted=False, reason=reason))
 
 
 async def _cascade(
@@ -184,9 +185,9 @@ async def _cascade(
     thing = await transaction.get(kind.name, thing_id)
     if thing and thing.state == ACTIVE:
         return
-    async for record in each(transaction, Query(kind=TEMPLATES.name, state=ACTIVE)):
+    async for record in each_record(transaction, Query(kind=TEMPLATES.name, state=ACTIVE)):
         template = msgspec.convert(record.doc, WorkflowTemplate)
         changed, said = change(template)
         if said:
-            await save(transaction, changed, record)
-            await announce(transaction, [said], aggregate="WorkflowTemplate", key=template.id, actor=ENGINE)
+            await save_resource(transaction, changed, record)
+            await publish_events(transaction, [said], aggregate="WorkflowTemplate", key=template.id, actor=ENGINE)

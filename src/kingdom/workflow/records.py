@@ -14,19 +14,19 @@ from kingdom.bus.log import LogEntry
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import Query, Record, RecordKind, read_document
 from kingdom.errors import Conflict, NotFound
-from kingdom.workflow.model import events
-from kingdom.workflow.model.answers import AgentPetitioned, HostAnswer, QueryFailed
-from kingdom.workflow.model.catalogue import COMMAND_TYPES, EVENT_TYPES
-from kingdom.workflow.model.events import DomainEvent
-from kingdom.workflow.model.git import Git
-from kingdom.workflow.model.host import HostStatus
-from kingdom.workflow.model.machine import WORKFLOW, WorkflowStatus, WorkTreeStatus
-from kingdom.workflow.model.mcp import McpServer
-from kingdom.workflow.model.step import Step
-from kingdom.workflow.model.template import WorkflowTemplate
-from kingdom.workflow.model.usage import Used
-from kingdom.workflow.model.workflow import Workflow
-from kingdom.workflow.streams import told_stream
+from kingdom.workflow.model.messages import events
+from kingdom.workflow.model.messages.answers import AgentPetitioned, HostAnswer, QueryFailed
+from kingdom.workflow.model.messages.catalog import COMMAND_TYPES, EVENT_TYPES
+from kingdom.workflow.model.messages.events import DomainEvent
+from kingdom.workflow.model.resources.git import Git
+from kingdom.workflow.model.resources.host import HostStatus
+from kingdom.workflow.model.resources.mcp_server import McpServer
+from kingdom.workflow.model.resources.registered_resource import RegisteredResource
+from kingdom.workflow.model.resources.template import WorkflowTemplate
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import WORKFLOW, WorkflowStatus, WorkTreeStatus
+from kingdom.workflow.model.steps.step import Step
+from kingdom.workflow.streams import requester_stream
 
 DELETED = "DELETED"
 # Nothing may begin to use it while it is looked whether somebody does.
@@ -98,7 +98,7 @@ VERDICTS = RecordKind(
 KINDS = (WORKFLOWS, TEMPLATES, GITS, MCP_SERVERS, HOSTS, DOCUMENTS, COMMANDS, VERDICTS)
 
 # Of these whoever asked for a run is told.
-TOLD: frozenset[type[DomainEvent]] = frozenset(
+REQUESTER_EVENTS: frozenset[type[DomainEvent]] = frozenset(
     {
         AgentPetitioned,
         QueryFailed,
@@ -113,7 +113,7 @@ TOLD: frozenset[type[DomainEvent]] = frozenset(
     }
 )
 
-Thing = TypeVar("Thing", WorkflowTemplate, Git, McpServer)
+Resource = TypeVar("Resource", WorkflowTemplate, Git, McpServer)
 _T = TypeVar("_T")
 _KIND_OF: dict[type, RecordKind] = {WorkflowTemplate: TEMPLATES, Git: GITS, McpServer: MCP_SERVERS}
 _HINTS = {
@@ -150,9 +150,9 @@ async def save_step(
             doc=workflow.document(),
         )
     )
-    await announce(transaction, step.events, aggregate="Workflow", key=workflow.id, actor=actor)
+    await publish_events(transaction, step.events, aggregate="Workflow", key=workflow.id, actor=actor)
     if workflow.asker:
-        told = [event for event in (heard, *step.events) if type(event) in TOLD]
+        told = [event for event in (heard, *step.events) if type(event) in REQUESTER_EVENTS]
         await transaction.publish(*(_for_asker(event, workflow) for event in told if event))
     await transaction.publish(
         *(
@@ -168,7 +168,7 @@ async def save_step(
     )
 
 
-async def announce(
+async def publish_events(
     transaction: Transaction, said: Iterable[DomainEvent], *, aggregate: str, key: str, actor: str
 ) -> None:
     """Log events about one thing, and publish them for whoever subscribes."""
@@ -185,7 +185,7 @@ def event_envelope(event: DomainEvent, aggregate: str, key: str) -> Envelope:
 
 def _for_asker(event: DomainEvent, workflow: Workflow) -> Envelope:
     envelope = event_envelope(event, "Workflow", workflow.id)
-    return msgspec.structs.replace(envelope, stream=told_stream(workflow.asker))
+    return msgspec.structs.replace(envelope, stream=requester_stream(workflow.asker))
 
 
 def log_entry(envelope: Envelope, actor: str, **more: Any) -> LogEntry:
@@ -201,13 +201,13 @@ def log_entry(envelope: Envelope, actor: str, **more: Any) -> LogEntry:
     )
 
 
-async def load(transaction: Transaction, kind: type[Thing], thing_id: str) -> tuple[Record, Thing]:
+async def load_resource(transaction: Transaction, kind: type[Resource], thing_id: str) -> tuple[Record, Resource]:
     """Return a template, Git or McpServer as it is stored, also one that was deleted."""
     record = await _existing(transaction, _KIND_OF[kind].name, thing_id)
     return record, read_document(record.doc, kind)
 
 
-async def save(transaction: Transaction, thing: Thing, record: Record | None) -> None:
+async def save_resource(transaction: Transaction, thing: Resource, record: Record | None) -> None:
     """Store a template, Git or McpServer."""
     await transaction.put(
         Record(
@@ -220,7 +220,7 @@ async def save(transaction: Transaction, thing: Thing, record: Record | None) ->
     )
 
 
-async def each(transaction: Transaction, query: Query) -> AsyncIterator[Record]:
+async def each_record(transaction: Transaction, query: Query) -> AsyncIterator[Record]:
     """Yield every record that a query matches, page by page, by id."""
     after = query.after or ""
     while True:
@@ -232,7 +232,7 @@ async def each(transaction: Transaction, query: Query) -> AsyncIterator[Record]:
         after = page[-1].id
 
 
-async def change(where: Bus | Transaction, act: Callable[[Transaction], Awaitable[_T]]) -> _T:
+async def run_transaction(where: Bus | Transaction, act: Callable[[Transaction], Awaitable[_T]]) -> _T:
     """Act in a transaction of its own, again from the start where somebody changed the same records first."""
     if isinstance(where, Transaction):
         return await act(where)
@@ -259,7 +259,7 @@ async def _existing(transaction: Transaction, kind: str, record_id: str) -> Reco
 def _state(thing: WorkflowTemplate | Git | McpServer) -> str:
     if thing.deleted:
         return DELETED
-    return DELETING if isinstance(thing, Used) and thing.deleting else ACTIVE
+    return DELETING if isinstance(thing, RegisteredResource) and thing.deleting else ACTIVE
 
 
 def _is_over(workflow: Workflow) -> bool:

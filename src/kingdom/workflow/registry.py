@@ -11,12 +11,12 @@ import msgspec
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import LeaveOut, Query, Record, RecordKind, hide, readable
 from kingdom.errors import IllegalTransition, Misconfigured, NotFound
-from kingdom.workflow.model.events import DomainEvent
-from kingdom.workflow.model.git import Git, unique_name
-from kingdom.workflow.model.machine import WORKFLOW
-from kingdom.workflow.model.mcp import McpServer
-from kingdom.workflow.model.template import WorkflowTemplate
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.messages.events import DomainEvent
+from kingdom.workflow.model.resources.git import Git, unique_name
+from kingdom.workflow.model.resources.mcp_server import McpServer
+from kingdom.workflow.model.resources.template import WorkflowTemplate
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import WORKFLOW
 from kingdom.workflow.records import (
     ACTIVE,
     DELETED,
@@ -24,19 +24,19 @@ from kingdom.workflow.records import (
     MCP_SERVERS,
     TEMPLATES,
     WORKFLOWS,
-    Thing,
-    announce,
-    change,
-    each,
-    load,
-    save,
+    Resource,
+    each_record,
+    load_resource,
+    publish_events,
+    run_transaction,
+    save_resource,
 )
 
 _Used = TypeVar("_Used", Git, McpServer)
 ID_PATTERN = "^[a-z0-9][a-z0-9._-]{0,59}$"
 
 
-class Users(msgspec.Struct, frozen=True, kw_only=True):
+class ResourceUsers(msgspec.Struct, frozen=True, kw_only=True):
     """Who would miss a thing: the runs that use it keep it from being deleted, the templates only lose it."""
 
     workflows: tuple[str, ...]
@@ -47,7 +47,7 @@ async def create_git(bus: Bus, git: Git, *, actor: str) -> Git:
     """Make a repository known, unless events that name it work in another one already."""
 
     async def act(transaction: Transaction) -> Git:
-        found = [record async for record in each(transaction, Query(kind=GITS.name, state=ACTIVE))]
+        found = [record async for record in each_record(transaction, Query(kind=GITS.name, state=ACTIVE))]
         for other in readable(found, Git):
             if other.is_of(git.repo) and other.id != git.id:
                 asked = f"events of {git.repo} work in it, so {git.id} cannot be of {git.repo} too"
@@ -55,7 +55,7 @@ async def create_git(bus: Bus, git: Git, *, actor: str) -> Git:
                 raise IllegalTransition(f"git {other.id}", ACTIVE, asked, allowed)
         return await _create(transaction, GITS, git, git.created(), actor)
 
-    return await change(bus, act)
+    return await run_transaction(bus, act)
 
 
 async def delete_git(bus: Bus, git_id: str, *, actor: str) -> Git:
@@ -72,14 +72,14 @@ async def delete_git(bus: Bus, git_id: str, *, actor: str) -> Git:
 
 async def list_gits(bus: Bus, leave_out: LeaveOut = hide) -> list[Git]:
     """Return every repository that is known."""
-    return await list_things(bus, GITS, Git, leave_out)
+    return await list_resources(bus, GITS, Git, leave_out)
 
 
-async def show_git(bus: Bus, git_id: str) -> tuple[Git, Users]:
+async def show_git(bus: Bus, git_id: str) -> tuple[Git, ResourceUsers]:
     """Return a repository, also one that was deleted, and who uses it."""
     async with bus.transaction() as transaction:
-        _, git = await load(transaction, Git, git_id)
-        return git, Users(
+        _, git = await load_resource(transaction, Git, git_id)
+        return git, ResourceUsers(
             workflows=await _workflows_with(transaction, lambda run: git_id in run.git_ids()),
             templates=await _templates_with(transaction, lambda template: template.without_git(git_id)[1] is not None),
         )
@@ -87,7 +87,7 @@ async def show_git(bus: Bus, git_id: str) -> tuple[Git, Users]:
 
 async def git_finder(transaction: Transaction) -> Callable[[str], str]:
     """Return what finds the id of the Git of a repository."""
-    found = [record async for record in each(transaction, Query(kind=GITS.name, state=ACTIVE))]
+    found = [record async for record in each_record(transaction, Query(kind=GITS.name, state=ACTIVE))]
     gits = list(readable(found, Git))
 
     def find(repo: str) -> str:
@@ -119,14 +119,14 @@ async def unregister_mcp_server(bus: Bus, server_id: str, *, actor: str) -> McpS
 
 async def list_mcp_servers(bus: Bus, leave_out: LeaveOut = hide) -> list[McpServer]:
     """Return every MCP server that is known."""
-    return await list_things(bus, MCP_SERVERS, McpServer, leave_out)
+    return await list_resources(bus, MCP_SERVERS, McpServer, leave_out)
 
 
-async def show_mcp_server(bus: Bus, server_id: str) -> tuple[McpServer, Users]:
+async def show_mcp_server(bus: Bus, server_id: str) -> tuple[McpServer, ResourceUsers]:
     """Return an MCP server, also one that was unregistered, and who uses it."""
     async with bus.transaction() as transaction:
-        _, server = await load(transaction, McpServer, server_id)
-        return server, Users(
+        _, server = await load_resource(transaction, McpServer, server_id)
+        return server, ResourceUsers(
             workflows=await _workflows_with(transaction, lambda run: server_id in run.mcp_server_ids()),
             templates=await _templates_with(
                 transaction, lambda template: template.without_mcp_server(server_id)[1] is not None
@@ -134,7 +134,7 @@ async def show_mcp_server(bus: Bus, server_id: str) -> tuple[McpServer, Users]:
         )
 
 
-async def free_place(
+async def check_new_id(
     transaction: Transaction, kind: RecordKind, thing_id: str, instead: Collection[str] = ()
 ) -> Record | None:
     """Return the deleted record that a new thing takes the place of, if any; refuses an id that is taken or unfit.
@@ -153,10 +153,10 @@ async def free_place(
     return record
 
 
-async def list_things(bus: Bus, kind: RecordKind, of: type[Thing], leave_out: LeaveOut) -> list[Thing]:
+async def list_resources(bus: Bus, kind: RecordKind, of: type[Resource], leave_out: LeaveOut) -> list[Resource]:
     """Return all of one kind that are not deleted and can be read."""
     async with bus.transaction() as transaction:
-        found = [record async for record in each(transaction, Query(kind=kind.name))]
+        found = [record async for record in each_record(transaction, Query(kind=kind.name))]
     return list(readable((record for record in found if record.state != DELETED), of, leave_out))
 
 
@@ -180,54 +180,56 @@ async def _delete(bus: Bus, deletion: _Deletion[_Used], thing_id: str, actor: st
     """
 
     async def begin(transaction: Transaction) -> None:
-        record, thing = await load(transaction, deletion.kind, thing_id)
-        await save(transaction, thing.begin_to_go(deletion.thing, deletion.operation), record)
+        record, thing = await load_resource(transaction, deletion.kind, thing_id)
+        await save_resource(transaction, thing.begin_to_go(deletion.thing, deletion.operation), record)
 
     async def conclude(transaction: Transaction) -> tuple[_Used, tuple[str, ...]]:
-        record, thing = await load(transaction, deletion.kind, thing_id)
+        record, thing = await load_resource(transaction, deletion.kind, thing_id)
         if not thing.deleting:
             thing.refuse_while_used(deletion.thing, deletion.operation, ())
             asked = f"cannot {deletion.operation} it, since somebody else decided on it meanwhile"
             raise IllegalTransition(f"{deletion.thing} {thing_id}", ACTIVE, asked, (deletion.operation, "show"))
         users = await _workflows_with(transaction, deletion.is_used_by)
         if users:
-            await save(transaction, thing.stay(), record)
+            await save_resource(transaction, thing.stay(), record)
             return thing, users
         gone, said = deletion.end(thing)
-        await save(transaction, gone, record)
-        await announce(transaction, [said], aggregate=deletion.kind.__name__, key=thing_id, actor=actor)
+        await save_resource(transaction, gone, record)
+        await publish_events(transaction, [said], aggregate=deletion.kind.__name__, key=thing_id, actor=actor)
         return gone, ()
 
     async def look_again(transaction: Transaction) -> tuple[str, ...]:
-        record, thing = await load(transaction, deletion.kind, thing_id)
+        record, thing = await load_resource(transaction, deletion.kind, thing_id)
         users = await _workflows_with(transaction, deletion.is_used_by)
         if thing.deleted and users:
-            await save(transaction, thing.stay(), record)
+            await save_resource(transaction, thing.stay(), record)
         return users if thing.deleted else ()
 
-    await change(bus, begin)
-    thing, users = await change(bus, conclude)
+    await run_transaction(bus, begin)
+    thing, users = await run_transaction(bus, conclude)
     if not users:
-        users = await change(bus, look_again)
+        users = await run_transaction(bus, look_again)
     thing.stay().refuse_while_used(deletion.thing, deletion.operation, users)
     return thing
 
 
-async def _create(where: Bus | Transaction, kind: RecordKind, thing: Thing, said: DomainEvent, actor: str) -> Thing:
-    async def act(transaction: Transaction) -> Thing:
-        record = await free_place(transaction, kind, thing.id)
-        await save(transaction, thing, record)
-        await announce(transaction, [said], aggregate=type(thing).__name__, key=thing.id, actor=actor)
+async def _create(
+    where: Bus | Transaction, kind: RecordKind, thing: Resource, said: DomainEvent, actor: str
+) -> Resource:
+    async def act(transaction: Transaction) -> Resource:
+        record = await check_new_id(transaction, kind, thing.id)
+        await save_resource(transaction, thing, record)
+        await publish_events(transaction, [said], aggregate=type(thing).__name__, key=thing.id, actor=actor)
         return thing
 
-    return await change(where, act)
+    return await run_transaction(where, act)
 
 
 async def _workflows_with(transaction: Transaction, has: Callable[[Workflow], bool]) -> tuple[str, ...]:
     """Return the runs that keep something from being deleted."""
     users: list[str] = []
     # State by state one would miss a run that changes its state meanwhile.
-    async for record in each(transaction, Query(kind=WORKFLOWS.name)):
+    async for record in each_record(transaction, Query(kind=WORKFLOWS.name)):
         if record.state in WORKFLOW.states - WORKFLOW.final:
             workflow = Workflow.read(record.doc)
             if workflow.is_using and has(workflow):
@@ -237,5 +239,5 @@ async def _workflows_with(transaction: Transaction, has: Callable[[Workflow], bo
 
 async def _templates_with(transaction: Transaction, has: Callable[[WorkflowTemplate], bool]) -> tuple[str, ...]:
     query = Query(kind=TEMPLATES.name, state=ACTIVE)
-    found = [record async for record in each(transaction, query)]
+    found = [record async for record in each_record(transaction, query)]
     return tuple(record.id for record in found if has(msgspec.convert(record.doc, WorkflowTemplate)))

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from kingdom.errors import Misconfigured
-from kingdom.workflow.model.template import OverBudget, WorkflowTemplate
+from kingdom.workflow.model.resources.template import OverBudget, WorkflowTemplate
 from kingdom.workflow.registry import ID_PATTERN
 from kingdom.workflow.templates import slug
 from kingdom.yaml_file import read_yaml, write_yaml
@@ -19,18 +19,20 @@ _Words = Annotated[str, Meta(min_length=1)]
 _Seconds = Annotated[int, Meta(gt=0)]
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
+class TemplateFileEntry(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True
+):
     """Something that a file says; a field that nobody knows is an error."""
 
 
-class SectionEntry(Entry, frozen=True, kw_only=True):
+class SectionEntry(TemplateFileEntry, frozen=True, kw_only=True):
     """One heading that a report shall have, and what belongs under it."""
 
     title: _Words
     description: str = ""
 
 
-class TaskEntry(Entry, frozen=True, kw_only=True):
+class TaskEntry(TemplateFileEntry, frozen=True, kw_only=True):
     """One step: a prompt, and the outline of the document that it shall leave, if any."""
 
     query: _Words
@@ -38,21 +40,21 @@ class TaskEntry(Entry, frozen=True, kw_only=True):
     timeout_seconds: _Seconds | None = None
 
 
-class GitRefEntry(Entry, frozen=True, kw_only=True):
+class GitRefEntry(TemplateFileEntry, frozen=True, kw_only=True):
     """A repository, and the branch that work on it starts from: its default branch unless another is named."""
 
     git_id: _Id
     base_branch: str = ""
 
 
-class McpServerRefEntry(Entry, frozen=True, kw_only=True):
+class McpServerRefEntry(TemplateFileEntry, frozen=True, kw_only=True):
     """An MCP server, and the environment variables that differ from its own."""
 
     mcp_server_id: _Id
     env: dict[str, str] = {}
 
 
-class WorkEntry(Entry, frozen=True, kw_only=True):
+class WorkEntry(TemplateFileEntry, frozen=True, kw_only=True):
     """One agent session: its steps in order, its model, its resources, and the commands that must succeed after it."""
 
     name: _Words
@@ -66,7 +68,7 @@ class WorkEntry(Entry, frozen=True, kw_only=True):
     timeout_seconds: _Seconds | None = None
 
 
-class PolicyEntry(Entry, frozen=True, kw_only=True):
+class PolicyEntry(TemplateFileEntry, frozen=True, kw_only=True):
     """What may be done without asking: how many failures of one work are met with another attempt, and the money.
 
     A run that has cost `budgetUsd` asks a person for as much again, or with `overBudget: stop` it fails.
@@ -77,7 +79,7 @@ class PolicyEntry(Entry, frozen=True, kw_only=True):
     over_budget: OverBudget = OverBudget.ASK
 
 
-class TemplateFile(Entry, frozen=True, kw_only=True):
+class TemplateFile(TemplateFileEntry, frozen=True, kw_only=True):
     """A workflow to be; the id is made from the name unless it is given."""
 
     id: _Id = ""
@@ -90,7 +92,7 @@ class TemplateFile(Entry, frozen=True, kw_only=True):
 
 
 # What stands under each field, for those that hold more than a value.
-UNDER: dict[str, type[Entry]] = {
+NESTED_ENTRIES: dict[str, type[TemplateFileEntry]] = {
     "works": WorkEntry,
     "tasks": TaskEntry,
     "reportOutline": SectionEntry,
@@ -104,11 +106,11 @@ _SHORTHAND = {"tasks": "query", "gitRefs": "gitId", "mcpServerRefs": "mcpServerI
 
 def read_template(text: str, source: str, *, template_id: str = "") -> WorkflowTemplate:
     """Read a template; `source` names the file in errors, `template_id` is the id where the file has none."""
-    file = read_yaml(text, source, TemplateFile, UNDER)
+    file = read_yaml(text, source, TemplateFile, NESTED_ENTRIES)
     chosen = file.id or template_id or slug(file.name)
     if not chosen:
         raise Misconfigured(f"{source}: no id can be made from the name {file.name!r}: add a field `id`")
-    content = written_out(msgspec.to_builtins(file))
+    content = expand_shorthand(msgspec.to_builtins(file))
     try:
         return msgspec.convert({**content, "id": chosen}, WorkflowTemplate)
     except Misconfigured as error:
@@ -125,7 +127,7 @@ def write_template(template: WorkflowTemplate) -> str:
     return write_yaml(file)
 
 
-def written_out(document: dict[str, Any]) -> dict[str, Any]:
+def expand_shorthand(document: dict[str, Any]) -> dict[str, Any]:
     """Return what a file says without shorthand."""
     written = dict(document)
     for field, key in _SHORTHAND.items():
@@ -134,5 +136,5 @@ def written_out(document: dict[str, Any]) -> dict[str, Any]:
     if "gitRefs" in written:
         written["gitRefs"] = [{"baseBranch": "", **ref} for ref in written["gitRefs"]]
     if "works" in written:
-        written["works"] = [written_out(work) for work in written["works"]]
+        written["works"] = [expand_shorthand(work) for work in written["works"]]
     return written

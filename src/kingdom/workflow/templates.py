@@ -9,12 +9,22 @@ import msgspec
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import LeaveOut, hide
 from kingdom.errors import NotFound
-from kingdom.workflow.model.git import Git
-from kingdom.workflow.model.mcp import McpServer
-from kingdom.workflow.model.refs import GitRef
-from kingdom.workflow.model.template import WorkflowTemplate
-from kingdom.workflow.records import ACTIVE, GITS, MCP_SERVERS, TEMPLATES, announce, change, load, load_workflow, save
-from kingdom.workflow.registry import free_place, list_things
+from kingdom.workflow.model.references import GitRef
+from kingdom.workflow.model.resources.git import Git
+from kingdom.workflow.model.resources.mcp_server import McpServer
+from kingdom.workflow.model.resources.template import WorkflowTemplate
+from kingdom.workflow.records import (
+    ACTIVE,
+    GITS,
+    MCP_SERVERS,
+    TEMPLATES,
+    load_resource,
+    load_workflow,
+    publish_events,
+    run_transaction,
+    save_resource,
+)
+from kingdom.workflow.registry import check_new_id, list_resources
 
 Known = TypeVar("Known", Git, McpServer)
 _HINTS = {Git: (GITS, "kingdom git create"), McpServer: (MCP_SERVERS, "kingdom mcp create")}
@@ -24,7 +34,7 @@ _ID_LENGTH_MAX = 60
 
 async def create_template(bus: Bus, template: WorkflowTemplate, *, actor: str) -> WorkflowTemplate:
     """Store a new template; a Git without a base branch is meant with its default branch."""
-    return await change(bus, lambda transaction: _store_new(transaction, template, actor))
+    return await run_transaction(bus, lambda transaction: _store_new(transaction, template, actor))
 
 
 async def template_from_workflow(
@@ -39,45 +49,45 @@ async def template_from_workflow(
         template, _ = workflow.as_template(template_id or slug(name), name)
         return await _store_new(transaction, template, actor)
 
-    return await change(bus, act)
+    return await run_transaction(bus, act)
 
 
 async def update_template(bus: Bus, template_id: str, definition: WorkflowTemplate, *, actor: str) -> WorkflowTemplate:
     """Give a template other content; Workflows made before stay as they are."""
 
     async def act(transaction: Transaction) -> WorkflowTemplate:
-        record, template = await load(transaction, WorkflowTemplate, template_id)
+        record, template = await load_resource(transaction, WorkflowTemplate, template_id)
         updated, said = template.update(definition)
         updated = await _resolved(transaction, updated)
-        await save(transaction, updated, record)
-        await announce(transaction, [said], aggregate=_AGGREGATE, key=template_id, actor=actor)
+        await save_resource(transaction, updated, record)
+        await publish_events(transaction, [said], aggregate=_AGGREGATE, key=template_id, actor=actor)
         return updated
 
-    return await change(bus, act)
+    return await run_transaction(bus, act)
 
 
 async def delete_template(bus: Bus, template_id: str, *, actor: str) -> WorkflowTemplate:
     """Let a template disappear; Workflows made from it stay."""
 
     async def act(transaction: Transaction) -> WorkflowTemplate:
-        record, template = await load(transaction, WorkflowTemplate, template_id)
+        record, template = await load_resource(transaction, WorkflowTemplate, template_id)
         deleted, said = template.delete()
-        await save(transaction, deleted, record)
-        await announce(transaction, [said], aggregate=_AGGREGATE, key=template_id, actor=actor)
+        await save_resource(transaction, deleted, record)
+        await publish_events(transaction, [said], aggregate=_AGGREGATE, key=template_id, actor=actor)
         return deleted
 
-    return await change(bus, act)
+    return await run_transaction(bus, act)
 
 
 async def list_templates(bus: Bus, leave_out: LeaveOut = hide) -> list[WorkflowTemplate]:
     """Return every template that can be used."""
-    return await list_things(bus, TEMPLATES, WorkflowTemplate, leave_out)
+    return await list_resources(bus, TEMPLATES, WorkflowTemplate, leave_out)
 
 
 async def show_template(bus: Bus, template_id: str) -> WorkflowTemplate:
     """Return a template, also one that was deleted."""
     async with bus.transaction() as transaction:
-        return (await load(transaction, WorkflowTemplate, template_id))[1]
+        return (await load_resource(transaction, WorkflowTemplate, template_id))[1]
 
 
 def slug(name: str) -> str:
@@ -86,10 +96,10 @@ def slug(name: str) -> str:
 
 
 async def _store_new(transaction: Transaction, template: WorkflowTemplate, actor: str) -> WorkflowTemplate:
-    record = await free_place(transaction, TEMPLATES, template.id, ("update",))
+    record = await check_new_id(transaction, TEMPLATES, template.id, ("update",))
     template = await _resolved(transaction, template)
-    await save(transaction, template, record)
-    await announce(transaction, [template.created()], aggregate=_AGGREGATE, key=template.id, actor=actor)
+    await save_resource(transaction, template, record)
+    await publish_events(transaction, [template.created()], aggregate=_AGGREGATE, key=template.id, actor=actor)
     return template
 
 
@@ -124,5 +134,5 @@ async def _known(transaction: Transaction, kind: type[Known], thing_id: str, tem
         )
     thing = msgspec.convert(record.doc, kind)
     # Written again as it is, so that a deletion at the same moment has to look again.
-    await save(transaction, thing, record)
+    await save_resource(transaction, thing, record)
     return thing

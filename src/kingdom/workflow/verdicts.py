@@ -7,17 +7,17 @@ from kingdom.bus.record import Record
 from kingdom.workflow.records import DECIDED, UNDECIDED, VERDICTS
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class PetitionVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a petition is allowed: None as long as a person has to say so; `reason` is meant for the agent."""
 
     granted: bool | None
     reason: str = ""
 
 
-async def save_verdict(transaction: Transaction, petition_id: str, verdict: Verdict) -> None:
+async def save_verdict(transaction: Transaction, petition_id: str, verdict: PetitionVerdict) -> None:
     """Write a verdict down under the id that the host gave to the petition; what is known already is not written."""
     record = await transaction.get(VERDICTS.name, petition_id)
-    if record and msgspec.convert(record.doc, Verdict) == verdict:
+    if record and msgspec.convert(record.doc, PetitionVerdict) == verdict:
         return
     await transaction.put(
         Record(
@@ -30,7 +30,7 @@ async def save_verdict(transaction: Transaction, petition_id: str, verdict: Verd
     )
 
 
-async def load_verdict(transaction: Transaction, petition_id: str) -> Verdict | None:
+async def load_verdict(transaction: Transaction, petition_id: str) -> PetitionVerdict | None:
     """Return what was decided on a petition; None as long as nobody has looked at it."""
     record = await transaction.get(VERDICTS.name, petition_id)
-    return msgspec.convert(record.doc, Verdict) if record else None
+    return msgspec.convert(record.doc, PetitionVerdict) if record else None

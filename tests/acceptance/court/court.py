@@ -12,7 +12,7 @@ from bench.court.house import CHANNEL, House, eventually
 from kingdom.bus import Bus, Cursor, LogEntry, Operations, Query
 from kingdom.court.documents import Assignment, ExternalEvent, Message
 from kingdom.court.records import ASSIGNMENTS, EVENTS, MESSAGES
-from kingdom.workflow.records import each
+from kingdom.workflow.records import each_record
 from tests.patience import PATIENCE_SECONDS
 
 _PAGE = 1000
@@ -33,7 +33,7 @@ class Court:
     async def documents(self, kind: type[_D]) -> list[_D]:
         """Return all events, assignments or messages, in the order of their ids."""
         async with self.bus.transaction() as transaction:
-            found = each(transaction, Query(kind=_KINDS[kind].name))
+            found = each_record(transaction, Query(kind=_KINDS[kind].name))
             return [msgspec.convert(record.doc, kind) async for record in found]
 
     async def document(self, kind: str, record_id: str) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kingdom.soldiers.agent import AgentGone, Answered, Petitioned, Prompt
-from kingdom.workflow.model.answers import Finding
+from kingdom.workflow.model.messages.answers import TranscriptFinding
 from tests.contract.agents.clients import Told
 from tests.contract.agents.stage import A_WHILE, AT_ONCE, Stage, follow, only, until_deaf, until_exists, updates_of
 from tests.fakes.scripts import scripted
@@ -70,7 +70,7 @@ async def test_a_stopped_agent_takes_no_prompt(stage: Stage) -> None:
     await agent.stop(AT_ONCE)
     with pytest.raises(AgentGone):
         await follow(agent)
-    assert (await stage.client.inspect(stage.launch(), "w1-t1#1")).finding is Finding.ABSENT
+    assert (await stage.client.inspect(stage.launch(), "w1-t1#1")).finding is TranscriptFinding.ABSENT
 
 
 async def test_a_deaf_agent_is_killed_after_the_grace(process_stage: Stage) -> None:
@@ -111,14 +111,14 @@ async def test_petitions_of_a_killed_agent_are_found_in_their_order_and_not_told
     with pytest.raises(AgentGone):
         await turn
     found = await stage.client.inspect(stage.launch(agent.session), "t1#1")
-    assert (found.finding, found.petitions) == (Finding.UNFINISHED, tuple(petitions))
+    assert (found.finding, found.petitions) == (TranscriptFinding.UNFINISHED, tuple(petitions))
     (stage.work_space / "go").touch()
     again = await stage.start(agent.session)
     told = await updates_of(again, Prompt(id="t1#2", text="go on", continues=True))
     assert only(told, Petitioned, Answered) == [Petitioned("github.close", {}), Answered("done", 0.0)]
     assert (await stage.client.inspect(stage.launch(agent.session), "t1#1")).petitions == tuple(petitions)
     later = await stage.client.inspect(stage.launch(agent.session), "t1#2")
-    assert (later.finding, later.petitions) == (Finding.ANSWERED, (Petitioned("github.close", {}),))
+    assert (later.finding, later.petitions) == (TranscriptFinding.ANSWERED, (Petitioned("github.close", {}),))
 
 
 async def test_a_petition_is_in_the_transcript_before_it_is_told(stage: Stage) -> None:

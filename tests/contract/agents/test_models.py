@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from kingdom.soldiers.agent import AgentFailed, AgentGone, Answered, BudgetSpent, ToolCalled, UsageLimited
-from kingdom.workflow.model.mcp import McpServer, Transport
+from kingdom.workflow.model.resources.mcp_server import McpServer, McpTransport
 from tests.contract.agents.clients import Told
 from tests.contract.agents.stage import Stage, follow
 
 MCP_SERVER = Path(__file__).parents[2] / "integration" / "soldiers" / "mcp_server.py"
 SHELF = McpServer(
-    id="mcp-1", name="shelf", transport=Transport.STDIO, command=(sys.executable, str(MCP_SERVER), "stdio")
+    id="mcp-1", name="shelf", transport=McpTransport.STDIO, command=(sys.executable, str(MCP_SERVER), "stdio")
 )
 
 
@@ -91,6 +91,8 @@ async def test_a_tool_of_an_mcp_server_is_called(model_stage: Stage) -> None:
 async def test_an_agent_without_one_of_its_mcp_servers_does_not_come_up(model_stage: Stage) -> None:
     if not model_stage.kind.checks_mcp_servers:
         pytest.skip(f"agents of the client {model_stage.client.name} work without the servers that fail")
-    nowhere = McpServer(id="mcp-1", name="nowhere", transport=Transport.STREAMABLE_HTTP, url="http://127.0.0.1:9/mcp")
+    nowhere = McpServer(
+        id="mcp-1", name="nowhere", transport=McpTransport.STREAMABLE_HTTP, url="http://127.0.0.1:9/mcp"
+    )
     with pytest.raises(AgentGone, match="nowhere"):
         await model_stage.start(mcp_servers=(nowhere,))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kingdom.soldiers.agent import Agent, AgentFailed, AgentGone, Answered, Prompt
-from kingdom.workflow.model.answers import Finding
+from kingdom.workflow.model.messages.answers import TranscriptFinding
 from tests.contract.agents.stage import A_WHILE, AT_ONCE, Stage, follow, updates_of
 from tests.integration.processes import child
 from tests.integration.soldiers.processes import cancel_while_it_starts, marked, until_none, until_runs
@@ -41,13 +41,13 @@ async def in_a_tool(agent: Agent, stage: Stage) -> asyncio.Task[list[Any]]:
 
 async def go_on(stage: Stage, session: str) -> None:
     """Let a new agent finish what another was killed over; what was done is not done again."""
-    assert (await stage.client.inspect(stage.launch(session), "t1#1")).finding is Finding.UNFINISHED
+    assert (await stage.client.inspect(stage.launch(session), "t1#1")).finding is TranscriptFinding.UNFINISHED
     again = await stage.start(session)
     assert again.session == session
     told = await updates_of(again, Prompt(id="t1#2", text="go on", continues=True))
     assert told[-1] == Answered("done", 0.0)
     assert (stage.work_space / "log").read_text() == "ab"
-    assert (await stage.client.inspect(stage.launch(session), "t1#2")).finding is Finding.ANSWERED
+    assert (await stage.client.inspect(stage.launch(session), "t1#2")).finding is TranscriptFinding.ANSWERED
     assert (await follow(again, {"answer": "next"}, prompt_id="t2#1"))[-1] == Answered("next", 0.0)
 
 

@@ -16,7 +16,7 @@ from kingdom.soldiers.agent import (
     Spent,
     ToolCalled,
 )
-from kingdom.workflow.model.answers import Finding
+from kingdom.workflow.model.messages.answers import TranscriptFinding
 from tests.contract.agents.clients import Told
 from tests.contract.agents.stage import Stage, follow, only, until_exists, updates_of
 from tests.fakes.scripts import scripted
@@ -149,13 +149,13 @@ async def test_a_session_goes_on_after_the_last_finished_step(stage: Stage) -> N
     steps = ({"append": "log", "text": "a"}, {"crash": 3, "first_time_only": True}, {"append": "log", "text": "b"})
     with pytest.raises(AgentGone):
         await follow(agent, *steps, prompt_id="t1#1")
-    assert (await stage.client.inspect(stage.launch(agent.session), "t1#1")).finding is Finding.UNFINISHED
+    assert (await stage.client.inspect(stage.launch(agent.session), "t1#1")).finding is TranscriptFinding.UNFINISHED
     again = await stage.start(agent.session)
     assert again.session == agent.session
     told = await updates_of(again, Prompt(id="t1#2", text="go on", continues=True))
     assert told[-1] == Answered("done", 0.0)
     assert (stage.work_space / "log").read_text() == "ab"
-    assert (await stage.client.inspect(stage.launch(agent.session), "t1#2")).finding is Finding.ANSWERED
+    assert (await stage.client.inspect(stage.launch(agent.session), "t1#2")).finding is TranscriptFinding.ANSWERED
 
 
 async def test_a_prompt_that_does_not_continue_begins_its_script_anew(stage: Stage) -> None:
@@ -184,20 +184,20 @@ async def test_without_a_session_a_new_one_begins_and_has_its_own_name(stage: St
 
 async def test_inspect_tells_the_truth_from_the_transcript_alone(stage: Stage) -> None:
     launch = stage.launch()
-    assert (await stage.client.inspect(launch, "t1#1")).finding is Finding.NO_TRANSCRIPT
+    assert (await stage.client.inspect(launch, "t1#1")).finding is TranscriptFinding.NO_TRANSCRIPT
     agent = await stage.start()
     await follow(agent, {"cost": 0.5}, {"answer": "yes"}, prompt_id="t1#1")
     with pytest.raises(AgentFailed):
         await follow(agent, {"cost": 0.25}, {"fail": "no"}, prompt_id="t2#1")
-    answered = Inspection(finding=Finding.ANSWERED, text="yes", cost_usd=0.5)
+    answered = Inspection(finding=TranscriptFinding.ANSWERED, text="yes", cost_usd=0.5)
     assert await stage.client.inspect(launch, "t1#1") == answered
-    assert await stage.client.inspect(launch, "t2#1") == Inspection(finding=Finding.UNFINISHED, cost_usd=0.25)
-    assert await stage.client.inspect(launch, "t3#1") == Inspection(finding=Finding.ABSENT)
+    assert await stage.client.inspect(launch, "t2#1") == Inspection(finding=TranscriptFinding.UNFINISHED, cost_usd=0.25)
+    assert await stage.client.inspect(launch, "t3#1") == Inspection(finding=TranscriptFinding.ABSENT)
 
 
 async def test_a_prompt_is_in_the_transcript_before_anything_is_done_about_it(stage: Stage) -> None:
     agent = await stage.start()
     updates = agent.send(Prompt(id="t1#1", text=scripted({"say": "hello"}, {"hang": True})))
     await anext(updates)
-    assert (await stage.client.inspect(stage.launch(), "t1#1")).finding is Finding.UNFINISHED
+    assert (await stage.client.inspect(stage.launch(), "t1#1")).finding is TranscriptFinding.UNFINISHED
     await updates.aclose()

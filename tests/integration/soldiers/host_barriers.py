@@ -9,7 +9,7 @@ from typing import Any
 from bench.wrapped_bus import WrappedBus
 from kingdom.bus import Bus, Delivery, Transaction
 from kingdom.soldiers.agent import Agent, AgentClient, Inspection, Launch, Prompt, Update
-from kingdom.workflow.model.commands import Command
+from kingdom.workflow.model.messages.commands import HostCommand
 from kingdom.workflow.records import ACCEPTED, COMMANDS
 from tests.patience import PATIENCE_SECONDS
 
@@ -21,7 +21,7 @@ def says(transaction: Transaction, event_type: str) -> bool:
     return any(copy.envelope.type == event_type for copy in transaction.changes.copies.values())
 
 
-def accepts(transaction: Transaction, command: type[Command]) -> bool:
+def accepts(transaction: Transaction, command: type[HostCommand]) -> bool:
     """Tell whether a transaction takes on a command of a type."""
     records = (put.record for put in transaction.changes.puts.values())
     return any(

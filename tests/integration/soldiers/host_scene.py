@@ -25,20 +25,26 @@ from kingdom.soldiers.scripted.client import ScriptedAgents
 from kingdom.soldiers.transcript import Entry, read_entries
 from kingdom.workflow import lifecycle
 from kingdom.workflow.hosts import known_hosts, renew_host
-from kingdom.workflow.model.events import DomainEvent
-from kingdom.workflow.model.git import Git
-from kingdom.workflow.model.host import Host, HostStatus
-from kingdom.workflow.model.machine import WorkflowStatus
-from kingdom.workflow.model.refs import GitRef
-from kingdom.workflow.model.template import Policy, Section, TaskDefinition, WorkDefinition, WorkflowTemplate
-from kingdom.workflow.model.work import Work
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.messages.events import DomainEvent
+from kingdom.workflow.model.references import GitRef
+from kingdom.workflow.model.resources.git import Git
+from kingdom.workflow.model.resources.host import Host, HostStatus
+from kingdom.workflow.model.resources.template import (
+    ReportSection,
+    RunPolicy,
+    TaskDefinition,
+    WorkDefinition,
+    WorkflowTemplate,
+)
+from kingdom.workflow.model.run.work import Work
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import WorkflowStatus
 from kingdom.workflow.reactions import engine
-from kingdom.workflow.records import ACCEPTED, COMMANDS, WORKFLOWS, change, load, save
+from kingdom.workflow.records import ACCEPTED, COMMANDS, WORKFLOWS, load_resource, run_transaction, save_resource
 from kingdom.workflow.registry import create_git
-from kingdom.workflow.streams import ENGINE_STREAMS, REGISTRY
+from kingdom.workflow.streams import ENGINE_STREAMS, REGISTRY_STREAM
 from kingdom.workflow.templates import create_template
-from kingdom.workflow.watch import watch
+from kingdom.workflow.timers import run_timers
 from tests.contract.backends import BackendUnderTest
 from tests.fakes.quarters import UNCONFINED
 from tests.fakes.scripts import scripted
@@ -57,7 +63,7 @@ _POLL = timedelta(milliseconds=20)
 _WATCH_EVERY = timedelta(milliseconds=100)
 _LOOK_SECONDS = 0.01
 _LOG_PAGE = 1000
-OUTLINE = (Section(title="Report", description="What was done."),)
+OUTLINE = (ReportSection(title="Report", description="What was done."),)
 
 
 def task(*steps: dict[str, Any], **definition: Any) -> TaskDefinition:
@@ -125,8 +131,8 @@ class HostScene:
         """Let every host have the checkpoints of the others."""
         remote = make_bare(self.folder / "checkpoints.git")
         async with self.bus.transaction() as transaction:
-            record, git = await load(transaction, Git, APP)
-            await save(transaction, msgspec.structs.replace(git, checkpoint_remote=str(remote)), record)
+            record, git = await load_resource(transaction, Git, APP)
+            await save_resource(transaction, msgspec.structs.replace(git, checkpoint_remote=str(remote)), record)
 
     async def start_host(
         self,
@@ -208,7 +214,7 @@ class HostScene:
 
         async def heard() -> bool:
             stats = await self.operations.stats()
-            return not any(each.pending or each.processing for each in stats if each.stream == REGISTRY.name)
+            return not any(each.pending or each.processing for each in stats if each.stream == REGISTRY_STREAM.name)
 
         await eventually(registered)
         await eventually(heard)
@@ -229,13 +235,13 @@ class HostScene:
         await eventually(lost)
 
     async def create_run(
-        self, *works: WorkDefinition, policy: Policy | None = None, git_refs: Iterable[GitRef] | None = None
+        self, *works: WorkDefinition, policy: RunPolicy | None = None, git_refs: Iterable[GitRef] | None = None
     ) -> Workflow:
         """Make a run of some Works on the one repository, or on others."""
         number = next(self._numbers)
         refs = (GitRef(git_id=APP, base_branch="main"),) if git_refs is None else tuple(git_refs)
         definition = WorkflowTemplate(
-            id=f"template-{number}", name=f"Run {number}", works=works, git_refs=refs, policy=policy or Policy()
+            id=f"template-{number}", name=f"Run {number}", works=works, git_refs=refs, policy=policy or RunPolicy()
         )
         await create_template(self.bus, definition, actor=ANNA)
         return await lifecycle.create(self.bus, definition.id, actor=ANNA)
@@ -276,7 +282,7 @@ class HostScene:
             assert record.due_at
             await transaction.put(replace(record, due_at=utc_now() - timedelta(seconds=1)))
 
-        await change(self.bus, act)
+        await run_transaction(self.bus, act)
 
     async def record(self, workflow: Workflow) -> bytes:
         """Return all that is stored of a run as bytes, with its version."""
@@ -364,7 +370,7 @@ async def opened(backend: BackendUnderTest, folder: Path) -> AsyncIterator[HostS
 @asynccontextmanager
 async def _engine_at_work(bus: Bus) -> AsyncIterator[None]:
     worker = Worker(bus, engine().dispatcher, ENGINE_STREAMS, poll=_POLL, grace=timedelta(seconds=5))
-    working, watching = asyncio.create_task(worker.run()), asyncio.create_task(watch(bus, _WATCH_EVERY))
+    working, watching = asyncio.create_task(worker.run()), asyncio.create_task(run_timers(bus, _WATCH_EVERY))
     try:
         yield
     finally:

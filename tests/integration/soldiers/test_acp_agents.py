@@ -22,7 +22,7 @@ from kingdom.soldiers.sandbox.vendors import Upstream
 from kingdom.soldiers.transcript import read_entries
 from kingdom.soldiers.voice.house import HouseVoice
 from kingdom.soldiers.voice.relay import answer
-from kingdom.workflow.model.mcp import McpServer, Transport
+from kingdom.workflow.model.resources.mcp_server import McpServer, McpTransport
 from tests.contract.agents.acp_clients import AGENTS, MODEL, PRICES, marks
 from tests.contract.agents.clients import Kind
 from tests.contract.agents.stage import (
@@ -128,7 +128,7 @@ async def test_an_mcp_server_of_the_work_is_called(house: House) -> None:
     shelf = McpServer(
         id="m1",
         name="shelf",
-        transport=Transport.STDIO,
+        transport=McpTransport.STDIO,
         command=(sys.executable, str(house.stage.work_space / "shelf.py"), "stdio"),
     )
     source = Path(mcp_server.__file__).read_text(encoding="utf-8")

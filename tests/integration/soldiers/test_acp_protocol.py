@@ -22,8 +22,8 @@ from kingdom.soldiers.agent import (
     ToolCalled,
     UsageLimited,
 )
-from kingdom.workflow.model.answers import Finding
-from kingdom.workflow.model.mcp import McpServer, Transport
+from kingdom.workflow.model.messages.answers import TranscriptFinding
+from kingdom.workflow.model.resources.mcp_server import McpServer, McpTransport
 from tests.contract.agents.stage import A_WHILE, AT_ONCE, ENVIRONMENT, only, until_exists, updates_of
 from tests.integration.running import eventually
 from tests.integration.soldiers.acp_scene import PLAIN, Scene, end, said, steps, take, tool, used
@@ -40,9 +40,9 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
 
 async def test_a_session_opens_in_the_mode_of_the_profile_with_the_mcp_servers_of_the_launch(scene: Scene) -> None:
     servers = (
-        McpServer(id="m1", name="shelf", transport=Transport.STDIO, command=("shelf", "-v"), env={"A": "b"}),
-        McpServer(id="m2", name="web", transport=Transport.STREAMABLE_HTTP, url="http://127.0.0.1:1/mcp"),
-        McpServer(id="m3", name="kingdom", transport=Transport.SSE, url="http://127.0.0.1:1/sse"),
+        McpServer(id="m1", name="shelf", transport=McpTransport.STDIO, command=("shelf", "-v"), env={"A": "b"}),
+        McpServer(id="m2", name="web", transport=McpTransport.STREAMABLE_HTTP, url="http://127.0.0.1:1/mcp"),
+        McpServer(id="m3", name="kingdom", transport=McpTransport.SSE, url="http://127.0.0.1:1/sse"),
     )
     agent = await scene.start(replace(PLAIN, mode="quiet"), mcp_servers=servers)
     assert [request["modeId"] for request in scene.requests("session/set_mode")] == ["quiet"]
@@ -259,7 +259,7 @@ async def test_who_has_begun_is_told_to_go_on_and_who_may_not_have_heard_is_told
     assert (await updates_of(last, Prompt(id="t2#2", text="", continues=True)))[-1] == Answered("done", 0.0)
     assert "exit" not in scene.requests("session/prompt")[-1]["prompt"][0]["text"]
     found = await scene.stage(PLAIN).client.inspect(scene.stage(PLAIN).launch(), "t2#1")
-    assert found.finding is Finding.UNFINISHED
+    assert found.finding is TranscriptFinding.UNFINISHED
 
 
 async def test_the_files_of_a_profile_are_written_for_each_start(scene: Scene) -> None:

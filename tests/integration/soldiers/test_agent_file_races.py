@@ -22,8 +22,8 @@ from kingdom.soldiers.agent_files import AgentFile, files_below
 from kingdom.soldiers.removal import remove_tree
 from kingdom.soldiers.result import read_result
 from kingdom.whole_file import write_whole
-from kingdom.workflow.model.template import TaskDefinition, WorkDefinition
-from kingdom.workflow.model.work import Work
+from kingdom.workflow.model.resources.template import TaskDefinition, WorkDefinition
+from kingdom.workflow.model.run.work import Work
 from tests.integration.soldiers import swapping
 from tests.patience import PATIENCE_SECONDS
 

@@ -20,8 +20,8 @@ from kingdom.soldiers.sandbox.sandbox import Profile, Sandbox
 from kingdom.soldiers.voice.calls import TOOLS
 from kingdom.soldiers.voice.relay import relay_command
 from kingdom.soldiers.voice.voice import SERVER
-from kingdom.workflow.model.mcp import McpServer, Transport
-from kingdom.workflow.verdicts import Verdict
+from kingdom.workflow.model.resources.mcp_server import McpServer, McpTransport
+from kingdom.workflow.verdicts import PetitionVerdict
 from tests.integration.soldiers.voice_house import House, open_house
 from tests.patience import PATIENCE_SECONDS
 
@@ -32,7 +32,9 @@ SUCCESS = {"status": "success", "summary": "all good"}
 
 @pytest.fixture
 async def house(tmp_path: Path) -> AsyncIterator[House]:
-    async with open_house(tmp_path, tmp_path / "socket", verdict=Verdict(granted=False, reason="not today")) as house:
+    async with open_house(
+        tmp_path, tmp_path / "socket", verdict=PetitionVerdict(granted=False, reason="not today")
+    ) as house:
         yield house
 
 
@@ -117,7 +119,7 @@ async def test_the_command_line_serves_it_at_the_place_that_the_environment_name
 
 async def test_our_own_trial_of_mcp_servers_finds_its_tools(house: House) -> None:
     server = McpServer(
-        id=SERVER, name=SERVER, transport=Transport.STDIO, command=relay_command(house.url), url="", env={}
+        id=SERVER, name=SERVER, transport=McpTransport.STDIO, command=relay_command(house.url), url="", env={}
     )
     assert await validate(server, limit=timedelta(seconds=PATIENCE_SECONDS)) == NAMES
 

@@ -20,9 +20,9 @@ from kingdom.soldiers.kinds import KINDS, quarters_of
 from kingdom.soldiers.settings import AgentName, ModelSettings, SoldierSettings
 from kingdom.soldiers.transcript import read_entries
 from kingdom.workflow import lifecycle
-from kingdom.workflow.model.machine import WorkflowStatus
-from kingdom.workflow.model.template import OverBudget
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.resources.template import OverBudget
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import WorkflowStatus
 from tests.contract.backends import BackendUnderTest
 from tests.fakes.model.stub import ModelStub
 from tests.integration.court.general.scene import EVERY_KIND, CourtScene, opened, reports, work

@@ -12,8 +12,8 @@ import pytest
 from kingdom.clock import utc_now
 from kingdom.soldiers.agent import Answered, Asked, Prompt, ToolCalled, UsageLimited
 from kingdom.soldiers.transcript import Entry, read_entries
-from kingdom.workflow.model.answers import Finding
-from kingdom.workflow.model.mcp import McpServer, Transport
+from kingdom.workflow.model.messages.answers import TranscriptFinding
+from kingdom.workflow.model.resources.mcp_server import McpServer, McpTransport
 from tests.contract.agents.clients import CLAUDE, MARKS
 from tests.contract.agents.stage import A_WHILE, Stage, follow, open_stage, updates_of
 from tests.fakes.model.stub import Served
@@ -73,8 +73,8 @@ async def test_the_model_and_the_instructions_of_the_launch_reach_the_model(stag
 async def test_mcp_servers_that_are_called_offer_their_tools(stage: Stage) -> None:
     async with serving("http") as http, serving("sse") as sse:
         servers = (
-            McpServer(id="m1", name="web", transport=Transport.STREAMABLE_HTTP, url=f"{http}/mcp"),
-            McpServer(id="m2", name="stream", transport=Transport.SSE, url=f"{sse}/sse"),
+            McpServer(id="m1", name="web", transport=McpTransport.STREAMABLE_HTTP, url=f"{http}/mcp"),
+            McpServer(id="m2", name="stream", transport=McpTransport.SSE, url=f"{sse}/sse"),
         )
         agent = await stage.start(mcp_servers=servers)
         calls = [{"call": f"mcp__{name}__lend", "args": {"title": name}} for name in ("web", "stream")]
@@ -116,7 +116,7 @@ async def test_an_answer_that_our_transcript_does_not_tell_is_found_in_its_own(s
     await agent.stop(A_WHILE)
     without_end(stage)
     found = await stage.client.inspect(stage.launch(agent.session), "t1#1")
-    assert (found.finding, found.text, found.cost_usd) == (Finding.ANSWERED, "done before the end", 0.25)
+    assert (found.finding, found.text, found.cost_usd) == (TranscriptFinding.ANSWERED, "done before the end", 0.25)
     again = await stage.start(agent.session)
     before = len(asked(stage))
     await follow(again, {"answer": "two"}, prompt_id="t2#1")
@@ -131,7 +131,7 @@ async def test_a_transcript_of_its_own_that_is_a_link_to_elsewhere_tells_nothing
     (own,) = Path(stage.environment["HOME"]).glob(f".claude/projects/*/{agent.session}.jsonl")
     own.rename(tmp_path / "elsewhere.jsonl")
     own.symlink_to(tmp_path / "elsewhere.jsonl")
-    assert (await stage.client.inspect(stage.launch(agent.session), "t1#1")).finding is Finding.UNFINISHED
+    assert (await stage.client.inspect(stage.launch(agent.session), "t1#1")).finding is TranscriptFinding.UNFINISHED
 
 
 async def test_a_session_that_was_never_prompted_goes_on_under_its_name(stage: Stage) -> None:

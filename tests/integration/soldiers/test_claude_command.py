@@ -8,11 +8,13 @@ from kingdom.soldiers.agent import Launch
 from kingdom.soldiers.claude.command import arguments, environment, mcp_servers
 from kingdom.soldiers.sandbox.sandbox import Profile, Sandbox
 from kingdom.soldiers.voice.house import HouseVoice
-from kingdom.workflow.model.mcp import McpServer, Transport
+from kingdom.workflow.model.resources.mcp_server import McpServer, McpTransport
 
-STDIO = McpServer(id="m1", name="shelf", transport=Transport.STDIO, command=("shelf", "--all"), env={"KEY": "secret"})
-SSE = McpServer(id="m2", name="stream", transport=Transport.SSE, url="http://127.0.0.1:1/sse")
-HTTP = McpServer(id="m3", name="web", transport=Transport.STREAMABLE_HTTP, url="http://127.0.0.1:1/mcp")
+STDIO = McpServer(
+    id="m1", name="shelf", transport=McpTransport.STDIO, command=("shelf", "--all"), env={"KEY": "secret"}
+)
+SSE = McpServer(id="m2", name="stream", transport=McpTransport.SSE, url="http://127.0.0.1:1/sse")
+HTTP = McpServer(id="m3", name="web", transport=McpTransport.STREAMABLE_HTTP, url="http://127.0.0.1:1/mcp")
 
 
 def launch(**options: object) -> Launch:
@@ -46,7 +48,7 @@ def test_secrets_of_mcp_servers_are_not_among_the_arguments() -> None:
 
 
 def test_mcp_servers_of_every_transport_are_configured_but_none_in_the_name_of_the_house() -> None:
-    impostor = McpServer(id="m4", name="kingdom", transport=Transport.SSE, url="http://127.0.0.1:1/sse")
+    impostor = McpServer(id="m4", name="kingdom", transport=McpTransport.SSE, url="http://127.0.0.1:1/sse")
     assert mcp_servers(launch(mcp_servers=(STDIO, SSE, HTTP, impostor))) == {
         "shelf": {"type": "stdio", "command": "shelf", "args": ["--all"], "env": {"KEY": "secret"}},
         "stream": {"type": "sse", "url": "http://127.0.0.1:1/sse"},

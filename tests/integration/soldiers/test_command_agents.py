@@ -16,7 +16,7 @@ from kingdom.soldiers.command.client import CommandAgents
 from kingdom.soldiers.command.command import Command
 from kingdom.soldiers.result import as_reported
 from kingdom.soldiers.sandbox.sandbox import Profile, Sandbox
-from kingdom.workflow.model.answers import Finding
+from kingdom.workflow.model.messages.answers import TranscriptFinding
 from tests.contract.agents.stage import A_WHILE, AT_ONCE, ENVIRONMENT, Stage, until_exists, updates_of
 from tests.integration.soldiers.processes import MARK, marked, until_none, until_runs
 from tests.patience import PATIENCE_SECONDS
@@ -48,7 +48,7 @@ async def test_what_the_program_puts_out_is_told_line_by_line_and_is_the_answer(
     assert told == [Said("one\n"), Said("two\n"), Answered("one\ntwo", 0.0)]
     assert (stage.work_space / "file").read_text() == "three"
     found = await stage.client.inspect(stage.launch(), "t1#1")
-    assert (found.finding, found.text) == (Finding.ANSWERED, "one\ntwo")
+    assert (found.finding, found.text) == (TranscriptFinding.ANSWERED, "one\ntwo")
 
 
 async def test_the_prompt_may_be_an_argument_which_no_shell_reads(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ async def test_a_program_that_fails_tells_its_code_and_its_last_words_and_the_ne
     agent = await stage.start()
     with pytest.raises(AgentFailed, match=r"(?s)exit code 3: I tried\.\nno access"):
         await updates_of(agent, Prompt(id="t1#1", text="echo I tried.; echo no access >&2; exit 3"))
-    assert (await stage.client.inspect(stage.launch(), "t1#1")).finding is Finding.UNFINISHED
+    assert (await stage.client.inspect(stage.launch(), "t1#1")).finding is TranscriptFinding.UNFINISHED
     assert (await updates_of(agent, Prompt(id="t1#2", text="echo better")))[-1] == Answered("better", 0.0)
 
 
@@ -131,7 +131,7 @@ async def test_a_new_attempt_begins_anew_and_is_told_so(stage: Stage) -> None:
     await agent.stop(AT_ONCE)
     with pytest.raises(AgentGone, match="SIGKILL"):
         await turn
-    assert (await stage.client.inspect(stage.launch(agent.session), "t1#1")).finding is Finding.UNFINISHED
+    assert (await stage.client.inspect(stage.launch(agent.session), "t1#1")).finding is TranscriptFinding.UNFINISHED
     reading = Stage(CommandAgents(Command(argv=("cat",))), stage.work_space.parent)
     again = await reading.start(agent.session)
     told = await updates_of(again, Prompt(id="t1#2", text="go on", continues=True))
@@ -172,7 +172,7 @@ async def test_closing_the_updates_ends_the_program(stage: Stage, mark: str) -> 
     assert await anext(updates) == Said("hello\n")
     await updates.aclose()
     await until_none(mark)
-    assert (await stage.client.inspect(stage.launch(), "t1#1")).finding is Finding.UNFINISHED
+    assert (await stage.client.inspect(stage.launch(), "t1#1")).finding is TranscriptFinding.UNFINISHED
 
 
 async def test_a_second_prompt_at_once_is_refused(stage: Stage) -> None:

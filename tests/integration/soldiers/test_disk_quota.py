@@ -9,7 +9,7 @@ from kingdom.soldiers import disk_quota
 from kingdom.soldiers.disk_quota import DEPTH_MAX, DiskQuota, DiskUse
 from kingdom.soldiers.quarters import Quarters
 from kingdom.soldiers.sandbox.sandbox import Profile
-from kingdom.workflow.model.machine import WorkflowStatus
+from kingdom.workflow.model.status import WorkflowStatus
 from tests.integration.soldiers.host_scene import APP, HostScene, task, work
 from tests.integration.soldiers.sources import run
 

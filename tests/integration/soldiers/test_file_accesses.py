@@ -7,8 +7,8 @@ import pytest
 
 from kingdom.soldiers.folders import Folders
 from kingdom.workflow import lifecycle
-from kingdom.workflow.model.machine import WorkflowStatus
-from kingdom.workflow.model.operations import FromBase
+from kingdom.workflow.model.status import WorkflowStatus
+from kingdom.workflow.model.steps.operations import FromBase
 from tests.integration.processes import child
 from tests.integration.running import eventually
 from tests.integration.soldiers.accesses_child import SESSION

@@ -6,11 +6,11 @@ from kingdom.soldiers import turn
 from kingdom.soldiers.errands import GRACE
 from kingdom.soldiers.scripted.client import ScriptedAgents
 from kingdom.workflow import lifecycle
-from kingdom.workflow.model import events
-from kingdom.workflow.model.machine import TaskStatus, WorkflowStatus
-from kingdom.workflow.model.operations import Continue
-from kingdom.workflow.model.refs import GitRef
-from kingdom.workflow.model.template import Policy
+from kingdom.workflow.model.messages import events
+from kingdom.workflow.model.references import GitRef
+from kingdom.workflow.model.resources.template import RunPolicy
+from kingdom.workflow.model.status import TaskStatus, WorkflowStatus
+from kingdom.workflow.model.steps.operations import Continue
 from kingdom.workflow.records import DOCUMENTS
 from kingdom.workflow.registry import delete_git
 from tests.integration.soldiers.hindered_agents import HinderedAgents
@@ -38,7 +38,7 @@ async def test_a_policy_lets_a_run_go_on_by_itself_after_a_crash(scene: HostScen
         {"crash": 3, "first_time_only": True},
         {"append": path, "text": "after\n"},
     )
-    workflow = await scene.begin(work("one", task(*steps)), policy=Policy(retries=1))
+    workflow = await scene.begin(work("one", task(*steps)), policy=RunPolicy(retries=1))
     completed = await scene.until(workflow, WorkflowStatus.COMPLETED)
     (retried,) = await scene.logged(workflow, events.WorkRetried)
     assert retried.data["reason"] == "exit code 3"

@@ -16,14 +16,14 @@ from kingdom.soldiers import host as hosting
 from kingdom.soldiers.scripted.client import ScriptedAgents
 from kingdom.workflow import lifecycle
 from kingdom.workflow.hosts import register_host
-from kingdom.workflow.model import answers, commands
-from kingdom.workflow.model.machine import VerificationStatus, WorkflowStatus, WorkTreeStatus
-from kingdom.workflow.model.modify import Modification, WorkChange
-from kingdom.workflow.model.proceed import release_tree
-from kingdom.workflow.model.refs import GitRef
-from kingdom.workflow.model.step import Step
-from kingdom.workflow.model.workflow import Placement, Workflow
-from kingdom.workflow.model.worktree import WorkTree
+from kingdom.workflow.model.messages import answers, commands
+from kingdom.workflow.model.references import GitRef
+from kingdom.workflow.model.run.work_tree import WorkTree
+from kingdom.workflow.model.run.workflow import Placement, Workflow
+from kingdom.workflow.model.status import VerificationStatus, WorkflowStatus, WorkTreeStatus
+from kingdom.workflow.model.steps.modify import Modification, WorkChange
+from kingdom.workflow.model.steps.proceed import release_tree
+from kingdom.workflow.model.steps.step import Step
 from kingdom.workflow.records import TREES_KEPT, WORKFLOWS, load_workflow, save_step
 from tests.integration.running import eventually
 from tests.integration.soldiers.hindered_agents import HinderedAgents

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kingdom.workflow.model.machine import WorkflowStatus
+from kingdom.workflow.model.status import WorkflowStatus
 from tests.integration.soldiers.host_scene import APP, HostScene, task, work
 from tests.integration.soldiers.sources import run
 

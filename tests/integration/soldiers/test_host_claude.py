@@ -9,8 +9,8 @@ from kingdom.soldiers.quarters import Quarters
 from kingdom.soldiers.sandbox.sandbox import Profile
 from kingdom.soldiers.sandbox.vendors import Upstream, Vendor
 from kingdom.workflow import lifecycle
-from kingdom.workflow.model.machine import WorkflowStatus
-from kingdom.workflow.model.operations import Continue
+from kingdom.workflow.model.status import WorkflowStatus
+from kingdom.workflow.model.steps.operations import Continue
 from tests.fakes.model.stub import ModelStub
 from tests.integration.soldiers.host_scene import ANNA, APP, HostScene, task, work
 

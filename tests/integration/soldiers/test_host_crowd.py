@@ -6,8 +6,8 @@ import pytest
 
 from kingdom.soldiers.scripted.client import ScriptedAgents
 from kingdom.workflow import lifecycle
-from kingdom.workflow.model import answers
-from kingdom.workflow.model.machine import WorkflowStatus
+from kingdom.workflow.model.messages import answers
+from kingdom.workflow.model.status import WorkflowStatus
 from tests.integration.soldiers.host_barriers import ImpatientAgents
 from tests.integration.soldiers.host_scene import ANNA, APP, HostScene, task, work, writes
 from tests.integration.soldiers.sources import files_of, run

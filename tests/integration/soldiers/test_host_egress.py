@@ -14,7 +14,7 @@ from kingdom.soldiers.sandbox import egress
 from kingdom.soldiers.sandbox.egress import Egress
 from kingdom.soldiers.sandbox.egress_ledger import read_attempts
 from kingdom.soldiers.sandbox.sandbox import Profile
-from kingdom.workflow.model.machine import WorkflowStatus
+from kingdom.workflow.model.status import WorkflowStatus
 from tests.integration.soldiers.host_scene import APP, HostScene, task, work
 from tests.integration.soldiers.web import make_certificate, serving
 

@@ -19,10 +19,10 @@ from kingdom.soldiers.sandbox.prices import Price
 from kingdom.soldiers.sandbox.sandbox import Profile
 from kingdom.soldiers.sandbox.vendors import Upstream, Vendor
 from kingdom.soldiers.transcript import Entry
-from kingdom.workflow.model import answers
-from kingdom.workflow.model.machine import WorkflowStatus
-from kingdom.workflow.model.template import OverBudget, Policy, TaskDefinition
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.messages import answers
+from kingdom.workflow.model.resources.template import OverBudget, RunPolicy, TaskDefinition
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import WorkflowStatus
 from tests.fakes.model.stub import ModelStub
 from tests.fakes.scripts import scripted
 from tests.integration.running import eventually
@@ -62,7 +62,7 @@ class Shells:
 
     async def begin(self, *queries: str, **policy: Any) -> Workflow:
         tasks = [TaskDefinition(query=query) for query in queries]
-        return await self.scene.begin(work("shell", *tasks), policy=Policy(**policy))
+        return await self.scene.begin(work("shell", *tasks), policy=RunPolicy(**policy))
 
     def entries(self, workflow: Workflow, kind: str) -> list[Entry]:
         found = [entry for each in workflow.works for entry in self.scene.transcript(each)]

@@ -10,11 +10,11 @@ from kingdom.soldiers import duty, paid_turns
 from kingdom.soldiers.agent import Agent, AgentGone, Answered, Asked
 from kingdom.soldiers.turn import take_turn
 from kingdom.workflow import lifecycle
-from kingdom.workflow.model import answers
-from kingdom.workflow.model.machine import WorkflowStatus
-from kingdom.workflow.model.operations import Continue, FromBase
-from kingdom.workflow.model.template import OverBudget, Policy
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.messages import answers
+from kingdom.workflow.model.resources.template import OverBudget, RunPolicy
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import WorkflowStatus
+from kingdom.workflow.model.steps.operations import Continue, FromBase
 from tests.integration.soldiers.host_scene import ANNA, OUTLINE, HostScene, task, work
 from tests.patience import PATIENCE_SECONDS
 
@@ -36,7 +36,7 @@ async def test_a_run_that_hits_its_budget_stops_within_the_turn_and_goes_on_with
     await scene.start_host()
     stay = scene.stay("dear")
     steps = (*DEAR, *stay.steps, {"write": "app/done.txt", "text": "{reply}"}, {"cost": 0.25}, {"answer": "done"})
-    workflow = await scene.begin(work("dear", task(*steps)), policy=Policy(budget_usd=1.0))
+    workflow = await scene.begin(work("dear", task(*steps)), policy=RunPolicy(budget_usd=1.0))
     awaiting = await scene.until(workflow, WorkflowStatus.AWAITING)
     assert awaiting.question is not None
     assert awaiting.question.text.endswith("Shall it go on with another $1.00?")
@@ -56,7 +56,7 @@ async def test_a_run_that_hits_its_budget_stops_within_the_turn_and_goes_on_with
 
 async def test_a_run_that_hits_its_budget_fails_where_its_policy_says_so(scene: HostScene) -> None:
     await scene.start_host()
-    policy = Policy(budget_usd=1.0, over_budget=OverBudget.STOP)
+    policy = RunPolicy(budget_usd=1.0, over_budget=OverBudget.STOP)
     workflow = await scene.begin(work("dear", task(*DEAR, {"hang": True})), policy=policy)
     failed = await scene.until(workflow, WorkflowStatus.FAILED)
     assert failed.reason == f"{workflow.name} has cost $1.25 of its budget of $1.00"

@@ -11,7 +11,7 @@ import pytest
 from kingdom.bus import Bus, Record, Transaction
 from kingdom.errors import Conflict, KingdomError, MalformedEvent, Unavailable
 from kingdom.soldiers.reporter import Reporter, Statement
-from kingdom.workflow.model import answers
+from kingdom.workflow.model.messages import answers
 from kingdom.workflow.reactions import engine
 from kingdom.workflow.records import ACCEPTED, ACTIVE, ANSWERED, COMMANDS, DOCUMENTS
 from tests.contract.backends import BackendUnderTest

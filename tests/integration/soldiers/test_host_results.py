@@ -10,14 +10,14 @@ from kingdom.bus import Dispatcher, Received, Transaction
 from kingdom.soldiers.outfit import Outfit
 from kingdom.soldiers.redaction import REDACTED
 from kingdom.workflow import lifecycle
-from kingdom.workflow.model.events import WorkflowFailed
-from kingdom.workflow.model.machine import WorkflowStatus
-from kingdom.workflow.model.mcp import McpServer, Transport
-from kingdom.workflow.model.operations import Continue
-from kingdom.workflow.model.refs import GitRef, McpServerRef
-from kingdom.workflow.model.template import WorkflowTemplate
-from kingdom.workflow.model.workflow import Workflow
-from kingdom.workflow.records import DOCUMENTS, TOLD
+from kingdom.workflow.model.messages.events import WorkflowFailed
+from kingdom.workflow.model.references import GitRef, McpServerRef
+from kingdom.workflow.model.resources.mcp_server import McpServer, McpTransport
+from kingdom.workflow.model.resources.template import WorkflowTemplate
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import WorkflowStatus
+from kingdom.workflow.model.steps.operations import Continue
+from kingdom.workflow.records import DOCUMENTS, REQUESTER_EVENTS
 from kingdom.workflow.registry import register_mcp_server
 from tests.fakes.quarters import UNCONFINED
 from tests.integration.running import at_work, eventually
@@ -93,7 +93,7 @@ async def test_whoever_asked_for_a_run_is_told_of_it_in_order(scene: HostScene) 
     async def hear(received: Received[dict[str, Any]], _: Transaction) -> None:
         heard.append(received.envelope.type)
 
-    for kind in TOLD:
+    for kind in REQUESTER_EVENTS:
         dispatcher.reaction(kind.__name__)(hear)
     await scene.start_host()
     petition = {"petition": "github.comment", "body": {"body": "hello"}}
@@ -144,7 +144,7 @@ async def test_secrets_in_copied_files_and_of_mcp_servers_reach_neither_results_
     (source / ".gitignore").write_text(".env\n")
     run_git("add", "--all", cwd=source)
     run_git("commit", "--quiet", "-m", "outfit", cwd=source)
-    tracker = McpServer(id="tracker", name="tracker", transport=Transport.STDIO, command=("tracker",))
+    tracker = McpServer(id="tracker", name="tracker", transport=McpTransport.STDIO, command=("tracker",))
     await register_mcp_server(scene.bus, tracker, actor=ANNA)
     ref = McpServerRef(mcp_server_id=tracker.id, env={"TRACKER_TOKEN": "sesame-of-the-tracker"})
     leak = task(

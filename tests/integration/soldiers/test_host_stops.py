@@ -8,11 +8,11 @@ import pytest
 from kingdom.soldiers import agents, duty
 from kingdom.soldiers.scripted.client import ScriptedAgents
 from kingdom.workflow import lifecycle
-from kingdom.workflow.model import answers, events
-from kingdom.workflow.model.answers import Finding
-from kingdom.workflow.model.machine import QueryStatus, WorkflowStatus, WorkStatus
-from kingdom.workflow.model.modify import Modification, WorkChange
-from kingdom.workflow.model.operations import Continue
+from kingdom.workflow.model.messages import answers, events
+from kingdom.workflow.model.messages.answers import TranscriptFinding
+from kingdom.workflow.model.status import QueryStatus, WorkflowStatus, WorkStatus
+from kingdom.workflow.model.steps.modify import Modification, WorkChange
+from kingdom.workflow.model.steps.operations import Continue
 from tests.integration.running import eventually
 from tests.integration.soldiers.hindered_agents import HinderedAgents
 from tests.integration.soldiers.host_barriers import ImpatientAgents
@@ -83,7 +83,7 @@ async def test_an_agent_that_does_not_finish_its_turn_is_ended_and_goes_on_after
 
     assert (scene.tree(completed) / "one.txt").read_text() == "before\nafter\n"
     (looked_up,) = await scene.logged(workflow, answers.QueryReconciled)
-    assert looked_up.data["finding"] == Finding.UNFINISHED
+    assert looked_up.data["finding"] == TranscriptFinding.UNFINISHED
 
 
 @pytest.mark.parametrize(

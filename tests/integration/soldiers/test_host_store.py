@@ -11,11 +11,11 @@ from kingdom.soldiers import host as hosting
 from kingdom.soldiers.host import SoldierHost
 from kingdom.soldiers.scripted.client import ScriptedAgents
 from kingdom.workflow import lifecycle
-from kingdom.workflow.model import answers, commands
-from kingdom.workflow.model.answers import Finding
-from kingdom.workflow.model.host import HostStatus
-from kingdom.workflow.model.machine import WorkflowStatus, WorkTreeStatus
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.messages import answers, commands
+from kingdom.workflow.model.messages.answers import TranscriptFinding
+from kingdom.workflow.model.resources.host import HostStatus
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import WorkflowStatus, WorkTreeStatus
 from kingdom.workflow.records import ACCEPTED, COMMANDS, HOSTS
 from tests.fakes.quarters import UNCONFINED
 from tests.integration.running import eventually
@@ -50,7 +50,7 @@ class Outage:
 class LostReply:
     """Lets a host not learn that it has taken on a command of a type, the first time."""
 
-    def __init__(self, command: type[commands.Command]) -> None:
+    def __init__(self, command: type[commands.HostCommand]) -> None:
         self.happened = False
         self._command = command
 
@@ -187,7 +187,7 @@ async def test_a_command_whose_taking_on_was_never_confirmed_is_begun_all_the_sa
 @LOOKS_OFTEN
 async def test_a_forgotten_prompt_that_was_answered_is_not_sent_again(scene: HostScene) -> None:
     lost = LostAnswer()
-    assert await _finding_of_forgotten(scene, lost) is Finding.ANSWERED
+    assert await _finding_of_forgotten(scene, lost) is TranscriptFinding.ANSWERED
     assert lost.happened
 
 
@@ -195,7 +195,7 @@ async def test_a_forgotten_prompt_that_was_answered_is_not_sent_again(scene: Hos
 @LOOKS_OFTEN
 async def test_a_forgotten_prompt_that_was_never_sent_is_looked_up_and_sent(scene: HostScene) -> None:
     lost = LostReply(commands.SendQuery)
-    assert await _finding_of_forgotten(scene, lost) is Finding.ABSENT
+    assert await _finding_of_forgotten(scene, lost) is TranscriptFinding.ABSENT
     assert lost.happened
 
 
@@ -328,14 +328,14 @@ async def test_a_second_host_in_the_same_directory_is_refused(scene: HostScene) 
     assert await scene.host("host-b") is None
 
 
-async def _finding_of_forgotten(scene: HostScene, lost: LostAnswer | LostReply) -> Finding:
+async def _finding_of_forgotten(scene: HostScene, lost: LostAnswer | LostReply) -> TranscriptFinding:
     """Run a Task whose prompt is forgotten once; returns what its transcript told before it was sent again or not."""
     await scene.start_host(wrap=lost.wrap)
     workflow = await scene.begin(work("one", task({"append": f"{APP}/one.txt", "text": "once\n"})))
     completed = await scene.until(workflow, WorkflowStatus.COMPLETED)
     assert (scene.tree(completed) / "one.txt").read_text() == "once\n"
     (looked_up,) = await scene.logged(workflow, answers.QueryReconciled)
-    return Finding(looked_up.data["finding"])
+    return TranscriptFinding(looked_up.data["finding"])
 
 
 async def _is_up(scene: HostScene, name: str) -> bool:
@@ -343,7 +343,7 @@ async def _is_up(scene: HostScene, name: str) -> bool:
     return host is not None and host.status is HostStatus.UP
 
 
-async def _leave_accepted(scene: HostScene, command: type[commands.Command], count: int) -> list[str]:
+async def _leave_accepted(scene: HostScene, command: type[commands.HostCommand], count: int) -> list[str]:
     """Let a host have accepted so many commands that are over; returns their records."""
     workflow = await scene.create_run(writes("one"))
     over = commands.ReleaseWorkTree(workflow_id=workflow.id, host="host-a", epoch=0, attempt=1, work_tree_id="gone")

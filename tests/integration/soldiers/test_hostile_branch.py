@@ -11,7 +11,7 @@ from kingdom.realm import read_realm
 from kingdom.soldiers.kinds import KINDS, quarters_of
 from kingdom.soldiers.sandbox.sandbox import Profile
 from kingdom.soldiers.settings import SoldierSettings
-from kingdom.workflow.model.machine import WorkflowStatus
+from kingdom.workflow.model.status import WorkflowStatus
 from tests.integration.soldiers.host_scene import APP, HostScene, task, work
 from tests.integration.soldiers.sources import run
 

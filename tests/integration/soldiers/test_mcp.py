@@ -14,7 +14,7 @@ import pytest
 from kingdom.errors import Misconfigured, ProgramFailed
 from kingdom.soldiers import mcp
 from kingdom.soldiers.mcp import limit_of, validate
-from kingdom.workflow.model.mcp import McpServer, Transport
+from kingdom.workflow.model.resources.mcp_server import McpServer, McpTransport
 from tests.integration.running import eventually
 from tests.integration.soldiers.processes import MARK, growing_limits, marked, until_none, until_runs
 from tests.patience import PATIENCE_SECONDS
@@ -40,7 +40,7 @@ def brief_grace(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def program(mark: str, *command: str) -> McpServer:
     env = {MARK: mark, "SHELF": "of glass"}
-    return McpServer(id="shelf", name="shelf", transport=Transport.STDIO, command=command, env=env)
+    return McpServer(id="shelf", name="shelf", transport=McpTransport.STDIO, command=command, env=env)
 
 
 def script(mark: str, *words: str) -> McpServer:
@@ -90,23 +90,23 @@ async def test_a_started_server_tells_its_tools_and_is_ended(mark: str) -> None:
 
 async def test_a_server_that_is_called_tells_its_tools() -> None:
     async with serving("http") as address:
-        server = McpServer(id="s", name="s", transport=Transport.STREAMABLE_HTTP, url=f"{address}/mcp")
+        server = McpServer(id="s", name="s", transport=McpTransport.STREAMABLE_HTTP, url=f"{address}/mcp")
         assert await validate(server, limit=LONG) == TOOLS
-        elsewhere = McpServer(id="s", name="s", transport=Transport.STREAMABLE_HTTP, url=f"{address}/elsewhere")
+        elsewhere = McpServer(id="s", name="s", transport=McpTransport.STREAMABLE_HTTP, url=f"{address}/elsewhere")
         with pytest.raises(ProgramFailed, match=r"\(STREAMABLE_HTTP, .*/elsewhere\) cannot be used: speaking MCP with"):
             await validate(elsewhere, limit=LONG)
 
 
 async def test_a_server_that_sends_events_tells_its_tools() -> None:
     async with serving("sse") as address:
-        server = McpServer(id="s", name="s", transport=Transport.SSE, url=f"{address}/sse")
+        server = McpServer(id="s", name="s", transport=McpTransport.SSE, url=f"{address}/sse")
         assert await validate(server, limit=LONG) == TOOLS
 
 
 async def test_an_address_where_nobody_listens_is_told() -> None:
     with socket.create_server(("127.0.0.1", 0)) as reserved:
         port = reserved.getsockname()[1]
-    for transport in (Transport.SSE, Transport.STREAMABLE_HTTP):
+    for transport in (McpTransport.SSE, McpTransport.STREAMABLE_HTTP):
         url = f"http://me:secret@127.0.0.1:{port}/mcp"
         with pytest.raises(ProgramFailed, match="connection") as failed:
             await validate(McpServer(id="s", name="s", transport=transport, url=url), limit=LONG)
@@ -116,7 +116,7 @@ async def test_an_address_where_nobody_listens_is_told() -> None:
 async def test_an_address_that_never_answers_is_given_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/mcp"
-        server = McpServer(id="s", name="s", transport=Transport.STREAMABLE_HTTP, url=url)
+        server = McpServer(id="s", name="s", transport=McpTransport.STREAMABLE_HTTP, url=url)
         silent.settimeout(0)
         for limit in growing_limits():
             with pytest.raises(ProgramFailed, match=f"it did not answer within {limit.total_seconds():g} s"):

@@ -13,7 +13,7 @@ from kingdom.soldiers.result import read_result
 from kingdom.soldiers.voice.calls import TOOLS
 from kingdom.soldiers.voice.relay import relay_command
 from kingdom.soldiers.voice.voice import SERVER, Question
-from kingdom.workflow.verdicts import Verdict
+from kingdom.workflow.verdicts import PetitionVerdict
 from tests.fakes.model.stub import ModelStub
 from tests.fakes.scripts import scripted
 from tests.integration.soldiers.voice_house import House, open_house
@@ -27,7 +27,9 @@ SUCCESS = {"status": "success", "summary": "all good"}
 async def house(tmp_path: Path) -> AsyncIterator[House]:
     space = tmp_path / "space"
     space.mkdir()
-    async with open_house(space, tmp_path / "socket", verdict=Verdict(granted=False, reason="not today")) as house:
+    async with open_house(
+        space, tmp_path / "socket", verdict=PetitionVerdict(granted=False, reason="not today")
+    ) as house:
         yield house
 
 

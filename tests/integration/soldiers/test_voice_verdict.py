@@ -13,7 +13,7 @@ from kingdom.bus.port import Bus
 from kingdom.soldiers.voice.house import HouseVoice
 from kingdom.soldiers.voice.verdict import await_verdict
 from kingdom.workflow.reactions import engine
-from kingdom.workflow.verdicts import Verdict, save_verdict
+from kingdom.workflow.verdicts import PetitionVerdict, save_verdict
 from tests.patience import PATIENCE_SECONDS
 
 
@@ -32,7 +32,7 @@ async def test_a_petition_is_answered_with_what_is_decided_while_the_agent_waits
     waiting = asyncio.create_task(voice.call("petition", {"kind": "github.comment", "body": {"body": "hi"}}))
     await asyncio.wait_for(asked.wait(), PATIENCE_SECONDS)
     async with bus.transaction() as transaction:
-        await save_verdict(transaction, "w1-t1-a2-p1", Verdict(granted=False, reason="three are the limit"))
+        await save_verdict(transaction, "w1-t1-a2-p1", PetitionVerdict(granted=False, reason="three are the limit"))
     reply = await waiting
     assert reply.is_error
     assert "three are the limit" in reply.text
@@ -40,7 +40,9 @@ async def test_a_petition_is_answered_with_what_is_decided_while_the_agent_waits
 
 async def test_a_petition_that_a_person_has_to_approve_lets_the_agent_go_on(bus: Bus, tmp_path: Path) -> None:
     async with bus.transaction() as transaction:
-        await save_verdict(transaction, "w1-t1-a1-p1", Verdict(granted=None, reason="a person has to approve it"))
+        await save_verdict(
+            transaction, "w1-t1-a1-p1", PetitionVerdict(granted=None, reason="a person has to approve it")
+        )
     voice = HouseVoice(tmp_path, partial(await_verdict, bus))
     voice.begin("w1-t1#1", lambda *_: None)
     reply = await voice.call("petition", {"kind": "github.comment", "body": {"body": "hi"}})

@@ -10,7 +10,7 @@ from typing import Any
 from kingdom.soldiers.sandbox.gate import Gate
 from kingdom.soldiers.voice.house import HouseVoice
 from kingdom.soldiers.voice.relay import answer
-from kingdom.workflow.verdicts import Verdict
+from kingdom.workflow.verdicts import PetitionVerdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,10 +24,10 @@ class House:
 
 
 @asynccontextmanager
-async def open_house(space: Path, socket: Path, *, verdict: Verdict | None = None) -> AsyncIterator[House]:
+async def open_house(space: Path, socket: Path, *, verdict: PetitionVerdict | None = None) -> AsyncIterator[House]:
     """Listen to the agent in a WorkSpace, in one turn."""
 
-    async def decided(_: str) -> Verdict | None:
+    async def decided(_: str) -> PetitionVerdict | None:
         return verdict
 
     voice = HouseVoice(space, decided)

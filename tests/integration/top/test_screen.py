@@ -20,8 +20,8 @@ from kingdom.ids import first_id
 from kingdom.realm import Realm
 from kingdom.roles import declared
 from kingdom.top.desk import _failed as failed_between
-from kingdom.workflow.model.machine import WorkflowStatus
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import WorkflowStatus
 from kingdom.workflow.records import DELETED, WORKFLOWS
 from tests.contract.backends import BACKENDS, BackendUnderTest
 from tests.integration.top.scene import Looking, looking

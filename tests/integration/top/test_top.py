@@ -10,9 +10,9 @@ from kingdom.court.documents import AssignmentStatus
 from kingdom.top.board import Board
 from kingdom.top.dialogs import Help
 from kingdom.top.reader import Reader
-from kingdom.workflow.model.events import WorkflowResumed
-from kingdom.workflow.model.machine import WorkflowStatus
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.messages.events import WorkflowResumed
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import WorkflowStatus
 from tests.contract.backends import BACKENDS, BackendUnderTest
 from tests.integration.court.general.scene import CourtScene, opened, reports, work
 from tests.integration.soldiers import host_scene

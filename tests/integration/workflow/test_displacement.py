@@ -5,13 +5,13 @@ from datetime import timedelta
 
 from kingdom.bus import Record
 from kingdom.workflow import lifecycle
-from kingdom.workflow.displacement import displace_stranded_runs
-from kingdom.workflow.hosts import lose_hosts, renew_host
-from kingdom.workflow.lookout import Lookout
-from kingdom.workflow.model import commands, events
-from kingdom.workflow.model.machine import WorkflowStatus
-from kingdom.workflow.model.workflow import Placement, Workflow
-from kingdom.workflow.records import WORKFLOWS, change, event_envelope
+from kingdom.workflow.host_liveness import LivenessMonitor
+from kingdom.workflow.hosts import mark_lost_hosts, renew_host
+from kingdom.workflow.model.messages import commands, events
+from kingdom.workflow.model.run.workflow import Placement, Workflow
+from kingdom.workflow.model.status import WorkflowStatus
+from kingdom.workflow.records import WORKFLOWS, event_envelope, run_transaction
+from kingdom.workflow.relocation import displace_stranded_runs
 from tests.integration.workflow.scene import ANNA, LEASE, Scene
 from tests.unit.workflow.model.scene import APP, task, template, work
 
@@ -45,13 +45,13 @@ async def test_the_first_host_that_is_back_gets_as_many_stranded_runs_as_it_has_
     lost = await scene.start_host("host-a", slots=10)
     runs = await preparing(scene, 5)
     assert await renew_host(scene.bus, lost, 0, OVER)
-    assert len(await lose_hosts(scene.bus, Lookout())) == 1
+    assert len(await mark_lost_hosts(scene.bus, LivenessMonitor())) == 1
     await scene.settle()
     back = await scene.start_host("host-b", slots=2)
     assert len(await placed(scene, runs, "host-b")) == 2
     for busy, moved in ((2, 2), (1, 3), (0, 5)):
         assert await renew_host(scene.bus, back, busy, LEASE)
-        await change(scene.bus, displace_stranded_runs)
+        await run_transaction(scene.bus, displace_stranded_runs)
         await scene.settle()
         assert len(await placed(scene, runs, "host-b")) == moved
 
@@ -65,7 +65,7 @@ async def test_the_runs_of_a_host_that_is_back_take_its_slots_before_those_of_ot
     assert await placed(scene, own, "host-b") == own
     for host in (first, second):
         assert await renew_host(scene.bus, host, 0, OVER)
-    assert len(await lose_hosts(scene.bus, Lookout())) == 2
+    assert len(await mark_lost_hosts(scene.bus, LivenessMonitor())) == 2
     await scene.settle()
     await scene.start_host("host-b", slots=4)
     assert {(await scene.show(run)).placement for run in own} == {Placement(host="host-b", epoch=2)}
@@ -129,7 +129,7 @@ async def test_a_run_that_cannot_be_read_does_not_keep_others_from_going_on(scen
     lost = await scene.start_host("host-a")
     assert (await scene.show(run)).placement == Placement(host="host-a", epoch=2)
     assert await renew_host(scene.bus, lost, 0, OVER)
-    await lose_hosts(scene.bus, Lookout())
+    await mark_lost_hosts(scene.bus, LivenessMonitor())
     await scene.settle()
     await scene.start_host("host-b", obeys=True)
     assert (await scene.show(run)).status is WorkflowStatus.READY

@@ -1,7 +1,7 @@
 """The sequence diagrams of a run, arrow by arrow: start to end, resume, failure, pause and cancel."""
 
-from kingdom.workflow.model import commands
-from kingdom.workflow.model.machine import (
+from kingdom.workflow.model.messages import commands
+from kingdom.workflow.model.status import (
     AgentStatus,
     QueryStatus,
     ReportStatus,

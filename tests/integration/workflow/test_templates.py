@@ -7,9 +7,9 @@ import pytest
 
 from kingdom.errors import IllegalTransition, Misconfigured, NotFound
 from kingdom.workflow import lifecycle, registry
-from kingdom.workflow.model.git import Git
-from kingdom.workflow.model.modify import Modification
-from kingdom.workflow.model.refs import GitRef, McpServerRef
+from kingdom.workflow.model.references import GitRef, McpServerRef
+from kingdom.workflow.model.resources.git import Git
+from kingdom.workflow.model.steps.modify import Modification
 from kingdom.workflow.templates import (
     create_template,
     delete_template,

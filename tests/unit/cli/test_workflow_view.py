@@ -15,9 +15,12 @@ from kingdom.cli.workflow_view import (
     tree_view,
 )
 from kingdom.errors import Ambiguous, Misconfigured, NotFound
-from kingdom.workflow.model.checkpoint import Checkpoint, digest
-from kingdom.workflow.model.host import Host, HostStatus
-from kingdom.workflow.model.machine import (
+from kingdom.workflow.model.references import GitRef
+from kingdom.workflow.model.resources.host import Host, HostStatus
+from kingdom.workflow.model.resources.template import ReportSection, TaskDefinition, WorkDefinition, WorkflowTemplate
+from kingdom.workflow.model.run.checkpoint import Checkpoint, digest
+from kingdom.workflow.model.run.workflow import Placement, RunQuestion, StopOutcome, StopRequest, Workflow
+from kingdom.workflow.model.status import (
     AgentStatus,
     CheckpointStatus,
     QueryStatus,
@@ -25,12 +28,9 @@ from kingdom.workflow.model.machine import (
     WorkflowStatus,
     WorkStatus,
 )
-from kingdom.workflow.model.refs import GitRef
-from kingdom.workflow.model.template import Section, TaskDefinition, WorkDefinition, WorkflowTemplate
-from kingdom.workflow.model.workflow import Placement, Question, Wanted, Wish, Workflow
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
-TASK = TaskDefinition(query="Write\na poem", report_outline=(Section(title="Poem"),))
+TASK = TaskDefinition(query="Write\na poem", report_outline=(ReportSection(title="Poem"),))
 
 
 def new_run() -> Workflow:
@@ -103,7 +103,7 @@ def test_a_failure_is_told_once() -> None:
 def test_a_question_is_shown_with_its_choices_and_not_again_as_a_reason() -> None:
     run = half_done()
     run.status, run.reason = WorkflowStatus.AWAITING, "Which?"
-    run.question = Question(task_id="wf-1-w2-t1", text="Which?", choices=("this", "that"))
+    run.question = RunQuestion(task_id="wf-1-w2-t1", text="Which?", choices=("this", "that"))
     assert drawn(tree_view(run, None, NOW)).count("Which?") == 1
     assert "next: resume, cancel" in drawn(tree_view(run, None, NOW))
     run.general = "gen-poet"
@@ -126,7 +126,7 @@ def test_a_list_has_a_line_per_run_with_what_is_done_and_spent() -> None:
 
 def test_a_run_says_what_it_is_about_to_do() -> None:
     run = half_done()
-    run.wanted = Wanted(wish=Wish.PAUSE, reason="somebody paused it")
+    run.wanted = StopRequest(wish=StopOutcome.PAUSE, reason="somebody paused it")
     assert standing(run) == "wf-1 is RUNNING and about to pause (somebody paused it)"
 
 

@@ -23,7 +23,7 @@ from kingdom.court.standing import (
     Trouble,
     Waiting,
 )
-from kingdom.workflow.model.host import HostStatus
+from kingdom.workflow.model.resources.host import HostStatus
 from tests.patience import PATIENCE_SECONDS
 
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)

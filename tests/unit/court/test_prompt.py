@@ -19,7 +19,7 @@ from kingdom.court.prompt import (
 )
 from kingdom.errors import Misconfigured, Permanent
 from kingdom.soldiers.scripted.script import parse_script
-from kingdom.workflow.model.template import WorkflowTemplate
+from kingdom.workflow.model.resources.template import WorkflowTemplate
 
 FOREIGN = st.text(alphabet=st.one_of(st.sampled_from('`~#{}"\\> \t\r\n\u2028\x85script-='), st.characters()))
 PROMPTS = [

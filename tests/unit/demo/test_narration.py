@@ -2,7 +2,7 @@ import pytest
 
 from kingdom.bus.log import LogEntry
 from kingdom.demo.narration import Line, Tone, heard, told
-from kingdom.workflow.model.catalogue import EVENT_TYPES
+from kingdom.workflow.model.messages.catalog import EVENT_TYPES
 
 
 def entry(kind: str, actor: str = "king", /, **data: object) -> LogEntry:

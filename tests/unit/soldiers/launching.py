@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from kingdom.soldiers.agent import Launch
-from kingdom.workflow.model.commands import StartAgent
+from kingdom.workflow.model.messages.commands import StartAgent
 
 
 def a_start(work_id: str = "w1", attempt: int = 1) -> StartAgent:

@@ -19,17 +19,17 @@ from kingdom.soldiers.errands import ERRANDS
 from kingdom.soldiers.folders import Folders
 from kingdom.soldiers.limits import AgentLoops
 from kingdom.soldiers.trees import TreeFailed, Trees
-from kingdom.workflow.model import answers, commands
+from kingdom.workflow.model.messages import answers, commands
 from tests.fakes.quarters import UNCONFINED
 from tests.patience import PATIENCE_SECONDS
 from tests.unit.soldiers.launching import a_start
 
 WHERE: dict[str, Any] = {"workflow_id": "wf-1", "host": "host-a", "epoch": 3, "attempt": 7}
 TREES = tuple(
-    commands.WantedTree(work_tree_id=name, git_id="app", base_branch="main", branch=name) for name in ("t1", "t2")
+    commands.WorkTreeRequest(work_tree_id=name, git_id="app", base_branch="main", branch=name) for name in ("t1", "t2")
 )
 TURN: dict[str, Any] = {"work_id": "w1", "agent_attempt": 1, "task_id": "w1-t1", "report_outline": ()}
-SAMPLES: tuple[commands.Command, ...] = (
+SAMPLES: tuple[commands.HostCommand, ...] = (
     commands.PrepareResources(trees=TREES, **WHERE),
     a_start(),
     commands.SendQuery(query="", timeout_seconds=None, **TURN, **WHERE),
@@ -41,7 +41,7 @@ SAMPLES: tuple[commands.Command, ...] = (
 
 
 @pytest.mark.parametrize("command", SAMPLES, ids=lambda command: type(command).__name__)
-def test_what_fails_is_answered_as_the_contract_of_its_command_says(command: commands.Command) -> None:
+def test_what_fails_is_answered_as_the_contract_of_its_command_says(command: commands.HostCommand) -> None:
     (said,) = failure(command, ProgramFailed("it broke"))
     assert type(said) in commands.COMMANDS[type(command)].answers
     assert (said.host, said.epoch, said.attempt) == (command.host, command.epoch, command.attempt)

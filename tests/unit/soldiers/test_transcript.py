@@ -16,7 +16,7 @@ from kingdom.soldiers.transcript import (
     read_page,
     tail_offset,
 )
-from kingdom.workflow.model.answers import Finding
+from kingdom.workflow.model.messages.answers import TranscriptFinding
 
 TURN = "wf-1-w1-t1#1"
 
@@ -131,15 +131,15 @@ def test_an_update_has_an_entry(update: Update, entry: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("entries", "finding"),
     [
-        ([], Finding.ABSENT),
-        ([{"type": "prompt", "prompt": "another#1", "text": "x"}], Finding.ABSENT),
-        ([{"type": "prompt", "prompt": TURN, "text": "x"}], Finding.UNFINISHED),
-        ([{"type": "prompt", "prompt": TURN}, entry_of(Asked("?", (), 0.2), TURN)], Finding.UNFINISHED),
-        ([{"type": "prompt", "prompt": TURN}, {"type": "interrupted", "prompt": TURN}], Finding.UNFINISHED),
-        ([{"type": "prompt", "prompt": TURN}, entry_of(Answered("yes", 0.3), TURN)], Finding.ANSWERED),
+        ([], TranscriptFinding.ABSENT),
+        ([{"type": "prompt", "prompt": "another#1", "text": "x"}], TranscriptFinding.ABSENT),
+        ([{"type": "prompt", "prompt": TURN, "text": "x"}], TranscriptFinding.UNFINISHED),
+        ([{"type": "prompt", "prompt": TURN}, entry_of(Asked("?", (), 0.2), TURN)], TranscriptFinding.UNFINISHED),
+        ([{"type": "prompt", "prompt": TURN}, {"type": "interrupted", "prompt": TURN}], TranscriptFinding.UNFINISHED),
+        ([{"type": "prompt", "prompt": TURN}, entry_of(Answered("yes", 0.3), TURN)], TranscriptFinding.ANSWERED),
     ],
 )
-def test_what_became_of_a_prompt_is_read_from_its_entries(entries: list[Entry], finding: Finding) -> None:
+def test_what_became_of_a_prompt_is_read_from_its_entries(entries: list[Entry], finding: TranscriptFinding) -> None:
     assert inspected(entries, TURN).finding is finding
 
 
@@ -157,9 +157,9 @@ def test_what_the_vendor_charged_counts_before_what_the_agent_reports() -> None:
     asked = {"type": "prompt", "prompt": TURN}
     reported = [entry_of(update, TURN) for update in (Spent(0.25), Answered("yes", 0.5))]
     found = inspected([asked, metered(0.75), *reported, asked, metered(1.25), *reported], TURN)
-    assert (found.finding, found.cost_usd) == (Finding.ANSWERED, 1.25)
+    assert (found.finding, found.cost_usd) == (TranscriptFinding.ANSWERED, 1.25)
     # What was spent before the prompt was sent does not tell that it was sent.
-    assert inspected([metered(0.75)], TURN).finding is Finding.ABSENT
+    assert inspected([metered(0.75)], TURN).finding is TranscriptFinding.ABSENT
 
 
 def timeless(entries: list[Entry]) -> list[Entry]:

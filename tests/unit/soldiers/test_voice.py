@@ -22,26 +22,26 @@ from kingdom.soldiers.voice.house import HouseVoice
 from kingdom.soldiers.voice.relay import BODY_BYTES_MAX, answer
 from kingdom.soldiers.voice.report import RESULT
 from kingdom.soldiers.voice.voice import Question, Reply
-from kingdom.workflow.verdicts import Verdict
+from kingdom.workflow.verdicts import PetitionVerdict
 from tests.patience import PATIENCE_SECONDS
 
 Petitions = list[tuple[str, dict[str, Any]]]
 
 
-async def nobody_decides(_: str) -> Verdict | None:
+async def nobody_decides(_: str) -> PetitionVerdict | None:
     return None
 
 
-def decides(*, granted: bool | None, reason: str = "") -> Callable[[str], Awaitable[Verdict | None]]:
-    async def verdict(_: str) -> Verdict:
-        return Verdict(granted=granted, reason=reason)
+def decides(*, granted: bool | None, reason: str = "") -> Callable[[str], Awaitable[PetitionVerdict | None]]:
+    async def verdict(_: str) -> PetitionVerdict:
+        return PetitionVerdict(granted=granted, reason=reason)
 
     return verdict
 
 
 def in_turn(
     space: Path,
-    verdict: Callable[[str], Awaitable[Verdict | None]] = nobody_decides,
+    verdict: Callable[[str], Awaitable[PetitionVerdict | None]] = nobody_decides,
     petitions: Petitions | None = None,
     **options: Any,
 ) -> HouseVoice:
@@ -250,9 +250,9 @@ async def test_a_petition_is_told_before_its_verdict_is_asked_for_under_the_id_o
     petitions: Petitions = []
     asked: list[tuple[str, int]] = []
 
-    async def verdict(petition_id: str) -> Verdict:
+    async def verdict(petition_id: str) -> PetitionVerdict:
         asked.append((petition_id, len(petitions)))
-        return Verdict(granted=True)
+        return PetitionVerdict(granted=True)
 
     voice = in_turn(tmp_path, verdict, petitions)
     for text in ("one", "two"):
@@ -275,11 +275,11 @@ async def test_a_petition_that_waits_for_a_person_does_not_hold_the_agent_up(tmp
 
 
 async def test_a_petition_on_which_nobody_decides_in_time_is_noted(tmp_path: Path) -> None:
-    async def never(_: str) -> Verdict:
+    async def never(_: str) -> PetitionVerdict:
         await asyncio.Event().wait()
         raise AssertionError
 
-    async def unreachable(_: str) -> Verdict:
+    async def unreachable(_: str) -> PetitionVerdict:
         raise Unavailable("the store is away")
 
     for verdict in (never, unreachable, nobody_decides):

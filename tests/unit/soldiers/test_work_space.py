@@ -10,8 +10,8 @@ from kingdom.errors import ProgramFailed
 from kingdom.soldiers import work_space
 from kingdom.soldiers.trees import Tree
 from kingdom.whole_file import write_whole
-from kingdom.workflow.model.template import TaskDefinition, WorkDefinition
-from kingdom.workflow.model.work import Work
+from kingdom.workflow.model.resources.template import TaskDefinition, WorkDefinition
+from kingdom.workflow.model.run.work import Work
 
 REPORT = "reports/wf-1-w1-t1-report-a1.md"
 

@@ -15,10 +15,10 @@ from kingdom.sentence import plain
 from kingdom.top.desk import Glance
 from kingdom.top.rows import COLUMNS, Pane, Row, brief, count_of, fitted, headline, rows_of, span, summary
 from kingdom.top.tellings import letters_told, question_told, ways_back
-from kingdom.workflow.model.host import HostStatus
-from kingdom.workflow.model.machine import WorkflowStatus
-from kingdom.workflow.model.operations import Continue, FromBase
-from kingdom.workflow.model.workflow import Question, Workflow
+from kingdom.workflow.model.resources.host import HostStatus
+from kingdom.workflow.model.run.workflow import RunQuestion, Workflow
+from kingdom.workflow.model.status import WorkflowStatus
+from kingdom.workflow.model.steps.operations import Continue, FromBase
 from tests.unit.workflow.model.scene import template
 
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
@@ -67,7 +67,7 @@ def test_the_head_tells_the_light_its_reason_the_money_and_the_queues() -> None:
 
 
 def test_a_run_tells_what_it_waits_for_or_does() -> None:
-    question = Question(task_id="t", text="Both?\nReally?")
+    question = RunQuestion(task_id="t", text="Both?\nReally?")
     runs = [
         a_run(status=WorkflowStatus.RUNNING),
         a_run(status=WorkflowStatus.AWAITING, question=question, general="gen-x"),
@@ -85,7 +85,7 @@ def test_a_run_tells_what_it_waits_for_or_does() -> None:
 
 
 def test_the_inbox_has_what_the_court_asks_and_what_runs_of_people_ask() -> None:
-    question = Question(task_id="t", text="Which colour?", choices=("red", "blue"))
+    question = RunQuestion(task_id="t", text="Which colour?", choices=("red", "blue"))
     own = a_run("wf-own", status=WorkflowStatus.AWAITING, question=question)
     of_court = a_run("wf-task-1", status=WorkflowStatus.AWAITING, question=question, asker="court")
     rows = rows_of(Pane.INBOX, Glance(standing=a_standing(), runs=[own, of_court], asks=[an_ask()]))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kingdom.workflow.lookout import Lookout, Sign, boot_time
+from kingdom.workflow.host_liveness import LeaseObservation, LivenessMonitor, boot_time
 
 LEASE = 30.0
 
@@ -12,11 +12,11 @@ class Looks:
 
     def __init__(self, at: float = 1000.0) -> None:
         self.at = at
-        self.lookout = Lookout(lambda: self.at)
+        self.lookout = LivenessMonitor(lambda: self.at)
 
     def after(self, seconds: float, **versions: int) -> set[str]:
         self.at += seconds
-        return self.lookout.look({host: Sign(version, LEASE) for host, version in versions.items()})
+        return self.lookout.look({host: LeaseObservation(version, LEASE) for host, version in versions.items()})
 
     def steadily(self, looks: int, **versions: int) -> list[set[str]]:
         return [self.after(5.0, **versions) for _ in range(looks)]
@@ -73,9 +73,9 @@ def test_a_host_that_was_away_and_is_back_under_an_old_version_is_seen_anew() ->
 
 @pytest.mark.parametrize(("lease", "pause"), [(30.0, 1.0), (3.0, 0.5), (0.0, 0.05)])
 def test_looks_are_close_enough_together_for_the_shortest_lease(lease: float, pause: float) -> None:
-    lookout = Lookout(lambda: 0.0)
+    lookout = LivenessMonitor(lambda: 0.0)
     assert lookout.pause(1.0) == 1.0
-    lookout.look({"a": Sign(1, lease), "b": Sign(1, 300.0)})
+    lookout.look({"a": LeaseObservation(1, lease), "b": LeaseObservation(1, 300.0)})
     assert lookout.pause(1.0) == pause
 
 

@@ -7,11 +7,11 @@ import pytest
 
 from kingdom.errors import Misconfigured
 from kingdom.workflow import template_file
-from kingdom.workflow.model.refs import GitRef, McpServerRef
-from kingdom.workflow.model.template import (
+from kingdom.workflow.model.references import GitRef, McpServerRef
+from kingdom.workflow.model.resources.template import (
     OverBudget,
-    Policy,
-    Section,
+    ReportSection,
+    RunPolicy,
     TaskDefinition,
     WorkDefinition,
     WorkflowTemplate,
@@ -56,7 +56,10 @@ WHOLE = WorkflowTemplate(
                 TaskDefinition(query="Find the cause."),
                 TaskDefinition(
                     query="Write down what you found.\nBe brief.\n",
-                    report_outline=(Section(title="Findings"), Section(title="Cause", description="why: and how")),
+                    report_outline=(
+                        ReportSection(title="Findings"),
+                        ReportSection(title="Cause", description="why: and how"),
+                    ),
                     timeout_seconds=60,
                 ),
             ),
@@ -70,7 +73,7 @@ WHOLE = WorkflowTemplate(
             pause_after=True,
         ),
     ),
-    policy=Policy(retries=2, budget_usd=2.5, over_budget=OverBudget.STOP),
+    policy=RunPolicy(retries=2, budget_usd=2.5, over_budget=OverBudget.STOP),
 )
 SMALLEST = "name: Small\nworks: [{name: only, tasks: [Do it.]}]\n"
 
@@ -176,12 +179,12 @@ def test_an_alias_may_repeat_but_not_contain_itself() -> None:
 @pytest.mark.parametrize(
     ("entry", "definition"),
     [
-        (template_file.SectionEntry, Section),
+        (template_file.SectionEntry, ReportSection),
         (template_file.TaskEntry, TaskDefinition),
         (template_file.GitRefEntry, GitRef),
         (template_file.McpServerRefEntry, McpServerRef),
         (template_file.WorkEntry, WorkDefinition),
-        (template_file.PolicyEntry, Policy),
+        (template_file.PolicyEntry, RunPolicy),
         (template_file.TemplateFile, WorkflowTemplate),
     ],
 )

@@ -6,8 +6,8 @@ from kingdom.bus.stream import Stream
 from kingdom.chronicle.catalog import CATALOG as INTERNAL
 from kingdom.cli.reference.markdown import beginning, code, table
 from kingdom.court.streams import STREAMS
-from kingdom.workflow.model.catalogue import CATALOG as DOMAIN
-from kingdom.workflow.model.commands import COMMANDS
+from kingdom.workflow.model.messages.catalog import CATALOG as DOMAIN
+from kingdom.workflow.model.messages.commands import COMMANDS
 
 _WORDS = """\
 Four kinds of things are called events here:

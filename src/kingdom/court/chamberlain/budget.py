@@ -13,7 +13,7 @@ from kingdom.court.chamberlain.calendar import day_of
 from kingdom.court.chamberlain.records import MEMORY, notify, recall, remember, say
 from kingdom.court.chamberlain.settings import BudgetSettings, ChamberlainSettings
 from kingdom.court.quota import MONEY, QUOTAS, Quota, read_quota, save_quota
-from kingdom.workflow.records import change
+from kingdom.workflow.records import run_transaction
 
 _BUDGET = "budget"
 _NOTHING = Decimal(0)
@@ -83,4 +83,4 @@ async def look_after_budget(bus: Bus, settings: ChamberlainSettings, zone: ZoneI
         await remember(transaction, record, budget)
         return budget
 
-    return await change(bus, act)
+    return await run_transaction(bus, act)

@@ -32,7 +32,7 @@ from kingdom.court.king.terms import KING
 from kingdom.court.records import CURRENT
 from kingdom.court.text_logs import METRICS, NAMES, TextLog, path_of, rotate
 from kingdom.errors import KingdomError
-from kingdom.workflow.records import change
+from kingdom.workflow.records import run_transaction
 
 # A duty that hangs does not keep the others from theirs for ever.
 _DUTY_SECONDS_MAX = 600.0
@@ -188,7 +188,7 @@ class Chamberlain:
             await remember(transaction, record, health)
             return health
 
-        self._write_metrics(await change(self._bus, act))
+        self._write_metrics(await run_transaction(self._bus, act))
 
     async def _look_after_budget(self, now: datetime) -> None:
         self._budget = await look_after_budget(self._bus, self._settings, self._zone, now)
@@ -227,7 +227,7 @@ class Chamberlain:
             if removed:
                 await say(transaction, FilesCleaned(deleted_count=removed), now)
 
-        await change(self._bus, act)
+        await run_transaction(self._bus, act)
         await self._warn_of_old_threads(now)
 
     async def _warn_of_old_threads(self, now: datetime) -> None:

@@ -14,7 +14,7 @@ from kingdom.court.chamberlain.settings import ChamberlainSettings
 from kingdom.court.chamberlain.statistics import Statistics
 from kingdom.court.documents import EventStatus
 from kingdom.court.records import EVENTS
-from kingdom.workflow.records import change
+from kingdom.workflow.records import run_transaction
 
 _AT_ONCE = 1000
 # Of so many events it is looked at once whether they really wait.
@@ -53,7 +53,7 @@ async def read_news(
         is_last = len(entries) < _AT_ONCE
         waits = is_last and king_is_known
         part = _Part(settings, zone, now, king_silent, known, start, entries, judges_waiting=waits)
-        found = await change(bus, part.take)
+        found = await run_transaction(bus, part.take)
         alerts += found.alerts
         if is_last:
             return LogReading(tuple(alerts), found.many_timeouts)

@@ -20,7 +20,7 @@ from kingdom.court.chamberlain.records import MEMORY, STATISTICS, STATS, notify,
 from kingdom.court.chamberlain.settings import ChamberlainSettings
 from kingdom.court.chamberlain.statistics import Day, Statistics
 from kingdom.court.documents import MessageType, Urgency
-from kingdom.workflow.records import change
+from kingdom.workflow.records import run_transaction
 
 _ONCE = "daily-report"
 _ONCE_KEPT = timedelta(days=60)
@@ -128,7 +128,7 @@ async def send_reports(bus: Bus, settings: ChamberlainSettings, zone: ZoneInfo, 
             await remember(transaction, record, ReportsSent(last_day=days[-1]))
         return told
 
-    return await change(bus, act)
+    return await run_transaction(bus, act)
 
 
 def _duration(seconds: int) -> str:

@@ -15,10 +15,10 @@ from kingdom.court.chamberlain.settings import RetentionSettings
 from kingdom.court.records import ASSIGNMENTS, EVENTS, MESSAGES, RESULTS
 from kingdom.court.sessions import known_sessions
 from kingdom.court.text_logs import NAMES, OLD
-from kingdom.workflow.model.machine import WorkflowStatus
-from kingdom.workflow.model.work import soldier_of
-from kingdom.workflow.model.workflow import Workflow
-from kingdom.workflow.records import WORKFLOWS, each
+from kingdom.workflow.model.run.work import soldier_of
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import WorkflowStatus
+from kingdom.workflow.records import WORKFLOWS, each_record
 
 _RESULT_SUFFIXES = ("-soldier-id", "-session-id")
 _OVER = frozenset({WorkflowStatus.COMPLETED, WorkflowStatus.CANCELLED, WorkflowStatus.FAILED})
@@ -135,7 +135,7 @@ async def _lives(transaction: Transaction, files: Iterable[SideFile]) -> Lives:
             ended_at[file.task_id] = (_ended_at(record) or file.written_at) if is_over else None
     soldiers = set(await known_sessions(transaction))
     for status in set(WorkflowStatus) - _OVER:
-        async for record in each(transaction, Query(kind=WORKFLOWS.name, state=status)):
+        async for record in each_record(transaction, Query(kind=WORKFLOWS.name, state=status)):
             tokens = [work.agent.session for work in Workflow.read(record.doc).works]
             soldiers |= {soldier_of(token) for token in tokens if token}
     return Lives(ended_at, frozenset(soldiers))

@@ -17,10 +17,10 @@ from kingdom.court.general.staff import run_of_root
 from kingdom.court.records import ASSIGNMENTS
 from kingdom.court.sessions import Session, known_sessions, load_sessions, save_sessions
 from kingdom.workflow.hosts import find_host
-from kingdom.workflow.model.host import Host, HostStatus
-from kingdom.workflow.model.work import soldier_of
-from kingdom.workflow.model.workflow import Workflow
-from kingdom.workflow.records import WORKFLOWS, change
+from kingdom.workflow.model.resources.host import Host, HostStatus
+from kingdom.workflow.model.run.work import soldier_of
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.records import WORKFLOWS, run_transaction
 
 ORPHANED = "orphaned"
 # What began just now may not be everywhere on the books yet.
@@ -94,7 +94,7 @@ async def look_after_sessions(bus: Bus, now: datetime) -> Verdict:
         if gone:
             await save_sessions(transaction, record, {each: known[each] for each in known.keys() - gone})
 
-    await change(bus, act)
+    await run_transaction(bus, act)
     return verdict
 
 

@@ -11,7 +11,7 @@ from kingdom.chronicle.events import HeartbeatMissed
 from kingdom.court.chamberlain.records import MEMORY, recall, remember, say
 from kingdom.court.chamberlain.settings import HeartbeatSettings
 from kingdom.court.heartbeat import forget_old_signs, last_signs
-from kingdom.workflow.records import change
+from kingdom.workflow.records import run_transaction
 
 _OUTAGES = "outages"
 
@@ -75,4 +75,4 @@ async def look_after_roles(
         await remember(transaction, record, outages)
         return signs
 
-    return await change(bus, act)
+    return await run_transaction(bus, act)

@@ -15,7 +15,7 @@ from kingdom.court.documents import Assignment, EventStatus, ExternalEvent, Prio
 from kingdom.court.envoy.records import ENVOY, Awaited
 from kingdom.court.records import ASSIGNMENTS, EVENTS, receive, save
 from kingdom.court.streams import petitions_due
-from kingdom.workflow.records import each
+from kingdom.workflow.records import each_record
 
 TEXT_MAX = 20_000
 _SHOWN_MAX = 80
@@ -67,7 +67,7 @@ async def _find(transaction: Transaction, task_id: str) -> tuple[Record, Ask] | 
 
 async def open_asks(transaction: Transaction, leave_out: LeaveOut = hide) -> list[Ask]:
     """Return every question that waits for an answer and can be read, the oldest first."""
-    found = [record async for record in each(transaction, Query(kind=ASKS.name, state=AskStatus.OPEN))]
+    found = [record async for record in each_record(transaction, Query(kind=ASKS.name, state=AskStatus.OPEN))]
     return sorted(readable(found, Ask, leave_out), key=lambda ask: ask.asked_at)
 
 

@@ -21,7 +21,7 @@ from kingdom.court.envoy.settings import EnvoySettings
 from kingdom.court.envoy.telling import Tell
 from kingdom.court.streams import MESSAGE_QUEUED, MESSAGE_STREAM
 from kingdom.errors import KingdomError, Misconfigured
-from kingdom.workflow.records import change
+from kingdom.workflow.records import run_transaction
 
 _POLL = timedelta(milliseconds=250)
 _log = structlog.get_logger("kingdom.court")
@@ -81,7 +81,7 @@ class Envoy:
         """Remind people of what waits for long, and clear away what is over."""
         now = self._clock()
         channel, zone = self._settings.channel, self._zone
-        await change(self._bus, lambda transaction: remind(transaction, now, channel, zone))
+        await run_transaction(self._bus, lambda transaction: remind(transaction, now, channel, zone))
         await clear_away(self._bus, self._place, now)
 
     async def _look_forever(self) -> None:

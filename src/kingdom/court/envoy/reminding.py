@@ -16,7 +16,7 @@ from kingdom.court.envoy.answers import OVER, how_it_ended
 from kingdom.court.envoy.place import Place
 from kingdom.court.envoy.records import Awaited, Thread, entries, forget
 from kingdom.court.records import ASSIGNMENTS, tell_people
-from kingdom.workflow.records import change
+from kingdom.workflow.records import run_transaction
 
 _AT_ONCE = 50
 # The question itself stands above, in the same thread.
@@ -62,8 +62,8 @@ async def clear_away(bus: Bus, place: Place, now: datetime) -> None:
                 _log.warning("a question that is over still looks open", task=task_id, error=str(error))
                 if now - question.created_at < _LEFT_OVER_AFTER:
                     continue
-        await change(bus, partial(_forget_question, task_id=task_id, msg_id=question.msg_id))
-    await change(bus, lambda transaction: _forget_threads(transaction, now))
+        await run_transaction(bus, partial(_forget_question, task_id=task_id, msg_id=question.msg_id))
+    await run_transaction(bus, lambda transaction: _forget_threads(transaction, now))
 
 
 async def _questions_over(transaction: Transaction) -> dict[str, tuple[Awaited, str]]:

@@ -19,7 +19,7 @@ from kingdom.court.envoy.place import Mark
 from kingdom.court.envoy.slack_place import SlackPlace
 from kingdom.court.envoy.slack_words import ANSWER_ACTION, plain, read_choice
 from kingdom.sentence import sentence
-from kingdom.workflow.records import change
+from kingdom.workflow.records import run_transaction
 
 # How often the client looks after its connection.
 _PING_SECONDS = 10.0
@@ -58,7 +58,7 @@ class SlackEars:
         said = read_message(event)
         if said is None:
             return
-        taken = await change(self._bus, lambda transaction: hear(transaction, said, self._clock()))
+        taken = await run_transaction(self._bus, lambda transaction: hear(transaction, said, self._clock()))
         if taken.is_new and not taken.is_answer:
             self._asides.begin("mark a message", partial(self._place.mark, said.channel, said.ts, Mark.SEEN))
         self._respond(taken, said.channel, said.thread_ts, said.user, plain(said.text))
@@ -75,7 +75,7 @@ class SlackEars:
                 ts=str(action["action_ts"]),
                 thread_ts=str(container.get("thread_ts") or container["message_ts"]),
             )
-            taken = await change(self._bus, lambda transaction: hear_click(transaction, click, self._clock()))
+            taken = await run_transaction(self._bus, lambda transaction: hear_click(transaction, click, self._clock()))
             self._respond(taken, click.channel, click.thread_ts, click.user, choice.choice)
         await ack()
 

@@ -19,8 +19,8 @@ from kingdom.court.petitions.decision import Petition
 from kingdom.court.petitions.records import petitions_of
 from kingdom.court.records import ASSIGNMENTS, EVENTS, RESULTS
 from kingdom.errors import NotFound
-from kingdom.workflow.model.workflow import Workflow
-from kingdom.workflow.records import WORKFLOWS, each
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.records import WORKFLOWS, each_record
 
 _PAGE = 500
 
@@ -122,7 +122,7 @@ async def _strand(transaction: Transaction, given: tuple[str, Route | None]) -> 
         return StrandMaterial(id=strand_id, route=route, place=read_place(record) if record else None)
     assignments = [
         read_document(record.doc, Assignment)
-        async for record in each(transaction, Query(kind=ASSIGNMENTS.name, owner=strand_id))
+        async for record in each_record(transaction, Query(kind=ASSIGNMENTS.name, owner=strand_id))
     ]
     run = await _first(transaction, WORKFLOWS.name, run_of_root(strand_id), strand_id)
     petitions = await petitions_of(transaction, strand_id)

@@ -15,7 +15,7 @@ from kingdom.court.explain.timeline import (
     WorkSpan,
     seconds_between,
 )
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.run.workflow import Workflow
 
 _ENDS = {
     "QueryResponded": QueryOutcome.ANSWERED,

@@ -22,7 +22,7 @@ from kingdom.court.explain.timeline import (
 )
 from kingdom.court.explain.words import Names, say
 from kingdom.court.records import ASSIGNMENTS, EVENTS
-from kingdom.workflow.model.machine import WORKFLOW
+from kingdom.workflow.model.status import WORKFLOW
 
 WAITING = "waiting"
 GONE = "gone"

@@ -17,8 +17,8 @@ from kingdom.court.package import Package
 from kingdom.court.records import ASSIGNMENTS
 from kingdom.court.sentinel.settings import SentinelSettings, names_owner
 from kingdom.errors import KingdomError
-from kingdom.workflow.model.git import Git, repo_of
-from kingdom.workflow.records import ACTIVE, GITS, change, each, load, save
+from kingdom.workflow.model.resources.git import Git, repo_of
+from kingdom.workflow.records import ACTIVE, GITS, each_record, load_resource, run_transaction, save_resource
 from kingdom.workflow.templates import slug
 
 _log = structlog.get_logger("kingdom.court")
@@ -46,7 +46,7 @@ async def take_over_slugs(bus: Bus, packages: Collection[Package], sentinel: Sen
         for file in earlier_files(Path(package.directory), package.general.memory)
     ]
     async with bus.transaction() as transaction:
-        stored = [record async for record in each(transaction, Query(kind=GITS.name, state=ACTIVE))]
+        stored = [record async for record in each_record(transaction, Query(kind=GITS.name, state=ACTIVE))]
         found = list(readable(stored, Git))
         gits = [_with_address(git, sentinel.forge) for git in found]
         is_done = not files and all(git.repo for git in gits)
@@ -62,7 +62,7 @@ async def take_over_slugs(bus: Bus, packages: Collection[Package], sentinel: Sen
 
 
 async def _assigned(transaction: Transaction) -> frozenset[str]:
-    found = [record async for record in each(transaction, Query(kind=ASSIGNMENTS.name))]
+    found = [record async for record in each_record(transaction, Query(kind=ASSIGNMENTS.name))]
     return frozenset(assignment.repo for assignment in readable(found, Assignment) if assignment.repo)
 
 
@@ -108,13 +108,13 @@ def _with_slug(git: Git, known: _Known) -> Git:
 
 async def _keep_repo(bus: Bus, known: Git) -> None:
     async def act(transaction: Transaction) -> bool:
-        record, git = await load(transaction, Git, known.id)
+        record, git = await load_resource(transaction, Git, known.id)
         if git.repo or record.state != ACTIVE:
             return False
-        await save(transaction, msgspec.structs.replace(git, repo=known.repo), record)
+        await save_resource(transaction, msgspec.structs.replace(git, repo=known.repo), record)
         return True
 
-    if await change(bus, act):
+    if await run_transaction(bus, act):
         _log.info("a Git of an earlier version has its repository now", git=known.id, repo=known.repo)
 
 

@@ -16,9 +16,9 @@ from kingdom.court.records import ASSIGNMENTS, ENDED, RESULTS, load, save
 from kingdom.court.sessions import drop_session
 from kingdom.court.streams import assignment_rested
 from kingdom.workflow import lifecycle
-from kingdom.workflow.model.machine import WORKFLOW
-from kingdom.workflow.model.work import soldier_of
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.run.work import soldier_of
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import WORKFLOW
 
 _RESULT_STATUS = {
     AssignmentStatus.COMPLETED: "success",

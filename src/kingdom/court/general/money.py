@@ -10,8 +10,8 @@ from kingdom.court.general.staff import Staff, root_of
 from kingdom.court.records import ASSIGNMENTS, load, save, tell_people
 from kingdom.court.streams import assignment_rested
 from kingdom.sentence import sentence, with_reason
-from kingdom.workflow.model import events
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.messages import events
+from kingdom.workflow.model.run.workflow import Workflow
 
 
 async def tell_parked(staff: Staff, transaction: Transaction, workflow: Workflow, root: Assignment) -> None:

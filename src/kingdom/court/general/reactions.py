@@ -19,9 +19,9 @@ from kingdom.court.streams import (
     SETTLED_STREAM,
     task_stream,
 )
-from kingdom.workflow.model import answers, events
-from kingdom.workflow.model.catalogue import EVENT_TYPES
-from kingdom.workflow.streams import told_stream
+from kingdom.workflow.model.messages import answers, events
+from kingdom.workflow.model.messages.catalog import EVENT_TYPES
+from kingdom.workflow.streams import requester_stream
 
 Handler = Callable[[Staff, Received[Any], Transaction], Awaitable[Outcome | None]]
 
@@ -50,11 +50,11 @@ GIVEN: tuple[tuple[EventType[Any], Handler], ...] = (
 def register(dispatcher: Dispatcher, staff: Staff) -> None:
     """Let a worker do what Generals do."""
     for event, handler in TOLD.items():
-        dispatcher.reaction(EVENT_TYPES[event], stream=told_stream(ASKER))(partial(handler, staff))
+        dispatcher.reaction(EVENT_TYPES[event], stream=requester_stream(ASKER))(partial(handler, staff))
     for notice, handler in GIVEN:
         dispatcher.reaction(notice)(partial(handler, staff))
 
 
 def streams_of(generals: Iterable[str]) -> tuple[str, ...]:
     """Return the streams that a worker for these Generals listens to."""
-    return (*map(task_stream, generals), told_stream(ASKER), SETTLED_STREAM.name)
+    return (*map(task_stream, generals), requester_stream(ASKER), SETTLED_STREAM.name)

@@ -27,10 +27,10 @@ from kingdom.court.streams import PetitionsDue, PetitionSettled, assignment_rest
 from kingdom.errors import NotFound
 from kingdom.sentence import sentence, with_reason
 from kingdom.workflow import lifecycle
-from kingdom.workflow.model import answers, events
-from kingdom.workflow.model.machine import WorkflowStatus
-from kingdom.workflow.model.work import Work, soldier_of
-from kingdom.workflow.model.workflow import About, Workflow
+from kingdom.workflow.model.messages import answers, events
+from kingdom.workflow.model.run.work import Work, soldier_of
+from kingdom.workflow.model.run.workflow import QuestionTopic, Workflow
+from kingdom.workflow.model.status import WorkflowStatus
 from kingdom.workflow.records import load_workflow
 
 _QUESTION_LENGTH_MAX = 2000
@@ -217,7 +217,7 @@ async def _give_slots_back(transaction: Transaction, workflow: Workflow) -> None
 def _ask(staff: Staff, workflow: Workflow, root: Assignment, current: Assignment) -> Ask:
     policy, now = _policy(staff, root), staff.clock()
     question = workflow.question
-    for_money = question is not None and question.about is About.BUDGET
+    for_money = question is not None and question.about is QuestionTopic.BUDGET
     ask = Ask(
         id=root.id,
         task_id=current.id,

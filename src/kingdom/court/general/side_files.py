@@ -12,8 +12,8 @@ import structlog
 from kingdom.bus.port import Transaction
 from kingdom.court.memory import apply_memory_updates
 from kingdom.whole_file import write_whole
-from kingdom.workflow.model.work import session_of, soldier_of
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.run.work import session_of, soldier_of
+from kingdom.workflow.model.run.workflow import Workflow
 
 _log = structlog.get_logger("kingdom.court")
 

@@ -21,12 +21,12 @@ from kingdom.court.records import ASSIGNMENTS, EVENTS, load, save
 from kingdom.court.streams import AssignmentGiven, RetryDue
 from kingdom.errors import IllegalTransition, Misconfigured, NotFound, Permanent, Transient
 from kingdom.workflow import lifecycle
-from kingdom.workflow.model.git import Git, unique_name
-from kingdom.workflow.model.machine import OPERATIONS, WORKFLOW, WorkflowStatus
-from kingdom.workflow.model.operations import Auto, Continue
-from kingdom.workflow.model.template import OverBudget, WorkflowTemplate
-from kingdom.workflow.model.workflow import About, Workflow
-from kingdom.workflow.records import load as load_thing
+from kingdom.workflow.model.resources.git import Git, unique_name
+from kingdom.workflow.model.resources.template import OverBudget, WorkflowTemplate
+from kingdom.workflow.model.run.workflow import QuestionTopic, Workflow
+from kingdom.workflow.model.status import OPERATIONS, WORKFLOW, WorkflowStatus
+from kingdom.workflow.model.steps.operations import Auto, Continue
+from kingdom.workflow.records import load_resource as load_thing
 from kingdom.workflow.records import load_workflow
 from kingdom.workflow.registry import git_finder
 from kingdom.workflow.templates import with_base_branches
@@ -103,7 +103,7 @@ async def _go_on(transaction: Transaction, assignment: Assignment) -> None:
     if workflow.status not in OPERATIONS["resume"] | WORKFLOW.final:
         # Somebody let it go on by hand, before this answer came.
         return
-    asks_for_money = workflow.question is not None and workflow.question.about is About.BUDGET
+    asks_for_money = workflow.question is not None and workflow.question.about is QuestionTopic.BUDGET
     try:
         await _continue(transaction, workflow, "" if workflow.gate else text, actor, grants=asks_for_money)
     except IllegalTransition as error:

@@ -10,7 +10,7 @@ from kingdom.bus.port import Bus
 from kingdom.clock import utc_now
 from kingdom.court.petitions.settling import give_up_overdue
 from kingdom.errors import KingdomError
-from kingdom.workflow.records import change
+from kingdom.workflow.records import run_transaction
 
 _EVERY_SECONDS = 60.0
 _log = structlog.get_logger("kingdom.court")
@@ -20,7 +20,7 @@ async def watch(bus: Bus, clock: Callable[[], datetime] = utc_now) -> None:
     """Look until cancelled; any number of processes may do so."""
     while True:
         try:
-            if given_up := await change(bus, lambda transaction: give_up_overdue(transaction, clock())):
+            if given_up := await run_transaction(bus, lambda transaction: give_up_overdue(transaction, clock())):
                 _log.warning("petitions were given up", count=given_up)
         except Exception as error:  # noqa: BLE001 - one spoilt record must not stop the Generals
             expected = isinstance(error, KingdomError)

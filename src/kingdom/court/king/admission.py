@@ -12,7 +12,7 @@ from kingdom.court.king.terms import Terms
 from kingdom.court.king.waiting import ANSWER, PLACES, READY, move_place, read_place
 from kingdom.court.quota import MONEY, QUOTAS, SOLDIERS, WANTED, read_quota, save_quota
 from kingdom.court.records import CURRENT, EVENTS
-from kingdom.workflow.records import each
+from kingdom.workflow.records import each_record
 
 # Looked at in one call, so that a transaction stays short however many wait; the clock goes on with the rest.
 LOOKS_MAX = 20
@@ -80,7 +80,7 @@ async def free_absent(transaction: Transaction, terms: Terms) -> int:
 
 async def _admit_answers(transaction: Transaction, done: Admission, now: datetime, terms: Terms) -> None:
     """Let those go on whom a person answered: no gate and no slot holds them, only money."""
-    async for record in each(transaction, Query(kind=PLACES.name, owner=ANSWER)):
+    async for record in each_record(transaction, Query(kind=PLACES.name, owner=ANSWER)):
         if done.has_more:
             return
         place = read_place(record)
@@ -122,7 +122,7 @@ async def _full(transaction: Transaction, need: Need, now: datetime, terms: Term
 
 async def _wake(transaction: Transaction, gate: Gate, now: datetime, terms: Terms) -> None:
     """Make the first who is parked under each quota with room ready again."""
-    async for record in each(transaction, Query(kind=QUOTAS.name, owner=WANTED)):
+    async for record in each_record(transaction, Query(kind=QUOTAS.name, owner=WANTED)):
         quota = as_of(read_quota(record.doc), now, terms)
         if not quota.room:
             continue

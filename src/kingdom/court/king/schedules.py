@@ -18,7 +18,7 @@ from kingdom.court.king.assigning import SCHEDULE
 from kingdom.court.king.terms import KING, Terms
 from kingdom.court.package import Package, Schedule
 from kingdom.court.records import CURRENT, SEEN_KEPT, receive
-from kingdom.workflow.records import change, each
+from kingdom.workflow.records import each_record, run_transaction
 
 ACTIVE, STOPPED = "active", "stopped"
 SCHEDULES = RecordKind(
@@ -74,13 +74,15 @@ async def fire_schedules(bus: Bus, now: datetime, terms: Terms) -> list[str]:
     declared = _declared(terms)
     async with bus.transaction() as transaction:
         query = Query(kind=SCHEDULES.name, state=ACTIVE)
-        known = {record.id: record async for record in each(transaction, query)}
+        known = {record.id: record async for record in each_record(transaction, query)}
     fired: list[str] = []
     for name, (package, schedule) in declared.items():
         if _has_to_do(known.get(name), package, schedule, now, terms):
-            fired += await change(bus, partial(_advance, package=package, schedule=schedule, now=now, terms=terms))
+            fired += await run_transaction(
+                bus, partial(_advance, package=package, schedule=schedule, now=now, terms=terms)
+            )
     for name in known.keys() - declared.keys():
-        await change(bus, partial(_stop, name=name, now=now))
+        await run_transaction(bus, partial(_stop, name=name, now=now))
     return fired
 
 

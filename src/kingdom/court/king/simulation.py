@@ -18,7 +18,7 @@ from kingdom.court.king.outcomes import UNROUTED
 from kingdom.court.king.routing import Considered, route
 from kingdom.court.package import Package
 from kingdom.court.records import EVENTS
-from kingdom.workflow.records import each
+from kingdom.workflow.records import each_record
 
 _PAGE = 1000
 
@@ -67,7 +67,7 @@ async def simulate(
     """Route every event since a moment again; those that no rule decides about are left out."""
     differences: list[Difference] = []
     unchanged, known = 0, set()
-    async for record in each(transaction, Query(kind=EVENTS.name)):
+    async for record in each_record(transaction, Query(kind=EVENTS.name)):
         event = msgspec.convert(record.doc, ExternalEvent)
         known.add(event.id)
         if event.created_at < since or not _was_decided(event):

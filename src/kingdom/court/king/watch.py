@@ -14,7 +14,7 @@ from kingdom.court.king.schedules import fire_schedules
 from kingdom.court.king.terms import Terms
 from kingdom.court.king.waiting import free_held
 from kingdom.errors import KingdomError
-from kingdom.workflow.records import change
+from kingdom.workflow.records import run_transaction
 
 # So many are freed in one transaction; the rest is left to the next look.
 _LIMIT = 50
@@ -56,7 +56,7 @@ async def free_those_who_need_not_wait(bus: Bus, now: datetime, terms: Terms) ->
         await free_absent(transaction, terms)
         await rest_forgotten(transaction, now, terms)
 
-    await change(bus, act)
+    await run_transaction(bus, act)
 
 
 async def go_on_without_people(bus: Bus, now: datetime, _: Terms) -> None:
@@ -65,7 +65,7 @@ async def go_on_without_people(bus: Bus, now: datetime, _: Terms) -> None:
     async def act(transaction: Transaction) -> None:
         await answer_for_nobody(transaction, now, _ASKS_LIMIT)
 
-    await change(bus, act)
+    await run_transaction(bus, act)
 
 
 async def admit_all(bus: Bus, now: datetime, terms: Terms) -> None:
@@ -75,7 +75,7 @@ async def admit_all(bus: Bus, now: datetime, terms: Terms) -> None:
         return await admit(transaction, now, terms)
 
     for _ in range(_ROUNDS_MAX):
-        if not (await change(bus, act)).has_more:
+        if not (await run_transaction(bus, act)).has_more:
             return
 
 

@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from kingdom.court.package import REVIEW, ReviewEvent
 from kingdom.errors import MalformedEvent
-from kingdom.workflow.model.git import REPOSITORY
+from kingdom.workflow.model.resources.git import REPOSITORY
 
 _Repo = Annotated[str, Meta(pattern=rf"\A(|{REPOSITORY})\Z")]
 _Number = Annotated[int, Meta(ge=0, le=2**31)]

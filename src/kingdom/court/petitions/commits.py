@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import msgspec
 
 from kingdom.bus.port import Transaction
-from kingdom.workflow.model.git import Git
-from kingdom.workflow.model.machine import WorkflowStatus
-from kingdom.workflow.model.workflow import Workflow
-from kingdom.workflow.model.worktree import WorkTree
+from kingdom.workflow.model.resources.git import Git
+from kingdom.workflow.model.run.work_tree import WorkTree
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import WorkflowStatus
 from kingdom.workflow.records import GITS
 
 

@@ -13,7 +13,7 @@ import msgspec
 from kingdom.bus.record import RecordKind
 from kingdom.court.package import REVIEW, PetitionRule, Policy
 from kingdom.court.petitions.bodies import KINDS
-from kingdom.workflow.verdicts import Verdict
+from kingdom.workflow.verdicts import PetitionVerdict
 
 # What left the house is known for as long as the run is that asked for it.
 _KEPT = timedelta(days=90)
@@ -104,14 +104,16 @@ class Petition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return None
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> PetitionVerdict:
         """Return what its agents are told."""
         if self.state in (PetitionState.REFUSED, PetitionState.FAILED):
-            return Verdict(granted=False, reason=self.reason)
+            return PetitionVerdict(granted=False, reason=self.reason)
         if self.awaits_person:
-            return Verdict(granted=None, reason="a person is asked to approve it first")
+            return PetitionVerdict(granted=None, reason="a person is asked to approve it first")
         waits = self.state is PetitionState.REQUESTED
-        return Verdict(granted=True, reason="it is done in its turn, after this work if need be" if waits else "")
+        return PetitionVerdict(
+            granted=True, reason="it is done in its turn, after this work if need be" if waits else ""
+        )
 
 
 PETITIONS = RecordKind(

@@ -16,8 +16,8 @@ from kingdom.court.petitions.decision import TOO_LATE, Petition, PetitionState
 from kingdom.court.petitions.records import records_of, refuse, save
 from kingdom.court.records import tell_people
 from kingdom.court.streams import PetitionGranted, petition_granted
-from kingdom.workflow.model.machine import WORKFLOW
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import WORKFLOW
 
 _PULL_REQUEST = "github.pull_request"
 _SLACK_MESSAGE = "slack.message"

@@ -16,8 +16,8 @@ from kingdom.court.petitions.granting import grant, with_branches
 from kingdom.court.petitions.records import petitions_of, read, refuse, save
 from kingdom.court.streams import petitions_due
 from kingdom.errors import MalformedEvent
-from kingdom.workflow.model.answers import AgentPetitioned
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.messages.answers import AgentPetitioned
+from kingdom.workflow.model.run.workflow import Workflow
 
 
 async def petition(

@@ -22,7 +22,7 @@ from kingdom.court.sentinel.records import HEARD_PLACES, Cursor, Taken, recall, 
 from kingdom.court.sentinel.settings import GitHubSettings
 from kingdom.court.sentinel.untrusted import fitted
 from kingdom.errors import MalformedEvent, Misconfigured, Transient
-from kingdom.workflow.records import change
+from kingdom.workflow.records import run_transaction
 
 CURSOR = "github"
 _OVERLAP = timedelta(hours=1)
@@ -69,7 +69,7 @@ async def poll_github(
         await remember(transaction, CURSOR, moved, record)
         return taken
 
-    taken = await change(bus, act)
+    taken = await run_transaction(bus, act)
     return Round(
         taken[Taken.RECEIVED],
         taken[Taken.SEEN],

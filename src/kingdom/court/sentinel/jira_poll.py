@@ -19,7 +19,7 @@ from kingdom.court.sentinel.jira import Comment, Found, news_of, parse_comments,
 from kingdom.court.sentinel.records import ACTOR, Cursor, Ticket, recall, remember
 from kingdom.court.sentinel.settings import JiraSettings
 from kingdom.errors import MalformedEvent, Misconfigured, Transient
-from kingdom.workflow.records import change
+from kingdom.workflow.records import run_transaction
 
 CURSOR = "jira"
 # What is indexed late is found all the same.
@@ -72,7 +72,7 @@ async def poll_jira(
         )
         return received, seen
 
-    received, seen = await change(bus, act)
+    received, seen = await run_transaction(bus, act)
     period = timedelta(seconds=settings.poll_seconds)
     pause = pause_of(reply.headers) or period
     return Round(received, seen, len(documents) - received - seen, max(period, pause))

@@ -20,7 +20,7 @@ from kingdom.court.sentinel.happening import Dropped
 from kingdom.court.sentinel.records import Taken, take_in
 from kingdom.court.sentinel.settings import GitHubSettings, WebhookSettings
 from kingdom.errors import KingdomError, MalformedEvent, Misconfigured
-from kingdom.workflow.records import change
+from kingdom.workflow.records import run_transaction
 
 PATH = "/webhooks/github"
 DELIVERY = "delivery"
@@ -180,7 +180,7 @@ class Receiver:
 
         try:
             async with asyncio.timeout(self._webhook.store_seconds):
-                taken = await change(self._bus, act)
+                taken = await run_transaction(self._bus, act)
         except TimeoutError:
             _log.error("webhook_not_stored", reason="the store takes too long")
             return _said(503, "try again later")

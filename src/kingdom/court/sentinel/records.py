@@ -14,7 +14,7 @@ from kingdom.court.records import CURRENT, ENDED, SEEN, SEEN_KEPT, receive
 from kingdom.court.sentinel.filters import Refusal
 from kingdom.court.sentinel.happening import Happening
 from kingdom.court.sentinel.heard import Heard, hear
-from kingdom.workflow.records import change
+from kingdom.workflow.records import run_transaction
 
 ACTOR = "sentinel"
 _FORGOTTEN_KEPT = timedelta(days=1)
@@ -106,7 +106,7 @@ async def forget_old(bus: Bus, now: datetime) -> int:
                 forgotten += 1
         return forgotten
 
-    return await change(bus, act)
+    return await run_transaction(bus, act)
 
 
 async def take_in(

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from kingdom.errors import MalformedEvent
-from kingdom.workflow.model.git import REPOSITORY
+from kingdom.workflow.model.resources.git import REPOSITORY
 
 TITLE_MAX = 500
 TEXT_MAX = 20_000

@@ -7,7 +7,7 @@ from acp.schema import EnvVariable, HttpMcpServer, McpServerStdio, SseMcpServer
 from kingdom.soldiers.agent import Launch
 from kingdom.soldiers.voice.relay import relay_command
 from kingdom.soldiers.voice.voice import SERVER
-from kingdom.workflow.model.mcp import McpServer, Transport
+from kingdom.workflow.model.resources.mcp_server import McpServer, McpTransport
 
 AcpServer = HttpMcpServer | SseMcpServer | McpServerStdio
 
@@ -26,11 +26,11 @@ def _house(voice_url: str) -> Iterator[AcpServer]:
 
 def _reached(server: McpServer) -> AcpServer:
     match server.transport:
-        case Transport.STDIO:
+        case McpTransport.STDIO:
             command, *rest = server.command
             variables = [EnvVariable(name=name, value=value) for name, value in server.env.items()]
             return McpServerStdio(name=server.name, command=command, args=rest, env=variables)
-        case Transport.SSE:
+        case McpTransport.SSE:
             return SseMcpServer(type="sse", name=server.name, url=server.url, headers=[])
-        case Transport.STREAMABLE_HTTP:
+        case McpTransport.STREAMABLE_HTTP:
             return HttpMcpServer(type="http", name=server.name, url=server.url, headers=[])

@@ -17,7 +17,7 @@ from kingdom.soldiers.notebook import Notebook, past_of
 from kingdom.soldiers.process import start_program
 from kingdom.soldiers.sandbox.sandbox import Sandbox
 from kingdom.soldiers.transcript import Entry, inspected, looked_up
-from kingdom.workflow.model.answers import Finding
+from kingdom.workflow.model.messages.answers import TranscriptFinding
 
 
 class ClaudeAgents(AgentClient):
@@ -83,4 +83,4 @@ def _told(launch: Launch, entries: list[Entry], prompt_id: str) -> Inspection:
     left = open_prompt(entries, prompt_id)
     own = own_transcript(launch.environment, left.session) if left else None
     answer = own_answer(own, left.uuid) if left and own else None
-    return found if answer is None else replace(found, finding=Finding.ANSWERED, text=answer)
+    return found if answer is None else replace(found, finding=TranscriptFinding.ANSWERED, text=answer)

@@ -7,7 +7,7 @@ from typing import Any
 from kingdom.soldiers.agent import Launch
 from kingdom.soldiers.sandbox.sandbox import Profile
 from kingdom.soldiers.voice.voice import SERVER
-from kingdom.workflow.model.mcp import McpServer, Transport
+from kingdom.workflow.model.resources.mcp_server import McpServer, McpTransport
 
 _ALWAYS = (
     "--output-format=stream-json",
@@ -33,7 +33,7 @@ _ENVIRONMENT = {
     # What it has taken in, and what it has answered, is in its own transcript before it goes on.
     "CLAUDE_CODE_EAGER_FLUSH": "1",
 }
-_TYPES = {Transport.SSE: "sse", Transport.STREAMABLE_HTTP: "http"}
+_TYPES = {McpTransport.SSE: "sse", McpTransport.STREAMABLE_HTTP: "http"}
 
 
 def arguments(launch: Launch, session: str, *, resumes: bool) -> list[str]:
@@ -66,7 +66,7 @@ def mcp_servers(launch: Launch) -> dict[str, Any]:
 
 
 def _reached(server: McpServer) -> dict[str, Any]:
-    if server.transport is Transport.STDIO:
+    if server.transport is McpTransport.STDIO:
         command, *rest = server.command
         return {"type": "stdio", "command": command, "args": rest, "env": server.env}
     return {"type": _TYPES[server.transport], "url": server.url}

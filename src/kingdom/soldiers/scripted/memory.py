@@ -9,7 +9,7 @@ import msgspec
 from kingdom.soldiers.agent import Inspection, Petitioned, Prompt
 from kingdom.soldiers.scripted.script import Step
 from kingdom.soldiers.transcript import Entry
-from kingdom.workflow.model.answers import Finding
+from kingdom.workflow.model.messages.answers import TranscriptFinding
 
 DEFAULT_ANSWER = "done"
 
@@ -92,7 +92,7 @@ def recalled(entries: Iterable[Entry]) -> Memory:
 
 def inspected(entries: Iterable[Entry], prompt_id: str) -> Inspection:
     """Return what a transcript tells about one prompt; one that ended with a question is not finished."""
-    finding, text, cost, cost_before = Finding.ABSENT, "", 0.0, 0.0
+    finding, text, cost, cost_before = TranscriptFinding.ABSENT, "", 0.0, 0.0
     petitions: list[Petitioned] = []
     for entry in entries:
         if entry.get("prompt") != prompt_id:
@@ -102,9 +102,9 @@ def inspected(entries: Iterable[Entry], prompt_id: str) -> Inspection:
             cost_before, cost = cost_before + cost, 0.0
         cost = entry.get("costUsd", cost)
         if "answer" in entry:
-            finding, text = Finding.ANSWERED, entry["answer"]
-        elif finding is Finding.ABSENT:
-            finding = Finding.UNFINISHED
+            finding, text = TranscriptFinding.ANSWERED, entry["answer"]
+        elif finding is TranscriptFinding.ABSENT:
+            finding = TranscriptFinding.UNFINISHED
         does = entry.get("does", {})
         if "step" in entry and "petition" in does:
             petitions.append(Petitioned(does["petition"], does.get("body", {})))

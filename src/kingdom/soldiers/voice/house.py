@@ -13,7 +13,7 @@ from kingdom.soldiers.redaction import WELL_KNOWN, Redaction
 from kingdom.soldiers.voice.calls import TOOLS, AskHuman, Petition, Remember, ReportResult, read_call
 from kingdom.soldiers.voice.report import add_memory, write_report
 from kingdom.soldiers.voice.voice import Question, Reply, Voice
-from kingdom.workflow.verdicts import Verdict
+from kingdom.workflow.verdicts import PetitionVerdict
 
 # Shorter than any agent waits for a tool.
 PATIENCE = timedelta(seconds=20)
@@ -56,7 +56,7 @@ class HouseVoice(Voice):
     def __init__(
         self,
         space: Path,
-        verdict: Callable[[str], Awaitable[Verdict | None]],
+        verdict: Callable[[str], Awaitable[PetitionVerdict | None]],
         *,
         patience: timedelta = PATIENCE,
         redaction: Redaction = WELL_KNOWN,
@@ -126,7 +126,7 @@ class HouseVoice(Voice):
         return _told(verdict)
 
 
-def _told(verdict: Verdict | None) -> Reply:
+def _told(verdict: PetitionVerdict | None) -> Reply:
     if verdict is None:
         return Reply(text=_NOTED)
 

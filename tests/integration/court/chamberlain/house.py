@@ -24,9 +24,9 @@ from kingdom.court.envoy.records import ENVOYS
 from kingdom.court.heartbeat import HEARTBEATS
 from kingdom.court.quota import QUOTAS
 from kingdom.court.streams import TOPOLOGY
-from kingdom.workflow.model.machine import AgentStatus
-from kingdom.workflow.model.template import TaskDefinition, WorkDefinition, WorkflowTemplate
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.resources.template import TaskDefinition, WorkDefinition, WorkflowTemplate
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import AgentStatus
 from kingdom.workflow.records import KINDS as WORKFLOW_KINDS
 from tests.contract.backends import BackendUnderTest
 

@@ -20,7 +20,7 @@ from kingdom.court.documents import AssignmentStatus, EventStatus
 from kingdom.court.records import SEEN, SEEN_KEPT
 from kingdom.court.sessions import Session, note_session
 from kingdom.court.streams import TOPOLOGY
-from kingdom.workflow.model.machine import AgentStatus
+from kingdom.workflow.model.status import AgentStatus
 from tests.contract.backends import BackendUnderTest
 from tests.integration.court.chamberlain.ageing import age_key, age_record
 from tests.integration.court.chamberlain.house import EVERY_KIND, START, House, assignment, event, opened, run

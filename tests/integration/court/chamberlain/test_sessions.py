@@ -15,8 +15,8 @@ from kingdom.court.chamberlain.sessions import look_after_sessions
 from kingdom.court.documents import AssignmentStatus
 from kingdom.court.sessions import Session, drop_session, known_sessions, note_session
 from kingdom.workflow.hosts import register_host, retire_host
-from kingdom.workflow.model.host import Host
-from kingdom.workflow.model.machine import AgentStatus
+from kingdom.workflow.model.resources.host import Host
+from kingdom.workflow.model.status import AgentStatus
 from tests.contract.backends import BackendUnderTest
 from tests.integration.court.chamberlain.house import House, assignment, run
 from tests.integration.running import eventually

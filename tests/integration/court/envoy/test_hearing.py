@@ -9,7 +9,7 @@ import pytest
 from kingdom.court.documents import Priority
 from kingdom.court.envoy.answers import Answer, take_answer
 from kingdom.court.envoy.hearing import hear, read_message
-from kingdom.workflow.records import change
+from kingdom.workflow.records import run_transaction
 from tests.integration.court.envoy.scene import DEV, TASK, BarredBus, Scene
 from tests.integration.running import eventually
 
@@ -151,7 +151,7 @@ async def test_the_words_of_an_answer_that_waits_call_nobody(scene: Scene, dana:
     async with scene.envoy():
         question = await asked(scene, "approve")
         typed = Answer(source="cli", task_id=TASK, text="ask <!channel>", person="root", at="1")
-        await change(scene.bus, partial(take_answer, answer=typed, now=scene.clock()))
+        await run_transaction(scene.bus, partial(take_answer, answer=typed, now=scene.clock()))
         await scene.click(question, dana)
         [note] = await ephemerals(scene, 1)
     assert "by root: ask &lt;!channel&gt;; the King takes that up" in note["text"]
@@ -164,7 +164,7 @@ async def test_of_answers_at_once_from_slack_and_the_command_line_one_counts(sce
         typed = Answer(source="cli", task_id=TASK, text="reject", person="root", at="1")
         await asyncio.gather(
             scene.click(question, dana),
-            change(scene.bus, lambda transaction: take_answer(transaction, typed, scene.clock())),
+            run_transaction(scene.bus, lambda transaction: take_answer(transaction, typed, scene.clock())),
         )
         [event] = await scene.hears()
         async with scene.king():
@@ -178,7 +178,7 @@ async def test_an_answer_that_comes_after_another_counted_is_told_so(scene: Scen
         await scene.click(question, dana)
         await scene.is_answered()
         typed = Answer(source="cli", task_id=TASK, text="reject", person="root", at="1")
-        taken = await change(scene.bus, lambda transaction: take_answer(transaction, typed, scene.clock()))
+        taken = await run_transaction(scene.bus, lambda transaction: take_answer(transaction, typed, scene.clock()))
     assert "answered already" in taken.refusal
     assert len(await scene.events()) == 1
 
@@ -192,7 +192,7 @@ async def test_an_answer_that_the_king_did_not_want_keeps_no_other_one_out(scene
     await scene.assignment()
     for number in ("1", "2"):
         typed = Answer(source="cli", task_id=TASK, text="yes", person="root", at=number)
-        assert (await change(scene.bus, partial(take_answer, answer=typed, now=scene.clock()))).is_new
+        assert (await run_transaction(scene.bus, partial(take_answer, answer=typed, now=scene.clock()))).is_new
         async with scene.king():
             await eventually(is_judged)
     assert [event.outcome for event in await scene.events()] == ["ignored", "ignored"]
@@ -207,7 +207,7 @@ async def test_an_answer_that_is_told_again_after_it_counted_is_no_second_one(sc
         for kind in ("message", "app_mention"):
             again = read_message({**said, "type": kind})
             assert again
-            taken = await change(scene.bus, partial(hear, said=again, now=scene.clock()))
+            taken = await run_transaction(scene.bus, partial(hear, said=again, now=scene.clock()))
             assert (taken.is_new, taken.refusal) == (False, "")
     assert len(await scene.events()) == 1
 
@@ -245,7 +245,7 @@ async def test_what_is_said_in_two_channels_at_the_same_moment_is_two_events(sce
     for channel in ("C1", "C2"):
         said = read_message({"type": "app_mention", "channel": channel, "user": "U1", "text": "go", "ts": "1.5"})
         assert said
-        taken = [await change(scene.bus, partial(hear, said=said, now=scene.clock())) for _ in range(2)]
+        taken = [await run_transaction(scene.bus, partial(hear, said=said, now=scene.clock())) for _ in range(2)]
         assert [each.is_new for each in taken] == [True, False]
     assert [event.payload["channel"] for event in await scene.events()] == ["C1", "C2"]
 

@@ -39,9 +39,9 @@ from kingdom.ids import new_id
 from kingdom.soldiers.folders import Folders
 from kingdom.soldiers.host import SoldierHost
 from kingdom.soldiers.scripted.client import ScriptedAgents
-from kingdom.workflow.model.git import Git
-from kingdom.workflow.model.refs import GitRef
-from kingdom.workflow.model.template import TaskDefinition, WorkDefinition, WorkflowTemplate
+from kingdom.workflow.model.references import GitRef
+from kingdom.workflow.model.resources.git import Git
+from kingdom.workflow.model.resources.template import TaskDefinition, WorkDefinition, WorkflowTemplate
 from kingdom.workflow.reactions import engine
 from kingdom.workflow.records import KINDS as WORKFLOW_KINDS
 from kingdom.workflow.registry import create_git

@@ -10,7 +10,7 @@ from kingdom.court.petitions.decision import PetitionState
 from kingdom.court.petitions.settling import settle
 from kingdom.court.streams import retry_due
 from kingdom.workflow import lifecycle
-from kingdom.workflow.model.operations import Continue
+from kingdom.workflow.model.steps.operations import Continue
 from kingdom.workflow.registry import delete_git
 from tests.contract.backends import BackendUnderTest
 from tests.integration.court.general.scene import CourtScene, opened, reports, work

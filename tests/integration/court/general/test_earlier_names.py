@@ -26,7 +26,7 @@ from kingdom.roles import declared
 from kingdom.roles.general import cast
 from kingdom.roles.house import House
 from kingdom.settings import Settings
-from kingdom.workflow.model.git import Git
+from kingdom.workflow.model.resources.git import Git
 from kingdom.workflow.records import ACTIVE, GITS
 from kingdom.workflow.registry import list_gits
 from tests.contract.backends import BackendUnderTest

@@ -14,10 +14,10 @@ from kingdom.court.king.resting import BILLS
 from kingdom.court.king.waiting import ANSWER, PLACES
 from kingdom.court.quota import MONEY, QUOTAS, SOLDIERS
 from kingdom.workflow import lifecycle
-from kingdom.workflow.model import answers
-from kingdom.workflow.model.machine import WorkflowStatus
-from kingdom.workflow.model.template import OverBudget
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.messages import answers
+from kingdom.workflow.model.resources.template import OverBudget
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import WorkflowStatus
 from kingdom.workflow.records import WORKFLOWS, event_envelope
 from tests.integration.court.general.scene import CourtScene, reports, work
 from tests.integration.running import eventually
@@ -151,7 +151,7 @@ async def test_a_run_at_the_limit_of_its_vendor_keeps_its_place_and_goes_on_with
         assert await load_ask(transaction, assignment.id) is None
 
     async def continued() -> bool:
-        return bool(await lifecycle.continue_due(court.bus))
+        return bool(await lifecycle.resume_parked_runs(court.bus))
 
     await eventually(continued)
     await court.until_event(event_id, EventStatus.COMPLETED)

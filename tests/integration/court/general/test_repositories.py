@@ -8,7 +8,7 @@ from bench.crash_sweep.scene import make_repository
 from kingdom.court.documents import EventStatus
 from kingdom.soldiers.repository import clone_name
 from kingdom.workflow import lifecycle
-from kingdom.workflow.model.git import Git
+from kingdom.workflow.model.resources.git import Git
 from kingdom.workflow.registry import create_git
 from tests.integration.court.general.scene import GENERAL, CourtScene, reports, work
 

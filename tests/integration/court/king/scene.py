@@ -30,7 +30,7 @@ from kingdom.court.quota import QUOTAS, Quota, read_quota
 from kingdom.court.records import CURRENT, load, receive, save
 from kingdom.court.streams import TOPOLOGY, assignment_rested
 from kingdom.workflow.records import KINDS as WORKFLOW_KINDS
-from kingdom.workflow.records import change
+from kingdom.workflow.records import run_transaction
 from tests.contract.backends import BackendUnderTest
 from tests.patience import PATIENCE_SECONDS
 from tests.unit.court.king.making import NOON
@@ -119,7 +119,7 @@ class Scene:
             version = known.version if known else 0
             await transaction.put(Record(kind=HEALTH.name, id=CURRENT, state=CURRENT, version=version, doc=doc))
 
-        await change(self.bus, act)
+        await run_transaction(self.bus, act)
 
     async def event(self, event_id: str) -> ExternalEvent:
         async with self.bus.transaction() as transaction:

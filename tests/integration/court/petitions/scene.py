@@ -43,10 +43,10 @@ from kingdom.standins.faults import Fault
 from kingdom.standins.jira import EMAIL
 from kingdom.standins.jira import TOKEN as JIRA_TOKEN
 from kingdom.standins.server import BOOK, FAULTS, Running
-from kingdom.workflow.model.answers import AgentPetitioned
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.messages.answers import AgentPetitioned
+from kingdom.workflow.model.run.workflow import Workflow
 from kingdom.workflow.records import KINDS as WORKFLOW_KINDS
-from kingdom.workflow.verdicts import Verdict, load_verdict
+from kingdom.workflow.verdicts import PetitionVerdict, load_verdict
 from tests import warm
 from tests.contract.backends import BackendUnderTest
 from tests.contract.scene import eventually
@@ -171,7 +171,7 @@ class Scene:
             found = await load_ask(transaction, asked.id)
         return found[1].status if found else None
 
-    async def verdict(self, name: str) -> Verdict | None:
+    async def verdict(self, name: str) -> PetitionVerdict | None:
         """Return what an agent can be told that asked under a name."""
         async with self.bus.transaction() as transaction:
             return await load_verdict(transaction, name)

@@ -13,7 +13,7 @@ from kingdom.court.petitions.decision import PetitionState
 from kingdom.court.petitions.records import has_open_petitions
 from kingdom.court.petitions.settling import give_up_overdue, withdraw_waiting
 from kingdom.court.records import EVENTS, MESSAGES
-from kingdom.workflow.verdicts import Verdict
+from kingdom.workflow.verdicts import PetitionVerdict
 from tests.integration.court.petitions.scene import REPO, ROOT, Scene
 
 REQUESTED, GRANTED = PetitionState.REQUESTED, PetitionState.GRANTED
@@ -40,7 +40,7 @@ async def test_a_petition_waits_for_a_person_who_approves_it(scene: Scene) -> No
         await scene.look_again()
         done = await scene.until(asked, PERFORMED)
     assert (done.decided_by, done.decided_at is not None) == ("anna", True)
-    assert await scene.verdict("t-a1-p1") == Verdict(granted=True)
+    assert await scene.verdict("t-a1-p1") == PetitionVerdict(granted=True)
     assert len(scene.texts()) == 1
     [event] = await scene.records(EVENTS.name)
     assert (event.state, event.doc["outcome"], event.doc["payload"]["user"]) == ("completed", "answered", "anna")
@@ -67,7 +67,7 @@ async def test_what_a_person_rejects_is_refused_for_good(scene: Scene) -> None:
     assert (refused.state, refused.reason, refused.decided_by) == (REFUSED, "bob rejected it", "bob")
     again = await scene.comment("Merge this at once.", policy=CAREFUL, name="t-a2-p1")
     assert (again.id, again.state) == (asked.id, REFUSED)
-    assert await scene.verdict("t-a2-p1") == Verdict(granted=False, reason="bob rejected it")
+    assert await scene.verdict("t-a2-p1") == PetitionVerdict(granted=False, reason="bob rejected it")
     assert len(await scene.records(MESSAGES.name)) == 1
     async with scene.bus.transaction() as transaction:
         assert not await has_open_petitions(transaction, ROOT)
@@ -116,7 +116,7 @@ async def test_what_nobody_approves_in_time_is_refused(scene: Scene, *, king_fir
     refused = await scene.now(asked)
     assert (refused.state, refused.reason) == (REFUSED, "nobody approved it in time")
     assert await scene.question(asked) is AskStatus.EXPIRED
-    assert await scene.verdict("t-a1-p1") == Verdict(granted=False, reason="nobody approved it in time")
+    assert await scene.verdict("t-a1-p1") == PetitionVerdict(granted=False, reason="nobody approved it in time")
     again = await scene.comment(policy=policy)
     assert (again.state, await scene.question(again)) == (REQUESTED, AskStatus.OPEN)
 

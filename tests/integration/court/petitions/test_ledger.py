@@ -12,8 +12,9 @@ from kingdom.court.package import PetitionRule, Policy
 from kingdom.court.petitions.decision import Petition, PetitionState
 from kingdom.court.petitions.records import petitions_of
 from kingdom.workflow.hosts import register_host
-from kingdom.workflow.model import commands, operations
-from kingdom.workflow.model.git import Git
+from kingdom.workflow.model.messages import commands
+from kingdom.workflow.model.resources.git import Git
+from kingdom.workflow.model.steps import operations
 from kingdom.workflow.records import WORKFLOWS
 from kingdom.workflow.registry import create_git
 from tests.acceptance.terminal import Done, Terminal

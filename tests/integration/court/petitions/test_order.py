@@ -9,10 +9,10 @@ from kingdom.court.package import PetitionRule, Policy
 from kingdom.court.petitions.decision import Petition, PetitionState
 from kingdom.court.petitions.settling import give_up_overdue
 from kingdom.court.records import MESSAGES
-from kingdom.workflow.model import commands
-from kingdom.workflow.model.git import Git
+from kingdom.workflow.model.messages import commands
+from kingdom.workflow.model.resources.git import Git
 from kingdom.workflow.registry import create_git
-from kingdom.workflow.verdicts import Verdict
+from kingdom.workflow.verdicts import PetitionVerdict
 from tests.integration.court.petitions.scene import ALLOWED, REPO, ROOT, Scene
 from tests.unit.workflow.model.host import petition as spoken
 from tests.unit.workflow.model.scene import APP, Run, started, template, work
@@ -130,7 +130,7 @@ async def test_an_agent_can_be_told_the_verdict_under_every_name_by_which_it_ask
     await scene.comment("Well done.", name="t-a2-p1")
     await scene.ask("github.merge", {}, name="t-a1-p2")
     await pull_request(scene, run)
-    assert await scene.verdict("t-a1-p1") == await scene.verdict("t-a2-p1") == Verdict(granted=True)
+    assert await scene.verdict("t-a1-p1") == await scene.verdict("t-a2-p1") == PetitionVerdict(granted=True)
     refused = await scene.verdict("t-a1-p2")
     assert refused is not None
     assert (refused.granted, "no kind of petition" in refused.reason) == (False, True)

@@ -8,8 +8,8 @@ import pytest
 from kingdom.court.petitions.decision import Petition, PetitionState
 from kingdom.court.petitions.granting import grant_waiting
 from kingdom.standins.server import BOOK
-from kingdom.workflow.model import commands
-from kingdom.workflow.model.git import Git
+from kingdom.workflow.model.messages import commands
+from kingdom.workflow.model.resources.git import Git
 from kingdom.workflow.registry import create_git
 from tests.integration.court.petitions.scene import REPO, ROOT, Scene
 from tests.unit.workflow.model.host import petition as spoken

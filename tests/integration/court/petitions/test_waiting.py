@@ -9,8 +9,8 @@ from kingdom.court.petitions.decision import Petition, PetitionState
 from kingdom.court.petitions.granting import grant_waiting
 from kingdom.court.petitions.records import has_open_petitions
 from kingdom.court.petitions.settling import give_up_overdue, withdraw_waiting
-from kingdom.workflow.model import commands
-from kingdom.workflow.model.git import Git
+from kingdom.workflow.model.messages import commands
+from kingdom.workflow.model.resources.git import Git
 from kingdom.workflow.registry import create_git
 from tests.integration.court.petitions.scene import REPO, ROOT, Scene, assignment
 from tests.unit.workflow.model.host import petition as spoken

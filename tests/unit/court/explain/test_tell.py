@@ -18,7 +18,7 @@ from kingdom.court.explain.timeline import Kind, Moment, QueryOutcome, Timeline
 from kingdom.court.explain.words import TABLE
 from kingdom.court.king.waiting import WaitingPlace
 from kingdom.court.petitions.decision import Petition, PetitionState
-from kingdom.workflow.model.catalogue import EVENT_TYPES
+from kingdom.workflow.model.messages.catalog import EVENT_TYPES
 from tests.unit.court.explain.pieces import (
     BEGIN,
     EVENT,

@@ -5,7 +5,7 @@ from typing import Any
 
 from kingdom.court.documents import EventStatus, ExternalEvent, Priority
 from kingdom.court.package import General, Package, Policy, Schedule, Subscription
-from kingdom.workflow.model.template import TaskDefinition, WorkDefinition, WorkflowTemplate
+from kingdom.workflow.model.resources.template import TaskDefinition, WorkDefinition, WorkflowTemplate
 
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
 TEMPLATE = WorkflowTemplate(

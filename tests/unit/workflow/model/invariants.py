@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator
 
-from kingdom.workflow.model.machine import (
+from kingdom.workflow.model.run.work import Task, Work
+from kingdom.workflow.model.run.workflow import StopOutcome, Workflow
+from kingdom.workflow.model.status import (
     WORKFLOW,
     AgentStatus,
     CheckpointStatus,
@@ -14,8 +16,6 @@ from kingdom.workflow.model.machine import (
     WorkStatus,
     WorkTreeStatus,
 )
-from kingdom.workflow.model.work import Task, Work
-from kingdom.workflow.model.workflow import Wish, Workflow
 
 AT_REST = frozenset(WorkflowStatus) - {WorkflowStatus.PREPARING, WorkflowStatus.RUNNING, WorkflowStatus.RESUMING}
 
@@ -65,7 +65,7 @@ def _ended_late(workflow: Workflow) -> bool:
 def _may_hold_failed(workflow: Workflow) -> bool:
     if workflow.status in {WorkflowStatus.FAILED, WorkflowStatus.RESUMING}:
         return True
-    return bool(workflow.wanted and workflow.wanted.wish in {Wish.FAIL, Wish.CANCEL})
+    return bool(workflow.wanted and workflow.wanted.wish in {StopOutcome.FAIL, StopOutcome.CANCEL})
 
 
 def _of_the_order(workflow: Workflow) -> Iterator[str]:

@@ -7,11 +7,11 @@ import pytest
 
 from kingdom.bus import Envelope
 from kingdom.errors import MalformedEvent
-from kingdom.workflow.model import answers, commands, events
-from kingdom.workflow.model.catalogue import COMMAND_TYPES, ENTRIES, EVENT_TYPES
-from kingdom.workflow.model.events import DomainEvent
-from kingdom.workflow.model.operations import cancel, pause
-from kingdom.workflow.model.refs import GitRef
+from kingdom.workflow.model.messages import answers, commands, events
+from kingdom.workflow.model.messages.catalog import COMMAND_TYPES, ENTRIES, EVENT_TYPES
+from kingdom.workflow.model.messages.events import DomainEvent
+from kingdom.workflow.model.references import GitRef
+from kingdom.workflow.model.steps.operations import cancel, pause
 from tests.unit.workflow.model.scene import Run, started
 
 BASES = {"DomainEvent", "WorkflowEvent", "WorkEvent", "HostAnswer", "PaidAnswer", "FailedTurn"}

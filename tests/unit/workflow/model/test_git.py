@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from kingdom.workflow.model.git import Git, repo_of, unique_name
+from kingdom.workflow.model.resources.git import Git, repo_of, unique_name
 from kingdom.workflow.registry import ID_PATTERN
 
 

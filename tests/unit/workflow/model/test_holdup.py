@@ -4,11 +4,11 @@ from datetime import timedelta
 
 import pytest
 
-from kingdom.workflow.model import commands
-from kingdom.workflow.model.events import WorkflowAwaiting
-from kingdom.workflow.model.machine import QueryStatus, ReportStatus, WorkflowStatus
-from kingdom.workflow.model.operations import Auto, Continue, cancel, resume
-from kingdom.workflow.model.workflow import About
+from kingdom.workflow.model.messages import commands
+from kingdom.workflow.model.messages.events import WorkflowAwaiting
+from kingdom.workflow.model.run.workflow import QuestionTopic
+from kingdom.workflow.model.status import QueryStatus, ReportStatus, WorkflowStatus
+from kingdom.workflow.model.steps.operations import Auto, Continue, cancel, resume
 from tests.unit.workflow.model.host import looping, throttled
 from tests.unit.workflow.model.scene import NOON, Run, started, task, template, work
 
@@ -82,7 +82,11 @@ def test_after_five_parkings_without_an_answer_a_person_is_asked_and_the_count_b
     assert question.text.startswith(
         "it has waited 5 times for its vendor without an answer: usage limit. Shall it go on"
     )
-    assert (run.status(), run.workflow.parked_until, question.about) == (WorkflowStatus.AWAITING, None, About.LOOP)
+    assert (run.status(), run.workflow.parked_until, question.about) == (
+        WorkflowStatus.AWAITING,
+        None,
+        QuestionTopic.LOOP,
+    )
     run.do(resume, Continue("go on"))
     run.until(commands.SendQuery)
     run.hear(throttled(run.take(commands.SendQuery), LATER))
@@ -120,7 +124,11 @@ def test_a_person_is_asked_about_an_agent_that_goes_in_circles() -> None:
     run = in_circles()
     question = run.workflow.question
     assert question is not None
-    assert (run.status(), question.about, question.choices) == (WorkflowStatus.AWAITING, About.LOOP, ("go on", "stop"))
+    assert (run.status(), question.about, question.choices) == (
+        WorkflowStatus.AWAITING,
+        QuestionTopic.LOOP,
+        ("go on", "stop"),
+    )
     assert question.text.startswith("the agent ran `ls` 8 times in a row. Shall it go on, or stop?")
 
 

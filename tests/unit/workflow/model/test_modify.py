@@ -4,13 +4,17 @@ import msgspec
 import pytest
 
 from kingdom.errors import IllegalTransition, Misconfigured, NotFound
-from kingdom.workflow.model import commands
-from kingdom.workflow.model.events import WorkflowGitRefsUpdated, WorkflowMcpServerRefsUpdated, WorkflowWorksUpdated
-from kingdom.workflow.model.machine import WorkflowStatus, WorkTreeStatus
-from kingdom.workflow.model.modify import Modification, WorkChange, modify
-from kingdom.workflow.model.operations import Auto, Continue, pause, prepare, resume, start
-from kingdom.workflow.model.refs import GitRef, McpServerRef
-from kingdom.workflow.model.template import WorkDefinition
+from kingdom.workflow.model.messages import commands
+from kingdom.workflow.model.messages.events import (
+    WorkflowGitRefsUpdated,
+    WorkflowMcpServerRefsUpdated,
+    WorkflowWorksUpdated,
+)
+from kingdom.workflow.model.references import GitRef, McpServerRef
+from kingdom.workflow.model.resources.template import WorkDefinition
+from kingdom.workflow.model.status import WorkflowStatus, WorkTreeStatus
+from kingdom.workflow.model.steps.modify import Modification, WorkChange, modify
+from kingdom.workflow.model.steps.operations import Auto, Continue, pause, prepare, resume, start
 from tests.unit.workflow.model.scene import APP, DOCS, LIB, Run, started, task, template, work
 
 TOOLS = McpServerRef(mcp_server_id="mcp-tools")

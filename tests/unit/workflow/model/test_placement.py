@@ -3,12 +3,12 @@
 import pytest
 
 from kingdom.errors import IllegalTransition
-from kingdom.workflow.model import commands
-from kingdom.workflow.model.machine import WorkflowStatus, WorkStatus, WorkTreeStatus
-from kingdom.workflow.model.modify import Modification, modify
-from kingdom.workflow.model.operations import Auto, Continue, cancel, pause, prepare, resume, start
-from kingdom.workflow.model.placement import place
-from kingdom.workflow.model.workflow import Placement
+from kingdom.workflow.model.messages import commands
+from kingdom.workflow.model.run.workflow import Placement
+from kingdom.workflow.model.status import WorkflowStatus, WorkStatus, WorkTreeStatus
+from kingdom.workflow.model.steps.modify import Modification, modify
+from kingdom.workflow.model.steps.operations import Auto, Continue, cancel, pause, prepare, resume, start
+from kingdom.workflow.model.steps.placement import place
 from tests.unit.workflow.model.scene import APP, LIB, Run, started
 
 SAME = Placement(host="host-a", epoch=2)
@@ -50,7 +50,7 @@ def test_on_the_same_host_a_new_epoch_goes_on_in_the_session() -> None:
 
 
 @pytest.mark.parametrize("kind", [commands.VerifyWork, commands.TakeCheckpoint])
-def test_what_was_being_finished_is_asked_for_again_under_the_new_epoch(kind: type[commands.Command]) -> None:
+def test_what_was_being_finished_is_asked_for_again_under_the_new_epoch(kind: type[commands.HostCommand]) -> None:
     run = started()
     first = run.until(kind)
     run.open.clear()

@@ -3,11 +3,11 @@
 import pytest
 
 from kingdom.errors import IllegalTransition
-from kingdom.workflow.model import answers, commands
-from kingdom.workflow.model.machine import QueryStatus, TaskStatus, WorkflowStatus, WorkStatus
-from kingdom.workflow.model.operations import Auto, Continue, FromBase, cancel, pause, resume
-from kingdom.workflow.model.placement import place
-from kingdom.workflow.model.workflow import Placement, Question
+from kingdom.workflow.model.messages import answers, commands
+from kingdom.workflow.model.run.workflow import Placement, RunQuestion
+from kingdom.workflow.model.status import QueryStatus, TaskStatus, WorkflowStatus, WorkStatus
+from kingdom.workflow.model.steps.operations import Auto, Continue, FromBase, cancel, pause, resume
+from kingdom.workflow.model.steps.placement import place
 from tests.unit.workflow.model.host import ask, fail, petition, said, succeed
 from tests.unit.workflow.model.scene import Run, started, task, template, work
 
@@ -38,7 +38,7 @@ def test_a_question_stops_the_agent_and_then_the_run_awaits_a_person() -> None:
 
 def test_a_question_is_kept_with_its_choices_and_counts_its_cost() -> None:
     run = asked()
-    question = Question(task_id="wf-1-w1-t1", text="left or right?", choices=("left", "right"))
+    question = RunQuestion(task_id="wf-1-w1-t1", text="left or right?", choices=("left", "right"))
     assert (run.workflow.question, run.workflow.reason) == (question, "left or right?")
     assert (run.work(0).status, run.work(0).cost_usd) == (WorkStatus.PAUSED, 0.25)
     assert (run.task(0, 0).query.status, run.task(0, 0).query.begun) == (QueryStatus.PENDING, True)
@@ -71,7 +71,7 @@ def test_a_question_is_cut_to_what_a_person_can_read() -> None:
     run, sent = queried()
     run.hear(ask(sent, "x" * 10_000, *("y" * 1_000 for _ in range(100))))
     run.succeed(commands.StopAgent)
-    assert run.workflow.question == Question(task_id="wf-1-w1-t1", text="x" * 4_000, choices=("y" * 200,) * 20)
+    assert run.workflow.question == RunQuestion(task_id="wf-1-w1-t1", text="x" * 4_000, choices=("y" * 200,) * 20)
     assert run.workflow.reason == "x" * 4_000
 
 

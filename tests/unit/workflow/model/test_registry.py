@@ -7,13 +7,13 @@ import msgspec
 import pytest
 
 from kingdom.errors import IllegalTransition, Misconfigured
-from kingdom.workflow.model import commands, events
-from kingdom.workflow.model.git import Git
-from kingdom.workflow.model.mcp import McpServer, Transport
-from kingdom.workflow.model.operations import create, start
-from kingdom.workflow.model.refs import GitRef, McpServerRef, merge_refs
-from kingdom.workflow.model.template import WorkflowTemplate
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.messages import commands, events
+from kingdom.workflow.model.references import GitRef, McpServerRef, merge_refs
+from kingdom.workflow.model.resources.git import Git
+from kingdom.workflow.model.resources.mcp_server import McpServer, McpTransport
+from kingdom.workflow.model.resources.template import WorkflowTemplate
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.steps.operations import create, start
 from tests.unit.workflow.model.scene import APP, DOCS, LIB, NOON, Run, task, template, work
 
 APP_DEV = GitRef(git_id="git-app", base_branch="dev")
@@ -26,7 +26,7 @@ def git(**more: object) -> Git:
 
 
 def server() -> McpServer:
-    return McpServer(id="mcp-tools", name="tools", transport=Transport.STDIO, command=("tools", "--stdio"))
+    return McpServer(id="mcp-tools", name="tools", transport=McpTransport.STDIO, command=("tools", "--stdio"))
 
 
 def test_a_workflow_is_a_copy_that_does_not_know_its_template() -> None:
@@ -141,9 +141,9 @@ def test_an_mcp_server_in_use_cannot_be_unregistered() -> None:
 
 def test_an_mcp_server_needs_what_its_transport_needs() -> None:
     with pytest.raises(Misconfigured, match="speaks SSE and needs a url"):
-        McpServer(id="m", name="m", transport=Transport.SSE)
+        McpServer(id="m", name="m", transport=McpTransport.SSE)
     with pytest.raises(Misconfigured, match="speaks STDIO and needs a command"):
-        McpServer(id="m", name="m", transport=Transport.STDIO, url="http://localhost")
+        McpServer(id="m", name="m", transport=McpTransport.STDIO, url="http://localhost")
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,12 @@ from collections.abc import Callable
 
 import pytest
 
-from kingdom.workflow.model import answers, commands
-from kingdom.workflow.model.machine import WorkflowStatus
-from kingdom.workflow.model.operations import Continue, FromBase, cancel, pause, release, resume, start
-from kingdom.workflow.model.placement import place
-from kingdom.workflow.model.stale import why_stale
-from kingdom.workflow.model.workflow import Placement
+from kingdom.workflow.model.messages import answers, commands
+from kingdom.workflow.model.run.workflow import Placement
+from kingdom.workflow.model.status import WorkflowStatus
+from kingdom.workflow.model.steps.operations import Continue, FromBase, cancel, pause, release, resume, start
+from kingdom.workflow.model.steps.placement import place
+from kingdom.workflow.model.steps.stale_commands import why_stale
 from tests.unit.workflow.model.host import ask, petition, succeed
 from tests.unit.workflow.model.scene import Run, started, task, template, work
 from tests.unit.workflow.model.walk import Walk
@@ -45,7 +45,7 @@ def stopping(operation: Callable[..., None]) -> Run:
     return run
 
 
-def waiting_for(kind: type[commands.Command]) -> Run:
+def waiting_for(kind: type[commands.HostCommand]) -> Run:
     """Return a run that has just sent such a command and nothing else."""
     if kind is commands.RollBack:
         return at_roll_back()
@@ -60,7 +60,7 @@ def waiting_for(kind: type[commands.Command]) -> Run:
 
 
 @pytest.fixture(params=commands.COMMANDS, ids=lambda kind: kind.__name__)
-def sent(request: pytest.FixtureRequest) -> tuple[Run, commands.Command]:
+def sent(request: pytest.FixtureRequest) -> tuple[Run, commands.HostCommand]:
     """A run, and the one command that it waits for."""
     run = waiting_for(request.param)
     [command] = run.open
@@ -68,12 +68,12 @@ def sent(request: pytest.FixtureRequest) -> tuple[Run, commands.Command]:
     return run, command
 
 
-def test_a_command_that_was_just_sent_counts(sent: tuple[Run, commands.Command]) -> None:
+def test_a_command_that_was_just_sent_counts(sent: tuple[Run, commands.HostCommand]) -> None:
     run, command = sent
     assert why_stale(run.workflow, command) is None
 
 
-def test_a_command_that_was_answered_is_over(sent: tuple[Run, commands.Command]) -> None:
+def test_a_command_that_was_answered_is_over(sent: tuple[Run, commands.HostCommand]) -> None:
     run, command = sent
     run.hear(*succeed(command))
     name = type(command).__name__
@@ -81,7 +81,9 @@ def test_a_command_that_was_answered_is_over(sent: tuple[Run, commands.Command])
 
 
 @pytest.mark.parametrize("placement", [ANEW, ELSEWHERE], ids=["same host", "other host"])
-def test_a_command_of_an_earlier_placement_is_over(sent: tuple[Run, commands.Command], placement: Placement) -> None:
+def test_a_command_of_an_earlier_placement_is_over(
+    sent: tuple[Run, commands.HostCommand], placement: Placement
+) -> None:
     run, command = sent
     if run.workflow.status is WorkflowStatus.COMPLETED:
         run.workflow.placement = placement
@@ -94,7 +96,7 @@ def test_a_command_of_an_earlier_placement_is_over(sent: tuple[Run, commands.Com
 @pytest.mark.parametrize(
     "kind", [commands.StartAgent, commands.SendQuery, commands.GenerateReport, commands.VerifyWork]
 )
-def test_what_an_agent_shall_do_is_over_once_the_agent_shall_end(kind: type[commands.Command]) -> None:
+def test_what_an_agent_shall_do_is_over_once_the_agent_shall_end(kind: type[commands.HostCommand]) -> None:
     run = waiting_for(kind)
     [command] = run.open
     run.do(cancel)
@@ -103,7 +105,7 @@ def test_what_an_agent_shall_do_is_over_once_the_agent_shall_end(kind: type[comm
 
 
 @pytest.mark.parametrize("kind", [commands.VerifyWork, commands.TakeCheckpoint])
-def test_a_pause_lets_what_finishes_a_work_be_done(kind: type[commands.Command]) -> None:
+def test_a_pause_lets_what_finishes_a_work_be_done(kind: type[commands.HostCommand]) -> None:
     run = waiting_for(kind)
     run.do(pause)
     assert why_stale(run.workflow, run.take(kind)) is None
@@ -144,9 +146,9 @@ class Watched:
 
     def __init__(self, seed: int) -> None:
         self.walk = Walk(random.Random(seed).choice)
-        self.known: list[commands.Command] = []
+        self.known: list[commands.HostCommand] = []
 
-    def go(self) -> set[type[commands.Command]]:
+    def go(self) -> set[type[commands.HostCommand]]:
         """Go one moment further; return the kinds of the commands that it sent."""
         before = [id(command) for command in self.walk.run.open]
         self.walk.go()
@@ -157,11 +159,11 @@ class Watched:
             assert why_stale(run.workflow, command) is None, command
         return {type(command) for command in fresh}
 
-    def counting(self) -> list[commands.Command]:
+    def counting(self) -> list[commands.HostCommand]:
         return [command for command in self.known if why_stale(self.walk.run.workflow, command) is None]
 
 
-def is_heard(run: Run, command: commands.Command) -> bool:
+def is_heard(run: Run, command: commands.HostCommand) -> bool:
     """Tell whether the run takes any answer to a command."""
     fork = run.fork()
     heard: list[bool] = []
@@ -172,8 +174,8 @@ def is_heard(run: Run, command: commands.Command) -> bool:
 
 
 def test_whatever_happens_what_counts_is_heard_and_who_waits_waits_for_something_that_counts() -> None:
-    sent: set[type[commands.Command]] = set()
-    answered: set[type[commands.Command]] = set()
+    sent: set[type[commands.HostCommand]] = set()
+    answered: set[type[commands.HostCommand]] = set()
     for seed in range(250):
         watched = Watched(seed)
         for _ in range(40):

@@ -1,0 +1,42 @@
+"""An MCP server that agents may call."""
+
+from collections.abc import Collection
+from enum import StrEnum
+
+import msgspec
+
+from kingdom.errors import Misconfigured
+from kingdom.workflow.model.messages.events import McpServerRegistered, McpServerUnregistered
+from kingdom.workflow.model.resources.registered_resource import RegisteredResource
+
+
+class McpTransport(StrEnum):
+    """How an MCP server is spoken to."""
+
+    STDIO = "STDIO"
+    SSE = "SSE"
+    STREAMABLE_HTTP = "STREAMABLE_HTTP"
+
+
+class McpServer(RegisteredResource, frozen=True, kw_only=True):
+    """A server of tools: a command to start (STDIO) or an address to call (the others)."""
+
+    name: str
+    transport: McpTransport
+    command: tuple[str, ...] = ()
+    url: str = ""
+    env: dict[str, str] = msgspec.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        needed = "command" if self.transport is McpTransport.STDIO else "url"
+        if not getattr(self, needed):
+            raise Misconfigured(f"MCP server {self.name!r} speaks {self.transport} and needs a {needed}")
+
+    def registered(self) -> McpServerRegistered:
+        """Return what is said once a new McpServer is stored."""
+        return McpServerRegistered(mcp_server_id=self.id)
+
+    def unregister(self, users: Collection[str]) -> tuple["McpServer", McpServerUnregistered]:
+        """Return the McpServer as unregistered, unless a Workflow uses it."""
+        self.refuse_while_used("mcp server", "unregister", users)
+        return msgspec.structs.replace(self, deleted=True, deleting=False), McpServerUnregistered(mcp_server_id=self.id)
