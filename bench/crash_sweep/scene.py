@@ -8,9 +8,9 @@ from pathlib import Path
 from kingdom.bus.port import Bus
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model.references import GitRef
+from kingdom.workflow.model.report_outline import ReportSection
 from kingdom.workflow.model.resources.git import Git
 from kingdom.workflow.model.resources.template import (
-    ReportSection,
     RunPolicy,
     TaskDefinition,
     WorkDefinition,
@@ -85,10 +85,10 @@ async def furnish(bus: Bus, sources: Path, made_from: WorkflowTemplate, *, share
             remote = str(shared / f"{name}.git") if shared else ""
             git = Git(id=name, name=name, url=str(sources / name), checkpoint_remote=remote)
             await save_resource(transaction, git, None)
-            await publish_events(transaction, [git.created()], aggregate="Git", key=name, actor=ACTOR)
+            await publish_events(transaction, [git.created_event()], aggregate="Git", key=name, actor=ACTOR)
         await save_resource(transaction, made_from, None)
         await publish_events(
-            transaction, [made_from.created()], aggregate="WorkflowTemplate", key=made_from.id, actor=ACTOR
+            transaction, [made_from.created_event()], aggregate="WorkflowTemplate", key=made_from.id, actor=ACTOR
         )
 
 

@@ -133,7 +133,7 @@ async def _furnish(bus: Bus) -> int:
     async with bus.transaction() as transaction:
         if await transaction.get(TEMPLATES.name, _TEMPLATE.id) is None:
             await save_resource(transaction, _TEMPLATE, None)
-            created = _TEMPLATE.created()
+            created = _TEMPLATE.created_event()
             await publish_events(transaction, [created], aggregate="WorkflowTemplate", key=_TEMPLATE.id, actor=_ACTOR)
         host = await transaction.get(HOSTS.name, _HOST)
         return int(host.doc["epoch"]) if host else 0

@@ -73,7 +73,10 @@ def test_one_repository_of_github_is_one_git_which_events_find_by_its_repository
     assert "acme/web-app" in listed
     again = laptop.run("git", "create", "other", "git@github.com:Acme/Web-App.git", "--no-check")
     assert again.code == 1
-    assert "git app is ACTIVE: events of Acme/Web-App work in it, so other cannot be of Acme/Web-App too" in again.err
+    assert (
+        "git app is ACTIVE: events of Acme/Web-App use it, so other cannot have the repository name Acme/Web-App too"
+        in again.err
+    )
     twin = laptop.ask("git", "create", "acme-web-app", "https://github.com/acme-web/app.git", "--no-check")
     assert twin["repo"] == "acme-web/app"
     assert laptop.ask("git", "create", "other", str(repository), "--repo", "")["repo"] == ""
@@ -160,7 +163,7 @@ def test_a_template_is_created_edited_and_deleted(laptop: Terminal, repository: 
     file = tmp_path / "fix.yaml"
     file.write_text(TEMPLATE)
     refused = laptop.run("template", "create", str(file))
-    assert (refused.code, "refers to git 'app', which is not known" in refused.err) == (1, True)
+    assert (refused.code, "refers to git 'app', which is not registered" in refused.err) == (1, True)
     laptop.ask("git", "create", "app", str(repository))
     laptop.ask("mcp", "create", "shelf", "--url", "http://example.invalid/mcp", "--no-check")
     made = laptop.ask("template", "create", str(file))

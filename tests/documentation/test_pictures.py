@@ -73,7 +73,7 @@ def test_a_picture_names_every_state_of_its_things(picture: str) -> None:
 @pytest.mark.parametrize("picture", MACHINES)
 def test_the_arrows_of_a_picture_are_those_of_its_machine(picture: str) -> None:
     machine = MACHINES[picture]
-    possible = {(str(before), str(after)) for before, following in machine.arrows.items() for after in following}
+    possible = {(str(before), str(after)) for before, following in machine.transitions.items() for after in following}
     assert steps_of(picture) == possible
 
 

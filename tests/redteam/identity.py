@@ -50,9 +50,9 @@ async def use_up_the_slots_of_a_namesake(ground: Ground, repo: str) -> str:
 
 @IDENTITY.stopped_by("an event works in the Git of its own repository", _TWINS)
 async def have_an_event_work_in_the_git_of_a_namesake(ground: Ground, repo: str) -> str:
-    ground.remove(Git, "is_of", lambda self, name: _abbreviated(self.repo) == _abbreviated(name))
+    ground.remove(Git, "matches", lambda self, name: _abbreviated(self.repo) == _abbreviated(name))
     private = Git(id="acme-web-app", name="acme-web-app", url="https://github.com/acme/web-app", repo=_PRIVATE)
-    return private.id if private.is_of(repo) else ""
+    return private.id if private.matches(repo) else ""
 
 
 @IDENTITY.stopped_by("two addresses never share a clone")

@@ -111,8 +111,8 @@ def standing(workflow: Workflow) -> str:
     if workflow.deleted_at:
         return f"{workflow.id} is deleted"
     said = f"{workflow.id} is {workflow.status}"
-    if workflow.wanted:
-        said += f" and about to {workflow.wanted.wish.lower()} ({workflow.wanted.reason})"
+    if workflow.stop_request:
+        said += f" and about to {workflow.stop_request.outcome.lower()} ({workflow.stop_request.reason})"
     if workflow.question:
         choices = f" ({' / '.join(workflow.question.choices)})" if workflow.question.choices else ""
         said += f", it asks: {workflow.question.text}{choices}"
@@ -154,14 +154,14 @@ def _head(workflow: Workflow, host: Host | None, now: datetime) -> Text:
 
 def _situation(workflow: Workflow) -> Iterable[Text]:
     """Yield why a run stands where it stands."""
-    if workflow.wanted:
-        yield _text(f"about to {workflow.wanted.wish.lower()}: {workflow.wanted.reason}", "yellow")
+    if workflow.stop_request:
+        yield _text(f"about to {workflow.stop_request.outcome.lower()}: {workflow.stop_request.reason}", "yellow")
     if workflow.question:
         choices = f" ({' / '.join(workflow.question.choices)})" if workflow.question.choices else ""
         yield _text(f"asks: {workflow.question.text}{choices}", "bold yellow")
     if workflow.reason and not (workflow.question and workflow.question.text == workflow.reason):
         yield _text(f"because: {workflow.reason}", "red" if workflow.status is WorkflowStatus.FAILED else "yellow")
-    if workflow.uprooted:
+    if workflow.host_data_lost:
         yield _text("its host is lost with its checkouts: only a checkpoint or the base can be gone on from", "yellow")
 
 

@@ -233,7 +233,7 @@ class Board(Screen[None]):
             return
         try:
             run = await self._desk.run(run_id)
-            run.allow("resume")
+            run.require_allowed("resume")
             ways = ways_back(run)
             asks = f" It asks: {run.question.text}" if run.question else ""
             question = f"Where shall {run.id} ({run.name}) go on?{asks}"

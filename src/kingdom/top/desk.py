@@ -48,7 +48,11 @@ class Glance:
     def asking_runs(self) -> list[Workflow]:
         """Return runs that a person started and that wait for a reply; what the court asks is among the asks."""
         asked = {ask.workflow_id for ask in self.asks}
-        return [run for run in self.runs if run.question and not run.wanted and not run.asker and run.id not in asked]
+        return [
+            run
+            for run in self.runs
+            if run.question and not run.stop_request and not run.requester and run.id not in asked
+        ]
 
 
 @dataclass(slots=True)

@@ -207,8 +207,8 @@ def _runs(glance: Glance) -> Iterator[Row]:
 
 def _why(run: Workflow) -> tuple[str, str]:
     """Return where a run stands and why, in a sentence."""
-    if run.wanted:
-        return brief(f"about to {run.wanted.wish.lower()}: {run.wanted.reason}"), ATTENTION
+    if run.stop_request:
+        return brief(f"about to {run.stop_request.outcome.lower()}: {run.stop_request.reason}"), ATTENTION
     if run.question:
         return brief(f"asks: {run.question.text}"), ATTENTION
     if run.reason:

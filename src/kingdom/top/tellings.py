@@ -49,7 +49,7 @@ def letters_told(rows: Sequence[StreamStats], letters: Sequence[DeadLetter]) -> 
 def ways_back(run: Workflow) -> list[tuple[str, ResumeFrom]]:
     """Return where a run can go on, what loses the least first."""
     ways: list[tuple[str, ResumeFrom]] = []
-    if run.status in (WorkflowStatus.PAUSED, WorkflowStatus.AWAITING) and not run.uprooted:
+    if run.status in (WorkflowStatus.PAUSED, WorkflowStatus.AWAITING) and not run.host_data_lost:
         ways.append(("in the same session", Continue()))
     for point in reversed(run.valid_checkpoints()):
         work = run.find_work(point.work_id)

@@ -1,4 +1,4 @@
-"""The life of hosts in the store: they register, renew their lease, retire and are lost."""
+"""Hosts in the store: register, renew the lease, retire, and mark as lost."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -21,7 +21,7 @@ from kingdom.workflow.records import (
     run_transaction,
 )
 
-_LOOKS_PER_LEASE = 6
+_CHECKS_PER_LEASE = 6
 
 
 async def register_host(
@@ -36,11 +36,11 @@ async def register_host(
     first: Callable[[Transaction], Awaitable[None]] | None = None,
     clock: Callable[[], float] = boot_time,
 ) -> Host:
-    """Let a host take commands, under an epoch that it never had.
+    """Register a host under a new epoch, so that it gets commands.
 
-    `instance` tells hosts of one name apart. While another one is up, this waits for a lease of it: the other keeps the
-    name if it gives a sign of life, and is replaced if it does not. What `first` does is stored with the registration:
-    nothing of a name is touched before it is known to be free.
+    `instance` distinguishes hosts with the same name. If another instance is up, wait for one lease of it: an instance
+    that renews keeps the name, a silent one is replaced. `first` runs in the transaction of the registration, when the
+    name is known to be free.
     """
     silent: int | None = None
 
@@ -60,7 +60,7 @@ async def register_host(
             lease_seconds=lease.total_seconds(),
         )
         await _put(transaction, host, record)
-        await publish_events(transaction, [host.registered()], aggregate="Host", key=host_id, actor=host_id)
+        await publish_events(transaction, [host.registered_event()], aggregate="Host", key=host_id, actor=host_id)
         return host
 
     while True:
@@ -71,7 +71,7 @@ async def register_host(
 
 
 async def renew_host(bus: Bus, host: Host, busy: int, lease: timedelta) -> HostRenewal:
-    """Extend the lease of a host and tell how much it has to do, unless it was lost or replaced meanwhile."""
+    """Renew the lease of a host and store its load, unless it was lost or replaced in the meantime."""
 
     async def act(transaction: Transaction) -> HostRenewal:
         record, now = await find_host(transaction, host.id)
@@ -89,7 +89,7 @@ async def renew_host(bus: Bus, host: Host, busy: int, lease: timedelta) -> HostR
 
 
 async def retire_host(bus: Bus, host: Host, *, leaves_runs: bool = True) -> None:
-    """Let a host go at once: nothing is placed there any more, and the runs that it leaves find another one."""
+    """Mark a host as lost at once: it gets no new runs, and its runs move to other hosts."""
 
     async def act(transaction: Transaction) -> None:
         record, now = await find_host(transaction, host.id)
@@ -99,28 +99,28 @@ async def retire_host(bus: Bus, host: Host, *, leaves_runs: bool = True) -> None
     await run_transaction(bus, act)
 
 
-async def mark_lost_hosts(bus: Bus, lookout: LivenessMonitor) -> list[Host]:
-    """Look at every host that is up, and count as lost those that were silent for a whole lease; returns these."""
+async def mark_lost_hosts(bus: Bus, monitor: LivenessMonitor) -> list[Host]:
+    """Mark hosts as lost that did not renew for a whole lease, and return them."""
 
     async def act(transaction: Transaction) -> list[Host]:
         up = [record async for record in each_record(transaction, Query(kind=HOSTS.name, state=HostStatus.UP))]
-        overdue = lookout.look({record.id: _observe(record) for record in up})
+        overdue = monitor.observe({record.id: _observe(record) for record in up})
         return [await _mark_lost(transaction, record) for record in up if record.id in overdue]
 
     try:
         return await run_transaction(bus, act)
     except BaseException:
-        lookout.forget()
+        monitor.reset()
         raise
 
 
 async def known_hosts(transaction: Transaction) -> list[Host]:
-    """Return every host that is remembered."""
+    """Return every registered host, including lost ones."""
     return [read_document(record.doc, Host) async for record in each_record(transaction, Query(kind=HOSTS.name))]
 
 
 async def find_host(transaction: Transaction, host_id: str) -> tuple[Record | None, Host | None]:
-    """Return a host as it is stored, if it is known."""
+    """Return a host and its record, if it is known."""
     record = await transaction.get(HOSTS.name, host_id)
     return record, read_document(record.doc, Host) if record else None
 
@@ -134,17 +134,17 @@ def _observe(record: Record) -> LeaseObservation:
 
 
 async def _wait_one_lease(bus: Bus, other: Record, clock: Callable[[], float]) -> int:
-    """Return the version of a host that gives no sign of life for a lease; refuses to replace one that does."""
+    """Return the version of a host that did not renew for one lease; raises Misconfigured if it did."""
     lease = _observe(other).lease_seconds
     over = clock() + lease
     while True:
-        await asyncio.sleep(lease / _LOOKS_PER_LEASE)
+        await asyncio.sleep(lease / _CHECKS_PER_LEASE)
         async with bus.transaction() as transaction:
             record, now = await find_host(transaction, other.id)
         if record and now and now.status is HostStatus.UP and record.version != other.version:
             raise Misconfigured(
                 f"another host named {now.id} runs on machine {now.machine or 'unknown'}, directory"
-                f" {now.directory or 'unknown'}: stop it there, or give this one a name of its own"
+                f" {now.directory or 'unknown'}: stop it there, or give this host another name"
             )
         if record is None or record.version != other.version or clock() >= over:
             return other.version
@@ -157,11 +157,11 @@ async def _put(transaction: Transaction, host: Host, record: Record | None) -> N
 
 
 async def _mark_lost(transaction: Transaction, record: Record, *, leaves_runs: bool = True) -> Host:
-    host, said = read_document(record.doc, Host).lose()
+    host, event = read_document(record.doc, Host).as_lost()
     await _put(transaction, host, record)
     if leaves_runs:
-        await publish_events(transaction, [said], aggregate="Host", key=host.id, actor=ENGINE)
+        await publish_events(transaction, [event], aggregate="Host", key=host.id, actor=ENGINE)
     else:
-        # Nobody has to act on it.
-        await transaction.append(log_entry(event_envelope(said, "Host", host.id), host.id))
+        # The host has no runs, so the event is only logged.
+        await transaction.append(log_entry(event_envelope(event, "Host", host.id), host.id))
     return host

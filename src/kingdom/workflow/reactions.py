@@ -1,8 +1,7 @@
-"""ONE table: what follows from each event.
+"""The engine: one table from each received event to its reaction.
 
-Statuses are derived in the transaction that changes them, and a run is one record: so WorkStarted, TaskCompleted,
-WorkCompleted, WorkflowCompleted and their like are said by the very step that acts on them (`proceed`), and stand in
-the log for whoever watches. What arrives from outside a step, from a host or about one, arrives here.
+The engine receives only events from or about hosts and resources. Events such as WorkStarted or TaskCompleted are
+emitted by the step that also acts on them (`proceed`), so they are only logged.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -49,7 +48,7 @@ from kingdom.workflow.relocation import (
 from kingdom.workflow.streams import REGISTRY_STREAM, TOPOLOGY, WORKFLOW_STREAM
 from kingdom.workflow.verdicts import PetitionVerdict, load_verdict, save_verdict
 
-# Each takes a step of one run.
+# Each handler takes one step of a run.
 ANSWERS: Mapping[type[answers.HostAnswer], Callable[[Step, Any], None]] = {
     answers.WorkTreeCreated: answer_handlers.on_work_tree_created,
     answers.WorkTreeFailed: answer_handlers.on_work_tree_failed,
@@ -77,11 +76,11 @@ ANSWERS: Mapping[type[answers.HostAnswer], Callable[[Step, Any], None]] = {
 
 
 async def place_displaced_run(received: Received[events.WorkflowDisplaced], transaction: Transaction) -> None:
-    """Place a run anew; one that no host can take waits for its own."""
+    """Place a displaced run on a host. If no host can take it, it waits for its own."""
     lost = received.payload
     record, workflow = await load_workflow(transaction, lost.workflow_id)
-    over = Placement(host=lost.host, epoch=lost.epoch)
-    if workflow.placement != over or workflow.status in workflow.machine.final or workflow.deleted_at:
+    lost_placement = Placement(host=lost.host, epoch=lost.epoch)
+    if workflow.placement != lost_placement or workflow.status in workflow.machine.final or workflow.deleted_at:
         return
     step = Step(workflow, at=received.envelope.occurred_at)
     host = await choose_host_for(transaction, workflow)
@@ -94,34 +93,36 @@ async def place_displaced_run(received: Received[events.WorkflowDisplaced], tran
 
 
 async def host_restarted(received: Received[events.HostRegistered], transaction: Transaction) -> None:
-    """Let what ran on a host before go on, and what was left by lost hosts go on there."""
+    """Displace the earlier runs of a host, and the runs of lost hosts that it can take."""
     host = received.payload
-    own = await displace_runs(transaction, host.host, host.epoch, f"{host.host} began anew")
+    own = await displace_runs(transaction, host.host, host.epoch, f"{host.host} restarted")
     await displace_stranded_runs(transaction, taken=own)
 
 
 async def host_lost(received: Received[events.HostLost], transaction: Transaction) -> None:
-    """Let the runs of a lost host find another one."""
+    """Displace the runs of a lost host."""
     lost = received.payload
     await displace_runs(transaction, lost.host, lost.epoch, f"{lost.host} is lost")
 
 
 async def host_runs_left(received: Received[events.HostRunsLeft], transaction: Transaction) -> None:
-    """Go on with the runs of a host that has too many for one transaction."""
+    """Displace the next runs of a host with too many runs for one transaction."""
     left = received.payload
     await displace_runs(transaction, left.host, left.epoch, left.reason, left.after)
 
 
 async def git_deleted(received: Received[events.GitDeleted], transaction: Transaction) -> None:
-    """Take a deleted Git out of every template."""
+    """Remove a deleted Git from every template."""
     git_id = received.payload.git_id
-    await _cascade(transaction, GITS, git_id, lambda template: template.without_git(git_id))
+    await _update_templates(transaction, GITS, git_id, lambda template: template.without_git(git_id))
 
 
 async def mcp_server_unregistered(received: Received[events.McpServerUnregistered], transaction: Transaction) -> None:
-    """Take an unregistered McpServer out of every template."""
+    """Remove an unregistered McpServer from every template."""
     server_id = received.payload.mcp_server_id
-    await _cascade(transaction, MCP_SERVERS, server_id, lambda template: template.without_mcp_server(server_id))
+    await _update_templates(
+        transaction, MCP_SERVERS, server_id, lambda template: template.without_mcp_server(server_id)
+    )
 
 
 REACTIONS: Mapping[type[DomainEvent], Callable[[Received[Any], Transaction], Awaitable[None]]] = {
@@ -135,7 +136,7 @@ REACTIONS: Mapping[type[DomainEvent], Callable[[Received[Any], Transaction], Awa
 
 
 async def apply_answer(received: Received[answers.HostAnswer], transaction: Transaction) -> None:
-    """Let what a host says take its run a step further; of what does not count only the cost does, and it is logged."""
+    """Apply the answer of a host to its run. Of a stale answer only the cost counts, and it is logged."""
     answer, envelope = received.payload, received.envelope
     try:
         record, workflow = await load_workflow(transaction, envelope.aggregate_id)
@@ -150,15 +151,15 @@ async def apply_answer(received: Received[answers.HostAnswer], transaction: Tran
     if step.ignored:
         await transaction.append(log_entry(envelope, answer.host, ignored=step.ignored))
         if workflow.cost_usd != known_cost:
-            step.say(events.WorkflowCostCorrected(workflow_id=workflow.id, cost_usd=workflow.cost_usd))
+            step.emit(events.WorkflowCostCorrected(workflow_id=workflow.id, cost_usd=workflow.cost_usd))
             await save_step(transaction, step, record, ENGINE)
         return
     await transaction.append(log_entry(envelope, answer.host))
-    await save_step(transaction, step, record, ENGINE, heard=answer)
+    await save_step(transaction, step, record, ENGINE, answer=answer)
 
 
 def engine() -> Application:
-    """Return the engine as a worker runs it."""
+    """Return the engine as an application for a worker."""
     dispatcher = Dispatcher()
     for answer in ANSWERS:
         dispatcher.reaction(EVENT_TYPES[answer], stream=WORKFLOW_STREAM.name, reads=WORKFLOWS.name)(apply_answer)
@@ -169,25 +170,26 @@ def engine() -> Application:
 
 
 async def _refuse_undecided(transaction: Transaction, petition: answers.AgentPetitioned, step: Step) -> None:
-    """Let an agent know of a petition that nobody will decide on; what was decided before stays so."""
-    reason = step.ignored or ("" if step.workflow.asker else "nobody decides on petitions of a run started by hand")
+    """Refuse a petition that will never be decided, unless it has a verdict already."""
+    by_hand = "petitions are decided only for runs of a General, and a person started this run"
+    reason = step.ignored or ("" if step.workflow.requester else by_hand)
     if reason and await load_verdict(transaction, petition.petition_id) is None:
         await save_verdict(transaction, petition.petition_id, PetitionVerdict(granted=False, reason=reason))
 
 
-async def _cascade(
+async def _update_templates(
     transaction: Transaction,
     kind: RecordKind,
-    thing_id: str,
+    resource_id: str,
     change: Callable[[WorkflowTemplate], tuple[WorkflowTemplate, events.WorkflowTemplateUpdated | None]],
 ) -> None:
-    """Change every template that refers to a deleted thing, unless it was made again meanwhile."""
-    thing = await transaction.get(kind.name, thing_id)
-    if thing and thing.state == ACTIVE:
+    """Remove a deleted resource from every template, unless it was created again in the meantime."""
+    resource = await transaction.get(kind.name, resource_id)
+    if resource and resource.state == ACTIVE:
         return
     async for record in each_record(transaction, Query(kind=TEMPLATES.name, state=ACTIVE)):
         template = msgspec.convert(record.doc, WorkflowTemplate)
-        changed, said = change(template)
-        if said:
+        changed, event = change(template)
+        if event:
             await save_resource(transaction, changed, record)
-            await publish_events(transaction, [said], aggregate="WorkflowTemplate", key=template.id, actor=ENGINE)
+            await publish_events(transaction, [event], aggregate="WorkflowTemplate", key=template.id, actor=ENGINE)

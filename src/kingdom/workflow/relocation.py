@@ -1,4 +1,4 @@
-"""Where runs go when their host is lost or begins anew."""
+"""Move runs when their host is lost or restarts."""
 
 import structlog
 
@@ -15,43 +15,43 @@ from kingdom.workflow.model.steps.placement import place
 from kingdom.workflow.model.steps.step import Step
 from kingdom.workflow.records import ENGINE, WORKFLOWS, each_record, load_resource, publish_events
 
-_AT_WORK = (WorkflowStatus.PREPARING, WorkflowStatus.RUNNING, WorkflowStatus.RESUMING)
-_RUNS_AT_ONCE = 200
+_WORKING_STATUSES = (WorkflowStatus.PREPARING, WorkflowStatus.RUNNING, WorkflowStatus.RESUMING)
+_RUNS_PER_TRANSACTION = 200
 _log = structlog.get_logger("kingdom.workflow")
 
 
 async def displace_runs(transaction: Transaction, host_id: str, epoch: int, reason: str, after: str = "") -> int:
-    """Say of the runs of a host that what ran there is over; each then finds its own way on. Returns how many.
+    """Publish WorkflowDisplaced for the runs of a host and return their number. Each run is then placed on its own.
 
-    Of a host with many runs the rest follows in transactions of its own; a host that has begun anew since this was
-    asked for is left alone, since that displaces its runs itself.
+    Further runs of a host with many runs follow in later transactions. A host that registered again in the meantime is
+    skipped, since its registration displaces the runs itself.
     """
     _, host = await find_host(transaction, host_id)
     if host and host.epoch != epoch:
         return 0
-    query = Query(kind=WORKFLOWS.name, owner=host_id, after=after or None, limit=_RUNS_AT_ONCE)
+    query = Query(kind=WORKFLOWS.name, owner=host_id, after=after or None, limit=_RUNS_PER_TRANSACTION)
     found = await transaction.find(query)
     waiting = [workflow for workflow in map(_read, found) if workflow and waits_for_host(workflow)]
     for workflow in waiting:
         await _displace(transaction, workflow, reason)
-    if len(found) == _RUNS_AT_ONCE:
-        left = HostRunsLeft(host=host_id, epoch=epoch, reason=reason, after=found[-1].id)
-        await publish_events(transaction, [left], aggregate="Host", key=host_id, actor=ENGINE)
+    if len(found) == _RUNS_PER_TRANSACTION:
+        rest = HostRunsLeft(host=host_id, epoch=epoch, reason=reason, after=found[-1].id)
+        await publish_events(transaction, [rest], aggregate="Host", key=host_id, actor=ENGINE)
     return len(waiting)
 
 
 async def displace_stranded_runs(transaction: Transaction, taken: int = 0) -> None:
-    """Say it again of runs of lost hosts that could go on elsewhere by now, of as many as there are free slots.
+    """Displace runs of lost hosts that can continue elsewhere, as many as there are free slots.
 
-    So the first host that is back does not get everything; `taken` slots are about to be used by runs of its own.
+    The limit keeps the first returning host from getting all runs. `taken` slots are reserved for its own runs.
     """
     hosts = await known_hosts(transaction)
     slots = sum(max(host.slots - host.busy, 0) for host in hosts if host.status is HostStatus.UP)
-    free = min(slots - taken, _RUNS_AT_ONCE)
+    free = min(slots - taken, _RUNS_PER_TRANSACTION)
     with_remote: dict[str, bool] = {}
     for host in hosts:
         if host.status is HostStatus.LOST:
-            for state in _AT_WORK:
+            for state in _WORKING_STATUSES:
                 query = Query(kind=WORKFLOWS.name, state=state, owner=host.id)
                 async for record in each_record(transaction, query):
                     if free <= 0:
@@ -63,21 +63,21 @@ async def displace_stranded_runs(transaction: Transaction, taken: int = 0) -> No
 
 
 def waits_for_host(workflow: Workflow) -> bool:
-    """Tell whether a host has something to do for a run, or was told to do it."""
-    return not workflow.is_quiet or any(tree.releasing for tree in workflow.work_trees if tree.is_there)
+    """Return whether a host works for a run or has a command for it."""
+    return not workflow.is_idle or any(tree.releasing for tree in workflow.work_trees if tree.may_exist)
 
 
 async def finish_stop_on_lost_host(transaction: Transaction, step: Step) -> None:
-    """Let what is wanted of a run become true if its host is lost: nothing of it can run there any more."""
+    """Complete the requested stop of a run whose host is lost, since nothing can run there."""
     placement = step.workflow.placement
-    if step.workflow.wanted and placement:
+    if step.workflow.stop_request and placement:
         _, host = await find_host(transaction, placement.host)
         if host is None or host.status is HostStatus.LOST:
             place(step, Placement(host=placement.host, epoch=placement.epoch + 1))
 
 
 async def choose_host_for(transaction: Transaction, workflow: Workflow) -> Host | None:
-    """Return the host that a run can go on with: its own while that is up, else one that can have its checkpoints."""
+    """Return the host for a run: its own while that is up, else one with access to its checkpoints."""
     placement = workflow.placement
     if placement:
         _, own = await find_host(transaction, placement.host)
@@ -89,7 +89,7 @@ async def choose_host_for(transaction: Transaction, workflow: Workflow) -> Host 
 
 
 async def _can_move(transaction: Transaction, workflow: Workflow, with_remote: dict[str, bool]) -> bool:
-    """Tell whether another host can have the checkpoints of a run; `with_remote` remembers Gits that were read."""
+    """Return whether another host can get the checkpoints of a run. `with_remote` caches the Gits."""
     if workflow.started_at is None:
         return True
     for git_id in workflow.git_ids():
@@ -104,16 +104,16 @@ async def _can_move(transaction: Transaction, workflow: Workflow, with_remote: d
 
 
 def _read(record: Record) -> Workflow | None:
-    """Return a run; one that cannot be read must not keep the others from going on."""
+    """Return a run, or None if it is unreadable, since it must not block the other runs."""
     try:
         return Workflow.read(record.doc)
     except Unreadable as error:
-        _log.warning("a run cannot be read and is left where it is", workflow=record.id, error=str(error))
+        _log.warning("a run cannot be read and is not moved", workflow=record.id, error=str(error))
         return None
 
 
 async def _displace(transaction: Transaction, workflow: Workflow, reason: str) -> None:
     if workflow.placement:
         host, epoch = workflow.placement.host, workflow.placement.epoch
-        said = WorkflowDisplaced(workflow_id=workflow.id, host=host, epoch=epoch, reason=reason)
-        await publish_events(transaction, [said], aggregate="Workflow", key=workflow.id, actor=ENGINE)
+        event = WorkflowDisplaced(workflow_id=workflow.id, host=host, epoch=epoch, reason=reason)
+        await publish_events(transaction, [event], aggregate="Workflow", key=workflow.id, actor=ENGINE)

@@ -27,10 +27,10 @@ from kingdom.workflow import lifecycle
 from kingdom.workflow.hosts import known_hosts, renew_host
 from kingdom.workflow.model.messages.events import DomainEvent
 from kingdom.workflow.model.references import GitRef
+from kingdom.workflow.model.report_outline import ReportSection
 from kingdom.workflow.model.resources.git import Git
 from kingdom.workflow.model.resources.host import Host, HostStatus
 from kingdom.workflow.model.resources.template import (
-    ReportSection,
     RunPolicy,
     TaskDefinition,
     WorkDefinition,

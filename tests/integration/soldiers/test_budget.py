@@ -127,7 +127,7 @@ async def test_a_run_that_hits_its_budget_stops_within_the_turn_and_the_ledger_h
     court.has(CHEAP, DEAR, budget_usd=1)
     event_id = await court.happens()
     asking = await until_asking(court)
-    assert asking.reason.endswith("has cost $1.25 of its budget of $1.00. Shall it go on with another $1.00?")
+    assert asking.reason.endswith("has cost $1.25 of its budget of $1.00. Should it go on with another $1.00?")
     stopped = await run_of(court, asking.id)
     assert stopped.status is WorkflowStatus.AWAITING
     assert stopped.cost_usd == pytest.approx(1.25, abs=1e-4)

@@ -39,7 +39,7 @@ async def test_a_run_that_hits_its_budget_stops_within_the_turn_and_goes_on_with
     workflow = await scene.begin(work("dear", task(*steps)), policy=RunPolicy(budget_usd=1.0))
     awaiting = await scene.until(workflow, WorkflowStatus.AWAITING)
     assert awaiting.question is not None
-    assert awaiting.question.text.endswith("Shall it go on with another $1.00?")
+    assert awaiting.question.text.endswith("Should it go on with another $1.00?")
     assert awaiting.cost_usd == spent_in_transcripts(scene, awaiting) == 1.25
     assert scene.processes() == []
     assert not (scene.tree(awaiting) / "done.txt").exists()

@@ -87,7 +87,7 @@ async def _cancel_at(scene: HostScene, barrier: Barrier) -> Workflow:
     workflow = await scene.begin(work("one", *writes("one").tasks, verify=("true",)), work("two", second))
     await barrier.reached()
     await lifecycle.cancel(scene.bus, workflow.id, actor=ANNA)
-    assert (await scene.show(workflow)).wanted is not None
+    assert (await scene.show(workflow)).stop_request is not None
     barrier.open()
     cancelled = await scene.until(workflow, WorkflowStatus.CANCELLED)
     await scene.until_all_answered()

@@ -128,7 +128,7 @@ async def _ask_for(scene: HostScene, *works: Any) -> Workflow:
         id="asked", name="Asked", works=works, git_refs=(GitRef(git_id=APP, base_branch="main"),)
     )
     async with scene.bus.transaction() as transaction:
-        return await lifecycle.run(transaction, template, "wf-asked", actor=ANNA, asker=ANNA)
+        return await lifecycle.run(transaction, template, "wf-asked", actor=ANNA, requester=ANNA)
 
 
 @ONE_BACKEND

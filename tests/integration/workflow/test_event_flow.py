@@ -35,7 +35,7 @@ def releases_everything(moment: Moment) -> None:
     run = moment.after.id
     assert run not in moment.git_users
     assert run not in moment.server_users
-    assert not moment.after.is_using
+    assert not moment.after.uses_resources
     pending = tree_of(moment.before, LIB.git_id)
     assert (pending.status, pending.releasing) == (WorkTreeStatus.PENDING_RELEASE, False)
     assert moment.command(commands.ReleaseWorkTree).work_tree_id == pending.id

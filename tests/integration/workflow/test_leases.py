@@ -74,11 +74,11 @@ class Watcher:
 
     def __init__(self, scene: Scene) -> None:
         self.clock = Clock()
-        self.lookout = LivenessMonitor(self.clock)
+        self.monitor = LivenessMonitor(self.clock)
         self._scene = scene
 
     async def look(self, bus: Any = None) -> list[str]:
-        lost = await mark_lost_hosts(bus or self._scene.bus, self.lookout)
+        lost = await mark_lost_hosts(bus or self._scene.bus, self.monitor)
         self.clock.at += LEASE.total_seconds() / 4
         return [host.id for host in lost]
 

@@ -91,9 +91,9 @@ async def test_a_slug_is_an_id(scene: Scene, name: str) -> None:
 
 
 async def test_what_is_not_known_is_not_found_with_what_makes_it_known(scene: Scene) -> None:
-    with pytest.raises(NotFound, match="there is no git 'ghost': `kingdom git create`"):
+    with pytest.raises(NotFound, match="there is no git 'ghost': register it with `kingdom git create`"):
         await registry.show_git(scene.bus, "ghost")
-    with pytest.raises(NotFound, match="there is no mcp-server 'ghost': `kingdom mcp create`"):
+    with pytest.raises(NotFound, match="there is no mcp-server 'ghost': register it with `kingdom mcp create`"):
         await registry.unregister_mcp_server(scene.bus, "ghost", actor=ANNA)
 
 
@@ -103,9 +103,9 @@ async def test_a_run_uses_what_it_was_started_with_until_it_ends(scene: Scene) -
     assert users == registry.ResourceUsers(workflows=(run,), templates=("tpl-1",))
     assert (await registry.show_mcp_server(scene.bus, "tools"))[1] == users
     assert (await registry.show_git(scene.bus, "git-lib"))[1] == registry.ResourceUsers(workflows=(), templates=())
-    with pytest.raises(IllegalTransition, match=f"git git-app is IN USE: cannot delete it before {run}"):
+    with pytest.raises(IllegalTransition, match=f"git git-app is IN USE: cannot delete it while {run}"):
         await registry.delete_git(scene.bus, "git-app", actor=ANNA)
-    with pytest.raises(IllegalTransition, match=f"mcp server tools is IN USE: cannot unregister it before {run}"):
+    with pytest.raises(IllegalTransition, match=f"mcp server tools is IN USE: cannot unregister it while {run}"):
         await registry.unregister_mcp_server(scene.bus, "tools", actor=ANNA)
     await scene.finish(run)
     assert (await registry.show_git(scene.bus, "git-app"))[1].workflows == ()
@@ -163,7 +163,7 @@ async def leave_in_deletion(scene: Scene, git_id: str) -> None:
     """Do what a deletion has done when its process dies after the first of its transactions."""
     async with scene.bus.transaction() as transaction:
         record, found = await load_resource(transaction, Git, git_id)
-        await save_resource(transaction, found.begin_to_go("git", "delete"), record)
+        await save_resource(transaction, found.mark_deleting("git", "delete"), record)
 
 
 async def test_what_a_run_begins_to_use_is_only_read_so_that_many_can_start_at_once(scene: Scene) -> None:
@@ -190,9 +190,9 @@ async def test_a_git_in_deletion_is_listed_and_nobody_begins_to_use_it(scene: Sc
         ("git-lib", False),
     ]
     assert (await registry.show_git(scene.bus, "git-app"))[0].deleting
-    with pytest.raises(IllegalTransition, match=f"git git-app is DELETING: workflow {run} cannot use it before"):
+    with pytest.raises(IllegalTransition, match=f"git git-app is DELETING: workflow {run} cannot use it while"):
         await lifecycle.start(scene.bus, run, actor=ANNA)
-    with pytest.raises(NotFound, match="'git-app', which is not known"):
+    with pytest.raises(NotFound, match="'git-app', which is not registered"):
         await create_template(scene.bus, template(), actor=ANNA)
 
 
@@ -259,7 +259,7 @@ async def test_a_start_that_is_stored_while_its_git_goes_gets_the_git_back(scene
             await starting
 
     deleting: Any = Gated(scene.bus, before_open=let_it_commit)
-    with pytest.raises(IllegalTransition, match=f"git git-app is IN USE: cannot delete it before {run}"):
+    with pytest.raises(IllegalTransition, match=f"git git-app is IN USE: cannot delete it while {run}"):
         await registry.delete_git(deleting, "git-app", actor=ANNA)
     shown, users = await registry.show_git(scene.bus, "git-app")
     assert (shown.deleted, shown.deleting, users.workflows) == (False, False, (run,))

@@ -101,7 +101,7 @@ async def test_starting_prepares_runs_and_completes(scene: Scene) -> None:
 async def test_pausing_waits_for_the_host_and_continuing_goes_on_in_the_session(scene: Scene) -> None:
     run = await running(scene)
     paused = await lifecycle.pause(scene.bus, run, actor=ANNA)
-    assert (paused.status, paused.wanted is not None) == (WorkflowStatus.RUNNING, True)
+    assert (paused.status, paused.stop_request is not None) == (WorkflowStatus.RUNNING, True)
     await scene.settle()
     await scene.succeed(run, commands.StopAgent)
     assert (await scene.show(run)).status is WorkflowStatus.PAUSED
@@ -142,7 +142,7 @@ async def test_cancelling_interrupts_and_ends_once_the_host_confirms(scene: Scen
     await scene.settle()
     await scene.succeed(run, commands.InterruptAgent)
     workflow = await scene.show(run)
-    assert (workflow.status, workflow.is_using) == (WorkflowStatus.CANCELLED, False)
+    assert (workflow.status, workflow.uses_resources) == (WorkflowStatus.CANCELLED, False)
 
 
 async def test_modifying_changes_what_has_not_started(scene: Scene) -> None:
@@ -180,7 +180,7 @@ async def test_a_deleted_run_is_gone_for_its_users_with_its_checkouts(scene: Sce
 
 async def test_what_is_not_there_is_not_found(scene: Scene) -> None:
     for use_case in USE_CASES.values():
-        with pytest.raises(NotFound, match="there is no workflow 'wf-none': `kingdom workflow list`"):
+        with pytest.raises(NotFound, match="there is no workflow 'wf-none': see `kingdom workflow list`"):
             await use_case(scene.bus, "wf-none")
     with pytest.raises(NotFound, match="there is no workflow 'wf-none'"):
         await lifecycle.show(scene.bus, "wf-none")
@@ -216,7 +216,7 @@ async def test_what_a_state_does_not_allow_is_refused_with_what_it_does(scene: S
 async def test_without_a_host_nothing_begins_and_nothing_changes(scene: Scene, use_case: UseCase) -> None:
     run = await scene.create_run(SMALL)
     before = await scene.show(run)
-    with pytest.raises(Transient, match="no soldier host is up to run it: start one"):
+    with pytest.raises(Transient, match="no soldier host is up: start one"):
         await use_case(scene.bus, run, actor=ANNA)  # type: ignore[call-arg]
     assert await scene.show(run) == before
     assert [entry.type for entry in await scene.logged(run)] == ["WorkflowCreated"]
@@ -226,7 +226,7 @@ async def test_a_run_of_an_unknown_repository_is_not_found(scene: Scene) -> None
     await scene.start_host()
     haunted = template(work("only", task()), id="tpl-haunted", git_refs=(GHOST,))
     await run_transaction(scene.bus, lambda transaction: save_resource(transaction, haunted, None))
-    with pytest.raises(NotFound, match="there is no git 'git-ghost': `kingdom git create` makes it known"):
+    with pytest.raises(NotFound, match="there is no git 'git-ghost': register it with `kingdom git create`"):
         await lifecycle.create(scene.bus, "tpl-haunted", actor=ANNA)
 
 

@@ -16,8 +16,9 @@ from kingdom.cli.workflow_view import (
 )
 from kingdom.errors import Ambiguous, Misconfigured, NotFound
 from kingdom.workflow.model.references import GitRef
+from kingdom.workflow.model.report_outline import ReportSection
 from kingdom.workflow.model.resources.host import Host, HostStatus
-from kingdom.workflow.model.resources.template import ReportSection, TaskDefinition, WorkDefinition, WorkflowTemplate
+from kingdom.workflow.model.resources.template import TaskDefinition, WorkDefinition, WorkflowTemplate
 from kingdom.workflow.model.run.checkpoint import Checkpoint, digest
 from kingdom.workflow.model.run.workflow import Placement, RunQuestion, StopOutcome, StopRequest, Workflow
 from kingdom.workflow.model.status import (
@@ -126,7 +127,7 @@ def test_a_list_has_a_line_per_run_with_what_is_done_and_spent() -> None:
 
 def test_a_run_says_what_it_is_about_to_do() -> None:
     run = half_done()
-    run.wanted = StopRequest(wish=StopOutcome.PAUSE, reason="somebody paused it")
+    run.stop_request = StopRequest(outcome=StopOutcome.PAUSE, reason="somebody paused it")
     assert standing(run) == "wf-1 is RUNNING and about to pause (somebody paused it)"
 
 

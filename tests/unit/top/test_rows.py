@@ -87,7 +87,7 @@ def test_a_run_tells_what_it_waits_for_or_does() -> None:
 def test_the_inbox_has_what_the_court_asks_and_what_runs_of_people_ask() -> None:
     question = RunQuestion(task_id="t", text="Which colour?", choices=("red", "blue"))
     own = a_run("wf-own", status=WorkflowStatus.AWAITING, question=question)
-    of_court = a_run("wf-task-1", status=WorkflowStatus.AWAITING, question=question, asker="court")
+    of_court = a_run("wf-task-1", status=WorkflowStatus.AWAITING, question=question, requester="court")
     rows = rows_of(Pane.INBOX, Glance(standing=a_standing(), runs=[own, of_court], asks=[an_ask()]))
     assert [(row.key, row.run, row.about) for row in rows] == [
         ("task-1", "wf-task-1", "task-1"),

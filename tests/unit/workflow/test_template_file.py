@@ -8,9 +8,9 @@ import pytest
 from kingdom.errors import Misconfigured
 from kingdom.workflow import template_file
 from kingdom.workflow.model.references import GitRef, McpServerRef
+from kingdom.workflow.model.report_outline import ReportSection
 from kingdom.workflow.model.resources.template import (
     OverBudget,
-    ReportSection,
     RunPolicy,
     TaskDefinition,
     WorkDefinition,
@@ -107,7 +107,7 @@ def test_the_id_is_the_given_one_else_the_callers_else_made_from_the_name() -> N
     assert read_template(f"id: chosen\n{SMALLEST}", "t.yaml", template_id="other").id == "chosen"
     assert read_template(SMALLEST, "t.yaml", template_id="other").id == "other"
     assert read_template(SMALLEST, "t.yaml").id == "small"
-    with pytest.raises(Misconfigured, match=r"t\.yaml: no id can be made from the name '!': add a field `id`"):
+    with pytest.raises(Misconfigured, match=r"t\.yaml: no id can be derived from the name '!': add a field `id`"):
         read_template(SMALLEST.replace("Small", "'!'"), "t.yaml")
 
 

@@ -93,7 +93,7 @@ async def _beginning(transaction: Transaction, about: str) -> tuple[str, str]:
         return about, ""
     record = await transaction.get(WORKFLOWS.name, about)
     run = Workflow.read(record.doc) if record else None
-    if run and run.asker != ASKER:
+    if run and run.requester != ASKER:
         return "", about
     asked = await transaction.get(ASSIGNMENTS.name, root_of(about))
     if asked is None:

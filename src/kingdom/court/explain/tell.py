@@ -219,7 +219,7 @@ def _names(given: StrandMaterial) -> Names:
 
 
 def _is_of_court(given: StrandMaterial) -> bool:
-    return bool(given.assignments) or given.workflow is None or given.workflow.asker != ""
+    return bool(given.assignments) or given.workflow is None or given.workflow.requester != ""
 
 
 def _origin(material: Material, subject: str) -> Origin | None:

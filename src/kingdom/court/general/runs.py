@@ -217,7 +217,7 @@ async def _give_slots_back(transaction: Transaction, workflow: Workflow) -> None
 def _ask(staff: Staff, workflow: Workflow, root: Assignment, current: Assignment) -> Ask:
     policy, now = _policy(staff, root), staff.clock()
     question = workflow.question
-    for_money = question is not None and question.about is QuestionTopic.BUDGET
+    for_money = question is not None and question.topic is QuestionTopic.BUDGET
     ask = Ask(
         id=root.id,
         task_id=current.id,
@@ -229,7 +229,7 @@ def _ask(staff: Staff, workflow: Workflow, root: Assignment, current: Assignment
         people=policy.ask_people,
         asked_at=now,
         due_at=now + timedelta(hours=policy.ask_deadline_hours),
-        usd=workflow.grant_usd if for_money else workflow.left_usd,
+        usd=workflow.grant_usd if for_money else workflow.remaining_usd,
         default=policy.ask_default,
     )
     # A default that is no answer to this question would leave it open for ever.

@@ -86,7 +86,7 @@ async def _begin(staff: Staff, transaction: Transaction, assignment: Assignment,
     name = f"{assignment.type} {assignment.id}"
     general = assignment.target_general
     workflow = await lifecycle.run(
-        transaction, template, run_of(assignment), actor=general, name=name, asker=ASKER, general=general
+        transaction, template, run_of(assignment), actor=general, name=name, requester=ASKER, general=general
     )
     if staff.directory:
         keep_prompts(transaction, staff.directory, assignment.root_id, workflow)
@@ -103,7 +103,7 @@ async def _go_on(transaction: Transaction, assignment: Assignment) -> None:
     if workflow.status not in OPERATIONS["resume"] | WORKFLOW.final:
         # Somebody let it go on by hand, before this answer came.
         return
-    asks_for_money = workflow.question is not None and workflow.question.about is QuestionTopic.BUDGET
+    asks_for_money = workflow.question is not None and workflow.question.topic is QuestionTopic.BUDGET
     try:
         await _continue(transaction, workflow, "" if workflow.gate else text, actor, grants=asks_for_money)
     except IllegalTransition as error:

@@ -47,4 +47,4 @@ def _commit(workflow: Workflow, tree: WorkTree, asked_as: Collection[str]) -> st
 
 async def _is_of(transaction: Transaction, tree: WorkTree, repo: str) -> bool:
     record = await transaction.get(GITS.name, tree.ref.git_id)
-    return record is not None and msgspec.convert(record.doc, Git).is_of(repo)
+    return record is not None and msgspec.convert(record.doc, Git).matches(repo)

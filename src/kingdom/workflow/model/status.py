@@ -1,4 +1,4 @@
-"""Status machines as data: error messages, documentation and tests all come from these tables."""
+"""Statuses and status machines as tables. Error messages, documentation and tests are derived from them."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -10,7 +10,7 @@ S = TypeVar("S", bound=StrEnum)
 
 
 class WorkflowStatus(StrEnum):
-    """Where a run stands."""
+    """The status of a run."""
 
     CREATED = "CREATED"
     PREPARING = "PREPARING"
@@ -25,7 +25,7 @@ class WorkflowStatus(StrEnum):
 
 
 class WorkStatus(StrEnum):
-    """Where one agent session of a run stands; derived from its parts, never set."""
+    """The status of a Work, derived from its parts."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -36,7 +36,7 @@ class WorkStatus(StrEnum):
 
 
 class TaskStatus(StrEnum):
-    """Where one step of a session stands; derived from its query and its report."""
+    """The status of a Task, derived from its query and its report."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -46,7 +46,7 @@ class TaskStatus(StrEnum):
 
 
 class AgentStatus(StrEnum):
-    """What is known of the agent of a Work."""
+    """The status of the agent of a Work."""
 
     IDLE = "IDLE"
     STARTING = "STARTING"
@@ -56,7 +56,7 @@ class AgentStatus(StrEnum):
 
 
 class QueryStatus(StrEnum):
-    """What became of a prompt; UNKNOWN when its agent ended before anybody saw an answer."""
+    """The status of a prompt. UNKNOWN means that its agent ended before an answer arrived."""
 
     PENDING = "PENDING"
     SENT = "SENT"
@@ -67,7 +67,7 @@ class QueryStatus(StrEnum):
 
 
 class ReportStatus(StrEnum):
-    """What became of the document of a Task."""
+    """The status of the report of a Task."""
 
     NOT_REQUIRED = "NOT_REQUIRED"
     PENDING = "PENDING"
@@ -78,7 +78,7 @@ class ReportStatus(StrEnum):
 
 
 class VerificationStatus(StrEnum):
-    """What the Work's own checks said of it."""
+    """The status of the checks of a Work."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -88,7 +88,7 @@ class VerificationStatus(StrEnum):
 
 
 class CheckpointStatus(StrEnum):
-    """Whether the point to return to after a Work exists."""
+    """The status of the checkpoint after a Work."""
 
     PENDING = "PENDING"
     TAKING = "TAKING"
@@ -97,7 +97,7 @@ class CheckpointStatus(StrEnum):
 
 
 class WorkTreeStatus(StrEnum):
-    """Where the checkout of one repository stands."""
+    """The status of the checkout of one repository."""
 
     PENDING = "PENDING"
     CREATING = "CREATING"
@@ -108,22 +108,24 @@ class WorkTreeStatus(StrEnum):
 
 
 class StatusMachine(Generic[S]):
-    """The states of one kind of thing, and from each the states that can follow."""
+    """The states of one kind of part, and the allowed transitions."""
 
-    def __init__(self, name: str, states: type[S], arrows: Mapping[S, str]) -> None:
+    def __init__(self, name: str, states: type[S], transitions: Mapping[S, str]) -> None:
         self.name = name
         self.states = frozenset(states)
-        self.arrows = {state: frozenset(states(to) for to in arrows.get(state, "").split()) for state in states}
+        self.transitions = {
+            state: frozenset(states(to) for to in transitions.get(state, "").split()) for state in states
+        }
 
     @property
     def final(self) -> frozenset[S]:
-        """Return the states that nothing leaves."""
-        return frozenset(state for state, following in self.arrows.items() if not following)
+        """Return the states without a following state."""
+        return frozenset(state for state, following in self.transitions.items() if not following)
 
-    def check(self, thing: str, state: S, to: S) -> None:
-        """Refuse a move for which the table has no arrow."""
-        if to not in self.arrows[state]:
-            raise IllegalTransition(f"{self.name} {thing}", state, f"it cannot become {to}", self.arrows[state])
+    def check(self, part_id: str, state: S, to: S) -> None:
+        """Refuse a transition that the table does not allow."""
+        if to not in self.transitions[state]:
+            raise IllegalTransition(f"{self.name} {part_id}", state, f"it cannot become {to}", self.transitions[state])
 
 
 WORKFLOW = StatusMachine(
@@ -233,6 +235,6 @@ OPERATIONS: Mapping[str, frozenset[WorkflowStatus]] = {
 
 
 def allowed_operations(status: WorkflowStatus) -> list[str]:
-    """Return what a person may ask of a Workflow in this state."""
-    # Only the engine places.
+    """Return the operations that a person may request in this status."""
+    # Only the engine requests a placement.
     return [operation for operation, states in OPERATIONS.items() if status in states and operation != "place"]

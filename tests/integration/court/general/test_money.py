@@ -60,7 +60,7 @@ async def test_a_run_that_has_cost_its_budget_goes_on_with_as_much_again_of_the_
     court.has(work("look", SUCCESS, {"cost": 1.25}, {"wait_for": str(may_go)}, {"cost": 0.5}), budget_usd=1)
     event_id = await court.happens()
     asking = await court.until_assignment(AssignmentStatus.NEEDS_HUMAN)
-    assert asking.reason.endswith("has cost $1.25 of its budget of $1.00. Shall it go on with another $1.00?")
+    assert asking.reason.endswith("has cost $1.25 of its budget of $1.00. Should it go on with another $1.00?")
     await until_booked(court, "1.25")
     assert await court.held() == {}
 

@@ -11,8 +11,8 @@ import msgspec
 from kingdom.workflow.model.messages import answers, commands
 from kingdom.workflow.model.messages.events import DomainEvent
 from kingdom.workflow.model.references import GitRef
+from kingdom.workflow.model.report_outline import ReportSection
 from kingdom.workflow.model.resources.template import (
-    ReportSection,
     RunPolicy,
     TaskDefinition,
     WorkDefinition,

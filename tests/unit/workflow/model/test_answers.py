@@ -121,14 +121,14 @@ def test_a_second_answer_is_told_apart() -> None:
     sent = run.take(commands.SendQuery)
     run.hear(*succeed(sent))
     run.hear(fail(sent))
-    assert run.ignored == "query of wf-1-w1-t1 is RESPONDED and awaits no such answer"
+    assert run.ignored == "query of wf-1-w1-t1 is RESPONDED and does not expect this answer"
 
 
 def test_an_answer_about_a_task_that_was_removed_is_told_apart() -> None:
     run = started()
     answer = answers.QueryResponded(work_id="w", task_id="gone", response="", host="host-a", epoch=1, attempt=1)
     run.hear(answer)
-    assert run.ignored == "the run has no query of gone any more"
+    assert run.ignored == "the run no longer has a query of gone"
 
 
 def test_a_response_that_arrives_while_the_run_rests_is_a_fact_and_sends_nothing() -> None:
@@ -226,7 +226,7 @@ def test_what_a_host_finds_out_while_the_run_rests_waits_for_the_resume() -> Non
     run.do(pause)
     run.succeed(commands.StopAgent)
     run.hear(reconciled(sent, answers.TranscriptFinding.NO_TRANSCRIPT))
-    assert run.ignored == "the run is PAUSED; a resume looks the query up again"
+    assert run.ignored == "the run is PAUSED; a resume checks the query again"
 
 
 def test_nothing_that_is_said_after_the_end_changes_it() -> None:
@@ -236,5 +236,5 @@ def test_nothing_that_is_said_after_the_end_changes_it() -> None:
     run.do(cancel)
     run.succeed(commands.InterruptAgent)
     run.hear(*succeed(sent))
-    assert run.ignored == "query of wf-1-w1-t1 is CANCELLED and awaits no such answer"
+    assert run.ignored == "query of wf-1-w1-t1 is CANCELLED and does not expect this answer"
     assert run.work(0).agent.status is AgentStatus.STOPPED

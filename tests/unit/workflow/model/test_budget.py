@@ -53,15 +53,15 @@ def test_a_turn_that_costs_too_much_lets_the_run_ask_for_as_much_again() -> None
     question = run.workflow.question
     assert run.status() is WorkflowStatus.AWAITING
     assert question is not None
-    assert (question.about, question.choices) == (QuestionTopic.BUDGET, ("go on", "stop"))
-    assert question.text == "Fix the bug has cost $1.25 of its budget of $1.00. Shall it go on with another $1.00?"
+    assert (question.topic, question.choices) == (QuestionTopic.BUDGET, ("go on", "stop"))
+    assert question.text == "Fix the bug has cost $1.25 of its budget of $1.00. Should it go on with another $1.00?"
     assert (run.task(0, 0).query.status, run.work(0).failures) == (QueryStatus.PENDING, 0)
 
 
 def test_going_on_grants_as_much_again_and_continues_the_same_session() -> None:
     run = broken_off()
     run.do(resume, Continue("Go on "))
-    assert (run.workflow.budget_usd, run.workflow.left_usd) == (2.25, 1.0)
+    assert (run.workflow.budget_usd, run.workflow.remaining_usd) == (2.25, 1.0)
     assert run.until(commands.StartAgent).session == "session-1"
     sent = run.until(commands.SendQuery)
     assert (sent.attempt, sent.continues, sent.reply, sent.budget_usd) == (2, True, "", 1.0)
@@ -192,7 +192,7 @@ def test_what_is_told_too_late_changes_nothing_but_the_cost() -> None:
     run.do(cancel)
     run.succeed(commands.InterruptAgent)
     run.hear(spent(sent, 0.5))
-    assert run.ignored == "turn of wf-1-w1-t1 is CANCELLED and awaits no such answer"
+    assert run.ignored == "turn of wf-1-w1-t1 is CANCELLED and does not expect this answer"
     run.hear(*succeed(sent), fail(sent), ask(sent), reconciled(sent, answers.TranscriptFinding.UNFINISHED))
     assert run.workflow.cost_usd == 0.5
 

@@ -82,7 +82,7 @@ def test_a_new_order_alone_is_said_too() -> None:
 def test_a_work_that_runs_keeps_its_definition_and_its_place() -> None:
     run = running()
     before = run.workflow.document()
-    with pytest.raises(IllegalTransition, match="work wf-1-w1 of workflow wf-1 is RUNNING: what has started"):
+    with pytest.raises(IllegalTransition, match="work wf-1-w1 of workflow wf-1 is RUNNING: a work that has started"):
         run.do(modify, changed(run, 0, work("other")))
     with pytest.raises(IllegalTransition, match="a work that has started keeps its place"):
         run.do(modify, Modification(works=tuple(reversed(works(run)))))

@@ -171,7 +171,9 @@ def test_a_run_that_takes_its_host_down_three_times_fails_and_can_be_resumed(hos
     run.open.clear()
     run.do(place, Placement(host=host, epoch=4))
     assert (run.workflow.status, run.commanded()) == (WorkflowStatus.FAILED, [])
-    assert run.workflow.reason.startswith("3 times in a row its host went down while its agent ran, last host-a")
+    assert run.workflow.reason.startswith(
+        "its host was lost 3 times in a row while its agent ran, most recently host-a"
+    )
     run.do(resume, Auto())
     run.until(commands.SendQuery)
     lose_host(run, 2)
@@ -210,7 +212,7 @@ def test_a_pause_that_was_wanted_comes_true_also_with_the_third_loss() -> None:
 def test_the_same_placement_again_changes_nothing() -> None:
     run = in_second_work()
     run.do(place, Placement(host="host-a", epoch=1))
-    assert run.ignored == "it is placed on host-a, epoch 1 already"
+    assert run.ignored == "it is already placed on host-a, epoch 1"
 
 
 def test_an_epoch_only_grows() -> None:

@@ -33,7 +33,7 @@ def test_a_release_that_failed_is_remembered_with_its_reason_and_awaited_no_more
     assert (tree.status, tree.releasing, tree.error) == (WorkTreeStatus.PENDING_RELEASE, False, "disk full")
     assert why_stale(run.workflow, command) == "attempt 1 of ReleaseWorkTree is over"
     run.hear(fail(command, "late"))
-    assert run.ignored == f"nobody waits for the release of WorkTree {tree.id}"
+    assert run.ignored == f"no release of WorkTree {tree.id} is in progress"
 
 
 @pytest.mark.parametrize("operation", [release, delete, release_remaining_trees])

@@ -127,7 +127,7 @@ def test_pausing_twice_changes_nothing() -> None:
     run = querying()
     run.do(pause)
     assert run.do(pause) == []
-    assert run.ignored == "this is wanted already: somebody paused it"
+    assert run.ignored == "this was already requested: somebody paused it"
     assert run.commanded() == ["SendQuery", "StopAgent"]
 
 
@@ -237,7 +237,7 @@ def test_only_a_resume_at_the_gate_passes_it() -> None:
     run.finish()
     assert run.status() is WorkflowStatus.PAUSED
     run.do(resume, Continue())
-    assert (run.status(), run.workflow.gate) == (WorkflowStatus.AWAITING, "wf-1-w1")
+    assert (run.status(), run.workflow.gate_work_id) == (WorkflowStatus.AWAITING, "wf-1-w1")
     run.do(resume, Auto())
     run.succeed(commands.RollBack)
     assert run.take(commands.StartAgent).work_id == "wf-1-w2"
@@ -291,7 +291,7 @@ def test_the_reply_to_a_question_goes_along_with_the_continued_query_until_that_
 def test_an_agent_that_ends_without_a_word_fails_the_run() -> None:
     run = querying()
     run.hear(*succeed(agent_of("wf-1-w1")))
-    assert (run.workflow.status, run.workflow.reason) == (WorkflowStatus.FAILED, "the agent ended without a word")
+    assert (run.workflow.status, run.workflow.reason) == (WorkflowStatus.FAILED, "the agent ended without an answer")
 
 
 def test_an_agent_that_breaks_after_its_work_was_verified_does_no_harm() -> None:

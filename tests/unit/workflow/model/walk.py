@@ -48,14 +48,14 @@ class WatchedStep(Step):
 
     moves: ClassVar[set[tuple[str, str, str]]] = set()
 
-    def move(self, thing: HasStatus, to: Any, of: str) -> None:
-        before = thing.status
-        super().move(thing, to, of)
-        self.moves.add((thing.machine.name, before, to))
+    def transition(self, part: HasStatus, to: Any, part_id: str) -> None:
+        before = part.status
+        super().transition(part, to, part_id)
+        self.moves.add((part.machine.name, before, to))
 
-    def derive(self) -> None:
+    def update_work_statuses(self) -> None:
         before = {work.id: work.status for work in self.workflow.works}
-        super().derive()
+        super().update_work_statuses()
         for each in self.workflow.works:
             if before[each.id] is not each.status:
                 self.moves.add((WORK.name, before[each.id], each.status))

@@ -1,4 +1,4 @@
-"""Every domain event that a soldier host says, each with the placement and the attempt that it answers for."""
+"""The domain events that soldier hosts send. Each names the placement and the attempt that it answers."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -8,7 +8,7 @@ from kingdom.workflow.model.messages.events import DomainEvent
 
 
 class HostAnswer(DomainEvent, frozen=True, kw_only=True):
-    """Something that a soldier host says; it counts only for the current placement and attempt."""
+    """An answer of a soldier host. It is valid only for the current placement and attempt."""
 
     host: str
     epoch: int
@@ -16,15 +16,15 @@ class HostAnswer(DomainEvent, frozen=True, kw_only=True):
 
 
 class PaidAnswer(HostAnswer, frozen=True, kw_only=True):
-    """An answer of an agent, and what it cost."""
+    """An answer with the cost of the agent's turn."""
 
     cost_usd: float = 0.0
 
 
 class FailedTurn(PaidAnswer, frozen=True, kw_only=True):
-    """A turn without what was asked for.
+    """A turn without the requested result.
 
-    Where it was `over_budget`, or the vendor lets the agent do nothing until `throttled_until`, its session can go on.
+    If it was `over_budget`, or the vendor rejects requests until `throttled_until`, the session can be continued.
     """
 
     error: str
@@ -33,7 +33,7 @@ class FailedTurn(PaidAnswer, frozen=True, kw_only=True):
 
 
 class AgentStarted(HostAnswer, frozen=True, kw_only=True):
-    """An agent runs; `session` is what its conversation is continued by, `pid` its process on the host's machine."""
+    """An agent runs; `session` is the token that continues its conversation, `pid` its process on the host."""
 
     work_id: str
     session: str | None = None
@@ -41,13 +41,13 @@ class AgentStarted(HostAnswer, frozen=True, kw_only=True):
 
 
 class AgentStopped(HostAnswer, frozen=True, kw_only=True):
-    """Nothing of a Work runs any more: neither its agent nor what the agent or its checks had started."""
+    """Nothing of a Work runs: neither its agent nor a process that the agent or its checks started."""
 
     work_id: str
 
 
 class AgentError(HostAnswer, frozen=True, kw_only=True):
-    """An agent could not be started, or ended by itself; nothing of its Work runs any more."""
+    """An agent could not be started, or ended by itself; nothing of its Work runs."""
 
     work_id: str
     error: str
@@ -62,7 +62,7 @@ class QueryResponded(PaidAnswer, frozen=True, kw_only=True):
 
 
 class QueryFailed(FailedTurn, frozen=True, kw_only=True):
-    """A prompt was not answered; `timed_out` where it took too long, `looping` where the agent went in circles."""
+    """A prompt was not answered; `timedOut` if it took too long, `looping` if the agent was in a loop."""
 
     work_id: str
     task_id: str
@@ -80,7 +80,7 @@ class AgentAsked(PaidAnswer, frozen=True, kw_only=True):
 
 
 class AgentSpent(PaidAnswer, frozen=True, kw_only=True):
-    """What a turn had cost that was cut off; without a `task_id`, what an agent has cost outside of its turns."""
+    """The cost of an interrupted turn; without a `taskId`, the cost of an agent outside of its turns."""
 
     work_id: str
     task_id: str = ""
@@ -88,7 +88,7 @@ class AgentSpent(PaidAnswer, frozen=True, kw_only=True):
 
 
 class AgentPetitioned(HostAnswer, frozen=True, kw_only=True):
-    """An agent requests an output that it has no right to cause itself, such as a comment on a pull request."""
+    """An agent requests an output that it may not create itself, such as a comment on a pull request."""
 
     work_id: str
     task_id: str
@@ -98,7 +98,7 @@ class AgentPetitioned(HostAnswer, frozen=True, kw_only=True):
 
 
 class TranscriptFinding(StrEnum):
-    """What a transcript tells about a prompt that nobody saw end."""
+    """What a transcript shows about a prompt without a known answer."""
 
     ABSENT = "ABSENT"
     ANSWERED = "ANSWERED"
@@ -107,7 +107,7 @@ class TranscriptFinding(StrEnum):
 
 
 class QueryReconciled(PaidAnswer, frozen=True, kw_only=True):
-    """A host looked up in the transcript what became of a prompt."""
+    """A host looked up the result of a prompt in the transcript."""
 
     work_id: str
     task_id: str
@@ -116,7 +116,7 @@ class QueryReconciled(PaidAnswer, frozen=True, kw_only=True):
 
 
 class ReportGenerated(PaidAnswer, frozen=True, kw_only=True):
-    """A report lies in its file."""
+    """A report was written to its file."""
 
     report_id: str
     task_id: str
@@ -131,7 +131,7 @@ class ReportFailed(FailedTurn, frozen=True, kw_only=True):
 
 
 class WorkVerified(HostAnswer, frozen=True, kw_only=True):
-    """The checks of a Work passed; `result` is what its agent reported, if it did."""
+    """The checks of a Work passed; `result` is the result document of its agent, if any."""
 
     work_id: str
     result: dict[str, Any] | None = None
@@ -145,7 +145,7 @@ class VerifyFailed(HostAnswer, frozen=True, kw_only=True):
 
 
 class CheckpointCreated(HostAnswer, frozen=True, kw_only=True):
-    """There is a commit per WorkTree to return to; `commits` maps the WorkTree's id to it."""
+    """A checkpoint was taken; `commits` maps each WorkTree id to its commit."""
 
     checkpoint_id: str
     workflow_id: str
@@ -154,7 +154,7 @@ class CheckpointCreated(HostAnswer, frozen=True, kw_only=True):
 
 
 class CheckpointFailed(HostAnswer, frozen=True, kw_only=True):
-    """No checkpoint could be taken."""
+    """A checkpoint could not be taken."""
 
     workflow_id: str
     work_id: str
@@ -162,7 +162,7 @@ class CheckpointFailed(HostAnswer, frozen=True, kw_only=True):
 
 
 class RolledBack(HostAnswer, frozen=True, kw_only=True):
-    """Every WorkTree is back at a checkpoint, or at its base; what lay there is kept under the rescue refs."""
+    """Every WorkTree is back at a checkpoint or its base; the earlier content is kept under the rescue refs."""
 
     workflow_id: str
     checkpoint_id: str | None
@@ -177,14 +177,14 @@ class RollBackFailed(HostAnswer, frozen=True, kw_only=True):
 
 
 class WorkTreeCreated(HostAnswer, frozen=True, kw_only=True):
-    """The checkout of a repository is there."""
+    """The checkout of a repository was created."""
 
     work_tree_id: str
     workflow_id: str
 
 
 class WorkTreeFailed(HostAnswer, frozen=True, kw_only=True):
-    """A checkout could not be made, so none of the same request is there."""
+    """A checkout could not be created, so no checkout of the request exists."""
 
     work_tree_id: str
     workflow_id: str
@@ -192,14 +192,14 @@ class WorkTreeFailed(HostAnswer, frozen=True, kw_only=True):
 
 
 class WorkTreeReleased(HostAnswer, frozen=True, kw_only=True):
-    """A checkout is gone."""
+    """A checkout was removed."""
 
     work_tree_id: str
     workflow_id: str
 
 
 class WorkTreeReleaseFailed(HostAnswer, frozen=True, kw_only=True):
-    """A checkout could not be removed; whatever is left of it is still there."""
+    """A checkout could not be removed completely."""
 
     work_tree_id: str
     workflow_id: str
@@ -207,7 +207,7 @@ class WorkTreeReleaseFailed(HostAnswer, frozen=True, kw_only=True):
 
 
 class WorkSpaceCreated(HostAnswer, frozen=True, kw_only=True):
-    """The folder in which a Work's agent runs is there."""
+    """The folder for the agent of a Work was created."""
 
     work_space_id: str
     work_id: str

@@ -1,4 +1,4 @@
-"""The closed table of commands: what a soldier host is told to do, and what it answers."""
+"""All commands to soldier hosts, and the answers that each can have."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,11 +7,11 @@ import msgspec
 
 from kingdom.workflow.model.messages import answers
 from kingdom.workflow.model.references import McpServerRef
-from kingdom.workflow.model.resources.template import ReportSection
+from kingdom.workflow.model.report_outline import ReportSection
 
 
 class HostCommand(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Something that one host shall do, under one placement; its answers repeat host, epoch and attempt."""
+    """A command to one host under one placement. Its answers repeat host, epoch and attempt."""
 
     workflow_id: str
     host: str
@@ -20,12 +20,12 @@ class HostCommand(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def stream(self) -> str:
-        """Return the stream of the host that shall get it; stopping does not queue behind anything else."""
+        """Return the stream of the host. Stop commands use a control stream, so they do not wait in a queue."""
         return f"soldier.{self.host}.control" if COMMANDS[type(self)].control else f"soldier.{self.host}"
 
 
 class WorkTreeRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A checkout to be made: a new branch of a repository, from its base branch."""
+    """A checkout to create: a new branch of a repository, from its base branch."""
 
     work_tree_id: str
     git_id: str
@@ -34,15 +34,15 @@ class WorkTreeRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
 
 
 class PrepareResources(HostCommand, frozen=True, kw_only=True):
-    """Make these checkouts, all or none."""
+    """Create these checkouts, all or none."""
 
     trees: tuple[WorkTreeRequest, ...]
 
 
 class StartAgent(HostCommand, frozen=True, kw_only=True):
-    """Lay out the WorkSpace and start an agent in it, or go on with a `session`.
+    """Prepare the WorkSpace and start an agent in it, or continue a `session`.
 
-    The references to MCP servers come without their environment, which may hold secrets: the host reads it in the run.
+    The MCP server references have no environment because it may contain secrets. The host reads it from the run.
     """
 
     work_id: str
@@ -55,11 +55,11 @@ class StartAgent(HostCommand, frozen=True, kw_only=True):
 
 
 class SendQuery(HostCommand, frozen=True, kw_only=True):
-    """Give a prompt to the agent, with the `reply` of a person if the agent had asked one.
+    """Send a prompt to the agent, with the `reply` of a person if the agent asked a question.
 
-    With `continues` the session goes on with what an earlier attempt began. With `reconcile` nothing is sent: the
-    transcript is asked what became of this very attempt, and QueryReconciled tells it. A turn ends that has cost
-    `budget_usd`.
+    With `continues` the session continues what an earlier attempt started. With `reconcile` nothing is sent: the host
+    looks up the result of this attempt in the transcript and answers QueryReconciled. The turn ends when its cost
+    reaches `budget_usd`.
     """
 
     work_id: str
@@ -75,7 +75,7 @@ class SendQuery(HostCommand, frozen=True, kw_only=True):
 
 
 class GenerateReport(HostCommand, frozen=True, kw_only=True):
-    """Have the report of a Task written along its outline."""
+    """Let the agent write the report of a Task from its outline."""
 
     work_id: str
     agent_attempt: int
@@ -86,7 +86,7 @@ class GenerateReport(HostCommand, frozen=True, kw_only=True):
 
 
 class VerifyWork(HostCommand, frozen=True, kw_only=True):
-    """End the agent, commit dirty trees, then run the Work's checks."""
+    """End the agent, commit changed checkouts, then run the checks of the Work."""
 
     work_id: str
     agent_attempt: int
@@ -95,7 +95,7 @@ class VerifyWork(HostCommand, frozen=True, kw_only=True):
 
 
 class TakeCheckpoint(HostCommand, frozen=True, kw_only=True):
-    """Record, per WorkTree, the commit that was verified."""
+    """Record the verified commit of each WorkTree."""
 
     work_id: str
     checkpoint_id: str
@@ -103,25 +103,25 @@ class TakeCheckpoint(HostCommand, frozen=True, kw_only=True):
 
 
 class StopAgent(HostCommand, frozen=True, kw_only=True):
-    """Let the agent end its turn for a while, then end it and all it started.
+    """Give the agent some time to end its turn, then end it and every process it started.
 
-    The attempt is the agent's. Since this overtakes other commands, an agent of this attempt is not started later
-    either, and nothing that names it as `agent_attempt` is begun.
+    The attempt is the attempt of the agent. This command overtakes others, so the host neither starts an agent of this
+    attempt later nor runs a command with this `agent_attempt`.
     """
 
     work_id: str
 
 
 class InterruptAgent(HostCommand, frozen=True, kw_only=True):
-    """End the agent and all it started at once; what holds for a stop holds here too."""
+    """End the agent and every process it started at once. Otherwise like StopAgent."""
 
     work_id: str
 
 
 class RollBack(HostCommand, frozen=True, kw_only=True):
-    """Bring every WorkTree back to its commit, those in `to_base` to their base, all or none, with rescue refs.
+    """Reset every WorkTree to its commit, those in `to_base` to their base, all or none, with rescue refs.
 
-    The WorkSpaces named here are removed; report files stay, each attempt has its own.
+    The named WorkSpaces are removed. Report files stay, since each attempt has its own.
     """
 
     checkpoint_id: str | None
@@ -138,7 +138,7 @@ class ReleaseWorkTree(HostCommand, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class CommandContract:
-    """What a command is answered with, and whether it goes by the control stream."""
+    """The possible answers to a command, and whether it uses the control stream."""
 
     answers: tuple[type[answers.HostAnswer], ...]
     control: bool = False

@@ -1,7 +1,7 @@
-"""Every domain event that the engine and people cause, under its name and with its payload; camelCase on the wire.
+"""The domain events that the engine emits, with their payloads. The class name is the event type on the wire.
 
-An event about a run is carried in an envelope whose aggregate id is the Workflow's, so payloads repeat it only where
-the source document does. What soldier hosts say stands in `answers.py`, the whole catalogue in `catalogue.py`.
+The envelope of an event about a run has the Workflow id as its aggregate id, so payloads repeat the id only where the
+source document does. `answers.py` has the events of soldier hosts, `catalog.py` the complete catalog.
 """
 
 from datetime import datetime
@@ -13,35 +13,35 @@ from kingdom.workflow.model.status import WorkflowStatus, WorkStatus
 
 
 class DomainEvent(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Something that happened to a run or to what runs are made from."""
+    """An event of a run or of a resource. Fields are camelCase on the wire."""
 
 
 class GitCreated(DomainEvent, frozen=True, kw_only=True):
-    """A repository became known."""
+    """A repository was registered."""
 
     git_id: str
 
 
 class GitDeleted(DomainEvent, frozen=True, kw_only=True):
-    """A repository is known no more."""
+    """A repository was deleted."""
 
     git_id: str
 
 
 class McpServerRegistered(DomainEvent, frozen=True, kw_only=True):
-    """An MCP server became known."""
+    """An MCP server was registered."""
 
     mcp_server_id: str
 
 
 class McpServerUnregistered(DomainEvent, frozen=True, kw_only=True):
-    """An MCP server is known no more."""
+    """An MCP server was unregistered."""
 
     mcp_server_id: str
 
 
 class HostRegistered(DomainEvent, frozen=True, kw_only=True):
-    """A soldier host takes commands from now on; whatever ran on it under an earlier epoch is over."""
+    """A soldier host accepts commands; everything that ran on it under an earlier epoch has ended."""
 
     host: str
     epoch: int
@@ -49,14 +49,14 @@ class HostRegistered(DomainEvent, frozen=True, kw_only=True):
 
 
 class HostLost(DomainEvent, frozen=True, kw_only=True):
-    """A soldier host did not renew its lease: its agents are dead, and what it says no longer counts."""
+    """A soldier host did not renew its lease; its agents have ended and its answers are ignored."""
 
     host: str
     epoch: int
 
 
 class HostRunsLeft(DomainEvent, frozen=True, kw_only=True):
-    """A soldier host has more runs than are displaced at once: those behind the run `after` are left."""
+    """A soldier host has more runs than one transaction displaces; the runs after the run `after` remain."""
 
     host: str
     epoch: int
@@ -65,48 +65,48 @@ class HostRunsLeft(DomainEvent, frozen=True, kw_only=True):
 
 
 class WorkflowTemplateCreated(DomainEvent, frozen=True, kw_only=True):
-    """A template was written, or made from a Workflow."""
+    """A template was created, from a file or from a Workflow."""
 
     template_id: str
 
 
 class WorkflowTemplateUpdated(DomainEvent, frozen=True, kw_only=True):
-    """A template has other content than before."""
+    """The content of a template changed."""
 
     template_id: str
 
 
 class WorkflowTemplateDeleted(DomainEvent, frozen=True, kw_only=True):
-    """A template can no longer be used."""
+    """A template was deleted."""
 
     template_id: str
 
 
 class WorkflowEvent(DomainEvent, frozen=True, kw_only=True):
-    """Something that happened to a Workflow as a whole."""
+    """An event of a Workflow as a whole."""
 
     workflow_id: str
 
 
 class WorkflowCreated(WorkflowEvent, frozen=True, kw_only=True):
-    """A Workflow was copied from a template."""
+    """A Workflow was created from a template."""
 
 
 class WorkflowStatusChanged(WorkflowEvent, frozen=True, kw_only=True):
-    """A Workflow is in another state."""
+    """The status of a Workflow changed."""
 
     status: WorkflowStatus
 
 
 class WorkflowPlaced(WorkflowEvent, frozen=True, kw_only=True):
-    """A Workflow belongs to a host from now on; answers of earlier epochs no longer count."""
+    """A Workflow was placed on a host; answers of earlier epochs are ignored."""
 
     host: str
     epoch: int
 
 
 class WorkflowDisplaced(WorkflowEvent, frozen=True, kw_only=True):
-    """What ran under this placement is over, since its host was lost or began anew."""
+    """Everything that ran under this placement has ended because its host was lost or restarted."""
 
     host: str
     epoch: int
@@ -114,22 +114,22 @@ class WorkflowDisplaced(WorkflowEvent, frozen=True, kw_only=True):
 
 
 class WorkflowStarted(WorkflowEvent, frozen=True, kw_only=True):
-    """A Workflow began to run."""
+    """A Workflow started to run."""
 
 
 class WorkflowStopRequested(WorkflowEvent, frozen=True, kw_only=True):
-    """A Workflow shall rest or end as soon as its host confirms that nothing runs."""
+    """A Workflow will pause or end when its host confirms that nothing runs."""
 
     wanted: str
     reason: str
 
 
 class WorkflowPaused(WorkflowEvent, frozen=True, kw_only=True):
-    """A Workflow rests because somebody wanted it to."""
+    """A Workflow was paused by request."""
 
 
 class WorkflowAwaiting(WorkflowEvent, frozen=True, kw_only=True):
-    """A Workflow rests until a person has decided; with `until` it goes on by itself at that time."""
+    """A Workflow waits for the decision of a person; with `until` it continues by itself at that time."""
 
     work_id: str | None
     reason: str
@@ -137,13 +137,13 @@ class WorkflowAwaiting(WorkflowEvent, frozen=True, kw_only=True):
 
 
 class WorkflowCostCorrected(WorkflowEvent, frozen=True, kw_only=True):
-    """A turn that was over before had cost more than was known: this is what the run has cost in all."""
+    """A late answer changed the known cost; `costUsd` is the total cost of the run."""
 
     cost_usd: float
 
 
 class WorkflowResumed(WorkflowEvent, frozen=True, kw_only=True):
-    """A Workflow runs again, from a Work on; from none when only the end was left."""
+    """A Workflow runs again from a Work; from none if every Work was finished."""
 
     from_work_id: str | None
 
@@ -153,21 +153,21 @@ class WorkflowCompleted(WorkflowEvent, frozen=True, kw_only=True):
 
 
 class WorkflowFailed(WorkflowEvent, frozen=True, kw_only=True):
-    """A Workflow cannot go on by itself; it can be resumed or cancelled."""
+    """A Workflow failed; it can be resumed or cancelled."""
 
     reason: str
 
 
 class WorkflowCancelled(WorkflowEvent, frozen=True, kw_only=True):
-    """A Workflow was given up and nothing of it runs."""
+    """A Workflow was cancelled and nothing of it runs."""
 
 
 class WorkflowDeleted(WorkflowEvent, frozen=True, kw_only=True):
-    """A Workflow is gone for its users."""
+    """A Workflow was deleted."""
 
 
 class WorkflowWorksUpdated(WorkflowEvent, frozen=True, kw_only=True):
-    """Works that had not started were added, removed, changed or put into another order."""
+    """Works that had not started were added, removed, changed or reordered."""
 
     added_work_ids: tuple[str, ...]
     removed_work_ids: tuple[str, ...]
@@ -175,74 +175,74 @@ class WorkflowWorksUpdated(WorkflowEvent, frozen=True, kw_only=True):
 
 
 class WorkflowGitRefsUpdated(WorkflowEvent, frozen=True, kw_only=True):
-    """A Workflow uses other repositories or branches than before."""
+    """The repositories or branches of a Workflow changed."""
 
     added_refs: tuple[GitRef, ...]
     removed_refs: tuple[GitRef, ...]
 
 
 class WorkflowMcpServerRefsUpdated(WorkflowEvent, frozen=True, kw_only=True):
-    """A Workflow uses other MCP servers than before, told by their ids: the references may hold secrets."""
+    """The MCP servers of a Workflow changed; only ids are named because references may contain secrets."""
 
     added_refs: tuple[str, ...]
     removed_refs: tuple[str, ...]
 
 
 class WorkEvent(DomainEvent, frozen=True, kw_only=True):
-    """Something that happened to one Work."""
+    """An event of one Work."""
 
     work_id: str
     workflow_id: str
 
 
 class WorkStatusChanged(WorkEvent, frozen=True, kw_only=True):
-    """The derived status of a Work is another one."""
+    """The derived status of a Work changed."""
 
     status: WorkStatus
 
 
 class WorkStarted(WorkEvent, frozen=True, kw_only=True):
-    """The agent of a Work runs."""
+    """The agent of a Work started."""
 
 
 class WorkCompleted(WorkEvent, frozen=True, kw_only=True):
-    """Every Task of a Work is done and its checks passed."""
+    """Every Task of a Work is completed and its checks passed."""
 
 
 class WorkPaused(WorkEvent, frozen=True, kw_only=True):
-    """A Work rests between two processes of its session."""
+    """A Work is paused; its session can be continued by a new process."""
 
 
 class WorkFailed(WorkEvent, frozen=True, kw_only=True):
-    """A Work cannot go on by itself."""
+    """A Work failed."""
 
     reason: str
 
 
 class WorkRetried(WorkEvent, frozen=True, kw_only=True):
-    """A Work failed and its policy allows another attempt."""
+    """A Work failed and is retried, as the policy allows."""
 
     reason: str
     failures: int
 
 
 class WorkCancelled(WorkEvent, frozen=True, kw_only=True):
-    """A Work was given up with its Workflow."""
+    """A Work was cancelled with its Workflow."""
 
 
 class WorkReset(WorkEvent, frozen=True, kw_only=True):
-    """A Work was undone by a rollback and will be done again."""
+    """A rollback reset a Work, which will run again."""
 
 
 class TaskStarted(DomainEvent, frozen=True, kw_only=True):
-    """The agent works on a Task."""
+    """The agent started to work on a Task."""
 
     work_id: str
     task_id: str
 
 
 class TaskCompleted(DomainEvent, frozen=True, kw_only=True):
-    """A Task was answered and its report, if any, is there."""
+    """A Task has its answer and, if required, its report."""
 
     work_id: str
     task_id: str
@@ -257,7 +257,7 @@ class TaskFailed(DomainEvent, frozen=True, kw_only=True):
 
 
 class QuerySent(DomainEvent, frozen=True, kw_only=True):
-    """A prompt is on its way to its agent."""
+    """A prompt was sent to its agent."""
 
     work_id: str
     task_id: str
@@ -280,7 +280,7 @@ class WorkTreePendingRelease(DomainEvent, frozen=True, kw_only=True):
 
 
 class WorkSpaceRemoved(DomainEvent, frozen=True, kw_only=True):
-    """The folder of an undone Work is gone."""
+    """The folder of a reset Work was removed."""
 
     work_space_id: str
     work_id: str

@@ -9,7 +9,7 @@ import msgspec
 from kingdom.workflow.model.messages.events import GitCreated, GitDeleted
 from kingdom.workflow.model.resources.registered_resource import RegisteredResource
 
-# The name of a repository on GitHub. It becomes a part of paths and addresses, where dots alone would lead elsewhere.
+# A repository name on GitHub. It becomes part of paths and URLs, so a name of only dots is not allowed.
 REPOSITORY = r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}/(?!\.+\Z)[A-Za-z0-9._-]{1,100}"
 _WEB = re.compile(r"https?://(?:[^/@]*@)?(?P<host>[^/@]+)/(?P<path>.+)", re.IGNORECASE)
 _SSH = re.compile(r"(?:ssh|git)://(?:[^/@]*@)?(?P<host>[^/@:]+)(?::\d+)?/(?P<path>.+)", re.IGNORECASE)
@@ -19,10 +19,10 @@ _DIGEST_LENGTH = 12
 
 
 class Git(RegisteredResource, frozen=True, kw_only=True):
-    """A repository known by name and address; `repo` is what events call it, as acme/shop, if they ever name it.
+    """A registered repository with name and URL. `repo` is its name in events, such as acme/shop, if any.
 
-    Checkpoints are pushed to `checkpoint_remote`, so that another host can go on from them; without one a run waits
-    for its host.
+    Checkpoints are pushed to `checkpoint_remote`, so another host can continue from them. Without a remote a run waits
+    for its own host.
     """
 
     name: str
@@ -31,25 +31,25 @@ class Git(RegisteredResource, frozen=True, kw_only=True):
     checkpoint_remote: str = ""
     repo: str = ""
 
-    def is_of(self, repo: str) -> bool:
-        """Tell whether this is the repository that an event names."""
+    def matches(self, repo: str) -> bool:
+        """Return whether an event with this repository name is about this Git."""
         return bool(repo) and self.repo.lower() == repo.lower()
 
-    def created(self) -> GitCreated:
-        """Return what is said once a new Git is stored."""
+    def created_event(self) -> GitCreated:
+        """Return the event of a new Git."""
         return GitCreated(git_id=self.id)
 
     def delete(self, users: Collection[str]) -> tuple["Git", GitDeleted]:
-        """Return the Git as deleted, unless a Workflow uses it."""
+        """Return the deleted Git and its event; refuses while a Workflow uses it."""
         self.refuse_while_used("git", "delete", users)
         return msgspec.structs.replace(self, deleted=True, deleting=False), GitDeleted(git_id=self.id)
 
 
 def repo_of(address: str, forge: str) -> str:
-    """Return the repository that an address names on a forge such as github.com; nothing where it leads elsewhere."""
+    """Return the repository name in a URL of a forge such as github.com; empty for another server."""
     web, host = _WEB.fullmatch(address), forge.lower().partition(":")[0]
     found = web or _SSH.fullmatch(address) or _LIKE_SCP.fullmatch(address)
-    # At ssh.github.com GitHub listens for networks that let only the port of https pass.
+    # GitHub also accepts SSH at ssh.github.com, for networks that allow only the HTTPS port.
     hosts = {forge.lower()} if web else {host, f"ssh.{host}"}
     if found is None or found["host"].lower() not in hosts:
         return ""
@@ -58,10 +58,10 @@ def repo_of(address: str, forge: str) -> str:
 
 
 def unique_name(repo: str) -> str:
-    """Return a name for the files and the Git of a repository that no other one has: acme.shop for acme/shop."""
+    """Return a unique name for the files and the Git of a repository, such as acme.shop for acme/shop."""
     folded = repo.lower()
     name = folded.replace("/", ".")
-    # An owner has no dot, so the first one stands for the slash.
+    # An owner contains no dot, so the first dot always stands for the slash.
     if re.fullmatch(REPOSITORY, repo) and len(name) <= _ID_LENGTH_MAX:
         return name
     readable = re.sub(r"[^a-z0-9]+", "-", folded).strip("-")[: _ID_LENGTH_MAX - _DIGEST_LENGTH - 1]

@@ -1,4 +1,4 @@
-"""The soldier hosts: which are up, and which of them gets a run."""
+"""Soldier hosts, and the choice of a host for a run."""
 
 import hashlib
 import math
@@ -13,31 +13,31 @@ _HASH_RANGE = 2**64
 
 
 class HostStatus(StrEnum):
-    """Whether a host renews its lease."""
+    """UP while a host renews its lease, then LOST."""
 
     UP = "UP"
     LOST = "LOST"
 
 
 class HostRenewal(Enum):
-    """What became of the lease of a host; only a renewed one counts as true."""
+    """The result of a lease renewal. Only RENEWED is true."""
 
     RENEWED = "RENEWED"
-    # It may begin anew under another epoch.
+    # The host can register again with a new epoch.
     LOST = "LOST"
-    # Another host has its name now.
+    # Another host has registered under its name.
     REPLACED = "REPLACED"
 
     def __bool__(self) -> bool:
-        """Tell whether the host may go on."""
+        """Return whether the host may continue."""
         return self is HostRenewal.RENEWED
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A machine that runs agents: `slots` of them at once, `busy` when it was last heard of.
+    """A machine that runs up to `slots` agents at once; `busy` is the number at its last renewal.
 
-    The epoch grows whenever it begins anew, after a restart or a lost lease. It is lost when it gives no sign of life
-    for `lease_seconds`; `instance` tells it apart from another host that was given the same name.
+    The epoch grows with every registration, after a restart or a lost lease. A host is lost if it does not renew its
+    lease for `lease_seconds`. `instance` distinguishes hosts with the same name.
     """
 
     id: str
@@ -46,24 +46,24 @@ class Host(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     busy: int = 0
     lease_seconds: float = 30.0
     instance: str = ""
-    # Where transcripts and checkouts lie, for whoever sits at the same machine.
+    # The place of transcripts and checkouts, for people on the same machine.
     machine: str = ""
     directory: str = ""
     status: HostStatus = HostStatus.UP
 
-    def registered(self) -> HostRegistered:
-        """Return what is said once it takes commands."""
+    def registered_event(self) -> HostRegistered:
+        """Return the event of its registration."""
         return HostRegistered(host=self.id, epoch=self.epoch, slots=self.slots)
 
-    def lose(self) -> tuple["Host", HostLost]:
-        """Return the host as lost."""
+    def as_lost(self) -> tuple["Host", HostLost]:
+        """Return the host in the state LOST, and the event."""
         return msgspec.structs.replace(self, status=HostStatus.LOST), HostLost(host=self.id, epoch=self.epoch)
 
 
 def choose_host(hosts: Iterable[Host], workflow_id: str) -> Host | None:
-    """Return the host for a run, free slots counting as weight; the same question has the same answer.
+    """Return the host for a run, weighted by free slots. The same input gives the same host.
 
-    Weighted by a hash of run and host, a burst of runs spreads over all hosts although nobody counts along.
+    The weight includes a hash of run and host, so a burst of runs spreads over all hosts without coordination.
     """
     up = sorted((host for host in hosts if host.status is HostStatus.UP), key=lambda host: host.id)
     free = [host for host in up if host.busy < host.slots]

@@ -1,4 +1,4 @@
-"""An MCP server that agents may call."""
+"""MCP servers that agents may call."""
 
 from collections.abc import Collection
 from enum import StrEnum
@@ -11,7 +11,7 @@ from kingdom.workflow.model.resources.registered_resource import RegisteredResou
 
 
 class McpTransport(StrEnum):
-    """How an MCP server is spoken to."""
+    """The transport of an MCP server."""
 
     STDIO = "STDIO"
     SSE = "SSE"
@@ -19,7 +19,7 @@ class McpTransport(StrEnum):
 
 
 class McpServer(RegisteredResource, frozen=True, kw_only=True):
-    """A server of tools: a command to start (STDIO) or an address to call (the others)."""
+    """An MCP server: a command to start (STDIO) or a URL to call (the other transports)."""
 
     name: str
     transport: McpTransport
@@ -30,13 +30,13 @@ class McpServer(RegisteredResource, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         needed = "command" if self.transport is McpTransport.STDIO else "url"
         if not getattr(self, needed):
-            raise Misconfigured(f"MCP server {self.name!r} speaks {self.transport} and needs a {needed}")
+            raise Misconfigured(f"MCP server {self.name!r} uses {self.transport} and needs a {needed}")
 
-    def registered(self) -> McpServerRegistered:
-        """Return what is said once a new McpServer is stored."""
+    def registered_event(self) -> McpServerRegistered:
+        """Return the event of a new McpServer."""
         return McpServerRegistered(mcp_server_id=self.id)
 
     def unregister(self, users: Collection[str]) -> tuple["McpServer", McpServerUnregistered]:
-        """Return the McpServer as unregistered, unless a Workflow uses it."""
+        """Return the unregistered McpServer and its event; refuses while a Workflow uses it."""
         self.refuse_while_used("mcp server", "unregister", users)
         return msgspec.structs.replace(self, deleted=True, deleting=False), McpServerUnregistered(mcp_server_id=self.id)

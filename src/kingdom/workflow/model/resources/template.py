@@ -1,4 +1,4 @@
-"""What a run is made from: definitions that never change once written, and the template that holds them."""
+"""Templates of runs: immutable definitions of Works and Tasks."""
 
 from enum import StrEnum
 
@@ -11,17 +11,11 @@ from kingdom.workflow.model.messages.events import (
     WorkflowTemplateUpdated,
 )
 from kingdom.workflow.model.references import GitRef, McpServerRef, refuse_duplicates
-
-
-class ReportSection(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One heading that a report shall have, and what belongs under it."""
-
-    title: str
-    description: str = ""
+from kingdom.workflow.model.report_outline import ReportSection
 
 
 class TaskDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One step: a prompt, and the outline of the document that it shall leave, if any."""
+    """A prompt, and the outline of the report to write, if any."""
 
     query: str
     report_outline: tuple[ReportSection, ...] = ()
@@ -29,10 +23,10 @@ class TaskDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class WorkDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One agent session: its steps in order, its model, its resources, its checks.
+    """One agent session: its Tasks in order, its model, its resources and its checks.
 
-    `verify` are commands that must succeed before the Work counts; `pause_after` asks a person before the next one.
-    `instructions` is what the agent shall know beside its prompts.
+    `verify` lists commands that must succeed before the Work is complete. `pause_after` asks a person before the next
+    Work. `instructions` is text for the agent in addition to its prompts.
     """
 
     name: str
@@ -52,14 +46,14 @@ class WorkDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class OverBudget(StrEnum):
-    """What becomes of a run that has cost what it may: a person is asked for more, or it fails."""
+    """What happens to a run that used up its budget: ask a person for more, or fail."""
 
     ASK = "ask"
     STOP = "stop"
 
 
 class RunPolicy(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What may be done without asking: how many failures of one Work are met with another attempt, and the money."""
+    """Limits of a run: the number of retries per Work, and the budget."""
 
     retries: int = 0
     budget_usd: float | None = None
@@ -67,7 +61,7 @@ class RunPolicy(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class WorkflowTemplate(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A workflow to be: copied into every Workflow made from it, and never looked at again by them."""
+    """A template. Every Workflow holds its own copy, so later changes do not affect it."""
 
     id: str
     name: str
@@ -84,16 +78,16 @@ class WorkflowTemplate(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
         refuse_duplicates(self.git_refs, self.mcp_server_refs)
 
     def git_ids(self) -> tuple[str, ...]:
-        """Return the Gits that it refers to, sorted."""
+        """Return the ids of the Gits that it refers to, sorted."""
         refs = [*self.git_refs, *(ref for work in self.works for ref in work.git_refs)]
         return tuple(sorted({ref.git_id for ref in refs}))
 
-    def created(self) -> WorkflowTemplateCreated:
-        """Return what is said once a new template is stored."""
+    def created_event(self) -> WorkflowTemplateCreated:
+        """Return the event of a new template."""
         return WorkflowTemplateCreated(template_id=self.id)
 
     def update(self, definition: "WorkflowTemplate") -> tuple["WorkflowTemplate", WorkflowTemplateUpdated]:
-        """Return the template with the content of another; Workflows made before stay as they are."""
+        """Return the template with new content. Existing Workflows do not change."""
         self._refuse_if_deleted("update")
         return msgspec.structs.replace(definition, id=self.id), WorkflowTemplateUpdated(template_id=self.id)
 
@@ -103,8 +97,8 @@ class WorkflowTemplate(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
         return msgspec.structs.replace(self, deleted=True), WorkflowTemplateDeleted(template_id=self.id)
 
     def without_git(self, git_id: str) -> tuple["WorkflowTemplate", WorkflowTemplateUpdated | None]:
-        """Return the template with every reference to a deleted Git taken out; None when there was none."""
-        return self._cascaded(
+        """Return the template without references to a Git, and the event; None if there were no references."""
+        return self._changed(
             git_refs=tuple(ref for ref in self.git_refs if ref.git_id != git_id),
             works=tuple(
                 msgspec.structs.replace(work, git_refs=tuple(ref for ref in work.git_refs if ref.git_id != git_id))
@@ -113,19 +107,19 @@ class WorkflowTemplate(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
         )
 
     def without_mcp_server(self, mcp_server_id: str) -> tuple["WorkflowTemplate", WorkflowTemplateUpdated | None]:
-        """Return the template with every reference to an unregistered McpServer taken out; None when there was none."""
+        """Return the template without references to an McpServer, and the event; None if there were no references."""
 
         def kept(refs: tuple[McpServerRef, ...]) -> tuple[McpServerRef, ...]:
             return tuple(ref for ref in refs if ref.mcp_server_id != mcp_server_id)
 
-        return self._cascaded(
+        return self._changed(
             mcp_server_refs=kept(self.mcp_server_refs),
             works=tuple(
                 msgspec.structs.replace(work, mcp_server_refs=kept(work.mcp_server_refs)) for work in self.works
             ),
         )
 
-    def _cascaded(self, **changes: object) -> tuple["WorkflowTemplate", WorkflowTemplateUpdated | None]:
+    def _changed(self, **changes: object) -> tuple["WorkflowTemplate", WorkflowTemplateUpdated | None]:
         changed = msgspec.structs.replace(self, **changes)
         return changed, None if changed == self else WorkflowTemplateUpdated(template_id=self.id)
 

@@ -1,4 +1,4 @@
-"""The points to return to, and whether one still fits what the run is made of."""
+"""Checkpoints of a run, and whether they still match its definitions."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -10,7 +10,7 @@ from kingdom.workflow.model.run.work import Work
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A commit per WorkTree after one Work; `definitions` is a digest of all that led there."""
+    """One commit per WorkTree after a Work. `definitions` is a digest of all Works up to there."""
 
     id: str
     work_id: str
@@ -19,7 +19,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     created_at: datetime
 
     def fits(self, works: Sequence[Work]) -> bool:
-        """Tell whether its Work still stands on it, and nothing up to there was defined anew."""
+        """Return whether it is the checkpoint of its Work and no Work up to there was redefined."""
         index = next((index for index, work in enumerate(works) if work.id == self.work_id), None)
         if index is None or not works[index].is_finished or works[index].checkpointing.checkpoint_id != self.id:
             return False
@@ -27,5 +27,5 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def digest(works: Sequence[Work]) -> str:
-    """Return a fingerprint of what these Works were asked to do, in their order."""
+    """Return a digest of the definitions of these Works, in their order."""
     return sha256(msgspec.json.encode([(work.id, work.definition) for work in works], order="sorted")).hexdigest()

@@ -1,4 +1,4 @@
-"""One agent session of a run with its parts: Tasks with Query and Report, the agent, the checks, the checkpoint."""
+"""A Work: one agent session of a run, with its Tasks, its agent, its checks and its checkpoint."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -26,7 +26,7 @@ from kingdom.workflow.model.status import (
 
 
 class WorkPart(msgspec.Struct, kw_only=True, rename="camel"):
-    """A part with a status machine; `attempt` counts the commands about it and never goes back."""
+    """A part with a status machine. `attempt` counts the commands for it and never decreases."""
 
     machine: ClassVar[StatusMachine[Any]]
 
@@ -35,24 +35,24 @@ class WorkPart(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class TaskQuery(WorkPart, kw_only=True):
-    """A prompt; `response` refers to the file with the answer."""
+    """A prompt. `response` refers to the file with the answer."""
 
     machine = QUERY
 
     status: QueryStatus = QueryStatus.PENDING
     response: str = ""
-    # An earlier attempt has begun the work in this session, so the next one goes on with it.
+    # An earlier attempt started in this session, so the next attempt continues it.
     begun: bool = False
-    # What a person answered to a question of the agent; goes along with every attempt.
+    # The reply of a person to a question of the agent. Every attempt includes it.
     reply: str = ""
-    # The host was asked what became of this attempt.
+    # The host was asked for the result of this attempt.
     reconciling: bool = False
-    # A person was asked about it because the agent went in circles.
+    # A person was asked because the agent was in a loop.
     looped: bool = False
 
 
 class TaskReport(WorkPart, kw_only=True):
-    """The document that a Task leaves; `versions` are those of rounds that were rolled back."""
+    """The document that a Task produces. `versions` are the files of rounds that were rolled back."""
 
     machine = REPORT
 
@@ -69,8 +69,8 @@ class Task(msgspec.Struct, kw_only=True, rename="camel"):
     definition: TaskDefinition
     query: TaskQuery
     report: TaskReport
-    # How often it was parked since its agent last answered, or a person was last asked about that.
-    parkings: int = 0
+    # Counted since the last answer of the agent, or since a person was asked about the waiting.
+    times_parked: int = msgspec.field(name="parkings", default=0)
 
     @classmethod
     def of(cls, task_id: str, definition: TaskDefinition) -> "Task":
@@ -81,7 +81,7 @@ class Task(msgspec.Struct, kw_only=True, rename="camel"):
 
     @property
     def status(self) -> TaskStatus:
-        """Return the status that query and report amount to."""
+        """Return the status, derived from query and report."""
         if QueryStatus.CANCELLED is self.query.status or ReportStatus.CANCELLED is self.report.status:
             return TaskStatus.CANCELLED
         if QueryStatus.FAILED is self.query.status or ReportStatus.FAILED is self.report.status:
@@ -94,20 +94,20 @@ class Task(msgspec.Struct, kw_only=True, rename="camel"):
 
     @property
     def needs_turn(self) -> bool:
-        """Tell whether the next thing to do for it is a turn of the agent."""
+        """Return whether the Task needs a turn of the agent next."""
         reports = self.query.status is QueryStatus.RESPONDED and self.report.status is ReportStatus.PENDING
         return self.query.status is QueryStatus.PENDING or reports
 
 
 class StopKind(StrEnum):
-    """How hard an agent was asked to end."""
+    """How an agent was asked to end: after its turn, or at once."""
 
     STOP = "STOP"
     INTERRUPT = "INTERRUPT"
 
 
 class WorkAgent(WorkPart, kw_only=True):
-    """The process behind a Work; `session` is what its conversation is continued by."""
+    """The agent process of a Work. `session` is the token that continues its conversation."""
 
     machine = AGENT
 
@@ -118,22 +118,22 @@ class WorkAgent(WorkPart, kw_only=True):
 
     @property
     def alive(self) -> bool:
-        """Tell whether a process may run."""
+        """Return whether a process may be running."""
         return self.status in {AgentStatus.STARTING, AgentStatus.RUNNING}
 
 
 def soldier_of(session: str) -> str:
-    """Return who a session belongs to, as its token tells."""
+    """Return the soldier id in a session token."""
     return session.partition("/")[0]
 
 
 def session_of(session: str) -> str:
-    """Return the agent's own name for a session, as its token tells."""
+    """Return the agent's own session id in a session token."""
     return session.partition("/")[2]
 
 
 class Verification(WorkPart, kw_only=True):
-    """The Work's own checks."""
+    """The checks of a Work."""
 
     machine = VERIFICATION
 
@@ -141,7 +141,7 @@ class Verification(WorkPart, kw_only=True):
 
 
 class Checkpointing(WorkPart, kw_only=True):
-    """The making of the point to return to after a Work."""
+    """The creation of the checkpoint after a Work."""
 
     machine = CHECKPOINT
 
@@ -150,7 +150,7 @@ class Checkpointing(WorkPart, kw_only=True):
 
 
 class AgentPetition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """An output that an agent requests and others decide on and perform."""
+    """An output that an agent requests. The court decides on it and performs it."""
 
     id: str
     task_id: str
@@ -159,25 +159,25 @@ class AgentPetition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Work(msgspec.Struct, kw_only=True, rename="camel"):
-    """One agent session; `status` is what its parts amounted to when it was last looked at."""
+    """One agent session. `status` is the last derived status of its parts."""
 
     id: str
     definition: WorkDefinition
     tasks: list[Task] = []
-    tasks_made: int = 0
+    tasks_created: int = msgspec.field(name="tasksMade", default=0)
     status: WorkStatus = WorkStatus.PENDING
     agent: WorkAgent = msgspec.field(default_factory=WorkAgent)
     verification: Verification = msgspec.field(default_factory=Verification)
     checkpointing: Checkpointing = msgspec.field(default_factory=Checkpointing)
     work_space_id: str | None = None
     petitions: list[AgentPetition] = []
-    # What the agent reported of it, as it wrote it.
+    # The result document of the agent, unchanged.
     result: dict[str, Any] | None = None
-    # How often it failed since a person last looked at it.
+    # Counted since the last resume by a person.
     failures: int = 0
     approved: bool = False
     cost_usd: float = 0.0
-    # What each turn has cost as far as anybody told, so that nothing is counted twice.
+    # The reported cost of each turn, so no cost is counted twice.
     turn_costs: dict[str, float] = {}
     started_at: datetime | None = None
     ended_at: datetime | None = None
@@ -191,12 +191,12 @@ class Work(msgspec.Struct, kw_only=True, rename="camel"):
         return work
 
     def add_task(self, definition: TaskDefinition) -> None:
-        """Append a Task under an id that was never used before."""
-        self.tasks_made += 1
-        self.tasks.append(Task.of(f"{self.id}-t{self.tasks_made}", definition))
+        """Append a Task with an id that was never used before."""
+        self.tasks_created += 1
+        self.tasks.append(Task.of(f"{self.id}-t{self.tasks_created}", definition))
 
     def count_cost(self, turn: str, cost_usd: float) -> None:
-        """Count what a turn has cost in all, however often and in whatever order that is told."""
+        """Add the total cost of a turn. Repeated and reordered reports are counted once."""
         more = cost_usd - self.turn_costs.get(turn, 0.0)
         if more > 0:
             self.turn_costs[turn] = cost_usd
@@ -204,7 +204,7 @@ class Work(msgspec.Struct, kw_only=True, rename="camel"):
 
     @property
     def derived_status(self) -> WorkStatus:
-        """Return the status that the parts amount to now."""
+        """Return the current status, derived from the parts."""
         if self.verification.status is VerificationStatus.CANCELLED:
             return WorkStatus.CANCELLED
         if self.verification.status is VerificationStatus.PASSED:
@@ -221,17 +221,17 @@ class Work(msgspec.Struct, kw_only=True, rename="camel"):
 
     @property
     def has_started(self) -> bool:
-        """Tell whether its definition is settled because an agent was started on it."""
+        """Return whether an agent was started, which freezes the definition."""
         return self.agent.status is not AgentStatus.IDLE
 
     @property
     def is_finished(self) -> bool:
-        """Tell whether it is completed and one can return to the point after it."""
+        """Return whether it is completed and has its checkpoint."""
         return self.checkpointing.status is CheckpointStatus.TAKEN
 
     @property
     def is_finishing(self) -> bool:
-        """Tell whether only its checks and its checkpoint are left, which a pause waits for."""
+        """Return whether only its checks or its checkpoint remain. A pause waits for those."""
         verified = self.verification.status in {VerificationStatus.RUNNING, VerificationStatus.PASSED}
         return verified and not self.is_finished
 
@@ -245,7 +245,7 @@ class Work(msgspec.Struct, kw_only=True, rename="camel"):
         return next((task for task in self.tasks if task.id == task_id), None)
 
     def parts(self) -> Iterator[WorkPart]:
-        """Yield everything in it that has a status machine."""
+        """Yield every part with a status machine."""
         yield from (self.agent, self.verification, self.checkpointing)
         for task in self.tasks:
             yield from (task.query, task.report)

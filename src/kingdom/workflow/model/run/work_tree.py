@@ -9,7 +9,7 @@ from kingdom.workflow.model.status import WORK_TREE, StatusMachine, WorkTreeStat
 
 
 class WorkTree(msgspec.Struct, kw_only=True, rename="camel"):
-    """A branch of its own in a checkout of its own; `attempt` is the request that makes it."""
+    """A checkout with its own branch. `attempt` is the number of the request that creates it."""
 
     machine: ClassVar[StatusMachine[Any]] = WORK_TREE
 
@@ -19,15 +19,15 @@ class WorkTree(msgspec.Struct, kw_only=True, rename="camel"):
     status: WorkTreeStatus = WorkTreeStatus.PENDING
     attempt: int = 0
     error: str = ""
-    # The host was told to remove it.
+    # The host has the command to remove it.
     releasing: bool = False
 
     @property
     def is_wanted(self) -> bool:
-        """Tell whether the run has a use for it."""
+        """Return whether the run needs it."""
         return self.status not in {WorkTreeStatus.PENDING_RELEASE, WorkTreeStatus.RELEASED}
 
     @property
-    def is_there(self) -> bool:
-        """Tell whether a host may have files of it."""
+    def may_exist(self) -> bool:
+        """Return whether a host may have files of it."""
         return self.status in {WorkTreeStatus.CREATING, WorkTreeStatus.READY, WorkTreeStatus.PENDING_RELEASE}

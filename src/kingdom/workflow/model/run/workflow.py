@@ -1,4 +1,4 @@
-"""The Workflow: one run as one record, with everything that belongs to it."""
+"""The Workflow: one run, stored as one record with all its parts."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -28,19 +28,19 @@ from kingdom.workflow.model.status import (
 )
 
 _SLUG_LENGTH_MAX = 40
-# Sums of floats differ by less than this from what they stand for.
+# Rounding to this many digits removes the float error of sums.
 _USD_DIGITS = 6
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The host that a run belongs to; the epoch grows with every placement, so that answers can be told apart."""
+    """The host of a run. The epoch grows with every placement, so stale answers can be recognized."""
 
     host: str
     epoch: int
 
 
 class StopOutcome(StrEnum):
-    """What a run shall become once nothing of it runs; a later one in this list overrules an earlier one."""
+    """The outcome of a run that is being stopped. A later member of this enum overrules an earlier one."""
 
     AWAIT = "AWAIT"
     PAUSE = "PAUSE"
@@ -48,45 +48,45 @@ class StopOutcome(StrEnum):
     CANCEL = "CANCEL"
 
     def overrules(self, other: "StopOutcome") -> bool:
-        """Tell whether this wish replaces another."""
+        """Return whether this outcome replaces another one."""
         order = list(StopOutcome)
         return order.index(self) > order.index(other)
 
 
 class StopRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A wish and why."""
+    """The requested outcome of a stop, and the reason for it."""
 
-    wish: StopOutcome
+    outcome: StopOutcome = msgspec.field(name="wish")
     reason: str
 
 
 class QuestionTopic(StrEnum):
-    """What a question is about: what the agent wants to know, more money, or an agent that goes in circles."""
+    """The topic of a question: the agent's own question, more budget, or an agent in a loop."""
 
     AGENT = "AGENT"
     BUDGET = "BUDGET"
     LOOP = "LOOP"
 
 
-# What a person chooses where the engine asks, not the agent.
+# The choices of a question that the engine asks, not the agent.
 GO_ON, STOP = "go on", "stop"
 
 
 class RunQuestion(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a person is asked; the run waits for the reply."""
+    """A question to a person. The run waits for the reply."""
 
     task_id: str
     text: str
     choices: tuple[str, ...] = ()
-    about: QuestionTopic = QuestionTopic.AGENT
+    topic: QuestionTopic = msgspec.field(name="about", default=QuestionTopic.AGENT)
 
     def is_ended_by(self, reply: str) -> bool:
-        """Tell whether a reply gives the run up instead of going to its agent."""
-        return self.about is not QuestionTopic.AGENT and reply.strip().lower() == STOP
+        """Return whether a reply ends the run instead of going to its agent."""
+        return self.topic is not QuestionTopic.AGENT and reply.strip().lower() == STOP
 
 
 class Resumption(msgspec.Struct, kw_only=True, rename="camel"):
-    """What is still to be done before a resumed run runs; without a checkpoint a rollback goes to base."""
+    """What remains to be done before a resumed run continues. A rollback without a checkpoint goes to the base."""
 
     rolls_back: bool
     checkpoint_id: str | None = None
@@ -94,7 +94,7 @@ class Resumption(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
-    """One run. Steps of `operations`, `progress`, `modify` and `placement` change it; nothing else does."""
+    """One run. Only the modules of `model.steps` change it."""
 
     machine: ClassVar[StatusMachine[Any]] = WORKFLOW
 
@@ -103,35 +103,35 @@ class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
     works: list[Work]
     created_at: datetime
     description: str = ""
-    # Who asked for it and is told of what happens to it, by a stream of its own.
-    asker: str = ""
-    # The General whose soldiers do it; what a person started has none.
+    # The requester gets the events of the run through a stream of its own.
+    requester: str = msgspec.field(name="asker", default="")
+    # Empty for a run that a person started.
     general: str = ""
     git_refs: tuple[GitRef, ...] = ()
     mcp_server_refs: tuple[McpServerRef, ...] = ()
     policy: RunPolicy = RunPolicy()
     status: WorkflowStatus = WorkflowStatus.CREATED
-    wanted: StopRequest | None = None
+    stop_request: StopRequest | None = msgspec.field(name="wanted", default=None)
     reason: str = ""
     placement: Placement | None = None
     starts_when_ready: bool = False
-    # The Work after which a person is being asked to approve.
-    gate: str | None = None
+    # The Work that waits for approval by a person.
+    gate_work_id: str | None = msgspec.field(name="gate", default=None)
     question: RunQuestion | None = None
     resumption: Resumption | None = None
-    # When it goes on by itself: its vendor lets it do nothing before.
+    # The vendor rejects requests until then. The run continues by itself at that time.
     parked_until: datetime | None = None
-    # What its agents may cost in all; it grows with what people grant.
+    # The total budget of its agents. It grows with every grant by a person.
     budget_usd: float | None = None
-    # What Works have cost that were taken out since.
+    # The cost of Works that were removed from the run.
     removed_cost_usd: float = 0.0
-    # The host with its trees and sessions is lost: only a checkpoint, or the base, can be gone on from.
-    uprooted: bool = False
-    # How often its host went down under its agent since a Task was last completed or a person last looked.
-    fruitless_losses: int = 0
+    # Checkouts and sessions are lost with the host, so the run can continue only from a checkpoint or the base.
+    host_data_lost: bool = msgspec.field(name="uprooted", default=False)
+    # Host losses while an agent ran, since the last completed Task or the last resume by a person.
+    losses_without_progress: int = msgspec.field(name="fruitlessLosses", default=0)
     work_trees: list[WorkTree] = []
     checkpoints: list[Checkpoint] = []
-    works_made: int = 0
+    works_created: int = msgspec.field(name="worksMade", default=0)
     preparations: int = 0
     roll_backs: int = 0
     started_at: datetime | None = None
@@ -146,14 +146,14 @@ class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
         at: datetime,
         *,
         name: str = "",
-        asker: str = "",
+        requester: str = "",
         general: str = "",
     ) -> "Workflow":
-        """Return a new Workflow that owes the template nothing."""
+        """Return a new Workflow with a copy of the template, independent of later template changes."""
         workflow = cls(
             id=workflow_id,
             name=name or template.name,
-            asker=asker,
+            requester=requester,
             general=general,
             description=template.description,
             git_refs=template.git_refs,
@@ -170,7 +170,7 @@ class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
 
     @classmethod
     def read(cls, document: Mapping[str, Any]) -> "Workflow":
-        """Return the Workflow that a stored document describes; raises Unreadable."""
+        """Return the Workflow of a stored document; raises Unreadable."""
         return read_document(document, cls)
 
     def document(self) -> dict[str, Any]:
@@ -189,9 +189,9 @@ class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
             mcp_server_refs=self.mcp_server_refs,
             policy=self.policy,
         )
-        return template, template.created()
+        return template, template.created_event()
 
-    def allow(self, operation: str) -> None:
+    def require_allowed(self, operation: str) -> None:
         """Refuse an operation that the state does not allow."""
         if self.deleted_at:
             raise IllegalTransition(f"workflow {self.id}", "DELETED", f"cannot {operation} it", ())
@@ -207,36 +207,36 @@ class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
 
     @property
     def cost_usd(self) -> float:
-        """Return what its agents have cost so far."""
+        """Return the cost of its agents so far."""
         return self.removed_cost_usd + sum(work.cost_usd for work in self.works)
 
     @property
-    def left_usd(self) -> float | None:
-        """Return what its agents may still cost, or None where nothing limits that."""
+    def remaining_usd(self) -> float | None:
+        """Return the rest of the budget, or None without a budget."""
         if self.budget_usd is None:
             return None
         return max(round(self.budget_usd - self.cost_usd, _USD_DIGITS), 0.0)
 
     @property
     def is_over_budget(self) -> bool:
-        """Tell whether its agents have cost what they may."""
-        return self.left_usd == 0
+        """Return whether the budget is used up."""
+        return self.remaining_usd == 0
 
     @property
     def grant_usd(self) -> float:
-        """Return what a person grants who lets it go on: as much again as it had at first."""
+        """Return the amount of one grant by a person: the initial budget."""
         return self.policy.budget_usd or 0.0
 
     @property
-    def is_quiet(self) -> bool:
-        """Tell whether its host has nothing to answer that could change it."""
+    def is_idle(self) -> bool:
+        """Return whether no answer of its host is outstanding that could change it."""
         rolling = self.resumption is not None and self.resumption.in_flight
         creating = any(tree.status is WorkTreeStatus.CREATING for tree in self.work_trees)
         return not (rolling or creating or any(_busy(work) for work in self.works))
 
     @property
-    def is_using(self) -> bool:
-        """Tell whether its repositories and MCP servers must stay: a failed run takes them again when it is resumed."""
+    def uses_resources(self) -> bool:
+        """Return whether its repositories and MCP servers are in use. A failed run claims them again on resume."""
         idle = {WorkflowStatus.CREATED, WorkflowStatus.COMPLETED, WorkflowStatus.FAILED, WorkflowStatus.CANCELLED}
         return self.status not in idle and self.deleted_at is None
 
@@ -249,11 +249,11 @@ class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
         return next((tree for tree in self.work_trees if tree.id == tree_id), None)
 
     def valid_checkpoints(self) -> list[Checkpoint]:
-        """Return the points that one can return to, oldest first."""
+        """Return the checkpoints that the run can be rolled back to, oldest first."""
         return [checkpoint for checkpoint in self.checkpoints if checkpoint.fits(self.works)]
 
-    def checkpoint(self, checkpoint_id: str) -> Checkpoint:
-        """Return a point that one can return to."""
+    def valid_checkpoint(self, checkpoint_id: str) -> Checkpoint:
+        """Return a checkpoint that the run can be rolled back to; raises NotFound."""
         valid = {checkpoint.id: checkpoint for checkpoint in self.valid_checkpoints()}
         if checkpoint_id not in valid:
             choice = ", ".join(valid) or "none, resume from base"
@@ -261,7 +261,7 @@ class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
         return valid[checkpoint_id]
 
     def works_after(self, checkpoint: Checkpoint | None) -> list[Work]:
-        """Return the Works that a return to this point undoes; all of them for the base."""
+        """Return the Works that a rollback to a checkpoint undoes; without a checkpoint all of them."""
         if checkpoint is None:
             return list(self.works)
         index = next(index for index, work in enumerate(self.works) if work.id == checkpoint.work_id)
@@ -276,23 +276,23 @@ class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
         return merge_refs(self.mcp_server_refs, definition.mcp_server_refs)
 
     def all_git_refs(self) -> tuple[GitRef, ...]:
-        """Return every repository with its base branch that some Work uses, each once."""
+        """Return every repository and base branch that a Work uses, without duplicates."""
         refs = (ref for work in self.works for ref in self.git_refs_of(work.definition))
         return tuple(dict.fromkeys(refs))
 
     def git_ids(self) -> tuple[str, ...]:
-        """Return the Gits that it uses, sorted as they are locked."""
+        """Return the ids of the Gits that it uses, in lock order."""
         return tuple(sorted({ref.git_id for ref in self.all_git_refs()}))
 
     def all_mcp_server_refs(self) -> tuple[McpServerRef, ...]:
-        """Return every MCP server reference that some Work uses, each once."""
+        """Return every MCP server reference that a Work uses, without duplicates."""
         found: list[McpServerRef] = []
         for work in self.works:
             found += [ref for ref in self.mcp_server_refs_of(work.definition) if ref not in found]
         return tuple(found)
 
     def mcp_server_ids(self) -> tuple[str, ...]:
-        """Return the McpServers that it uses, sorted as they are locked."""
+        """Return the ids of the McpServers that it uses, in lock order."""
         return tuple(sorted({ref.mcp_server_id for ref in self.all_mcp_server_refs()}))
 
     def trees_of(self, work: Work) -> list[WorkTree]:
@@ -301,17 +301,17 @@ class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
         return [tree for tree in self.work_trees if tree.is_wanted and tree.ref in refs]
 
     def report_paths_before(self, work: Work) -> Iterator[str]:
-        """Yield the reports that an agent of this Work may read."""
+        """Yield the paths of the reports that an agent of this Work may read."""
         for earlier in self.works[: self.works.index(work) + 1]:
             yield from (task.report.file_path for task in earlier.tasks if task.report.file_path)
 
     def new_work(self, definition: WorkDefinition) -> Work:
-        """Return a Work under an id that was never used before."""
-        self.works_made += 1
-        return Work.of(f"{self.id}-w{self.works_made}", definition)
+        """Return a Work with an id that was never used before."""
+        self.works_created += 1
+        return Work.of(f"{self.id}-w{self.works_created}", definition)
 
     def add_tree(self, ref: GitRef) -> None:
-        """Plan a checkout, on a branch that no earlier one of the same repository has had."""
+        """Plan a checkout on a branch that no earlier checkout of the repository used."""
         number = len(self.work_trees) + 1
         twin = any(tree.ref.git_id == ref.git_id for tree in self.work_trees)
         branch = f"kingdom/{self.id}/{_slug(self.name)}" + (f"-{number}" if twin else "")
@@ -319,12 +319,12 @@ class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 def format_usd(amount: float) -> str:
-    """Return an amount for people; cents, unless it is less."""
+    """Return an amount for people, with cents, or with more digits if it is smaller."""
     return f"${amount:.2f}" if amount >= 1 or round(amount, 2) == amount else f"${amount:.4g}"
 
 
 def _busy(work: Work) -> bool:
-    """Tell whether a host may still do something for a Work."""
+    """Return whether a host may still be working for a Work."""
     return (
         work.agent.alive
         or work.verification.status is VerificationStatus.RUNNING

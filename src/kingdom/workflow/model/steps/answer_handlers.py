@@ -1,4 +1,4 @@
-"""What the answers of a host do to a run: each is checked, written down, and then the run proceeds."""
+"""Apply the answers of a host to a run: check each answer, record it, and proceed."""
 
 import msgspec
 
@@ -42,7 +42,7 @@ from kingdom.workflow.model.steps.step import Step
 from kingdom.workflow.model.steps.suspension import suspend_turn
 from kingdom.workflow.model.steps.work_reset import clear_failures, mark_agent_ended, reset_work
 
-# A run is one record, rewritten with every step: what an agent can put into it has a limit.
+# Every step rewrites the record of the run, so the amount of agent data in it is limited.
 _PETITIONS_PER_TASK_MAX = 50
 _PETITION_BYTES_MAX = 64_000
 _QUESTION_LENGTH_MAX = 4_000
@@ -51,40 +51,40 @@ _CHOICE_LENGTH_MAX = 200
 
 
 def on_work_tree_created(step: Step, answer: answers.WorkTreeCreated) -> None:
-    """Count a checkout as there; with the last one the run is READY, or goes on."""
+    """Record a checkout as READY. After the last one the run is READY or continues."""
     tree = target_tree(step, answer, WorkTreeStatus.CREATING)
     if tree:
-        step.move(tree, WorkTreeStatus.READY, tree.id)
+        step.transition(tree, WorkTreeStatus.READY, tree.id)
         tree.error = ""
         proceed(step)
 
 
 def on_work_tree_failed(step: Step, answer: answers.WorkTreeFailed) -> None:
-    """Count every checkout of the same request as not there, and fail."""
+    """Record every checkout of the request as failed, and fail the run."""
     failed = target_tree(step, answer, WorkTreeStatus.CREATING)
     if failed is None:
         return
     for tree in step.workflow.work_trees:
         if tree.attempt == answer.attempt and tree.status in {WorkTreeStatus.CREATING, WorkTreeStatus.READY}:
-            step.move(tree, WorkTreeStatus.FAILED, tree.id)
+            step.transition(tree, WorkTreeStatus.FAILED, tree.id)
     failed.error = answer.error
     request_stop(step, StopOutcome.FAIL, f"no checkout of {failed.ref.git_id}: {answer.error}")
     proceed(step)
 
 
 def on_work_tree_released(step: Step, answer: answers.WorkTreeReleased) -> None:
-    """Count a checkout as gone."""
+    """Record a checkout as removed."""
     tree = target_tree(step, answer, WorkTreeStatus.PENDING_RELEASE)
     if tree:
-        step.move(tree, WorkTreeStatus.RELEASED, tree.id)
+        step.transition(tree, WorkTreeStatus.RELEASED, tree.id)
         tree.error = ""
 
 
 def on_work_tree_release_failed(step: Step, answer: answers.WorkTreeReleaseFailed) -> None:
-    """Note why a checkout is still there, so that its release can be asked for again."""
+    """Record why a checkout was not removed, so its release can be retried."""
     tree = target_tree(step, answer, WorkTreeStatus.PENDING_RELEASE)
     if tree and not tree.releasing:
-        step.ignore(f"nobody waits for the release of WorkTree {tree.id}")
+        step.ignore(f"no release of WorkTree {tree.id} is in progress")
     elif tree:
         tree.releasing = False
         tree.error = answer.error
@@ -98,81 +98,81 @@ def on_work_space_created(step: Step, answer: answers.WorkSpaceCreated) -> None:
 
 
 def on_agent_started(step: Step, answer: answers.AgentStarted) -> None:
-    """Let a Work run and send its next query."""
+    """Move a Work to RUNNING and send its next query."""
     work = target_agent(step, answer, AgentStatus.STARTING)
     if work is None:
         return
-    step.move(work.agent, AgentStatus.RUNNING, work.id)
+    step.transition(work.agent, AgentStatus.RUNNING, work.id)
     work.agent.session = answer.session or work.agent.session
     work.agent.pid = answer.pid
     work.started_at = work.started_at or step.at
-    step.derive()
-    step.say(WorkStarted(work_id=work.id, workflow_id=step.workflow.id))
+    step.update_work_statuses()
+    step.emit(WorkStarted(work_id=work.id, workflow_id=step.workflow.id))
     proceed(step)
 
 
 def on_agent_stopped(step: Step, answer: answers.AgentStopped) -> None:
-    """Note that nothing of a Work runs; nobody asked for it: the Work failed."""
+    """Record that nothing of a Work runs. Without a stop request the Work failed."""
     work = target_agent(step, answer, AgentStatus.STARTING, AgentStatus.RUNNING)
     if work is None:
         return
-    expected = step.workflow.wanted is not None or work.verification.status is VerificationStatus.PASSED
+    expected = step.workflow.stop_request is not None or work.verification.status is VerificationStatus.PASSED
     if expected:
         mark_agent_ended(step, work, AgentStatus.STOPPED)
         proceed(step)
     else:
-        _agent_failed(step, work, "the agent ended without a word")
+        _fail_agent(step, work, "the agent ended without an answer")
 
 
 def on_agent_error(step: Step, answer: answers.AgentError) -> None:
-    """Fail a Work whose agent could not start or broke, unless it was to stop anyway."""
+    """Fail a Work whose agent could not start or crashed, unless it was stopping."""
     work = target_agent(step, answer, AgentStatus.STARTING, AgentStatus.RUNNING)
     if work is None:
         return
     work.agent.error = answer.error
-    if step.workflow.wanted:
+    if step.workflow.stop_request:
         mark_agent_ended(step, work, AgentStatus.STOPPED)
         proceed(step)
     elif work.verification.status is VerificationStatus.PASSED:
         mark_agent_ended(step, work, AgentStatus.ERROR)
         proceed(step)
     else:
-        _agent_failed(step, work, answer.error)
+        _fail_agent(step, work, answer.error)
 
 
 def on_query_responded(step: Step, answer: answers.QueryResponded) -> None:
-    """Have the report written, or complete the Task."""
+    """Request the report, or complete the Task."""
     found = target_query(step, answer, QueryStatus.SENT, QueryStatus.UNKNOWN)
     if found:
-        _responded(step, *found, answer.response)
+        _record_response(step, *found, answer.response)
 
 
 def on_query_failed(step: Step, answer: answers.QueryFailed) -> None:
-    """Fail the Task, unless its agent can go on later, or was stopping anyway: then nobody knows."""
+    """Fail the Task, unless its agent can continue later. The result is unknown if the agent was stopping."""
     found = target_query(step, answer, QueryStatus.SENT)
     if found is None:
         return
     work, task = found
     if work.agent.stopping:
-        step.move(task.query, QueryStatus.UNKNOWN, task.id)
+        step.transition(task.query, QueryStatus.UNKNOWN, task.id)
     elif suspend_turn(step, task, answer):
-        step.move(task.query, QueryStatus.PENDING, task.id)
+        step.transition(task.query, QueryStatus.PENDING, task.id)
         task.query.begun = True
     else:
-        step.move(task.query, QueryStatus.FAILED, task.id)
+        step.transition(task.query, QueryStatus.FAILED, task.id)
         task.query.error = answer.error
-        _failed(step, work, answer.error, task)
+        _retry_or_fail(step, work, answer.error, task)
     proceed(step)
 
 
 def on_agent_asked(step: Step, answer: answers.AgentAsked) -> None:
-    """Let the run wait for a person; the reply goes on with what the agent has begun."""
+    """Wait for the answer of a person. The reply continues the query."""
     found = target_query(step, answer, QueryStatus.SENT)
     if found:
         _, task = found
-        step.move(task.query, QueryStatus.PENDING, task.id)
+        step.transition(task.query, QueryStatus.PENDING, task.id)
         task.query.begun = True
-        task.parkings = 0
+        task.times_parked = 0
         text = answer.question[:_QUESTION_LENGTH_MAX]
         choices = tuple(choice[:_CHOICE_LENGTH_MAX] for choice in answer.choices[:_CHOICES_MAX])
         step.workflow.question = RunQuestion(task_id=task.id, text=text, choices=choices)
@@ -181,7 +181,7 @@ def on_agent_asked(step: Step, answer: answers.AgentAsked) -> None:
 
 
 def on_agent_spent(step: Step, answer: answers.AgentSpent) -> None:
-    """Count what a turn has cost that was cut off, or an agent outside of its turns."""
+    """Count the cost of an interrupted turn, or of an agent outside of its turns."""
     part: CommandTarget | None
     if answer.task_id:
         found = count_turn_cost(step, answer)
@@ -192,48 +192,48 @@ def on_agent_spent(step: Step, answer: answers.AgentSpent) -> None:
         if work:
             work.count_cost(f"{work.id}#{answer.attempt}", answer.cost_usd)
     status = step.workflow.status
-    going_on = status not in step.workflow.machine.final
+    is_open = status not in step.workflow.machine.final
     what = f"turn of {answer.task_id or answer.work_id}"
-    step.is_late(answer, what, part.attempt if part else None, status, awaited=going_on)
+    step.is_stale(answer, what, part.attempt if part else None, status, awaited=is_open)
 
 
 def on_agent_petitioned(step: Step, answer: answers.AgentPetitioned) -> None:
-    """Keep what an agent requests for those who decide on it."""
+    """Store the petition of an agent for a decision."""
     work = target_petition(step, answer)
     if work is None or any(petition.id == answer.petition_id for petition in work.petitions):
         return
     if sum(petition.task_id == answer.task_id for petition in work.petitions) >= _PETITIONS_PER_TASK_MAX:
-        step.ignore(f"{answer.task_id} has made {_PETITIONS_PER_TASK_MAX} petitions already, which is the limit")
+        step.ignore(f"{answer.task_id} has reached the limit of {_PETITIONS_PER_TASK_MAX} petitions")
     elif len(msgspec.json.encode(answer.body)) > _PETITION_BYTES_MAX:
-        step.ignore(f"the body of a petition has more than {_PETITION_BYTES_MAX} bytes, which is the limit")
+        step.ignore(f"the body of a petition exceeds the limit of {_PETITION_BYTES_MAX} bytes")
     else:
         petition = AgentPetition(id=answer.petition_id, task_id=answer.task_id, kind=answer.kind, body=answer.body)
         work.petitions.append(petition)
 
 
 def on_query_reconciled(step: Step, answer: answers.QueryReconciled) -> None:
-    """Go on from what the transcript tells: send, take the answer, continue, or fail."""
+    """Continue with what the transcript shows: send, take the answer, continue, or fail."""
     found = target_query(step, answer, QueryStatus.SENT, QueryStatus.UNKNOWN)
     if found is None:
         return
     if step.workflow.status is not WorkflowStatus.RUNNING and answer.finding is not answers.TranscriptFinding.ANSWERED:
-        step.ignore(f"the run is {step.workflow.status}; a resume looks the query up again")
+        step.ignore(f"the run is {step.workflow.status}; a resume checks the query again")
         return
     work, task = found
     task.query.reconciling = False
     if task.query.status is QueryStatus.SENT:
-        step.move(task.query, QueryStatus.UNKNOWN, task.id)
+        step.transition(task.query, QueryStatus.UNKNOWN, task.id)
     match answer.finding:
         case answers.TranscriptFinding.ANSWERED:
-            _responded(step, work, task, answer.response)
+            _record_response(step, work, task, answer.response)
             return
         case answers.TranscriptFinding.NO_TRANSCRIPT:
-            step.move(task.query, QueryStatus.FAILED, task.id)
-            task.query.error = "no transcript tells what became of it"
+            step.transition(task.query, QueryStatus.FAILED, task.id)
+            task.query.error = "its result is unknown because there is no transcript"
             work.agent.session = None
-            _give_up(step, work, task.query.error, task)
+            _fail_work(step, work, task.query.error, task)
         case _:
-            step.move(task.query, QueryStatus.PENDING, task.id)
+            step.transition(task.query, QueryStatus.PENDING, task.id)
             task.query.begun = answer.finding is answers.TranscriptFinding.UNFINISHED
     proceed(step)
 
@@ -243,35 +243,35 @@ def on_report_generated(step: Step, answer: answers.ReportGenerated) -> None:
     found = target_report(step, answer)
     if found:
         work, task = found
-        step.move(task.report, ReportStatus.COMPLETED, task.id)
+        step.transition(task.report, ReportStatus.COMPLETED, task.id)
         task.report.file_path = answer.file_path
-        _task_answered(step, work, task)
+        _finish_answer(step, work, task)
 
 
 def on_report_failed(step: Step, answer: answers.ReportFailed) -> None:
-    """Fail the Task, unless its agent can go on later, or was stopping anyway: then it is written later."""
+    """Fail the Task, unless its agent can continue later or was stopping. Then the report is written later."""
     found = target_report(step, answer)
     if found is None:
         return
     work, task = found
     if work.agent.stopping or suspend_turn(step, task, answer):
-        step.move(task.report, ReportStatus.PENDING, task.id)
+        step.transition(task.report, ReportStatus.PENDING, task.id)
     else:
-        step.move(task.report, ReportStatus.FAILED, task.id)
+        step.transition(task.report, ReportStatus.FAILED, task.id)
         task.report.error = answer.error
-        _failed(step, work, answer.error, task)
+        _retry_or_fail(step, work, answer.error, task)
     proceed(step)
 
 
 def on_work_verified(step: Step, answer: answers.WorkVerified) -> None:
-    """Complete the Work and have its checkpoint taken."""
+    """Complete the Work and request its checkpoint."""
     work = target_verification(step, answer)
     if work:
-        step.move(work.verification, VerificationStatus.PASSED, work.id)
+        step.transition(work.verification, VerificationStatus.PASSED, work.id)
         work.result = answer.result
         work.ended_at = step.at
-        step.derive()
-        step.say(WorkCompleted(work_id=work.id, workflow_id=step.workflow.id))
+        step.update_work_statuses()
+        step.emit(WorkCompleted(work_id=work.id, workflow_id=step.workflow.id))
         proceed(step)
 
 
@@ -279,18 +279,18 @@ def on_verify_failed(step: Step, answer: answers.VerifyFailed) -> None:
     """Fail the Work."""
     work = target_verification(step, answer)
     if work:
-        step.move(work.verification, VerificationStatus.FAILED, work.id)
+        step.transition(work.verification, VerificationStatus.FAILED, work.id)
         work.verification.error = answer.error
-        _failed(step, work, answer.error)
+        _retry_or_fail(step, work, answer.error)
         proceed(step)
 
 
 def on_checkpoint_created(step: Step, answer: answers.CheckpointCreated) -> None:
-    """Keep the point to return to and go on to the next Work."""
+    """Store the checkpoint and continue with the next Work."""
     work = target_checkpoint(step, answer)
     if work is None:
         return
-    step.move(work.checkpointing, CheckpointStatus.TAKEN, work.id)
+    step.transition(work.checkpointing, CheckpointStatus.TAKEN, work.id)
     work.checkpointing.checkpoint_id = answer.checkpoint_id
     mark_agent_ended(step, work, AgentStatus.STOPPED)
     workflow = step.workflow
@@ -308,32 +308,32 @@ def on_checkpoint_created(step: Step, answer: answers.CheckpointCreated) -> None
 
 
 def on_checkpoint_failed(step: Step, answer: answers.CheckpointFailed) -> None:
-    """Try again or fail; the Work itself stays completed."""
+    """Retry or fail. The Work itself stays completed."""
     work = target_checkpoint(step, answer)
     if work:
-        step.move(work.checkpointing, CheckpointStatus.FAILED, work.id)
+        step.transition(work.checkpointing, CheckpointStatus.FAILED, work.id)
         work.checkpointing.error = answer.error
-        _failed(step, work, answer.error)
+        _retry_or_fail(step, work, answer.error)
         proceed(step)
 
 
 def on_rolled_back(step: Step, answer: answers.RolledBack) -> None:
-    """Undo the Works behind the checkpoint and run again."""
+    """Reset the Works after the checkpoint and run again."""
     resumption = target_roll_back(step, answer)
     if resumption is None:
         return
     workflow = step.workflow
-    target = workflow.checkpoint(resumption.checkpoint_id) if resumption.checkpoint_id else None
+    target = workflow.valid_checkpoint(resumption.checkpoint_id) if resumption.checkpoint_id else None
     for work in workflow.works_after(target):
         reset_work(step, work)
-    step.derive()
-    workflow.uprooted = False
+    step.update_work_statuses()
+    workflow.host_data_lost = False
     resumption.rolls_back = resumption.in_flight = False
     proceed(step)
 
 
 def on_roll_back_failed(step: Step, answer: answers.RollBackFailed) -> None:
-    """Fail; nothing was changed."""
+    """Fail the run. The rollback changed nothing."""
     resumption = target_roll_back(step, answer)
     if resumption:
         resumption.in_flight = False
@@ -341,42 +341,42 @@ def on_roll_back_failed(step: Step, answer: answers.RollBackFailed) -> None:
         proceed(step)
 
 
-def _responded(step: Step, work: Work, task: Task, response: str) -> None:
-    step.move(task.query, QueryStatus.RESPONDED, task.id)
+def _record_response(step: Step, work: Work, task: Task, response: str) -> None:
+    step.transition(task.query, QueryStatus.RESPONDED, task.id)
     task.query.response = response
-    _task_answered(step, work, task)
+    _finish_answer(step, work, task)
 
 
-def _task_answered(step: Step, work: Work, task: Task) -> None:
-    task.parkings = 0
+def _finish_answer(step: Step, work: Work, task: Task) -> None:
+    task.times_parked = 0
     if task.status is TaskStatus.COMPLETED:
-        step.workflow.fruitless_losses = 0
-        step.say(TaskCompleted(work_id=work.id, task_id=task.id))
+        step.workflow.losses_without_progress = 0
+        step.emit(TaskCompleted(work_id=work.id, task_id=task.id))
     proceed(step)
 
 
-def _agent_failed(step: Step, work: Work, reason: str) -> None:
+def _fail_agent(step: Step, work: Work, reason: str) -> None:
     mark_agent_ended(step, work, AgentStatus.ERROR)
-    _failed(step, work, reason)
+    _retry_or_fail(step, work, reason)
     proceed(step)
 
 
-def _failed(step: Step, work: Work, reason: str, task: Task | None = None) -> None:
-    """Let the policy try again, or let the run fail once nothing of it runs."""
+def _retry_or_fail(step: Step, work: Work, reason: str, task: Task | None = None) -> None:
+    """Retry as the policy allows, or fail the run when nothing of it runs."""
     work.failures += 1
     if work.failures <= step.workflow.policy.retries:
         clear_failures(step, work)
-        step.say(
+        step.emit(
             WorkRetried(work_id=work.id, workflow_id=step.workflow.id, reason=reason, failures=work.failures),
         )
     else:
-        _give_up(step, work, reason, task)
+        _fail_work(step, work, reason, task)
 
 
-def _give_up(step: Step, work: Work, reason: str, task: Task | None) -> None:
+def _fail_work(step: Step, work: Work, reason: str, task: Task | None) -> None:
     if task:
-        step.say(TaskFailed(work_id=work.id, task_id=task.id, reason=reason))
-    step.derive()
+        step.emit(TaskFailed(work_id=work.id, task_id=task.id, reason=reason))
+    step.update_work_statuses()
     if work.status is WorkStatus.FAILED:
-        step.say(WorkFailed(work_id=work.id, workflow_id=step.workflow.id, reason=reason))
+        step.emit(WorkFailed(work_id=work.id, workflow_id=step.workflow.id, reason=reason))
     request_stop(step, StopOutcome.FAIL, reason)

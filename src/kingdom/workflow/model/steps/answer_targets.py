@@ -1,4 +1,4 @@
-"""Which part of a run an answer is for; None, with the reason noted, when it came late, twice or from elsewhere."""
+"""Find the part of a run that an answer is for. For a stale answer record the reason and return None."""
 
 from enum import StrEnum
 from typing import Any, Protocol
@@ -25,65 +25,65 @@ TurnAnswer = QueryAnswer | ReportAnswer | answers.AgentSpent
 
 
 class CommandTarget(Protocol):
-    """Anything that a command is about: its attempts are counted, its status tells what it waits for."""
+    """A part of a run that commands are about. Its attempts are counted."""
 
     attempt: int
     status: Any
 
 
 def target_tree(step: Step, answer: TreeAnswer, status: WorkTreeStatus) -> WorkTree | None:
-    """Return the WorkTree of an answer, if it is in the state that the answer is for."""
+    """Return the WorkTree of an answer if it has the expected status."""
     tree = step.workflow.find_tree(answer.work_tree_id)
-    return None if _is_late(step, answer, f"WorkTree {answer.work_tree_id}", tree, status) else tree
+    return None if _is_stale(step, answer, f"WorkTree {answer.work_tree_id}", tree, status) else tree
 
 
 def target_agent(step: Step, answer: AgentAnswer, *statuses: AgentStatus) -> Work | None:
-    """Return the Work of an agent that is in one of the states that the answer is for."""
+    """Return the Work of an agent if the agent has an expected status."""
     work = step.workflow.find_work(answer.work_id)
     agent = work.agent if work else None
-    return None if _is_late(step, answer, f"agent of {answer.work_id}", agent, *statuses) else work
+    return None if _is_stale(step, answer, f"agent of {answer.work_id}", agent, *statuses) else work
 
 
 def target_query(step: Step, answer: QueryAnswer, *statuses: QueryStatus) -> tuple[Work, Task] | None:
-    """Return the Work and the Task of a query in one of the states that the answer is for, and count its cost."""
+    """Return the Work and Task of a query if it has an expected status, and count the cost of the answer."""
     found = count_turn_cost(step, answer)
     query = found[1].query if found else None
-    return None if _is_late(step, answer, f"query of {answer.task_id}", query, *statuses) else found
+    return None if _is_stale(step, answer, f"query of {answer.task_id}", query, *statuses) else found
 
 
 def target_petition(step: Step, answer: answers.AgentPetitioned) -> Work | None:
-    """Return the Work whose agent is at the prompt, or at the report, that a petition came from."""
+    """Return the Work whose agent works on the query or report that a petition came from."""
     found = _find_task(step, answer.task_id)
     task = found[1] if found else None
     if task and task.report.status is ReportStatus.GENERATING:
-        late = _is_late(step, answer, f"report of {answer.task_id}", task.report, ReportStatus.GENERATING)
+        late = _is_stale(step, answer, f"report of {answer.task_id}", task.report, ReportStatus.GENERATING)
     else:
         query = task.query if task else None
-        late = _is_late(step, answer, f"query of {answer.task_id}", query, QueryStatus.SENT, QueryStatus.UNKNOWN)
+        late = _is_stale(step, answer, f"query of {answer.task_id}", query, QueryStatus.SENT, QueryStatus.UNKNOWN)
     return found[0] if found and not late else None
 
 
 def target_report(step: Step, answer: ReportAnswer) -> tuple[Work, Task] | None:
-    """Return the Work and the Task of a report that is being written, and count its cost."""
+    """Return the Work and Task of a report in progress, and count the cost of the answer."""
     found = count_turn_cost(step, answer)
     report = found[1].report if found else None
-    late = _is_late(step, answer, f"report of {answer.task_id}", report, ReportStatus.GENERATING)
+    late = _is_stale(step, answer, f"report of {answer.task_id}", report, ReportStatus.GENERATING)
     return None if late else found
 
 
 def target_verification(step: Step, answer: answers.WorkVerified | answers.VerifyFailed) -> Work | None:
-    """Return the Work whose checks run."""
+    """Return the Work whose checks are running."""
     work = step.workflow.find_work(answer.work_id)
     checks = work.verification if work else None
-    late = _is_late(step, answer, f"verification of {answer.work_id}", checks, VerificationStatus.RUNNING)
+    late = _is_stale(step, answer, f"verification of {answer.work_id}", checks, VerificationStatus.RUNNING)
     return None if late else work
 
 
 def target_checkpoint(step: Step, answer: answers.CheckpointCreated | answers.CheckpointFailed) -> Work | None:
-    """Return the Work whose checkpoint is being taken."""
+    """Return the Work whose checkpoint is in progress."""
     work = step.workflow.find_work(answer.work_id)
     checkpoint = work.checkpointing if work else None
-    late = _is_late(step, answer, f"checkpoint of {answer.work_id}", checkpoint, CheckpointStatus.TAKING)
+    late = _is_stale(step, answer, f"checkpoint of {answer.work_id}", checkpoint, CheckpointStatus.TAKING)
     return None if late else work
 
 
@@ -91,13 +91,15 @@ def target_roll_back(step: Step, answer: answers.RolledBack | answers.RollBackFa
     """Return the resumption that waits for a rollback."""
     workflow, resumption = step.workflow, step.workflow.resumption
     awaited = resumption is not None and resumption.in_flight
-    late = step.is_late(answer, "rollback", workflow.roll_backs, "over", awaited=awaited)
+    late = step.is_stale(answer, "rollback", workflow.roll_backs, "over", awaited=awaited)
     return None if late else resumption
 
 
-def _is_late(step: Step, answer: answers.HostAnswer, what: str, part: CommandTarget | None, *statuses: StrEnum) -> bool:
+def _is_stale(
+    step: Step, answer: answers.HostAnswer, what: str, part: CommandTarget | None, *statuses: StrEnum
+) -> bool:
     attempt, status = (part.attempt, part.status) if part else (None, "")
-    return step.is_late(answer, what, attempt, status, awaited=status in statuses)
+    return step.is_stale(answer, what, attempt, status, awaited=status in statuses)
 
 
 def _find_task(step: Step, task_id: str) -> tuple[Work, Task] | None:
@@ -108,7 +110,7 @@ def _find_task(step: Step, task_id: str) -> tuple[Work, Task] | None:
 
 
 def count_turn_cost(step: Step, answer: TurnAnswer) -> tuple[Work, Task] | None:
-    """Count what a turn has cost, which is a fact also where the answer comes too late; return whose turn it was."""
+    """Count the cost of a turn, also of a late answer, and return the Work and Task of the turn."""
     found = _find_task(step, answer.task_id)
     if found:
         about = getattr(answer, "report_id", "") or answer.task_id

@@ -1,4 +1,4 @@
-"""Changing what has not started: Works, Tasks, their order, repositories and MCP servers."""
+"""Change the parts of a run that have not started: Works, Tasks, their order, repositories and MCP servers."""
 
 import msgspec
 
@@ -18,20 +18,20 @@ from kingdom.workflow.model.status import CheckpointStatus, QueryStatus, Workflo
 from kingdom.workflow.model.steps.proceed import proceed, release_tree
 from kingdom.workflow.model.steps.step import Step
 
-_STILL_TO_COME = ("tasks", "verify", "pause_after", "timeout_seconds")
+_CHANGEABLE = ("tasks", "verify", "pause_after", "timeout_seconds")
 
 
 class WorkChange(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A Work as it shall be: an existing one by its id, or a new one."""
+    """The new definition of a Work: of an existing one by its id, or of a new one."""
 
     id: str | None = None
     definition: WorkDefinition
 
 
 class Modification(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a run shall be made of; None leaves a list as it is.
+    """The new lists of a run; None leaves a list unchanged.
 
-    `works` is the whole list in its new order: who is missing is removed, who has no id is new.
+    `works` is the complete list in its new order. A missing Work is removed; a Work without an id is new.
     """
 
     works: tuple[WorkChange, ...] | None = None
@@ -40,14 +40,14 @@ class Modification(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def modify(step: Step, change: Modification) -> None:
-    """Change what has not started; everything is checked before anything is changed."""
+    """Change what has not started. Everything is checked before anything is changed."""
     workflow = step.workflow
-    workflow.allow("modify")
+    workflow.require_allowed("modify")
     refuse_duplicates(change.git_refs or (), change.mcp_server_refs or ())
     if change.works is not None:
         _check_works(workflow, change.works)
     gits, servers = workflow.all_git_refs(), workflow.all_mcp_server_refs()
-    held = _refs_in_progress(workflow)
+    refs_in_use = _refs_in_use(workflow)
     if change.works is not None:
         _change_works(step, change.works)
     if change.git_refs is not None:
@@ -56,7 +56,7 @@ def modify(step: Step, change: Modification) -> None:
         workflow.mcp_server_refs = change.mcp_server_refs
     added_servers, removed_servers = added_and_removed(servers, workflow.all_mcp_server_refs())
     if added_servers or removed_servers:
-        step.say(
+        step.emit(
             WorkflowMcpServerRefsUpdated(
                 workflow_id=workflow.id,
                 added_refs=tuple(ref.mcp_server_id for ref in added_servers),
@@ -65,8 +65,8 @@ def modify(step: Step, change: Modification) -> None:
         )
     added, removed = added_and_removed(gits, workflow.all_git_refs())
     if added or removed:
-        step.say(WorkflowGitRefsUpdated(workflow_id=workflow.id, added_refs=added, removed_refs=removed))
-        _change_trees(step, added, removed, held)
+        step.emit(WorkflowGitRefsUpdated(workflow_id=workflow.id, added_refs=added, removed_refs=removed))
+        _change_trees(step, added, removed, refs_in_use)
     proceed(step)
 
 
@@ -89,16 +89,16 @@ def _check_works(workflow: Workflow, changes: tuple[WorkChange, ...]) -> None:
 
 
 def _check_started(workflow: Workflow, work: Work, wanted: WorkDefinition) -> None:
-    """Allow only what is still to come to differ, and only while the Work rests: open Tasks, checks, limits."""
+    """Allow only changes of open Tasks, checks and limits, and only while the Work does not run."""
     if workflow.status is WorkflowStatus.RUNNING or work.status is WorkStatus.COMPLETED:
-        raise _refused(workflow, work, "what has started cannot be changed")
-    kept = {name: getattr(work.definition, name) for name in _STILL_TO_COME}
+        raise _refused(workflow, work, "a work that has started cannot be changed")
+    kept = {name: getattr(work.definition, name) for name in _CHANGEABLE}
     if msgspec.structs.replace(wanted, **kept) != work.definition:
-        raise _refused(workflow, work, "its name, model, repositories and MCP servers stay")
+        raise _refused(workflow, work, "its name, model, repositories and MCP servers cannot change")
     open_tasks = {QueryStatus.PENDING, QueryStatus.FAILED}
     asked = tuple(task.definition for task in work.tasks if task.query.status not in open_tasks)
     if wanted.tasks[: len(asked)] != asked:
-        raise _refused(workflow, work, f"its first {len(asked)} tasks have started and stay")
+        raise _refused(workflow, work, f"its first {len(asked)} tasks have started and cannot change")
 
 
 def _refused(workflow: Workflow, work: Work, asked: str) -> IllegalTransition:
@@ -125,7 +125,7 @@ def _change_works(step: Step, changes: tuple[WorkChange, ...]) -> None:
     removed = tuple(work_id for work_id in order if work_id not in after)
     workflow.removed_cost_usd += sum(before[work_id].cost_usd for work_id in removed)
     if added or removed or changed or after != order:
-        step.say(
+        step.emit(
             WorkflowWorksUpdated(
                 workflow_id=workflow.id, added_work_ids=added, removed_work_ids=removed, changed_work_ids=tuple(changed)
             )
@@ -133,7 +133,7 @@ def _change_works(step: Step, changes: tuple[WorkChange, ...]) -> None:
 
 
 def _redefine(work: Work, definition: WorkDefinition) -> None:
-    """Give a Work another definition; Tasks that stay as they were keep their identity."""
+    """Give a Work a new definition. Unchanged Tasks keep their ids."""
     unused = list(work.tasks)
     work.definition = definition
     work.tasks = []
@@ -146,43 +146,45 @@ def _redefine(work: Work, definition: WorkDefinition) -> None:
             work.add_task(wanted)
 
 
-def _refs_in_progress(workflow: Workflow) -> tuple[GitRef, ...]:
-    """Return the repositories that a Work in progress has before it; a failed run has none in progress."""
+def _refs_in_use(workflow: Workflow) -> tuple[GitRef, ...]:
+    """Return the repositories that a Work in progress uses. A failed run has no Work in progress."""
     if workflow.status is WorkflowStatus.FAILED:
         return ()
     if any(work.checkpointing.status is CheckpointStatus.TAKING for work in workflow.works):
-        # A checkpoint covers every checkout, whichever Work uses it.
+        # A checkpoint covers the checkouts of all Works.
         return workflow.all_git_refs()
     works = (work for work in workflow.works if work.has_started and not work.is_finished)
     return tuple(ref for work in works for ref in workflow.git_refs_of(work.definition))
 
 
-def _change_trees(step: Step, added: tuple[GitRef, ...], removed: tuple[GitRef, ...], held: tuple[GitRef, ...]) -> None:
+def _change_trees(
+    step: Step, added: tuple[GitRef, ...], removed: tuple[GitRef, ...], refs_in_use: tuple[GitRef, ...]
+) -> None:
     workflow = step.workflow
     for tree in workflow.work_trees:
         if tree.is_wanted and tree.ref in removed:
-            _let_go(step, tree, at_once=tree.ref not in held)
+            _discard_tree(step, tree, at_once=tree.ref not in refs_in_use)
     for ref in added:
-        kept = next((tree for tree in workflow.work_trees if tree.ref == ref and _is_kept(tree)), None)
+        kept = next((tree for tree in workflow.work_trees if tree.ref == ref and _is_intact(tree)), None)
         if kept:
-            step.move(kept, WorkTreeStatus.READY, kept.id)
+            step.transition(kept, WorkTreeStatus.READY, kept.id)
         else:
             workflow.add_tree(ref)
     if added and workflow.status is WorkflowStatus.READY:
-        step.become(WorkflowStatus.PREPARING)
+        step.set_status(WorkflowStatus.PREPARING)
 
 
-def _is_kept(tree: WorkTree) -> bool:
-    """Tell whether a checkout is as it was; one whose release has failed may be half gone."""
+def _is_intact(tree: WorkTree) -> bool:
+    """Return whether a checkout is intact. After a failed release it may be incomplete."""
     return tree.status is WorkTreeStatus.PENDING_RELEASE and not tree.releasing and not tree.error
 
 
-def _let_go(step: Step, tree: WorkTree, *, at_once: bool) -> None:
-    """Have a checkout removed, now or when the run ends."""
-    if not tree.is_there:
-        step.move(tree, WorkTreeStatus.RELEASED, tree.id)
+def _discard_tree(step: Step, tree: WorkTree, *, at_once: bool) -> None:
+    """Release a checkout, now or when the run ends."""
+    if not tree.may_exist:
+        step.transition(tree, WorkTreeStatus.RELEASED, tree.id)
         return
-    step.move(tree, WorkTreeStatus.PENDING_RELEASE, tree.id)
-    step.say(WorkTreePendingRelease(work_tree_id=tree.id, workflow_id=step.workflow.id, git_id=tree.ref.git_id))
+    step.transition(tree, WorkTreeStatus.PENDING_RELEASE, tree.id)
+    step.emit(WorkTreePendingRelease(work_tree_id=tree.id, workflow_id=step.workflow.id, git_id=tree.ref.git_id))
     if at_once:
         release_tree(step, tree)

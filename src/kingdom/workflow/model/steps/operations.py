@@ -1,4 +1,4 @@
-"""What people and the court ask of a run: each is refused where the state does not allow it."""
+"""The operations that people and the court request of a run. Each checks that the state allows it."""
 
 from datetime import datetime
 
@@ -23,21 +23,21 @@ from kingdom.workflow.model.steps.work_reset import clear_failures
 
 
 class Auto(msgspec.Struct, frozen=True):
-    """Go on after the last valid checkpoint, or from base when there is none."""
+    """Continue after the last valid checkpoint, or from the base if there is none."""
 
 
 class FromCheckpoint(msgspec.Struct, frozen=True):
-    """Go on after a chosen checkpoint."""
+    """Continue after a chosen checkpoint."""
 
     checkpoint_id: str
 
 
 class FromBase(msgspec.Struct, frozen=True):
-    """Begin again with nothing but the base branches."""
+    """Start again from the base branches."""
 
 
 class Continue(msgspec.Struct, frozen=True):
-    """Go on in the same session, with nothing rolled back; `reply` is what a person answered to its question."""
+    """Continue in the same session without a rollback. `reply` is the answer of a person to its question."""
 
     reply: str = ""
 
@@ -51,25 +51,25 @@ def create(
     at: datetime,
     *,
     name: str = "",
-    asker: str = "",
+    requester: str = "",
     general: str = "",
 ) -> Step:
-    """Return the first step of a new Workflow, copied from a template, under a name of its own if one is given."""
+    """Return the first step of a new Workflow from a template; `name` replaces the name of the template."""
     if template.deleted:
         raise IllegalTransition(f"template {template.id}", "DELETED", "no workflow can be made from it", ())
-    step = Step(Workflow.copied_from(template, workflow_id, at, name=name, asker=asker, general=general), at=at)
-    step.say(WorkflowCreated(workflow_id=workflow_id))
+    step = Step(Workflow.copied_from(template, workflow_id, at, name=name, requester=requester, general=general), at=at)
+    step.emit(WorkflowCreated(workflow_id=workflow_id))
     return step
 
 
 def prepare(step: Step) -> None:
-    """Have a checkout made per repository, and rest at READY."""
+    """Prepare one checkout per repository and leave the run READY."""
     _prepare(step, "prepare", starts=False)
 
 
 def start(step: Step) -> None:
-    """Run; what is not prepared yet is prepared first."""
-    step.workflow.allow("start")
+    """Start the run, preparing its checkouts first if needed."""
+    step.workflow.require_allowed("start")
     if step.workflow.status is WorkflowStatus.CREATED:
         _prepare(step, "start", starts=True)
     else:
@@ -78,91 +78,91 @@ def start(step: Step) -> None:
 
 
 def pause(step: Step) -> None:
-    """Let the run rest as soon as its host confirms that nothing runs; what is being verified is finished first."""
+    """Pause the run when its host confirms that nothing runs. Running checks and checkpoints finish first."""
     _stop(step, "pause", StopOutcome.PAUSE, "somebody paused it")
 
 
 def cancel(step: Step, reason: str = "somebody cancelled it") -> None:
-    """Give the run up as soon as its host confirms that nothing runs; asking twice changes nothing."""
+    """Cancel the run when its host confirms that nothing runs. A second request changes nothing."""
     _stop(step, "cancel", StopOutcome.CANCEL, reason)
 
 
 def resume(step: Step, how: ResumeFrom, *, grants: bool = False) -> None:
-    """Run again: after a checkpoint, from base, or in the same session; one who `grants` lets it cost as much again.
+    """Resume the run from a checkpoint, from the base, or in its session; `grants` adds another budget.
 
-    A reply that answers the engine, and not the agent, does what it says.
+    A reply to a question of the engine is carried out here and does not go to the agent.
     """
     workflow = step.workflow
-    workflow.allow("resume")
+    workflow.require_allowed("resume")
     reply = how.reply if isinstance(how, Continue) else ""
     if workflow.question and workflow.question.is_ended_by(reply):
         cancel(step, "a person stopped it")
         return
-    if _answers_for_money(workflow, reply):
+    if _grants_budget(workflow, reply):
         how, reply, grants = Continue(), "", True
     if not grants:
-        _refuse_without_money(workflow)
+        _refuse_without_budget(workflow)
     resumption = _resumption(workflow, how)
     if grants and workflow.budget_usd is not None:
         workflow.budget_usd = max(workflow.budget_usd, workflow.cost_usd) + workflow.grant_usd
     workflow.reason, workflow.parked_until = "", None
-    workflow.fruitless_losses = 0
+    workflow.losses_without_progress = 0
     for tree in workflow.work_trees:
         if tree.status is WorkTreeStatus.FAILED:
-            step.move(tree, WorkTreeStatus.PENDING, tree.id)
+            step.transition(tree, WorkTreeStatus.PENDING, tree.id)
     if workflow.started_at is None:
-        step.become(WorkflowStatus.PREPARING)
+        step.set_status(WorkflowStatus.PREPARING)
         proceed(step)
         return
-    _forgive_all(step, resumption)
+    _clear_all_failures(step, resumption)
     if reply:
-        _pass_on(workflow, reply)
-    workflow.resumption, workflow.gate, workflow.question = resumption, None, None
-    step.become(WorkflowStatus.RESUMING)
+        _forward_reply(workflow, reply)
+    workflow.resumption, workflow.gate_work_id, workflow.question = resumption, None, None
+    step.set_status(WorkflowStatus.RESUMING)
     proceed(step)
 
 
 def release(step: Step) -> None:
-    """Have the checkouts of an ended run removed."""
-    step.workflow.allow("release")
+    """Release the checkouts of an ended run."""
+    step.workflow.require_allowed("release")
     _release_all(step)
 
 
 def release_remaining_trees(step: Step) -> None:
-    """Have the checkouts removed that are left of a run that has ended or was deleted."""
+    """Release the remaining checkouts of an ended or deleted run."""
     _release_all(step)
 
 
 def delete(step: Step) -> None:
-    """Let a run that rests for good disappear, with its checkouts."""
+    """Delete a finished run and release its checkouts."""
     workflow = step.workflow
-    workflow.allow("delete")
+    workflow.require_allowed("delete")
     _release_all(step)
     workflow.deleted_at = step.at
-    step.say(WorkflowDeleted(workflow_id=workflow.id))
+    step.emit(WorkflowDeleted(workflow_id=workflow.id))
 
 
 def _prepare(step: Step, operation: str, *, starts: bool) -> None:
     workflow = step.workflow
-    workflow.allow(operation)
+    workflow.require_allowed(operation)
     if workflow.placement is None:
         raise IllegalTransition(f"workflow {workflow.id}", "without a host", f"cannot {operation} it", ("place",))
     workflow.starts_when_ready = starts
-    step.become(WorkflowStatus.PREPARING)
+    step.set_status(WorkflowStatus.PREPARING)
     proceed(step)
 
 
-def _stop(step: Step, operation: str, wish: StopOutcome, reason: str) -> None:
+def _stop(step: Step, operation: str, outcome: StopOutcome, reason: str) -> None:
     workflow = step.workflow
-    workflow.allow(operation)
-    wanted = workflow.wanted
-    if wanted and wanted.wish is wish:
-        step.ignore(f"this is wanted already: {wanted.reason}")
+    workflow.require_allowed(operation)
+    earlier = workflow.stop_request
+    if earlier and earlier.outcome is outcome:
+        step.ignore(f"this was already requested: {earlier.reason}")
         return
-    if wanted and not wish.overrules(wanted.wish):
-        state = f"{workflow.status} and about to {wanted.wish.lower()}"
+    if earlier and not outcome.overrules(earlier.outcome):
+        state = f"{workflow.status} and about to {earlier.outcome.lower()}"
         raise IllegalTransition(f"workflow {workflow.id}", state, f"cannot {operation} it", ("cancel",))
-    request_stop(step, wish, reason)
+    request_stop(step, outcome, reason)
     proceed(step)
 
 
@@ -172,38 +172,38 @@ def _resumption(workflow: Workflow, how: ResumeFrom) -> Resumption:
             _refuse_lost_session(workflow)
             return Resumption(rolls_back=False)
         case FromCheckpoint(checkpoint_id):
-            return Resumption(rolls_back=True, checkpoint_id=workflow.checkpoint(checkpoint_id).id)
+            return Resumption(rolls_back=True, checkpoint_id=workflow.valid_checkpoint(checkpoint_id).id)
         case FromBase():
             return Resumption(rolls_back=True)
     return plan_recovery(workflow)
 
 
 def plan_recovery(workflow: Workflow) -> Resumption:
-    """Return the way back to the last valid checkpoint, or to base."""
+    """Return a rollback to the last valid checkpoint, or to the base."""
     valid = workflow.valid_checkpoints()
     return Resumption(rolls_back=True, checkpoint_id=valid[-1].id if valid else None)
 
 
-def _forgive_all(step: Step, resumption: Resumption) -> None:
-    """Begin to count failures anew: a person has looked at them."""
+def _clear_all_failures(step: Step, resumption: Resumption) -> None:
+    """Reset the failure counts, since a resume is the decision of a person."""
     workflow = step.workflow
     for work in workflow.works:
-        work.approved = work.approved or work.id == workflow.gate
+        work.approved = work.approved or work.id == workflow.gate_work_id
         work.failures = 0
         if not resumption.rolls_back:
             clear_failures(step, work)
 
 
-def _answers_for_money(workflow: Workflow, reply: str) -> bool:
-    """Tell whether a person lets the run go on that asked for more money."""
+def _grants_budget(workflow: Workflow, reply: str) -> bool:
+    """Return whether a reply grants the budget that the run asked for."""
     question = workflow.question
-    return question is not None and question.about is QuestionTopic.BUDGET and reply.strip().lower() == GO_ON
+    return question is not None and question.topic is QuestionTopic.BUDGET and reply.strip().lower() == GO_ON
 
 
-def _refuse_without_money(workflow: Workflow) -> None:
+def _refuse_without_budget(workflow: Workflow) -> None:
     question = workflow.question
     asks = (
-        workflow.status is WorkflowStatus.AWAITING and question is not None and question.about is QuestionTopic.BUDGET
+        workflow.status is WorkflowStatus.AWAITING and question is not None and question.topic is QuestionTopic.BUDGET
     )
     if asks and workflow.is_over_budget:
         state = f"{workflow.status} and over its budget of {format_usd(workflow.budget_usd or 0)}"
@@ -215,7 +215,7 @@ def _refuse_without_money(workflow: Workflow) -> None:
         raise IllegalTransition(f"workflow {workflow.id}", state, "cannot resume it", ways)
 
 
-def _pass_on(workflow: Workflow, reply: str) -> None:
+def _forward_reply(workflow: Workflow, reply: str) -> None:
     work = workflow.current_work
     task = work.current_task if work else None
     if task:
@@ -228,7 +228,7 @@ def _refuse_lost_session(workflow: Workflow) -> None:
         task.query.begun or task.query.status is not QueryStatus.PENDING for task in work.tasks
     )
     lost = work is not None and asked and work.agent.session is None
-    if workflow.started_at and (workflow.uprooted or lost):
+    if workflow.started_at and (workflow.host_data_lost or lost):
         ways = ("resume auto", "resume from a checkpoint", "resume from base")
         raise IllegalTransition(
             f"workflow {workflow.id}", f"{workflow.status} and its session is lost", "cannot continue it", ways
@@ -238,6 +238,8 @@ def _refuse_lost_session(workflow: Workflow) -> None:
 def _release_all(step: Step) -> None:
     for tree in step.workflow.work_trees:
         if tree.status is WorkTreeStatus.READY:
-            step.move(tree, WorkTreeStatus.PENDING_RELEASE, tree.id)
-            step.say(WorkTreePendingRelease(work_tree_id=tree.id, workflow_id=step.workflow.id, git_id=tree.ref.git_id))
+            step.transition(tree, WorkTreeStatus.PENDING_RELEASE, tree.id)
+            step.emit(
+                WorkTreePendingRelease(work_tree_id=tree.id, workflow_id=step.workflow.id, git_id=tree.ref.git_id)
+            )
     release_unwanted_trees(step)

@@ -1,4 +1,4 @@
-"""What a run does next. Every step ends here: facts are written first, then this looks at the whole and goes on."""
+"""Decide what a run does next. Every step first writes facts into the run, then calls `proceed`."""
 
 from kingdom.workflow.model.messages.commands import (
     GenerateReport,
@@ -55,17 +55,17 @@ from kingdom.workflow.model.steps.step import Step
 
 
 def proceed(step: Step) -> None:
-    """Send whatever the run needs next; what is already on its way is waited for."""
+    """Send the commands that the run needs next. Commands in flight are not repeated."""
     workflow = step.workflow
-    if not workflow.wanted or not _halt(step, workflow.wanted):
-        _go_on(step)
-    step.derive()
+    if not workflow.stop_request or not _stop(step, workflow.stop_request):
+        _continue(step)
+    step.update_work_statuses()
 
 
-def _go_on(step: Step) -> None:
+def _continue(step: Step) -> None:
     workflow = step.workflow
     if workflow.status is WorkflowStatus.PREPARING and _trees_are_ready(step):
-        step.become(WorkflowStatus.READY)
+        step.set_status(WorkflowStatus.READY)
         if workflow.starts_when_ready:
             start_running(step)
     if workflow.status is WorkflowStatus.RESUMING and _trees_are_ready(step) and workflow.resumption:
@@ -75,101 +75,101 @@ def _go_on(step: Step) -> None:
 
 
 def start_running(step: Step) -> None:
-    """Let a READY run become a running one."""
+    """Move a READY run to RUNNING."""
     workflow = step.workflow
-    step.become(WorkflowStatus.RUNNING)
+    step.set_status(WorkflowStatus.RUNNING)
     workflow.starts_when_ready = False
     workflow.started_at = step.at
-    step.say(WorkflowStarted(workflow_id=workflow.id))
+    step.emit(WorkflowStarted(workflow_id=workflow.id))
 
 
-def request_stop(step: Step, wish: StopOutcome, reason: str) -> None:
-    """Note what the run shall become once nothing runs, unless something stronger is wanted already."""
+def request_stop(step: Step, outcome: StopOutcome, reason: str) -> None:
+    """Record the outcome for when nothing runs any longer, unless a stronger one is requested already."""
     workflow = step.workflow
-    if workflow.wanted and not wish.overrules(workflow.wanted.wish):
+    if workflow.stop_request and not outcome.overrules(workflow.stop_request.outcome):
         return
-    workflow.wanted = StopRequest(wish=wish, reason=reason)
-    if not workflow.is_quiet:
-        step.say(WorkflowStopRequested(workflow_id=workflow.id, wanted=wish, reason=reason))
+    workflow.stop_request = StopRequest(outcome=outcome, reason=reason)
+    if not workflow.is_idle:
+        step.emit(WorkflowStopRequested(workflow_id=workflow.id, wanted=outcome, reason=reason))
 
 
 def ask_for_budget(step: Step, task: Task) -> None:
-    """Let the run wait for more money, or fail for want of it, as its policy says."""
+    """Ask a person for more budget, or fail, as the policy of the run says."""
     workflow = step.workflow
     cost, budget = format_usd(workflow.cost_usd), format_usd(workflow.budget_usd or 0)
     spent = f"{workflow.name} has cost {cost} of its budget of {budget}"
-    text = f"{spent}. Shall it go on with another {format_usd(workflow.grant_usd)}?"
-    workflow.question = RunQuestion(task_id=task.id, text=text, choices=(GO_ON, STOP), about=QuestionTopic.BUDGET)
+    text = f"{spent}. Should it go on with another {format_usd(workflow.grant_usd)}?"
+    workflow.question = RunQuestion(task_id=task.id, text=text, choices=(GO_ON, STOP), topic=QuestionTopic.BUDGET)
     stops = workflow.policy.over_budget is OverBudget.STOP
     request_stop(step, StopOutcome.FAIL if stops else StopOutcome.AWAIT, spent if stops else text)
 
 
 def release_unwanted_trees(step: Step) -> None:
-    """Tell the host to remove what is no longer wanted and was kept only for a Work in progress."""
+    """Release unwanted checkouts that were kept only for a Work in progress."""
     for tree in step.workflow.work_trees:
         if tree.status is WorkTreeStatus.PENDING_RELEASE and not tree.releasing:
             release_tree(step, tree)
 
 
 def release_tree(step: Step, tree: WorkTree) -> None:
-    """Tell the host to remove a checkout."""
+    """Send the command to remove a checkout."""
     tree.releasing = True
-    step.command(ReleaseWorkTree, tree.attempt, work_tree_id=tree.id)
+    step.send(ReleaseWorkTree, tree.attempt, work_tree_id=tree.id)
 
 
-def _halt(step: Step, wanted: StopRequest) -> bool:
-    """Work towards what is wanted; returns False where the run goes on for now."""
+def _stop(step: Step, request: StopRequest) -> bool:
+    """Work towards the requested outcome; return False if the run continues for now."""
     workflow = step.workflow
-    gentle = wanted.wish in {StopOutcome.PAUSE, StopOutcome.AWAIT}
+    gentle = request.outcome in {StopOutcome.PAUSE, StopOutcome.AWAIT}
     work = workflow.current_work
-    if gentle and work and work.is_finishing and not workflow.uprooted:
+    if gentle and work and work.is_finishing and not workflow.host_data_lost:
         return False
-    if not workflow.is_quiet:
-        _stop_agents(step, wanted.wish)
+    if not workflow.is_idle:
+        _stop_agents(step, request.outcome)
         return True
-    workflow.wanted = None
+    workflow.stop_request = None
     if gentle and work is None:
         return False
     workflow.resumption = None
-    workflow.reason = wanted.reason
-    _SETTLE[wanted.wish](step, wanted.reason)
+    workflow.reason = request.reason
+    _ENTER_OUTCOME[request.outcome](step, request.reason)
     return True
 
 
-def _stop_agents(step: Step, wish: StopOutcome) -> None:
+def _stop_agents(step: Step, outcome: StopOutcome) -> None:
     for work in step.workflow.works:
-        if work.agent.alive and wish is StopOutcome.CANCEL and work.agent.stopping is not StopKind.INTERRUPT:
+        if work.agent.alive and outcome is StopOutcome.CANCEL and work.agent.stopping is not StopKind.INTERRUPT:
             work.agent.stopping = StopKind.INTERRUPT
-            step.command(InterruptAgent, work.agent.attempt, work_id=work.id)
+            step.send(InterruptAgent, work.agent.attempt, work_id=work.id)
         elif work.agent.alive and work.agent.stopping is None:
             work.agent.stopping = StopKind.STOP
-            step.command(StopAgent, work.agent.attempt, work_id=work.id)
+            step.send(StopAgent, work.agent.attempt, work_id=work.id)
 
 
 def _pause(step: Step, _: str) -> None:
-    _rest(step, WorkflowStatus.PAUSED)
-    step.say(WorkflowPaused(workflow_id=step.workflow.id))
+    _enter_pause(step, WorkflowStatus.PAUSED)
+    step.emit(WorkflowPaused(workflow_id=step.workflow.id))
 
 
 def _await(step: Step, reason: str) -> None:
-    _rest(step, WorkflowStatus.AWAITING)
+    _enter_pause(step, WorkflowStatus.AWAITING)
     workflow, work = step.workflow, step.workflow.current_work
     work_id, until = work.id if work else None, workflow.parked_until
-    step.say(WorkflowAwaiting(workflow_id=workflow.id, work_id=work_id, reason=reason, until=until))
+    step.emit(WorkflowAwaiting(workflow_id=workflow.id, work_id=work_id, reason=reason, until=until))
 
 
-def _rest(step: Step, status: WorkflowStatus) -> None:
-    step.derive()
-    step.become(status)
+def _enter_pause(step: Step, status: WorkflowStatus) -> None:
+    step.update_work_statuses()
+    step.set_status(status)
     for work in step.workflow.works:
         if work.status is WorkStatus.PAUSED:
-            step.say(WorkPaused(work_id=work.id, workflow_id=step.workflow.id))
+            step.emit(WorkPaused(work_id=work.id, workflow_id=step.workflow.id))
 
 
 def _fail(step: Step, reason: str) -> None:
-    step.derive()
-    step.become(WorkflowStatus.FAILED)
-    step.say(WorkflowFailed(workflow_id=step.workflow.id, reason=reason))
+    step.update_work_statuses()
+    step.set_status(WorkflowStatus.FAILED)
+    step.emit(WorkflowFailed(workflow_id=step.workflow.id, reason=reason))
     release_unwanted_trees(step)
 
 
@@ -178,35 +178,40 @@ def _cancel(step: Step, _: str) -> None:
     for work in workflow.works:
         if work.verification.status is not VerificationStatus.PASSED:
             _cancel_work(step, work)
-    step.derive()
-    step.become(WorkflowStatus.CANCELLED)
+    step.update_work_statuses()
+    step.set_status(WorkflowStatus.CANCELLED)
     workflow.ended_at, workflow.question, workflow.parked_until = step.at, None, None
-    step.say(WorkflowCancelled(workflow_id=workflow.id))
+    step.emit(WorkflowCancelled(workflow_id=workflow.id))
     release_unwanted_trees(step)
 
 
 def _cancel_work(step: Step, work: Work) -> None:
-    step.move(work.verification, VerificationStatus.CANCELLED, work.id)
+    step.transition(work.verification, VerificationStatus.CANCELLED, work.id)
     for task in work.tasks:
         if task.query.status in {QueryStatus.PENDING, QueryStatus.UNKNOWN}:
-            step.move(task.query, QueryStatus.CANCELLED, task.id)
+            step.transition(task.query, QueryStatus.CANCELLED, task.id)
         if task.report.status is ReportStatus.PENDING:
-            step.move(task.report, ReportStatus.CANCELLED, task.id)
+            step.transition(task.report, ReportStatus.CANCELLED, task.id)
     work.ended_at = step.at
-    step.say(WorkCancelled(work_id=work.id, workflow_id=step.workflow.id))
+    step.emit(WorkCancelled(work_id=work.id, workflow_id=step.workflow.id))
 
 
-_SETTLE = {StopOutcome.PAUSE: _pause, StopOutcome.AWAIT: _await, StopOutcome.FAIL: _fail, StopOutcome.CANCEL: _cancel}
+_ENTER_OUTCOME = {
+    StopOutcome.PAUSE: _pause,
+    StopOutcome.AWAIT: _await,
+    StopOutcome.FAIL: _fail,
+    StopOutcome.CANCEL: _cancel,
+}
 
 
 def _trees_are_ready(step: Step) -> bool:
-    """Have missing checkouts made, all in one request; True when nothing is left to wait for."""
+    """Request missing checkouts in one command; return whether no checkout is pending."""
     workflow = step.workflow
     missing = [tree for tree in workflow.work_trees if tree.status is WorkTreeStatus.PENDING]
     if missing:
         workflow.preparations += 1
         for tree in missing:
-            step.move(tree, WorkTreeStatus.CREATING, tree.id)
+            step.transition(tree, WorkTreeStatus.CREATING, tree.id)
             tree.attempt = workflow.preparations
         trees = tuple(
             WorkTreeRequest(
@@ -214,7 +219,7 @@ def _trees_are_ready(step: Step) -> bool:
             )
             for tree in missing
         )
-        step.command(PrepareResources, workflow.preparations, trees=trees)
+        step.send(PrepareResources, workflow.preparations, trees=trees)
     return not any(tree.status is WorkTreeStatus.CREATING for tree in workflow.work_trees)
 
 
@@ -226,20 +231,20 @@ def _resume(step: Step, resumption: Resumption) -> None:
         _roll_back(step, resumption)
         return
     workflow.resumption = None
-    step.become(WorkflowStatus.RUNNING)
+    step.set_status(WorkflowStatus.RUNNING)
     work = workflow.current_work
-    step.say(WorkflowResumed(workflow_id=workflow.id, from_work_id=work.id if work else None))
+    step.emit(WorkflowResumed(workflow_id=workflow.id, from_work_id=work.id if work else None))
 
 
 def _roll_back(step: Step, resumption: Resumption) -> None:
     workflow = step.workflow
-    target = workflow.checkpoint(resumption.checkpoint_id) if resumption.checkpoint_id else None
+    target = workflow.valid_checkpoint(resumption.checkpoint_id) if resumption.checkpoint_id else None
     commits = dict(target.commits) if target else {}
     trees = [tree.id for tree in workflow.work_trees if tree.status is WorkTreeStatus.READY]
     later = workflow.works_after(target)
     workflow.roll_backs += 1
     resumption.in_flight = True
-    step.command(
+    step.send(
         RollBack,
         workflow.roll_backs,
         checkpoint_id=resumption.checkpoint_id,
@@ -250,12 +255,12 @@ def _roll_back(step: Step, resumption: Resumption) -> None:
 
 
 def _run(step: Step) -> None:
-    """Start the next Work, or bring the current one a step further, or end."""
+    """Start the next Work, advance the current one, or complete the run."""
     workflow = step.workflow
     all_trees_are_ready = _trees_are_ready(step)
     work = workflow.current_work
     if work is None or not work.has_started:
-        if _waits_at_gate(step, work) or not workflow.is_quiet:
+        if _waits_at_gate(step, work) or not workflow.is_idle:
             return
         if work is None:
             _complete(step)
@@ -264,48 +269,48 @@ def _run(step: Step) -> None:
         _take_checkpoint(step, work)
     elif work.agent.status is AgentStatus.RUNNING:
         _advance(step, work)
-    elif not work.agent.alive and all_trees_are_ready and not _runs_short(step, work):
+    elif not work.agent.alive and all_trees_are_ready and not _lacks_budget(step, work):
         _start_agent(step, work)
 
 
-def _runs_short(step: Step, work: Work) -> bool:
-    """Stop before a turn that could not be paid."""
+def _lacks_budget(step: Step, work: Work) -> bool:
+    """Stop before a turn that the budget does not cover."""
     workflow, task = step.workflow, work.current_task
-    short = task is not None and task.needs_turn and workflow.is_over_budget
-    if task and short:
+    lacking = task is not None and task.needs_turn and workflow.is_over_budget
+    if task and lacking:
         ask_for_budget(step, task)
         proceed(step)
-    return short
+    return lacking
 
 
 def _waits_at_gate(step: Step, following: Work | None) -> bool:
-    """Stop for a person where the Work before asks for it."""
+    """Wait for a person if the previous Work requires approval."""
     workflow = step.workflow
     index = workflow.works.index(following) if following else len(workflow.works)
     gate = workflow.works[index - 1] if index else None
-    if gate is None or gate.approved or not gate.definition.pause_after or not workflow.is_quiet:
+    if gate is None or gate.approved or not gate.definition.pause_after or not workflow.is_idle:
         return False
     reason = f"approval after {gate.definition.name}"
-    workflow.reason, workflow.gate = reason, gate.id
-    step.become(WorkflowStatus.AWAITING)
-    step.say(WorkflowAwaiting(workflow_id=workflow.id, work_id=gate.id, reason=reason))
+    workflow.reason, workflow.gate_work_id = reason, gate.id
+    step.set_status(WorkflowStatus.AWAITING)
+    step.emit(WorkflowAwaiting(workflow_id=workflow.id, work_id=gate.id, reason=reason))
     return True
 
 
 def _complete(step: Step) -> None:
     workflow = step.workflow
-    step.become(WorkflowStatus.COMPLETED)
+    step.set_status(WorkflowStatus.COMPLETED)
     workflow.ended_at = step.at
-    step.say(WorkflowCompleted(workflow_id=workflow.id))
+    step.emit(WorkflowCompleted(workflow_id=workflow.id))
     release_unwanted_trees(step)
 
 
 def _start_agent(step: Step, work: Work) -> None:
     workflow = step.workflow
-    step.move(work.agent, AgentStatus.STARTING, work.id)
+    step.transition(work.agent, AgentStatus.STARTING, work.id)
     work.agent.attempt += 1
     work.agent.stopping = None
-    step.command(
+    step.send(
         StartAgent,
         work.agent.attempt,
         work_id=work.id,
@@ -319,11 +324,11 @@ def _start_agent(step: Step, work: Work) -> None:
 
 
 def _advance(step: Step, work: Work) -> None:
-    """Send the next query, report or check of a Work whose agent runs; sent nowhere else."""
+    """Send the next query, report or check of a Work with a running agent. Nothing else sends them."""
     task = work.current_task
     if task is None:
         _verify(step, work)
-    elif _runs_short(step, work):
+    elif _lacks_budget(step, work):
         return
     elif task.query.status is QueryStatus.PENDING:
         _send_query(step, work, task)
@@ -334,21 +339,21 @@ def _advance(step: Step, work: Work) -> None:
 
 
 def _send_query(step: Step, work: Work, task: Task) -> None:
-    step.move(task.query, QueryStatus.SENT, task.id)
+    step.transition(task.query, QueryStatus.SENT, task.id)
     task.query.attempt += 1
-    _command_query(step, work, task, continues=task.query.begun, reconcile=False)
-    step.say(QuerySent(work_id=work.id, task_id=task.id, attempt=task.query.attempt))
-    step.say(TaskStarted(work_id=work.id, task_id=task.id))
+    _send_query_command(step, work, task, continues=task.query.begun, reconcile=False)
+    step.emit(QuerySent(work_id=work.id, task_id=task.id, attempt=task.query.attempt))
+    step.emit(TaskStarted(work_id=work.id, task_id=task.id))
 
 
 def _reconcile_query(step: Step, work: Work, task: Task) -> None:
     if not task.query.reconciling:
         task.query.reconciling = True
-        _command_query(step, work, task, continues=False, reconcile=True)
+        _send_query_command(step, work, task, continues=False, reconcile=True)
 
 
-def _command_query(step: Step, work: Work, task: Task, *, continues: bool, reconcile: bool) -> None:
-    step.command(
+def _send_query_command(step: Step, work: Work, task: Task, *, continues: bool, reconcile: bool) -> None:
+    step.send(
         SendQuery,
         task.query.attempt,
         work_id=work.id,
@@ -360,14 +365,14 @@ def _command_query(step: Step, work: Work, task: Task, *, continues: bool, recon
         reply=task.query.reply,
         continues=continues,
         reconcile=reconcile,
-        budget_usd=step.workflow.left_usd,
+        budget_usd=step.workflow.remaining_usd,
     )
 
 
 def _generate_report(step: Step, work: Work, task: Task) -> None:
-    step.move(task.report, ReportStatus.GENERATING, task.id)
+    step.transition(task.report, ReportStatus.GENERATING, task.id)
     task.report.attempt += 1
-    step.command(
+    step.send(
         GenerateReport,
         task.report.attempt,
         work_id=work.id,
@@ -375,16 +380,16 @@ def _generate_report(step: Step, work: Work, task: Task) -> None:
         task_id=task.id,
         report_id=task.report.id,
         report_outline=task.definition.report_outline,
-        budget_usd=step.workflow.left_usd,
+        budget_usd=step.workflow.remaining_usd,
     )
-    step.say(ReportGenerationStarted(report_id=task.report.id, task_id=task.id))
+    step.emit(ReportGenerationStarted(report_id=task.report.id, task_id=task.id))
 
 
 def _verify(step: Step, work: Work) -> None:
     if work.verification.status is VerificationStatus.PENDING:
-        step.move(work.verification, VerificationStatus.RUNNING, work.id)
+        step.transition(work.verification, VerificationStatus.RUNNING, work.id)
         work.verification.attempt += 1
-        step.command(
+        step.send(
             VerifyWork,
             work.verification.attempt,
             work_id=work.id,
@@ -396,11 +401,11 @@ def _verify(step: Step, work: Work) -> None:
 
 def _take_checkpoint(step: Step, work: Work) -> None:
     if work.checkpointing.status is CheckpointStatus.PENDING:
-        step.move(work.checkpointing, CheckpointStatus.TAKING, work.id)
+        step.transition(work.checkpointing, CheckpointStatus.TAKING, work.id)
         work.checkpointing.attempt += 1
         checkpoint_id = f"{work.id}-c{work.checkpointing.attempt}"
         trees = tuple(tree.id for tree in step.workflow.work_trees if tree.status is WorkTreeStatus.READY)
-        step.command(
+        step.send(
             TakeCheckpoint,
             work.checkpointing.attempt,
             work_id=work.id,

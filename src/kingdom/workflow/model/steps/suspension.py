@@ -1,4 +1,4 @@
-"""Turns that end though their agent could go on: later, with more money, or with the word of a person."""
+"""Suspend a turn that did not fail but cannot continue now: a usage limit, the budget, or a loop."""
 
 from kingdom.sentence import sentence
 from kingdom.workflow.model.messages.answers import FailedTurn, QueryFailed
@@ -8,12 +8,12 @@ from kingdom.workflow.model.steps.proceed import ask_for_budget, request_stop
 from kingdom.workflow.model.steps.step import Step
 
 _ERROR_LENGTH_MAX = 1_000
-# A vendor that never lets the agent work is a matter for a person.
-_PARKINGS_MAX = 5
+# After so many waits without any answer a person is asked.
+_WAITS_MAX = 5
 
 
 def suspend_turn(step: Step, task: Task, answer: FailedTurn) -> bool:
-    """Let the run wait where its agent did not fail but cannot go on now; False where it simply failed."""
+    """Suspend the run if its agent can continue later, and return whether it can; False for a plain failure."""
     if answer.throttled_until:
         _park(step, task, answer)
     elif answer.over_budget:
@@ -27,20 +27,20 @@ def suspend_turn(step: Step, task: Task, answer: FailedTurn) -> bool:
 
 
 def _park(step: Step, task: Task, answer: FailedTurn) -> None:
-    """Let the run wait for its vendor; who waited often without any answer asks a person instead."""
+    """Wait until the vendor accepts requests again, or ask a person after too many waits."""
     until = answer.throttled_until
     reason = answer.error[:_ERROR_LENGTH_MAX]
-    if task.parkings >= _PARKINGS_MAX:
-        _ask_a_person(step, task, f"it has waited {task.parkings} times for its vendor without an answer: {reason}")
-        task.parkings = 0
+    if task.times_parked >= _WAITS_MAX:
+        _ask_a_person(step, task, f"it has waited {task.times_parked} times for its vendor without an answer: {reason}")
+        task.times_parked = 0
         return
-    task.parkings += 1
+    task.times_parked += 1
     step.workflow.parked_until = until
     request_stop(step, StopOutcome.AWAIT, f"{reason}; it goes on by itself at {until:%Y-%m-%d %H:%M %Z}")
 
 
 def _ask_a_person(step: Step, task: Task, error: str) -> None:
     cause = sentence(error[:_ERROR_LENGTH_MAX])
-    text = f"{cause} Shall it {GO_ON}, or {STOP}? Anything else is handed to the agent as advice."
-    step.workflow.question = RunQuestion(task_id=task.id, text=text, choices=(GO_ON, STOP), about=QuestionTopic.LOOP)
+    text = f"{cause} Should it {GO_ON}, or {STOP}? Any other answer goes to the agent as advice."
+    step.workflow.question = RunQuestion(task_id=task.id, text=text, choices=(GO_ON, STOP), topic=QuestionTopic.LOOP)
     request_stop(step, StopOutcome.AWAIT, text)

@@ -1,4 +1,4 @@
-"""What is true of a Work once nothing of it runs, and how a Work is made new."""
+"""Bring a Work back into a clean state: after its agent ended, for a retry, or for a rollback."""
 
 from kingdom.workflow.model.messages.events import WorkReset, WorkSpaceRemoved
 from kingdom.workflow.model.run.work import Task, Work
@@ -13,66 +13,66 @@ from kingdom.workflow.model.steps.step import Step
 
 
 def mark_agent_ended(step: Step, work: Work, status: AgentStatus) -> None:
-    """Note that nothing of a Work runs: a query nobody saw end is UNKNOWN, reports and checks begin anew."""
+    """Record that nothing of a Work runs. An unanswered query becomes UNKNOWN; reports and checks start again."""
     if work.agent.alive:
-        step.move(work.agent, status, work.id)
+        step.transition(work.agent, status, work.id)
     work.agent.stopping = None
     if work.verification.status is VerificationStatus.RUNNING:
-        step.move(work.verification, VerificationStatus.PENDING, work.id)
+        step.transition(work.verification, VerificationStatus.PENDING, work.id)
     for task in work.tasks:
         task.query.reconciling = False
         if task.query.status is QueryStatus.SENT:
-            step.move(task.query, QueryStatus.UNKNOWN, task.id)
+            step.transition(task.query, QueryStatus.UNKNOWN, task.id)
         if task.report.status is ReportStatus.GENERATING:
-            step.move(task.report, ReportStatus.PENDING, task.id)
+            step.transition(task.report, ReportStatus.PENDING, task.id)
 
 
 def clear_failures(step: Step, work: Work) -> None:
-    """Let everything that failed in a Work be tried again, in the session that it has."""
+    """Allow another attempt of everything that failed in a Work, in the same session."""
     if work.agent.status is AgentStatus.ERROR:
-        step.move(work.agent, AgentStatus.STOPPED, work.id)
+        step.transition(work.agent, AgentStatus.STOPPED, work.id)
     for task in work.tasks:
         if task.query.status is QueryStatus.FAILED:
-            step.move(task.query, QueryStatus.PENDING, task.id)
+            step.transition(task.query, QueryStatus.PENDING, task.id)
         if task.report.status is ReportStatus.FAILED:
-            step.move(task.report, ReportStatus.PENDING, task.id)
+            step.transition(task.report, ReportStatus.PENDING, task.id)
     if work.verification.status is VerificationStatus.FAILED:
-        step.move(work.verification, VerificationStatus.PENDING, work.id)
+        step.transition(work.verification, VerificationStatus.PENDING, work.id)
     if work.checkpointing.status is CheckpointStatus.FAILED:
-        step.move(work.checkpointing, CheckpointStatus.PENDING, work.id)
+        step.transition(work.checkpointing, CheckpointStatus.PENDING, work.id)
 
 
 def reset_work(step: Step, work: Work) -> None:
-    """Undo a Work that a rollback goes back behind; attempts keep counting, reports stay as versions."""
+    """Reset a Work that a rollback undoes. Attempts keep counting, and reports remain as versions."""
     if not work.has_started:
         return
-    step.move(work.agent, AgentStatus.IDLE, work.id)
+    step.transition(work.agent, AgentStatus.IDLE, work.id)
     work.agent.session = None
     for task in work.tasks:
         _reset_task(step, task)
     if work.verification.status is not VerificationStatus.PENDING:
-        step.move(work.verification, VerificationStatus.PENDING, work.id)
+        step.transition(work.verification, VerificationStatus.PENDING, work.id)
     if work.checkpointing.status is not CheckpointStatus.PENDING:
-        step.move(work.checkpointing, CheckpointStatus.PENDING, work.id)
+        step.transition(work.checkpointing, CheckpointStatus.PENDING, work.id)
     work.checkpointing.checkpoint_id = None
     work.approved = False
     work.petitions.clear()
     work.result = None
     work.started_at = work.ended_at = None
     if work.work_space_id:
-        step.say(WorkSpaceRemoved(work_space_id=work.work_space_id, work_id=work.id))
+        step.emit(WorkSpaceRemoved(work_space_id=work.work_space_id, work_id=work.id))
         work.work_space_id = None
-    step.say(WorkReset(work_id=work.id, workflow_id=step.workflow.id))
+    step.emit(WorkReset(work_id=work.id, workflow_id=step.workflow.id))
 
 
 def _reset_task(step: Step, task: Task) -> None:
     if task.query.status is not QueryStatus.PENDING:
-        step.move(task.query, QueryStatus.PENDING, task.id)
+        step.transition(task.query, QueryStatus.PENDING, task.id)
     task.query.begun = task.query.looped = False
-    task.parkings = 0
+    task.times_parked = 0
     task.query.response = task.query.reply = ""
     if task.report.status not in {ReportStatus.NOT_REQUIRED, ReportStatus.PENDING}:
-        step.move(task.report, ReportStatus.PENDING, task.id)
+        step.transition(task.report, ReportStatus.PENDING, task.id)
     if task.report.file_path:
         task.report.versions.append(task.report.file_path)
         task.report.file_path = ""

@@ -187,7 +187,7 @@ def test_whatever_happens_what_counts_is_heard_and_who_waits_waits_for_something
                 # A host may be told a second time to remove a checkout.
                 assert id(command) in opened or isinstance(command, commands.ReleaseWorkTree), command
                 assert is_heard(run, command), command
-            if not run.workflow.is_quiet:
+            if not run.workflow.is_idle:
                 assert [each for each in counting if not isinstance(each, commands.ReleaseWorkTree)], run.workflow
             answered |= {type(command) for command in watched.known if id(command) not in opened}
     assert sent == answered == commands.COMMANDS.keys()
@@ -198,7 +198,7 @@ def test_nothing_that_a_run_at_rest_was_told_before_counts() -> None:
         watched = Watched(seed)
         for _ in range(40):
             watched.go()
-            if watched.walk.run.workflow.is_quiet:
+            if watched.walk.run.workflow.is_idle:
                 kinds = {type(command) for command in watched.counting()}
                 assert kinds <= {commands.ReleaseWorkTree}
 

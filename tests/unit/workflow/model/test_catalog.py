@@ -93,9 +93,7 @@ def test_every_event_of_the_code_is_in_the_catalogue_once() -> None:
 def test_exactly_what_a_host_says_carries_a_placement() -> None:
     for entry in ENTRIES:
         assert (
-            (entry.said_by == "host")
-            == issubclass(entry.event, answers.HostAnswer)
-            == (fields(entry.event) > PLACEMENT)
+            (entry.cause == "host") == issubclass(entry.event, answers.HostAnswer) == (fields(entry.event) > PLACEMENT)
         )
 
 

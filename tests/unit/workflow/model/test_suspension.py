@@ -80,9 +80,9 @@ def test_after_five_parkings_without_an_answer_a_person_is_asked_and_the_count_b
     question = run.workflow.question
     assert question is not None
     assert question.text.startswith(
-        "it has waited 5 times for its vendor without an answer: usage limit. Shall it go on"
+        "it has waited 5 times for its vendor without an answer: usage limit. Should it go on"
     )
-    assert (run.status(), run.workflow.parked_until, question.about) == (
+    assert (run.status(), run.workflow.parked_until, question.topic) == (
         WorkflowStatus.AWAITING,
         None,
         QuestionTopic.LOOP,
@@ -124,12 +124,12 @@ def test_a_person_is_asked_about_an_agent_that_goes_in_circles() -> None:
     run = in_circles()
     question = run.workflow.question
     assert question is not None
-    assert (run.status(), question.about, question.choices) == (
+    assert (run.status(), question.topic, question.choices) == (
         WorkflowStatus.AWAITING,
         QuestionTopic.LOOP,
         ("go on", "stop"),
     )
-    assert question.text.startswith("the agent ran `ls` 8 times in a row. Shall it go on, or stop?")
+    assert question.text.startswith("the agent ran `ls` 8 times in a row. Should it go on, or stop?")
 
 
 @pytest.mark.parametrize("reply", ["go on", "look into src first"])

@@ -8,15 +8,15 @@ LEASE = 30.0
 
 
 class Looks:
-    """A lookout with a clock that the test sets."""
+    """A monitor with a clock that the test sets."""
 
     def __init__(self, at: float = 1000.0) -> None:
         self.at = at
-        self.lookout = LivenessMonitor(lambda: self.at)
+        self.monitor = LivenessMonitor(lambda: self.at)
 
     def after(self, seconds: float, **versions: int) -> set[str]:
         self.at += seconds
-        return self.lookout.look({host: LeaseObservation(version, LEASE) for host, version in versions.items()})
+        return self.monitor.observe({host: LeaseObservation(version, LEASE) for host, version in versions.items()})
 
     def steadily(self, looks: int, **versions: int) -> list[set[str]]:
         return [self.after(5.0, **versions) for _ in range(looks)]
@@ -60,7 +60,7 @@ def test_a_look_that_failed_starts_the_lease_anew() -> None:
     looks = Looks()
     looks.after(0.0, a=1)
     looks.steadily(5, a=1)
-    looks.lookout.forget()
+    looks.monitor.reset()
     assert looks.steadily(7, a=1) == [set()] * 6 + [{"a"}]
 
 
@@ -73,10 +73,10 @@ def test_a_host_that_was_away_and_is_back_under_an_old_version_is_seen_anew() ->
 
 @pytest.mark.parametrize(("lease", "pause"), [(30.0, 1.0), (3.0, 0.5), (0.0, 0.05)])
 def test_looks_are_close_enough_together_for_the_shortest_lease(lease: float, pause: float) -> None:
-    lookout = LivenessMonitor(lambda: 0.0)
-    assert lookout.pause(1.0) == 1.0
-    lookout.look({"a": LeaseObservation(1, lease), "b": LeaseObservation(1, 300.0)})
-    assert lookout.pause(1.0) == pause
+    monitor = LivenessMonitor(lambda: 0.0)
+    assert monitor.pause_seconds(1.0) == 1.0
+    monitor.observe({"a": LeaseObservation(1, lease), "b": LeaseObservation(1, 300.0)})
+    assert monitor.pause_seconds(1.0) == pause
 
 
 def test_the_time_that_counts_only_grows() -> None:
