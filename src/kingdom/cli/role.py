@@ -36,7 +36,7 @@ from kingdom.court.streams import LONE_STREAMS
 from kingdom.court.text_logs import SYSTEM, TASKS, TextLog, path_of, tee
 from kingdom.realm import read_realm
 from kingdom.roles import declared
-from kingdom.roles.house import Cast, House
+from kingdom.roles.context import RoleComponents, RoleContext
 
 app = typer.Typer(add_completion=False)
 RoleName = Literal["sentinel", "king", "general", "soldiers", "envoy", "chamberlain"]
@@ -79,7 +79,7 @@ async def role(
             look = partial(look_now, bus, call.settings, realm)
             refreshes.append(partial(CourtMetrics(registry).refresh, look))
         await stack.enter_async_context(serving_metrics(registry, *refreshes, host=metrics_host, port=metrics_port))
-        house = House(
+        context = RoleContext(
             bus=bus,
             settings=call.settings,
             realm=realm,
@@ -94,8 +94,8 @@ async def role(
             signs = signs_in_files(directory, name)
         else:
             signs = signs_in_records(lambda: call.bus(application), name)
-        cast: Cast = import_module(f"kingdom.roles.{name}").cast(house)
+        components: RoleComponents = import_module(f"kingdom.roles.{name}").build(context)
         await stack.enter_async_context(Heart(signs, every=timedelta(seconds=realm.heartbeat_seconds)))
         _log.info("role started", role=name)
-        cut_off = await run_until_stopped(cast.parts, cast.beside)
+        cut_off = await run_until_stopped(components.runnables, components.background)
     return exit_code.FAILED if cut_off else None

@@ -23,8 +23,8 @@ from kingdom.court.records import save
 from kingdom.court.sentinel.settings import GitHubSettings, SentinelSettings
 from kingdom.realm import Realm
 from kingdom.roles import declared
-from kingdom.roles.general import cast
-from kingdom.roles.house import House
+from kingdom.roles.context import RoleContext
+from kingdom.roles.general import build
 from kingdom.settings import Settings
 from kingdom.workflow.model.resources.git import Git
 from kingdom.workflow.records import ACTIVE, GITS
@@ -131,7 +131,7 @@ async def test_memory_is_taken_over_where_its_repository_is_certain(bus: Bus, tm
 async def test_the_role_takes_names_over_before_it_works(bus: Bus, tmp_path: Path) -> None:
     await knew(bus, "shop", "https://github.com/acme/shop.git")
     async with AsyncExitStack() as stack:
-        house = House(
+        context = RoleContext(
             bus=bus,
             settings=Settings.read(database_url=f"file:{tmp_path / 'realm'}"),
             realm=Realm(),
@@ -140,10 +140,10 @@ async def test_the_role_takes_names_over_before_it_works(bus: Bus, tmp_path: Pat
             directory=tmp_path,
             stack=stack,
         )
-        role = cast(house)
-        for beside in role.beside:
-            beside.close()
-        (part,) = role.parts
+        role = build(context)
+        for background in role.background:
+            background.close()
+        (part,) = role.runnables
         running = asyncio.create_task(part.run())
 
         async def is_known() -> bool:

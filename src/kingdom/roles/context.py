@@ -1,4 +1,4 @@
-"""What a role is given to begin, and what it makes of it."""
+"""The context that a role starts with, and the components that it runs."""
 
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
@@ -15,11 +15,8 @@ from kingdom.settings import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class House:
-    """What a role needs to begin: the store, the settings, the Generals, and where it counts and writes for people.
-
-    What `stack` holds is closed when the role has ended.
-    """
+class RoleContext:
+    """Everything that a role needs to start. `stack` is closed when the role has ended."""
 
     bus: Bus
     settings: Settings
@@ -31,8 +28,8 @@ class House:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cast:
-    """What plays a role: parts that run until they are stopped, and what goes on beside them."""
+class RoleComponents:
+    """The components of a role: runnables that run until they are stopped, and background tasks."""
 
-    parts: tuple[Part, ...]
-    beside: tuple[Coroutine[Any, Any, None], ...] = ()
+    runnables: tuple[Part, ...]
+    background: tuple[Coroutine[Any, Any, None], ...] = ()
