@@ -64,7 +64,7 @@ def test_all_roles_run_come_back_and_end_together(files: Terminal, settings: str
 
         psutil.Process(before["king"]).send_signal(signal.SIGKILL)
         roles_started(up, 2, "king")
-        (ended,) = up.lines_about("role ended, starting it again in 1 s")
+        (ended,) = up.lines_about("role ended, restarting it in 1 s")
         assert (ended["role"], ended["about"], ended["end"]) == ("up", "king", "killed by SIGKILL")
         after = children(up)
         assert {role for role in ROLES if before[role] != after[role]} == {"king"}

@@ -39,8 +39,8 @@ from kingdom.errors import KingdomError
 from kingdom.realm import EXAMPLE, Realm, read_realm
 from kingdom.roles import declared
 from kingdom.settings import FILE, environment_of_children
-from kingdom.supervisor.processes import RoleProcesses, only_one
-from kingdom.supervisor.silence import Silence
+from kingdom.supervisor.processes import RoleProcesses, hold_realm
+from kingdom.supervisor.silent_roles import SilentRoleRestarter
 
 app = typer.Typer(add_completion=False)
 _ACTOR = "system"
@@ -79,7 +79,7 @@ async def up(
     await refuse_old_store(call.settings)
     directory = bootstrap.house_directory_of(call.settings)
     is_screen = call.output.console.is_terminal and not call.output.json
-    with only_one(directory):
+    with hold_realm(directory):
         lines = Lines(_nobody if is_screen else to_standard_error(json=call.output.json))
         system_log = TextLog(path_of(directory, SYSTEM))
         configure_logs(json=True, level=logging.INFO, also=[tee(system_log, _ACTOR), lines.own])
@@ -121,7 +121,7 @@ class _Court:
         await self._say(SystemStarted(version=version("kingdom")))
         _log.info("court started", roles=list(self.processes.roles()))
         store = bootstrap.directory_of(self.call.settings.database_url)
-        await Silence(self.bus, self.processes, self.realm.chamberlain, store=store).watch()
+        await SilentRoleRestarter(self.bus, self.processes, self.realm.chamberlain, store=store).watch()
 
     async def _say_goodbye(self, reason: str) -> None:
         try:

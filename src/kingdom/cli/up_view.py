@@ -11,13 +11,13 @@ from kingdom.cli.status_view import facts, troubles
 from kingdom.cli.up_lines import Line
 from kingdom.court.standing import Standing
 from kingdom.sentence import printable
-from kingdom.supervisor.processes import Child, State
+from kingdom.supervisor.processes import ProcessState, RoleProcess
 
-_COLOURS = {State.RUNNING: "green", State.WAITING: "yellow", State.ENDED: "dim"}
+_COLOURS = {ProcessState.RUNNING: "green", ProcessState.WAITING: "yellow", ProcessState.ENDED: "dim"}
 
 
 def up_view(
-    children: Iterable[Child], standing: Standing | None, missing: str, lines: Iterable[Line], now: datetime
+    children: Iterable[RoleProcess], standing: Standing | None, missing: str, lines: Iterable[Line], now: datetime
 ) -> RenderableType:
     """Return the screen; where the store cannot be read, `missing` says why, in place of what was true before."""
     columns = ("role", "state", "pid", "since", "restarts", "ended last by")
@@ -30,8 +30,8 @@ def up_view(
     )
 
 
-def _row(child: Child, now: datetime) -> tuple[object, ...]:
-    runs = child.state is State.RUNNING and child.started_at
+def _row(child: RoleProcess, now: datetime) -> tuple[object, ...]:
+    runs = child.state is ProcessState.RUNNING and child.started_at
     since = ago((now - child.started_at).total_seconds()) if runs and child.started_at else None
     return (
         child.role,

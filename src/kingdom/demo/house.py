@@ -23,7 +23,7 @@ from kingdom.roles import declared
 from kingdom.settings import FILE, Settings, environment_of_children
 from kingdom.soldiers.leftovers import end_leftovers
 from kingdom.standins.jira import EMAIL, TOKEN
-from kingdom.supervisor.processes import RoleProcesses, only_one
+from kingdom.supervisor.processes import RoleProcesses, hold_realm
 from kingdom.workflow import registry
 from kingdom.workflow.model.resources.git import Git
 
@@ -75,7 +75,7 @@ async def opened_house(directory: Path) -> AsyncIterator[House]:
         url = str(repository)
         git = Git(id=_GIT, name=_GIT, url=url, default_branch="main", checkpoint_remote=url, repo=REPO)
         await registry.create_git(bus, git, actor=_ACTOR)
-        stack.enter_context(only_one(realm))
+        stack.enter_context(hold_realm(realm))
         lines: deque[str] = deque(maxlen=_LINES_KEPT)
 
         def hear(role: str, line: bytes) -> None:

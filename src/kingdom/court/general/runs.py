@@ -245,7 +245,7 @@ def _policy(staff: Staff, root: Assignment) -> Policy:
 
 def _gate_question(workflow: Workflow, root: Assignment) -> str:
     """Return what a person is asked at a gate: what it is about, and what the agent before it reported."""
-    work = workflow.find_work(workflow.gate or "")
+    work = workflow.find_work(workflow.gate_work_id or "")
     done = work.definition.name if work else "a step"
     summary = str((work.result or {}).get("summary") or "") if work else ""
     about = ", ".join(str(each) for each in (root.payload.get("key"), root.repo, root.type) if each)

@@ -97,7 +97,7 @@ async def _go_on(transaction: Transaction, assignment: Assignment) -> None:
     text = str(assignment.payload.get("text", ""))
     actor = assignment.target_general
     _, workflow = await load_workflow(transaction, run_of(assignment))
-    if workflow.gate and text.strip().lower() == REJECT:
+    if workflow.gate_work_id and text.strip().lower() == REJECT:
         await lifecycle.cancel(transaction, workflow.id, actor=actor, reason="a person rejected it")
         return
     if workflow.status not in OPERATIONS["resume"] | WORKFLOW.final:
@@ -105,7 +105,7 @@ async def _go_on(transaction: Transaction, assignment: Assignment) -> None:
         return
     asks_for_money = workflow.question is not None and workflow.question.topic is QuestionTopic.BUDGET
     try:
-        await _continue(transaction, workflow, "" if workflow.gate else text, actor, grants=asks_for_money)
+        await _continue(transaction, workflow, "" if workflow.gate_work_id else text, actor, grants=asks_for_money)
     except IllegalTransition as error:
         raise Permanent(f"the answer came too late: {error}") from error
 

@@ -1,4 +1,4 @@
-"""Roles whose process runs and gives no sign of life: whoever runs it ends it, and starts it again."""
+"""Restart roles whose process runs but sends no heartbeat."""
 
 import asyncio
 import socket
@@ -16,19 +16,19 @@ from kingdom.court.chamberlain.records import CHAMBERLAIN
 from kingdom.court.chamberlain.settings import ChamberlainSettings
 from kingdom.court.heartbeat import each_sign, last_signs
 from kingdom.errors import KingdomError
-from kingdom.supervisor.processes import RoleProcesses, State
+from kingdom.supervisor.processes import ProcessState, RoleProcesses
 
-_LOOK_SECONDS = 2.0
-# After a longer gap between two looks, signs may have been missed: the machine slept, or the store was away.
+_CHECK_SECONDS = 2.0
+# After a longer gap between two checks heartbeats may have been missed: the machine was suspended or the store away.
 _GAP = timedelta(seconds=30)
 _log = structlog.get_logger("kingdom.supervisor")
 
 
-class Silence:
-    """Looks for silent roles among the processes of this machine.
+class SilentRoleRestarter:
+    """Restarts silent roles of this machine.
 
-    The Chamberlain says that a role is missed; two of his rounds later it is ended here, and started again. Nobody says
-    that of himself, so what is said of a silent Chamberlain is said here too.
+    The Chamberlain first logs a missed heartbeat, and two of its rounds later the role is restarted here. The
+    Chamberlain cannot log its own missed heartbeat, so that is logged here.
     """
 
     def __init__(
@@ -46,54 +46,54 @@ class Silence:
         self._patience = timedelta(seconds=self._threshold_seconds + 2 * settings.every_seconds)
         self._store = store
         self._clock = clock
-        self._looked_at = self._counts_from = clock()
+        self._checked_at = self._counts_from = clock()
 
     async def watch(self) -> None:
-        """Look again and again, until cancelled."""
+        """Check periodically until cancelled."""
         while True:
             try:
-                await self.look()
+                await self.check()
             except (KingdomError, OSError) as error:
-                _log.warning("the signs of life cannot be read, trying again", error=str(error))
-            await asyncio.sleep(_LOOK_SECONDS)
+                _log.warning("cannot read the heartbeats, trying again", error=str(error))
+            await asyncio.sleep(_CHECK_SECONDS)
 
-    async def look(self) -> None:
-        """Start those again that are silent for too long."""
-        signs = await self._signs()
+    async def check(self) -> None:
+        """Restart roles that were silent for too long."""
+        heartbeats = await self._last_heartbeats()
         if self._processes.stopping:
-            # Who ends takes back its sign before its process is gone.
+            # A role that stops removes its heartbeat before its process ends.
             return
         now = self._clock()
-        if now - self._looked_at > _GAP:
+        if now - self._checked_at > _GAP:
             self._counts_from = now
-        self._looked_at = now
+        self._checked_at = now
         for role, child in self._processes.children.items():
-            if child.state is not State.RUNNING or child.started_at is None:
+            if child.state is not ProcessState.RUNNING or child.started_at is None:
                 continue
-            seen = max(signs.get(role, child.started_at), child.started_at)
+            seen = max(heartbeats.get(role, child.started_at), child.started_at)
             if now - max(seen, self._counts_from) > self._patience:
-                await self._revive(role, seen)
+                await self._restart(role, seen)
 
-    async def _revive(self, role: str, seen: datetime) -> None:
-        _log.warning("role gives no sign of life, starting it again", role=role, last_seen=seen.isoformat())
+    async def _restart(self, role: str, seen: datetime) -> None:
+        _log.warning("role sends no heartbeat, restarting it", role=role, last_seen=seen.isoformat())
         if role == CHAMBERLAIN:
             last_seen = seen.isoformat(timespec="seconds").replace("+00:00", "Z")
-            await self._say(
+            await self._log_event(
                 HeartbeatMissed(target=role, last_seen=last_seen, threshold_seconds=self._threshold_seconds)
             )
         pid = await self._processes.restart(role)
-        await self._say(SessionRestarted(target=role, pid=pid))
+        await self._log_event(SessionRestarted(target=role, pid=pid))
 
-    async def _say(self, event: InternalEvent) -> None:
+    async def _log_event(self, event: InternalEvent) -> None:
         async with self._bus.transaction() as transaction:
             await transaction.append(to_log_entry(event, event.actor, self._clock()))
 
-    async def _signs(self) -> dict[str, datetime]:
-        """Return the last sign of each role: of its process here, or with files, where processes share one, of any."""
+    async def _last_heartbeats(self) -> dict[str, datetime]:
+        """Return the last heartbeat of each role: of its process here, or of any process with a file store."""
         async with self._bus.transaction() as transaction:
             if self._store is not None:
                 return await last_signs(transaction, self._store)
             signs = await each_sign(transaction)
         pids = {child.pid for child in self._processes.children.values()}
-        mine = [sign for sign in signs if sign.machine == socket.gethostname() and sign.pid in pids]
-        return {sign.role: sign.at for sign in mine}
+        local = [sign for sign in signs if sign.machine == socket.gethostname() and sign.pid in pids]
+        return {sign.role: sign.at for sign in local}
