@@ -60,7 +60,7 @@ def test_all_roles_run_come_back_and_end_together(files: Terminal, settings: str
         before = children(up)
         assert sorted(before) == sorted(ROLES)
         again = files.run("up", "--config", settings)
-        assert (again.code, f"pid {up.process.pid}" in again.err, "runs already" in again.err) == (2, True, True)
+        assert (again.code, f"pid {up.process.pid}" in again.err, "already runs" in again.err) == (2, True, True)
 
         psutil.Process(before["king"]).send_signal(signal.SIGKILL)
         roles_started(up, 2, "king")

@@ -10,7 +10,7 @@ from kingdom.court.envoy.answers import open_asks
 from kingdom.court.petitions.decision import PETITIONS, PetitionState
 from kingdom.court.petitions.records import read
 from kingdom.court.records import load
-from kingdom.standins.server import Running
+from kingdom.standins.server import RunningServer
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model.run.workflow import Workflow
 from kingdom.workflow.model.status import WorkflowStatus, WorkStatus
@@ -124,7 +124,9 @@ async def test_a_question_is_answered_and_its_session_goes_on(sample: Sample) ->
         assert (run.status, run.works[0].agent.session) == (WorkflowStatus.COMPLETED, session)
 
 
-async def test_a_petition_is_approved_and_performed_once(sample: Sample, sites: tuple[Running, Running]) -> None:
+async def test_a_petition_is_approved_and_performed_once(
+    sample: Sample, sites: tuple[RunningServer, RunningServer]
+) -> None:
     async with sample.court() as (court, _):
         petitions = PetitionScene(sample.backend, court.bus, *sites)
         await petitions.people(petitions.github, "pull_request", repository=REPO, title="Add a fin", head="fin")

@@ -16,10 +16,10 @@ import aiohttp
 import psutil
 from psycopg.conninfo import conninfo_to_dict
 
-from kingdom.standins.github import github
-from kingdom.standins.jira import EMAIL, TOKEN, jira
-from kingdom.standins.server import CONTROL, Running, start
-from kingdom.standins.slack import slack
+from kingdom.standins.github.application import build_github
+from kingdom.standins.jira.application import EMAIL, TOKEN, build_jira
+from kingdom.standins.server import CONTROL, RunningServer, start
+from kingdom.standins.slack.application import build_slack
 from tests.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
@@ -150,12 +150,12 @@ def opened_standins(directory: Path) -> Iterator[dict[str, str]]:
         loop.close()
 
 
-async def _start_standins(directory: Path) -> dict[str, Running]:
+async def _start_standins(directory: Path) -> dict[str, RunningServer]:
     directory.mkdir()
     applications = {
-        "github": github(directory / "github.json"),
-        "jira": jira(directory / "jira.json"),
-        "slack": slack(directory / "slack.json"),
+        "github": build_github(directory / "github.json"),
+        "jira": build_jira(directory / "jira.json"),
+        "slack": build_slack(directory / "slack.json"),
     }
     running = {name: await start(application) for name, application in applications.items()}
     async with aiohttp.ClientSession() as session:

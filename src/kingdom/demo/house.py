@@ -22,7 +22,7 @@ from kingdom.realm import read_realm
 from kingdom.roles import declared
 from kingdom.settings import FILE, Settings, environment_of_children
 from kingdom.soldiers.leftovers import end_leftovers
-from kingdom.standins.jira import EMAIL, TOKEN
+from kingdom.standins.jira.application import EMAIL, TOKEN
 from kingdom.supervisor.processes import RoleProcesses, hold_realm
 from kingdom.workflow import registry
 from kingdom.workflow.model.resources.git import Git

@@ -11,10 +11,10 @@ import aiohttp
 
 from kingdom.demo import toy
 from kingdom.errors import ProgramFailed
-from kingdom.standins.github import github
-from kingdom.standins.jira import jira
-from kingdom.standins.server import CONTROL, Running, start
-from kingdom.standins.slack import slack
+from kingdom.standins.github.application import build_github
+from kingdom.standins.jira.application import build_jira
+from kingdom.standins.server import CONTROL, RunningServer, start
+from kingdom.standins.slack.application import build_slack
 
 REPO = "acme/shop"
 CHANNEL = "shop"
@@ -35,7 +35,7 @@ _NOTICED = {
 class Outside:
     """The stand-ins by name; Slack is one of them where its client is installed."""
 
-    standins: Mapping[str, Running]
+    standins: Mapping[str, RunningServer]
     session: aiohttp.ClientSession
 
     @property
@@ -90,11 +90,14 @@ class Outside:
 @asynccontextmanager
 async def opened_outside(directory: Path) -> AsyncIterator[Outside]:
     """Let the stand-ins listen on free ports while the block runs; what they know lies in the directory."""
-    applications = {"github": github(directory / "github.json", login=BOT), "jira": jira(directory / "jira.json")}
+    applications = {
+        "github": build_github(directory / "github.json", login=BOT),
+        "jira": build_jira(directory / "jira.json"),
+    }
     if find_spec("slack_bolt"):
-        applications["slack"] = slack(directory / "slack.json")
+        applications["slack"] = build_slack(directory / "slack.json")
     async with AsyncExitStack() as stack:
-        standins: dict[str, Running] = {}
+        standins: dict[str, RunningServer] = {}
         for name, application in applications.items():
             standins[name] = await start(application)
             stack.push_async_callback(standins[name].stop)

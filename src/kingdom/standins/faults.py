@@ -6,10 +6,10 @@ from typing import Literal
 
 import msgspec
 
-Kind = Literal["refuse", "lose_answer", "truncate", "delay", "repeat", "reorder"]
+FaultKind = Literal["refuse", "lose_answer", "truncate", "delay", "repeat", "reorder"]
 
 
-class Fault(msgspec.Struct, kw_only=True):
+class ServerFault(msgspec.Struct, kw_only=True):
     """One kind of trouble for the next `times` requests or pushes that it fits.
 
     `refuse` answers with `status` and does nothing; `lose_answer` does what is asked and hangs up; `truncate` does it
@@ -17,7 +17,7 @@ class Fault(msgspec.Struct, kw_only=True):
     and `reorder` sends it behind the next one; there `path` is the name of what is pushed.
     """
 
-    kind: Kind
+    kind: FaultKind
     method: str = "*"
     path: str = "*"
     times: int = 1
@@ -26,17 +26,17 @@ class Fault(msgspec.Struct, kw_only=True):
     seconds: float = 0.0
 
 
-class Faults:
+class FaultQueue:
     """The trouble that is still to come, in order."""
 
     def __init__(self) -> None:
-        self._waiting: list[Fault] = []
+        self._waiting: list[ServerFault] = []
 
-    def add(self, faults: Sequence[Fault]) -> None:
+    def add(self, faults: Sequence[ServerFault]) -> None:
         """Have more trouble."""
         self._waiting.extend(faults)
 
-    def take(self, method: str, path: str) -> Fault | None:
+    def take(self, method: str, path: str) -> ServerFault | None:
         """Return the trouble that meets a request or a push, which has then happened once."""
         for fault in self._waiting:
             if fault.method in ("*", method) and fnmatchcase(path, fault.path):

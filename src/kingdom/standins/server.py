@@ -12,17 +12,17 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from kingdom.standins.book import Book
-from kingdom.standins.faults import Fault, Faults
+from kingdom.standins.faults import FaultQueue, ServerFault
+from kingdom.standins.state_file import StateFile
 
-BOOK = web.AppKey("book", Book)
-FAULTS = web.AppKey("faults", Faults)
+STATE_FILE = web.AppKey("state_file", StateFile)
+FAULTS = web.AppKey("faults", FaultQueue)
 # Where a test or a demo looks into a stand-in and makes things happen; nothing of the real server begins so.
 CONTROL = "/_control"
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningServer:
     """A stand-in that listens."""
 
     url: str
@@ -34,24 +34,24 @@ class Running:
         await self.runner.cleanup()
 
 
-def new_application(book: Book) -> web.Application:
+def new_application(state_file: StateFile) -> web.Application:
     """Return a server without routes that can have trouble and be looked into."""
-    application = web.Application(middlewares=[_with_trouble], client_max_size=32 << 20)
-    application[BOOK] = book
-    application[FAULTS] = Faults()
+    application = web.Application(middlewares=[_inject_fault], client_max_size=32 << 20)
+    application[STATE_FILE] = state_file
+    application[FAULTS] = FaultQueue()
     application.router.add_get(f"{CONTROL}/state", _show_state)
     application.router.add_get(f"{CONTROL}/calls", _show_calls)
     application.router.add_post(f"{CONTROL}/faults", _add_faults)
     return application
 
 
-async def start(application: web.Application, port: int = 0) -> Running:
+async def start(application: web.Application, port: int = 0) -> RunningServer:
     """Listen on loopback; port 0 takes a free one."""
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", port)
     await site.start()
-    return Running(f"http://127.0.0.1:{runner.addresses[0][1]}", application, runner)
+    return RunningServer(f"http://127.0.0.1:{runner.addresses[0][1]}", application, runner)
 
 
 def run_as_program(name: str, build: Callable[[Path], web.Application]) -> None:
@@ -74,7 +74,7 @@ async def _serve(application: web.Application, port: int) -> None:
 
 
 @web.middleware
-async def _with_trouble(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def _inject_fault(request: web.Request, handler: Handler) -> web.StreamResponse:
     if request.path.startswith(CONTROL):
         return await handler(request)
     fault = request.app[FAULTS].take(request.method, request.path)
@@ -89,11 +89,11 @@ async def _with_trouble(request: web.Request, handler: Handler) -> web.StreamRes
     if fault.kind == "lose_answer":
         _hang_up(request)
     if fault.kind == "truncate" and isinstance(answer, web.Response):
-        return await _half(request, answer)
+        return await _send_half(request, answer)
     return answer
 
 
-async def _half(request: web.Request, answer: web.Response) -> web.StreamResponse:
+async def _send_half(request: web.Request, answer: web.Response) -> web.StreamResponse:
     """Send half of an answer that promised its whole length, and hang up."""
     body = answer.body if isinstance(answer.body, bytes) else b""
     cut = web.StreamResponse(status=answer.status, headers=answer.headers)
@@ -110,14 +110,14 @@ def _hang_up(request: web.Request) -> None:
 
 
 async def _show_state(request: web.Request) -> web.Response:
-    return web.json_response(request.app[BOOK].state)
+    return web.json_response(request.app[STATE_FILE].state)
 
 
 async def _show_calls(request: web.Request) -> web.Response:
-    return web.json_response(request.app[BOOK].calls)
+    return web.json_response(request.app[STATE_FILE].calls)
 
 
 async def _add_faults(request: web.Request) -> web.Response:
-    faults = msgspec.json.decode(await request.read(), type=list[Fault])
+    faults = msgspec.json.decode(await request.read(), type=list[ServerFault])
     request.app[FAULTS].add(faults)
     return web.json_response({"added": len(faults)})

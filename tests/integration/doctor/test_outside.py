@@ -8,8 +8,8 @@ import pytest
 from aiohttp import web
 
 from bench.servers import free_port
-from kingdom.standins import jira
-from kingdom.standins.github import github
+from kingdom.standins.github.application import build_github
+from kingdom.standins.jira import application as jira
 from kingdom.standins.server import start
 from tests.integration.doctor.scene import look, look_at, write_settings
 from tests.integration.standins.github import TOKEN, standing_in
@@ -40,7 +40,7 @@ def with_slack(directory: Path, url: str, more: Mapping[str, Any] = MappingProxy
 @asynccontextmanager
 async def github_that_says(state: Path, **headers: str) -> AsyncIterator[str]:
     """GitHub for a token of another kind."""
-    application = github(state)
+    application = build_github(state)
 
     async def change(_: web.Request, answer: web.StreamResponse) -> None:
         answer.headers.update({name.replace("_", "-"): value for name, value in headers.items()})
@@ -108,7 +108,7 @@ async def test_systems_that_cannot_be_reached_are_told(tmp_path: Path) -> None:
 
 
 async def test_jira_is_asked_whose_token_it_is_and_for_its_search(tmp_path: Path) -> None:
-    running = await start(jira.jira(tmp_path / "jira.json"))
+    running = await start(jira.build_jira(tmp_path / "jira.json"))
     try:
         fine = await look_at("jira", config=with_jira(tmp_path, running.url))
         refused = await look_at("jira", config=with_jira(tmp_path, running.url, {"token": "env:WRONG"}))

@@ -5,11 +5,11 @@ import sys
 import time
 from pathlib import Path
 
-from kingdom.standins.book import Book
+from kingdom.standins.state_file import StateFile
 
 
 def main(path: str, where: str) -> None:
-    book = Book(Path(path), {"entries": []})
+    book = StateFile(Path(path), {"entries": []})
     while True:
         with book.change("add") as state:
             state["entries"].append("x" * 1000)

@@ -9,7 +9,7 @@ _HIDDEN = "********"
 
 
 @dataclass(frozen=True, slots=True)
-class Bodies:
+class GithubBodies:
     """What is kept, in the words of the API; addresses lead to the server that was asked."""
 
     state: dict[str, Any]

@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from kingdom.standins.github.api import Refused, base_of, body_of, not_found, repository_of
-from kingdom.standins.github.happening import ours
-from kingdom.standins.server import BOOK
+from kingdom.standins.github.action_context import our_context
+from kingdom.standins.github.api import GithubRefusal, base_of, body_of, not_found, repository_of
+from kingdom.standins.server import STATE_FILE
 
 ROUTES = web.RouteTableDef()
 _GIT = "/repos/{owner}/{name}/git"
@@ -34,15 +34,15 @@ async def create_ref(request: web.Request) -> web.Response:
     """Make a ref to a commit that was pushed before."""
     name, asked = repository_of(request), await body_of(request, _NewRef)
     if not _REF.fullmatch(asked.ref):
-        raise Refused(422, "Reference name must start with 'refs/' and have at least two slashes.")
+        raise GithubRefusal(422, "Reference name must start with 'refs/' and have at least two slashes.")
     if not _SHA.fullmatch(asked.sha):
-        raise Refused(422, "The sha parameter must be exactly 40 characters and contain only [0-9a-f].")
-    if ref_of(request.app[BOOK].state, name, asked.ref):
-        raise Refused(422, "Reference already exists")
+        raise GithubRefusal(422, "The sha parameter must be exactly 40 characters and contain only [0-9a-f].")
+    if ref_of(request.app[STATE_FILE].state, name, asked.ref):
+        raise GithubRefusal(422, "Reference already exists")
     if asked.sha == _NO_COMMIT:
-        raise Refused(422, "Object does not exist")
-    book = ours(request).book
-    with book.change("POST git ref", repository=name, ref=asked.ref, sha=asked.sha) as state:
+        raise GithubRefusal(422, "Object does not exist")
+    state_file = our_context(request).state_file
+    with state_file.change("POST git ref", repository=name, ref=asked.ref, sha=asked.sha) as state:
         state.setdefault("refs", {}).setdefault(name, {})[asked.ref] = asked.sha
     return web.json_response(_drawn(request, name, asked.ref, asked.sha), status=201)
 
@@ -51,7 +51,7 @@ async def create_ref(request: web.Request) -> web.Response:
 async def show_ref(request: web.Request) -> web.Response:
     """Answer with a ref."""
     name, ref = repository_of(request), f"refs/{request.match_info['ref']}"
-    sha = ref_of(request.app[BOOK].state, name, ref)
+    sha = ref_of(request.app[STATE_FILE].state, name, ref)
     if sha is None:
         raise not_found()
     return web.json_response(_drawn(request, name, ref, sha))

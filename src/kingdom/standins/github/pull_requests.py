@@ -6,12 +6,12 @@ import msgspec
 from aiohttp import web
 
 from kingdom.standins.github import actions
+from kingdom.standins.github.action_context import our_context
 from kingdom.standins.github.api import base_of, body_of, invalid, not_found, page_of, repository_of, since_of
-from kingdom.standins.github.bodies import Bodies
+from kingdom.standins.github.bodies import GithubBodies
 from kingdom.standins.github.git_refs import ref_of
-from kingdom.standins.github.happening import ours
 from kingdom.standins.github.issues import change, issue_of, sort
-from kingdom.standins.server import BOOK
+from kingdom.standins.server import STATE_FILE
 
 ROUTES = web.RouteTableDef()
 _PULLS = "/repos/{owner}/{name}/pulls"
@@ -31,7 +31,7 @@ class _Reviewers(msgspec.Struct):
     reviewers: list[str] = []
 
 
-class Remark(msgspec.Struct):
+class LineComment(msgspec.Struct):
     """What a review says of one line."""
 
     path: str
@@ -44,20 +44,20 @@ class Remark(msgspec.Struct):
 
 class _NewReview(msgspec.Struct):
     body: str = ""
-    event: actions.Verdict | None = None
+    event: actions.ReviewEvent | None = None
     commit_id: str | None = None
-    comments: list[Remark] = []
+    comments: list[LineComment] = []
 
 
 class _Submission(msgspec.Struct):
-    event: actions.Verdict
+    event: actions.ReviewEvent
     body: str = ""
 
 
 @ROUTES.get(_PULLS)
 async def list_pull_requests(request: web.Request) -> web.Response:
     """Answer with the pull requests of a repository; `head` and `base` narrow them down."""
-    name, query, state = repository_of(request), request.query, request.app[BOOK].state
+    name, query, state = repository_of(request), request.query, request.app[STATE_FILE].state
     shown = [
         kept
         for kept in state["issues"][name].values()
@@ -66,7 +66,7 @@ async def list_pull_requests(request: web.Request) -> web.Response:
         and query.get("head", "") in ("", f"{pull['head']['owner']}:{pull['head']['ref']}")
         and query.get("base", "") in ("", pull["base"]["ref"])
     ]
-    return page_of(request, sort(request, shown), Bodies(state, base_of(request)).pull_request)
+    return page_of(request, sort(request, shown), GithubBodies(state, base_of(request)).pull_request)
 
 
 @ROUTES.post(_PULLS)
@@ -76,25 +76,25 @@ async def create_pull_request(request: web.Request) -> web.Response:
     for field in ("head", "base", "title"):
         if not getattr(asked, field):
             raise invalid("PullRequest", "missing_field", field=field)
-    happening, about = ours(request), msgspec.structs.asdict(asked)
-    sha = ref_of(happening.book.state, name, f"refs/heads/{asked.head}")
-    with happening.book.change("POST pull request", repository=name, **about):
-        kept = actions.open_pull_request(happening, name, sha=sha, **about)
-    return web.json_response(happening.bodies.whole_pull_request(kept), status=201)
+    context, about = our_context(request), msgspec.structs.asdict(asked)
+    sha = ref_of(context.state_file.state, name, f"refs/heads/{asked.head}")
+    with context.state_file.change("POST pull request", repository=name, **about):
+        kept = actions.open_pull_request(context, name, sha=sha, **about)
+    return web.json_response(context.bodies.whole_pull_request(kept), status=201)
 
 
 @ROUTES.get(_PULL)
 async def show_pull_request(request: web.Request) -> web.Response:
     """Answer with a pull request."""
-    bodies = Bodies(request.app[BOOK].state, base_of(request))
+    bodies = GithubBodies(request.app[STATE_FILE].state, base_of(request))
     return web.json_response(bodies.whole_pull_request(issue_of(request, pull=True)))
 
 
 @ROUTES.patch(_PULL)
 async def edit_pull_request(request: web.Request) -> web.Response:
     """Change title, text or state of a pull request."""
-    happening = await change(request, "PATCH pull request", pull=True)
-    return web.json_response(happening.bodies.whole_pull_request(issue_of(request)))
+    context = await change(request, "PATCH pull request", pull=True)
+    return web.json_response(context.bodies.whole_pull_request(issue_of(request)))
 
 
 @ROUTES.get(_PULL + "/files")
@@ -112,7 +112,7 @@ async def list_files(request: web.Request) -> web.Response:
 @ROUTES.get(_PULL + "/requested_reviewers")
 async def list_requested_reviewers(request: web.Request) -> web.Response:
     """Answer with those whose review is awaited."""
-    bodies = Bodies(request.app[BOOK].state, base_of(request))
+    bodies = GithubBodies(request.app[STATE_FILE].state, base_of(request))
     asked = issue_of(request, pull=True)["pull"]["requested_reviewers"]
     return web.json_response({"users": [bodies.user(each) for each in asked], "teams": []})
 
@@ -121,29 +121,29 @@ async def list_requested_reviewers(request: web.Request) -> web.Response:
 async def request_reviewers(request: web.Request) -> web.Response:
     """Ask people for a review."""
     reviewers = (await body_of(request, _Reviewers)).reviewers
-    happening, kept = ours(request), issue_of(request, pull=True)
+    context, kept = our_context(request), issue_of(request, pull=True)
     about = {"repository": kept["repository"], "number": kept["number"], "reviewers": reviewers}
-    with happening.book.change("POST requested reviewers", **about):
-        actions.request_review(happening, issue_of(request), reviewers)
-    return web.json_response(happening.bodies.pull_request(issue_of(request)), status=201)
+    with context.state_file.change("POST requested reviewers", **about):
+        actions.request_review(context, issue_of(request), reviewers)
+    return web.json_response(context.bodies.pull_request(issue_of(request)), status=201)
 
 
 @ROUTES.delete(_PULL + "/requested_reviewers")
 async def withdraw_reviewers(request: web.Request) -> web.Response:
     """Ask people for a review no longer."""
     reviewers = (await body_of(request, _Reviewers)).reviewers
-    happening, kept = ours(request), issue_of(request, pull=True)
+    context, kept = our_context(request), issue_of(request, pull=True)
     about = {"repository": kept["repository"], "number": kept["number"], "reviewers": reviewers}
-    with happening.book.change("DELETE requested reviewers", **about):
-        actions.withdraw_review_request(happening, issue_of(request), reviewers)
-    return web.json_response(happening.bodies.pull_request(issue_of(request)))
+    with context.state_file.change("DELETE requested reviewers", **about):
+        actions.withdraw_review_request(context, issue_of(request), reviewers)
+    return web.json_response(context.bodies.pull_request(issue_of(request)))
 
 
 @ROUTES.get(_PULL + "/reviews")
 async def list_reviews(request: web.Request) -> web.Response:
     """Answer with the reviews of a pull request, oldest first; of the unpublished ones, our own."""
-    state = request.app[BOOK].state
-    bodies = Bodies(state, base_of(request))
+    state = request.app[STATE_FILE].state
+    bodies = GithubBodies(state, base_of(request))
     kept = bodies.of(issue_of(request, pull=True), "reviews")
     shown = [each for each in kept if each["state"] != "PENDING" or each["user"] == state["login"]]
     return page_of(request, shown, bodies.review)
@@ -152,39 +152,39 @@ async def list_reviews(request: web.Request) -> web.Response:
 @ROUTES.post(_PULL + "/reviews")
 async def create_review(request: web.Request) -> web.Response:
     """Review a pull request; without an event the review waits to be submitted."""
-    asked, kept, happening = await body_of(request, _NewReview), issue_of(request, pull=True), ours(request)
+    asked, kept, context = await body_of(request, _NewReview), issue_of(request, pull=True), our_context(request)
     about = {"repository": kept["repository"], "number": kept["number"], "event": asked.event, "body": asked.body}
     remarks = [msgspec.structs.asdict(each) for each in asked.comments]
-    with happening.book.change("POST review", **about):
+    with context.state_file.change("POST review", **about):
         pull = issue_of(request)
-        review = actions.draft_review(happening, pull, body=asked.body, commit_id=asked.commit_id, remarks=remarks)
+        review = actions.draft_review(context, pull, body=asked.body, commit_id=asked.commit_id, remarks=remarks)
         if asked.event:
-            actions.submit_review(happening, pull, review, asked.event)
-    return web.json_response(happening.bodies.review(review))
+            actions.submit_review(context, pull, review, asked.event)
+    return web.json_response(context.bodies.review(review))
 
 
 @ROUTES.get(_REVIEW)
 async def show_review(request: web.Request) -> web.Response:
     """Answer with one review."""
-    return web.json_response(Bodies(request.app[BOOK].state, base_of(request)).review(_review_of(request)))
+    return web.json_response(GithubBodies(request.app[STATE_FILE].state, base_of(request)).review(_review_of(request)))
 
 
 @ROUTES.post(_REVIEW + "/events")
 async def submit_review(request: web.Request) -> web.Response:
     """Submit a review that waits for it."""
-    asked, kept, happening = await body_of(request, _Submission), _review_of(request), ours(request)
+    asked, kept, context = await body_of(request, _Submission), _review_of(request), our_context(request)
     about = {"repository": kept["repository"], "number": kept["number"], "event": asked.event}
-    with happening.book.change("POST review event", **about):
+    with context.state_file.change("POST review event", **about):
         review = _review_of(request)
         review["body"] = asked.body or review["body"]
-        actions.submit_review(happening, issue_of(request, pull=True), review, asked.event)
-    return web.json_response(happening.bodies.review(review))
+        actions.submit_review(context, issue_of(request, pull=True), review, asked.event)
+    return web.json_response(context.bodies.review(review))
 
 
 @ROUTES.get(_REVIEW + "/comments")
 async def list_comments_of_review(request: web.Request) -> web.Response:
     """Answer with what a review says of single lines."""
-    review, bodies = _review_of(request), Bodies(request.app[BOOK].state, base_of(request))
+    review, bodies = _review_of(request), GithubBodies(request.app[STATE_FILE].state, base_of(request))
     kept = bodies.of(issue_of(request, pull=True), "review_comments")
     return page_of(request, [each for each in kept if each["review_id"] == review["id"]], bodies.review_comment)
 
@@ -192,7 +192,7 @@ async def list_comments_of_review(request: web.Request) -> web.Response:
 @ROUTES.get(_PULL + "/comments")
 async def list_review_comments(request: web.Request) -> web.Response:
     """Answer with what all published reviews say of single lines, oldest first."""
-    bodies, since = Bodies(request.app[BOOK].state, base_of(request)), since_of(request)
+    bodies, since = GithubBodies(request.app[STATE_FILE].state, base_of(request)), since_of(request)
     pull = issue_of(request, pull=True)
     hidden = {each["id"] for each in bodies.of(pull, "reviews") if each["state"] == "PENDING"}
     kept = bodies.of(pull, "review_comments")
@@ -201,7 +201,7 @@ async def list_review_comments(request: web.Request) -> web.Response:
 
 
 def _review_of(request: web.Request) -> dict[str, Any]:
-    bodies = Bodies(request.app[BOOK].state, base_of(request))
+    bodies = GithubBodies(request.app[STATE_FILE].state, base_of(request))
     for kept in bodies.of(issue_of(request, pull=True), "reviews"):
         if kept["id"] == int(request.match_info["id"]):
             return kept

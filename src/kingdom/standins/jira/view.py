@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kingdom.standins.book import Book
-from kingdom.standins.jira.document import plain
+from kingdom.standins.jira.atlassian_document import to_text
 from kingdom.standins.jira.tickets import CATEGORIES, ISSUE_TYPES, STATUSES, TRANSITIONS
+from kingdom.standins.state_file import StateFile
 
 # The name and the type of every field.
 FIELDS = {
@@ -26,10 +26,10 @@ NAVIGABLE = frozenset(FIELDS) - {"comment"}
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class JiraView:
     """One version of the interface, for a client that reached the server under `origin`."""
 
-    book: Book
+    state_file: StateFile
     origin: str
     version: str
 
@@ -43,7 +43,7 @@ class View:
             "self": self._link("issue", ticket["id"]),
             "key": ticket["key"],
         }
-        if chosen := _chosen(fields):
+        if chosen := _select_fields(fields):
             shown["fields"] = {name: self._field(ticket, name) for name in FIELDS if name in chosen}
         if "changelog" in expand:
             shown["changelog"] = self._changelog(ticket)
@@ -95,7 +95,7 @@ class View:
 
     def user(self, account: str) -> dict[str, Any]:
         """Return a person."""
-        known = self.book.state["users"][account]
+        known = self.state_file.state["users"][account]
         return {
             "self": f"{self._link('user')}?accountId={account}",
             "accountId": account,
@@ -126,7 +126,7 @@ class View:
     def _field(self, ticket: dict[str, Any], name: str) -> Any:
         if name == "project":
             key = ticket["project"]
-            number = self.book.state["projects"][key]
+            number = self.state_file.state["projects"][key]
             return {"self": self._link("project", number), "id": number, "key": key, "name": key}
         if name == "issuetype":
             number = ISSUE_TYPES[ticket["issuetype"]]
@@ -147,13 +147,13 @@ class View:
         return {"startAt": 0, "maxResults": len(histories), "total": len(histories), "histories": histories}
 
     def _text(self, body: dict[str, Any]) -> str | dict[str, Any]:
-        return body if self.version == "3" else plain(body)
+        return body if self.version == "3" else to_text(body)
 
     def _link(self, *parts: str) -> str:
         return "/".join((self.origin, "rest/api", self.version, *parts))
 
 
-def _chosen(fields: Sequence[str]) -> set[str]:
+def _select_fields(fields: Sequence[str]) -> set[str]:
     left_out = {name[1:] for name in fields if name.startswith("-")}
     chosen = {name for name in fields if name in FIELDS}
     if "*all" in fields or all(name.startswith("-") for name in fields):

@@ -12,28 +12,28 @@ from typing import Any
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
-from kingdom.standins.book import Book
-from kingdom.standins.server import BOOK
+from kingdom.standins.server import STATE_FILE
+from kingdom.standins.state_file import StateFile
 
 _HOST = "applink-standin"
 _CONNECTION_SECONDS = 3600
 
 
 @dataclass(frozen=True, eq=False)
-class _Link:
+class _Connection:
     socket: web.WebSocketResponse
     transport: asyncio.Transport | None
     closed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class Courier:
-    """Brings the pending envelopes of a book to the connections there are."""
+class EnvelopeSender:
+    """Brings the pending envelopes of a state_file to the connections there are."""
 
-    def __init__(self, book: Book) -> None:
-        self._book = book
-        self._links: list[_Link] = []
-        self._open: set[_Link] = set()
-        self._sent: dict[str, tuple[int, _Link]] = {}
+    def __init__(self, state_file: StateFile) -> None:
+        self._book = state_file
+        self._links: list[_Connection] = []
+        self._open: set[_Connection] = set()
+        self._sent: dict[str, tuple[int, _Connection]] = {}
         self._due: dict[int, float] = {}
         self._awaited: dict[int, asyncio.Future[None]] = {}
         self._changed = asyncio.Event()
@@ -60,7 +60,7 @@ class Courier:
 
     async def serve(self, socket: web.WebSocketResponse, transport: asyncio.Transport | None) -> None:
         """Use a connection until it ends."""
-        link = _Link(socket, transport)
+        link = _Connection(socket, transport)
         self._open.add(link)
         self._links.append(link)
         self.wake()
@@ -167,7 +167,7 @@ class Courier:
             state["dropped"].append(envelope["payload"])
             self._forget(envelope["number"])
 
-    def _leave(self, link: _Link) -> None:
+    def _leave(self, link: _Connection) -> None:
         if link in self._links:
             self._links.remove(link)
         self._open.discard(link)
@@ -182,7 +182,7 @@ class Courier:
         return next((each for each in self._book.state["pending"] if each["number"] == number), None)
 
 
-COURIER = web.AppKey("courier", Courier)
+SENDER = web.AppKey("sender", EnvelopeSender)
 
 
 def ticket(app_token: str) -> str:
@@ -194,7 +194,7 @@ async def connect(request: web.Request) -> web.StreamResponse:
     """Open a connection, greet, and serve it."""
     socket = web.WebSocketResponse()
     await socket.prepare(request)
-    courier = request.app[COURIER]
+    courier = request.app[SENDER]
     await socket.send_json(
         {
             "type": "hello",
@@ -204,16 +204,16 @@ async def connect(request: web.Request) -> web.StreamResponse:
                 "build_number": 1,
                 "approximate_connection_time": _CONNECTION_SECONDS,
             },
-            "connection_info": {"app_id": request.app[BOOK].state["app"]["id"]},
+            "connection_info": {"app_id": request.app[STATE_FILE].state["app"]["id"]},
         }
     )
     await courier.serve(socket, request.transport)
     return socket
 
 
-async def running_courier(application: web.Application) -> AsyncIterator[None]:
+async def run_sender(application: web.Application) -> AsyncIterator[None]:
     """Let the courier run as long as the server does."""
-    running = asyncio.create_task(application[COURIER].run())
+    running = asyncio.create_task(application[SENDER].run())
     yield
     running.cancel()
     with suppress(asyncio.CancelledError):

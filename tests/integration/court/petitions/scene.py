@@ -39,10 +39,10 @@ from kingdom.court.petitions.granting import grant_waiting
 from kingdom.court.petitions.jira import JiraApi, JiraPetitions
 from kingdom.court.petitions.petition import petition
 from kingdom.court.petitions.records import petitions_of
-from kingdom.standins.faults import Fault
-from kingdom.standins.jira import EMAIL
-from kingdom.standins.jira import TOKEN as JIRA_TOKEN
-from kingdom.standins.server import BOOK, FAULTS, Running
+from kingdom.standins.faults import ServerFault
+from kingdom.standins.jira.application import EMAIL
+from kingdom.standins.jira.application import TOKEN as JIRA_TOKEN
+from kingdom.standins.server import FAULTS, STATE_FILE, RunningServer
 from kingdom.workflow.model.messages.answers import AgentPetitioned
 from kingdom.workflow.model.run.workflow import Workflow
 from kingdom.workflow.records import KINDS as WORKFLOW_KINDS
@@ -110,7 +110,7 @@ def jira_effect(url: str) -> JiraPetitions:
 class Scene:
     """One store, the stand-ins, and what agents ask for."""
 
-    def __init__(self, backend: BackendUnderTest, bus: Bus, github: Running, jira: Running) -> None:
+    def __init__(self, backend: BackendUnderTest, bus: Bus, github: RunningServer, jira: RunningServer) -> None:
         self.backend = backend
         self.bus = bus
         self.github = github
@@ -227,18 +227,18 @@ class Scene:
         rows = [row for row in self.backend.picture().rows if row.stream == streams.PETITION_STREAM.name]
         return [(await self.operations.situations(row.event_id))[0] for row in rows]
 
-    def trouble(self, site: Running, **fault: Any) -> None:
-        site.application[FAULTS].add([Fault(**fault)])
+    def trouble(self, site: RunningServer, **fault: Any) -> None:
+        site.application[FAULTS].add([ServerFault(**fault)])
 
-    def made(self, site: Running, call: str, **about: Any) -> int:
+    def made(self, site: RunningServer, call: str, **about: Any) -> int:
         """Return how often something really happened there."""
-        return site.application[BOOK].count(call, **about)
+        return site.application[STATE_FILE].count(call, **about)
 
     def texts(self, kind: str = "comments") -> list[str]:
         """Return what was said on GitHub."""
-        return [each["body"] for each in self.github.application[BOOK].state[kind]]
+        return [each["body"] for each in self.github.application[STATE_FILE].state[kind]]
 
-    async def people(self, site: Running, what: str, **doing: Any) -> Any:
+    async def people(self, site: RunningServer, what: str, **doing: Any) -> Any:
         async with (
             aiohttp.ClientSession() as session,
             session.post(f"{site.url}/_control/{what}", json=doing) as answer,
@@ -294,7 +294,7 @@ class Scene:
 
 
 @asynccontextmanager
-async def opened(backend: BackendUnderTest, github: Running, jira: Running) -> AsyncIterator[Scene]:
+async def opened(backend: BackendUnderTest, github: RunningServer, jira: RunningServer) -> AsyncIterator[Scene]:
     """Open a store, with a pull request of somebody on GitHub and a ticket in Jira."""
     async with backend.open(TOPOLOGY, KINDS) as bus:
         scene = Scene(backend, bus, github, jira)

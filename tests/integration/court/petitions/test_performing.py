@@ -11,7 +11,7 @@ from kingdom.court.documents import Message
 from kingdom.court.package import PetitionRule, Policy
 from kingdom.court.petitions.decision import Petition, PetitionState
 from kingdom.court.records import MESSAGES
-from kingdom.standins.server import BOOK
+from kingdom.standins.server import STATE_FILE
 from tests.contract.scene import eventually
 from tests.integration.court.petitions.scene import REPO, ROOT, TICKET, Scene, assignment
 
@@ -35,7 +35,7 @@ async def test_a_comment_is_written_once_and_its_general_is_told(scene: Scene) -
 async def test_a_review_carries_its_verdict(scene: Scene) -> None:
     async with scene.performing():
         await scene.until(await scene.ask("github.review", {"event": "APPROVE"}, policy=APPROVING), PERFORMED)
-    [review] = scene.github.application[BOOK].state["reviews"]
+    [review] = scene.github.application[STATE_FILE].state["reviews"]
     assert review["state"] == "APPROVED"
     assert review["body"].startswith("<!-- kingdom:")
 
@@ -55,8 +55,8 @@ async def test_no_text_of_an_agent_reaches_a_bot_as_a_command(scene: Scene) -> N
             ("jira.comment", {"body": COMMANDS}),
         ):
             await scene.until(await scene.ask(kind, body), PERFORMED)
-    [review] = scene.github.application[BOOK].state["reviews"]
-    [comment] = scene.jira.application[BOOK].state["tickets"][TICKET]["comments"]
+    [review] = scene.github.application[STATE_FILE].state["reviews"]
+    [comment] = scene.jira.application[STATE_FILE].state["tickets"][TICKET]["comments"]
     for said in (*scene.texts(), review["body"], str(comment["body"])):
         assert "@\u200bdependabot merge" in said.replace("\\u200b", "\u200b")
         assert "/\u200bapprove" in said.replace("\\u200b", "\u200b")
@@ -77,7 +77,7 @@ async def test_a_ticket_is_commented_and_moved(scene: Scene) -> None:
         commented, moved = await scene.until(comment, PERFORMED), await scene.until(move, PERFORMED)
         again = await scene.ask("jira.transition", {"to": "In Review"})
         unchanged = await scene.until(again, PERFORMED)
-    ticket = scene.jira.application[BOOK].state["tickets"][TICKET]
+    ticket = scene.jira.application[STATE_FILE].state["tickets"][TICKET]
     lines = [
         "".join(text["text"] for text in part.get("content", ())) for part in ticket["comments"][0]["body"]["content"]
     ]

@@ -7,7 +7,7 @@ import pytest
 
 from kingdom.court.petitions.decision import Petition, PetitionState
 from kingdom.court.petitions.granting import grant_waiting
-from kingdom.standins.server import BOOK
+from kingdom.standins.server import STATE_FILE
 from kingdom.workflow.model.messages import commands
 from kingdom.workflow.model.resources.git import Git
 from kingdom.workflow.registry import create_git
@@ -48,7 +48,7 @@ def branch(run: Run) -> str:
 
 def opened(scene: Scene) -> list[dict[str, Any]]:
     """Return the pull requests that we opened."""
-    issues = scene.github.application[BOOK].state["issues"][REPO].values()
+    issues = scene.github.application[STATE_FILE].state["issues"][REPO].values()
     return [issue for issue in issues if issue["user"] == "kingdom-bot"]
 
 

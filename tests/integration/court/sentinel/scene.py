@@ -20,7 +20,7 @@ from kingdom.court.sentinel.github_poll import poll_github
 from kingdom.court.sentinel.jira_poll import poll_jira
 from kingdom.court.sentinel.receiver import PATH, Receiver
 from kingdom.court.sentinel.settings import GitHubSettings, JiraSettings, WebhookSettings
-from kingdom.standins import jira
+from kingdom.standins.jira import application as jira
 from tests.contract.backends import BackendUnderTest
 from tests.integration.standins.github import SECRET, TOKEN
 from tests.patience import PATIENCE_SECONDS

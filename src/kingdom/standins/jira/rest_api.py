@@ -11,13 +11,13 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from kingdom.standins.book import Book
-from kingdom.standins.jira.document import is_document, plain
-from kingdom.standins.jira.query import BadQuery
-from kingdom.standins.jira.search import SearchRequest, find
-from kingdom.standins.jira.tickets import TRANSITIONS, change, comment
-from kingdom.standins.jira.view import View
-from kingdom.standins.server import BOOK, CONTROL
+from kingdom.standins.jira.atlassian_document import is_document, to_text
+from kingdom.standins.jira.jql import JqlError
+from kingdom.standins.jira.search import SearchRequest, find_page
+from kingdom.standins.jira.tickets import TRANSITIONS, add_comment, change_ticket
+from kingdom.standins.jira.view import JiraView
+from kingdom.standins.server import CONTROL, STATE_FILE
+from kingdom.standins.state_file import StateFile
 
 API = "/rest/api/{version:2|3|latest}"
 ISSUE = f"{API}/issue/{{issue}}"
@@ -31,7 +31,7 @@ REMOVED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class JiraAccount:
     """Whom the stand-in lets in."""
 
     id: str
@@ -49,20 +49,20 @@ class Account:
             return False
 
 
-ACCOUNT = web.AppKey("account", Account)
+ACCOUNT = web.AppKey("account", JiraAccount)
 Body = TypeVar("Body")
 
 
-class Step(msgspec.Struct):
+class TransitionId(msgspec.Struct):
     """A step of the workflow, by its id."""
 
     id: str | int = ""
 
 
-class StepRequest(msgspec.Struct):
+class TransitionRequest(msgspec.Struct):
     """A ticket shall take a step."""
 
-    transition: Step | None = None
+    transition: TransitionId | None = None
     fields: dict[str, Any] = {}
 
 
@@ -72,7 +72,7 @@ class AssigneeRequest(msgspec.Struct, rename="camel"):
     account_id: str | int | msgspec.UnsetType | None = msgspec.UNSET
 
 
-class Refused(Exception):
+class JiraRefusal(Exception):
     """A request that Jira refuses."""
 
     def __init__(self, status: int, /, *messages: str, **errors: str) -> None:
@@ -83,7 +83,7 @@ class Refused(Exception):
 
 def add_routes(application: web.Application) -> None:
     """Have Jira's interface in an application."""
-    application.middlewares.append(_as_jira)
+    application.middlewares.append(_answer_like_jira)
     router = application.router
     router.add_get(f"{API}/serverInfo", _server_info)
     router.add_get(f"{API}/myself", _myself)
@@ -102,7 +102,7 @@ def add_routes(application: web.Application) -> None:
 
 
 @web.middleware
-async def _as_jira(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def _answer_like_jira(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Let only the account in, and refuse in Jira's words."""
     open_to_all = request.path.startswith(CONTROL) or request.path.endswith("/serverInfo")
     if not open_to_all and not request.app[ACCOUNT].sent(request.headers.get("Authorization", "")):
@@ -110,10 +110,10 @@ async def _as_jira(request: web.Request, handler: Handler) -> web.StreamResponse
         return web.json_response(body, status=401, headers={"X-Seraph-LoginReason": "AUTHENTICATED_FAILED"})
     try:
         return await handler(request)
-    except Refused as refused:
+    except JiraRefusal as refused:
         return web.json_response(refused.body, status=refused.status)
-    except BadQuery as bad:
-        return web.json_response(Refused(400, str(bad)).body, status=400)
+    except JqlError as bad:
+        return web.json_response(JiraRefusal(400, str(bad)).body, status=400)
     except web.HTTPNotFound:
         return web.json_response({"message": f"null for uri: {request.url}", "status-code": 404}, status=404)
 
@@ -141,14 +141,14 @@ async def _fields(request: web.Request) -> web.Response:
 
 async def _search_users(request: web.Request) -> web.Response:
     wanted = request.query.get("query", "").lower()
-    users = request.app[BOOK].state["users"]
+    users = request.app[STATE_FILE].state["users"]
     found = [id_ for id_, user in users.items() if any(wanted in text.lower() for text in (id_, *user.values()))]
-    start, limit = _window(request)
+    start, limit = _page_range(request)
     return web.json_response([_view(request).user(account) for account in found[start : start + limit]])
 
 
 async def _removed(_: web.Request) -> web.Response:
-    raise Refused(410, REMOVED)
+    raise JiraRefusal(410, REMOVED)
 
 
 async def _search_by_link(request: web.Request) -> web.Response:
@@ -172,7 +172,7 @@ def _search(request: web.Request, asked: SearchRequest) -> web.Response:
     expand = _several([asked.expand or ""])
     most = PAGE_OF_IDS if set(asked.fields) <= {"id", "key"} and not expand else PAGE
     limit = max(1, min(asked.max_results, most))
-    tickets, following = find(request.app[BOOK].state, asked, me=request.app[ACCOUNT].id, limit=limit)
+    tickets, following = find_page(request.app[STATE_FILE].state, asked, me=request.app[ACCOUNT].id, limit=limit)
     view = _view(request)
     answer: dict[str, Any] = {"issues": [view.issue(ticket, asked.fields, expand) for ticket in tickets]}
     if following:
@@ -183,39 +183,41 @@ def _search(request: web.Request, asked: SearchRequest) -> web.Response:
 async def _issue(request: web.Request) -> web.Response:
     fields = _several(request.query.getall("fields", [])) or ("*all",)
     expand = _several(request.query.getall("expand", []))
-    return web.json_response(_view(request).issue(_ticket(request), fields, expand))
+    return web.json_response(_view(request).issue(_requested_ticket(request), fields, expand))
 
 
 async def _comments(request: web.Request) -> web.Response:
-    start, limit = _window(request)
+    start, limit = _page_range(request)
     newest_first = request.query.get("orderBy", "created") == "-created"
-    return web.json_response(_view(request).comments(_ticket(request), start, limit, newest_first=newest_first))
+    return web.json_response(
+        _view(request).comments(_requested_ticket(request), start, limit, newest_first=newest_first)
+    )
 
 
 async def _comment(request: web.Request) -> web.Response:
-    ticket = _ticket(request)
+    ticket = _requested_ticket(request)
     for written in ticket["comments"]:
         if written["id"] == request.match_info["comment"]:
             return web.json_response(_view(request).comment(ticket, written))
-    raise Refused(404, f"Can not find a comment for the id: {request.match_info['comment']}.")
+    raise JiraRefusal(404, f"Can not find a comment for the id: {request.match_info['comment']}.")
 
 
 async def _add_comment(request: web.Request) -> web.Response:
     body: Any = (await _body(request, dict[str, Any])).get("body")
-    view, ticket = _view(request), _ticket(request)
+    view, ticket = _view(request), _requested_ticket(request)
     if not (is_document(body) if view.version == "3" else isinstance(body, str)):
-        raise Refused(400, comment="Comment body is not valid!")
-    text = body if isinstance(body, str) else plain(body)
+        raise JiraRefusal(400, comment="Comment body is not valid!")
+    text = body if isinstance(body, str) else to_text(body)
     if not text.strip():
-        raise Refused(400, comment="Comment body can not be empty!")
-    book = request.app[BOOK]
-    with book.change("POST comment", key=ticket["key"], text=text):
-        written = comment(book, ticket, datetime.now(UTC), by=request.app[ACCOUNT].id, body=body)
+        raise JiraRefusal(400, comment="Comment body can not be empty!")
+    state_file = request.app[STATE_FILE]
+    with state_file.change("POST comment", key=ticket["key"], text=text):
+        written = add_comment(state_file, ticket, datetime.now(UTC), by=request.app[ACCOUNT].id, body=body)
     return web.json_response(view.comment(ticket, written), status=201)
 
 
 async def _transitions(request: web.Request) -> web.Response:
-    _ticket(request)
+    _requested_ticket(request)
     only = request.query.get("transitionId")
     steps = [step for step in _view(request).transitions() if only in (None, step["id"])]
     return web.json_response({"expand": "transitions", "transitions": steps})
@@ -223,63 +225,63 @@ async def _transitions(request: web.Request) -> web.Response:
 
 async def _do_transition(request: web.Request) -> web.Response:
     """Move a ticket; without a screen a step takes no fields, and drops a comment that comes with it."""
-    body = await _body(request, StepRequest)
-    ticket = _ticket(request)
+    body = await _body(request, TransitionRequest)
+    ticket = _requested_ticket(request)
     wanted = str(body.transition.id) if body.transition else ""
     if not wanted:
-        raise Refused(400, "Missing 'transition' identifier")
+        raise JiraRefusal(400, "Missing 'transition' identifier")
     if wanted not in TRANSITIONS:
-        raise Refused(400, f"Transition id '{wanted}' is not valid for this issue.")
+        raise JiraRefusal(400, f"Transition id '{wanted}' is not valid for this issue.")
     if body.fields:
         not_there = "cannot be set. It is not on the appropriate screen, or unknown."
-        raise Refused(400, **{name: f"Field '{name}' {not_there}" for name in body.fields})
-    book, me = request.app[BOOK], request.app[ACCOUNT].id
-    with book.change("POST transition", key=ticket["key"], to=TRANSITIONS[wanted]):
-        change(book, ticket, datetime.now(UTC), by=me, status=TRANSITIONS[wanted])
+        raise JiraRefusal(400, **{name: f"Field '{name}' {not_there}" for name in body.fields})
+    state_file, me = request.app[STATE_FILE], request.app[ACCOUNT].id
+    with state_file.change("POST transition", key=ticket["key"], to=TRANSITIONS[wanted]):
+        change_ticket(state_file, ticket, datetime.now(UTC), by=me, status=TRANSITIONS[wanted])
     return web.Response(status=204)
 
 
 async def _assign(request: web.Request) -> web.Response:
     body = await _body(request, AssigneeRequest)
-    ticket = _ticket(request)
+    ticket = _requested_ticket(request)
     if body.account_id is msgspec.UNSET:
-        raise Refused(400, "'accountId' must be the only user identifying query parameter in GDPR strict mode.")
-    book, me = request.app[BOOK], request.app[ACCOUNT].id
+        raise JiraRefusal(400, "'accountId' must be the only user identifying query parameter in GDPR strict mode.")
+    state_file, me = request.app[STATE_FILE], request.app[ACCOUNT].id
     # A project here has no default assignee, which is what -1 asks for.
     account = None if body.account_id in (-1, "-1") else body.account_id
-    if account is not None and account not in book.state["users"]:
-        raise Refused(400, assignee=f"User '{account}' does not exist.")
-    with book.change("PUT assignee", key=ticket["key"], to=account):
-        change(book, ticket, datetime.now(UTC), by=me, assignee=account)
+    if account is not None and account not in state_file.state["users"]:
+        raise JiraRefusal(400, assignee=f"User '{account}' does not exist.")
+    with state_file.change("PUT assignee", key=ticket["key"], to=account):
+        change_ticket(state_file, ticket, datetime.now(UTC), by=me, assignee=account)
     return web.Response(status=204)
 
 
-def _ticket(request: web.Request) -> dict[str, Any]:
-    return ticket_of(request.app[BOOK], request.match_info["issue"])
+def _requested_ticket(request: web.Request) -> dict[str, Any]:
+    return find_ticket(request.app[STATE_FILE], request.match_info["issue"])
 
 
-def ticket_of(book: Book, id_or_key: str) -> dict[str, Any]:
+def find_ticket(state_file: StateFile, id_or_key: str) -> dict[str, Any]:
     """Return a ticket by its key, in any case, or by its id."""
-    for ticket in book.state["tickets"].values():
+    for ticket in state_file.state["tickets"].values():
         if id_or_key.upper() == ticket["key"] or id_or_key == ticket["id"]:
             found: dict[str, Any] = ticket
             return found
-    raise Refused(404, "Issue does not exist or you do not have permission to see it.")
+    raise JiraRefusal(404, "Issue does not exist or you do not have permission to see it.")
 
 
-def _view(request: web.Request) -> View:
+def _view(request: web.Request) -> JiraView:
     version = request.match_info["version"]
-    return View(request.app[BOOK], str(request.url.origin()), "2" if version == "latest" else version)
+    return JiraView(request.app[STATE_FILE], str(request.url.origin()), "2" if version == "latest" else version)
 
 
 async def _body(request: web.Request, kind: type[Body]) -> Body:
     try:
         return msgspec.json.decode(await request.read(), type=kind)
     except msgspec.MsgspecError:
-        raise Refused(400, "Invalid request payload. Refer to the REST API documentation and try again.") from None
+        raise JiraRefusal(400, "Invalid request payload. Refer to the REST API documentation and try again.") from None
 
 
-def _window(request: web.Request) -> tuple[int, int]:
+def _page_range(request: web.Request) -> tuple[int, int]:
     start = _number(request, "startAt", 0)
     limit = _number(request, "maxResults", PAGE)
     return max(0, start), max(0, min(limit, PAGE))
@@ -290,7 +292,7 @@ def _number(request: web.Request, name: str, usual: int) -> int:
     try:
         return int(text)
     except ValueError:
-        raise Refused(400, f"The value '{text}' of the parameter '{name}' is not a number.") from None
+        raise JiraRefusal(400, f"The value '{text}' of the parameter '{name}' is not a number.") from None
 
 
 def _several(texts: Sequence[str]) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from typing import Any
 
 
-def document(text: str) -> dict[str, Any]:
+def to_document(text: str) -> dict[str, Any]:
     """Return a plain text as a document, one paragraph for each line."""
     paragraphs = [
         {"type": "paragraph", "content": [{"type": "text", "text": line}]} if line else {"type": "paragraph"}
@@ -17,7 +17,7 @@ def is_document(value: Any) -> bool:
     return _is_node(value) and value["type"] == "doc" and value.get("version") == 1 and "content" in value
 
 
-def plain(node: dict[str, Any]) -> str:
+def to_text(node: dict[str, Any]) -> str:
     """Return the text of a document, one line for each of its blocks."""
     if node["type"] == "text":
         return str(node["text"])
@@ -26,7 +26,7 @@ def plain(node: dict[str, Any]) -> str:
     if "content" not in node:
         attributes = node.get("attrs", {})
         return str(attributes.get("text") or attributes.get("url") or "")
-    parts = [plain(child) for child in node["content"]]
+    parts = [to_text(child) for child in node["content"]]
     return ("" if node["type"] in ("paragraph", "heading", "codeBlock") else "\n").join(parts)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 
-class Book:
+class StateFile:
     """The state of a stand-in and every call that changed it; a change is on the disk before its caller is answered."""
 
     def __init__(self, path: Path, empty: dict[str, Any]) -> None:

@@ -5,14 +5,14 @@ from typing import Any
 
 from aiohttp import web
 
-from kingdom.standins.book import Book
-from kingdom.standins.github.api import base_of, not_found, stamp
-from kingdom.standins.github.bodies import Bodies
-from kingdom.standins.server import BOOK
+from kingdom.standins.github.api import base_of, format_time, not_found
+from kingdom.standins.github.bodies import GithubBodies
+from kingdom.standins.server import STATE_FILE
+from kingdom.standins.state_file import StateFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Happening:
+class ActionContext:
     """Somebody does something at a time; `reason` overrides why our user is told of it."""
 
     application: web.Application
@@ -22,23 +22,23 @@ class Happening:
     reason: str | None = None
 
     @property
-    def book(self) -> Book:
+    def state_file(self) -> StateFile:
         """Return where it is kept."""
-        return self.application[BOOK]
+        return self.application[STATE_FILE]
 
     @property
-    def bodies(self) -> Bodies:
+    def bodies(self) -> GithubBodies:
         """Return what is kept in the words of the API."""
-        return Bodies(self.book.state, self.base)
+        return GithubBodies(self.state_file.state, self.base)
 
 
-def ours(request: web.Request) -> Happening:
+def our_context(request: web.Request) -> ActionContext:
     """Return what our user does now, by the API."""
-    login = request.app[BOOK].state["login"]
-    return Happening(application=request.app, base=base_of(request), by=login, at=stamp())
+    login = request.app[STATE_FILE].state["login"]
+    return ActionContext(application=request.app, base=base_of(request), by=login, at=format_time())
 
 
-def find(state: dict[str, Any], repository: str, number: int | str, *, pull: bool = False) -> dict[str, Any]:
+def find_issue(state: dict[str, Any], repository: str, number: int | str, *, pull: bool = False) -> dict[str, Any]:
     """Return an issue or a pull request; with `pull` only the latter."""
     found: dict[str, Any] | None = state["issues"].get(repository, {}).get(str(number))
     if found is None or (pull and not found["pull"]):
