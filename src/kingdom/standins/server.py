@@ -1,4 +1,4 @@
-"""What all stand-ins share: a server that can have a bad day, can be looked into, and says where it listens."""
+"""The common server of all stand-ins, with faults on demand and a control interface."""
 
 import argparse
 import asyncio
@@ -17,25 +17,25 @@ from kingdom.standins.state_file import StateFile
 
 STATE_FILE = web.AppKey("state_file", StateFile)
 FAULTS = web.AppKey("faults", FaultQueue)
-# Where a test or a demo looks into a stand-in and makes things happen; nothing of the real server begins so.
+# The prefix of the control interface for tests and the demo. The real servers have no such paths.
 CONTROL = "/_control"
 
 
 @dataclass(frozen=True, slots=True)
 class RunningServer:
-    """A stand-in that listens."""
+    """A stand-in that accepts requests."""
 
     url: str
     application: web.Application
     runner: web.AppRunner
 
     async def stop(self) -> None:
-        """End it; what it knows stays in its file."""
+        """Stop the server. Its state stays in the file."""
         await self.runner.cleanup()
 
 
 def new_application(state_file: StateFile) -> web.Application:
-    """Return a server without routes that can have trouble and be looked into."""
+    """Return a server with the control interface and faults, but without other routes."""
     application = web.Application(middlewares=[_inject_fault], client_max_size=32 << 20)
     application[STATE_FILE] = state_file
     application[FAULTS] = FaultQueue()
@@ -46,7 +46,7 @@ def new_application(state_file: StateFile) -> web.Application:
 
 
 async def start(application: web.Application, port: int = 0) -> RunningServer:
-    """Listen on loopback; port 0 takes a free one."""
+    """Listen on the loopback interface; port 0 selects a free port."""
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", port)
@@ -58,7 +58,7 @@ def run_as_program(name: str, build: Callable[[Path], web.Application]) -> None:
     """Serve until SIGTERM; the first line of output is `{"url": …}`."""
     parser = argparse.ArgumentParser(prog=f"python -m kingdom.standins.{name}")
     parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--state", type=Path, required=True, help="the file that keeps what it knows")
+    parser.add_argument("--state", type=Path, required=True, help="the file with its state")
     arguments = parser.parse_args()
     asyncio.run(_serve(build(arguments.state), arguments.port))
 
@@ -68,7 +68,7 @@ async def _serve(application: web.Application, port: int) -> None:
     for each in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(each, stopped.set)
     running = await start(application, port)
-    print(json.dumps({"url": running.url}), flush=True)  # noqa: T201 - how its parent learns the port
+    print(json.dumps({"url": running.url}), flush=True)  # noqa: T201 - tells the parent process the port
     await stopped.wait()
     await running.stop()
 
@@ -80,31 +80,31 @@ async def _inject_fault(request: web.Request, handler: Handler) -> web.StreamRes
     fault = request.app[FAULTS].take(request.method, request.path)
     if fault and fault.kind == "refuse":
         headers = {} if fault.retry_after is None else {"Retry-After": str(fault.retry_after)}
-        return web.json_response({"message": "trouble on demand"}, status=fault.status, headers=headers)
+        return web.json_response({"message": "fault on demand"}, status=fault.status, headers=headers)
     answer = await handler(request)
     if fault is None:
         return answer
     if fault.kind == "delay":
         await asyncio.sleep(fault.seconds)
     if fault.kind == "lose_answer":
-        _hang_up(request)
+        _abort_connection(request)
     if fault.kind == "truncate" and isinstance(answer, web.Response):
         return await _send_half(request, answer)
     return answer
 
 
 async def _send_half(request: web.Request, answer: web.Response) -> web.StreamResponse:
-    """Send half of an answer that promised its whole length, and hang up."""
+    """Send half of an answer with the full content length, and close the connection."""
     body = answer.body if isinstance(answer.body, bytes) else b""
     cut = web.StreamResponse(status=answer.status, headers=answer.headers)
     cut.content_length = len(body)
     await cut.prepare(request)
     await cut.write(body[: len(body) // 2])
-    _hang_up(request)
+    _abort_connection(request)
     return cut
 
 
-def _hang_up(request: web.Request) -> None:
+def _abort_connection(request: web.Request) -> None:
     if request.transport:
         request.transport.abort()
 

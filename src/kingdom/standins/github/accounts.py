@@ -1,4 +1,4 @@
-"""Who we are, who others are, where they keep their code, and how much may still be asked."""
+"""Users, repositories and rate limits."""
 
 from aiohttp import web
 
@@ -11,14 +11,14 @@ ROUTES = web.RouteTableDef()
 
 @ROUTES.get("/user")
 async def show_us(request: web.Request) -> web.Response:
-    """Answer with our user."""
+    """Answer with the user of the client."""
     state = request.app[STATE_FILE].state
     return web.json_response(GithubBodies(state, base_of(request)).user(state["login"]))
 
 
 @ROUTES.get("/users/{login}")
 async def show_user(request: web.Request) -> web.Response:
-    """Answer with a user; everybody exists."""
+    """Answer with a user. Every login exists."""
     return web.json_response(GithubBodies({}, base_of(request)).user(request.match_info["login"]))
 
 
@@ -31,7 +31,7 @@ async def show_repository(request: web.Request) -> web.Response:
 
 @ROUTES.get("/rate_limit")
 async def show_limits(request: web.Request) -> web.Response:
-    """Answer how much may still be asked; this question is free."""
+    """Answer with the rate limits. This request does not count."""
     limits = limits_of(request.app[STATE_FILE])
     core = {name: limits[name] for name in ("limit", "used", "reset")}
     core["remaining"] = limits["limit"] - limits["used"]

@@ -1,4 +1,4 @@
-"""Who does something, when, and what it is done to."""
+"""The context of an action: the user, the time and the state."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +13,7 @@ from kingdom.standins.state_file import StateFile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionContext:
-    """Somebody does something at a time; `reason` overrides why our user is told of it."""
+    """A user acts at a time. `reason` overrides the reason of our user's notification."""
 
     application: web.Application
     base: str
@@ -23,23 +23,23 @@ class ActionContext:
 
     @property
     def state_file(self) -> StateFile:
-        """Return where it is kept."""
+        """Return the state of the server."""
         return self.application[STATE_FILE]
 
     @property
     def bodies(self) -> GithubBodies:
-        """Return what is kept in the words of the API."""
+        """Return the JSON documents of the state."""
         return GithubBodies(self.state_file.state, self.base)
 
 
 def our_context(request: web.Request) -> ActionContext:
-    """Return what our user does now, by the API."""
+    """Return the context of a request of our user."""
     login = request.app[STATE_FILE].state["login"]
     return ActionContext(application=request.app, base=base_of(request), by=login, at=format_time())
 
 
 def find_issue(state: dict[str, Any], repository: str, number: int | str, *, pull: bool = False) -> dict[str, Any]:
-    """Return an issue or a pull request; with `pull` only the latter."""
+    """Return an issue or a pull request; with `pull` only a pull request."""
     found: dict[str, Any] | None = state["issues"].get(repository, {}).get(str(number))
     if found is None or (pull and not found["pull"]):
         raise not_found()

@@ -1,4 +1,4 @@
-"""What people do on GitHub: each changes what is kept, tells our user if it concerns them, and calls the webhooks."""
+"""Actions of users. Each changes the state, notifies our user if it concerns them, and queues webhooks."""
 
 import hashlib
 import re
@@ -14,10 +14,10 @@ _STATES = {"APPROVE": "APPROVED", "REQUEST_CHANGES": "CHANGES_REQUESTED", "COMME
 
 
 def add_repository(context: ActionContext, name: str, *, private: bool = False, default_branch: str = "main") -> None:
-    """Have a repository, unless it is there."""
+    """Create a repository unless it exists."""
     if name not in context.state_file.state["repositories"]:
-        kept = {"id": context.state_file.next_number("id"), "private": private, "default_branch": default_branch}
-        context.state_file.state["repositories"][name] = kept | {"created_at": context.at}
+        stored = {"id": context.state_file.next_number("id"), "private": private, "default_branch": default_branch}
+        context.state_file.state["repositories"][name] = stored | {"created_at": context.at}
         context.state_file.state["issues"][name] = {}
 
 
@@ -45,7 +45,7 @@ def open_pull_request(
     sha: str | None = None,
     files: list[dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
-    """Open a pull request; there can be only one that is open for the same two branches."""
+    """Open a pull request. Only one can be open for the same two branches."""
     first, _, second = head.partition(":")
     owner, ref = (first, second) if second else (repository.partition("/")[0], first)
     for other in context.state_file.state["issues"][repository].values():
@@ -66,19 +66,19 @@ def open_pull_request(
         "merged_by": None,
         "merge_commit_sha": None,
     }
-    kept = _add(context, repository, title=title, body=body, labels=[], pull=pull)
-    _notify_us(context, kept, body)
-    _queue_webhook(context, kept, "opened")
-    return kept
+    stored = _add(context, repository, title=title, body=body, labels=[], pull=pull)
+    _notify_us(context, stored, body)
+    _queue_webhook(context, stored, "opened")
+    return stored
 
 
 def request_review(context: ActionContext, pull: dict[str, Any], reviewers: list[str]) -> None:
-    """Ask people for a review; whoever is asked again is told again."""
+    """Request reviews. A repeated request notifies again."""
     if pull["user"] in reviewers:
         raise GithubRefusal(422, "Review cannot be requested from pull request author.")
-    asked = pull["pull"]["requested_reviewers"]
+    requested = pull["pull"]["requested_reviewers"]
     for reviewer in reviewers:
-        asked.extend([reviewer] if reviewer not in asked else [])
+        requested.extend([reviewer] if reviewer not in requested else [])
         _touch(context, pull)
         if reviewer == context.state_file.state["login"]:
             _notify_us(context, pull, because="review_requested")
@@ -86,29 +86,29 @@ def request_review(context: ActionContext, pull: dict[str, Any], reviewers: list
 
 
 def withdraw_review_request(context: ActionContext, pull: dict[str, Any], reviewers: list[str]) -> None:
-    """Ask people for a review no longer."""
-    asked = pull["pull"]["requested_reviewers"]
-    for reviewer in [each for each in reviewers if each in asked]:
-        asked.remove(reviewer)
+    """Withdraw review requests."""
+    requested = pull["pull"]["requested_reviewers"]
+    for reviewer in [each for each in reviewers if each in requested]:
+        requested.remove(reviewer)
         _touch(context, pull)
         _queue_webhook(context, pull, "review_request_removed", requested_reviewer=context.bodies.user(reviewer))
 
 
 def comment(context: ActionContext, issue: dict[str, Any], body: str) -> dict[str, Any]:
-    """Say something about an issue or a pull request."""
-    kept = {
+    """Comment on an issue or a pull request."""
+    stored = {
         **_new_reference(context, issue),
         "body": body,
         "created_at": context.at,
         "updated_at": context.at,
     }
-    context.state_file.state["comments"].append(kept)
+    context.state_file.state["comments"].append(stored)
     _touch(context, issue)
-    _notify_us(context, issue, body, latest=f"/repos/{issue['repository']}/issues/comments/{kept['id']}")
+    _notify_us(context, issue, body, latest=f"/repos/{issue['repository']}/issues/comments/{stored['id']}")
     bodies = context.bodies
-    payload = {"issue": bodies.issue(issue), "comment": bodies.comment(kept)}
+    payload = {"issue": bodies.issue(issue), "comment": bodies.comment(stored)}
     queue_webhooks(context, "issue_comment", "created", issue["repository"], payload)
-    return kept
+    return stored
 
 
 def draft_review(
@@ -117,44 +117,44 @@ def draft_review(
     *,
     body: str,
     commit_id: str | None,
-    remarks: list[dict[str, Any]],
+    line_comments: list[dict[str, Any]],
 ) -> dict[str, Any]:
-    """Write a review that nobody else sees yet."""
+    """Create a pending review, which only its author can see."""
     commit = commit_id or pull["pull"]["head"]["sha"]
-    kept = {
+    stored = {
         **_new_reference(context, pull),
         "body": body,
         "commit_id": commit,
         "state": "PENDING",
         "submitted_at": None,
     }
-    context.state_file.state["reviews"].append(kept)
-    for remark in remarks:
-        about = {"review_id": kept["id"], "commit_id": commit, "created_at": context.at}
-        context.state_file.state["review_comments"].append({**_new_reference(context, pull), **about, **remark})
-    return kept
+    context.state_file.state["reviews"].append(stored)
+    for line_comment in line_comments:
+        details = {"review_id": stored["id"], "commit_id": commit, "created_at": context.at}
+        context.state_file.state["review_comments"].append({**_new_reference(context, pull), **details, **line_comment})
+    return stored
 
 
 def submit_review(context: ActionContext, pull: dict[str, Any], review: dict[str, Any], verdict: ReviewEvent) -> None:
-    """Publish a review with its verdict; its author is not asked for one any more."""
+    """Submit a review with its verdict, and remove its author from the requested reviewers."""
     if review["user"] == pull["user"] and verdict != "COMMENT":
         doing = "approve" if verdict == "APPROVE" else "request changes on"
         raise GithubRefusal(422, "Unprocessable Entity", f"Can not {doing} your own pull request")
     bodies = context.bodies
-    remarks = [each for each in bodies.of(pull, "review_comments") if each["review_id"] == review["id"]]
-    if verdict != "APPROVE" and not review["body"] and not remarks:
+    line_comments = [each for each in bodies.of(pull, "review_comments") if each["review_id"] == review["id"]]
+    if verdict != "APPROVE" and not review["body"] and not line_comments:
         raise GithubRefusal(422, "Unprocessable Entity", "Body can't be blank")
     review.update(state=_STATES[verdict], submitted_at=context.at)
-    asked = pull["pull"]["requested_reviewers"]
-    asked[:] = [each for each in asked if each != review["user"]]
+    requested = pull["pull"]["requested_reviewers"]
+    requested[:] = [each for each in requested if each != review["user"]]
     _touch(context, pull)
-    _notify_us(context, pull, review["body"], *(each["body"] for each in remarks), latest=None)
-    # Webhooks spell the state of a review small.
-    said = {**bodies.review(review), "state": review["state"].lower()}
-    payload = {"review": said, "pull_request": bodies.pull_request(pull)}
+    _notify_us(context, pull, review["body"], *(each["body"] for each in line_comments), latest=None)
+    # Webhooks have the state of a review in lower case.
+    review_body = {**bodies.review(review), "state": review["state"].lower()}
+    payload = {"review": review_body, "pull_request": bodies.pull_request(pull)}
     queue_webhooks(context, "pull_request_review", "submitted", pull["repository"], payload)
-    for remark in remarks:
-        payload = {"comment": bodies.review_comment(remark), "pull_request": bodies.pull_request(pull)}
+    for line_comment in line_comments:
+        payload = {"comment": bodies.review_comment(line_comment), "pull_request": bodies.pull_request(pull)}
         queue_webhooks(context, "pull_request_review_comment", "created", pull["repository"], payload)
 
 
@@ -169,7 +169,7 @@ def push(context: ActionContext, pull: dict[str, Any], sha: str | None) -> None:
 
 
 def close(context: ActionContext, issue: dict[str, Any], *, merge: bool = False) -> None:
-    """Close an issue or a pull request, the latter by a merge if wanted."""
+    """Close an issue or a pull request; `merge` merges a pull request."""
     issue.update(state="closed", closed_at=context.at, closed_by=context.by)
     if not issue["pull"]:
         issue["state_reason"] = "completed"
@@ -182,7 +182,7 @@ def close(context: ActionContext, issue: dict[str, Any], *, merge: bool = False)
 
 
 def reopen(context: ActionContext, issue: dict[str, Any]) -> None:
-    """Open an issue or a pull request again."""
+    """Reopen an issue or a pull request."""
     issue.update(state="open", closed_at=None, closed_by=None)
     issue["state_reason"] = None if issue["pull"] else "reopened"
     _touch(context, issue)
@@ -191,7 +191,7 @@ def reopen(context: ActionContext, issue: dict[str, Any]) -> None:
 
 
 def edit(context: ActionContext, issue: dict[str, Any], changed: dict[str, Any]) -> None:
-    """Give an issue or a pull request another title or text."""
+    """Change the title or text of an issue or a pull request."""
     before = {name: {"from": issue[name]} for name in changed}
     issue.update(changed)
     _touch(context, issue)
@@ -199,7 +199,7 @@ def edit(context: ActionContext, issue: dict[str, Any], changed: dict[str, Any])
 
 
 def assign(context: ActionContext, issue: dict[str, Any], assignees: list[str]) -> None:
-    """Make people responsible; whoever is already is told again."""
+    """Assign users. A repeated assignment notifies again."""
     for assignee in assignees:
         issue["assignees"].extend([assignee] if assignee not in issue["assignees"] else [])
         _touch(context, issue)
@@ -209,7 +209,7 @@ def assign(context: ActionContext, issue: dict[str, Any], assignees: list[str]) 
 
 
 def label(context: ActionContext, issue: dict[str, Any], names: list[str]) -> None:
-    """Put labels on an issue or a pull request."""
+    """Add labels to an issue or a pull request."""
     for name in [each for each in names if each not in issue["labels"]]:
         issue["labels"].append(name)
         _touch(context, issue)
@@ -226,7 +226,7 @@ def _add(
     pull: dict[str, Any] | None,
 ) -> dict[str, Any]:
     number = context.state_file.next_number(f"issues of {repository}")
-    kept = {
+    stored = {
         "id": context.state_file.next_number("id"),
         "repository": repository,
         "number": number,
@@ -242,11 +242,11 @@ def _add(
         "labels": list(labels),
         "assignees": [],
         "pull": pull,
-        # Why our user hears of it when nothing else gives a reason.
+        # The default reason of notifications for our user.
         "part": "author" if context.by == context.state_file.state["login"] else None,
     }
-    context.state_file.state["issues"][repository][str(number)] = kept
-    return kept
+    context.state_file.state["issues"][repository][str(number)] = stored
+    return stored
 
 
 def _new_reference(context: ActionContext, issue: dict[str, Any]) -> dict[str, Any]:
@@ -261,14 +261,14 @@ def _touch(context: ActionContext, issue: dict[str, Any]) -> None:
 def _notify_us(
     context: ActionContext,
     issue: dict[str, Any],
-    *said: str | None,
+    *texts: str | None,
     because: str | None = None,
     part: str = "comment",
     latest: str | None = "",
 ) -> None:
-    """Put the thread of our user on top, unless it is their own doing or none of their concern.
+    """Update the notification thread of our user, unless they acted themselves or are not concerned.
 
-    `part` is why they hear of it later if it is their own doing. An empty `latest` leaves the latest comment as it was.
+    If our user acted, `part` is the reason of later notifications. An empty `latest` keeps the latest comment.
     """
     state = context.state_file.state
     if context.by == state["login"]:
@@ -277,7 +277,7 @@ def _notify_us(
     place = f"{issue['repository']}#{issue['number']}"
     thread = state["threads"].get(place)
     named = re.compile(rf"(?<![\w/])@{re.escape(state['login'])}(?![\w-])", re.IGNORECASE)
-    mentioned = any(named.search(each or "") for each in said)
+    mentioned = any(named.search(each or "") for each in texts)
     reason = context.reason or because or ("mention" if mentioned else None)
     reason = reason or (thread and thread["reason"]) or issue["part"]
     if reason is None:

@@ -1,4 +1,4 @@
-"""What every answer of the API shares: who asks, limits, conditional requests, pages, and the shape of errors."""
+"""The common parts of the API: authentication, rate limits, conditional requests, pages and errors."""
 
 import hashlib
 import time
@@ -21,7 +21,7 @@ _T = TypeVar("_T")
 
 
 class GithubRefusal(Exception):
-    """Raised when GitHub would not do what is asked; it carries what GitHub would say."""
+    """Raised when GitHub refuses a request, with the content of its answer."""
 
     def __init__(self, status: int, message: str, *errors: Any, headers: dict[str, str] | None = None) -> None:
         self.status = status
@@ -31,7 +31,7 @@ class GithubRefusal(Exception):
         super().__init__(message)
 
     def answer(self) -> web.Response:
-        """Return the answer that says so."""
+        """Return the HTTP response."""
         body: dict[str, Any] = {"message": self.message}
         if self.errors:
             body["errors"] = list(self.errors)
@@ -40,32 +40,32 @@ class GithubRefusal(Exception):
 
 
 def not_found() -> GithubRefusal:
-    """Return the refusal of what is not there."""
+    """Return the refusal for a missing resource."""
     return GithubRefusal(404, "Not Found")
 
 
 def invalid(resource: str, code: str, **about: str) -> GithubRefusal:
-    """Return the refusal of a request whose fields are at odds with what there is."""
+    """Return the refusal for invalid fields."""
     return GithubRefusal(422, "Validation Failed", {"resource": resource, "code": code, **about})
 
 
 def format_time(at: datetime | None = None) -> str:
-    """Return a time as GitHub writes it, to the second; without one, now."""
+    """Format a time as GitHub does, in seconds; by default now."""
     return (at or datetime.now(UTC)).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def user_id(login: str) -> int:
-    """Return the number of a user."""
+    """Return the numeric id of a user."""
     return crc32(login.encode())
 
 
 def base_of(request: web.Request) -> str:
-    """Return the address under which the server was asked: its answers name themselves so."""
+    """Return the address that the client used, for links in the answer."""
     return str(request.url.origin())
 
 
 def repository_of(request: web.Request) -> str:
-    """Return the full name of the repository that the path names; unless there is one, it is refused."""
+    """Return the full name of the repository in the path; raises GithubRefusal if it does not exist."""
     name = f"{request.match_info['owner']}/{request.match_info['name']}"
     if name not in request.app[STATE_FILE].state["repositories"]:
         raise not_found()
@@ -73,7 +73,7 @@ def repository_of(request: web.Request) -> str:
 
 
 async def body_of(request: web.Request, kind: type[_T]) -> _T:
-    """Return what the request carries; what does not fit is refused."""
+    """Decode the body of a request; raises GithubRefusal if it is invalid."""
     try:
         return msgspec.json.decode(await request.read() or b"{}", type=kind)
     except msgspec.ValidationError as wrong:
@@ -83,10 +83,10 @@ async def body_of(request: web.Request, kind: type[_T]) -> _T:
 
 
 def since_of(request: web.Request, name: str = "since") -> str:
-    """Return a time that the query names, or nothing."""
+    """Return a time of the query, or an empty string."""
     given = request.query.get(name, "")
     try:
-        # In a query, an unquoted plus arrives as a blank.
+        # An unquoted plus in a query arrives as a space.
         return format_time(datetime.fromisoformat(given.replace(" ", "+"))) if given else ""
     except ValueError as wrong:
         raise GithubRefusal(422, f"Invalid request.\n\n{given!r} is not a timestamp.") from wrong
@@ -95,12 +95,12 @@ def since_of(request: web.Request, name: str = "since") -> str:
 def page_of(
     request: web.Request,
     items: Sequence[_T],
-    draw: Callable[[_T], dict[str, Any]],
+    render: Callable[[_T], dict[str, Any]],
     *,
     default: int = 30,
     most: int = 100,
 ) -> web.Response:
-    """Answer with the page that is asked for, and with links to its neighbours."""
+    """Answer with the requested page and links to its neighbors."""
     size = min(_positive(request.query.get("per_page"), default), most)
     page = _positive(request.query.get("page"), 1)
     last = max(1, -(-len(items) // size))
@@ -110,13 +110,13 @@ def page_of(
     if page < last:
         links |= {"next": page + 1, "last": last}
     written = ", ".join(f'<{request.url.update_query(page=str(to))}>; rel="{rel}"' for rel, to in links.items())
-    shown = [draw(each) for each in items[(page - 1) * size : page * size]]
+    shown = [render(each) for each in items[(page - 1) * size : page * size]]
     return web.json_response(shown, headers={"Link": written} if written else {})
 
 
 @web.middleware
 async def answer_like_github(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Refuse strangers and whoever asks too much, and put the headers on that every answer has."""
+    """Authenticate requests, apply rate limits, and add the common headers."""
     state_file = request.app[STATE_FILE]
     if request.path.startswith(CONTROL):
         try:
@@ -132,9 +132,9 @@ async def answer_like_github(request: web.Request, handler: Handler) -> web.Stre
     except web.HTTPException:
         answer = not_found().answer()
     if isinstance(answer, web.Response):
-        answer = _not_modified_or_full(request, answer)
+        answer = _apply_conditional_request(request, answer)
     limits = state_file.state["limits"]
-    # Kept in memory only until the next change is written: a poll shall not write a file.
+    # This stays in memory until the next change, so a poll does not write the file.
     if answer.status not in (304, 401, 429) and limits["used"] < limits["limit"] and request.path != "/rate_limit":
         limits["used"] += 1
     answer.headers.update(_limit_headers(limits))
@@ -142,7 +142,7 @@ async def answer_like_github(request: web.Request, handler: Handler) -> web.Stre
 
 
 def limits_of(state_file: StateFile) -> dict[str, Any]:
-    """Return how much may be asked still, in the hour that it is."""
+    """Return the rate limits of the current hour."""
     limits: dict[str, Any] = state_file.state["limits"]
     if time.time() >= limits["reset"]:
         limits.update(used=0, reset=int(time.time()) + _WINDOW_SECONDS)
@@ -185,7 +185,7 @@ def _limit_headers(limits: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _not_modified_or_full(request: web.Request, answer: web.Response) -> web.Response:
+def _apply_conditional_request(request: web.Request, answer: web.Response) -> web.Response:
     if request.method != "GET" or answer.status != web.HTTPOk.status_code or not isinstance(answer.body, bytes):
         return answer
     tag = hashlib.sha256(answer.body + answer.headers.get("Link", "").encode()).hexdigest()

@@ -11,8 +11,8 @@ from kingdom.standins.server import STATE_FILE, new_application
 from kingdom.standins.state_file import StateFile
 
 
-def build_github(state: Path, *, token: str = "github-token", login: str = "kingdom-bot") -> web.Application:  # noqa: S107 - it guards nothing
-    """Return GitHub as the user `login` sees it with a token; what happens there is kept in the file `state`."""
+def build_github(state: Path, *, token: str = "github-token", login: str = "kingdom-bot") -> web.Application:  # noqa: S107 - a token of a server without secrets
+    """Return a GitHub server for the user `login`, with its state in a file."""
     application = new_application(StateFile(state, _empty_state()))
     application[TOKEN] = token
     application[STATE_FILE].state["login"] = login

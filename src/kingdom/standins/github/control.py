@@ -1,4 +1,4 @@
-"""Where a test or a demo has other people do things, and sets limits; nothing of the real server is here."""
+"""The control interface of the GitHub stand-in: actions of other users and rate limits, for tests and the demo."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -19,7 +19,7 @@ Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 class GithubAction(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What somebody does in a repository; `reason` overrides why our user is told of it, `at` when it is."""
+    """An action in a repository. `reason` overrides the notification reason, and `at` the time."""
 
     repository: str
     by: str = "octocat"
@@ -28,13 +28,13 @@ class GithubAction(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class IssueAction(GithubAction, kw_only=True):
-    """What somebody does to an issue or a pull request."""
+    """An action on an issue or a pull request."""
 
     number: int
 
 
 class AddRepository(GithubAction, kw_only=True):
-    """A repository comes to be; it also does when the first thing happens in it."""
+    """Create a repository. Any other action also creates a missing repository."""
 
     private: bool = False
     default_branch: str = "main"
@@ -51,7 +51,7 @@ class ChangedFile(msgspec.Struct, kw_only=True):
 
 
 class OpenPullRequest(GithubAction, kw_only=True):
-    """A pull request is opened, and a review is asked for if there are reviewers."""
+    """Open a pull request, and request reviews if there are reviewers."""
 
     title: str
     body: str | None = None
@@ -64,7 +64,7 @@ class OpenPullRequest(GithubAction, kw_only=True):
 
 
 class OpenIssue(GithubAction, kw_only=True):
-    """An issue is opened."""
+    """Open an issue."""
 
     title: str
     body: str | None = None
@@ -73,25 +73,25 @@ class OpenIssue(GithubAction, kw_only=True):
 
 
 class RequestReview(IssueAction, kw_only=True):
-    """A review is asked for, perhaps again; of our user unless somebody else is named."""
+    """Request a review, by default from our user."""
 
     reviewers: list[str] | None = None
 
 
 class Assign(IssueAction, kw_only=True):
-    """Somebody is made responsible; our user unless somebody else is named."""
+    """Assign users, by default our user."""
 
     assignees: list[str] | None = None
 
 
 class WriteComment(IssueAction, kw_only=True):
-    """Something is said; who is named with an @ is mentioned."""
+    """Write a comment. An @ mentions a user."""
 
     body: str
 
 
 class SubmitReview(IssueAction, kw_only=True):
-    """A review is submitted."""
+    """Submit a review."""
 
     event: actions.ReviewEvent = "COMMENT"
     body: str = ""
@@ -99,19 +99,19 @@ class SubmitReview(IssueAction, kw_only=True):
 
 
 class PushCommit(IssueAction, kw_only=True):
-    """A commit is pushed to the branch of a pull request."""
+    """Push a commit to the branch of a pull request."""
 
     sha: str | None = None
 
 
 class CloseIssue(IssueAction, kw_only=True):
-    """An issue or a pull request is closed, the latter perhaps by a merge."""
+    """Close an issue or a pull request; `merge` merges a pull request."""
 
     merge: bool = False
 
 
 class AddHook(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Somebody registers a webhook, for all repositories unless one is named."""
+    """Register a webhook, by default for all repositories."""
 
     url: str
     secret: str = ""
@@ -121,7 +121,7 @@ class AddHook(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class SecondaryRateLimit(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The next `times` requests with a method ask too much at once."""
+    """A secondary rate limit for the next `times` requests with a method."""
 
     times: int = 1
     retry_after: int | None = 60
@@ -130,7 +130,7 @@ class SecondaryRateLimit(msgspec.Struct, kw_only=True, forbid_unknown_fields=Tru
 
 
 class RateLimitChange(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """How much may be asked still, until when, and how often; what is not named stays."""
+    """New rate limits; omitted ones stay."""
 
     limit: int | None = None
     remaining: int | None = None
@@ -198,8 +198,8 @@ def _comment(context: ActionContext, action: WriteComment) -> dict[str, Any]:
 
 def _review(context: ActionContext, action: SubmitReview) -> dict[str, Any]:
     pull = find_issue(context.state_file.state, action.repository, action.number, pull=True)
-    remarks = [msgspec.structs.asdict(each) for each in action.comments]
-    review = actions.draft_review(context, pull, body=action.body, commit_id=None, remarks=remarks)
+    line_comments = [msgspec.structs.asdict(each) for each in action.comments]
+    review = actions.draft_review(context, pull, body=action.body, commit_id=None, line_comments=line_comments)
     actions.submit_review(context, pull, review, action.event)
     return context.bodies.review(review)
 
@@ -222,7 +222,7 @@ def _reopen(context: ActionContext, action: IssueAction) -> dict[str, Any]:
     return context.bodies.issue(issue)
 
 
-def _handler(kind: type[_Action], do: Callable[[ActionContext, _Action], dict[str, Any]]) -> _Handler:
+def _handler(kind: type[_Action], act: Callable[[ActionContext, _Action], dict[str, Any]]) -> _Handler:
     async def handle(request: web.Request) -> web.Response:
         action = await body_of(request, kind)
         at, base = format_time(action.at), base_of(request)
@@ -230,7 +230,7 @@ def _handler(kind: type[_Action], do: Callable[[ActionContext, _Action], dict[st
         with context.state_file.change():
             if kind is not AddRepository:
                 actions.add_repository(context, action.repository)
-            done = do(context, action)
+            done = act(context, action)
         return web.json_response(done, status=201)
 
     return handle

@@ -1,4 +1,4 @@
-"""Issues, and what is said about them and about pull requests."""
+"""Issues, and the comments, labels and assignees of issues and pull requests."""
 
 from typing import Any, Literal
 
@@ -38,7 +38,7 @@ class _Labels(msgspec.Struct):
     labels: list[str]
 
 
-_LabelsInEitherShape: Any = list[str] | _Labels
+_LabelsBody: Any = list[str] | _Labels
 
 
 class _Assignees(msgspec.Struct):
@@ -47,7 +47,7 @@ class _Assignees(msgspec.Struct):
 
 @ROUTES.get(_REPOSITORY + "/issues")
 async def list_issues(request: web.Request) -> web.Response:
-    """Answer with the issues of a repository, pull requests among them."""
+    """Answer with the issues of a repository, including pull requests."""
     name, query, since = repository_of(request), request.query, since_of(request)
     state = request.app[STATE_FILE].state
     labels = {each for each in query.get("labels", "").split(",") if each}
@@ -71,7 +71,7 @@ async def create_issue(request: web.Request) -> web.Response:
         raise invalid("Issue", "missing_field", field="title")
     context = our_context(request)
     with context.state_file.change("POST issue", repository=name, title=asked.title, body=asked.body):
-        # The older field still counts.
+        # GitHub still accepts the older field.
         assignees = asked.assignees or ([asked.assignee] if asked.assignee else [])
         issue = actions.open_issue(
             context, name, title=asked.title, body=asked.body, labels=asked.labels, assignees=assignees
@@ -103,23 +103,23 @@ async def list_comments(request: web.Request) -> web.Response:
 
 @ROUTES.post(_ISSUE + "/comments")
 async def create_comment(request: web.Request) -> web.Response:
-    """Say something about an issue or a pull request."""
+    """Comment on an issue or a pull request."""
     number, body = issue_of(request)["number"], (await body_of(request, _NewComment)).body
     if not body.strip():
         raise invalid("IssueComment", "missing_field", field="body")
     context = our_context(request)
     with context.state_file.change("POST issue comment", repository=repository_of(request), number=number, body=body):
-        kept = actions.comment(context, issue_of(request), body)
-    return web.json_response(context.bodies.comment(kept), status=201)
+        stored = actions.comment(context, issue_of(request), body)
+    return web.json_response(context.bodies.comment(stored), status=201)
 
 
 @ROUTES.get(_REPOSITORY + r"/issues/comments/{id:\d+}")
 async def show_comment(request: web.Request) -> web.Response:
     """Answer with one comment."""
     state, place = request.app[STATE_FILE].state, (repository_of(request), int(request.match_info["id"]))
-    for kept in state["comments"]:
-        if (kept["repository"], kept["id"]) == place:
-            return web.json_response(GithubBodies(state, base_of(request)).comment(kept))
+    for stored in state["comments"]:
+        if (stored["repository"], stored["id"]) == place:
+            return web.json_response(GithubBodies(state, base_of(request)).comment(stored))
     raise not_found()
 
 
@@ -131,33 +131,33 @@ async def list_labels(request: web.Request) -> web.Response:
 
 @ROUTES.post(_ISSUE + "/labels")
 async def add_labels(request: web.Request) -> web.Response:
-    """Put labels on an issue or a pull request; they may come as a plain list."""
-    asked = await body_of(request, _LabelsInEitherShape)
+    """Add labels to an issue or a pull request; the body may be a plain list."""
+    asked = await body_of(request, _LabelsBody)
     names = asked if isinstance(asked, list) else asked.labels
     context, issue = our_context(request), issue_of(request)
-    about = {"repository": issue["repository"], "number": issue["number"], "labels": names}
-    with context.state_file.change("POST issue labels", **about):
+    details = {"repository": issue["repository"], "number": issue["number"], "labels": names}
+    with context.state_file.change("POST issue labels", **details):
         actions.label(context, issue_of(request), names)
     return _labels(request, context)
 
 
 @ROUTES.post(_ISSUE + "/assignees")
 async def add_assignees(request: web.Request) -> web.Response:
-    """Make people responsible for an issue or a pull request."""
+    """Assign users to an issue or a pull request."""
     asked, context, issue = await body_of(request, _Assignees), our_context(request), issue_of(request)
-    about = {"repository": issue["repository"], "number": issue["number"], "assignees": asked.assignees}
-    with context.state_file.change("POST issue assignees", **about):
+    details = {"repository": issue["repository"], "number": issue["number"], "assignees": asked.assignees}
+    with context.state_file.change("POST issue assignees", **details):
         actions.assign(context, issue_of(request), asked.assignees)
     return web.json_response(context.bodies.issue(issue_of(request)), status=201)
 
 
 def issue_of(request: web.Request, *, pull: bool = False) -> dict[str, Any]:
-    """Return the issue or the pull request that the path names."""
+    """Return the issue or pull request in the path."""
     return find_issue(request.app[STATE_FILE].state, repository_of(request), request.match_info["number"], pull=pull)
 
 
 def sort(request: web.Request, issues: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return issues or pull requests in the order that is asked for; by themselves, the latest first."""
+    """Return issues or pull requests in the requested order, by default newest first."""
     by = {"updated": "updated_at"}.get(request.query.get("sort", ""), "created_at")
     late_first = request.query.get("direction", "desc") != "asc"
     return sorted(issues, key=lambda issue: (issue[by], issue["number"]), reverse=late_first)
@@ -167,8 +167,8 @@ async def change(request: web.Request, call: str, *, pull: bool) -> ActionContex
     """Change title, text or state of an issue or a pull request."""
     asked = await body_of(request, _Change)
     context, issue = our_context(request), issue_of(request, pull=pull)
-    about = {"repository": issue["repository"], "number": issue["number"], **_given(asked, "title", "body", "state")}
-    with context.state_file.change(call, **about):
+    details = {"repository": issue["repository"], "number": issue["number"], **_given(asked, "title", "body", "state")}
+    with context.state_file.change(call, **details):
         issue = issue_of(request, pull=pull)
         if texts := _given(asked, "title", "body"):
             actions.edit(context, issue, texts)

@@ -1,4 +1,4 @@
-"""What our user is notified of: one thread for each issue or pull request, however much happens to it."""
+"""Notifications of our user: one thread per issue or pull request."""
 
 from datetime import UTC, datetime
 from email.utils import format_datetime
@@ -21,20 +21,20 @@ class _ReadUntil(msgspec.Struct):
 
 @ROUTES.get("/notifications")
 async def list_threads(request: web.Request) -> web.Response:
-    """Answer with the threads, newest first; those that were read only if all are wanted."""
+    """Answer with the threads, newest first; read threads only with `all`."""
     state = request.app[STATE_FILE].state
     since, before = since_of(request), since_of(request, "before")
     shown = [
         thread
         for thread in state["threads"].values()
-        if (thread["unread"] or _wants(request, "all"))
-        and (thread["reason"] != "subscribed" or not _wants(request, "participating"))
+        if (thread["unread"] or _has_flag(request, "all"))
+        and (thread["reason"] != "subscribed" or not _has_flag(request, "participating"))
         and thread["updated_at"] >= since
         and (not before or thread["updated_at"] < before)
     ]
     shown.sort(key=lambda thread: (thread["updated_at"], int(thread["id"])), reverse=True)
-    draw = GithubBodies(state, base_of(request)).thread
-    answer = page_of(request, shown, draw, default=_PAGE_MAX, most=_PAGE_MAX)
+    render = GithubBodies(state, base_of(request)).thread
+    answer = page_of(request, shown, render, default=_PAGE_MAX, most=_PAGE_MAX)
     answer.headers["X-Poll-Interval"] = str(state["limits"]["poll_interval"])
     if state["threads_changed_at"]:
         changed = datetime.fromisoformat(state["threads_changed_at"]).astimezone(UTC)
@@ -44,7 +44,7 @@ async def list_threads(request: web.Request) -> web.Response:
 
 @ROUTES.put("/notifications")
 async def mark_all_read(request: web.Request) -> web.Response:
-    """Mark every thread as read that was not updated later."""
+    """Mark every thread as read, except those updated later."""
     until = format_time((await body_of(request, _ReadUntil)).last_read_at)
     with request.app[STATE_FILE].change("PUT notifications", until=until) as state:
         for thread in state["threads"].values():
@@ -82,5 +82,5 @@ def _mark_read(state: dict[str, Any], thread: dict[str, Any]) -> None:
         state["threads_changed_at"] = max(state["threads_changed_at"] or "", format_time())
 
 
-def _wants(request: web.Request, name: str) -> bool:
+def _has_flag(request: web.Request, name: str) -> bool:
     return request.query.get(name, "").lower() == "true"

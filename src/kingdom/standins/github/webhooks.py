@@ -1,4 +1,4 @@
-"""Webhooks: what happens is sent, signed and in order, to who registered; what fails is sent again on demand only."""
+"""Webhooks: send signed events in order. A failed delivery is repeated only on request."""
 
 import asyncio
 import hashlib
@@ -24,7 +24,7 @@ _HOOKS = "/repos/{owner}/{name}/hooks"
 _DELIVERIES = _HOOKS + r"/{hook:\d+}/deliveries"
 _WAKE = web.AppKey("wake", asyncio.Event)
 _TIMEOUT = aiohttp.ClientTimeout(total=10)
-# Every change writes all that is kept, so old payloads go once they are sent.
+# Every change writes the whole state, so only this many sent payloads are stored.
 _DELIVERIES_KEPT = 200
 _FAILED = {"status": "failed to connect to host", "status_code": 502}
 
@@ -43,8 +43,8 @@ class _NewWebhook(msgspec.Struct):
 def add_hook(
     context: ActionContext, repository: str | None, *, url: str, secret: str, events: list[str], content_type: str
 ) -> dict[str, Any]:
-    """Register a receiver for one repository, or for all; the first thing that it gets is a ping."""
-    kept = {
+    """Register a webhook for one repository or for all, and send it a ping."""
+    stored = {
         "id": context.state_file.next_number("id"),
         "repository": repository,
         "url": url,
@@ -53,15 +53,15 @@ def add_hook(
         "content_type": content_type,
         "created_at": context.at,
     }
-    context.state_file.state["hooks"].append(kept)
-    payload = {"zen": "Keep it logically awesome.", "hook_id": kept["id"], "hook": context.bodies.hook(kept)}
-    _enqueue(context, kept, "ping", None, _payload(context, repository, payload), guid=str(uuid.uuid4()))
-    return kept
+    context.state_file.state["hooks"].append(stored)
+    payload = {"zen": "Keep it logically awesome.", "hook_id": stored["id"], "hook": context.bodies.hook(stored)}
+    _enqueue(context, stored, "ping", None, _payload(context, repository, payload), guid=str(uuid.uuid4()))
+    return stored
 
 
 def queue_webhooks(context: ActionContext, event: str, action: str, repository: str, payload: dict[str, Any]) -> None:
-    """Have an event sent to everybody who registered for it; call it inside a change."""
-    # One identifier for the event, whoever receives it.
+    """Queue an event for every webhook that subscribes to it. Call it inside a change."""
+    # All deliveries of an event have the same identifier.
     guid = str(uuid.uuid4())
     for hook in context.state_file.state["hooks"]:
         if hook["repository"] in (None, repository) and {"*", event} & set(hook["events"]):
@@ -70,7 +70,7 @@ def queue_webhooks(context: ActionContext, event: str, action: str, repository: 
 
 
 def start_sender(application: web.Application) -> None:
-    """Have an application send what is waiting for as long as it runs."""
+    """Send queued deliveries while the application runs."""
     application[_WAKE] = asyncio.Event()
     application.cleanup_ctx.append(_sending)
 
@@ -98,31 +98,31 @@ async def create_hook(request: web.Request) -> web.Response:
 
 @ROUTES.get(_DELIVERIES)
 async def list_deliveries(request: web.Request) -> web.Response:
-    """Answer with what was sent to a webhook, the latest first."""
+    """Answer with the deliveries of a webhook, newest first."""
     return page_of(request, _deliveries_of(request)[::-1], _summary)
 
 
 @ROUTES.get(_DELIVERIES + r"/{delivery:\d+}")
 async def show_delivery(request: web.Request) -> web.Response:
-    """Answer with one delivery and what it carried."""
-    kept = _delivery_of(request)
-    return web.json_response({**_summary(kept), "request": {"payload": json.loads(kept["body"])}})
+    """Answer with one delivery and its payload."""
+    stored = _delivery_of(request)
+    return web.json_response({**_summary(stored), "request": {"payload": json.loads(stored["body"])}})
 
 
 @ROUTES.post(_DELIVERIES + r"/{delivery:\d+}/attempts")
 async def redeliver(request: web.Request) -> web.Response:
-    """Send a delivery once more, under the same identifier."""
+    """Send a delivery again, with the same identifier."""
     context, delivery = our_context(request), _delivery_of(request)
     with context.state_file.change("POST delivery attempt", hook=delivery["hook_id"], guid=delivery["guid"]) as state:
         hook = next(hook for hook in state["hooks"] if hook["id"] == delivery["hook_id"])
-        about = (delivery["event"], delivery["action"], delivery["body"])
-        _enqueue(context, hook, *about, guid=delivery["guid"], redelivery=True)
+        details = (delivery["event"], delivery["action"], delivery["body"])
+        _enqueue(context, hook, *details, guid=delivery["guid"], redelivery=True)
     return web.json_response({}, status=202)
 
 
 def _payload(context: ActionContext, repository: str | None, payload: dict[str, Any]) -> str:
-    about = {"repository": context.bodies.repository(repository)} if repository else {}
-    return json.dumps({**payload, **about, "sender": context.bodies.user(context.by)})
+    details = {"repository": context.bodies.repository(repository)} if repository else {}
+    return json.dumps({**payload, **details, "sender": context.bodies.user(context.by)})
 
 
 def _enqueue(
@@ -180,7 +180,7 @@ async def _send_all(application: web.Application) -> None:
                 waiting = state_file.state["outbox"][0]
                 await asyncio.sleep(waiting["delay"])
                 result = await _send(session, state_file.state, waiting["delivery"])
-                # Only now: whoever is killed while sending sends it once more.
+                # Removed only after sending, so a killed server sends it again.
                 with state_file.change() as state:
                     del state["outbox"][0]
                     for delivery in state["deliveries"]:

@@ -15,7 +15,7 @@ ACCOUNT_ID = "712020:kingdom"
 
 
 def build_jira(state: Path, *, email: str = EMAIL, token: str = TOKEN) -> web.Application:
-    """Return a Jira that keeps what it knows in a file and lets one account in."""
+    """Return a Jira server with one account and its state in a file."""
     state_file = StateFile(state, empty_state())
     if state_file.state["users"].get(ACCOUNT_ID, {}).get("emailAddress") != email:
         with state_file.change():

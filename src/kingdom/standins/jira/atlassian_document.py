@@ -1,10 +1,10 @@
-"""Texts as Jira keeps them: Atlassian documents, which version 2 of its interface shows as plain text."""
+"""Atlassian documents, the text format of Jira. Version 2 of the REST API shows them as plain text."""
 
 from typing import Any
 
 
 def to_document(text: str) -> dict[str, Any]:
-    """Return a plain text as a document, one paragraph for each line."""
+    """Convert plain text to a document with one paragraph per line."""
     paragraphs = [
         {"type": "paragraph", "content": [{"type": "text", "text": line}]} if line else {"type": "paragraph"}
         for line in text.split("\n")
@@ -13,12 +13,12 @@ def to_document(text: str) -> dict[str, Any]:
 
 
 def is_document(value: Any) -> bool:
-    """Tell whether Jira would take a value for a document."""
+    """Return whether Jira accepts a value as a document."""
     return _is_node(value) and value["type"] == "doc" and value.get("version") == 1 and "content" in value
 
 
 def to_text(node: dict[str, Any]) -> str:
-    """Return the text of a document, one line for each of its blocks."""
+    """Convert a document to plain text with one line per block."""
     if node["type"] == "text":
         return str(node["text"])
     if node["type"] == "hardBreak":

@@ -1,4 +1,4 @@
-"""What people do in Jira, for a test or a demo to have it done."""
+"""The control interface of the Jira stand-in: actions of people, for tests and the demo."""
 
 import copy
 from datetime import UTC, datetime
@@ -19,7 +19,7 @@ Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 class JiraUser(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
-    """A person; everybody else who is named has the account as a name."""
+    """A user with a name. Other users are named by their account id."""
 
     account_id: str
     display_name: str
@@ -27,7 +27,7 @@ class JiraUser(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
 
 
 class NewTicket(msgspec.Struct, forbid_unknown_fields=True):
-    """A ticket that a person opens; an assignee of "me" is the account that the stand-in lets in."""
+    """A ticket that a person opens; the assignee "me" is the account of the client."""
 
     project: str
     summary: str
@@ -41,7 +41,7 @@ class NewTicket(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class TicketChange(msgspec.Struct, forbid_unknown_fields=True):
-    """What a person changes in a ticket; what is not named stays."""
+    """Changed fields of a ticket; omitted fields stay."""
 
     summary: str | msgspec.UnsetType = msgspec.UNSET
     status: str | msgspec.UnsetType = msgspec.UNSET
@@ -52,7 +52,7 @@ class TicketChange(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class NewTicketComment(msgspec.Struct, forbid_unknown_fields=True):
-    """What a person writes below a ticket."""
+    """A comment of a person on a ticket."""
 
     body: str
     by: str = A_PERSON
@@ -60,13 +60,13 @@ class NewTicketComment(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class SearchLag(msgspec.Struct, forbid_unknown_fields=True):
-    """Whether the search stops to learn of changes, as Jira's does for a while."""
+    """Whether the search index stops updating, as Jira's sometimes does."""
 
     lags: bool
 
 
 def add_routes(application: web.Application) -> None:
-    """Have people's doings in an application."""
+    """Add the control interface to an application."""
     router = application.router
     router.add_post(f"{CONTROL}/users", _add_user)
     router.add_post(f"{CONTROL}/search", _set_search_lag)
@@ -122,11 +122,11 @@ async def _decode(request: web.Request, kind: type[Asked]) -> Asked:
     try:
         return msgspec.json.decode(await request.read(), type=kind)
     except msgspec.MsgspecError as wrong:
-        raise JiraRefusal(400, f"The stand-in does not understand this: {wrong}.") from wrong
+        raise JiraRefusal(400, f"The stand-in cannot decode the request: {wrong}.") from wrong
 
 
 def _check_fields(request: web.Request, asked: NewTicket | TicketChange) -> tuple[datetime, dict[str, Any]]:
-    """Return when something happens and the fields that are named, of which only Jira's own values are taken."""
+    """Return the time and the given fields; refuses unknown statuses and issue types."""
     fields = {name: value for name, value in msgspec.structs.asdict(asked).items() if value is not msgspec.UNSET}
     for name, known in (("status", STATUSES), ("issuetype", ISSUE_TYPES)):
         if name in fields and fields[name] not in known:

@@ -1,4 +1,4 @@
-"""Jira's own interface: what a client of Jira calls."""
+"""The REST API of Jira."""
 
 import base64
 import binascii
@@ -21,7 +21,7 @@ from kingdom.standins.state_file import StateFile
 
 API = "/rest/api/{version:2|3|latest}"
 ISSUE = f"{API}/issue/{{issue}}"
-# A page holds up to 5000 tickets of which only id and key are asked, and 100 others.
+# A page has up to 5000 tickets if only id and key are requested, else up to 100.
 PAGE_OF_IDS = 5000
 PAGE = 100
 REMOVED = (
@@ -32,14 +32,14 @@ REMOVED = (
 
 @dataclass(frozen=True, slots=True)
 class JiraAccount:
-    """Whom the stand-in lets in."""
+    """The account of the client."""
 
     id: str
     email: str
     token: str
 
-    def sent(self, authorization: str) -> bool:
-        """Tell whether a request came from this account: its email and token, or the token as a bearer."""
+    def authorizes(self, authorization: str) -> bool:
+        """Return whether a request is authorized: by email and token, or by the token as bearer."""
         scheme, _, secret = authorization.partition(" ")
         if scheme.lower() == "bearer":
             return secret == self.token
@@ -54,26 +54,26 @@ Body = TypeVar("Body")
 
 
 class TransitionId(msgspec.Struct):
-    """A step of the workflow, by its id."""
+    """A transition of the Jira workflow."""
 
     id: str | int = ""
 
 
 class TransitionRequest(msgspec.Struct):
-    """A ticket shall take a step."""
+    """A request to move a ticket."""
 
     transition: TransitionId | None = None
     fields: dict[str, Any] = {}
 
 
 class AssigneeRequest(msgspec.Struct, rename="camel"):
-    """A ticket shall be somebody's, or nobody's."""
+    """A request to assign a ticket, or to unassign it."""
 
     account_id: str | int | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class JiraRefusal(Exception):
-    """A request that Jira refuses."""
+    """Raised when Jira refuses a request."""
 
     def __init__(self, status: int, /, *messages: str, **errors: str) -> None:
         super().__init__(status, messages, errors)
@@ -82,7 +82,7 @@ class JiraRefusal(Exception):
 
 
 def add_routes(application: web.Application) -> None:
-    """Have Jira's interface in an application."""
+    """Add the REST API to an application."""
     application.middlewares.append(_answer_like_jira)
     router = application.router
     router.add_get(f"{API}/serverInfo", _server_info)
@@ -103,9 +103,9 @@ def add_routes(application: web.Application) -> None:
 
 @web.middleware
 async def _answer_like_jira(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Let only the account in, and refuse in Jira's words."""
-    open_to_all = request.path.startswith(CONTROL) or request.path.endswith("/serverInfo")
-    if not open_to_all and not request.app[ACCOUNT].sent(request.headers.get("Authorization", "")):
+    """Authenticate requests, and format refusals as Jira does."""
+    is_public = request.path.startswith(CONTROL) or request.path.endswith("/serverInfo")
+    if not is_public and not request.app[ACCOUNT].authorizes(request.headers.get("Authorization", "")):
         body = {"message": "Client must be authenticated to access this resource.", "status-code": 401}
         return web.json_response(body, status=401, headers={"X-Seraph-LoginReason": "AUTHENTICATED_FAILED"})
     try:
@@ -157,7 +157,7 @@ async def _search_by_link(request: web.Request) -> web.Response:
         jql=query.get("jql"),
         next_page_token=query.get("nextPageToken"),
         max_results=_number(request, "maxResults", 50),
-        fields=_several(query.getall("fields", [])),
+        fields=_split_list(query.getall("fields", [])),
         expand=query.get("expand"),
         reconcile_issues=tuple(int(id_) for id_ in query.getall("reconcileIssues", []) if id_.isdecimal()),
     )
@@ -169,7 +169,7 @@ async def _search_by_body(request: web.Request) -> web.Response:
 
 
 def _search(request: web.Request, asked: SearchRequest) -> web.Response:
-    expand = _several([asked.expand or ""])
+    expand = _split_list([asked.expand or ""])
     most = PAGE_OF_IDS if set(asked.fields) <= {"id", "key"} and not expand else PAGE
     limit = max(1, min(asked.max_results, most))
     tickets, following = find_page(request.app[STATE_FILE].state, asked, me=request.app[ACCOUNT].id, limit=limit)
@@ -181,8 +181,8 @@ def _search(request: web.Request, asked: SearchRequest) -> web.Response:
 
 
 async def _issue(request: web.Request) -> web.Response:
-    fields = _several(request.query.getall("fields", [])) or ("*all",)
-    expand = _several(request.query.getall("expand", []))
+    fields = _split_list(request.query.getall("fields", [])) or ("*all",)
+    expand = _split_list(request.query.getall("expand", []))
     return web.json_response(_view(request).issue(_requested_ticket(request), fields, expand))
 
 
@@ -224,7 +224,7 @@ async def _transitions(request: web.Request) -> web.Response:
 
 
 async def _do_transition(request: web.Request) -> web.Response:
-    """Move a ticket; without a screen a step takes no fields, and drops a comment that comes with it."""
+    """Move a ticket. A transition without a screen refuses fields and ignores a comment."""
     body = await _body(request, TransitionRequest)
     ticket = _requested_ticket(request)
     wanted = str(body.transition.id) if body.transition else ""
@@ -247,7 +247,7 @@ async def _assign(request: web.Request) -> web.Response:
     if body.account_id is msgspec.UNSET:
         raise JiraRefusal(400, "'accountId' must be the only user identifying query parameter in GDPR strict mode.")
     state_file, me = request.app[STATE_FILE], request.app[ACCOUNT].id
-    # A project here has no default assignee, which is what -1 asks for.
+    # -1 means the default assignee, and projects here have none.
     account = None if body.account_id in (-1, "-1") else body.account_id
     if account is not None and account not in state_file.state["users"]:
         raise JiraRefusal(400, assignee=f"User '{account}' does not exist.")
@@ -261,7 +261,7 @@ def _requested_ticket(request: web.Request) -> dict[str, Any]:
 
 
 def find_ticket(state_file: StateFile, id_or_key: str) -> dict[str, Any]:
-    """Return a ticket by its key, in any case, or by its id."""
+    """Return a ticket by its id, or by its key in upper or lower case."""
     for ticket in state_file.state["tickets"].values():
         if id_or_key.upper() == ticket["key"] or id_or_key == ticket["id"]:
             found: dict[str, Any] = ticket
@@ -295,5 +295,5 @@ def _number(request: web.Request, name: str, usual: int) -> int:
         raise JiraRefusal(400, f"The value '{text}' of the parameter '{name}' is not a number.") from None
 
 
-def _several(texts: Sequence[str]) -> tuple[str, ...]:
+def _split_list(texts: Sequence[str]) -> tuple[str, ...]:
     return tuple(part.strip() for text in texts for part in text.split(",") if part.strip())

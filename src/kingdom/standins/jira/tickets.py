@@ -1,4 +1,4 @@
-"""The tickets that the stand-in keeps, and all that can happen to them."""
+"""The tickets of the stand-in: create, change and comment."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -17,31 +17,31 @@ STATUSES = {
     "In Review": {"id": "10001", "category": "indeterminate"},
     "Done": {"id": "10002", "category": "done"},
 }
-# As in Jira's own simple workflow, every status can be reached from every other.
+# As in Jira's simple workflow, every status is reachable from every other.
 TRANSITIONS = {"11": "To Do", "21": "In Progress", "31": "In Review", "41": "Done"}
 ISSUE_TYPES = {"Epic": "10000", "Task": "10001", "Bug": "10002", "Story": "10003"}
 
 
 def format_time(moment: datetime) -> str:
-    """Return a moment as Jira prints it; in UTC throughout, so that their order is that of their texts."""
+    """Format a time as Jira does, always in UTC, so that the strings sort by time."""
     moment = moment.astimezone(UTC)
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}+0000"
 
 
 def empty_state() -> dict[str, Any]:
-    """Return the state of a Jira without tickets; `indexed` is what a search that lags behind still believes."""
+    """Return the state of a Jira without tickets; `indexed` has the tickets that a lagging search knows."""
     return {"projects": {}, "users": {}, "tickets": {}, "indexed": None}
 
 
 def ensure_user(state_file: StateFile, account: str, name: str = "", email: str = "") -> str:
-    """Have an account; one that is only mentioned is named after itself."""
+    """Add a user unless it exists; a user without a name is named by the account id."""
     if name or account not in state_file.state["users"]:
         state_file.state["users"][account] = {"displayName": name or account, "emailAddress": email}
     return account
 
 
 def create_ticket(state_file: StateFile, at: datetime, *, project: str, by: str, **fields: Any) -> dict[str, Any]:
-    """Put a new ticket into a project, which begins with its first ticket."""
+    """Create a ticket, and its project if needed."""
     projects = state_file.state["projects"]
     if project not in projects:
         projects[project] = str(10000 + state_file.next_number("project"))
@@ -63,7 +63,7 @@ def create_ticket(state_file: StateFile, at: datetime, *, project: str, by: str,
 
 
 def change_ticket(state_file: StateFile, ticket: dict[str, Any], at: datetime, *, by: str, **fields: Any) -> None:
-    """Set fields of a ticket, and write into its history what became different."""
+    """Set fields of a ticket and add the changes to its history."""
     if fields.get("assignee"):
         ensure_user(state_file, fields["assignee"])
     items = [_history_item(state_file, name, ticket[name], new) for name, new in fields.items() if ticket[name] != new]
@@ -80,7 +80,7 @@ def change_ticket(state_file: StateFile, ticket: dict[str, Any], at: datetime, *
 def add_comment(
     state_file: StateFile, ticket: dict[str, Any], at: datetime, *, by: str, body: str | dict[str, Any]
 ) -> dict[str, Any]:
-    """Write a comment below a ticket; a plain text becomes a document."""
+    """Add a comment to a ticket; plain text becomes a document."""
     written = {
         "id": str(10000 + state_file.next_number("comment")),
         "author": ensure_user(state_file, by),

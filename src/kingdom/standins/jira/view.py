@@ -1,4 +1,4 @@
-"""How Jira shows what it knows, in either version of its interface."""
+"""The JSON documents of the REST API, in version 2 and 3."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from kingdom.standins.jira.atlassian_document import to_text
 from kingdom.standins.jira.tickets import CATEGORIES, ISSUE_TYPES, STATUSES, TRANSITIONS
 from kingdom.standins.state_file import StateFile
 
-# The name and the type of every field.
+# Name and type of every field.
 FIELDS = {
     "summary": ("Summary", "string"),
     "description": ("Description", "string"),
@@ -27,14 +27,14 @@ NAVIGABLE = frozenset(FIELDS) - {"comment"}
 
 @dataclass(frozen=True, slots=True)
 class JiraView:
-    """One version of the interface, for a client that reached the server under `origin`."""
+    """One version of the REST API, for a client that uses the address `origin`."""
 
     state_file: StateFile
     origin: str
     version: str
 
     def issue(self, ticket: dict[str, Any], fields: Sequence[str], expand: Sequence[str] = ()) -> dict[str, Any]:
-        """Return a ticket with the fields that were asked for; asked for its id alone, nothing but that."""
+        """Return a ticket with the requested fields; with no field but the id, only that."""
         if set(fields) <= {"id"}:
             return {"id": ticket["id"]}
         shown: dict[str, Any] = {
@@ -76,7 +76,7 @@ class JiraView:
         }
 
     def transitions(self) -> list[dict[str, Any]]:
-        """Return the steps of the workflow, all of which are always open."""
+        """Return all transitions, which are always available."""
         flags = {"hasScreen": False, "isGlobal": True, "isInitial": False, "isAvailable": True, "isConditional": False}
         return [{"id": id_, "name": to, "to": self.status(to), **flags} for id_, to in TRANSITIONS.items()]
 
@@ -94,7 +94,7 @@ class JiraView:
         }
 
     def user(self, account: str) -> dict[str, Any]:
-        """Return a person."""
+        """Return a user."""
         known = self.state_file.state["users"][account]
         return {
             "self": f"{self._link('user')}?accountId={account}",
@@ -107,7 +107,7 @@ class JiraView:
         }
 
     def fields(self) -> list[dict[str, Any]]:
-        """Return what fields there are."""
+        """Return the description of all fields."""
         return [
             {
                 "id": id_,

@@ -1,4 +1,4 @@
-"""The server of the Slack stand-in, put together."""
+"""The server of the Slack stand-in."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -24,8 +24,8 @@ _CONTROL_HANDLERS: dict[str, Callable[[web.Request], Awaitable[web.Response]]] =
 }
 
 
-def build_slack(state: Path, *, bot_token: str = "xoxb-standin", app_token: str = "xapp-standin") -> web.Application:  # noqa: S107 - tokens of a server that has no secrets
-    """Return a Slack of one workspace and one app that keeps what it knows in a file."""
+def build_slack(state: Path, *, bot_token: str = "xoxb-standin", app_token: str = "xapp-standin") -> web.Application:  # noqa: S107 - tokens of a server without secrets
+    """Return a Slack server with one workspace, one app and its state in a file."""
     state_file = StateFile(state, empty_workspace())
     application = new_application(state_file)
     application[SENDER] = EnvelopeSender(state_file)

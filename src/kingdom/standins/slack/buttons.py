@@ -1,4 +1,4 @@
-"""Buttons: what a click tells the app, and the address at which the app answers it."""
+"""Buttons: the payload of a click, and the response_url for the app's answer."""
 
 import secrets
 import time
@@ -26,7 +26,7 @@ def click_payload(
     user: dict[str, Any],
     action_id: str,
 ) -> dict[str, Any]:
-    """Return what the app is told when a person clicks a button; call it inside a change."""
+    """Return the payload for the app when a person clicks a button. Call it inside a change."""
     container = {"type": "message", "message_ts": message["ts"], "channel_id": channel["id"], "is_ephemeral": False}
     if "thread_ts" in message:
         container["thread_ts"] = message["thread_ts"]
@@ -53,25 +53,25 @@ def click_payload(
 
 
 async def answer_click(request: web.Request) -> web.Response:
-    """Do what the app posts to a response_url: replace or delete the message, or add one."""
+    """Handle a post of the app to a response_url: replace or delete the message, or add one."""
     state_file = request.app[STATE_FILE]
     address = state_file.state["response_urls"].get(request.match_info["secret"])
     if address is None or address["answers"] >= _ANSWERS_MAX:
         return web.json_response({"ok": False, "error": "used_url" if address else "expired_url"}, status=404)
     asked = await request.json()
     channel = find_channel(state_file, address["channel"])
-    about = {key: asked.get(key) for key in ("text", "replace_original", "delete_original", "response_type")}
+    details = {key: asked.get(key) for key in ("text", "replace_original", "delete_original", "response_type")}
     try:
-        with state_file.change("response_url", channel=channel["id"], ts=address["ts"], **about) as state:
+        with state_file.change("response_url", channel=channel["id"], ts=address["ts"], **details) as state:
             state["response_urls"][request.match_info["secret"]]["answers"] += 1
-            _carry_out(request.app, channel, address, asked)
+            _apply_response(request.app, channel, address, asked)
     except SlackRefusal as refused:
         return web.json_response({"ok": False, "error": str(refused)}, status=404)
     request.app[SENDER].wake()
     return web.json_response({"ok": True})
 
 
-def _carry_out(
+def _apply_response(
     application: web.Application, channel: dict[str, Any], address: dict[str, Any], asked: dict[str, Any]
 ) -> None:
     state_file, faults = application[STATE_FILE], application[FAULTS]
@@ -80,17 +80,20 @@ def _carry_out(
         state_file.state["messages"][channel["id"]].remove(message)
         queue_change_event(state_file, faults, channel, message, None)
         return
-    said = read_content(asked)
+    content = read_content(asked)
     if asked.get("replace_original"):
         message = find_message(state_file, channel, address["ts"])
-        queue_change_event(state_file, faults, channel, update(state_file, message, said), message)
+        queue_change_event(state_file, faults, channel, update(state_file, message, content), message)
     elif asked.get("response_type") == "in_channel":
         queue_message_event(
-            state_file, faults, channel, post(state_file, channel, app_author(state_file), said, asked.get("thread_ts"))
+            state_file,
+            faults,
+            channel,
+            post(state_file, channel, app_author(state_file), content, asked.get("thread_ts")),
         )
     else:
         seen = {"channel": channel["id"], "user": address["user"], "thread_ts": asked.get("thread_ts")}
-        state_file.state["ephemerals"].append({**seen, **said, "ts": next_ts(state_file)})
+        state_file.state["ephemerals"].append({**seen, **content, "ts": next_ts(state_file)})
 
 
 def _action(state_file: StateFile, message: dict[str, Any], action_id: str) -> dict[str, Any]:

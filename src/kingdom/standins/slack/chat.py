@@ -1,4 +1,4 @@
-"""Web API methods by which the app says something: chat.* and reactions.*."""
+"""Web API methods that write: chat.* and reactions.*."""
 
 import math
 import time
@@ -28,36 +28,36 @@ from kingdom.standins.slack.workspace import (
 )
 from kingdom.standins.state_file import StateFile
 
-_PACE_SECONDS = 1.0
-# When a message was last let into a channel.
-LAST_POSTS = web.AppKey("pace", dict[str, float])
+_SECONDS_PER_MESSAGE = 1.0
+# The time of the last message per channel.
+LAST_POSTS = web.AppKey("last_posts", dict[str, float])
 
 
 def post_message(request: web.Request, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Post a message to a channel, by its id or name, or to a person."""
+    """Post a message to a channel, named by id or name, or to a person."""
     state_file = request.app[STATE_FILE]
     channel = _resolve_channel(state_file, arguments.get("channel", ""))
-    said = read_content(arguments)
+    content = read_content(arguments)
     _check_rate_limit(request.app, channel["id"])
-    about = {"channel": channel["id"], "thread_ts": arguments.get("thread_ts"), **_about(said, arguments)}
-    with state_file.change("chat.postMessage", **about):
-        message = post(state_file, channel, app_author(state_file), said, arguments.get("thread_ts"))
+    details = {"channel": channel["id"], "thread_ts": arguments.get("thread_ts"), **_call_details(content, arguments)}
+    with state_file.change("chat.postMessage", **details):
+        message = post(state_file, channel, app_author(state_file), content, arguments.get("thread_ts"))
         queue_message_event(state_file, request.app[FAULTS], channel, message)
     return {"channel": channel["id"], "ts": message["ts"], "message": message}
 
 
 def post_ephemeral(request: web.Request, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Show something to one person only; no history has it."""
+    """Show a message to one person only, without a history entry."""
     state_file = request.app[STATE_FILE]
     channel = joined_channel(state_file, arguments.get("channel", ""))
     user = arguments.get("user", "")
     if user not in channel["members"]:
         raise SlackRefusal("user_not_in_channel")
-    said = read_content(arguments)
-    about = {"channel": channel["id"], "user": user, "thread_ts": arguments.get("thread_ts")}
-    with state_file.change("chat.postEphemeral", **about, **_about(said, arguments)) as state:
+    content = read_content(arguments)
+    details = {"channel": channel["id"], "user": user, "thread_ts": arguments.get("thread_ts")}
+    with state_file.change("chat.postEphemeral", **details, **_call_details(content, arguments)) as state:
         ts = next_ts(state_file)
-        state["ephemerals"].append({**about, **said, "ts": ts})
+        state["ephemerals"].append({**details, **content, "ts": ts})
     return {"message_ts": ts}
 
 
@@ -68,10 +68,10 @@ def update_message(request: web.Request, arguments: dict[str, Any]) -> dict[str,
     ts = arguments.get("ts", "")
     if "bot_id" not in find_message(state_file, channel, ts):
         raise SlackRefusal("cant_update_message")
-    said = read_content(arguments)
-    with state_file.change("chat.update", channel=channel["id"], ts=ts, **_about(said, arguments)):
+    content = read_content(arguments)
+    with state_file.change("chat.update", channel=channel["id"], ts=ts, **_call_details(content, arguments)):
         message = find_message(state_file, channel, ts)
-        before = update(state_file, message, said)
+        before = update(state_file, message, content)
         queue_change_event(state_file, request.app[FAULTS], channel, before, message)
     return {"channel": channel["id"], "ts": ts, "text": message["text"], "message": message}
 
@@ -82,12 +82,12 @@ def add_reaction(request: web.Request, arguments: dict[str, Any]) -> dict[str, A
 
 
 def remove_reaction(request: web.Request, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Take a reaction of the app back."""
+    """Remove a reaction of the app."""
     return _change_reaction("reactions.remove", request, arguments)
 
 
 def get_reactions(request: web.Request, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return a message with everybody's reactions."""
+    """Return a message with all its reactions."""
     state_file = request.app[STATE_FILE]
     channel = joined_channel(state_file, arguments.get("channel", ""))
     ts = arguments.get("timestamp", "")
@@ -97,7 +97,7 @@ def get_reactions(request: web.Request, arguments: dict[str, Any]) -> dict[str, 
 
 
 def app_author(state_file: StateFile) -> dict[str, Any]:
-    """Return who has written a message of the app."""
+    """Return the author fields of a message by the app."""
     app = state_file.state["app"]
     return {"user": app["user_id"], "bot_id": app["bot_id"], "app_id": app["id"]}
 
@@ -116,7 +116,7 @@ def _check_rate_limit(application: web.Application, channel_id: str) -> None:
     if not application[STATE_FILE].state["settings"]["rate_limit"]:
         return
     now = time.monotonic()
-    if now < application[LAST_POSTS].get(channel_id, -math.inf) + _PACE_SECONDS:
+    if now < application[LAST_POSTS].get(channel_id, -math.inf) + _SECONDS_PER_MESSAGE:
         raise SlackRateLimit
     application[LAST_POSTS][channel_id] = now
 
@@ -133,6 +133,6 @@ def _change_reaction(call: str, request: web.Request, arguments: dict[str, Any])
     return {}
 
 
-def _about(said: dict[str, Any], arguments: dict[str, Any]) -> dict[str, Any]:
+def _call_details(content: dict[str, Any], arguments: dict[str, Any]) -> dict[str, Any]:
     looks = {name: arguments.get(name) for name in ("unfurl_links", "unfurl_media")}
-    return {"text": said.get("text"), "blocks": said.get("blocks"), "metadata": said.get("metadata"), **looks}
+    return {"text": content.get("text"), "blocks": content.get("blocks"), "metadata": content.get("metadata"), **looks}

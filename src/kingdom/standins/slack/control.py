@@ -1,4 +1,4 @@
-"""What people do, for tests and the demo: they join, write, click; and what an operator of Slack does."""
+"""The control interface of the Slack stand-in: actions of people and operators, for tests and the demo."""
 
 import functools
 import uuid
@@ -24,7 +24,7 @@ from kingdom.standins.slack.workspace import (
 )
 from kingdom.standins.state_file import StateFile
 
-Request = TypeVar("Request")
+_Body = TypeVar("_Body")
 
 
 class NewSlackUser(msgspec.Struct):
@@ -35,7 +35,7 @@ class NewSlackUser(msgspec.Struct):
 
 
 class NewChannel(msgspec.Struct):
-    """A channel and who is in it; the app too, unless said otherwise."""
+    """A channel and its members; the app is a member by default."""
 
     name: str
     private: bool = False
@@ -44,7 +44,7 @@ class NewChannel(msgspec.Struct):
 
 
 class Membership(msgspec.Struct):
-    """Somebody enters a channel, or leaves it; the app is somebody by its user id."""
+    """A user, or the app by its user id, enters or leaves a channel."""
 
     channel: str
     user: str
@@ -52,7 +52,7 @@ class Membership(msgspec.Struct):
 
 
 class NewMessage(msgspec.Struct):
-    """What a person writes: in a channel, in a thread of it, or without a channel to the app alone."""
+    """A message of a person: in a channel, in a thread, or without a channel to the app."""
 
     user: str
     text: str
@@ -71,72 +71,72 @@ class Click(msgspec.Struct):
 
 
 class Disconnection(msgspec.Struct):
-    """All sockets end: after a word of Slack and some time, or without a reason at once."""
+    """The end of all sockets: after a warning and a grace period, or at once without a reason."""
 
     reason: Literal["refresh_requested", "warning"] | None = "refresh_requested"
     grace_seconds: float = 1.0
 
 
 class SlackSettingsChange(msgspec.Struct, omit_defaults=True):
-    """How strict Slack is from now on; what is left out stays as it is."""
+    """New settings of the server; omitted ones stay."""
 
     rate_limit: bool | None = None
     ack_seconds: float | None = None
     retries: int | None = None
 
 
-async def add_person(request: web.Request, wish: NewSlackUser) -> dict[str, Any]:
-    """Let a person join."""
+async def add_person(request: web.Request, body: NewSlackUser) -> dict[str, Any]:
+    """Add a person to the workspace."""
     with request.app[STATE_FILE].change():
-        return add_user(request.app[STATE_FILE], wish.name, wish.real_name)
+        return add_user(request.app[STATE_FILE], body.name, body.real_name)
 
 
-async def create_channel(request: web.Request, wish: NewChannel) -> dict[str, Any]:
-    """Make a channel."""
+async def create_channel(request: web.Request, body: NewChannel) -> dict[str, Any]:
+    """Create a channel."""
     state_file = request.app[STATE_FILE]
-    members = [*([state_file.state["app"]["user_id"]] if wish.with_app else []), *wish.members]
-    if find_channel_by_name(state_file, wish.name):
+    members = [*([state_file.state["app"]["user_id"]] if body.with_app else []), *body.members]
+    if find_channel_by_name(state_file, body.name):
         raise SlackRefusal("name_taken")
     with state_file.change():
-        return add_channel(state_file, wish.name.removeprefix("#"), "group" if wish.private else "channel", members)
+        return add_channel(state_file, body.name.removeprefix("#"), "group" if body.private else "channel", members)
 
 
-async def change_membership(request: web.Request, wish: Membership) -> dict[str, Any]:
-    """Let somebody enter or leave a channel."""
+async def change_membership(request: web.Request, body: Membership) -> dict[str, Any]:
+    """Add a user to a channel, or remove one."""
     state_file = request.app[STATE_FILE]
     with state_file.change():
-        channel = _channel(state_file, wish.channel)
-        find_user(state_file, wish.user)
-        others = [member for member in channel["members"] if member != wish.user]
-        channel["members"] = others if wish.leaves else [*others, wish.user]
+        channel = _channel(state_file, body.channel)
+        find_user(state_file, body.user)
+        others = [member for member in channel["members"] if member != body.user]
+        channel["members"] = others if body.leaves else [*others, body.user]
         return channel
 
 
-async def write_message(request: web.Request, wish: NewMessage) -> dict[str, Any]:
-    """Let a person write something."""
+async def write_message(request: web.Request, body: NewMessage) -> dict[str, Any]:
+    """Write a message as a person."""
     state_file = request.app[STATE_FILE]
     with state_file.change():
-        find_user(state_file, wish.user)
-        channel = _channel(state_file, wish.channel) if wish.channel else ensure_direct_channel(state_file, [wish.user])
-        if wish.user not in channel["members"]:
+        find_user(state_file, body.user)
+        channel = _channel(state_file, body.channel) if body.channel else ensure_direct_channel(state_file, [body.user])
+        if body.user not in channel["members"]:
             raise SlackRefusal("not_in_channel")
-        text = f"<@{state_file.state['app']['user_id']}> {wish.text}" if wish.mention else wish.text
-        author = {"user": wish.user, "client_msg_id": str(uuid.uuid4())}
-        message = post(state_file, channel, author, read_content({"text": text}), wish.thread_ts)
+        text = f"<@{state_file.state['app']['user_id']}> {body.text}" if body.mention else body.text
+        author = {"user": body.user, "client_msg_id": str(uuid.uuid4())}
+        message = post(state_file, channel, author, read_content({"text": text}), body.thread_ts)
         queue_message_event(state_file, request.app[FAULTS], channel, message)
     request.app[SENDER].wake()
     return {**message, "channel": channel["id"]}
 
 
-async def click_button(request: web.Request, wish: Click) -> dict[str, Any]:
-    """Let a person click, who then sees whether the app has taken notice; if not, only a new click helps."""
+async def click_button(request: web.Request, body: Click) -> dict[str, Any]:
+    """Click a button as a person, and return whether the app acknowledged it. Slack does not repeat clicks."""
     state_file = request.app[STATE_FILE]
     base_url = f"{request.scheme}://{request.host}"
     with state_file.change():
-        channel = _channel(state_file, wish.channel)
-        message = find_message(state_file, channel, wish.ts)
+        channel = _channel(state_file, body.channel)
+        message = find_message(state_file, channel, body.ts)
         payload = click_payload(
-            state_file, base_url, channel, message, find_user(state_file, wish.user), wish.action_id
+            state_file, base_url, channel, message, find_user(state_file, body.user), body.action_id
         )
         number = queue_envelope(state_file, request.app[FAULTS], "interactive", "block_actions", payload)
     request.app[SENDER].wake()
@@ -144,33 +144,33 @@ async def click_button(request: web.Request, wish: Click) -> dict[str, Any]:
     return {"acknowledged": acknowledged, "trigger_id": payload["trigger_id"], "response_url": payload["response_url"]}
 
 
-async def disconnect(request: web.Request, wish: Disconnection) -> dict[str, Any]:
+async def disconnect(request: web.Request, body: Disconnection) -> dict[str, Any]:
     """End all sockets."""
-    return {"disconnected": await request.app[SENDER].disconnect(wish.reason, wish.grace_seconds)}
+    return {"disconnected": await request.app[SENDER].disconnect(body.reason, body.grace_seconds)}
 
 
-async def change_settings(request: web.Request, wish: SlackSettingsChange) -> dict[str, Any]:
-    """Change how strict Slack is."""
+async def change_settings(request: web.Request, body: SlackSettingsChange) -> dict[str, Any]:
+    """Change the settings of the server."""
     with request.app[STATE_FILE].change() as state:
-        state["settings"].update(msgspec.to_builtins(wish))
+        state["settings"].update(msgspec.to_builtins(body))
         return dict(state["settings"])
 
 
 async def show_connections(request: web.Request) -> web.Response:
-    """Tell how many sockets are open."""
+    """Return the number of open sockets."""
     return web.json_response({"connections": request.app[SENDER].connections})
 
 
 def control_handler(
-    shape: type[Request], carry_out: Callable[[web.Request, Request], Awaitable[dict[str, Any]]]
+    shape: type[_Body], act: Callable[[web.Request, _Body], Awaitable[dict[str, Any]]]
 ) -> Callable[[web.Request], Awaitable[web.Response]]:
-    """Return the handler of one kind of wish."""
+    """Return the request handler of one control action."""
 
-    @functools.wraps(carry_out)
+    @functools.wraps(act)
     async def handle(request: web.Request) -> web.Response:
         try:
-            wish = msgspec.json.decode(await request.read(), type=shape)
-            done = await carry_out(request, wish)
+            body = msgspec.json.decode(await request.read(), type=shape)
+            done = await act(request, body)
         except (SlackRefusal, msgspec.MsgspecError) as wrong:
             return web.json_response({"error": str(wrong)}, status=400)
         return web.json_response(done)

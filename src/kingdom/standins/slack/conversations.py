@@ -1,4 +1,4 @@
-"""Web API methods by which the app reads: conversations.* and users.*."""
+"""Web API methods that read: conversations.* and users.*."""
 
 import base64
 import binascii
@@ -26,7 +26,7 @@ _PAGE_MAX = 999
 
 
 def get_history(request: web.Request, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return what stands in a channel, without its threads, the newest first."""
+    """Return the messages of a channel without thread replies, newest first."""
     state_file = request.app[STATE_FILE]
     channel = joined_channel(state_file, arguments.get("channel", ""))
     wanted = [message for message in history(state_file, channel) if _is_between(message, arguments)]
@@ -34,7 +34,7 @@ def get_history(request: web.Request, arguments: dict[str, Any]) -> dict[str, An
 
 
 def get_replies(request: web.Request, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return a thread, the oldest first; the message it hangs on is in it whatever the time asked for."""
+    """Return a thread, oldest first. Its first message is always included."""
     state_file = request.app[STATE_FILE]
     channel = joined_channel(state_file, arguments.get("channel", ""))
     parent, *replies = thread(state_file, channel, arguments.get("ts", ""))
@@ -42,7 +42,7 @@ def get_replies(request: web.Request, arguments: dict[str, Any]) -> dict[str, An
 
 
 def open_conversation(request: web.Request, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Open the conversation with people, or find it."""
+    """Open a conversation with people, or return the open one."""
     state_file = request.app[STATE_FILE]
     already = {"no_op": True, "already_open": True}
     if arguments.get("channel"):
@@ -69,7 +69,7 @@ def get_channel(request: web.Request, arguments: dict[str, Any]) -> dict[str, An
 
 
 def list_channels(request: web.Request, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Describe the channels of the kinds asked for, public ones if none, that the app may see."""
+    """Describe the visible channels of the requested kinds, public ones by default."""
     state_file = request.app[STATE_FILE]
     asked = arguments.get("types") or "public_channel"
     types = asked if isinstance(asked, list) else asked.replace(" ", "").split(",")
@@ -84,7 +84,7 @@ def list_channels(request: web.Request, arguments: dict[str, Any]) -> dict[str, 
 
 
 def list_members(request: web.Request, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return who is in a channel."""
+    """Return the members of a channel."""
     channel = visible_channel(request.app[STATE_FILE], arguments.get("channel", ""))
     page, cursor = _page([{"id": member} for member in channel["members"]], lambda each: str(each["id"]), arguments)
     return {"members": [each["id"] for each in page], "response_metadata": {"next_cursor": cursor}}
@@ -96,9 +96,9 @@ def get_user(request: web.Request, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def list_users(request: web.Request, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Describe everybody, the app's user too."""
-    everybody = list(request.app[STATE_FILE].state["users"].values())
-    page, cursor = _page(everybody, lambda user: str(user["id"]), arguments)
+    """Describe all users, including the user of the app."""
+    users = list(request.app[STATE_FILE].state["users"].values())
+    page, cursor = _page(users, lambda user: str(user["id"]), arguments)
     return {"members": page, "response_metadata": {"next_cursor": cursor}}
 
 
@@ -128,7 +128,7 @@ def _moment(arguments: dict[str, Any], name: str) -> Decimal | None:
 def _page(
     items: list[dict[str, Any]], key: Callable[[dict[str, Any]], str], arguments: dict[str, Any]
 ) -> tuple[list[dict[str, Any]], str]:
-    """Return the items from a cursor on, and the cursor of the page behind them."""
+    """Return the items from a cursor on, and the cursor of the next page."""
     try:
         limit = min(int(arguments.get("limit") or _PAGE), _PAGE_MAX)
     except ValueError as broken:

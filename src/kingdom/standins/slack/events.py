@@ -1,4 +1,4 @@
-"""What Slack tells the app: events in their wrapper, as envelopes that wait to be acknowledged."""
+"""Events for the app, as envelopes that wait for an acknowledgement."""
 
 import copy
 import secrets
@@ -13,15 +13,19 @@ from kingdom.standins.state_file import StateFile
 def queue_message_event(
     state_file: StateFile, faults: FaultQueue, channel: dict[str, Any], message: dict[str, Any]
 ) -> None:
-    """Tell the app of a new message in a channel where it is; call it inside a change."""
+    """Queue the event of a new message if the app is in the channel. Call it inside a change."""
     if not app_is_in(state_file, channel):
         return
-    said = {key: value for key, value in message.items() if key != "metadata"}
-    event = {**said, "channel": channel["id"], "event_ts": message["ts"]}
+    content = {key: value for key, value in message.items() if key != "metadata"}
+    event = {**content, "channel": channel["id"], "event_ts": message["ts"]}
     by_app = "bot_id" in message
-    spoken = {**event, "channel_type": channel["kind"]}
+    message_event = {**event, "channel_type": channel["kind"]}
     queue_envelope(
-        state_file, faults, "events_api", "bot_message" if by_app else "message", _event_payload(state_file, spoken)
+        state_file,
+        faults,
+        "events_api",
+        "bot_message" if by_app else "message",
+        _event_payload(state_file, message_event),
     )
     mention = f"<@{state_file.state['app']['user_id']}>"
     if mention in message["text"] and not by_app and channel["kind"] != "im":
@@ -41,7 +45,7 @@ def queue_change_event(
     before: dict[str, Any],
     after: dict[str, Any] | None,
 ) -> None:
-    """Tell the app that a message was changed, or deleted when there is none after; call it inside a change."""
+    """Queue the event of a changed message, or of a deleted one if `after` is None. Call it inside a change."""
     subtype = "message_changed" if after else "message_deleted"
     event = {
         "type": "message",
@@ -60,7 +64,7 @@ def queue_change_event(
 def queue_envelope(
     state_file: StateFile, faults: FaultQueue, envelope_type: str, name: str, payload: dict[str, Any]
 ) -> int:
-    """Keep an envelope until it is acknowledged and return its number; call it inside a change."""
+    """Store an envelope until it is acknowledged, and return its number. Call it inside a change."""
     fault = faults.take("PUSH", name)
     held = fault is not None and fault.kind == "reorder"
     number = state_file.next_number("envelope")
@@ -73,7 +77,7 @@ def queue_envelope(
     }
     fresh = [envelope]
     if fault is not None and fault.kind == "repeat":
-        # The second one is what Slack sends when the acknowledgement of the first came too late.
+        # The second envelope looks as if the acknowledgement of the first was late.
         attempts = 1 if envelope_type == "events_api" else 0
         fresh.append({**envelope, "number": state_file.next_number("envelope"), "attempts": attempts})
     pending = state_file.state["pending"]

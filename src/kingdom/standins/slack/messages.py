@@ -1,4 +1,4 @@
-"""Messages: what one may say, threads, reactions, and reading them again."""
+"""Messages: checks of their content, threads, reactions and history."""
 
 import json
 from collections import defaultdict
@@ -18,29 +18,29 @@ _TEXT_MAX = 40_000
 
 
 def read_content(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return what is to be said, checked as Slack checks it; in a form, blocks and metadata are JSON text."""
-    said = {name: _decoded(name, arguments[name]) for name in _CONTENT if arguments.get(name) is not None}
-    if not said.get("text") and not said.get("blocks") and not said.get("attachments"):
+    """Return the content of a message after Slack's checks. In a form, blocks and metadata are JSON text."""
+    content = {name: _decoded(name, arguments[name]) for name in _CONTENT if arguments.get(name) is not None}
+    if not content.get("text") and not content.get("blocks") and not content.get("attachments"):
         raise SlackRefusal("no_text")
-    if len(said.get("text", "")) > _TEXT_MAX:
+    if len(content.get("text", "")) > _TEXT_MAX:
         raise SlackRefusal("msg_too_long")
-    metadata = said.get("metadata")
+    metadata = content.get("metadata")
     if metadata and not (isinstance(metadata, dict) and {"event_type", "event_payload"} <= metadata.keys()):
         raise SlackRefusal("invalid_metadata_format")
-    if "blocks" in said:
-        _check_blocks(said["blocks"])
-    return said
+    if "blocks" in content:
+        _check_blocks(content["blocks"])
+    return content
 
 
 def post(
     state_file: StateFile,
     channel: dict[str, Any],
     author: dict[str, Any],
-    said: dict[str, Any],
+    content: dict[str, Any],
     thread_ts: str | None = None,
 ) -> dict[str, Any]:
-    """Add a message to a channel, or to one of its threads; call it inside a change."""
-    message = {"type": "message", **author, "team": state_file.state["team"]["id"], "text": "", **said}
+    """Add a message to a channel or to one of its threads. Call it inside a change."""
+    message = {"type": "message", **author, "team": state_file.state["team"]["id"], "text": "", **content}
     if thread_ts:
         parent = thread_parent(state_file, channel, thread_ts)
         message |= {"thread_ts": parent["ts"], "parent_user_id": parent["user"]}
@@ -53,19 +53,19 @@ def post(
     return message
 
 
-def update(state_file: StateFile, message: dict[str, Any], said: dict[str, Any]) -> dict[str, Any]:
-    """Change what a message says and return how it was; a new text without blocks ends the old blocks."""
+def update(state_file: StateFile, message: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
+    """Change a message and return its earlier state. A new text without blocks removes the blocks."""
     before = dict(message)
-    if "text" in said and "blocks" not in said:
+    if "text" in content and "blocks" not in content:
         message.pop("blocks", None)
-    message.update(said)
+    message.update(content)
     if message["text"] != before["text"]:
         message["edited"] = {"user": message["user"], "ts": next_ts(state_file)}
     return before
 
 
 def find_message(state_file: StateFile, channel: dict[str, Any], ts: str) -> dict[str, Any]:
-    """Return the message of a timestamp."""
+    """Return the message with a timestamp."""
     for message in state_file.state["messages"][channel["id"]]:
         if message["ts"] == ts:
             found: dict[str, Any] = message
@@ -74,7 +74,7 @@ def find_message(state_file: StateFile, channel: dict[str, Any], ts: str) -> dic
 
 
 def thread_parent(state_file: StateFile, channel: dict[str, Any], ts: str) -> dict[str, Any]:
-    """Return the message that a thread hangs on, also when asked by one of its replies."""
+    """Return the first message of a thread, given any message of it."""
     try:
         message = find_message(state_file, channel, ts)
         return find_message(state_file, channel, message.get("thread_ts", ts))
@@ -83,21 +83,21 @@ def thread_parent(state_file: StateFile, channel: dict[str, Any], ts: str) -> di
 
 
 def history(state_file: StateFile, channel: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return what stands in a channel itself, the newest first, as it is shown."""
+    """Return the descriptions of the messages of a channel without replies, newest first."""
     replies = _replies_by_parent(state_file, channel)
-    said = state_file.state["messages"][channel["id"]]
-    return [_describe(message, replies) for message in reversed(said) if "thread_ts" not in message]
+    content = state_file.state["messages"][channel["id"]]
+    return [_describe(message, replies) for message in reversed(content) if "thread_ts" not in message]
 
 
 def thread(state_file: StateFile, channel: dict[str, Any], ts: str) -> list[dict[str, Any]]:
-    """Return a thread, its first message first, as it is shown."""
+    """Return the descriptions of the messages of a thread, oldest first."""
     parent = thread_parent(state_file, channel, ts)
     replies = _replies_by_parent(state_file, channel)
     return [_describe(message, replies) for message in (parent, *replies[parent["ts"]])]
 
 
 def add_user_reaction(message: dict[str, Any], name: str, user: str) -> None:
-    """Add somebody's reaction to a message."""
+    """Add the reaction of a user to a message."""
     reactions = message.setdefault("reactions", [])
     reaction = next((each for each in reactions if each["name"] == name), None)
     if reaction is None:
@@ -110,7 +110,7 @@ def add_user_reaction(message: dict[str, Any], name: str, user: str) -> None:
 
 
 def remove_user_reaction(message: dict[str, Any], name: str, user: str) -> None:
-    """Remove somebody's reaction from a message."""
+    """Remove the reaction of a user from a message."""
     for reaction in message.get("reactions", []):
         if reaction["name"] == name and user in reaction["users"]:
             reaction["users"].remove(user)
@@ -124,7 +124,7 @@ def remove_user_reaction(message: dict[str, Any], name: str, user: str) -> None:
 
 
 def interactive_elements(block: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the parts of a block that a person can use."""
+    """Yield the interactive elements of a block."""
     if block.get("type") == "actions":
         yield from block["elements"]
     if "accessory" in block:

@@ -1,4 +1,4 @@
-"""The Web API: tokens, arguments in every form Slack takes them, and answers in its words."""
+"""The Web API: tokens, arguments in all formats that Slack accepts, and the table of methods."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,13 +18,13 @@ SOCKET = "/link/"
 
 
 async def call(request: web.Request) -> web.Response:
-    """Carry out one method of the Web API."""
+    """Call one method of the Web API."""
     method = request.match_info["method"]
     try:
         arguments = await _arguments(request)
         _check_token(request, method, arguments.pop("token", ""))
         if method not in METHODS:
-            raise SlackRefusal("unknown_method")  # noqa: TRY301 - every refusal is told in one place
+            raise SlackRefusal("unknown_method")  # noqa: TRY301 - one place answers every refusal
         answer = METHODS[method](request, arguments)
     except SlackRefusal as refused:
         return web.json_response({"ok": False, "error": str(refused)})
@@ -36,7 +36,7 @@ async def call(request: web.Request) -> web.Response:
 
 @web.middleware
 async def answer_like_slack(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Give a refusal of the Web API the body and the header that Slack gives it."""
+    """Give refusals the body and the headers that Slack uses."""
     answer = await handler(request)
     if answer.status < web.HTTPBadRequest.status_code or not request.path.startswith(PREFIX):
         return answer
@@ -94,7 +94,7 @@ METHODS: dict[str, Callable[[web.Request, dict[str, Any]], dict[str, Any]]] = {
 
 
 async def _arguments(request: web.Request) -> dict[str, Any]:
-    """Return the arguments of a call: from its address, its form or its JSON, and the token from its header."""
+    """Return the arguments of a call from its URL, form or JSON, and the token from its header."""
     arguments: dict[str, Any] = dict(request.query)
     if request.content_type == "application/json":
         try:

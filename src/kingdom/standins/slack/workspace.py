@@ -1,4 +1,4 @@
-"""Who and what there is: the app, people, channels, and the clock that names every message."""
+"""The workspace: the app, people, channels, and message timestamps."""
 
 import time
 from collections.abc import Sequence
@@ -11,15 +11,15 @@ _TEAM = "T000000001"
 
 
 class SlackRefusal(Exception):
-    """Slack's way to say no: status 200, not ok, and one word of why."""
+    """Raised when Slack refuses a call: status 200 with an error code."""
 
 
 class SlackRateLimit(Exception):
-    """Slack's way to say later: status 429 and the seconds to wait."""
+    """Raised when a call exceeds the rate limit: status 429 with the seconds to wait."""
 
 
 def empty_workspace() -> dict[str, Any]:
-    """Return a workspace in which nobody is but the app."""
+    """Return a workspace with only the app."""
     app = {"id": "A000000001", "bot_id": "B000000001", "user_id": "U000000001", "name": "kingdom"}
     return {
         "team": {"id": _TEAM, "name": "Stand-in", "domain": "standin"},
@@ -38,21 +38,21 @@ def empty_workspace() -> dict[str, Any]:
 
 
 def next_ts(state_file: StateFile) -> str:
-    """Return a timestamp that no message of the workspace has; call it inside a change."""
+    """Return a unique message timestamp. Call it inside a change."""
     ts = max(time.time_ns() // 1000, state_file.state["last_ts"] + 1)
     state_file.state["last_ts"] = ts
     return f"{ts // _MICROSECONDS}.{ts % _MICROSECONDS:06d}"
 
 
 def add_user(state_file: StateFile, name: str, real_name: str = "") -> dict[str, Any]:
-    """Let a person join the workspace; call it inside a change."""
+    """Add a person to the workspace. Call it inside a change."""
     user_id = f"U{state_file.next_number('user'):09d}"
     state_file.state["users"][user_id] = _person(user_id, name, real_name or name.title(), is_bot=False)
     return dict(state_file.state["users"][user_id])
 
 
 def add_channel(state_file: StateFile, name: str, kind: str, members: Sequence[str]) -> dict[str, Any]:
-    """Make a channel; call it inside a change."""
+    """Create a channel. Call it inside a change."""
     for member in members:
         find_user(state_file, member)
     letter = {"im": "D", "mpim": "G"}.get(kind, "C")
@@ -69,7 +69,7 @@ def add_channel(state_file: StateFile, name: str, kind: str, members: Sequence[s
 
 
 def find_user(state_file: StateFile, user_id: str) -> dict[str, Any]:
-    """Return a person or the app's user."""
+    """Return a person or the user of the app."""
     user: dict[str, Any] | None = state_file.state["users"].get(user_id)
     if user is None:
         raise SlackRefusal("user_not_found")
@@ -77,7 +77,7 @@ def find_user(state_file: StateFile, user_id: str) -> dict[str, Any]:
 
 
 def find_channel(state_file: StateFile, channel_id: str) -> dict[str, Any]:
-    """Return a channel by its id, as anybody would find it."""
+    """Return a channel by its id."""
     channel: dict[str, Any] | None = state_file.state["channels"].get(channel_id)
     if channel is None:
         raise SlackRefusal("channel_not_found")
@@ -85,7 +85,7 @@ def find_channel(state_file: StateFile, channel_id: str) -> dict[str, Any]:
 
 
 def visible_channel(state_file: StateFile, channel_id: str) -> dict[str, Any]:
-    """Return a channel that the app may look at; a private one hides from those outside."""
+    """Return a channel that the app can see; private channels are visible only to members."""
     channel = find_channel(state_file, channel_id)
     if channel["kind"] != "channel" and not app_is_in(state_file, channel):
         raise SlackRefusal("channel_not_found")
@@ -101,14 +101,14 @@ def joined_channel(state_file: StateFile, channel_id: str) -> dict[str, Any]:
 
 
 def find_channel_by_name(state_file: StateFile, name: str) -> dict[str, Any] | None:
-    """Return the channel of a name, with or without its #."""
+    """Return a channel by its name, with or without #."""
     wanted = name.removeprefix("#")
     named = (channel for channel in state_file.state["channels"].values() if wanted and channel["name"] == wanted)
     return next(named, None)
 
 
 def find_direct_channel(state_file: StateFile, users: Sequence[str]) -> dict[str, Any] | None:
-    """Return the conversation of the app with people if it is open."""
+    """Return the open conversation of the app with people, if any."""
     members = {state_file.state["app"]["user_id"], *users}
     for channel in state_file.state["channels"].values():
         if channel["kind"] in ("im", "mpim") and set(channel["members"]) == members:
@@ -118,7 +118,7 @@ def find_direct_channel(state_file: StateFile, users: Sequence[str]) -> dict[str
 
 
 def ensure_direct_channel(state_file: StateFile, users: Sequence[str]) -> dict[str, Any]:
-    """Return the conversation of the app with people, opened if need be; call it inside a change."""
+    """Return the conversation of the app with people, opening it if needed. Call it inside a change."""
     kind = "im" if len(users) == 1 else "mpim"
     return find_direct_channel(state_file, users) or add_channel(
         state_file, "", kind, [state_file.state["app"]["user_id"], *users]
@@ -126,7 +126,7 @@ def ensure_direct_channel(state_file: StateFile, users: Sequence[str]) -> dict[s
 
 
 def app_is_in(state_file: StateFile, channel: dict[str, Any]) -> bool:
-    """Say whether the app hears what is said in a channel."""
+    """Return whether the app is a member of a channel."""
     return state_file.state["app"]["user_id"] in channel["members"]
 
 
