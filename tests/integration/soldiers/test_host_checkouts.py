@@ -22,8 +22,8 @@ from kingdom.workflow.model.run.work_tree import WorkTree
 from kingdom.workflow.model.run.workflow import Placement, Workflow
 from kingdom.workflow.model.status import VerificationStatus, WorkflowStatus, WorkTreeStatus
 from kingdom.workflow.model.steps.modify import Modification, WorkChange
-from kingdom.workflow.model.steps.proceed import release_tree
 from kingdom.workflow.model.steps.step import Step
+from kingdom.workflow.model.steps.stopping import release_tree
 from kingdom.workflow.records import TREES_KEPT, WORKFLOWS, load_workflow, save_step
 from tests.integration.running import eventually
 from tests.integration.soldiers.hindered_agents import HinderedAgents

@@ -37,8 +37,9 @@ from kingdom.workflow.model.steps.answer_targets import (
     target_tree,
     target_verification,
 )
-from kingdom.workflow.model.steps.proceed import proceed, request_stop
+from kingdom.workflow.model.steps.proceed import proceed
 from kingdom.workflow.model.steps.step import Step
+from kingdom.workflow.model.steps.stopping import request_stop
 from kingdom.workflow.model.steps.suspension import suspend_turn
 from kingdom.workflow.model.steps.work_reset import clear_failures, mark_agent_ended, reset_work
 

@@ -15,8 +15,9 @@ from kingdom.workflow.model.run.work import Work
 from kingdom.workflow.model.run.work_tree import WorkTree
 from kingdom.workflow.model.run.workflow import Workflow
 from kingdom.workflow.model.status import CheckpointStatus, QueryStatus, WorkflowStatus, WorkStatus, WorkTreeStatus
-from kingdom.workflow.model.steps.proceed import proceed, release_tree
+from kingdom.workflow.model.steps.proceed import proceed
 from kingdom.workflow.model.steps.step import Step
+from kingdom.workflow.model.steps.stopping import release_tree
 
 _CHANGEABLE = ("tasks", "verify", "pause_after", "timeout_seconds")
 

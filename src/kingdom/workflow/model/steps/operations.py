@@ -17,8 +17,9 @@ from kingdom.workflow.model.run.workflow import (
     format_usd,
 )
 from kingdom.workflow.model.status import QueryStatus, WorkflowStatus, WorkTreeStatus
-from kingdom.workflow.model.steps.proceed import proceed, release_unwanted_trees, request_stop, start_running
+from kingdom.workflow.model.steps.proceed import proceed, start_running
 from kingdom.workflow.model.steps.step import Step
+from kingdom.workflow.model.steps.stopping import release_unwanted_trees, request_stop
 from kingdom.workflow.model.steps.work_reset import clear_failures
 
 

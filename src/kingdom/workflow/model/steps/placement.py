@@ -5,8 +5,9 @@ from kingdom.workflow.model.messages.events import WorkflowPlaced
 from kingdom.workflow.model.run.workflow import Placement, StopOutcome
 from kingdom.workflow.model.status import AgentStatus, CheckpointStatus, WorkflowStatus, WorkTreeStatus
 from kingdom.workflow.model.steps.operations import plan_recovery
-from kingdom.workflow.model.steps.proceed import proceed, release_tree, request_stop
+from kingdom.workflow.model.steps.proceed import proceed
 from kingdom.workflow.model.steps.step import Step
+from kingdom.workflow.model.steps.stopping import release_tree, request_stop
 from kingdom.workflow.model.steps.work_reset import mark_agent_ended
 
 _LOSSES_MAX = 3

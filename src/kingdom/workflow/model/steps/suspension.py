@@ -4,8 +4,8 @@ from kingdom.sentence import sentence
 from kingdom.workflow.model.messages.answers import FailedTurn, QueryFailed
 from kingdom.workflow.model.run.work import Task
 from kingdom.workflow.model.run.workflow import GO_ON, STOP, QuestionTopic, RunQuestion, StopOutcome
-from kingdom.workflow.model.steps.proceed import ask_for_budget, request_stop
 from kingdom.workflow.model.steps.step import Step
+from kingdom.workflow.model.steps.stopping import ask_for_budget, request_stop
 
 _ERROR_LENGTH_MAX = 1_000
 # After so many waits without any answer a person is asked.
