@@ -1,4 +1,4 @@
-"""What all stand-ins share: trouble on demand, a look inside, and a book that outlives its process."""
+"""What all stand-ins share: faults on demand, the control interface, and a state file that outlives its process."""
 
 import asyncio
 import json
@@ -20,15 +20,15 @@ from tests.patience import PATIENCE_SECONDS
 
 
 async def _add_thing(request: web.Request) -> web.Response:
-    book = request.app[STATE_FILE]
-    with book.change("POST thing"):
-        number = book.next_number("thing")
+    state_file = request.app[STATE_FILE]
+    with state_file.change("POST thing"):
+        number = state_file.next_number("thing")
     return web.json_response({"number": number, "padding": "x" * 1000})
 
 
 @pytest.fixture
 async def running(tmp_path: Path) -> AsyncIterator[RunningServer]:
-    application = new_application(StateFile(tmp_path / "state" / "book.json", {}))
+    application = new_application(StateFile(tmp_path / "state" / "state.json", {}))
     application.router.add_post("/things", _add_thing)
     application.router.add_post("/others", _add_thing)
     standin = await start(application)
@@ -144,35 +144,35 @@ async def test_trouble_can_be_ordered_and_looked_into_from_outside(
 
 
 def test_a_change_that_raises_is_forgotten(tmp_path: Path) -> None:
-    book = StateFile(tmp_path / "book.json", {"things": ["one"]})
-    with book.change("add"):
-        book.next_number("thing")
-    before = (tmp_path / "book.json").read_bytes()
+    state_file = StateFile(tmp_path / "state.json", {"things": ["one"]})
+    with state_file.change("add"):
+        state_file.next_number("thing")
+    before = (tmp_path / "state.json").read_bytes()
 
     def fail() -> None:
-        with book.change("add") as state:
+        with state_file.change("add") as state:
             state["things"].append("two")
-            book.next_number("thing")
+            state_file.next_number("thing")
             raise ValueError(state)
 
     with pytest.raises(ValueError, match="two"):
         fail()
-    assert book.state == {"things": ["one"], "numbers": {"thing": 1}}
-    assert book.count("add") == 1
-    assert (tmp_path / "book.json").read_bytes() == before
+    assert state_file.state == {"things": ["one"], "numbers": {"thing": 1}}
+    assert state_file.count("add") == 1
+    assert (tmp_path / "state.json").read_bytes() == before
 
 
-def test_a_book_goes_on_where_it_was(tmp_path: Path) -> None:
-    with StateFile(tmp_path / "book.json", {"things": []}).change("add", key="one") as state:
+def test_a_state_file_goes_on_where_it_was(tmp_path: Path) -> None:
+    with StateFile(tmp_path / "state.json", {"things": []}).change("add", key="one") as state:
         state["things"].append("one")
-    again = StateFile(tmp_path / "book.json", {"things": []})
+    again = StateFile(tmp_path / "state.json", {"things": []})
     assert again.state == {"things": ["one"]}
     assert (again.count("add", key="one"), again.count("add", key="two"), again.count("add")) == (1, 0, 1)
 
 
 @asynccontextmanager
 async def changing(path: Path, where: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    child = "tests.integration.standins.book_child"
+    child = "tests.integration.standins.state_file_child"
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", child, str(path), where), stdout=asyncio.subprocess.PIPE
     )
@@ -189,8 +189,8 @@ async def heard(process: asyncio.subprocess.Process) -> Any:
     return json.loads(await asyncio.wait_for(process.stdout.readline(), PATIENCE_SECONDS))
 
 
-async def test_a_book_killed_inside_a_change_does_not_know_of_it(tmp_path: Path) -> None:
-    path = tmp_path / "book.json"
+async def test_a_state_file_killed_inside_a_change_does_not_know_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
     with StateFile(path, {"entries": []}).change("add") as state:
         state["entries"].append("before")
     async with changing(path, "inside") as process:
@@ -198,8 +198,8 @@ async def test_a_book_killed_inside_a_change_does_not_know_of_it(tmp_path: Path)
     assert StateFile(path, {}).state == {"entries": ["before"]}
 
 
-async def test_a_book_killed_while_it_writes_is_whole(tmp_path: Path) -> None:
-    path = tmp_path / "book.json"
+async def test_a_state_file_killed_while_it_writes_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
     told = 0
     for _ in range(3):
         async with changing(path, "on and on") as process:
@@ -210,6 +210,6 @@ async def test_a_book_killed_while_it_writes_is_whole(tmp_path: Path) -> None:
             # What it said until it died; a last line may be cut.
             rest = await asyncio.wait_for(process.stdout.read(), PATIENCE_SECONDS)
             told = max([told, *map(int, rest.decode().split("\n")[:-1])])
-        book = StateFile(path, {})
-        assert len(book.state["entries"]) == book.count("add")
-        assert book.count("add") - told in (0, 1)
+        state_file = StateFile(path, {})
+        assert len(state_file.state["entries"]) == state_file.count("add")
+        assert state_file.count("add") - told in (0, 1)

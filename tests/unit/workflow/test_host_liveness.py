@@ -8,7 +8,7 @@ LEASE = 30.0
 
 
 class Looks:
-    """A monitor with a clock that the test sets."""
+    """A liveness monitor with a clock that the test sets."""
 
     def __init__(self, at: float = 1000.0) -> None:
         self.at = at

@@ -40,7 +40,7 @@ class AddRepository(GithubAction, kw_only=True):
     default_branch: str = "main"
 
 
-class ChangedFile(msgspec.Struct, kw_only=True):
+class PullRequestFile(msgspec.Struct, kw_only=True):
     """A file that a pull request changes."""
 
     filename: str
@@ -59,7 +59,7 @@ class OpenPullRequest(GithubAction, kw_only=True):
     base: str = "main"
     draft: bool = False
     sha: str | None = None
-    files: list[ChangedFile] = []
+    files: list[PullRequestFile] = []
     reviewers: list[str] = []
 
 

@@ -1,4 +1,4 @@
-"""A process that changes a book until it is killed; given the word `inside`, it stays in the middle of a change."""
+"""Change a state file until killed; with the argument `inside`, stay in the middle of a change."""
 
 import json
 import sys
@@ -9,14 +9,14 @@ from kingdom.standins.state_file import StateFile
 
 
 def main(path: str, where: str) -> None:
-    book = StateFile(Path(path), {"entries": []})
+    state_file = StateFile(Path(path), {"entries": []})
     while True:
-        with book.change("add") as state:
+        with state_file.change("add") as state:
             state["entries"].append("x" * 1000)
             if where == "inside":
                 _say(len(state["entries"]))
                 time.sleep(3600)
-        _say(len(book.state["entries"]))
+        _say(len(state_file.state["entries"]))
 
 
 def _say(number: int) -> None:
