@@ -13,7 +13,7 @@ from rich.text import Text
 
 from kingdom.bus.logs import configure_logs
 from kingdom.cli.demo_view import end_view, question_view, screen_view
-from kingdom.court.asks import Ask
+from kingdom.court.questions import HumanQuestion
 from kingdom.demo.house import opened_house
 from kingdom.demo.narration import Line
 from kingdom.demo.stage import Stage
@@ -66,7 +66,7 @@ class Recorder(Stage):
         """See the port."""
         self._standing = standing
 
-    async def ask(self, ask: Ask, default: str) -> str | None:
+    async def ask(self, ask: HumanQuestion, default: str) -> str | None:
         """See the port."""
         question = question_view(ask, default, _ANSWER_SECONDS)
         self.views.append(Group(question, Text(f"Your answer: {_ANSWER}")))

@@ -11,8 +11,8 @@ from kingdom.bootstrap import open_bus
 from kingdom.bus.logs import configure_logs
 from kingdom.cli.status import lookout_of
 from kingdom.cli.top import readers_of
-from kingdom.court.asks import Ask
-from kingdom.court.standing import Lookout
+from kingdom.court.questions import HumanQuestion
+from kingdom.court.status import StatusSources
 from kingdom.demo.house import House, opened_house
 from kingdom.demo.narration import Line
 from kingdom.demo.stage import Stage
@@ -51,7 +51,7 @@ class Photographer(Stage):
     def show(self, standing: Standing) -> None:
         """See the port."""
 
-    async def ask(self, ask: Ask, default: str) -> str | None:  # noqa: ARG002 - the form of the port
+    async def ask(self, ask: HumanQuestion, default: str) -> str | None:  # noqa: ARG002 - the form of the port
         """See the port."""
         return _ANSWER
 
@@ -68,7 +68,7 @@ async def _photographed(house: House) -> str:
     settings = house.settings
     realm = read_realm(settings.file)
 
-    async def lookout() -> Lookout:
+    async def lookout() -> StatusSources:
         return lookout_of(settings, realm)
 
     application, photographer = declared(realm), Photographer()

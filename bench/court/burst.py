@@ -21,7 +21,7 @@ from kingdom.bus.port import Bus
 from kingdom.bus.record import Query
 from kingdom.chronicle.events import EventDetected
 from kingdom.court.documents import ExternalEvent
-from kingdom.court.king.waiting import PLACES, WAITING
+from kingdom.court.king.waiting_queue import WAITING, WAITING_ENTRIES
 from kingdom.court.quota import QUOTAS, SOLDIERS
 from kingdom.court.records import EVENTS
 from kingdom.court.streams import EVENT_STREAM
@@ -82,7 +82,7 @@ def judge(books: Books, expected: Sequence[str], slots: int) -> Iterator[str]:
             yield f"{event.id} was noticed {books.noticed[event.id]} times"
         if len(event.routes) != 1:
             yield f"{event.id} is {event.status} with {len(event.routes)} routes"
-        elif not event.routes[0].task_id and event.routes[0].waiting not in books.waiting:
+        elif not event.routes[0].assignment_id and event.routes[0].waiting not in books.waiting:
             yield f"{event.id} is {event.status}, but neither waits nor is assigned"
     if not 0 <= books.holders <= slots:
         yield f"{books.holders} assignments hold one of {slots} slots"
@@ -118,7 +118,7 @@ async def _is_decided(bus: Bus) -> bool:
 async def _read(bus: Bus, expected: set[str]) -> Books:
     async with bus.transaction() as transaction:
         events = [record async for record in each(transaction, Query(kind=EVENTS.name)) if record.id in expected]
-        waiting = [record.id async for record in each(transaction, Query(kind=PLACES.name, state=WAITING))]
+        waiting = [record.id async for record in each(transaction, Query(kind=WAITING_ENTRIES.name, state=WAITING))]
         soldiers = await transaction.get(QUOTAS.name, SOLDIERS)
     noticed: Counter[str] = Counter()
     cursor, operations = Cursor(), operations_of(bus)

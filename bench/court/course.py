@@ -21,16 +21,16 @@ from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import Query
 from kingdom.clock import utc_now
 from kingdom.court.documents import AssignmentStatus, Message, MessageStatus
-from kingdom.court.general.ending import end
-from kingdom.court.general.staff import Staff
+from kingdom.court.general.assignment_end import end_assignment
+from kingdom.court.general.context import GeneralContext
+from kingdom.court.king.context import KingContext
 from kingdom.court.king.reactions import register
 from kingdom.court.king.settings import KingSettings
-from kingdom.court.king.terms import Terms
-from kingdom.court.king.watch import tick
+from kingdom.court.king.timers import run_timers_once
 from kingdom.court.package_files import SHIPPED, load_package
 from kingdom.court.records import EVENTS, load, save
 from kingdom.court.sentinel.receiver import DELIVERY
-from kingdom.court.sentinel.records import Taken, take_in
+from kingdom.court.sentinel.records import IntakeResult, accept_activity
 from kingdom.court.streams import EVENT_STREAM, MESSAGE_STREAM, RESULT_STREAM
 from kingdom.workflow.records import change
 
@@ -56,14 +56,14 @@ class Course:
         package, zone = load_package(SHIPPED / "gen-pr"), ZoneInfo("UTC")
         settings = KingSettings(soldiers=8, soldiers_per_repo=8)
         dispatcher = Dispatcher()
-        self._terms = Terms(settings=settings, packages=lambda: [package], zone=zone)
+        self._terms = KingContext(settings=settings, packages=lambda: [package], zone=zone)
         register(dispatcher, self._terms)
         self._bus = bus
         self._counting = counting
         self._scans = scans
         self._execution = Execution(bus, dispatcher, WorkerMetrics(CollectorRegistry()))
         self._general = package.name
-        self._staff = Staff(packages=lambda: {package.name: package}, channel="", zone=zone, clock=utc_now)
+        self._staff = GeneralContext(packages=lambda: {package.name: package}, channel="", zone=zone, clock=utc_now)
 
     async def play(self, number: int) -> None:
         """Let one event come and go; afterwards nothing of it is open."""
@@ -80,14 +80,14 @@ class Course:
     async def look(self) -> None:
         """Let the King look by himself."""
         with self._counting(CLOCK):
-            await tick(self._bus, self._terms)
+            await run_timers_once(self._bus, self._terms)
 
     async def _receive(self, webhook: Webhook) -> None:
-        async def act(transaction: Transaction) -> Taken:
+        async def act(transaction: Transaction) -> IntakeResult:
             assert await transaction.once(DELIVERY, webhook.delivery, _KEPT)
-            return await take_in(transaction, webhook.happening, None)
+            return await accept_activity(transaction, webhook.happening, None)
 
-        assert await change(self._bus, act) is Taken.RECEIVED
+        assert await change(self._bus, act) is IntakeResult.RECEIVED
 
     async def _react(self, stream: str) -> None:
         """Do what a worker of the King does about the one event of a stream."""
@@ -107,7 +107,9 @@ class Course:
                 await transaction.settle(delivery, Done())
 
     async def _end(self, given: Delivery, transaction: Transaction) -> None:
-        await end(self._staff, transaction, given.envelope.aggregate_id, AssignmentStatus.COMPLETED, "looked")
+        await end_assignment(
+            self._staff, transaction, given.envelope.aggregate_id, AssignmentStatus.COMPLETED, "looked"
+        )
 
 
 async def _send(queued: Delivery, transaction: Transaction) -> None:

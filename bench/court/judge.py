@@ -55,7 +55,7 @@ def judge(books: Books, expected: int, processes: list[str]) -> list[str]:
     if len(books.events) != expected:
         findings.append(f"{len(books.events)} events were noticed, {expected} happened")
     for event in books.events:
-        tasks = [route.task_id for route in event.routes if route.task_id]
+        tasks = [route.assignment_id for route in event.routes if route.assignment_id]
         if event.status != "completed" or event.outcome != "completed":
             findings.append(f"{event.id} is {event.status}, {event.outcome}: {event.reason}")
         if len(tasks) != 1:

@@ -134,7 +134,7 @@ async def _times(bus: Bus, asked: Sequence[Asked]) -> Mapping[str, list[float]]:
             step = f"{record.doc['type']} accepted"
             moments[record.doc["workflowId"]].setdefault(step, datetime.fromisoformat(record.doc["acceptedAt"]))
         events = [(await load(transaction, ExternalEvent, request.event_id))[1] for request in asked]
-        tasks = [(await load(transaction, Assignment, event.routes[0].task_id))[1] for event in events]
+        tasks = [(await load(transaction, Assignment, event.routes[0].assignment_id))[1] for event in events]
     times: dict[str, list[float]] = defaultdict(list)
     for request, task in zip(asked, tasks, strict=True):
         found = {STEPS[0]: request.answered_at} | moments[request.event_id] | moments[task.workflow_id]

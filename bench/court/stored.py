@@ -10,15 +10,15 @@ from bench.fill import Connection
 from kingdom.bootstrap import movable_of
 from kingdom.bus.moving import AnyItem, DedupKey, Entry, Event, Manifest, StoredRecord, Tally
 from kingdom.bus.port import Bus
-from kingdom.court.king.resting import BILLS
-from kingdom.court.king.waiting import NEWEST
-from kingdom.court.king.waiting import PLACES as WAITING_PLACES
+from kingdom.court.king.release import BILLS
+from kingdom.court.king.waiting_queue import NEWEST
+from kingdom.court.king.waiting_queue import WAITING_ENTRIES as WAITING_PLACES
 from kingdom.court.records import ASSIGNMENTS, EVENTS, MESSAGES, RESULTS
-from kingdom.court.sentinel.records import HEARD_PLACES
+from kingdom.court.sentinel.records import SUBJECT_HISTORIES
 
 # What is kept for each event; the rest there is once.
 _OF_AN_EVENT = [
-    kind.name for kind in (EVENTS, ASSIGNMENTS, MESSAGES, RESULTS, WAITING_PLACES, NEWEST, BILLS, HEARD_PLACES)
+    kind.name for kind in (EVENTS, ASSIGNMENTS, MESSAGES, RESULTS, WAITING_PLACES, NEWEST, BILLS, SUBJECT_HISTORIES)
 ]
 _T = TypeVar("_T")
 

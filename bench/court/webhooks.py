@@ -13,7 +13,7 @@ import aiohttp
 from bench.court.house import REPO, SECRET, House
 from kingdom.clock import utc_now
 from kingdom.court.sentinel.github import parse_webhook
-from kingdom.court.sentinel.happening import Happening
+from kingdom.court.sentinel.github_activity import GitHubActivity
 
 LOGIN = "kingdom-bot"
 EVENT = "pull_request"
@@ -32,10 +32,10 @@ class Webhook:
         return self.happening.event.id
 
     @property
-    def happening(self) -> Happening:
+    def happening(self) -> GitHubActivity:
         """Return what it tells."""
         happening = parse_webhook(EVENT, self.document, [LOGIN], utc_now())
-        assert isinstance(happening, Happening)
+        assert isinstance(happening, GitHubActivity)
         return happening
 
     async def send(self, session: aiohttp.ClientSession, house: House) -> tuple[int, str]:

@@ -14,7 +14,7 @@ from bench.hostile.attack import KINDS, VARIANTS, Outcome, attack
 from kingdom.backends.files import FilesBus
 from kingdom.bus.logs import configure_logs
 from kingdom.court import streams
-from kingdom.court.sentinel.receiver import Receiver
+from kingdom.court.sentinel.receiver import WebhookReceiver
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def _run(directory: Path, options: argparse.Namespace) -> Outcome:
     async with FilesBus(str(directory / "realm"), streams.TOPOLOGY, KINDS) as bus:
-        return await attack(bus, options.count, options.seed, VARIANTS.get(options.variant, Receiver))
+        return await attack(bus, options.count, options.seed, VARIANTS.get(options.variant, WebhookReceiver))
 
 
 if __name__ == "__main__":

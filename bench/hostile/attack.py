@@ -14,8 +14,8 @@ from bench.hostile.inputs import BODY_BYTES_MAX, SECRET, SILENCE, US, Input, gen
 from kingdom.bus import Bus, Query
 from kingdom.court import records
 from kingdom.court.sentinel import records as remembered
-from kingdom.court.sentinel.receiver import Receiver
-from kingdom.court.sentinel.settings import GitHubSettings, WebhookSettings
+from kingdom.court.sentinel.receiver import WebhookReceiver
+from kingdom.court.sentinel.settings import GitHubSettings, GitHubWebhookSettings
 
 KINDS = (*records.KINDS, *remembered.KINDS)
 _PATIENCE_SECONDS = 300.0
@@ -49,19 +49,19 @@ class Outcome:
         }
 
 
-class Trusting(Receiver):
+class Trusting(WebhookReceiver):
     """A receiver that is broken on purpose: it believes every signature."""
 
     def _is_signed(self, raw: bytes, signature: str) -> bool:  # noqa: ARG002 - that is what is wrong with it
         return True
 
 
-VARIANTS: dict[str, type[Receiver]] = {"trusting": Trusting}
+VARIANTS: dict[str, type[WebhookReceiver]] = {"trusting": Trusting}
 
 
-async def attack(bus: Bus, count: int, seed: int, kind: type[Receiver] = Receiver) -> Outcome:
+async def attack(bus: Bus, count: int, seed: int, kind: type[WebhookReceiver] = WebhookReceiver) -> Outcome:
     """Send so many inputs to a receiver on a store, then look at what it received."""
-    webhooks = WebhookSettings(
+    webhooks = GitHubWebhookSettings(
         secrets=(SECRET,),
         port=0,
         body_bytes_max=BODY_BYTES_MAX,
@@ -82,7 +82,7 @@ async def attack(bus: Bus, count: int, seed: int, kind: type[Receiver] = Receive
 
 
 @asynccontextmanager
-async def _listening(receiver: Receiver) -> AsyncIterator[Receiver]:
+async def _listening(receiver: WebhookReceiver) -> AsyncIterator[WebhookReceiver]:
     await receiver.start()
     try:
         yield receiver
@@ -90,7 +90,7 @@ async def _listening(receiver: Receiver) -> AsyncIterator[Receiver]:
         await receiver.stop()
 
 
-async def _send_all(receiver: Receiver, waiting: Iterator[Input], outcome: Outcome, wanted: set[str]) -> None:
+async def _send_all(receiver: WebhookReceiver, waiting: Iterator[Input], outcome: Outcome, wanted: set[str]) -> None:
     for each in waiting:
         outcome.sent[each.kind] += 1
         wanted |= each.events

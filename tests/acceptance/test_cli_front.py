@@ -21,9 +21,9 @@ from kingdom.bootstrap import open_bus
 from kingdom.bus.record import Record
 from kingdom.cli.nouns import ALIASES, NOUNS, WORDS
 from kingdom.clock import utc_now
-from kingdom.court.asks import ASKS
 from kingdom.court.petitions.decision import PETITIONS, Petition
-from kingdom.court.petitions.records import save as save_petition
+from kingdom.court.petitions.records import save_petition
+from kingdom.court.questions import QUESTIONS
 from kingdom.court.records import ASSIGNMENTS, EVENTS
 from kingdom.realm import Realm
 from kingdom.roles import declared
@@ -315,11 +315,11 @@ async def spoil(realm: Path, run: str) -> None:
         await transaction.put(Record(kind=ASSIGNMENTS.name, id="task-x", state="pending", doc=naive))
         for kind, noun in ((TEMPLATES, "template"), (GITS, "git"), (MCP_SERVERS, "mcp")):
             await transaction.put(Record(kind=kind.name, id=f"{noun}-x", state=ACTIVE))
-        ask = await transaction.get(ASKS.name, TASK)
+        ask = await transaction.get(QUESTIONS.name, TASK)
         assert ask
         doc = {**ask.doc, "id": "task-x", "task_id": "task-x", "given": "evt-cli-x"}
         await transaction.put(replace(ask, id="task-x", version=0, doc=doc))
-        await transaction.put(Record(kind=ASKS.name, id="task-y", state="open"))
+        await transaction.put(Record(kind=QUESTIONS.name, id="task-y", state="open"))
         await transaction.put(Record(kind=PETITIONS.name, id="nothing", state="requested"))
         whose: dict[str, Any] = {"root": "task-20260205-001", "general": "gen-hello", "workflow_id": run}
         asked = Petition(id="earlier", kind="github.comment", target="a#1", body={}, created_at=began, **whose)

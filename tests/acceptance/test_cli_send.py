@@ -18,14 +18,14 @@ from kingdom.bus.record import Record
 from kingdom.cli.event_wait import wait_for
 from kingdom.cli.output import Output
 from kingdom.clock import utc_now
-from kingdom.court.asks import Ask, save_ask
 from kingdom.court.chamberlain.records import HEALTH
 from kingdom.court.documents import EventStatus, ExternalEvent, Priority
-from kingdom.court.heartbeat import FileSigns
-from kingdom.court.king.terms import Terms
-from kingdom.court.king.waiting import PLACES, READY, WAITING, WaitingPlace
-from kingdom.court.records import CURRENT, load, receive, save
-from kingdom.court.standing import Lookout
+from kingdom.court.heartbeat import FileHeartbeatWriter
+from kingdom.court.king.context import KingContext
+from kingdom.court.king.waiting_queue import READY, WAITING, WAITING_ENTRIES, WaitingEntry
+from kingdom.court.questions import HumanQuestion, save_question
+from kingdom.court.records import CURRENT, load, receive_event, save
+from kingdom.court.status import StatusSources
 from kingdom.realm import Realm
 from kingdom.roles import declared
 from tests.acceptance.front import Typist
@@ -74,19 +74,19 @@ def asking(directory: Path, *tasks: str) -> None:
         async with opened(directory) as bus, bus.transaction() as transaction:
             routes = [{"general": "gen-hello", "rule": "gen-hello#1", "task_id": tasks[0]}]
             event = an_event(status=EventStatus.DISPATCHED, routes=routes)
-            await receive(transaction, event, "tester")
+            await receive_event(transaction, event, "tester")
             for number, task in enumerate(tasks):
-                ask = Ask(
+                ask = HumanQuestion(
                     id=task,
-                    task_id=task,
+                    assignment_id=task,
                     general="gen-hello",
                     workflow_id=f"wf-{task}",
-                    question="May I?",
+                    text="May I?",
                     choices=("yes", "no"),
                     asked_at=now + timedelta(seconds=number),
                     due_at=now + timedelta(days=1),
                 )
-                await save_ask(transaction, ask)
+                await save_question(transaction, ask)
 
     asyncio.run(make())
 
@@ -148,8 +148,8 @@ class Waiting:
     def __init__(self, realm: Path, capsys: pytest.CaptureFixture[str]) -> None:
         settings = Realm()
         self.told: list[str] = []
-        self.lookout = Lookout(
-            terms=Terms(packages=tuple, zone=settings.zone, settings=settings.king, clock=self._clock),
+        self.lookout = StatusSources(
+            king=KingContext(packages=tuple, zone=settings.zone, settings=settings.king, clock=self._clock),
             settings=settings.chamberlain,
             roles=("king", "general"),
             store=realm,
@@ -194,11 +194,11 @@ async def test_who_waits_is_told_once_what_holds_an_event_up(
     route = {"general": "gen-hello", "rule": "gen-hello#1"}
     async with opened(tmp_path) as bus:
         async with bus.transaction() as transaction:
-            await receive(transaction, an_event(), "tester")
+            await receive_event(transaction, an_event(), "tester")
         waiting = asyncio.create_task(wait_for(Output(json=False), bus, EVENT, somebody.lookout, patience_seconds=0.0))
         await somebody.hears(f"{EVENT} waits: nothing runs, run `kingdom up`")
         for role in somebody.lookout.roles:
-            await FileSigns(tmp_path / "realm", role).give(utc_now())
+            await FileHeartbeatWriter(tmp_path / "realm", role).beat(utc_now())
         await somebody.hears("the King has not decided about it yet")
         held = an_event(routes=[{**route, "waiting": "place"}])
         await put(bus, held, _health(91), _place())
@@ -220,7 +220,7 @@ async def test_who_waits_for_long_is_told_the_same_again(tmp_path: Path, capsys:
     somebody = Waiting(tmp_path / "realm", capsys)
     async with opened(tmp_path) as bus:
         async with bus.transaction() as transaction:
-            await receive(transaction, an_event(), "tester")
+            await receive_event(transaction, an_event(), "tester")
         patience = {"patience_seconds": 0.0, "again_seconds": 0.0}
         waiting = asyncio.create_task(wait_for(Output(json=False), bus, EVENT, somebody.lookout, **patience))
         for _ in range(2):
@@ -242,5 +242,5 @@ def _health(percent: int) -> Record:
 
 
 def _place() -> Record:
-    place = WaitingPlace(event_id=EVENT, general="gen-hello", rule="it", priority=Priority.NORMAL, since=utc_now())
-    return Record(kind=PLACES.name, id="place", state=WAITING, owner=READY, doc=msgspec.to_builtins(place))
+    place = WaitingEntry(event_id=EVENT, general="gen-hello", rule="it", priority=Priority.NORMAL, since=utc_now())
+    return Record(kind=WAITING_ENTRIES.name, id="place", state=WAITING, owner=READY, doc=msgspec.to_builtins(place))

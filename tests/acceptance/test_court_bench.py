@@ -114,7 +114,7 @@ def routed(**route: str) -> ExternalEvent:
         (books(EVENT), "is pending with 0 routes"),
         (books(routed(waiting=PLACE), noticed=2), "was noticed 2 times"),
         (books(routed(waiting=PLACE), waiting="another"), "neither waits nor is assigned"),
-        (books(routed(task_id="task-1"), holders=9), "9 assignments hold one of 8 slots"),
+        (books(routed(assignment_id="task-1"), holders=9), "9 assignments hold one of 8 slots"),
     ],
 )
 def test_whatever_is_wrong_after_a_burst_is_found(found: Books, complaint: str) -> None:
@@ -125,7 +125,7 @@ def test_whatever_is_wrong_after_a_burst_is_found(found: Books, complaint: str) 
 def test_a_burst_that_is_waiting_or_assigned_is_whole() -> None:
     assert EVENT.status is EventStatus.PENDING
     assert not list(judge(books(routed(waiting=PLACE)), [EVENT.id], 8))
-    assert not list(judge(books(routed(task_id="task-1"), holders=8), [EVENT.id], 8))
+    assert not list(judge(books(routed(assignment_id="task-1"), holders=8), [EVENT.id], 8))
 
 
 def test_a_percentile_is_one_of_the_figures() -> None:

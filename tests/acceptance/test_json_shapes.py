@@ -19,10 +19,10 @@ from kingdom.bootstrap import open_bus
 from kingdom.cli import doctor as cli_doctor
 from kingdom.cli.shape import answer_of
 from kingdom.clock import utc_now
-from kingdom.court.asks import Ask, save_ask
 from kingdom.court.documents import Assignment, AssignmentStatus, Priority
 from kingdom.court.petitions.decision import Petition, PetitionState
-from kingdom.court.petitions.records import save as save_petition
+from kingdom.court.petitions.records import save_petition
+from kingdom.court.questions import HumanQuestion, save_question
 from kingdom.court.records import save
 from kingdom.errors import Misconfigured
 from kingdom.realm import Realm
@@ -316,9 +316,9 @@ async def _furnish(realm: Path) -> None:
         bus.transaction() as transaction,
     ):
         await save(transaction, assignment)
-        await save_ask(transaction, Ask(id=TASK, task_id=TASK, question="May I?", **asked))
-        approve = Ask(id="petition-2", task_id=TASK, question="Say it?", petition="petition-2", **asked)
-        await save_ask(transaction, approve)
+        await save_question(transaction, HumanQuestion(id=TASK, assignment_id=TASK, text="May I?", **asked))
+        approve = HumanQuestion(id="petition-2", assignment_id=TASK, text="Say it?", petition="petition-2", **asked)
+        await save_question(transaction, approve)
         waits: dict[str, Any] = {"approve_by": now + timedelta(days=1)}
         for number, more in enumerate((done, waits), start=1):
             petition = Petition(

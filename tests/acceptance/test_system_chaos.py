@@ -34,7 +34,7 @@ def good() -> Books:
         created_at=utc_now(),
         status=EventStatus.COMPLETED,
         outcome="completed",
-        routes=(Route(general="gen-chaos", rule="gen-chaos#1", task_id="task-1"),),
+        routes=(Route(general="gen-chaos", rule="gen-chaos#1", assignment_id="task-1"),),
     )
     assignment = Assignment(
         id="task-1",

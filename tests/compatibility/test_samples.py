@@ -6,9 +6,9 @@ from typing import Any
 
 from kingdom.bus import EFFECTS, Dispatcher, Query, Received, Transaction
 from kingdom.court.documents import Assignment, AssignmentStatus, EventStatus
-from kingdom.court.envoy.answers import open_asks
+from kingdom.court.envoy.answers import open_questions
 from kingdom.court.petitions.decision import PETITIONS, PetitionState
-from kingdom.court.petitions.records import read
+from kingdom.court.petitions.records import read_petition
 from kingdom.court.records import load
 from kingdom.standins.server import Running
 from kingdom.workflow import lifecycle
@@ -129,13 +129,13 @@ async def test_a_petition_is_approved_and_performed_once(sample: Sample, sites: 
         petitions = PetitionScene(sample.backend, court.bus, *sites)
         await petitions.people(petitions.github, "pull_request", repository=REPO, title="Add a fin", head="fin")
         async with court.bus.transaction() as transaction:
-            (ask,) = [each for each in await open_asks(transaction) if each.petition]
-            _, assignment = await load(transaction, Assignment, ask.task_id)
+            (ask,) = [each for each in await open_questions(transaction) if each.petition]
+            _, assignment = await load(transaction, Assignment, ask.assignment_id)
         asked = await court.record(PETITIONS.name, ask.petition)
         assert asked
         assert asked.state == PetitionState.REQUESTED
         async with petitions.performing():
-            assert (await petitions.answer(read(asked), "approve")).is_new
+            assert (await petitions.answer(read_petition(asked), "approve")).is_new
             await court.until_event(assignment.event_id, EventStatus.COMPLETED)
         performed = await court.record(PETITIONS.name, ask.petition)
         assert performed
@@ -146,7 +146,7 @@ async def test_a_petition_is_approved_and_performed_once(sample: Sample, sites: 
 async def test_what_a_general_remembers_is_shown_to_its_next_agent(sample: Sample) -> None:
     async with sample.court() as (court, _):
         event = await court.until_event(await court.happens(), EventStatus.COMPLETED)
-        run = await lifecycle.show(court.bus, f"wf-{event.routes[0].task_id}")
+        run = await lifecycle.show(court.bus, f"wf-{event.routes[0].assignment_id}")
     instructions = run.works[0].definition.instructions
     assert "Reviews are short here." in instructions
     assert "The tests need a database." in instructions

@@ -18,7 +18,7 @@ from bench.postgres import PrivateCluster
 from kingdom.bootstrap import migrate
 from kingdom.bus import Answer, Attempt, Dispatcher, Envelope, RetryPolicy, Throttled, Topology, find_ledger
 from kingdom.court.documents import AssignmentStatus, EventStatus
-from kingdom.court.envoy.answers import open_asks
+from kingdom.court.envoy.answers import open_questions
 from kingdom.court.package import PetitionRule
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model.answers import CheckpointCreated
@@ -105,7 +105,7 @@ async def _ask_people(court: CourtScene) -> None:
 
     async def both_ask_and_nothing_is_done() -> bool:
         async with court.bus.transaction() as transaction:
-            asks = await open_asks(transaction)
+            asks = await open_questions(transaction)
         stats = await court.operations.stats()
         # There is no Envoy to send messages.
         busy = [each for each in stats if each.stream != "court.message" and each.pending + each.processing]

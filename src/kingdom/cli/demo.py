@@ -20,7 +20,7 @@ from kingdom.cli.demo_view import end_view
 from kingdom.cli.output import Output
 from kingdom.cli.running import BY_SIGNAL, tell_nobody
 from kingdom.cli.shape import one
-from kingdom.court.text_logs import SYSTEM, TextLog, path_of, tee
+from kingdom.court.text_logs import SYSTEM, TextLog, log_path, tee
 from kingdom.demo.house import opened_house
 from kingdom.demo.report import Report
 from kingdom.demo.story import Story
@@ -70,7 +70,7 @@ async def demo(
 
 async def _play(output: Output, directory: Path, *, fast: bool, keep: bool) -> Report:
     """Play the story in a court that ends with it; a person may look around first."""
-    system_log = TextLog(path_of(directory / "realm", SYSTEM))
+    system_log = TextLog(log_path(directory / "realm", SYSTEM))
     configure_logs(json=True, level=logging.INFO, also=[tee(system_log, "demo"), tell_nobody])
     is_person = output.console.is_terminal and sys.stdin.isatty() and not output.json
     async with opened_house(directory) as house:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 
 from kingdom.cli.demo_view import question_view, screen_view
-from kingdom.court.asks import Ask
+from kingdom.court.questions import HumanQuestion
 from kingdom.demo.narration import Line
 from kingdom.demo.stage import Stage
 from kingdom.demo.watching import Standing
@@ -59,7 +59,7 @@ class Screen(Stage):
         self._standing = standing
         self._draw()
 
-    async def ask(self, ask: Ask, default: str) -> str | None:
+    async def ask(self, ask: HumanQuestion, default: str) -> str | None:
         """See the port."""
         if self._fast:
             return None
@@ -107,7 +107,7 @@ class Lines(Stage):
     def show(self, standing: Standing) -> None:
         """See the port."""
 
-    async def ask(self, ask: Ask, default: str) -> str | None:
+    async def ask(self, ask: HumanQuestion, default: str) -> str | None:
         """See the port."""
         del ask, default
         return None

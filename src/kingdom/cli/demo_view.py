@@ -8,8 +8,8 @@ from rich.rule import Rule
 from rich.text import Text
 
 from kingdom.cli.output import ago, table
-from kingdom.court.asks import Ask
 from kingdom.court.heartbeat import ROLES
+from kingdom.court.questions import HumanQuestion
 from kingdom.demo.narration import Line, Tone
 from kingdom.demo.report import Report
 from kingdom.demo.story import TICKET
@@ -62,12 +62,12 @@ def line_view(line: Line) -> Text:
     return Text.assemble((who, "bold"), (what, _STYLES[line.tone]), no_wrap=True, overflow="ellipsis")
 
 
-def question_view(ask: Ask, default: str, seconds: float) -> RenderableType:
+def question_view(ask: HumanQuestion, default: str, seconds: float) -> RenderableType:
     """Return the question of an agent, and what happens if nobody answers it."""
     choices = f" ({' / '.join(ask.choices)}, or your own words)" if ask.choices else ""
     return Group(
         Rule(Text(f"{ask.general} asks you", style="bold yellow"), align="left"),
-        Text(printable(f"{ask.question}{choices}"), style="bold"),
+        Text(printable(f"{ask.text}{choices}"), style="bold"),
         Text(
             f"In {seconds:g} s the demo answers “{default}”. In another terminal this is `kingdom inbox`.", style="dim"
         ),

@@ -20,8 +20,8 @@ from kingdom.court.documents import EVENT_TYPE, EventStatus, ExternalEvent, Prio
 from kingdom.court.heartbeat import ROLES
 from kingdom.court.king import reactions
 from kingdom.court.king.outcomes import UNROUTED
-from kingdom.court.records import EVENTS, load, receive
-from kingdom.court.standing import Lookout
+from kingdom.court.records import EVENTS, load, receive_event
+from kingdom.court.status import StatusSources
 from kingdom.errors import Permanent
 from kingdom.ids import new_id
 from kingdom.sentence import sentence
@@ -139,7 +139,7 @@ async def reroute(call: Call, event_id: EventId) -> None:
     """
 
     async def act(transaction: Transaction) -> ExternalEvent:
-        return await reactions.reroute(transaction, await meant_id(transaction, EVENTS, event_id))
+        return await reactions.reroute_event(transaction, await meant_id(transaction, EVENTS, event_id))
 
     async with call.bus(COURT, create=False) as bus:
         event = await change(bus, act)
@@ -186,7 +186,7 @@ def _row(event: ExternalEvent) -> tuple[object, ...]:
 
 async def _receive(transaction: Transaction, *, event: ExternalEvent, actor: str) -> tuple[ExternalEvent, bool]:
     """Return an event as it is stored, and whether that is new; an id stands for one happening only."""
-    if await receive(transaction, event=event, actor=actor):
+    if await receive_event(transaction, event=event, actor=actor):
         return event, True
     record = await transaction.get(EVENTS.name, event.id)
     if record is None:
@@ -197,9 +197,9 @@ async def _receive(transaction: Transaction, *, event: ExternalEvent, actor: str
     return known, False
 
 
-def _lookout(call: Call) -> Lookout:
+def _lookout(call: Call) -> StatusSources:
     store = directory_of(call.settings.database_url)
-    return Lookout(terms=terms_of(call, ""), settings=call.realm.chamberlain, roles=ROLES, store=store)
+    return StatusSources(king=terms_of(call, ""), settings=call.realm.chamberlain, roles=ROLES, store=store)
 
 
 def _tell_rest(call: Call, rest: Rest) -> int | None:

@@ -9,12 +9,12 @@ from kingdom.bootstrap import operations_of
 from kingdom.bus.port import Bus, Transaction
 from kingdom.cli.output import Output
 from kingdom.clock import utc_now
-from kingdom.court.asks import Ask
 from kingdom.court.documents import EventStatus, ExternalEvent
-from kingdom.court.envoy.answers import open_asks
-from kingdom.court.king.why import ADMITTED, Explanation, explain
+from kingdom.court.envoy.answers import open_questions
+from kingdom.court.king.why import ADMITTED, EventExplanation, explain_event
+from kingdom.court.questions import HumanQuestion
 from kingdom.court.records import EVENTS, load
-from kingdom.court.standing import Lookout, Standing, look
+from kingdom.court.status import CourtStatus, StatusSources, read_status
 from kingdom.workflow.model.host import HostStatus
 
 _LOOK_SECONDS = 0.2
@@ -32,14 +32,14 @@ class Rest:
     """Where an event came to rest: at its end, or at a question for a person."""
 
     event: ExternalEvent
-    ask: Ask | None = None
+    ask: HumanQuestion | None = None
 
 
 async def wait_for(
     output: Output,
     bus: Bus,
     event_id: str,
-    lookout: Lookout,
+    lookout: StatusSources,
     patience_seconds: float = PATIENCE_SECONDS,
     again_seconds: float = _AGAIN_SECONDS,
 ) -> Rest:
@@ -55,14 +55,14 @@ async def wait_for(
                 return Rest(event, ask)
         if time.monotonic() - explained_at >= min(_EXPLAIN_SECONDS, patience_seconds):
             explained_at = time.monotonic()
-            standing = await look(bus, operations_of(bus), lookout)
+            standing = await read_status(bus, operations_of(bus), lookout)
             async with bus.transaction() as transaction:
-                explanation = await explain(transaction, event_id, utc_now(), lookout.terms)
+                explanation = await explain_event(transaction, event_id, utc_now(), lookout.king)
             holdup.is_now(held_up_by(explanation, standing))
         await asyncio.sleep(_LOOK_SECONDS)
 
 
-def held_up_by(explanation: Explanation, standing: Standing) -> str:
+def held_up_by(explanation: EventExplanation, standing: CourtStatus) -> str:
     """Return what an event that has not ended waits for, or nothing where it is on its way."""
     event = explanation.event
     well = {each.role for each in standing.roles if each.is_well}
@@ -86,19 +86,19 @@ def held_up_by(explanation: Explanation, standing: Standing) -> str:
     return ""
 
 
-def how_to_answer(ask: Ask) -> tuple[str, str]:
+def how_to_answer(ask: HumanQuestion) -> tuple[str, str]:
     """Return a question as a person reads it, and the command that answers it."""
     choices = f" ({' / '.join(ask.choices)})" if ask.choices else ""
-    return f"{ask.id} asks: {ask.question}{choices}", f"Answer with: kingdom answer {ask.id} TEXT"
+    return f"{ask.id} asks: {ask.text}{choices}", f"Answer with: kingdom answer {ask.id} TEXT"
 
 
-async def _asked(transaction: Transaction, event: ExternalEvent) -> Ask | None:
+async def _asked(transaction: Transaction, event: ExternalEvent) -> HumanQuestion | None:
     """Return the oldest open question without which an event does not end."""
-    given = {route.task_id for route in event.routes if route.task_id}
+    given = {route.assignment_id for route in event.routes if route.assignment_id}
     if not given:
         return None
     # A resumed assignment asks in the name of its root.
-    return next((ask for ask in await open_asks(transaction) if given & {ask.id, ask.task_id}), None)
+    return next((ask for ask in await open_questions(transaction) if given & {ask.id, ask.assignment_id}), None)
 
 
 class _Holdup:

@@ -15,9 +15,9 @@ from kingdom.cli.explain_view import explain_view
 from kingdom.cli.shape import one
 from kingdom.cli.workflow_id import BEGINNINGS, find_workflow, meant_id
 from kingdom.clock import utc_now
-from kingdom.court.explain.material import gather
-from kingdom.court.explain.tell import tell
 from kingdom.court.explain.timeline import Timeline
+from kingdom.court.explain.timeline_builder import build_timeline
+from kingdom.court.explain.timeline_data import gather_data
 from kingdom.court.records import ASSIGNMENTS, EVENTS
 from kingdom.errors import Ambiguous, Misconfigured, NotFound
 
@@ -69,12 +69,12 @@ async def timeline_of(bus: Bus, about: str) -> Timeline:
     """Return what became of an assignment, an event or a run, of which a part of the id may do."""
     operations = operations_of(bus)
     try:
-        return tell(await gather(bus, operations, about))
+        return build_timeline(await gather_data(bus, operations, about))
     except NotFound:
         meant = await _meant(bus, about)
         if meant == about:
             raise
-    return tell(await gather(bus, operations, meant))
+    return build_timeline(await gather_data(bus, operations, meant))
 
 
 async def _meant(bus: Bus, about: str) -> str:

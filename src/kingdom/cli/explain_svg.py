@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from html import escape
 
 from kingdom.cli.output import ago
-from kingdom.court.explain.timeline import Kind, Moment, Strand, Timeline
+from kingdom.court.explain.timeline import Moment, MomentKind, Strand, Timeline
 from kingdom.sentence import printable
 
 _WIDTH, _LEFT, _RIGHT = 1000.0, 190.0, 20.0
@@ -18,13 +18,13 @@ _LABEL_LENGTH_MAX = 26
 _PAUSE_SHARE = 0.15
 _ROUNDS = 60
 _MARKS = {
-    Kind.CHECKPOINT: "M0 -7 L7 0 L0 7 L-7 0 Z",
-    Kind.CRASH: "M-6 -6 L6 6 M6 -6 L-6 6",
-    Kind.FAILURE: "M0 -7 L7 6 L-7 6 Z",
-    Kind.RETRY: "M-6 -6 L6 0 L-6 6 Z",
-    Kind.PETITION: "M-5 -5 H5 V5 H-5 Z",
-    Kind.EFFECT: "M-6 0 A6 6 0 1 0 6 0 A6 6 0 1 0 -6 0 Z",
-    Kind.RESULT: "M-3 -8 H3 V8 H-3 Z",
+    MomentKind.CHECKPOINT: "M0 -7 L7 0 L0 7 L-7 0 Z",
+    MomentKind.CRASH: "M-6 -6 L6 6 M6 -6 L-6 6",
+    MomentKind.FAILURE: "M0 -7 L7 6 L-7 6 Z",
+    MomentKind.RETRY: "M-6 -6 L6 0 L-6 6 Z",
+    MomentKind.PETITION: "M-5 -5 H5 V5 H-5 Z",
+    MomentKind.EFFECT: "M-6 0 A6 6 0 1 0 6 0 A6 6 0 1 0 -6 0 Z",
+    MomentKind.RESULT: "M-3 -8 H3 V8 H-3 Z",
 }
 
 
@@ -121,7 +121,7 @@ def _lanes(timeline: Timeline, now: datetime) -> Iterator[Lane]:
         end = strand.ended_at or now
         prefix = f"{strand.general or strand.id}: " if several else ""
         own = [moment for moment in timeline.moments if moment.strand == strand.id]
-        yield Lane(f"{prefix}King", tuple(_waiting(timeline, strand, now)), _of(own, Kind.RESULT))
+        yield Lane(f"{prefix}King", tuple(_waiting(timeline, strand, now)), _of(own, MomentKind.RESULT))
         for work in strand.works:
             about = [moment for moment in own if moment.work_id == work.id]
             whole = [Bar(work.started_at, work.ended_at or end, "work", work.name)] if work.started_at else []
@@ -134,12 +134,12 @@ def _lanes(timeline: Timeline, now: datetime) -> Iterator[Lane]:
                 )
                 for query in work.queries
             ]
-            marks = _of(about, Kind.CHECKPOINT, Kind.FAILURE, Kind.RETRY)
+            marks = _of(about, MomentKind.CHECKPOINT, MomentKind.FAILURE, MomentKind.RETRY)
             yield Lane(f"{prefix}{work.name}", (*whole, *queries), marks)
         if strand.questions:
             bars = [Bar(each.asked_at, each.answered_at or end, "people", each.question) for each in strand.questions]
             yield Lane(f"{prefix}people", tuple(bars))
-        if outside := _of(own, Kind.PETITION, Kind.EFFECT):
+        if outside := _of(own, MomentKind.PETITION, MomentKind.EFFECT):
             yield Lane(f"{prefix}outside", (), outside)
 
 
@@ -153,7 +153,7 @@ def _waiting(timeline: Timeline, strand: Strand, now: datetime) -> Iterator[Bar]
         yield Bar(timeline.begun_at, now, "waiting", strand.reason or "waits to be admitted")
 
 
-def _of(moments: Sequence[Moment], *kinds: Kind) -> tuple[Moment, ...]:
+def _of(moments: Sequence[Moment], *kinds: MomentKind) -> tuple[Moment, ...]:
     return tuple(moment for moment in moments if moment.kind in kinds)
 
 
@@ -191,7 +191,7 @@ def _lane(lane: Lane, number: int, scale: Scale) -> Iterator[str]:
 
 
 def _crashes(timeline: Timeline, scale: Scale, height: float) -> Iterator[str]:
-    for moment in _of(timeline.moments, Kind.CRASH):
+    for moment in _of(timeline.moments, MomentKind.CRASH):
         x = scale.x(moment.at)
         yield f'<line class="crash" x1="{x:.1f}" y1="{_TOP - 4:.0f}" x2="{x:.1f}" y2="{height - 8:.0f}"/>'
         yield _mark(moment, x, _TOP - 4)

@@ -9,20 +9,20 @@ from rich.table import Table
 from rich.text import Text
 
 from kingdom.cli.output import ago, table
-from kingdom.court.explain.timeline import Kind, Moment, Strand, Timeline
+from kingdom.court.explain.timeline import Moment, MomentKind, Strand, Timeline
 from kingdom.sentence import printable, sentence, with_reason
 
 _STYLES = {
-    Kind.DECISION: "cyan",
-    Kind.QUESTION: "yellow",
-    Kind.ANSWER: "yellow",
-    Kind.CHECKPOINT: "green",
-    Kind.RETRY: "magenta",
-    Kind.FAILURE: "red",
-    Kind.CRASH: "bold red",
-    Kind.RECOVERY: "green",
-    Kind.RESULT: "bold",
-    Kind.LATE: "dim",
+    MomentKind.DECISION: "cyan",
+    MomentKind.QUESTION: "yellow",
+    MomentKind.ANSWER: "yellow",
+    MomentKind.CHECKPOINT: "green",
+    MomentKind.RETRY: "magenta",
+    MomentKind.FAILURE: "red",
+    MomentKind.CRASH: "bold red",
+    MomentKind.RECOVERY: "green",
+    MomentKind.RESULT: "bold",
+    MomentKind.LATE: "dim",
 }
 
 

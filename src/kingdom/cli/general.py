@@ -12,7 +12,7 @@ import typer
 
 from kingdom.cli import exit_code, general_memory, inputs
 from kingdom.cli.command import Call, command
-from kingdom.cli.general_named import GeneralName, GeneralsDirectory, generals_place, hears_strangers, named_package
+from kingdom.cli.general_named import GeneralName, GeneralsDirectory, accepts_strangers, generals_place, named_package
 from kingdom.cli.schemas.described import print_schema
 from kingdom.cli.schemas.general import general_schema
 from kingdom.cli.shape import one
@@ -21,14 +21,14 @@ from kingdom.court.package import NAME_PATTERN, Package, PetitionRule
 from kingdom.court.package_files import (
     GENERAL_FILE,
     SHIPPED,
-    Broken,
-    Loaded,
+    BrokenPackage,
+    LoadedPackages,
+    find_shipped_package,
     install_package,
     load_package,
     load_packages,
-    shipped,
 )
-from kingdom.court.prompt import Context, missing, needs_repo, render_template
+from kingdom.court.prompt import PromptContext, missing_values, needs_repo, render_template
 from kingdom.errors import IllegalTransition, Misconfigured, NotFound
 from kingdom.soldiers.agent import AgentFailed
 from kingdom.soldiers.scripted.script import parse_script
@@ -58,7 +58,7 @@ class ListedGenerals(msgspec.Struct, frozen=True, kw_only=True):
 
     directory: str
     generals: list[ListedGeneral]
-    broken: tuple[Broken, ...]
+    broken: tuple[BrokenPackage, ...]
 
 
 class Preview(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +78,7 @@ async def list_(call: Call, *, directory: GeneralsDirectory = "") -> None:
     broken: [{name, directory, reason}]}.
     """
     place = generals_place(call, directory)
-    loaded = load_packages(place, hears_strangers=hears_strangers(call))
+    loaded = load_packages(place, accepts_strangers=accepts_strangers(call))
     if call.output.json:
         call.output.document(_listed(place, loaded))
         return
@@ -148,7 +148,7 @@ async def preview(
     if needs_repo(package.template) and not repo:
         raise Misconfigured(f"{name} works in the repository of its event: name one, as --repo acme/shop")
     git = await _git_of(call, repo) if needs_repo(package.template) else ""
-    context = Context(
+    context = PromptContext(
         payload=inputs.payload(payload),
         repo=repo,
         event={"id": "evt-demo-preview", "type": event_type, "source": "demo", "priority": "normal"},
@@ -158,7 +158,7 @@ async def preview(
     )
     template = render_template(package.template, context, lambda _: git)
     queries = [task.query for work in package.template.works for task in work.tasks]
-    absent = list(dict.fromkeys(path for query in queries for path in missing(query, context)))
+    absent = list(dict.fromkeys(path for query in queries for path in missing_values(query, context)))
     if call.output.json:
         call.output.document(Preview(template=template, missing=absent))
         return
@@ -181,7 +181,7 @@ async def validate(
     JSON: {directory, generals: [...], broken: [{name, directory, reason}]}, as `list` answers it.
     """
     place = _to_check(call, path, directory)
-    loaded = _with_scripts_read(_checked(place, hears_strangers=hears_strangers(call)))
+    loaded = _with_scripts_read(_checked(place, accepts_strangers=accepts_strangers(call)))
     if call.output.json:
         call.output.document(_listed(place, loaded))
     for package in loaded.packages:
@@ -214,7 +214,7 @@ async def install(
         f"Look at what it hears of, its default_repo and its policy in {package.directory}/{GENERAL_FILE}.",
     )
     try:
-        load_package(Path(package.directory), hears_strangers=hears_strangers(call))
+        load_package(Path(package.directory), accepts_strangers=accepts_strangers(call))
     except Misconfigured as error:
         call.output.note(f"{package.name} does nothing yet: {error}")
 
@@ -277,28 +277,28 @@ async def _git_of(call: Call, repo: str) -> str:
     return unique_name(repo)
 
 
-def _checked(place: Path, *, hears_strangers: bool) -> Loaded:
+def _checked(place: Path, *, accepts_strangers: bool) -> LoadedPackages:
     """Return what is in a directory of Generals, or the one General that it is itself."""
     if not (place / GENERAL_FILE).exists():
-        return load_packages(place, hears_strangers=hears_strangers)
+        return load_packages(place, accepts_strangers=accepts_strangers)
     place = place.absolute()
-    loaded = load_packages(place.parent, hears_strangers=hears_strangers)
-    return Loaded(
+    loaded = load_packages(place.parent, accepts_strangers=accepts_strangers)
+    return LoadedPackages(
         packages=tuple(each for each in loaded.packages if each.name == place.name),
         broken=tuple(each for each in loaded.broken if each.name == place.name),
     )
 
 
-def _with_scripts_read(loaded: Loaded) -> Loaded:
+def _with_scripts_read(loaded: LoadedPackages) -> LoadedPackages:
     """Return the packages with those among the broken in whose prompts is a script that no agent could follow."""
     wrong = [
-        Broken(name=package.name, directory=package.directory, reason=mistake)
+        BrokenPackage(name=package.name, directory=package.directory, reason=mistake)
         for package in loaded.packages
         if (mistake := _script_mistake(package.template))
     ]
     names = {each.name for each in wrong}
     fine = tuple(package for package in loaded.packages if package.name not in names)
-    return Loaded(packages=fine, broken=(*loaded.broken, *wrong))
+    return LoadedPackages(packages=fine, broken=(*loaded.broken, *wrong))
 
 
 def _script_mistake(template: WorkflowTemplate) -> str:
@@ -316,7 +316,7 @@ def _script_mistake(template: WorkflowTemplate) -> str:
 def _source(given: str) -> Path:
     if Path(given).is_dir():
         return Path(given)
-    if found := shipped(given):
+    if found := find_shipped_package(given):
         return found
     names = ", ".join(package.name for package in load_packages(SHIPPED).packages)
     raise NotFound(f"{given!r} is no folder, and no General that comes with Kingdom: these are {names}")
@@ -340,7 +340,7 @@ def _scaffolded(name: str, place: Path) -> Package:
         return install_package(draft, place, replace=False)
 
 
-def _listed(place: Path, loaded: Loaded) -> ListedGenerals:
+def _listed(place: Path, loaded: LoadedPackages) -> ListedGenerals:
     generals = [
         ListedGeneral(
             name=package.name,

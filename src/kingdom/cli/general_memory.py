@@ -7,12 +7,12 @@ import typer
 from kingdom.cli.command import Call, command
 from kingdom.cli.general_named import GeneralName, GeneralsDirectory, named_package
 from kingdom.cli.shape import array, one
-from kingdom.court.memory import Sentence, promote, remembered
+from kingdom.court.memory import MemoryLine, list_memory, promote_line
 
 app = typer.Typer(add_completion=False)
 
 
-@command(app, "memory", answer=array(Sentence))
+@command(app, "memory", answer=array(MemoryLine))
 async def memory(call: Call, name: GeneralName, *, directory: GeneralsDirectory = "") -> None:
     """Show what a General has learned, and from which repository, run and day.
 
@@ -22,7 +22,7 @@ async def memory(call: Call, name: GeneralName, *, directory: GeneralsDirectory 
 
     JSON: an array of {text, origin, everywhere, file}.
     """
-    sentences = remembered(named_package(call, name, directory).directory)
+    sentences = list_memory(named_package(call, name, directory).directory)
     if call.output.json:
         call.output.document(sentences)
     elif sentences:
@@ -32,7 +32,7 @@ async def memory(call: Call, name: GeneralName, *, directory: GeneralsDirectory 
         call.output.say(f"{name} has learned nothing yet.")
 
 
-@command(app, "promote", answer=one(Sentence))
+@command(app, "promote", answer=one(MemoryLine))
 async def promote_(
     call: Call,
     name: GeneralName,
@@ -49,7 +49,7 @@ async def promote_(
 
     JSON: {text, origin, everywhere, file}, as it was.
     """
-    chosen = promote(named_package(call, name, directory).directory, words)
+    chosen = promote_line(named_package(call, name, directory).directory, words)
     if call.output.json:
         call.output.document(chosen)
     call.output.say(f"For {name} this counts everywhere now: {chosen.text}")

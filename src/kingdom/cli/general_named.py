@@ -22,15 +22,15 @@ def generals_place(call: Call, directory: str) -> Path:
     return Path(directory) if directory else generals_of(call.settings, call.part("generals"))
 
 
-def hears_strangers(call: Call) -> bool:
+def accepts_strangers(call: Call) -> bool:
     """Tell whether events of any GitHub repository are taken, so that Generals must name their repositories."""
-    return call.part("sentinel").sentinel.hears_strangers
+    return call.part("sentinel").sentinel.accepts_strangers
 
 
 def named_package(call: Call, name: str, directory: str) -> Package:
     """Return the General with a name, or say which ones there are."""
     place = generals_place(call, directory)
-    loaded = load_packages(place, hears_strangers=hears_strangers(call))
+    loaded = load_packages(place, accepts_strangers=accepts_strangers(call))
     for package in loaded.packages:
         if package.name == name:
             return package

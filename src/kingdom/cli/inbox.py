@@ -16,16 +16,16 @@ from kingdom.cli.shape import array
 from kingdom.cli.watching import Watch, itself, tell, watch
 from kingdom.clock import utc_now
 from kingdom.court import records
-from kingdom.court.asks import ASKS, Ask
 from kingdom.court.documents import Assignment, ExternalEvent
-from kingdom.court.envoy.answers import open_asks, unheard_answer
+from kingdom.court.envoy.answers import find_pending_answer, open_questions
 from kingdom.court.envoy.records import ENVOYS
-from kingdom.court.explain.tell import subject_of
+from kingdom.court.explain.timeline_builder import subject_of
+from kingdom.court.questions import QUESTIONS, HumanQuestion
 from kingdom.court.streams import TOPOLOGY
 
 app = typer.Typer(add_completion=False)
 # What a person's answer touches.
-ANSWERS = Application(topology=TOPOLOGY, dispatcher=Dispatcher(), kinds=(*records.KINDS, ASKS, ENVOYS))
+ANSWERS = Application(topology=TOPOLOGY, dispatcher=Dispatcher(), kinds=(*records.KINDS, QUESTIONS, ENVOYS))
 
 
 class OpenQuestion(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +63,7 @@ async def inbox(call: Call, *, again: Watch = False) -> None:
 
         async def look() -> list[OpenQuestion]:
             async with bus.transaction() as transaction:
-                asks = await open_asks(transaction, call.leave_out)
+                asks = await open_questions(transaction, call.leave_out)
                 return [await _shown(call, transaction, ask) for ask in asks]
 
         if again:
@@ -77,10 +77,10 @@ def _view(asks: list[OpenQuestion]) -> RenderableType:
     now = utc_now()
     rows = [
         (
-            ask.task_id,
+            ask.assignment_id,
             ask.general,
             ask.about or None,
-            ask.question,
+            ask.text,
             f"answered: {ask.answer}, waits for the King" if ask.answer else ", ".join(ask.choices) or None,
             f"{ago((now - ask.asked_at).total_seconds())} ago",
             f"{ask.due_at.astimezone():%b %d %H:%M}",
@@ -91,14 +91,14 @@ def _view(asks: list[OpenQuestion]) -> RenderableType:
     return Group(table(("task", "general", "about", "question", "choices", "asked", "until"), rows), Text(hint))
 
 
-async def _shown(call: Call, transaction: Transaction, ask: Ask) -> OpenQuestion:
-    assignment = call.read(await transaction.get(records.ASSIGNMENTS.name, ask.task_id), Assignment)
-    given = call.read(await unheard_answer(transaction, ask), ExternalEvent)
+async def _shown(call: Call, transaction: Transaction, ask: HumanQuestion) -> OpenQuestion:
+    assignment = call.read(await transaction.get(records.ASSIGNMENTS.name, ask.assignment_id), Assignment)
+    given = call.read(await find_pending_answer(transaction, ask), ExternalEvent)
     return OpenQuestion(
         task_id=ask.id,
         general=ask.general,
         about=_about(assignment) if assignment else "",
-        question=ask.question,
+        question=ask.text,
         choices=ask.choices,
         people=ask.people,
         asked_at=ask.asked_at,

@@ -18,7 +18,7 @@ from kingdom.cli.command import storeless_command
 from kingdom.cli.init_files import GITHUB_API, GitHub, ignored_text, settings_text, zone_here
 from kingdom.cli.output import Output, at_the_keyboard
 from kingdom.cli.shape import one
-from kingdom.court.package_files import install_package, load_packages, shipped
+from kingdom.court.package_files import find_shipped_package, install_package, load_packages
 from kingdom.doctor.programs import said_by
 from kingdom.errors import KingdomError, Misconfigured
 from kingdom.realm import read_realm, url_without_password
@@ -305,7 +305,7 @@ def _make(directory: Path, file: Path, choices: Choices) -> Made:
         if packages := load_packages(generals).packages:
             done.kept.extend(Path(package.directory) for package in packages)
         else:
-            source = shipped(choices.general)
+            source = find_shipped_package(choices.general)
             if source is None:
                 raise Misconfigured(f"{choices.general} does not come with this version: install Kingdom again")
             done.made.append(Path(install_package(source, generals, replace=False).directory))

@@ -14,10 +14,10 @@ from kingdom.cli.command import Call, undeclared
 from kingdom.cli.general_named import generals_place
 from kingdom.cli.output import Output
 from kingdom.cli.workflow_id import LAST, find_workflow, short
-from kingdom.court.asks import ASKS
 from kingdom.court.package import Package
 from kingdom.court.package_files import load_packages
 from kingdom.court.petitions.decision import PETITIONS
+from kingdom.court.questions import QUESTIONS
 from kingdom.court.records import ASSIGNMENTS, EVENTS
 from kingdom.workflow.records import DELETED, GITS, HOSTS, MCP_SERVERS, TEMPLATES, WORKFLOWS
 
@@ -43,7 +43,7 @@ _SOURCES: dict[str, tuple[str, ...]] = {
     "CHECKPOINT": (_POINTS,),
     "base|CHECKPOINT": (_POINTS,),
     "--general": (_GENERALS,),
-    "answer:TASK": (ASKS.name,),
+    "answer:TASK": (QUESTIONS.name,),
     "answer:TEXT": (_CHOICES,),
     "assignment:TASK": (ASSIGNMENTS.name,),
     "workflow:TASK": (_TASKS,),
@@ -53,14 +53,15 @@ _SOURCES: dict[str, tuple[str, ...]] = {
     "general:NAME": (_GENERALS,),
 }
 _KINDS: dict[str, RecordKind] = {
-    kind.name: kind for kind in (WORKFLOWS, ASSIGNMENTS, EVENTS, PETITIONS, TEMPLATES, GITS, MCP_SERVERS, HOSTS, ASKS)
+    kind.name: kind
+    for kind in (WORKFLOWS, ASSIGNMENTS, EVENTS, PETITIONS, TEMPLATES, GITS, MCP_SERVERS, HOSTS, QUESTIONS)
 }
 # What `last` means.
 _NEWEST = {
     WORKFLOWS.name: "the newest run",
     ASSIGNMENTS.name: "the newest assignment",
     EVENTS.name: "the newest event",
-    ASKS.name: "the newest question",
+    QUESTIONS.name: "the newest question",
 }
 
 
@@ -109,7 +110,7 @@ def _is_asleep(url: str) -> bool:
 
 async def _records(bus: Bus, kind: RecordKind, begun: str, newest: str) -> AsyncIterator[tuple[str, str]]:
     """Yield ids of a kind, and `last` where that means the newest; of questions only those that are open."""
-    states = [each for each in kind.directories if each != DELETED and not (kind is ASKS and each in kind.final)]
+    states = [each for each in kind.directories if each != DELETED and not (kind is QUESTIONS and each in kind.final)]
     async with bus.transaction() as transaction:
         whole = await transaction.get(kind.name, begun) if begun else None
         if whole and whole.state in states:
@@ -171,7 +172,7 @@ async def _streams(bus: Bus, _given: Sequence[str]) -> list[tuple[str, str]]:
 async def _choices(bus: Bus, given: Sequence[str]) -> list[tuple[str, str]]:
     """Return what the question that was named before wants to hear."""
     async with bus.transaction() as transaction:
-        ask = await transaction.get(ASKS.name, given[0])
+        ask = await transaction.get(QUESTIONS.name, given[0])
     return [(choice, "") for choice in ask.doc["choices"]] if ask else []
 
 

@@ -15,9 +15,9 @@ from kingdom.cli.shape import array, one
 from kingdom.cli.workflow_id import find_checkpoint, find_workflow
 from kingdom.court import records
 from kingdom.court.documents import Assignment
-from kingdom.court.general.staff import root_of, run_of_root
-from kingdom.court.petitions.decision import PETITIONS, Petition, PetitionState, left_behind
-from kingdom.court.petitions.records import petitions_of, read
+from kingdom.court.general.context import root_id_of, run_id_of_root
+from kingdom.court.petitions.decision import PETITIONS, Petition, PetitionState, irreversible_petitions
+from kingdom.court.petitions.records import petitions_of, read_petition
 from kingdom.court.records import ASSIGNMENTS
 from kingdom.court.streams import TOPOLOGY
 from kingdom.errors import Ambiguous, NotFound
@@ -129,7 +129,7 @@ async def find_petition(transaction: Transaction, text: str) -> Petition:
     """Return the petition that somebody means, by its id or by enough of its end."""
     record = await transaction.get(PETITIONS.name, text)
     if record:
-        return read(record)
+        return read_petition(record)
     if len(text) < _TAIL_MIN:
         raise NotFound(f"there is no petition {text!r}: write at least {_TAIL_MIN} letters of the end of its id")
     found = [record async for record in each(transaction, Query(kind=PETITIONS.name)) if record.id.endswith(text)]
@@ -137,7 +137,7 @@ async def find_petition(transaction: Transaction, text: str) -> Petition:
         raise NotFound(f"no petition ends in {text!r}: `kingdom petition list` shows those there are")
     if len(found) > 1:
         raise Ambiguous(f"{text!r} can mean {', '.join(record.id for record in found)}: write more of the id")
-    return read(found[0])
+    return read_petition(found[0])
 
 
 async def tell_left_behind(call: Call, bus: Bus, workflow: Workflow) -> None:
@@ -152,27 +152,27 @@ async def left_outside(bus: Bus, workflow: Workflow) -> list[str]:
     if resumption is None or not resumption.rolls_back:
         return []
     async with bus.transaction() as transaction:
-        petitions = await petitions_of(transaction, root_of(workflow.id))
+        petitions = await petitions_of(transaction, root_id_of(workflow.id))
     return [
         f"Git cannot undo this: {petition.kind} is {petition.state}, {petition.response.get('url') or petition.target}"
-        for petition in left_behind(petitions, _kept(workflow, resumption.checkpoint_id))
+        for petition in irreversible_petitions(petitions, _kept(workflow, resumption.checkpoint_id))
     ]
 
 
 async def _of_run(call: Call, bus: Bus, text: str, after: str, limit: int) -> list[tuple[Petition, bool]]:
     async with bus.transaction() as transaction:
-        record = await transaction.get(ASSIGNMENTS.name, root_of(text))
-        root = read_document(record.doc, Assignment).root_id if record else root_of(text)
+        record = await transaction.get(ASSIGNMENTS.name, root_id_of(text))
+        root = read_document(record.doc, Assignment).root_id if record else root_id_of(text)
         petitions = await petitions_of(transaction, root)
         if petitions and not after:
             return await _marked(call, transaction, petitions[-limit:])
-    workflow = await find_workflow(bus, run_of_root(root) if record or petitions else text)
+    workflow = await find_workflow(bus, run_id_of_root(root) if record or petitions else text)
     async with bus.transaction() as transaction:
-        petitions = await petitions_of(transaction, root_of(workflow.id))
+        petitions = await petitions_of(transaction, root_id_of(workflow.id))
         if not after:
             return await _marked(call, transaction, petitions[-limit:])
     point = None if after == _BASE else find_checkpoint(workflow, after).id
-    return [(petition, True) for petition in left_behind(petitions, _kept(workflow, point))[-limit:]]
+    return [(petition, True) for petition in irreversible_petitions(petitions, _kept(workflow, point))[-limit:]]
 
 
 async def _of_all(call: Call, bus: Bus, limit: int) -> list[tuple[Petition, bool]]:
@@ -191,7 +191,7 @@ async def _marked(call: Call, transaction: Transaction, petitions: list[Petition
     for run_id, asked in runs.items():
         if workflow := call.read(await transaction.get(WORKFLOWS.name, run_id), Workflow):
             kept = [claim.id for work in workflow.works for claim in work.petitions]
-            left |= {petition.id for petition in left_behind(asked, kept)}
+            left |= {petition.id for petition in irreversible_petitions(asked, kept)}
     return [(petition, petition.id in left) for petition in petitions]
 
 

@@ -17,7 +17,7 @@ from kingdom.cli.shape import array
 from kingdom.cli.watching import Watch, hidden, tell, watch
 from kingdom.clock import utc_now
 from kingdom.court.documents import Assignment, EventStatus
-from kingdom.court.general.staff import run_of
+from kingdom.court.general.context import run_id_of
 from kingdom.court.records import ASSIGNMENTS, EVENTS
 from kingdom.workflow.model.workflow import Workflow
 from kingdom.workflow.records import DELETED, WORKFLOWS, each
@@ -120,7 +120,7 @@ def _of_run(workflow: Workflow) -> Entry:
 
 
 def _of_assignment(assignment: Assignment, runs: dict[str, list[Entry]]) -> Entry:
-    run = run_of(assignment)
+    run = run_id_of(assignment)
     return Entry(
         id=assignment.id,
         kind="assignment",

@@ -29,11 +29,11 @@ from kingdom.cli.running import (
 from kingdom.cli.shape import LOG_LINES
 from kingdom.cli.status import look_now
 from kingdom.court.chamberlain.records import CHAMBERLAIN
-from kingdom.court.heartbeat import Heart, signs_in_files, signs_in_records
+from kingdom.court.heartbeat import HeartbeatThread, heartbeats_in_files, heartbeats_in_records
 from kingdom.court.live_packages import LivePackages
 from kingdom.court.metrics import CourtMetrics
-from kingdom.court.streams import LONE_STREAMS
-from kingdom.court.text_logs import SYSTEM, TASKS, TextLog, path_of, tee
+from kingdom.court.streams import SINGLE_STREAMS
+from kingdom.court.text_logs import SYSTEM, TASKS, TextLog, log_path, tee
 from kingdom.realm import read_realm
 from kingdom.roles import declared
 from kingdom.roles.house import Cast, House
@@ -66,15 +66,15 @@ async def role(
     realm = read_realm(call.settings.file)
     level = logging.getLevelNamesMapping()[log_level.upper()]
     directory = bootstrap.house_directory_of(call.settings)
-    logs = [TextLog(path_of(directory, SYSTEM))]
+    logs = [TextLog(log_path(directory, SYSTEM))]
     if name in _OF_ASSIGNMENTS:
-        logs.append(TextLog(path_of(directory, TASKS)))
+        logs.append(TextLog(log_path(directory, TASKS)))
     configure_logs(json=call.output.json, level=level, also=[tee(log, name) for log in logs])
     await refuse_old_store(call.settings)
     application, registry = declared(realm), CollectorRegistry()
     async with AsyncExitStack() as stack:
         bus = await stack.enter_async_context(call.bus(application, connections=CONNECTIONS))
-        refreshes = [partial(BacklogMetrics(registry).refresh, bootstrap.operations_of(bus), LONE_STREAMS)]
+        refreshes = [partial(BacklogMetrics(registry).refresh, bootstrap.operations_of(bus), SINGLE_STREAMS)]
         if name == CHAMBERLAIN:
             look = partial(look_now, bus, call.settings, realm)
             refreshes.append(partial(CourtMetrics(registry).refresh, look))
@@ -84,18 +84,18 @@ async def role(
             settings=call.settings,
             realm=realm,
             packages=LivePackages(
-                bootstrap.generals_of(call.settings, realm), hears_strangers=realm.sentinel.hears_strangers
+                bootstrap.generals_of(call.settings, realm), accepts_strangers=realm.sentinel.accepts_strangers
             ),
             metrics=WorkerMetrics(registry),
             directory=directory,
             stack=stack,
         )
         if bootstrap.directory_of(call.settings.database_url):
-            signs = signs_in_files(directory, name)
+            signs = heartbeats_in_files(directory, name)
         else:
-            signs = signs_in_records(lambda: call.bus(application), name)
+            signs = heartbeats_in_records(lambda: call.bus(application), name)
         cast: Cast = import_module(f"kingdom.roles.{name}").cast(house)
-        await stack.enter_async_context(Heart(signs, every=timedelta(seconds=realm.heartbeat_seconds)))
+        await stack.enter_async_context(HeartbeatThread(signs, every=timedelta(seconds=realm.heartbeat_seconds)))
         _log.info("role started", role=name)
         cut_off = await run_until_stopped(cast.parts, cast.beside)
     return exit_code.FAILED if cut_off else None

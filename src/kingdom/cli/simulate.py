@@ -10,13 +10,13 @@ from kingdom.cli.command import Call, command
 from kingdom.cli.court import COURT, Rules, terms_of
 from kingdom.cli.shape import one
 from kingdom.clock import utc_now
-from kingdom.court.king.simulation import Difference, Simulation
-from kingdom.court.king.simulation import simulate as replay
+from kingdom.court.king.simulation import RoutingDifference, RoutingSimulation
+from kingdom.court.king.simulation import simulate_routing as replay
 
 app = typer.Typer(add_completion=False)
 
 
-@command(app, "simulate", answer=one(Simulation))
+@command(app, "simulate", answer=one(RoutingSimulation))
 async def simulate(
     call: Call,
     *,
@@ -49,7 +49,7 @@ async def simulate(
     )
 
 
-def _row(each: Difference) -> tuple[object, ...]:
+def _row(each: RoutingDifference) -> tuple[object, ...]:
     return (
         each.event_id,
         each.type,

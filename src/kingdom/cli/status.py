@@ -17,16 +17,16 @@ from kingdom.cli.shape import one
 from kingdom.cli.status_view import status_view
 from kingdom.cli.watching import Watch, itself, tell, watch
 from kingdom.court.heartbeat import ROLES
-from kingdom.court.king.terms import Terms
+from kingdom.court.king.context import KingContext
 from kingdom.court.package_files import load_packages
-from kingdom.court.standing import Lookout, Standing, look
+from kingdom.court.status import CourtStatus, StatusSources, read_status
 from kingdom.realm import Realm
 from kingdom.settings import Settings
 
 app = typer.Typer(add_completion=False)
 
 
-@command(app, "status", answer=one(Standing))
+@command(app, "status", answer=one(CourtStatus))
 async def status(call: Call, *, again: Watch = False) -> int | None:
     """Show how the court stands: health, roles, money, slots, what waits and why, and what needs a person.
 
@@ -49,18 +49,18 @@ async def status(call: Call, *, again: Watch = False) -> int | None:
     return exit_code.FAILED if standing.troubles else None
 
 
-async def look_now(bus: Bus, settings: Settings, realm: Realm, running: frozenset[str] = frozenset()) -> Standing:
+async def look_now(bus: Bus, settings: Settings, realm: Realm, running: frozenset[str] = frozenset()) -> CourtStatus:
     """Return how the court stands now; `running` are roles whose process runs, though they may not have said so."""
     # The Generals may change while somebody watches.
     lookout = await asyncio.to_thread(lookout_of, settings, realm)
-    return await look(bus, operations_of(bus), replace(lookout, running=running))
+    return await read_status(bus, operations_of(bus), replace(lookout, running=running))
 
 
-def lookout_of(settings: Settings, realm: Realm) -> Lookout:
+def lookout_of(settings: Settings, realm: Realm) -> StatusSources:
     """Return what a look at the court needs."""
-    loaded = load_packages(generals_of(settings, realm), hears_strangers=realm.sentinel.hears_strangers)
-    return Lookout(
-        terms=Terms(packages=lambda: loaded.packages, zone=realm.zone, settings=realm.king),
+    loaded = load_packages(generals_of(settings, realm), accepts_strangers=realm.sentinel.accepts_strangers)
+    return StatusSources(
+        king=KingContext(packages=lambda: loaded.packages, zone=realm.zone, settings=realm.king),
         settings=realm.chamberlain,
         roles=ROLES,
         store=directory_of(settings.database_url),
@@ -68,7 +68,7 @@ def lookout_of(settings: Settings, realm: Realm) -> Lookout:
     )
 
 
-def _what_matters(standing: Standing) -> object:
+def _what_matters(standing: CourtStatus) -> object:
     """Return how things stand without what changes while nothing happens: the time, and how long ago things were."""
     health = msgspec.structs.replace(standing.health, age_seconds=None)
     roles = tuple(msgspec.structs.replace(role, silent_seconds=None) for role in standing.roles)

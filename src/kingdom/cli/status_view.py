@@ -7,16 +7,16 @@ from rich.text import Text
 
 from kingdom.cli.output import ago, table
 from kingdom.court.chamberlain.budget import TokenStatus
-from kingdom.court.chamberlain.health import Level
+from kingdom.court.chamberlain.health import HealthLevel
 from kingdom.court.documents import AssignmentStatus
-from kingdom.court.standing import Standing, counted, many
+from kingdom.court.status import CourtStatus, count_noun, count_text
 from kingdom.sentence import printable
 
 _COLOURS: Mapping[str, str] = {
-    Level.GREEN: "green",
-    Level.YELLOW: "yellow",
-    Level.ORANGE: "dark_orange",
-    Level.RED: "bold red",
+    HealthLevel.GREEN: "green",
+    HealthLevel.YELLOW: "yellow",
+    HealthLevel.ORANGE: "dark_orange",
+    HealthLevel.RED: "bold red",
     TokenStatus.OK: "green",
     TokenStatus.WARNING: "yellow",
     TokenStatus.CRITICAL: "bold red",
@@ -26,13 +26,13 @@ _STAGES: Mapping[str, str] = {
     AssignmentStatus.NEEDS_HUMAN: "waiting for a person",
 }
 _HOLDS_BACK: Mapping[str, str] = {
-    Level.YELLOW: "only what is urgent or has waited for hours begins",
-    Level.ORANGE: "nothing new begins",
-    Level.RED: "nothing new begins",
+    HealthLevel.YELLOW: "only what is urgent or has waited for hours begins",
+    HealthLevel.ORANGE: "nothing new begins",
+    HealthLevel.RED: "nothing new begins",
 }
 
 
-def status_view(standing: Standing) -> RenderableType:
+def status_view(standing: CourtStatus) -> RenderableType:
     """Return all of it: the facts, the roles and the machines, and last what needs a person.
 
     Roles that never ran are named there only, in one line.
@@ -52,7 +52,7 @@ def status_view(standing: Standing) -> RenderableType:
     )
 
 
-def facts(standing: Standing) -> Iterator[Text]:
+def facts(standing: CourtStatus) -> Iterator[Text]:
     """Yield the lines that tell the most: health, money, slots, what waits and what goes on."""
     health, money = standing.health, standing.money
     age = f", read {ago(health.age_seconds)} ago" if health.age_seconds is not None else ""
@@ -64,14 +64,14 @@ def facts(standing: Standing) -> Iterator[Text]:
     yield _fact("slots", "", ", ".join(f"{each.scope} {each.held} of {each.limit}" for each in standing.slots))
     yield _fact("events", "", _events(standing))
     for reason, count in standing.waiting.by_reason.items():
-        yield _fact("", "", f"  {counted(count)} wait for {reason}" if count > 1 else f"  1 waits for {reason}")
-    going_on = [f"{counted(count)} {_STAGES.get(stage, stage)}" for stage, count in standing.assignments.items()]
-    yield _fact("assignments", "", ", ".join([*going_on, many(standing.open_asks, "open question")]))
+        yield _fact("", "", f"  {count_text(count)} wait for {reason}" if count > 1 else f"  1 waits for {reason}")
+    going_on = [f"{count_text(count)} {_STAGES.get(stage, stage)}" for stage, count in standing.assignments.items()]
+    yield _fact("assignments", "", ", ".join([*going_on, count_noun(standing.open_asks, "open question")]))
     for parked in standing.parked:
         yield _fact("parked", "", f"{parked.workflow}: {parked.reason}")
 
 
-def troubles(standing: Standing) -> Iterator[Text]:
+def troubles(standing: CourtStatus) -> Iterator[Text]:
     """Yield what needs a person, or that nothing does."""
     if not standing.troubles:
         yield Text("Nothing needs a person.", style="green")
@@ -79,10 +79,10 @@ def troubles(standing: Standing) -> Iterator[Text]:
         yield Text.assemble(("! ", "bold red"), printable(trouble.what), ("  → ", "dim"), (trouble.command, "bold"))
 
 
-def _events(standing: Standing) -> str:
-    by_priority = ", ".join(f"{counted(count)} {name}" for name, count in standing.waiting.by_priority.items())
-    waiting = f"{counted(standing.waiting.count)} waiting{f' ({by_priority})' if by_priority else ''}"
-    return f"{counted(standing.undecided)} undecided, {waiting}"
+def _events(standing: CourtStatus) -> str:
+    by_priority = ", ".join(f"{count_text(count)} {name}" for name, count in standing.waiting.by_priority.items())
+    waiting = f"{count_text(standing.waiting.count)} waiting{f' ({by_priority})' if by_priority else ''}"
+    return f"{count_text(standing.undecided)} undecided, {waiting}"
 
 
 def _fact(name: str, level: str, words: str) -> Text:

@@ -28,7 +28,7 @@ from kingdom.cli.status import lookout_of
 from kingdom.cli.workflow_left import differences, written_view
 from kingdom.cli.workflow_view import tree_view
 from kingdom.clock import utc_now
-from kingdom.court.standing import Lookout
+from kingdom.court.status import StatusSources
 from kingdom.errors import Misconfigured
 from kingdom.roles import declared
 from kingdom.sentence import printable
@@ -60,9 +60,9 @@ async def top(call: Call) -> int | None:
     screen = _screen()
     # Whatever is logged would be written across the screen.
     configure_logs(json=True, level=logging.ERROR, also=[tell_nobody])
-    seen: list[tuple[float, Lookout]] = []
+    seen: list[tuple[float, StatusSources]] = []
 
-    async def lookout() -> Lookout:
+    async def lookout() -> StatusSources:
         if not seen or time.monotonic() - seen[0][0] > _GENERALS_SECONDS:
             seen[:] = [(time.monotonic(), await asyncio.to_thread(lookout_of, call.settings, call.realm))]
         return seen[0][1]

@@ -32,9 +32,9 @@ from kingdom.cli.up_view import up_view
 from kingdom.clock import utc_now
 from kingdom.court.heartbeat import ROLES
 from kingdom.court.metrics import CourtMetrics
-from kingdom.court.standing import Standing
-from kingdom.court.streams import LONE_STREAMS
-from kingdom.court.text_logs import SYSTEM, TextLog, path_of, tee
+from kingdom.court.status import CourtStatus
+from kingdom.court.streams import SINGLE_STREAMS
+from kingdom.court.text_logs import SYSTEM, TextLog, log_path, tee
 from kingdom.errors import KingdomError
 from kingdom.realm import EXAMPLE, Realm, read_realm
 from kingdom.roles import declared
@@ -81,14 +81,14 @@ async def up(
     is_screen = call.output.console.is_terminal and not call.output.json
     with only_one(directory):
         lines = Lines(_nobody if is_screen else to_standard_error(json=call.output.json))
-        system_log = TextLog(path_of(directory, SYSTEM))
+        system_log = TextLog(log_path(directory, SYSTEM))
         configure_logs(json=True, level=logging.INFO, also=[tee(system_log, _ACTOR), lines.own])
         async with call.bus(declared(realm)) as bus:
             processes = RoleProcesses(
                 role or ROLES, partial(_command, file, log_level), environment_of_children(call.settings), lines.hear
             )
             court, registry = _Court(call, realm, bus, processes, lines), CollectorRegistry()
-            backlog = partial(BacklogMetrics(registry).refresh, bootstrap.operations_of(bus), LONE_STREAMS)
+            backlog = partial(BacklogMetrics(registry).refresh, bootstrap.operations_of(bus), SINGLE_STREAMS)
             standing = partial(CourtMetrics(registry).refresh, court.look)
             async with serving_metrics(registry, backlog, standing, host=metrics_host, port=metrics_port):
                 return await court.run(is_screen=is_screen)
@@ -151,13 +151,13 @@ class _Court:
                 # What stays on the terminal is how it ended, not how it was.
                 live.update(up_view(children, None, "All roles have ended.", self.lines.last, utc_now()), refresh=True)
 
-    async def look(self) -> Standing:
+    async def look(self) -> CourtStatus:
         """Return how the court stands, as soon as every role was started."""
         await self.processes.started.wait()
         running = frozenset(role for role, child in self.processes.children.items() if child.pid)
         return await look_now(self.bus, self.call.settings, self.realm, running)
 
-    async def _standing(self) -> tuple[Standing | None, str]:
+    async def _standing(self) -> tuple[CourtStatus | None, str]:
         try:
             return await self.look(), ""
         except (KingdomError, OSError) as error:

@@ -11,7 +11,7 @@ import msgspec
 import structlog
 
 from kingdom.clock import utc_now
-from kingdom.court.text_logs import line
+from kingdom.court.text_logs import format_line
 from kingdom.sentence import printable
 
 _CALM = frozenset({"debug", "info"})
@@ -30,7 +30,7 @@ class Line:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return line(self.role, self.text, self.facts, at=self.at, level=self.level)
+        return format_line(self.role, self.text, self.facts, at=self.at, level=self.level)
 
     @property
     def json(self) -> str:

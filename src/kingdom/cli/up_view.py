@@ -9,7 +9,7 @@ from rich.text import Text
 from kingdom.cli.output import ago, table
 from kingdom.cli.status_view import facts, troubles
 from kingdom.cli.up_lines import Line
-from kingdom.court.standing import Standing
+from kingdom.court.status import CourtStatus
 from kingdom.sentence import printable
 from kingdom.supervisor.processes import Child, State
 
@@ -17,7 +17,7 @@ _COLOURS = {State.RUNNING: "green", State.WAITING: "yellow", State.ENDED: "dim"}
 
 
 def up_view(
-    children: Iterable[Child], standing: Standing | None, missing: str, lines: Iterable[Line], now: datetime
+    children: Iterable[Child], standing: CourtStatus | None, missing: str, lines: Iterable[Line], now: datetime
 ) -> RenderableType:
     """Return the screen; where the store cannot be read, `missing` says why, in place of what was true before."""
     columns = ("role", "state", "pid", "since", "restarts", "ended last by")

@@ -7,13 +7,13 @@ from kingdom.cli.court import COURT, EventId, Rules, terms_of
 from kingdom.cli.shape import one
 from kingdom.cli.workflow_id import meant_id
 from kingdom.clock import utc_now
-from kingdom.court.king.why import AHEAD_MAX, Explanation, Wait, explain
+from kingdom.court.king.why import AHEAD_MAX, EventExplanation, WaitReason, explain_event
 from kingdom.court.records import EVENTS
 
 app = typer.Typer(add_completion=False)
 
 
-@command(app, "why", answer=one(Explanation))
+@command(app, "why", answer=one(EventExplanation))
 async def why(call: Call, event_id: EventId, *, rules: Rules = "") -> None:
     """Explain where an event is: who gets it and why, what it waits for, what became of it.
 
@@ -24,7 +24,7 @@ async def why(call: Call, event_id: EventId, *, rules: Rules = "") -> None:
     """
     terms = terms_of(call, rules)
     async with call.bus(COURT, create=False) as bus, bus.transaction() as transaction:
-        explanation = await explain(transaction, await meant_id(transaction, EVENTS, event_id), utc_now(), terms)
+        explanation = await explain_event(transaction, await meant_id(transaction, EVENTS, event_id), utc_now(), terms)
     if call.output.json:
         call.output.document(explanation)
         return
@@ -33,18 +33,20 @@ async def why(call: Call, event_id: EventId, *, rules: Rules = "") -> None:
     _tell(call, explanation)
 
 
-def _tell(call: Call, explanation: Explanation) -> None:
+def _tell(call: Call, explanation: EventExplanation) -> None:
     for wait in explanation.waits:
         call.output.say(f"For {wait.general} since {wait.since.isoformat(timespec='seconds')}: {_line(wait)}")
     if explanation.assignments:
         columns = ("assignment", "general", "type", "status", "reason")
-        rows = [(each.task_id, each.general, each.type, each.status, each.reason) for each in explanation.assignments]
+        rows = [
+            (each.assignment_id, each.general, each.type, each.status, each.reason) for each in explanation.assignments
+        ]
         call.output.table(columns, rows)
     if explanation.considered:
         rows_considered = [(each.rule, "yes" if each.chosen else "no", each.reason) for each in explanation.considered]
         call.output.table(("rule", "gets it", "why"), rows_considered)
 
 
-def _line(wait: Wait) -> str:
+def _line(wait: WaitReason) -> str:
     ahead = f"{wait.ahead}{'+' if wait.ahead >= AHEAD_MAX else ''}"
     return f"{wait.held_by}; {ahead} ahead of it in the line {wait.line!r}."

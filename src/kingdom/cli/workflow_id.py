@@ -11,7 +11,7 @@ from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import Query, Record, RecordKind, read_document
 from kingdom.clock import utc_now
 from kingdom.court.documents import Assignment
-from kingdom.court.general.staff import run_ids_since, run_of
+from kingdom.court.general.context import run_id_of, run_ids_since
 from kingdom.court.records import ASSIGNMENTS, EVENTS
 from kingdom.errors import Ambiguous, NotFound
 from kingdom.workflow.model.checkpoint import Checkpoint
@@ -127,7 +127,7 @@ async def _run_for(transaction: Transaction, task_id: str) -> Record | None:
     if given is None:
         return None
     assignment = read_document(given.doc, Assignment)
-    run = await transaction.get(WORKFLOWS.name, run_of(assignment))
+    run = await transaction.get(WORKFLOWS.name, run_id_of(assignment))
     if run is None:
         raise NotFound(f"assignment {task_id} is {assignment.status} and has no run: `kingdom explain {task_id}`")
     return run

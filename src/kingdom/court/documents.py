@@ -71,15 +71,15 @@ class Urgency(StrEnum):
     URGENT = "urgent"
 
 
-class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """One General that an event goes to and the rule that says so; `task_id` once it is assigned.
+class Route(msgspec.Struct, frozen=True, kw_only=True, rename={"assignment_id": "task_id"}):
+    """One General that an event goes to and the rule that says so; `assignment_id` once it is assigned.
 
     Until then `waiting` names its place in the waiting room; with neither, a newer event took its place.
     """
 
     general: str
     rule: str
-    task_id: str = ""
+    assignment_id: str = ""
     waiting: str = ""
 
 

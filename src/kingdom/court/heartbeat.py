@@ -1,6 +1,6 @@
 """Signs of life: a role gives them from a thread of its own, and who looks tells since when each role is silent.
 
-With a store of files a sign is the time of `state/{role}/heartbeat`, else a record per process. Times of several
+With a store of files a heartbeat is the time of `state/{role}/heartbeat`, else a record per process. Times of several
 machines are compared, so their clocks must agree to a few seconds.
 """
 
@@ -44,8 +44,8 @@ HEARTBEATS = RecordKind(
 _log = structlog.get_logger("kingdom.court")
 
 
-class Sign(msgspec.Struct, frozen=True, kw_only=True):
-    """The last sign of life of one process of a role."""
+class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
+    """The last heartbeat of life of one process of a role."""
 
     role: str
     machine: str
@@ -53,25 +53,25 @@ class Sign(msgspec.Struct, frozen=True, kw_only=True):
     at: datetime
 
 
-class Signs(ABC):
-    """Where signs of life are left."""
+class HeartbeatWriter(ABC):
+    """Where heartbeats of life are left."""
 
     @abstractmethod
-    async def give(self, at: datetime) -> None:
-        """Leave a sign."""
+    async def beat(self, at: datetime) -> None:
+        """Leave a heartbeat."""
 
     @abstractmethod
     async def end(self) -> None:
         """Say that no more will follow, so that nobody misses them."""
 
 
-class FileSigns(Signs):
+class FileHeartbeatWriter(HeartbeatWriter):
     """Signs of a role in a directory; several processes of one role share the file."""
 
     def __init__(self, directory: Path, role: str) -> None:
         self._file = _file(directory, role)
 
-    async def give(self, at: datetime) -> None:
+    async def beat(self, at: datetime) -> None:
         """See the port."""
         # A thread of its own waits for the disk, and for nothing else.
         self._file.parent.mkdir(parents=True, exist_ok=True)
@@ -83,7 +83,7 @@ class FileSigns(Signs):
         self._file.unlink(missing_ok=True)
 
 
-class RecordSigns(Signs):
+class RecordHeartbeatWriter(HeartbeatWriter):
     """Signs of one process of a role as a record."""
 
     def __init__(self, bus: Bus, role: str) -> None:
@@ -91,7 +91,7 @@ class RecordSigns(Signs):
         self._role = role
         self._id = f"{role}.{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(2)}"
 
-    async def give(self, at: datetime) -> None:
+    async def beat(self, at: datetime) -> None:
         """See the port."""
         await self._put(at, CURRENT)
 
@@ -100,54 +100,54 @@ class RecordSigns(Signs):
         await self._put(utc_now(), ENDED)
 
     async def _put(self, at: datetime, state: str) -> None:
-        sign = Sign(role=self._role, machine=socket.gethostname(), pid=os.getpid(), at=at)
+        heartbeat = Heartbeat(role=self._role, machine=socket.gethostname(), pid=os.getpid(), at=at)
 
         async def act(transaction: Transaction) -> None:
             known = await transaction.get(HEARTBEATS.name, self._id)
             record = known or Record(kind=HEARTBEATS.name, id=self._id, state=state)
-            await transaction.put(replace(record, state=state, doc=msgspec.to_builtins(sign)))
+            await transaction.put(replace(record, state=state, doc=msgspec.to_builtins(heartbeat)))
 
         await change(self._bus, act)
 
 
-def signs_in_files(directory: Path, role: str) -> Callable[[], AbstractAsyncContextManager[Signs]]:
-    """Return how a heart opens signs in a directory."""
+def heartbeats_in_files(directory: Path, role: str) -> Callable[[], AbstractAsyncContextManager[HeartbeatWriter]]:
+    """Return how a heart opens heartbeats in a directory."""
 
     @asynccontextmanager
-    async def opened() -> AsyncIterator[Signs]:
-        yield FileSigns(directory, role)
+    async def opened() -> AsyncIterator[HeartbeatWriter]:
+        yield FileHeartbeatWriter(directory, role)
 
     return opened
 
 
-def signs_in_records(
+def heartbeats_in_records(
     open_bus: Callable[[], AbstractAsyncContextManager[Bus]], role: str
-) -> Callable[[], AbstractAsyncContextManager[Signs]]:
-    """Return how a heart opens signs as records, on a bus of its own: another loop's would wait for that loop."""
+) -> Callable[[], AbstractAsyncContextManager[HeartbeatWriter]]:
+    """Return how a heart opens heartbeats as records, on a bus of its own: another loop's would wait for that loop."""
 
     @asynccontextmanager
-    async def opened() -> AsyncIterator[Signs]:
+    async def opened() -> AsyncIterator[HeartbeatWriter]:
         async with open_bus() as bus:
-            yield RecordSigns(bus, role)
+            yield RecordHeartbeatWriter(bus, role)
 
     return opened
 
 
-class Heart:
-    """Gives signs of life while the block lasts, from a thread of its own, so that a busy loop does not look dead.
+class HeartbeatThread:
+    """Gives heartbeats of life while the block lasts, from a thread of its own, so that a busy loop does not look dead.
 
     A loop that is closed, or that answers nothing for `stuck_after`, gives none.
     """
 
     def __init__(
         self,
-        signs: Callable[[], AbstractAsyncContextManager[Signs]],
+        open_writer: Callable[[], AbstractAsyncContextManager[HeartbeatWriter]],
         *,
         every: timedelta = EVERY,
         stuck_after: timedelta = STUCK_AFTER,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
-        self._signs = signs
+        self._open_writer = open_writer
         self._every_seconds = every.total_seconds()
         self._stuck_seconds = stuck_after.total_seconds()
         self._clock = clock
@@ -155,7 +155,7 @@ class Heart:
         self._answered_at = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake: Callable[[], object] = lambda: None
-        self._thread = threading.Thread(target=self._live, name="kingdom-heart", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="kingdom-heart", daemon=True)
 
     async def __aenter__(self) -> Self:
         """Begin to beat."""
@@ -175,27 +175,27 @@ class Heart:
     def _answer(self) -> None:
         self._answered_at = time.monotonic()
 
-    def _live(self) -> None:
+    def _run(self) -> None:
         while not self._stopped.is_set():
             try:
-                asyncio.run(self._beat_forever())
+                asyncio.run(self._beat_until_stopped())
             except Exception as error:  # noqa: BLE001 - a role that lives must not look dead
-                _log.warning("no sign of life could be given, trying again", error=str(error))
+                _log.warning("no heartbeat of life could be given, trying again", error=str(error))
                 self._stopped.wait(self._every_seconds)
 
-    async def _beat_forever(self) -> None:
+    async def _beat_until_stopped(self) -> None:
         stopped, own_loop = asyncio.Event(), asyncio.get_running_loop()
         self._wake = lambda: own_loop.call_soon_threadsafe(stopped.set)
-        async with self._signs() as signs:
+        async with self._open_writer() as writer:
             while not self._stopped.is_set():
-                if self._loop_lives():
-                    await signs.give(self._clock())
+                if self._is_loop_alive():
+                    await writer.beat(self._clock())
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._every_seconds):
                         await stopped.wait()
-            await signs.end()
+            await writer.end()
 
-    def _loop_lives(self) -> bool:
+    def _is_loop_alive(self) -> bool:
         """Tell whether the loop of the role may still do something, and ask it for an answer until the next time."""
         if self._loop is None or self._loop.is_closed():
             return False
@@ -204,27 +204,27 @@ class Heart:
         return time.monotonic() - self._answered_at < self._stuck_seconds
 
 
-async def each_sign(transaction: Transaction) -> list[Sign]:
-    """Return the last sign of each process that is kept as a record, and that this version can read."""
+async def list_heartbeats(transaction: Transaction) -> list[Heartbeat]:
+    """Return the last heartbeat of each process that is kept as a record, and that this version can read."""
     records = [record async for record in each(transaction, Query(kind=HEARTBEATS.name, state=CURRENT))]
-    return list(readable(records, Sign))
+    return list(readable(records, Heartbeat))
 
 
-async def last_signs(transaction: Transaction, directory: Path | None) -> dict[str, datetime]:
+async def last_heartbeats(transaction: Transaction, directory: Path | None) -> dict[str, datetime]:
     """Return when each role was last heard of: of several processes the latest counts; one that ended is not missed."""
-    found = [(sign.role, sign.at) for sign in await each_sign(transaction)]
+    found = [(heartbeat.role, heartbeat.at) for heartbeat in await list_heartbeats(transaction)]
     if directory is not None:
-        found += _file_signs(directory)
-    return dict(sorted(found, key=lambda sign: sign[1]))
+        found += _file_heartbeats(directory)
+    return dict(sorted(found, key=lambda heartbeat: heartbeat[1]))
 
 
-async def forget_old_signs(transaction: Transaction, now: datetime) -> None:
+async def forget_old_heartbeats(transaction: Transaction, now: datetime) -> None:
     """Take processes off the list that died long ago and whose role was heard of since."""
     records = [record async for record in each(transaction, Query(kind=HEARTBEATS.name, state=CURRENT))]
-    signs = [(sign, record) for record in records for sign in readable([record], Sign)]
-    latest = {sign.role: sign.at for sign, _ in sorted(signs, key=lambda each: each[0].at)}
-    for sign, record in signs:
-        if sign.at < latest[sign.role] and now - sign.at > _FORGOTTEN_AFTER:
+    heartbeats = [(heartbeat, record) for record in records for heartbeat in readable([record], Heartbeat)]
+    latest = {heartbeat.role: heartbeat.at for heartbeat, _ in sorted(heartbeats, key=lambda each: each[0].at)}
+    for heartbeat, record in heartbeats:
+        if heartbeat.at < latest[heartbeat.role] and now - heartbeat.at > _FORGOTTEN_AFTER:
             await transaction.put(replace(record, state=ENDED))
 
 
@@ -232,7 +232,7 @@ def _file(directory: Path, role: str) -> Path:
     return directory / "state" / role / "heartbeat"
 
 
-def _file_signs(directory: Path) -> list[tuple[str, datetime]]:
+def _file_heartbeats(directory: Path) -> list[tuple[str, datetime]]:
     found = []
     for path in (directory / "state").glob("*/heartbeat"):
         # A role may end just now.

@@ -8,7 +8,7 @@ from pathlib import Path
 import structlog
 
 from kingdom.court.package import Package
-from kingdom.court.package_files import Loaded, load_packages
+from kingdom.court.package_files import LoadedPackages, load_packages
 
 _LOOK_SECONDS = 2.0
 _log = structlog.get_logger("kingdom.court")
@@ -17,10 +17,10 @@ _log = structlog.get_logger("kingdom.court")
 class LivePackages:
     """The packages below a directory; a broken one is told of once, and its General does nothing until it is mended."""
 
-    def __init__(self, directory: Path, *, hears_strangers: bool = False) -> None:
+    def __init__(self, directory: Path, *, accepts_strangers: bool = False) -> None:
         self.directory = directory
-        self._hears_strangers = hears_strangers
-        self._loaded = Loaded()
+        self._hears_strangers = accepts_strangers
+        self._loaded = LoadedPackages()
         self._seen: tuple[tuple[str, int, int], ...] | None = None
         self._next_look = 0.0
 
@@ -38,7 +38,7 @@ class LivePackages:
             return
         seen = tuple(sorted(_fingerprints(self.directory)))
         if seen != self._seen:
-            loaded = load_packages(self.directory, hears_strangers=self._hears_strangers)
+            loaded = load_packages(self.directory, accepts_strangers=self._hears_strangers)
             self._seen, self._loaded = seen, loaded
             _log.info("Generals", names=[package.name for package in self._loaded.packages])
             for broken in self._loaded.broken:

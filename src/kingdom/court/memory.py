@@ -40,7 +40,7 @@ class MemoryUpdate(msgspec.Struct, frozen=True, kw_only=True):
     about: Literal["patterns", "repo", "decisions"] = "patterns"
 
 
-class Sentence(msgspec.Struct, frozen=True, kw_only=True):
+class MemoryLine(msgspec.Struct, frozen=True, kw_only=True):
     """Something that a package remembers; `origin` tells the repository, the run and the day where it was learned."""
 
     text: str
@@ -52,11 +52,11 @@ class Sentence(msgspec.Struct, frozen=True, kw_only=True):
 def load_memory(directory: Path | str, repo: str, files: Sequence[str] = ()) -> str:
     """Return what a package remembers for work in a repository; `files` are more of its files to show."""
     directory = Path(directory)
-    found = [("Patterns", _kept(directory, _PATTERNS, repo))]
+    found = [("Patterns", _read_section(directory, _PATTERNS, repo))]
     title = f"Repository {one_line(repo)}" if repo else "Work without a repository"
-    found.append((title, _kept(directory, _sort(repo), repo)))
-    found.append(("Decisions", _kept(directory, _DECISIONS, repo)))
-    found += [(name, _text(directory, name, LOADED_BYTES_MAX)) for name in files]
+    found.append((title, _read_section(directory, _section_of(repo), repo)))
+    found.append(("Decisions", _read_section(directory, _DECISIONS, repo)))
+    found += [(name, _read_text(directory, name, LOADED_BYTES_MAX)) for name in files]
     parts: list[str] = []
     room = LOADED_BYTES_MAX
     for title, text in found:
@@ -95,24 +95,24 @@ def apply_memory_updates(directory: Path | str, updates: object, repo: str = "",
     if lines:
         directory = Path(directory)
         with _locked(_inside(directory, _FOLDER)):
-            _append(directory, _sort(repo), repo, lines)
+            _append(directory, _section_of(repo), repo, lines)
     return tuple(refused)
 
 
-def earlier_files(directory: Path, files: Collection[str] = ()) -> list[Path]:
+def list_legacy_files(directory: Path, files: Collection[str] = ()) -> list[Path]:
     """Return what an earlier version wrote about one repository each, but for `files` that the package names itself."""
     found = sorted((directory / _FOLDER).glob("repo-*.md"))
     return [file for file in found if str(file.relative_to(directory)) not in files]
 
 
-def take_over_file(directory: Path, file: Path, repo: str) -> None:
+def migrate_legacy_file(directory: Path, file: Path, repo: str) -> None:
     """Let what an earlier version wrote be the oldest that is known of a repository."""
     with _locked(_inside(directory, _FOLDER)):
         # What cannot be read must not be removed below.
         text = _inside(directory, str(file.relative_to(directory))).read_text(encoding="utf-8", errors="replace")
-        kept = _kept(directory, _REPO, repo).splitlines()
-        known = {_said(line) for line in kept}
-        lines = [*(line for line in text.splitlines() if _said(line) not in known), *kept]
+        kept = _read_section(directory, _REPO, repo).splitlines()
+        known = {_text_of(line) for line in kept}
+        lines = [*(line for line in text.splitlines() if _text_of(line) not in known), *kept]
         write_whole(
             _inside(directory, _FOLDER) / _file(directory, _REPO, repo).name,
             newest_lines("".join(f"{line}\n" for line in lines), _BYTES_MAX[_REPO]),
@@ -120,28 +120,28 @@ def take_over_file(directory: Path, file: Path, repo: str) -> None:
         file.unlink(missing_ok=True)
 
 
-def remembered(directory: Path | str) -> list[Sentence]:
+def list_memory(directory: Path | str) -> list[MemoryLine]:
     """Return every sentence that a package remembers, those for every repository first."""
     directory = Path(directory)
     files = sorted(_inside(directory, _FOLDER).rglob("*.md"), key=lambda file: (file.stem not in _EVERYWHERE, file))
     return [
-        Sentence(
-            text=_said(line),
+        MemoryLine(
+            text=_text_of(line),
             origin=found[1] if (found := _ORIGIN.search(line)) else "",
             everywhere=file.stem in _EVERYWHERE,
             file=str(file.relative_to(directory.resolve())),
         )
         for file in files
-        for line in _text(directory, str(file.relative_to(directory.resolve())), LOADED_BYTES_MAX).splitlines()
+        for line in _read_text(directory, str(file.relative_to(directory.resolve())), LOADED_BYTES_MAX).splitlines()
         if line.strip()
     ]
 
 
-def promote(directory: Path | str, words: str) -> Sentence:
+def promote_line(directory: Path | str, words: str) -> MemoryLine:
     """Let the one sentence of a repository that has these words count for every repository, and return it."""
     directory = Path(directory)
     with _locked(_inside(directory, _FOLDER)):
-        kept = [each for each in remembered(directory) if not each.everywhere]
+        kept = [each for each in list_memory(directory) if not each.everywhere]
         fitting = [each for each in kept if words.strip().lower() in each.text.lower()]
         if not words.strip() or not fitting:
             raise NotFound(f"no sentence of a repository has the words {words!r}: look at all of them first")
@@ -152,13 +152,13 @@ def promote(directory: Path | str, words: str) -> Sentence:
         about = _DECISIONS if chosen.origin.startswith(f"{_DECISIONS} of ") else _PATTERNS
         _append(directory, about, "", [f"- {chosen.text}" + (f" [{chosen.origin}]" if chosen.origin else "")])
         for file in {each.file for each in fitting}:
-            lines = _text(directory, file, LOADED_BYTES_MAX).splitlines()
-            left = "".join(f"{line}\n" for line in lines if _said(line) != chosen.text)
+            lines = _read_text(directory, file, LOADED_BYTES_MAX).splitlines()
+            left = "".join(f"{line}\n" for line in lines if _text_of(line) != chosen.text)
             write_whole(_inside(directory, file), left)
     return chosen
 
 
-def _sort(repo: str) -> str:
+def _section_of(repo: str) -> str:
     return _REPO if repo else _ELSEWHERE
 
 
@@ -167,27 +167,27 @@ def _origin(about: str, repo: str, source: str) -> str:
     return ", ".join(part for part in (place if about == _REPO else f"{about} of {place}", source) if part)
 
 
-def _said(line: str) -> str:
+def _text_of(line: str) -> str:
     return _ORIGIN.sub("", line).removeprefix("- ")
 
 
 def _append(directory: Path, about: str, repo: str, added: list[str]) -> None:
-    said = {_said(line): line for line in added}
-    old = [line for line in _kept(directory, about, repo).splitlines() if _said(line) not in said]
+    said = {_text_of(line): line for line in added}
+    old = [line for line in _read_section(directory, about, repo).splitlines() if _text_of(line) not in said]
     text = "".join(f"{line}\n" for line in [*old, *said.values()])
     file = _inside(directory, _FOLDER) / _file(directory, about, repo).name
     write_whole(file, newest_lines(text, _BYTES_MAX[about]))
 
 
-def _kept(directory: Path, about: str, repo: str) -> str:
-    return _text(directory, str(_file(directory, about, repo).relative_to(directory)), _BYTES_MAX[about])
+def _read_section(directory: Path, about: str, repo: str) -> str:
+    return _read_text(directory, str(_file(directory, about, repo).relative_to(directory)), _BYTES_MAX[about])
 
 
 def _file(directory: Path, about: str, repo: str) -> Path:
     return directory / _FOLDER / (f"repository-{unique_name(repo)}.md" if about == _REPO else f"{about}.md")
 
 
-def _text(directory: Path, name: str, bytes_max: int) -> str:
+def _read_text(directory: Path, name: str, bytes_max: int) -> str:
     """Return the newest lines of a file; nothing where there is none."""
     try:
         text = _inside(directory, name).read_text(encoding="utf-8", errors="replace")

@@ -7,12 +7,12 @@ from math import nan
 from prometheus_client import CollectorRegistry, Gauge
 
 from kingdom.bus.metrics import Gauges
-from kingdom.court.chamberlain.health import Level
+from kingdom.court.chamberlain.health import HealthLevel
 from kingdom.court.documents import Priority
-from kingdom.court.standing import Standing
+from kingdom.court.status import CourtStatus
 from kingdom.workflow.model.host import HostStatus
 
-_LEVELS = {str(level): number for number, level in enumerate(Level)}
+_LEVELS = {str(level): number for number, level in enumerate(HealthLevel)}
 
 
 class CourtMetrics(Gauges):
@@ -44,11 +44,11 @@ class CourtMetrics(Gauges):
         self._hosts = gauge("hosts", "Machines that run agents", "status")
         self._parked = gauge("parked", "Runs that wait for the limit of their vendor to end")
 
-    async def refresh(self, look: Callable[[], Awaitable[Standing]]) -> None:
+    async def refresh(self, look: Callable[[], Awaitable[CourtStatus]]) -> None:
         """Look once, and show it."""
         self.show(await look())
 
-    def show(self, standing: Standing) -> None:
+    def show(self, standing: CourtStatus) -> None:
         """Show how the court stands."""
         money, waiting = standing.money, standing.waiting.by_priority
         hosts = Counter(host.status for host in standing.hosts)

@@ -27,14 +27,14 @@ _SOME_DAY = datetime(2026, 1, 1)  # noqa: DTZ001 - a timetable is checked withou
 _EVENT_FIELDS = ("id", "type", "source", "repo", "priority", "created_at")
 _FIELD = re.compile(r"\{([^{}]*)\}")
 # One of these patterns must fit, or the value itself; a bare value stands for a list of one.
-Wanted = str | int | bool | list[str | int | bool]
+FieldPattern = str | int | bool | list[str | int | bool]
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class PackageSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Something that a package says; a field that nobody knows is an error."""
 
 
-class Subscription(Entry, frozen=True, kw_only=True):
+class Subscription(PackageSection, frozen=True, kw_only=True):
     """Which events a General wants; `type`, `repos` and texts under `where` are globs, `where` names fields by path.
 
     The first General with a fitting subscription gets an event, and so does each with one that says `also`.
@@ -42,7 +42,7 @@ class Subscription(Entry, frozen=True, kw_only=True):
 
     type: _Words
     repos: tuple[str, ...] = ()
-    where: dict[str, Wanted] = {}
+    where: dict[str, FieldPattern] = {}
     also: bool = False
     priority: Priority | None = None
     # What an event is about, such as "{repo}#{payload.number}"; a newer one takes the place of one that waits.
@@ -56,13 +56,13 @@ class Subscription(Entry, frozen=True, kw_only=True):
             if path not in _EVENT_FIELDS and not path.startswith("payload."):
                 raise ValueError(f"{path!r} is no field of an event; there are: payload.…, {', '.join(_EVENT_FIELDS)}")
 
-    def may_hear_of(self, prefix: str) -> bool:
+    def may_match_type(self, prefix: str) -> bool:
         """Tell whether an event whose type begins so can fit."""
         literal = re.split(r"[*?[]", self.type, maxsplit=1)[0]
         return literal.startswith(prefix) or (literal != self.type and prefix.startswith(literal))
 
 
-class Schedule(Entry, frozen=True, kw_only=True):
+class Schedule(PackageSection, frozen=True, kw_only=True):
     """When a General acts by itself; `catch_up` tells which of the times that nobody was there for still count."""
 
     name: Annotated[str, Meta(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=60)]
@@ -86,7 +86,7 @@ class Schedule(Entry, frozen=True, kw_only=True):
             _refuse_unknown_zone(self.time_zone)
 
 
-class PetitionRule(Entry, frozen=True, kw_only=True):
+class PetitionRule(PackageSection, frozen=True, kw_only=True):
     """A kind of output that agents of a General may ask for, on which targets, and how often in one assignment.
 
     With `approval` a person is asked first. Of reviews only `events` count, and an approval must be named. Mentions and
@@ -109,7 +109,7 @@ class PetitionRule(Entry, frozen=True, kw_only=True):
             raise ValueError(f"events are those of a {REVIEW}, and this is a rule for {self.kind}")
 
 
-class Policy(Entry, frozen=True, kw_only=True):
+class GeneralPolicy(PackageSection, frozen=True, kw_only=True):
     """What is done without asking; it stays live, so a change counts for runs that have begun too."""
 
     retries: Annotated[int, Meta(ge=0)] = 2
@@ -126,7 +126,7 @@ class Policy(Entry, frozen=True, kw_only=True):
     ask_people: tuple[str, ...] = ()
 
 
-class General(Entry, frozen=True, kw_only=True):
+class General(PackageSection, frozen=True, kw_only=True):
     """The file `general.yaml` of a package."""
 
     name: _Name
@@ -137,7 +137,7 @@ class General(Entry, frozen=True, kw_only=True):
     schedules: tuple[Schedule, ...] = ()
     default_repo: str | None = None
     channel: str = ""
-    policy: Policy = Policy()
+    policy: GeneralPolicy = GeneralPolicy()
     # More files of the package that every prompt may show, beside those that its agents write.
     memory: tuple[str, ...] = ()
 

@@ -9,8 +9,8 @@ from tempfile import TemporaryDirectory
 
 import msgspec
 
-from kingdom.court.package import General, Package, PetitionRule, Policy, Schedule, Subscription
-from kingdom.court.prompt import PROMPT_BYTES_MAX, mistakes, needs_repo
+from kingdom.court.package import General, GeneralPolicy, Package, PetitionRule, Schedule, Subscription
+from kingdom.court.prompt import PROMPT_BYTES_MAX, find_placeholder_errors, needs_repo
 from kingdom.errors import IllegalTransition, KingdomError, Misconfigured
 from kingdom.workflow.model.template import TaskDefinition, WorkflowTemplate
 from kingdom.workflow.template_file import read_template
@@ -26,13 +26,13 @@ _PROMPT_FILE = re.compile(r"prompts/\S+")
 _UNDER: dict[str, type[msgspec.Struct]] = {
     "subscribes": Subscription,
     "schedules": Schedule,
-    "policy": Policy,
+    "policy": GeneralPolicy,
     "petitions": PetitionRule,
 }
 _NOT_COPIED = shutil.ignore_patterns(".git", "__pycache__")
 
 
-class Broken(msgspec.Struct, frozen=True, kw_only=True):
+class BrokenPackage(msgspec.Struct, frozen=True, kw_only=True):
     """A package that cannot be used, and why."""
 
     name: str
@@ -40,34 +40,34 @@ class Broken(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class Loaded(msgspec.Struct, frozen=True, kw_only=True):
+class LoadedPackages(msgspec.Struct, frozen=True, kw_only=True):
     """What a directory of packages amounts to; events are offered to the packages in this order."""
 
     packages: tuple[Package, ...] = ()
-    broken: tuple[Broken, ...] = ()
+    broken: tuple[BrokenPackage, ...] = ()
 
 
-def load_packages(directory: Path, *, hears_strangers: bool = False) -> Loaded:
+def load_packages(directory: Path, *, accepts_strangers: bool = False) -> LoadedPackages:
     """Read every package of a directory for a realm that hears strangers or not; without a directory there is none."""
     packages: list[Package] = []
-    broken: list[Broken] = []
+    broken: list[BrokenPackage] = []
     for folder in _folders(directory):
         try:
-            packages.append(load_package(folder, hears_strangers=hears_strangers))
+            packages.append(load_package(folder, accepts_strangers=accepts_strangers))
         except KingdomError as error:
-            broken.append(Broken(name=folder.name, directory=str(folder), reason=str(error)))
+            broken.append(BrokenPackage(name=folder.name, directory=str(folder), reason=str(error)))
     packages.sort(key=lambda package: (package.general.order, package.name))
-    return _without_twins(packages, broken)
+    return _without_duplicate_schedules(packages, broken)
 
 
-def load_package(folder: Path, *, hears_strangers: bool = False) -> Package:
+def load_package(folder: Path, *, accepts_strangers: bool = False) -> Package:
     """Read one package, or say what is wrong with it."""
     source = folder / GENERAL_FILE
     text = _read(folder, GENERAL_FILE)
     general = read_yaml(text, str(source), General, _UNDER)
     if general.name != folder.absolute().name:
         raise Misconfigured(f"{source}: name is {general.name!r}: call its folder so, or change the name")
-    if hears_strangers:
+    if accepts_strangers:
         _refuse_every_repository(general, text, source)
     workflow = folder / WORKFLOW_FILE
     template = read_template(_read(folder, WORKFLOW_FILE), str(workflow), template_id=general.name)
@@ -99,7 +99,7 @@ def install_package(source: Path, directory: Path, *, replace: bool) -> Package:
             shutil.copytree(source, copy, symlinks=True, ignore=_NOT_COPIED)
             if (target / MEMORY).is_dir():
                 shutil.copytree(target / MEMORY, copy / MEMORY, symlinks=True, dirs_exist_ok=True)
-            close_to_others(copy)
+            make_private(copy)
             load_package(copy)
             _put_in_place(copy, target, aside)
     except OSError as error:
@@ -107,14 +107,14 @@ def install_package(source: Path, directory: Path, *, replace: bool) -> Package:
     return load_package(target)
 
 
-def close_to_others(folder: Path) -> None:
+def make_private(folder: Path) -> None:
     """Take a folder and all that is in it from other accounts: a copied file has the permissions of its original."""
     for path in (folder, *folder.rglob("*")):
         if not path.is_symlink():
             path.chmod(path.stat().st_mode & stat.S_IRWXU)
 
 
-def shipped(name: str) -> Path | None:
+def find_shipped_package(name: str) -> Path | None:
     """Return the folder of a General that comes with Kingdom."""
     return next((folder for folder in _folders(SHIPPED) if folder.name == name), None)
 
@@ -122,7 +122,7 @@ def shipped(name: str) -> Path | None:
 def _refuse_every_repository(general: General, text: str, source: Path) -> None:
     """Refuse a General that would work for everybody who mentions us on GitHub without saying so."""
     for number, subscription in enumerate(general.subscribes):
-        if subscription.may_hear_of(_GITHUB) and not subscription.repos:
+        if subscription.may_match_type(_GITHUB) and not subscription.repos:
             place = place_in(text, str(source), ("subscribes", number))
             raise Misconfigured(
                 f"{place}: {subscription.type} would be heard from every repository on GitHub, also from those of"
@@ -141,7 +141,7 @@ def _refuse_install(package: Package, source: Path, target: Path, *, replace: bo
             allowed = ("--replace",)
             raise IllegalTransition(f"general {package.name}", "INSTALLED", f"{target} would be overwritten", allowed)
     others = [other for other in load_packages(target.parent).packages if other.name != package.name]
-    for broken in _without_twins([*others, package], []).broken:
+    for broken in _without_duplicate_schedules([*others, package], []).broken:
         raise Misconfigured(broken.reason)
 
 
@@ -163,7 +163,7 @@ def _folders(directory: Path) -> Iterator[Path]:
     return (folder for folder in found if folder.name.startswith(_PREFIX) and not folder.is_file())
 
 
-def _without_twins(packages: list[Package], broken: list[Broken]) -> Loaded:
+def _without_duplicate_schedules(packages: list[Package], broken: list[BrokenPackage]) -> LoadedPackages:
     """Return what was read without the packages that name a schedule which another has already."""
     owners: dict[str, str] = {}
     kept: list[Package] = []
@@ -174,11 +174,11 @@ def _without_twins(packages: list[Package], broken: list[Broken]) -> Loaded:
                 f"{package.directory}/{GENERAL_FILE}: schedule {taken[0]} is one of {owners[taken[0]]} already:"
                 " give it another name"
             )
-            broken.append(Broken(name=package.name, directory=package.directory, reason=reason))
+            broken.append(BrokenPackage(name=package.name, directory=package.directory, reason=reason))
             continue
         owners |= {schedule.name: package.name for schedule in package.general.schedules}
         kept.append(package)
-    return Loaded(packages=tuple(kept), broken=tuple(sorted(broken, key=lambda each: each.name)))
+    return LoadedPackages(packages=tuple(kept), broken=tuple(sorted(broken, key=lambda each: each.name)))
 
 
 def _with_prompts(template: WorkflowTemplate, folder: Path) -> WorkflowTemplate:
@@ -192,7 +192,7 @@ def _with_prompts(template: WorkflowTemplate, folder: Path) -> WorkflowTemplate:
             source, query = f"{folder / query}:", _read(folder, query)
         else:
             query = task.query
-        for line, words in mistakes(query):
+        for line, words in find_placeholder_errors(query):
             raise Misconfigured(f"{source}{line}: {words}")
         if not query.strip():
             raise Misconfigured(f"{source}1: the prompt is empty: say what the agent shall do")

@@ -53,7 +53,7 @@ _JOINERS = "\u200c\u200d"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
+class PromptContext:
     """What a prompt can show; `git` is the Git of `repo`."""
 
     payload: Mapping[str, Any]
@@ -70,9 +70,11 @@ class _Placeholder:
     path: str
 
 
-def context_of(assignment: Assignment, event: ExternalEvent | None, *, repo: str, memory: str = "") -> Context:
+def prompt_context(
+    assignment: Assignment, event: ExternalEvent | None, *, repo: str, memory: str = ""
+) -> PromptContext:
     """Return what the prompts of an assignment can show; without its event the assignment tells what it knows."""
-    return Context(
+    return PromptContext(
         payload=assignment.payload,
         repo=repo,
         event=msgspec.to_builtins(event) if event else {"id": assignment.event_id, "type": assignment.type},
@@ -81,7 +83,7 @@ def context_of(assignment: Assignment, event: ExternalEvent | None, *, repo: str
     )
 
 
-def render(text: str, context: Context) -> str:
+def render(text: str, context: PromptContext) -> str:
     """Return a prompt with its values; what is missing stays empty, see `missing`."""
     rendered = "\n".join(_rendered_line(line, context) for line in text.split("\n"))
     size = len(rendered.encode())
@@ -92,14 +94,14 @@ def render(text: str, context: Context) -> str:
     return rendered
 
 
-def missing(text: str, context: Context) -> tuple[str, ...]:
+def missing_values(text: str, context: PromptContext) -> tuple[str, ...]:
     """Return the names of the values that a prompt asks for and nobody gave."""
-    named = (_read(match, line) for line in text.split("\n") for match in _BRACES.finditer(line))
+    named = (_read_placeholder(match, line) for line in text.split("\n") for match in _BRACES.finditer(line))
     paths = [each.path for each in named if each]
     return tuple(dict.fromkeys(path for path in paths if _value(path, context) is None))
 
 
-def mistakes(text: str) -> Iterator[tuple[int, str]]:
+def find_placeholder_errors(text: str) -> Iterator[tuple[int, str]]:
     """Yield what is wrong with the placeholders of a prompt, each with its line."""
     fence = script = ""
     for number, line in enumerate(text.split("\n"), start=1):
@@ -110,7 +112,7 @@ def mistakes(text: str) -> Iterator[tuple[int, str]]:
             fence, script = opening["fence"], opening["kind"]
         for match in _BRACES.finditer(line):
             try:
-                placeholder = _read(match, line)
+                placeholder = _read_placeholder(match, line)
             except Misconfigured as error:
                 yield number, str(error)
                 continue
@@ -118,28 +120,30 @@ def mistakes(text: str) -> Iterator[tuple[int, str]]:
                 yield number, f"{match[0]} could end the step it stands in: write {{{{ json {placeholder.path} }}}}"
 
 
-def render_template(template: WorkflowTemplate, context: Context, git_of: Callable[[str], str]) -> WorkflowTemplate:
+def render_template(
+    template: WorkflowTemplate, context: PromptContext, git_of: Callable[[str], str]
+) -> WorkflowTemplate:
     """Return a template whose prompts have their values, and whose `event-repo` is the Git of the event's repository.
 
     Of the values only `{{ git }}` reaches the commands under `verify`: they run in a shell.
     """
     if needs_repo(template):
-        context = replace(context, git=_git(context.repo, template, git_of))
+        context = replace(context, git=_git_of_event(context.repo, template, git_of))
 
     def rendered(work: WorkDefinition) -> WorkDefinition:
         return msgspec.structs.replace(
             work,
             tasks=tuple(msgspec.structs.replace(task, query=render(task.query, context)) for task in work.tasks),
-            instructions=render(_with_memory(work.instructions, context), context),
+            instructions=render(_add_memory(work.instructions, context), context),
             verify=tuple(_GIT.sub(context.git, check) for check in work.verify),
-            git_refs=_placed(work.git_refs, context),
+            git_refs=_with_event_repo(work.git_refs, context),
         )
 
     works = tuple(rendered(work) for work in template.works)
-    return msgspec.structs.replace(template, works=works, git_refs=_placed(template.git_refs, context))
+    return msgspec.structs.replace(template, works=works, git_refs=_with_event_repo(template.git_refs, context))
 
 
-def _with_memory(instructions: str, context: Context) -> str:
+def _add_memory(instructions: str, context: PromptContext) -> str:
     """Return what an agent shall know beside its prompts, with what was learned before."""
     return f"{instructions}\n\n{_LEARNED}".strip() if context.memory.strip() else instructions
 
@@ -152,7 +156,7 @@ def needs_repo(template: WorkflowTemplate) -> bool:
 
 def one_line(value: object) -> str:
     """Return a value as text that cannot leave its line, steer a terminal, or begin or end a piece of code."""
-    return _BREAKS.sub(" ", _visible(_words(value).replace("`", "'"))).strip()
+    return _BREAKS.sub(" ", _visible(_as_text(value).replace("`", "'"))).strip()
 
 
 def newest_lines(text: str, bytes_max: int) -> str:
@@ -166,17 +170,17 @@ def newest_lines(text: str, bytes_max: int) -> str:
     return text
 
 
-def _rendered_line(line: str, context: Context) -> str:
+def _rendered_line(line: str, context: PromptContext) -> str:
     first = _BRACES.search(line)
     if first is None:
         return line
     before = line[: first.start()]
-    alone = _read(first, line)
+    alone = _read_placeholder(first, line)
     if alone and alone.form == "quote":
         return _quoted(_value(alone.path, context), before)
 
     def filled(match: re.Match[str]) -> str:
-        placeholder = _read(match, line)
+        placeholder = _read_placeholder(match, line)
         if placeholder is None:
             return "{{"
         value = _value(placeholder.path, context)
@@ -189,7 +193,7 @@ def _rendered_line(line: str, context: Context) -> str:
     return rendered
 
 
-def _read(match: re.Match[str], line: str) -> _Placeholder | None:
+def _read_placeholder(match: re.Match[str], line: str) -> _Placeholder | None:
     """Return what stands in double braces; None for braces that are meant as such."""
     if match[0].startswith("\\"):
         return None
@@ -206,7 +210,7 @@ def _read(match: re.Match[str], line: str) -> _Placeholder | None:
     return placeholder
 
 
-def _value(path: str, context: Context) -> Any:
+def _value(path: str, context: PromptContext) -> Any:
     """Return what a path leads to, None where that is nothing."""
     root, *rest = path.split(".")
     if root == "memory":
@@ -222,7 +226,7 @@ def _value(path: str, context: Context) -> Any:
     return None if found == "" and not rest else found
 
 
-def _words(value: object) -> str:
+def _as_text(value: object) -> str:
     match value:
         case None:
             return ""
@@ -238,7 +242,7 @@ def _json(value: object) -> str:
 
 
 def _quoted(value: object, indent: str) -> str:
-    return "\n".join(f"{indent}> {_visible(line)}".rstrip() for line in _words(value).splitlines())
+    return "\n".join(f"{indent}> {_visible(line)}".rstrip() for line in _as_text(value).splitlines())
 
 
 def _visible(text: str) -> str:
@@ -255,7 +259,7 @@ def _visible(text: str) -> str:
     return "".join(map(shown, text))
 
 
-def _git(repo: str, template: WorkflowTemplate, git_of: Callable[[str], str]) -> str:
+def _git_of_event(repo: str, template: WorkflowTemplate, git_of: Callable[[str], str]) -> str:
     if not repo:
         raise Misconfigured(
             f"{template.id} works in the repository of its event, and this one has none:"
@@ -267,19 +271,21 @@ def _git(repo: str, template: WorkflowTemplate, git_of: Callable[[str], str]) ->
     return git
 
 
-def _placed(refs: tuple[GitRef, ...], context: Context) -> tuple[GitRef, ...]:
+def _with_event_repo(refs: tuple[GitRef, ...], context: PromptContext) -> tuple[GitRef, ...]:
     """Return references in which the event's repository has its own id; one that names it already stays as it is."""
     named = {ref.git_id for ref in refs}
     return tuple(
-        GitRef(git_id=context.git, base_branch=_branch(ref.base_branch, context)) if ref.git_id == EVENT_REPO else ref
+        GitRef(git_id=context.git, base_branch=_render_branch(ref.base_branch, context))
+        if ref.git_id == EVENT_REPO
+        else ref
         for ref in refs
         if ref.git_id != EVENT_REPO or context.git not in named
     )
 
 
-def _branch(name: str, context: Context) -> str:
+def _render_branch(name: str, context: PromptContext) -> str:
     """Return the name of a branch with its values, which may be of anybody."""
     rendered = render(name, context)
-    if rendered != name and (missing(name, context) or not _BRANCH.fullmatch(rendered)):
+    if rendered != name and (missing_values(name, context) or not _BRANCH.fullmatch(rendered)):
         raise Permanent(f"{name} becomes {one_line(rendered)!r} for this event, which is no name of a branch")
     return rendered

@@ -106,7 +106,9 @@ async def save(transaction: Transaction, document: _Document, record: Record | N
     )
 
 
-async def receive(transaction: Transaction, event: ExternalEvent, actor: str, seen_kept: timedelta = SEEN_KEPT) -> bool:
+async def receive_event(
+    transaction: Transaction, event: ExternalEvent, actor: str, seen_kept: timedelta = SEEN_KEPT
+) -> bool:
     """Take in an event that nobody told of before, and tell the King; False where it was seen already."""
     if not await transaction.once(SEEN, event.id, seen_kept):
         return False
@@ -117,7 +119,7 @@ async def receive(transaction: Transaction, event: ExternalEvent, actor: str, se
     return True
 
 
-async def tell_people(
+async def queue_message(
     transaction: Transaction,
     kind: MessageType,
     content: str,

@@ -27,19 +27,19 @@ class ExternalEventReceived(_Notice, frozen=True, kw_only=True):
 class AssignmentGiven(_Notice, frozen=True, kw_only=True):
     """An assignment waits for its General."""
 
-    task_id: str
+    assignment_id: str = msgspec.field(name="taskId")
 
 
 class RetryDue(_Notice, frozen=True, kw_only=True):
     """The run of an assignment failed a while ago and is to be tried again."""
 
-    task_id: str
+    assignment_id: str = msgspec.field(name="taskId")
 
 
 class AssignmentRested(_Notice, frozen=True, kw_only=True):
     """A General says that an assignment has ended or waits for a person: it needs no slot any more."""
 
-    task_id: str
+    assignment_id: str = msgspec.field(name="taskId")
 
 
 class MessageQueued(_Notice, frozen=True, kw_only=True):
@@ -52,7 +52,7 @@ class PetitionGranted(_Notice, frozen=True, kw_only=True):
     """A petition of an agent was found to be allowed and shall be performed; all that this needs is in here."""
 
     petition_id: str
-    task_id: str
+    assignment_id: str = msgspec.field(name="taskId")
     kind: str
     body: dict[str, Any]
     # What must happen at most once.
@@ -81,7 +81,7 @@ class PetitionsDue(_Notice, frozen=True, kw_only=True):
 EVENT_STREAM = Stream(name="court.event", retry=_RETRY)
 RESULT_STREAM = Stream(name="court.result", retry=_RETRY)
 # Each General's own.
-TASK_STREAM = Stream(name="court.task.{general}", retry=_RETRY)
+ASSIGNMENT_STREAM = Stream(name="court.task.{general}", retry=_RETRY)
 # What is said in one thread is said in its order; a message that cannot be sent does not silence the thread.
 # Its attempts outlast an hour, for which Slack may be away.
 MESSAGE_STREAM = Stream(
@@ -114,14 +114,14 @@ PETITIONS_DUE = EventType(name="PetitionsDue", payload=PetitionsDue)
 
 STREAMS = (
     *workflow_streams.STREAMS,
-    *(EVENT_STREAM, RESULT_STREAM, TASK_STREAM, MESSAGE_STREAM, PETITION_STREAM, SETTLED_STREAM),
+    *(EVENT_STREAM, RESULT_STREAM, ASSIGNMENT_STREAM, MESSAGE_STREAM, PETITION_STREAM, SETTLED_STREAM),
 )
 TOPOLOGY = Topology(STREAMS)
 # Those of which there is one each, whoever the Generals and the hosts are.
-LONE_STREAMS = tuple(stream.name for stream in STREAMS if not stream.is_family)
+SINGLE_STREAMS = tuple(stream.name for stream in STREAMS if not stream.is_family)
 
 
-def task_stream(general: str) -> str:
+def assignment_stream(general: str) -> str:
     """Return the stream by which a General is told of its assignments."""
     return f"court.task.{general}"
 
@@ -136,27 +136,33 @@ def event_received(event_id: str) -> Envelope:
     )
 
 
-def assignment_given(task_id: str, general: str) -> Envelope:
+def assignment_given(assignment_id: str, general: str) -> Envelope:
     """Return the word to a General that an assignment waits."""
     return ASSIGNMENT_GIVEN.envelope(
-        AssignmentGiven(task_id=task_id),
-        stream=task_stream(general),
+        AssignmentGiven(assignment_id=assignment_id),
+        stream=assignment_stream(general),
         aggregate_type="Assignment",
-        aggregate_id=task_id,
+        aggregate_id=assignment_id,
     )
 
 
-def retry_due(task_id: str, general: str) -> Envelope:
+def retry_due(assignment_id: str, general: str) -> Envelope:
     """Return the word to a General that an assignment is to be tried again."""
     return RETRY_DUE.envelope(
-        RetryDue(task_id=task_id), stream=task_stream(general), aggregate_type="Assignment", aggregate_id=task_id
+        RetryDue(assignment_id=assignment_id),
+        stream=assignment_stream(general),
+        aggregate_type="Assignment",
+        aggregate_id=assignment_id,
     )
 
 
-def assignment_rested(task_id: str) -> Envelope:
+def assignment_rested(assignment_id: str) -> Envelope:
     """Return the word to the King that an assignment ended or waits for a person."""
     return ASSIGNMENT_RESTED.envelope(
-        AssignmentRested(task_id=task_id), stream=RESULT_STREAM.name, aggregate_type="Assignment", aggregate_id=task_id
+        AssignmentRested(assignment_id=assignment_id),
+        stream=RESULT_STREAM.name,
+        aggregate_type="Assignment",
+        aggregate_id=assignment_id,
     )
 
 
@@ -176,7 +182,7 @@ def petition_granted(granted: PetitionGranted) -> Envelope:
     return PETITION_GRANTED[granted.kind.partition(".")[0]].envelope(
         granted,
         stream=PETITION_STREAM.name,
-        partition_key=granted.task_id,
+        partition_key=granted.assignment_id,
         aggregate_type="Petition",
         aggregate_id=granted.petition_id,
     )

@@ -31,12 +31,12 @@ _LINE_BYTES_MAX = 64 << 10
 _OWN_FIELDS = frozenset({"event", "level", "at", "exc_info"})
 
 
-def path_of(directory: Path, name: str) -> Path:
+def log_path(directory: Path, name: str) -> Path:
     """Return the file of a log below the directory of the house."""
     return directory / "logs" / f"{name}.log"
 
 
-def line(actor: str, text: str, facts: Mapping[str, Any], *, at: datetime, level: str) -> str:
+def format_line(actor: str, text: str, facts: Mapping[str, Any], *, at: datetime, level: str) -> str:
     """Return one line of a log."""
     moment = at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     words = [f"{key}={_value(value)}" for key, value in facts.items()]
@@ -57,7 +57,7 @@ class TextLog:
 
     def write(self, actor: str, text: str, facts: Mapping[str, Any] | None = None, *, level: str = "info") -> None:
         """Append a line; where that cannot be done, the work goes on without it."""
-        said = line(actor, text, facts or {}, at=self._clock(), level=level).encode("utf-8", "replace")
+        said = format_line(actor, text, facts or {}, at=self._clock(), level=level).encode("utf-8", "replace")
         with self._lock, suppress(OSError):
             os.write(self._open(), said[:_LINE_BYTES_MAX] + b"\n")
 

@@ -15,7 +15,7 @@ import yaml
 from kingdom.bootstrap import open_bus
 from kingdom.bus.port import Bus
 from kingdom.court.heartbeat import ROLES
-from kingdom.court.package_files import close_to_others
+from kingdom.court.package_files import make_private
 from kingdom.demo.outside import BOT, CHANNEL, PULL, REPO, Outside, opened_outside
 from kingdom.demo.toy import make_repository
 from kingdom.realm import read_realm
@@ -66,7 +66,7 @@ async def opened_house(directory: Path) -> AsyncIterator[House]:
     repository = directory / "repositories" / f"{REPO}.git"
     await make_repository(repository, PULL)
     shutil.copytree(_GENERALS, realm / "generals")
-    close_to_others(realm / "generals")
+    make_private(realm / "generals")
     async with AsyncExitStack() as stack:
         outside = await stack.enter_async_context(opened_outside(directory / "outside"))
         file.write_text(yaml.safe_dump(_realm_settings(outside), sort_keys=False))

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 
-from kingdom.court.asks import Ask
+from kingdom.court.questions import HumanQuestion
 from kingdom.demo.narration import Line
 from kingdom.demo.watching import Standing
 
@@ -25,5 +25,5 @@ class Stage(ABC):
         """Show how everything stands."""
 
     @abstractmethod
-    async def ask(self, ask: Ask, default: str) -> str | None:
+    async def ask(self, ask: HumanQuestion, default: str) -> str | None:
         """Return what a person answers to a question, or None where nobody does in time."""

@@ -12,10 +12,10 @@ from typing import TypeVar
 
 from kingdom.bus.port import Transaction
 from kingdom.clock import utc_now
-from kingdom.court.asks import Ask
 from kingdom.court.documents import Assignment, AssignmentStatus
-from kingdom.court.envoy.answers import Answer, Taken, take_answer
+from kingdom.court.envoy.answers import AnswerResult, PersonAnswer, submit_answer
 from kingdom.court.heartbeat import ROLES
+from kingdom.court.questions import HumanQuestion
 from kingdom.demo.house import House
 from kingdom.demo.narration import Line, Tone
 from kingdom.demo.report import Kill, Report, ended, findings, places
@@ -58,7 +58,7 @@ class Story:
         self._stage = stage
         self._person = person
         self._kills: list[Kill] = []
-        self._ask: Ask
+        self._ask: HumanQuestion
         self._began = time.monotonic()
 
     async def play(self) -> Report:
@@ -184,12 +184,12 @@ class Story:
         how = "goes on in the same session" if again.agent.session == work.agent.session else "begins a new session"
         self._tell("agent", f"{how} as process {again.agent.pid}", Tone.GOOD)
 
-    async def _answer(self, ask: Ask, text: str, person: str) -> None:
+    async def _answer(self, ask: HumanQuestion, text: str, person: str) -> None:
         now = utc_now()
-        given = Answer(source="cli", task_id=ask.id, text=text, person=person, at=f"{now.timestamp():.6f}")
+        given = PersonAnswer(source="cli", question_id=ask.id, text=text, person=person, at=f"{now.timestamp():.6f}")
 
-        async def act(transaction: Transaction) -> Taken:
-            return await take_answer(transaction, given, now)
+        async def act(transaction: Transaction) -> AnswerResult:
+            return await submit_answer(transaction, given, now)
 
         # Of several answers the first one counts, which may be somebody else's.
         await change(self.house.bus, act)

@@ -13,10 +13,10 @@ from kingdom.bus.log import Cursor, LogEntry
 from kingdom.bus.port import Bus
 from kingdom.bus.record import Query
 from kingdom.clock import utc_now
-from kingdom.court.asks import ASKS, Ask
 from kingdom.court.documents import Assignment, ExternalEvent, Message
-from kingdom.court.envoy.answers import open_asks
-from kingdom.court.heartbeat import last_signs
+from kingdom.court.envoy.answers import open_questions
+from kingdom.court.heartbeat import last_heartbeats
+from kingdom.court.questions import QUESTIONS, HumanQuestion
 from kingdom.court.records import ASSIGNMENTS, EVENTS, MESSAGES
 from kingdom.demo.narration import Line, Tone, heard, told
 from kingdom.soldiers.transcript import read_page
@@ -43,7 +43,7 @@ class Standing:
     events: Sequence[ExternalEvent] = ()
     assignments: Sequence[Assignment] = ()
     runs: Sequence[Workflow] = ()
-    asks: Sequence[Ask] = ()
+    asks: Sequence[HumanQuestion] = ()
     # When each role was last heard of.
     signs: Mapping[str, datetime] = field(default_factory=dict)
     at: datetime = field(default_factory=utc_now)
@@ -95,8 +95,8 @@ class Watcher:
             events = [record async for record in each(transaction, Query(kind=EVENTS.name))]
             assignments = [record async for record in each(transaction, Query(kind=ASSIGNMENTS.name))]
             runs = [record async for record in each(transaction, Query(kind=WORKFLOWS.name))]
-            asks = await open_asks(transaction)
-            signs = await last_signs(transaction, self._realm)
+            asks = await open_questions(transaction)
+            signs = await last_heartbeats(transaction, self._realm)
         return Standing(
             events=[msgspec.convert(record.doc, ExternalEvent) for record in events],
             assignments=[msgspec.convert(record.doc, Assignment) for record in assignments],
@@ -108,9 +108,12 @@ class Watcher:
     async def answered(self) -> Answered:
         """Return the question of the story and the answer that counted."""
         async with self._bus.transaction() as transaction:
-            found = [msgspec.convert(record.doc, Ask) async for record in each(transaction, Query(kind=ASKS.name))]
+            found = [
+                msgspec.convert(record.doc, HumanQuestion)
+                async for record in each(transaction, Query(kind=QUESTIONS.name))
+            ]
         (ask,) = found
-        return Answered(question=ask.question, answer=ask.answer, answered_by=ask.answered_by)
+        return Answered(question=ask.text, answer=ask.answer, answered_by=ask.answered_by)
 
     async def _with_words(self, entry: LogEntry) -> LogEntry:
         """Return an entry about a message with what the message says."""

@@ -10,7 +10,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from kingdom.court.chamberlain.health import DISK, Health, Level, next_health, thresholds_named
+from kingdom.court.chamberlain.health import DISK, HealthLevel, HealthState, next_health, threshold_settings
 from kingdom.court.chamberlain.sensor import MachineSensor
 from kingdom.doctor.check import Verdict, fail, in_thread, ok, skipped, warn
 from kingdom.doctor.patient import Patient
@@ -130,11 +130,11 @@ async def load(patient: Patient) -> Verdict:
     sensor = MachineSensor(Path("/"))
     await asyncio.sleep(_LOAD_SECONDS)
     used = {metric: value for metric, value in (await sensor.read()).items() if metric != DISK}
-    health, _ = next_health(Health(), sensor.name, used, patient.clock(), patient.realm.chamberlain.health)
+    health, _ = next_health(HealthState(), sensor.name, used, patient.clock(), patient.realm.chamberlain.health)
     words = ", ".join(f"{metric}: {value:.0f}" for metric, value in used.items())
-    if health.level.rank < Level.ORANGE.rank:
+    if health.level.rank < HealthLevel.ORANGE.rank:
         return ok(words)
-    fix = f"end what else runs here, or raise chamberlain.health.{thresholds_named(health.level)} in kingdom.yaml"
+    fix = f"end what else runs here, or raise chamberlain.health.{threshold_settings(health.level)} in kingdom.yaml"
     return warn(f"{words}: nothing new begins while the machine is as busy as now", fix)
 
 

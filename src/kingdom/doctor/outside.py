@@ -8,10 +8,10 @@ from typing import TypeVar
 
 import aiohttp
 
-from kingdom.court.outside import Reply
-from kingdom.court.petitions.api import Api, Unreachable
 from kingdom.court.petitions.github import GithubApi
+from kingdom.court.petitions.http_api import HttpApi, Unreachable
 from kingdom.court.petitions.jira import JiraApi
+from kingdom.court.remote_http import HttpReply
 from kingdom.doctor.check import Verdict, fail, in_thread, ok, skipped, warn
 from kingdom.doctor.patient import Patient
 from kingdom.errors import Unavailable
@@ -24,7 +24,7 @@ _SLACK_SCOPES = frozenset(
     {"chat:write", "reactions:write", "im:write", "app_mentions:read", "channels:read", "groups:read"}
     | {"channels:history", "groups:history", "im:history", "metadata.message:read"}
 )
-_Api = TypeVar("_Api", bound=Api)
+_Api = TypeVar("_Api", bound=HttpApi)
 
 
 async def github(patient: Patient) -> Verdict:
@@ -126,18 +126,18 @@ async def _asking(api: _Api, name: str) -> AsyncIterator[_Api]:
         await api.close()
 
 
-async def _ask_slack(url: str, token: str, method: str) -> Reply:
-    async with _asking(Api(url, {"Authorization": f"Bearer {token}"}, LONGEST_CALL), "Slack") as api:
+async def _ask_slack(url: str, token: str, method: str) -> HttpReply:
+    async with _asking(HttpApi(url, {"Authorization": f"Bearer {token}"}, LONGEST_CALL), "Slack") as api:
         return await api.send(f"/{method}", {})
 
 
-def _slack_problem(reply: Reply) -> str:
+def _slack_problem(reply: HttpReply) -> str:
     if not reply.ok or not isinstance(reply.body, dict):
         return f"it answered {reply.status}"
     return "" if reply.body.get("ok") else str(reply.body.get("error") or "no reason was given")
 
 
-def _missing_scopes(reply: Reply) -> list[str]:
+def _missing_scopes(reply: HttpReply) -> list[str]:
     """Return what a classic token lacks; others do not tell."""
     if not (said := reply.headers.get("X-OAuth-Scopes")):
         return []
@@ -146,5 +146,5 @@ def _missing_scopes(reply: Reply) -> list[str]:
     return [name for name in _GITHUB_SCOPES if not enough[name] & scopes]
 
 
-def _text(reply: Reply, field: str) -> str:
+def _text(reply: HttpReply, field: str) -> str:
     return str(reply.body.get(field) or "") if isinstance(reply.body, dict) else ""

@@ -47,8 +47,8 @@ async def secrets(patient: Patient) -> Verdict:
 
 async def generals(patient: Patient) -> Verdict:
     """Look whether there are Generals, and whether one of them is broken."""
-    place, hears_strangers = generals_of(patient.settings, patient.realm), patient.realm.sentinel.hears_strangers
-    loaded = await in_thread(lambda: load_packages(place, hears_strangers=hears_strangers))
+    place, accepts_strangers = generals_of(patient.settings, patient.realm), patient.realm.sentinel.accepts_strangers
+    loaded = await in_thread(lambda: load_packages(place, accepts_strangers=accepts_strangers))
     if loaded.broken:
         first = loaded.broken[0]
         return fail(f"{first.name} is broken and does nothing: {first.reason}", f"kingdom general validate {place}")

@@ -8,7 +8,7 @@ from kingdom.bootstrap import is_embedded, open_bus, pending_migrations
 from kingdom.bus.port import Bus
 from kingdom.bus.record import RecordKind
 from kingdom.bus.stream import Topology
-from kingdom.court.heartbeat import ROLES, last_signs
+from kingdom.court.heartbeat import ROLES, last_heartbeats
 from kingdom.doctor import files_store
 from kingdom.doctor.check import Status, Verdict, fail, ok, skipped
 from kingdom.doctor.patient import Patient
@@ -65,7 +65,7 @@ async def _signs(patient: Patient) -> Mapping[str, datetime] | None:
             _opened(patient, application.topology, application.kinds) as bus,
             bus.transaction() as transaction,
         ):
-            return await last_signs(transaction, patient.store)
+            return await last_heartbeats(transaction, patient.store)
     except NotFound:
         return {}
 

@@ -14,7 +14,7 @@ import aiohttp
 import psutil
 
 from kingdom.court.sentinel.receiver import PATH
-from kingdom.court.sentinel.settings import WebhookSettings
+from kingdom.court.sentinel.settings import GitHubWebhookSettings
 from kingdom.doctor.check import Verdict, fail, in_thread, ok, skipped
 from kingdom.doctor.patient import Patient
 from kingdom.doctor.store import signs_of_life
@@ -99,16 +99,16 @@ async def envoy_webhook(patient: Patient) -> Verdict:
     return ok(f"somebody listens at {place}")
 
 
-def _settings(patient: Patient) -> WebhookSettings | None:
+def _settings(patient: Patient) -> GitHubWebhookSettings | None:
     github = patient.realm.sentinel.github
     return github.webhook if github else None
 
 
-async def _asked(patient: Patient, webhook: WebhookSettings) -> _Answer:
+async def _asked(patient: Patient, webhook: GitHubWebhookSettings) -> _Answer:
     return await patient.once("ping", lambda: _ping(webhook))
 
 
-async def _ping(webhook: WebhookSettings) -> _Answer:
+async def _ping(webhook: GitHubWebhookSettings) -> _Answer:
     host = _THIS_MACHINE.get(webhook.host, webhook.host)
     url = f"http://{f'[{host}]' if ':' in host else host}:{webhook.port}{PATH}"
     signature = hmac.new(webhook.secrets[0].encode(), _BODY, hashlib.sha256).hexdigest()

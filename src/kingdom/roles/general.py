@@ -10,9 +10,9 @@ from kingdom.bus.worker import Part, Worker
 from kingdom.clock import utc_now
 from kingdom.court.chamberlain.retention import store_retention
 from kingdom.court.general import reactions as generals
-from kingdom.court.general.earlier_names import take_over_slugs
-from kingdom.court.general.staff import Staff
-from kingdom.court.general.watch import watch as watch_petitions
+from kingdom.court.general.context import GeneralContext
+from kingdom.court.general.slug_migration import migrate_slugs
+from kingdom.court.general.timers import run_timers as watch_petitions
 from kingdom.court.streams import PETITION_GRANTED
 from kingdom.roles.house import Cast, House
 from kingdom.workflow.reactions import engine
@@ -25,7 +25,7 @@ _LOOK_FOR_GENERALS_SECONDS = 2.0
 def cast(house: House) -> Cast:
     """Return what has assignments done, and what performs petitions where the realm has a system to perform them in."""
     dispatcher, systems = engine().dispatcher, house.realm.sentinel
-    staff = Staff(
+    staff = GeneralContext(
         packages=house.packages.by_name,
         channel=house.realm.king.channel,
         zone=house.realm.zone,
@@ -52,7 +52,7 @@ class _Generals:
         self._worker: Worker | None = None
 
     async def run(self) -> None:
-        await take_over_slugs(self._house.bus, self._house.packages.all(), self._house.realm.sentinel)
+        await migrate_slugs(self._house.bus, self._house.packages.all(), self._house.realm.sentinel)
         while not self._stopping.is_set():
             names = sorted(self._house.packages.by_name())
             streams = (*ENGINE_STREAMS, *generals.streams_of(names))

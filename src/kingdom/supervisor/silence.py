@@ -14,7 +14,7 @@ from kingdom.chronicle.events import HeartbeatMissed, InternalEvent, SessionRest
 from kingdom.clock import utc_now
 from kingdom.court.chamberlain.records import CHAMBERLAIN
 from kingdom.court.chamberlain.settings import ChamberlainSettings
-from kingdom.court.heartbeat import each_sign, last_signs
+from kingdom.court.heartbeat import last_heartbeats, list_heartbeats
 from kingdom.errors import KingdomError
 from kingdom.supervisor.processes import RoleProcesses, State
 
@@ -92,8 +92,8 @@ class Silence:
         """Return the last sign of each role: of its process here, or with files, where processes share one, of any."""
         async with self._bus.transaction() as transaction:
             if self._store is not None:
-                return await last_signs(transaction, self._store)
-            signs = await each_sign(transaction)
+                return await last_heartbeats(transaction, self._store)
+            signs = await list_heartbeats(transaction)
         pids = {child.pid for child in self._processes.children.values()}
         mine = [sign for sign in signs if sign.machine == socket.gethostname() and sign.pid in pids]
         return {sign.role: sign.at for sign in mine}

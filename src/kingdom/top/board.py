@@ -258,7 +258,7 @@ class Board(Screen[None]):
         if row is None or glance is None:
             return None
         for ask in [row.ask] if row.ask else [each for each in glance.asks if row.run == each.workflow_id]:
-            return Answer(ask.general or ask.id, ask.question, ask.choices, partial(self._desk.answer, ask))
+            return Answer(ask.general or ask.id, ask.text, ask.choices, partial(self._desk.answer, ask))
         for run in glance.asking_runs:
             if run.id == row.run and run.question:
                 return Answer(run.name, run.question.text, run.question.choices, partial(self._reply, run.id))

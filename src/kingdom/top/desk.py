@@ -9,10 +9,10 @@ from kingdom.bus.operations import DeadFilter, DeadLetter, StreamStats
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import Query, Record
 from kingdom.clock import utc_now
-from kingdom.court.asks import Ask
-from kingdom.court.envoy.answers import Answer, Taken, open_asks, take_answer
-from kingdom.court.general.staff import run_ids_since
-from kingdom.court.standing import COUNT_MAX, Lookout, Standing, look
+from kingdom.court.envoy.answers import AnswerResult, PersonAnswer, open_questions, submit_answer
+from kingdom.court.general.context import run_ids_since
+from kingdom.court.questions import HumanQuestion
+from kingdom.court.status import COUNT_MAX, CourtStatus, StatusSources, read_status
 from kingdom.errors import Permanent, Unreadable
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model.machine import WORKFLOW, WorkflowStatus
@@ -34,11 +34,11 @@ _SOURCE = "cli"
 class Glance:
     """Everything that the screen shows, at one moment."""
 
-    standing: Standing
+    standing: CourtStatus
     streams: Sequence[StreamStats] = ()
     # The newest first.
     runs: Sequence[Workflow] = ()
-    asks: Sequence[Ask] = ()
+    asks: Sequence[HumanQuestion] = ()
     # Runs and questions that another version wrote or somebody broke, with what is wrong.
     unreadable: Mapping[str, Unreadable] = field(default_factory=dict)
     # Whether there are more failed runs than are shown.
@@ -57,7 +57,7 @@ class Desk:
 
     bus: Bus
     actor: str
-    lookout: Callable[[], Awaitable[Lookout]]
+    lookout: Callable[[], Awaitable[StatusSources]]
     clock: Callable[[], datetime] = utc_now
     # A run is converted once per version; a thousand of them would keep a slow machine busy.
     _read: dict[str, tuple[int, Workflow]] = field(default_factory=dict)
@@ -69,11 +69,11 @@ class Desk:
     async def look(self) -> Glance:
         """Return how everything stands now; what ended before this screen was opened costs nothing."""
         operations = operations_of(self.bus)
-        standing = await look(self.bus, operations, await self.lookout())
+        standing = await read_status(self.bus, operations, await self.lookout())
         streams = await operations.stats()
         unreadable: dict[str, Unreadable] = {}
         async with self.bus.transaction() as transaction:
-            asks = await open_asks(transaction, unreadable.__setitem__)
+            asks = await open_questions(transaction, unreadable.__setitem__)
             records = await self._records(transaction)
         known, self._read = self._read, {}
         for record in records:
@@ -98,14 +98,14 @@ class Desk:
         """Return the first dead letters of a stream."""
         return await operations_of(self.bus).dead_letters(DeadFilter(stream=stream), _LETTERS_MAX)
 
-    async def answer(self, ask: Ask, text: str) -> None:
+    async def answer(self, ask: HumanQuestion, text: str) -> None:
         """Answer a question of the court, just that one: another that came meanwhile is not answered by it."""
         now, asked_at = self.clock(), ask.asked_at.isoformat()
         person, at = self.actor.partition("@")[0], f"{now.timestamp():.6f}"
-        given = Answer(source=_SOURCE, task_id=ask.id, text=text, person=person, at=at, asked_at=asked_at)
+        given = PersonAnswer(source=_SOURCE, question_id=ask.id, text=text, person=person, at=at, asked_at=asked_at)
 
-        async def act(transaction: Transaction) -> Taken:
-            return await take_answer(transaction, given, now)
+        async def act(transaction: Transaction) -> AnswerResult:
+            return await submit_answer(transaction, given, now)
 
         if refusal := (await change(self.bus, act)).refusal:
             raise Permanent(f"{ask.id} takes no such answer: {refusal}")

@@ -6,10 +6,10 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from kingdom.bus.operations import COUNT_LIMIT
-from kingdom.court.asks import Ask
 from kingdom.court.chamberlain.budget import TokenStatus
-from kingdom.court.chamberlain.health import Level
-from kingdom.court.standing import COUNT_MAX, Standing, counted, many
+from kingdom.court.chamberlain.health import HealthLevel
+from kingdom.court.questions import HumanQuestion
+from kingdom.court.status import COUNT_MAX, CourtStatus, count_noun, count_text
 from kingdom.sentence import plain
 from kingdom.top.desk import Glance
 from kingdom.workflow.model.host import HostStatus
@@ -27,10 +27,10 @@ _STYLES: Mapping[str, str] = {
     WorkflowStatus.PAUSED: ATTENTION,
     WorkflowStatus.FAILED: BAD,
     WorkflowStatus.CANCELLED: QUIET,
-    Level.GREEN: GOOD,
-    Level.YELLOW: ATTENTION,
-    Level.ORANGE: BAD,
-    Level.RED: BAD,
+    HealthLevel.GREEN: GOOD,
+    HealthLevel.YELLOW: ATTENTION,
+    HealthLevel.ORANGE: BAD,
+    HealthLevel.RED: BAD,
     TokenStatus.OK: GOOD,
     TokenStatus.WARNING: ATTENTION,
     TokenStatus.CRITICAL: BAD,
@@ -69,7 +69,7 @@ class Row:
     run: str = ""
     about: str = ""
     stream: str = ""
-    ask: Ask | None = None
+    ask: HumanQuestion | None = None
 
     def has(self, text: str) -> bool:
         """Tell whether every word that somebody looks for is in it."""
@@ -135,7 +135,7 @@ def rows_of(pane: Pane, glance: Glance) -> list[Row]:
     return list(_ROWS[pane](glance))
 
 
-def headline(standing: Standing) -> list[Cell]:
+def headline(standing: CourtStatus) -> list[Cell]:
     """Return the light of the house and its reason."""
     health = standing.health
     reason = plain(health.reason) or "nothing is wrong"
@@ -160,8 +160,8 @@ def summary(glance: Glance) -> list[Cell]:
         Cell("  asks ", QUIET),
         Cell(str(asks), ATTENTION if asks else ""),
         Cell("  events ", QUIET),
-        Cell(f"{counted(standing.undecided)} undecided, {counted(standing.waiting.count)} waiting"),
-        *(Cell(f"  {counted(count)} {_STAGES.get(stage, stage)}") for stage, count in going_on.items() if count),
+        Cell(f"{count_text(standing.undecided)} undecided, {count_text(standing.waiting.count)} waiting"),
+        *(Cell(f"  {count_text(count)} {_STAGES.get(stage, stage)}") for stage, count in going_on.items() if count),
     ]
 
 
@@ -238,8 +238,8 @@ def _queues(glance: Glance) -> Iterator[Row]:
         )
     for reason, count in glance.standing.waiting.by_reason.items():
         waits = brief(f"for {reason}")
-        cells = (Cell("waiting room"), Cell(counted(count)), Cell(""), Cell(""), Cell(""), Cell(waits, ATTENTION))
-        yield Row(key=f"waiting {reason}", words=f"{many(count, 'event')} wait {waits}", cells=cells)
+        cells = (Cell("waiting room"), Cell(count_text(count)), Cell(""), Cell(""), Cell(""), Cell(waits, ATTENTION))
+        yield Row(key=f"waiting {reason}", words=f"{count_noun(count, 'event')} wait {waits}", cells=cells)
 
 
 def _inbox(glance: Glance) -> Iterator[Row]:
@@ -251,12 +251,12 @@ def _inbox(glance: Glance) -> Iterator[Row]:
             run="" if ask.petition else ask.workflow_id,
             about=ask.thread,
             ask=ask,
-            words=brief(f"{who}{ask.question}"),
+            words=brief(f"{who}{ask.text}"),
             cells=(
                 Cell(brief(ask.id)),
                 Cell(_age(now, ask.asked_at)),
                 Cell(_age(ask.due_at, now)),
-                Cell(brief(ask.question), ATTENTION),
+                Cell(brief(ask.text), ATTENTION),
                 Cell(brief(" / ".join(ask.choices))),
             ),
         )

@@ -6,7 +6,7 @@ from datetime import datetime
 from rich.text import Text
 
 from kingdom.bus.operations import DeadLetter, StreamStats
-from kingdom.court.asks import Ask
+from kingdom.court.questions import HumanQuestion
 from kingdom.sentence import plain
 from kingdom.top.rows import ATTENTION, BAD, span
 from kingdom.workflow.model.machine import WorkflowStatus
@@ -14,9 +14,9 @@ from kingdom.workflow.model.operations import Continue, FromBase, FromCheckpoint
 from kingdom.workflow.model.workflow import Workflow
 
 
-def question_told(ask: Ask) -> list[Text]:
+def question_told(ask: HumanQuestion) -> list[Text]:
     """Return all of a question: what is asked, by whom, until when, who may answer, and what happens otherwise."""
-    lines = [Text(plain(line)) for line in ask.question.splitlines()] or [Text()]
+    lines = [Text(plain(line)) for line in ask.text.splitlines()] or [Text()]
     told = [
         ("choices", " / ".join(ask.choices)),
         ("asked by", ask.general),

@@ -84,20 +84,20 @@ class Court:
         messages: list[dict[str, Any]] = state["messages"].get(channel, [])
         return messages
 
-    async def thread(self, task_id: str) -> list[dict[str, Any]]:
+    async def thread(self, assignment_id: str) -> list[dict[str, Any]]:
         """Return the thread of an assignment."""
         messages = await self.told()
-        roots = [each["ts"] for each in messages if f" as {task_id}." in each["text"] and not _is_reply(each)]
+        roots = [each["ts"] for each in messages if f" as {assignment_id}." in each["text"] and not _is_reply(each)]
         return [each for each in messages if each["ts"] in roots or each.get("thread_ts") in roots]
 
-    async def thread_with(self, task_id: str, words: str) -> list[dict[str, Any]]:
+    async def thread_with(self, assignment_id: str, words: str) -> list[dict[str, Any]]:
         """Wait until something was said in the thread of an assignment."""
 
         async def there() -> list[dict[str, Any]]:
-            thread = await self.thread(task_id)
+            thread = await self.thread(assignment_id)
             return thread if any(words in each["text"] for each in thread) else []
 
-        return await wait(there, f"{words!r} in the thread of {task_id}")
+        return await wait(there, f"{words!r} in the thread of {assignment_id}")
 
     def paths(self) -> frozenset[str]:
         """Return every path in the realm."""

@@ -11,8 +11,8 @@ from typing import Any
 from bench.court.house import CHANNEL, REPO, ROLES, SECRET, STANDINS, House, opened
 from kingdom.bootstrap import directory_of, open_bus, operations_of
 from kingdom.clock import utc_now
-from kingdom.court.heartbeat import FileSigns
-from kingdom.court.text_logs import NAMES, path_of
+from kingdom.court.heartbeat import FileHeartbeatWriter
+from kingdom.court.text_logs import NAMES, log_path
 from kingdom.realm import Realm
 from kingdom.roles import declared
 from tests.acceptance.court.court import Court, wait
@@ -113,11 +113,11 @@ async def _leave_old_things(house: House) -> None:
     prompt.parent.mkdir(parents=True, exist_ok=True)
     prompt.write_text("Do something.\n")
     for name in NAMES:
-        log = path_of(house.realm, name)
+        log = log_path(house.realm, name)
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text("2020-01-01T00:00:00.000Z info king: a long day\n" * int(_LOG_MAX_MB * (1 << 20) / 40))
     os.utime(prompt, (before.timestamp(), before.timestamp()))
-    await FileSigns(house.realm, SILENT_ROLE).give(utc_now() - timedelta(hours=1))
+    await FileHeartbeatWriter(house.realm, SILENT_ROLE).beat(utc_now() - timedelta(hours=1))
     if directory_of(house.url):
         yesterday = (utc_now() - timedelta(days=1)).timestamp()
         os.utime(house.realm / "logs" / "events.log", (yesterday, yesterday))

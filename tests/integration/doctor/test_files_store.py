@@ -16,7 +16,7 @@ import pytest
 from kingdom.bootstrap import open_bus
 from kingdom.bus.stream import Topology
 from kingdom.clock import utc_now
-from kingdom.court.heartbeat import FileSigns
+from kingdom.court.heartbeat import FileHeartbeatWriter
 from tests.integration.doctor.scene import look, look_at, write_settings
 from tests.integration.doctor.test_machine import limited
 from tests.integration.test_files_lock import holder
@@ -155,9 +155,9 @@ async def test_a_store_that_no_backend_knows_is_told_once(url: str) -> None:
 
 async def test_a_role_that_fell_silent_is_told(store: str, realm: Path) -> None:
     assert (await look_at("roles", url=store)).status == "skipped"
-    await FileSigns(realm, "king").give(utc_now())
+    await FileHeartbeatWriter(realm, "king").beat(utc_now())
     assert (await look_at("roles", url=store)).status == "ok"
-    await FileSigns(realm, "envoy").give(utc_now() - timedelta(hours=1))
+    await FileHeartbeatWriter(realm, "envoy").beat(utc_now() - timedelta(hours=1))
     finding = await look_at("roles", url=store)
     assert (finding.status, "no sign of life from envoy for 36" in finding.found) == ("fail", True)
     assert "king" not in finding.found

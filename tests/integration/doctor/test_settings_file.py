@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from kingdom.court.package_files import install_package, shipped
+from kingdom.court.package_files import find_shipped_package, install_package
 from tests.integration.doctor.scene import look, look_at, write_settings
 
 GITHUB = {"logins": ["bot"], "api_url": "http://127.0.0.1:9"}
 
 
 def install(directory: Path, name: str) -> Path:
-    source = shipped(name)
+    source = find_shipped_package(name)
     assert source is not None
     return Path(install_package(source, directory / "generals", replace=False).directory)
 

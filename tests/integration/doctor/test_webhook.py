@@ -10,8 +10,8 @@ import pytest
 from bench.servers import LOOPBACK, free_port
 from kingdom.bootstrap import open_bus
 from kingdom.clock import utc_now
-from kingdom.court.heartbeat import FileSigns
-from kingdom.court.sentinel.receiver import Receiver
+from kingdom.court.heartbeat import FileHeartbeatWriter
+from kingdom.court.sentinel.receiver import WebhookReceiver
 from kingdom.realm import Realm, read_realm
 from kingdom.roles import declared
 from tests.integration.doctor.scene import look, look_at, write_settings
@@ -36,7 +36,7 @@ async def sentinel_listening(file: Path) -> AsyncIterator[None]:
     application = declared(Realm())
     assert realm.sentinel.github is not None
     async with open_bus(realm.database_url, application.topology, application.kinds) as bus:
-        receiver = Receiver(bus, realm.sentinel.github)
+        receiver = WebhookReceiver(bus, realm.sentinel.github)
         await receiver.start()
         try:
             yield
@@ -87,7 +87,7 @@ async def test_a_sentinel_that_runs_and_does_not_listen_is_told(tmp_path: Path) 
     file = with_webhook(tmp_path, free_port())
     async with sentinel_listening(file):
         pass
-    await FileSigns(tmp_path / "realm", "sentinel").give(utc_now())
+    await FileHeartbeatWriter(tmp_path / "realm", "sentinel").beat(utc_now())
     finding = await look_at("webhook", config=file)
     assert (finding.status, "does not listen" in finding.found) == ("fail", True)
 

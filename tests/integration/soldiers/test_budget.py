@@ -10,8 +10,8 @@ import pytest
 
 from kingdom.bus import Query
 from kingdom.court.documents import Assignment, AssignmentStatus, EventStatus
-from kingdom.court.general.staff import run_of_root
-from kingdom.court.king.resting import BILLS
+from kingdom.court.general.context import run_id_of_root
+from kingdom.court.king.release import BILLS
 from kingdom.court.quota import MONEY, QUOTAS
 from kingdom.court.streams import TOPOLOGY
 from kingdom.soldiers.folders import Folders
@@ -89,7 +89,7 @@ async def until_asking(court: CourtScene) -> Assignment:
 
 
 async def run_of(court: CourtScene, root_id: str) -> Workflow:
-    return await lifecycle.show(court.bus, run_of_root(root_id))
+    return await lifecycle.show(court.bus, run_id_of_root(root_id))
 
 
 def told_in_transcripts(court: CourtScene) -> float:

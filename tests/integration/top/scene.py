@@ -15,7 +15,7 @@ from textual.strip import Strip
 from kingdom.bus import Bus
 from kingdom.cli.status import lookout_of
 from kingdom.cli.top import readers_of
-from kingdom.court.standing import Lookout
+from kingdom.court.status import StatusSources
 from kingdom.realm import Realm
 from kingdom.roles import declared
 from kingdom.settings import Settings
@@ -117,7 +117,7 @@ async def looking(
     settings = Settings(database_url=backend.place, file=folder / "kingdom.yaml", actor=ANNA)
     realm = Realm()
 
-    async def lookout() -> Lookout:
+    async def lookout() -> StatusSources:
         return lookout_of(settings, realm)
 
     application = declared(realm)

@@ -13,8 +13,8 @@ from psycopg import sql
 from kingdom.bootstrap import operations_of
 from kingdom.bus import Bus, Dead, Envelope, Record, Transaction
 from kingdom.clock import utc_now
-from kingdom.court.asks import ASKS, Ask, AskStatus
 from kingdom.court.heartbeat import HEARTBEATS
+from kingdom.court.questions import QUESTIONS, HumanQuestion, QuestionStatus
 from kingdom.court.records import CURRENT
 from kingdom.ids import first_id
 from kingdom.realm import Realm
@@ -121,12 +121,12 @@ async def test_what_ended_before_is_not_shown_what_failed_lately_is_and_what_can
 async def spoil(bus: Bus) -> None:
     """Store what no version can read: a run that a question is about, one parked, a question, a sign of life."""
     soon = utc_now() + timedelta(hours=1)
-    ask = Ask(
+    ask = HumanQuestion(
         id="task-1",
-        task_id="task-1",
+        assignment_id="task-1",
         general="gen-x",
         workflow_id="wf-x",
-        question="Which?",
+        text="Which?",
         asked_at=utc_now(),
         due_at=soon,
     )
@@ -136,7 +136,7 @@ async def spoil(bus: Bus) -> None:
             await transaction.put(Record(kind=WORKFLOWS.name, id=run_id, state=state, due_at=soon, doc={"id": run_id}))
         await transaction.put(Record(kind=HEARTBEATS.name, id="future", state=CURRENT, doc={"of": "king"}))
         for ask_id, doc in ((ask.id, msgspec.to_builtins(ask)), ("task-2", {})):
-            await transaction.put(Record(kind=ASKS.name, id=ask_id, state=AskStatus.OPEN, doc=doc))
+            await transaction.put(Record(kind=QUESTIONS.name, id=ask_id, state=QuestionStatus.OPEN, doc=doc))
 
 
 async def test_of_many_failed_runs_the_newest_are_shown_and_that_there_are_more(

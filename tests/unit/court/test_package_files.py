@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from kingdom.court.package_files import SHIPPED, install_package, load_package, load_packages, shipped
-from kingdom.court.petitions.bodies import Origin, read_body
-from kingdom.court.prompt import PROMPT_BYTES_MAX, Context, render
+from kingdom.court.package_files import SHIPPED, find_shipped_package, install_package, load_package, load_packages
+from kingdom.court.petitions.bodies import AssignmentSubject, read_body
+from kingdom.court.prompt import PROMPT_BYTES_MAX, PromptContext, render
 from kingdom.errors import IllegalTransition, Misconfigured
 from kingdom.soldiers.scripted.script import Petition, parse_script
 
@@ -84,16 +84,16 @@ def test_where_strangers_are_heard_a_general_for_github_must_name_repositories(t
     text = f"name: gen-x\ndescription: Looks.\nsubscribes:\n  - type: demo.hello\n  - type: '{heard}'\n"
     file.write_text(text)
     assert load_package(folder).name == "gen-x"
-    (broken,) = load_packages(tmp_path, hears_strangers=True).broken
+    (broken,) = load_packages(tmp_path, accepts_strangers=True).broken
     assert broken.reason.startswith(f"{file}:5: {heard} would be heard from every repository on GitHub")
     assert 'add a line `repos: ["OWNER/*"]`' in broken.reason
     file.write_text(f'{text}    repos: ["acme/*"]\n')
-    assert load_packages(tmp_path, hears_strangers=True).broken == ()
+    assert load_packages(tmp_path, accepts_strangers=True).broken == ()
 
 
 def test_where_strangers_are_heard_what_does_not_come_from_github_needs_no_repository(tmp_path: Path) -> None:
     make(tmp_path, subscribes=[{"type": "jira.*"}, {"type": "demo.*"}, {"type": "gith"}], schedules=[MORNING])
-    assert load_packages(tmp_path, hears_strangers=True).broken == ()
+    assert load_packages(tmp_path, accepts_strangers=True).broken == ()
 
 
 @pytest.mark.parametrize(
@@ -186,17 +186,17 @@ def test_the_generals_that_come_with_kingdom_are_whole() -> None:
     loaded = load_packages(SHIPPED)
     assert loaded.broken == ()
     assert {package.name for package in loaded.packages} == {"gen-briefing", "gen-hello", "gen-jira", "gen-pr"}
-    assert shipped("gen-pr") == SHIPPED / "gen-pr"
-    assert shipped("../generals/gen-pr") is None
+    assert find_shipped_package("gen-pr") == SHIPPED / "gen-pr"
+    assert find_shipped_package("../generals/gen-pr") is None
 
 
 def test_the_generals_that_come_with_kingdom_ask_only_for_what_they_may() -> None:
     values = {"number": 7, "key": "SHOP-1", "summary": "Say hi", "channel": "engineering"}
-    origin = Origin(repo="acme/shop", number=7, ticket="SHOP-1", channel="engineering")
+    origin = AssignmentSubject(repo="acme/shop", number=7, ticket="SHOP-1", channel="engineering")
     asked: list[str] = []
     for package in load_packages(SHIPPED).packages:
         allowed = {rule.kind: rule for rule in package.general.policy.petitions}
-        context = Context(payload=values, repo="acme/shop", event={}, task={}, git="acme-shop")
+        context = PromptContext(payload=values, repo="acme/shop", event={}, task={}, git="acme-shop")
         for task in (task for work in package.template.works for task in work.tasks):
             for step in parse_script(render(task.query, context)) or ():
                 if isinstance(step, Petition):

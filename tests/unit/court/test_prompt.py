@@ -10,9 +10,9 @@ from kingdom.court.package_files import SHIPPED, load_packages
 from kingdom.court.prompt import (
     MEMORY_BYTES_MAX,
     PROMPT_BYTES_MAX,
-    Context,
-    missing,
-    mistakes,
+    PromptContext,
+    find_placeholder_errors,
+    missing_values,
     newest_lines,
     render,
     render_template,
@@ -28,8 +28,8 @@ PROMPTS = [
 ASKED = ("payload.a", "payload.b", "quote payload.a", "json payload.a")
 
 
-def context(**payload: Any) -> Context:
-    return Context(
+def context(**payload: Any) -> PromptContext:
+    return PromptContext(
         payload=payload,
         repo="acme/shop",
         event={"id": "evt-github-1", "type": "github.pr.comment"},
@@ -96,7 +96,7 @@ def test_what_nobody_gave_is_empty_and_told() -> None:
     text = "{{ payload.a }}/{{ payload.b.c }}/{{ payload.b.c }}\n{{ quote payload.d }}\n{{ json payload.e }}"
     given_values = context(a="", b="no mapping")
     assert render(text, given_values) == "//\n\nnull"
-    assert missing(text, given_values) == ("payload.b.c", "payload.d", "payload.e")
+    assert missing_values(text, given_values) == ("payload.b.c", "payload.d", "payload.e")
 
 
 def test_a_prompt_has_a_limit_with_its_values() -> None:
@@ -107,7 +107,7 @@ def test_a_prompt_has_a_limit_with_its_values() -> None:
 
 def test_memory_takes_a_fifth_of_a_prompt_at_most_and_its_newest_lines_win() -> None:
     lines = "".join(f"{number:06d}\n" for number in range(10_000))
-    shown = render("{{ quote memory }}", Context(payload={}, event={}, task={}, memory=lines)).splitlines()
+    shown = render("{{ quote memory }}", PromptContext(payload={}, event={}, task={}, memory=lines)).splitlines()
     assert shown[-1] == "> 009999"
     assert len(shown) == MEMORY_BYTES_MAX // 7
 
@@ -127,7 +127,7 @@ def test_memory_takes_a_fifth_of_a_prompt_at_most_and_its_newest_lines_win() -> 
     ],
 )
 def test_a_wrong_placeholder_is_found_before_anything_runs(text: str, complaint: str) -> None:
-    ((line, words),) = mistakes(f"First line.\n{text}")
+    ((line, words),) = find_placeholder_errors(f"First line.\n{text}")
     assert complaint in words
     assert line == 1 + text[: text.index("{{")].count("\n") + 1
 
@@ -136,7 +136,7 @@ def test_a_script_may_name_the_checkout_and_text_after_it_is_free_again() -> Non
     text = (
         '```script\n{"run": "ls {{ git }}", "n": {{ json payload.n }}}\n```\n{{ payload.a }}\n```\n{{ payload.b }}\n```'
     )
-    assert list(mistakes(text)) == []
+    assert list(find_placeholder_errors(text)) == []
 
 
 def test_a_template_gets_its_values_and_the_repository_of_the_event() -> None:
@@ -166,7 +166,7 @@ def test_a_repository_that_is_named_already_is_not_referred_to_twice() -> None:
 
 def test_a_template_that_needs_a_repository_is_refused_without_one() -> None:
     made = template(gitRefs=[{"gitId": "event-repo", "baseBranch": ""}])
-    nowhere = Context(payload={}, event={}, task={})
+    nowhere = PromptContext(payload={}, event={}, task={})
     with pytest.raises(Misconfigured, match="this one has none: give the General a default_repo"):
         render_template(made, nowhere, lambda _: "acme-shop")
     with pytest.raises(Misconfigured, match="it is no id of a Git"):
@@ -192,7 +192,7 @@ def test_no_value_can_begin_a_line_with_a_fence(asked: list[str], a: str, b: str
 
 @given(FOREIGN)
 def test_no_value_changes_the_script_of_a_shipped_general(foreign: str) -> None:
-    names = {path.removeprefix("payload.") for prompt in PROMPTS for path in missing(prompt, context())}
+    names = {path.removeprefix("payload.") for prompt in PROMPTS for path in missing_values(prompt, context())}
     values = context(**dict.fromkeys(names, foreign))
     plain = context(**dict.fromkeys(names, "plain"))
     for prompt in PROMPTS:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kingdom.court.memory import apply_memory_updates, remembered
+from kingdom.court.memory import apply_memory_updates, list_memory
 from kingdom.court.petitions.bodies import KINDS
 from kingdom.errors import Unavailable
 from kingdom.soldiers.agent import Answered
@@ -169,7 +169,7 @@ async def test_what_is_remembered_before_and_after_the_report_becomes_memory(tmp
     result = read_result(space)
     assert result is not None
     assert apply_memory_updates(package, result["memory_updates"], "acme/api") == ()
-    assert [(each.text, each.origin) for each in remembered(package)] == [
+    assert [(each.text, each.origin) for each in list_memory(package)] == [
         ("The API is in src/api.", "acme/api"),
         ("Tests need a database.", "patterns of acme/api"),
     ]

@@ -8,9 +8,18 @@ import msgspec
 import pytest
 
 from kingdom.bus.operations import StreamStats
-from kingdom.court.asks import Ask
 from kingdom.court.chamberlain.budget import TokenStatus
-from kingdom.court.standing import HealthNow, HostNow, MoneyNow, RoleNow, Slots, Standing, Trouble, Waiting
+from kingdom.court.questions import HumanQuestion
+from kingdom.court.status import (
+    CourtStatus,
+    HealthSummary,
+    HostSummary,
+    MoneySummary,
+    RoleSummary,
+    SlotUse,
+    Trouble,
+    WaitingSummary,
+)
 from kingdom.sentence import plain
 from kingdom.top.desk import Glance
 from kingdom.top.rows import COLUMNS, Pane, Row, brief, count_of, fitted, headline, rows_of, span, summary
@@ -24,20 +33,20 @@ from tests.unit.workflow.model.scene import template
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
 
 
-def a_standing(**more: Any) -> Standing:
-    standing = Standing(
+def a_standing(**more: Any) -> CourtStatus:
+    standing = CourtStatus(
         at=NOON,
-        health=HealthNow(level="yellow", reason="the disk is nearly full", age_seconds=3),
-        roles=(RoleNow(role="king", silent_seconds=400, is_well=False),),
-        money=MoneyNow(spent=1.5, set_aside=2.0, limit=300.0, status=TokenStatus.OK),
-        slots=(Slots(scope="soldiers", held=2, limit=3),),
+        health=HealthSummary(level="yellow", reason="the disk is nearly full", age_seconds=3),
+        roles=(RoleSummary(role="king", silent_seconds=400, is_well=False),),
+        money=MoneySummary(spent=1.5, set_aside=2.0, limit=300.0, status=TokenStatus.OK),
+        slots=(SlotUse(scope="soldiers", held=2, limit=3),),
         undecided=4,
-        waiting=Waiting(count=1000, by_reason={"soldiers is full": 1000}),
+        waiting=WaitingSummary(count=1000, by_reason={"soldiers is full": 1000}),
         assignments={"pending": 0, "in_progress": 2},
         open_asks=1,
         dead_letters={},
         paused={},
-        hosts=(HostNow(name="box", status=HostStatus.LOST, slots=3, busy=2),),
+        hosts=(HostSummary(name="box", status=HostStatus.LOST, slots=3, busy=2),),
         troubles=(Trouble(what="events wait for gen-x, who is not there", command="kingdom general list"),),
     )
     return msgspec.structs.replace(standing, **more)
@@ -50,9 +59,11 @@ def a_run(run_id: str = "wf-1", *, age: timedelta = timedelta(minutes=2), **fiel
     return run
 
 
-def an_ask(**more: Any) -> Ask:
+def an_ask(**more: Any) -> HumanQuestion:
     fields = {"id": "task-1", "task_id": "task-1", "general": "gen-x", "workflow_id": "wf-task-1"}
-    return Ask(**{**fields, "question": "Which?", "asked_at": NOON, "due_at": NOON + timedelta(days=7), **more})
+    return HumanQuestion(
+        **{**fields, "question": "Which?", "asked_at": NOON, "due_at": NOON + timedelta(days=7), **more}
+    )
 
 
 def texts(rows: Sequence[Row]) -> list[list[str]]:

@@ -36,7 +36,7 @@ _WORDS: Words = {
         "time_zone": "Nothing said: that of the court.",
         "catch_up": "Which of the times that nobody was there for still count.",
     },
-    "Policy": {
+    "GeneralPolicy": {
         "retries": "So many failures are met with another attempt.",
         "retry_after_seconds": "How long after a failure.",
         "budget_usd": "What is set aside before a run begins, and what it may cost. Nothing said: `king.reserved_usd`.",

@@ -41,7 +41,7 @@ _WORDS: Words = {
         "webhook": "Where GitHub reaches us. Nothing said: it is only asked.",
         "look_back_hours": _LOOK_BACK,
     },
-    "kingdom.court.sentinel.settings.WebhookSettings": {
+    "GitHubWebhookSettings": {
         "secrets": "What signs a delivery. Several while one follows another.",
         "host": "The address to listen on.",
         "port": "The port to listen on; 0 takes a free one.",
@@ -116,7 +116,7 @@ _WORDS: Words = {
         "settles_after_seconds": "A message that is not there so long after it was sent never arrived.",
         "call_seconds": "A call that takes longer is given up.",
     },
-    "kingdom.court.envoy.settings.WebhookSettings": {
+    "EnvoyWebhookSettings": {
         "url": "Where messages are posted.",
         "secret": "What signs them.",
     },

@@ -26,7 +26,7 @@ _TIMEOUTS = "timeouts"
 _UNDISPATCHED = "undispatched"
 
 
-class Sight(msgspec.Struct, frozen=True, kw_only=True, order=True):
+class ObservedEntry(msgspec.Struct, frozen=True, kw_only=True, order=True):
     """What matters of one entry of the log; `about` is the id of an event."""
 
     at: datetime
@@ -42,13 +42,13 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
-class Watch(msgspec.Struct, kw_only=True):
+class AnomalyState(msgspec.Struct, kw_only=True):
     """What is remembered of the log to see patterns in it.
 
     Entries wait in `fresh` until no earlier one can follow, so that they are judged in the order of their times.
     """
 
-    fresh: list[Sight] = []
+    fresh: list[ObservedEntry] = []
     failures: dict[str, int] = {}
     timeouts: list[datetime] = []
     waiting: dict[str, datetime] = {}
@@ -58,7 +58,7 @@ class Watch(msgspec.Struct, kw_only=True):
         """Take an entry in; a clock that runs ahead does not make it wait for longer."""
         if entry.type in _WATCHED:
             about = str(entry.data.get("event_id", ""))
-            self.fresh.append(Sight(at=min(entry.at, now), type=entry.type, actor=entry.actor, about=about))
+            self.fresh.append(ObservedEntry(at=min(entry.at, now), type=entry.type, actor=entry.actor, about=about))
 
     def judge(self, now: datetime, settings: AnomalySettings) -> list[Alert]:
         """Return what people shall be told of all that was seen up to now."""
@@ -105,7 +105,7 @@ class Watch(msgspec.Struct, kw_only=True):
             text += f" The King gave no sign of life for {int(king_silent.total_seconds())} seconds."
         return [Alert(key=_UNDISPATCHED, text=text)]
 
-    def _take(self, sight: Sight, now: datetime, settings: AnomalySettings) -> list[Alert]:
+    def _take(self, sight: ObservedEntry, now: datetime, settings: AnomalySettings) -> list[Alert]:
         match sight.type:
             case TaskCompleted.type:
                 self.failures.pop(sight.actor, None)

@@ -10,7 +10,7 @@ import msgspec
 from kingdom.bus.port import Bus, Transaction
 from kingdom.chronicle.events import InternalEvent, TokenBudgetReset, TokenStatusChanged
 from kingdom.court.chamberlain.calendar import day_of
-from kingdom.court.chamberlain.records import MEMORY, notify, recall, remember, say
+from kingdom.court.chamberlain.records import MEMORY, log_internal_event, notify, recall, remember
 from kingdom.court.chamberlain.settings import BudgetSettings, ChamberlainSettings
 from kingdom.court.quota import MONEY, QUOTAS, Quota, read_quota, save_quota
 from kingdom.workflow.records import change
@@ -27,7 +27,7 @@ class TokenStatus(StrEnum):
     CRITICAL = "critical"
 
 
-class Budget(msgspec.Struct, frozen=True, kw_only=True):
+class BudgetState(msgspec.Struct, frozen=True, kw_only=True):
     """What was known of the money when it was last looked at."""
 
     day: date | None = None
@@ -44,8 +44,8 @@ def status_of(spent: Decimal, limit: Decimal, settings: BudgetSettings) -> Token
 
 
 def next_budget(
-    before: Budget, money: Quota | None, today: date, settings: BudgetSettings
-) -> tuple[Budget, list[InternalEvent]]:
+    before: BudgetState, money: Quota | None, today: date, settings: BudgetSettings
+) -> tuple[BudgetState, list[InternalEvent]]:
     """Return the budget after a look at the money, and what is to be said: a new day first, then a new status.
 
     Others may have begun the new day in the quota already; what the old one cost is then what was last seen of it.
@@ -61,20 +61,20 @@ def next_budget(
     if status is not before.status:
         said.append(TokenStatusChanged(from_=before.status, to=status, daily_cost_usd=f"{spent:.2f}"))
     day = today if before.day is None or is_new_day else before.day
-    return Budget(day=day, status=status, cost_usd=spent), said
+    return BudgetState(day=day, status=status, cost_usd=spent), said
 
 
-async def look_after_budget(bus: Bus, settings: ChamberlainSettings, zone: ZoneInfo, now: datetime) -> Budget:
+async def update_budget(bus: Bus, settings: ChamberlainSettings, zone: ZoneInfo, now: datetime) -> BudgetState:
     """Begin a new day at midnight of the court's time zone, and say how much of the day's money is spent."""
     today = day_of(now, zone)
 
-    async def act(transaction: Transaction) -> Budget:
-        record, before = await recall(transaction, MEMORY, _BUDGET, Budget)
+    async def act(transaction: Transaction) -> BudgetState:
+        record, before = await recall(transaction, MEMORY, _BUDGET, BudgetState)
         stored = await transaction.get(QUOTAS.name, MONEY)
         money = read_quota(stored.doc) if stored else None
         budget, said = next_budget(before, money, today, settings.budget)
         for event in said:
-            await say(transaction, event, now)
+            await log_internal_event(transaction, event, now)
         if stored and money and money.period < str(today):
             await save_quota(transaction, money.during(str(today)), stored)
         if budget.status is TokenStatus.CRITICAL and before.status is not TokenStatus.CRITICAL:

@@ -15,22 +15,22 @@ from kingdom.bus.operations import Operations
 from kingdom.bus.port import Bus, Transaction
 from kingdom.chronicle.events import FilesCleaned, LogRotated
 from kingdom.clock import utc_now
-from kingdom.court.chamberlain.budget import Budget, look_after_budget
+from kingdom.court.chamberlain.budget import BudgetState, update_budget
 from kingdom.court.chamberlain.calendar import latest_due
-from kingdom.court.chamberlain.chronicler import read_news
 from kingdom.court.chamberlain.daily_report import send_reports
-from kingdom.court.chamberlain.health import CPU, Health, Level, next_health
-from kingdom.court.chamberlain.records import CHAMBERLAIN, HEALTH, MEMORY, notify, recall, remember, say
+from kingdom.court.chamberlain.health import CPU, HealthLevel, HealthState, next_health
+from kingdom.court.chamberlain.log_reader import read_new_entries
+from kingdom.court.chamberlain.records import CHAMBERLAIN, HEALTH, MEMORY, log_internal_event, notify, recall, remember
 from kingdom.court.chamberlain.retention import clean_up
 from kingdom.court.chamberlain.sensor import MachineSensor, Sensor
-from kingdom.court.chamberlain.sessions import look_after_sessions
+from kingdom.court.chamberlain.session_cleanup import clean_up_sessions
 from kingdom.court.chamberlain.settings import ChamberlainSettings
-from kingdom.court.chamberlain.supervision import is_known, look_after_roles, silence
+from kingdom.court.chamberlain.supervision import check_roles, is_known, silence_of
 from kingdom.court.documents import Urgency
-from kingdom.court.envoy.records import Thread, entries
-from kingdom.court.king.terms import KING
+from kingdom.court.envoy.records import MessageThread, load_entries
+from kingdom.court.king.context import KING
 from kingdom.court.records import CURRENT
-from kingdom.court.text_logs import METRICS, NAMES, TextLog, path_of, rotate
+from kingdom.court.text_logs import METRICS, NAMES, TextLog, log_path, rotate
 from kingdom.errors import KingdomError
 from kingdom.workflow.records import change
 
@@ -42,7 +42,7 @@ _OLD_THREADS_AFTER = timedelta(days=7)
 _log = structlog.get_logger("kingdom.court")
 
 
-class CleanUps(msgspec.Struct, frozen=True, kw_only=True):
+class CleanUpState(msgspec.Struct, frozen=True, kw_only=True):
     """The last day on which was cleaned up."""
 
     last_day: date | None = None
@@ -73,13 +73,13 @@ class Chamberlain:
         self._sensor = sensor or MachineSensor(directory)
         self._clock = clock
         self._stopping = asyncio.Event()
-        self._metrics = TextLog(path_of(directory, METRICS), clock=clock) if directory else None
+        self._metrics = TextLog(log_path(directory, METRICS), clock=clock) if directory else None
         self._looked_at = self._listens_since = clock()
         self._signs: Mapping[str, datetime] = {}
         self._many_timeouts = ""
         self._log_is_read = False
         self._limits: set[asyncio.Timeout] = set()
-        self._budget: Budget | None = None
+        self._budget: BudgetState | None = None
 
     async def run(self) -> None:
         """Make rounds until stopped."""
@@ -154,18 +154,18 @@ class Chamberlain:
         if now - self._looked_at > timedelta(seconds=settings.threshold_seconds):
             self._listens_since = now
         self._looked_at = now
-        self._signs = await look_after_roles(self._bus, self._directory, settings, self._listens_since, now)
+        self._signs = await check_roles(self._bus, self._directory, settings, self._listens_since, now)
 
     async def _read_log(self, now: datetime) -> None:
         self._log_is_read = False
         settings = self._settings.heartbeat
-        reading = await read_news(
+        reading = await read_new_entries(
             self._bus,
             self._operations,
             self._settings,
             self._zone,
             now,
-            silence(self._signs, KING, now, settings),
+            silence_of(self._signs, KING, now, settings),
             king_is_known=is_known(self._signs, KING, self._listens_since, now, settings),
         )
         self._many_timeouts, self._log_is_read = reading.many_timeouts, True
@@ -175,13 +175,13 @@ class Chamberlain:
     async def _look_after_health(self, now: datetime, *, left_out: str = "") -> None:
         metrics = {metric: used for metric, used in (await self._sensor.read()).items() if metric != left_out}
 
-        async def act(transaction: Transaction) -> Health:
-            record, before = await recall(transaction, HEALTH, CURRENT, Health)
+        async def act(transaction: Transaction) -> HealthState:
+            record, before = await recall(transaction, HEALTH, CURRENT, HealthState)
             settings = self._settings.health
             health, said = next_health(before, self._sensor.name, metrics, now, settings, self._many_timeouts)
             for event in said:
-                await say(transaction, event, now)
-            if health.level is Level.RED and before.level is not Level.RED:
+                await log_internal_event(transaction, event, now)
+            if health.level is HealthLevel.RED and before.level is not HealthLevel.RED:
                 text = f"The health is red ({health.reason}): nothing new is begun."
                 channel = self._settings.channel
                 await notify(transaction, text, channel=channel, now=now, zone=self._zone, urgency=Urgency.URGENT)
@@ -191,10 +191,10 @@ class Chamberlain:
         self._write_metrics(await change(self._bus, act))
 
     async def _look_after_budget(self, now: datetime) -> None:
-        self._budget = await look_after_budget(self._bus, self._settings, self._zone, now)
+        self._budget = await update_budget(self._bus, self._settings, self._zone, now)
 
     async def _look_after_sessions(self, now: datetime) -> None:
-        await look_after_sessions(self._bus, now)
+        await clean_up_sessions(self._bus, now)
 
     async def _report(self, now: datetime) -> None:
         # Sums of a log that could not be read to its end would be too small.
@@ -205,27 +205,27 @@ class Chamberlain:
         if self._directory is None:
             return
         for name in NAMES:
-            path = path_of(self._directory, name)
+            path = log_path(self._directory, name)
             size = await asyncio.to_thread(rotate, path, self._settings.retention.log_max_bytes)
             if size is not None:
                 rotated = LogRotated(file=f"logs/{path.name}", size_mb=round(size / (1 << 20), 1))
                 async with self._bus.transaction() as transaction:
-                    await say(transaction, rotated, now)
+                    await log_internal_event(transaction, rotated, now)
 
     async def _clean_up(self, now: datetime) -> None:
         """Clean up once a day, at its hour or as soon as somebody is there; twice would do no harm."""
         day = latest_due(now, self._zone, self._settings.clean_up_hour)
         async with self._bus.transaction() as transaction:
-            _, done = await recall(transaction, MEMORY, "clean-ups", CleanUps)
+            _, done = await recall(transaction, MEMORY, "clean-ups", CleanUpState)
         if done.last_day is not None and done.last_day >= day:
             return
         removed = await clean_up(self._bus, self._operations, self._settings.retention, self._directory, now)
 
         async def act(transaction: Transaction) -> None:
-            record, _ = await recall(transaction, MEMORY, "clean-ups", CleanUps)
-            await remember(transaction, record, CleanUps(last_day=day))
+            record, _ = await recall(transaction, MEMORY, "clean-ups", CleanUpState)
+            await remember(transaction, record, CleanUpState(last_day=day))
             if removed:
-                await say(transaction, FilesCleaned(deleted_count=removed), now)
+                await log_internal_event(transaction, FilesCleaned(deleted_count=removed), now)
 
         await change(self._bus, act)
         await self._warn_of_old_threads(now)
@@ -233,12 +233,12 @@ class Chamberlain:
     async def _warn_of_old_threads(self, now: datetime) -> None:
         """Complain of threads that the Envoy should have forgotten with the end of their assignment."""
         async with self._bus.transaction() as transaction:
-            threads = await entries(transaction, Thread)
-        for task_id, thread in threads.items():
+            threads = await load_entries(transaction, MessageThread)
+        for assignment_id, thread in threads.items():
             if now - thread.created_at > _OLD_THREADS_AFTER:
-                _log.warning("thread still known long after it began", task=task_id, days=_OLD_THREADS_AFTER.days)
+                _log.warning("thread still known long after it began", task=assignment_id, days=_OLD_THREADS_AFTER.days)
 
-    def _write_metrics(self, health: Health) -> None:
+    def _write_metrics(self, health: HealthState) -> None:
         if self._metrics:
             budget = self._budget
             money = {"budget": budget.status, "spent_usd": f"{budget.cost_usd:.2f}"} if budget else {}

@@ -18,7 +18,7 @@ from kingdom.chronicle.events import (
 from kingdom.court.chamberlain.calendar import days_after, latest_due
 from kingdom.court.chamberlain.records import MEMORY, STATISTICS, STATS, notify, recall, remember
 from kingdom.court.chamberlain.settings import ChamberlainSettings
-from kingdom.court.chamberlain.statistics import Day, Statistics
+from kingdom.court.chamberlain.statistics import DayStatistics, Statistics
 from kingdom.court.documents import MessageType, Urgency
 from kingdom.workflow.records import change
 
@@ -27,7 +27,7 @@ _ONCE_KEPT = timedelta(days=60)
 _DAY = timedelta(days=1)
 
 
-class TaskCounts(msgspec.Struct, frozen=True, kw_only=True):
+class AssignmentCounts(msgspec.Struct, frozen=True, kw_only=True):
     """What became of assignments on a day."""
 
     created: int
@@ -48,22 +48,22 @@ class DailyReport(msgspec.Struct, frozen=True, kw_only=True):
 
     type: Literal["daily_report"] = "daily_report"
     date: date
-    tasks: TaskCounts
+    tasks: AssignmentCounts
     soldiers: SoldierCounts
     avg_duration_seconds: dict[str, int]
 
 
-class ReportsSent(msgspec.Struct, kw_only=True):
+class ReportState(msgspec.Struct, kw_only=True):
     """The last day of which people were told."""
 
     last_day: date | None = None
 
 
-def report_of(day: date, sums: Day) -> DailyReport:
+def report_of(day: date, sums: DayStatistics) -> DailyReport:
     """Return the report of a day from its sums."""
     return DailyReport(
         date=day,
-        tasks=TaskCounts(
+        tasks=AssignmentCounts(
             created=sums.count(TaskCreated.type),
             completed=sums.count(TaskCompleted.type),
             failed=sums.count(TaskFailed.type),
@@ -105,7 +105,7 @@ async def send_reports(bus: Bus, settings: ChamberlainSettings, zone: ZoneInfo, 
     """
 
     async def act(transaction: Transaction) -> list[date]:
-        record, sent = await recall(transaction, MEMORY, "reports", ReportsSent)
+        record, sent = await recall(transaction, MEMORY, "reports", ReportState)
         _, statistics = await recall(transaction, STATISTICS, STATS, Statistics)
         days = days_to_report(now, zone, settings, statistics.first_day, sent.last_day)
         told = []
@@ -125,7 +125,7 @@ async def send_reports(bus: Bus, settings: ChamberlainSettings, zone: ZoneInfo, 
             )
             told.append(day)
         if days:
-            await remember(transaction, record, ReportsSent(last_day=days[-1]))
+            await remember(transaction, record, ReportState(last_day=days[-1]))
         return told
 
     return await change(bus, act)

@@ -12,7 +12,7 @@ from kingdom.chronicle.catalogue import entry
 from kingdom.chronicle.events import InternalEvent
 from kingdom.court.chamberlain.calendar import day_of
 from kingdom.court.documents import MessageType, Urgency
-from kingdom.court.records import CURRENT, tell_people
+from kingdom.court.records import CURRENT, queue_message
 from kingdom.court.sessions import SESSIONS
 
 CHAMBERLAIN = "chamberlain"
@@ -45,7 +45,7 @@ async def remember(transaction: Transaction, record: Record, document: msgspec.S
         await transaction.put(Record(kind=record.kind, id=record.id, version=record.version, state=CURRENT, doc=known))
 
 
-async def say(transaction: Transaction, event: InternalEvent, now: datetime) -> None:
+async def log_internal_event(transaction: Transaction, event: InternalEvent, now: datetime) -> None:
     """Log what the Chamberlain saw or did."""
     await transaction.append(entry(event, CHAMBERLAIN, now))
 
@@ -62,7 +62,7 @@ async def notify(
     kind: MessageType = MessageType.NOTIFICATION,
 ) -> None:
     """Have people told something; what the Chamberlain tells stays in its order."""
-    await tell_people(
+    await queue_message(
         transaction,
         kind,
         text,

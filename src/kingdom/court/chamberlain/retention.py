@@ -13,7 +13,7 @@ from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import Query, Record, RecordKind
 from kingdom.court.chamberlain.settings import RetentionSettings
 from kingdom.court.records import ASSIGNMENTS, EVENTS, MESSAGES, RESULTS
-from kingdom.court.sessions import known_sessions
+from kingdom.court.sessions import list_sessions
 from kingdom.court.text_logs import NAMES, OLD
 from kingdom.workflow.model.machine import WorkflowStatus
 from kingdom.workflow.model.work import soldier_of
@@ -31,12 +31,12 @@ class SideFile:
     path: Path
     written_at: datetime
     keep: timedelta
-    task_id: str = ""
+    assignment_id: str = ""
     soldier_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Lives:
+class FileOwners:
     """What side files belong to: when assignments ended (None while they go on), and the sessions that may go on."""
 
     ended_at: dict[str, datetime | None]
@@ -61,7 +61,7 @@ def store_retention(settings: RetentionSettings) -> Retention:
     return Retention(archive=timedelta(days=settings.queue_days), log=timedelta(days=settings.logs_days))
 
 
-def expired(files: Iterable[SideFile], lives: Lives, now: datetime) -> list[SideFile]:
+def expired_files(files: Iterable[SideFile], lives: FileOwners, now: datetime) -> list[SideFile]:
     """Return the files whose time is over, counted from the end of what they belong to.
 
     What goes on keeps its files, however old; where nothing is known of it, the last change of the file counts.
@@ -80,8 +80,8 @@ async def clean_up(
     if directory is not None:
         files = await asyncio.to_thread(side_files, directory, settings)
         async with bus.transaction() as transaction:
-            lives = await _lives(transaction, files)
-        removed += await asyncio.to_thread(_remove, expired(files, lives, now))
+            lives = await _find_owners(transaction, files)
+        removed += await asyncio.to_thread(_remove, expired_files(files, lives, now))
     report = await operations.retain(store_retention(settings))
     return removed + report.partitions_dropped + report.dedup_keys_removed + report.records_removed
 
@@ -93,10 +93,10 @@ def side_files(directory: Path, settings: RetentionSettings) -> list[SideFile]:
 
 def _side_files(directory: Path, settings: RetentionSettings) -> Iterator[SideFile | None]:
     for path in _files(directory, "state/prompts/*.md"):
-        yield _side_file(path, settings.prompts_days, task_id=path.stem)
+        yield _side_file(path, settings.prompts_days, assignment_id=path.stem)
     for suffix in _RESULT_SUFFIXES:
         for path in _files(directory, f"state/results/*{suffix}"):
-            yield _side_file(path, settings.results_days, task_id=path.name.removesuffix(suffix))
+            yield _side_file(path, settings.results_days, assignment_id=path.name.removesuffix(suffix))
     # Each soldier host has a directory of its own, by default below that of the house.
     for folder in ("logs/sessions", "soldiers/*/logs/sessions"):
         for path in _files(directory, f"{folder}/*"):
@@ -106,39 +106,39 @@ def _side_files(directory: Path, settings: RetentionSettings) -> Iterator[SideFi
             yield _side_file(path, settings.logs_days)
 
 
-def _side_file(path: Path, days: float, *, task_id: str = "", soldier_id: str = "") -> SideFile | None:
+def _side_file(path: Path, days: float, *, assignment_id: str = "", soldier_id: str = "") -> SideFile | None:
     try:
         written_at = datetime.fromtimestamp(path.stat().st_mtime, UTC)
     except FileNotFoundError:
         return None
-    return SideFile(path, written_at, timedelta(days=days), task_id, soldier_id)
+    return SideFile(path, written_at, timedelta(days=days), assignment_id, soldier_id)
 
 
 def _files(directory: Path, pattern: str) -> list[Path]:
     return [path for path in sorted(directory.glob(pattern)) if path.is_file() and not path.name.startswith(".")]
 
 
-def _end(file: SideFile, lives: Lives) -> datetime | None:
+def _end(file: SideFile, lives: FileOwners) -> datetime | None:
     if file.soldier_id in lives.soldiers:
         return None
-    return lives.ended_at.get(file.task_id, file.written_at)
+    return lives.ended_at.get(file.assignment_id, file.written_at)
 
 
-async def _lives(transaction: Transaction, files: Iterable[SideFile]) -> Lives:
+async def _find_owners(transaction: Transaction, files: Iterable[SideFile]) -> FileOwners:
     ended_at: dict[str, datetime | None] = {}
     for file in files:
-        if file.task_id and file.task_id not in ended_at:
-            record = await transaction.get(ASSIGNMENTS.name, file.task_id)
+        if file.assignment_id and file.assignment_id not in ended_at:
+            record = await transaction.get(ASSIGNMENTS.name, file.assignment_id)
             if record is None:
                 continue
             is_over = record.state in ASSIGNMENTS.final
-            ended_at[file.task_id] = (_ended_at(record) or file.written_at) if is_over else None
-    soldiers = set(await known_sessions(transaction))
+            ended_at[file.assignment_id] = (_ended_at(record) or file.written_at) if is_over else None
+    soldiers = set(await list_sessions(transaction))
     for status in set(WorkflowStatus) - _OVER:
         async for record in each(transaction, Query(kind=WORKFLOWS.name, state=status)):
             tokens = [work.agent.session for work in Workflow.read(record.doc).works]
             soldiers |= {soldier_of(token) for token in tokens if token}
-    return Lives(ended_at, frozenset(soldiers))
+    return FileOwners(ended_at, frozenset(soldiers))
 
 
 def _ended_at(record: Record) -> datetime | None:

@@ -14,11 +14,11 @@ _Positive = Annotated[float, Meta(gt=0)]
 _Hour = Annotated[int, Meta(ge=0, le=23)]
 
 
-class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _ChamberlainSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A part of the settings; a field that nobody knows is an error."""
 
 
-class RetentionSettings(_Section, frozen=True, kw_only=True):
+class RetentionSettings(_ChamberlainSection, frozen=True, kw_only=True):
     """How long what has ended is kept, and how large a log for people may become."""
 
     log_max_mb: _Positive = 100
@@ -35,7 +35,7 @@ class RetentionSettings(_Section, frozen=True, kw_only=True):
         return int(self.log_max_mb * (1 << 20))
 
 
-class HealthSettings(_Section, frozen=True, kw_only=True):
+class HealthSettings(_ChamberlainSection, frozen=True, kw_only=True):
     """From which percentage on a machine is on which level; it comes down `margin` below."""
 
     yellow: _Threshold = 60
@@ -48,14 +48,14 @@ class HealthSettings(_Section, frozen=True, kw_only=True):
     stale_seconds: _Positive = 120
 
 
-class BudgetSettings(_Section, frozen=True, kw_only=True):
+class BudgetSettings(_ChamberlainSection, frozen=True, kw_only=True):
     """From which share of the day's money on less is begun; how much it is the King knows."""
 
     warning_percent: _Percent = 70
     critical_percent: _Percent = 90
 
 
-class AnomalySettings(_Section, frozen=True, kw_only=True):
+class AnomalySettings(_ChamberlainSection, frozen=True, kw_only=True):
     """When something in the log is unusual enough to tell people."""
 
     failures_in_a_row: _Count = 3
@@ -68,13 +68,13 @@ class AnomalySettings(_Section, frozen=True, kw_only=True):
     settle_seconds: Annotated[float, Meta(ge=0)] = 10
 
 
-class HeartbeatSettings(_Section, frozen=True, kw_only=True):
+class HeartbeatSettings(_ChamberlainSection, frozen=True, kw_only=True):
     """After how long a silent role counts as dead."""
 
     threshold_seconds: _Count = 120
 
 
-class ChamberlainSettings(_Section, frozen=True, kw_only=True):
+class ChamberlainSettings(_ChamberlainSection, frozen=True, kw_only=True):
     """Everything that can be set about the Chamberlain; hours are in the time zone of the court."""
 
     every_seconds: _Positive = 30

@@ -8,7 +8,7 @@ import msgspec
 from kingdom.bus.log import LogEntry
 from kingdom.chronicle.catalogue import CATALOGUE, read
 from kingdom.chronicle.events import TaskCompleted
-from kingdom.court.chamberlain.anomalies import Watch
+from kingdom.court.chamberlain.anomalies import AnomalyState
 from kingdom.court.chamberlain.calendar import day_of
 
 HOURS_KEPT = 48
@@ -17,7 +17,7 @@ DAYS_KEPT = 31
 Counts = dict[str, dict[str, int]]
 
 
-class Durations(msgspec.Struct, kw_only=True):
+class DurationSums(msgspec.Struct, kw_only=True):
     """How long the assignments of one General took."""
 
     count: int = 0
@@ -31,11 +31,11 @@ class Durations(msgspec.Struct, kw_only=True):
         self.average_seconds = round(self.total_seconds / self.count)
 
 
-class Day(msgspec.Struct, kw_only=True):
+class DayStatistics(msgspec.Struct, kw_only=True):
     """What happened on one day of the court's time zone."""
 
     counts: Counts = {}
-    durations: dict[str, Durations] = {}
+    durations: dict[str, DurationSums] = {}
 
     def count(self, event_type: str) -> int:
         """Return how often something happened, whoever did it."""
@@ -53,8 +53,8 @@ class Statistics(msgspec.Struct, kw_only=True):
     # The first day of which anything was read: none before it needs a report.
     first_day: date | None = None
     hours: dict[str, Counts] = {}
-    days: dict[str, Day] = {}
-    watch: Watch = msgspec.field(default_factory=Watch)
+    days: dict[str, DayStatistics] = {}
+    watch: AnomalyState = msgspec.field(default_factory=AnomalyState)
 
     def add(self, entry: LogEntry, zone: ZoneInfo) -> None:
         """Count one entry of the log under its own time; what is no internal event counts nothing."""
@@ -62,19 +62,19 @@ class Statistics(msgspec.Struct, kw_only=True):
             return
         day = day_of(entry.at, zone)
         self.first_day = min(self.first_day or day, day)
-        sums = self.days.setdefault(day.isoformat(), Day())
+        sums = self.days.setdefault(day.isoformat(), DayStatistics())
         for counts in (sums.counts, self.hours.setdefault(f"{entry.at.astimezone(UTC):%Y-%m-%dT%HZ}", {})):
             actors = counts.setdefault(entry.type, {})
             actors[entry.actor] = actors.get(entry.actor, 0) + 1
         event = read(entry)
         if isinstance(event, TaskCompleted):
-            sums.durations.setdefault(entry.actor, Durations()).add(event.duration_seconds)
+            sums.durations.setdefault(entry.actor, DurationSums()).add(event.duration_seconds)
 
     def forget_old(self) -> None:
         """Keep the last hours and days only."""
         self.hours = dict(sorted(self.hours.items())[-HOURS_KEPT:])
         self.days = dict(sorted(self.days.items())[-DAYS_KEPT:])
 
-    def day(self, day: date) -> Day:
+    def day(self, day: date) -> DayStatistics:
         """Return the sums of one day."""
-        return self.days.get(day.isoformat(), Day())
+        return self.days.get(day.isoformat(), DayStatistics())

@@ -8,9 +8,9 @@ import msgspec
 
 from kingdom.bus.port import Bus, Transaction
 from kingdom.chronicle.events import HeartbeatMissed
-from kingdom.court.chamberlain.records import MEMORY, recall, remember, say
+from kingdom.court.chamberlain.records import MEMORY, log_internal_event, recall, remember
 from kingdom.court.chamberlain.settings import HeartbeatSettings
-from kingdom.court.heartbeat import forget_old_signs, last_signs
+from kingdom.court.heartbeat import forget_old_heartbeats, last_heartbeats
 from kingdom.workflow.records import change
 
 _OUTAGES = "outages"
@@ -41,10 +41,12 @@ def is_known(
 ) -> bool:
     """Tell whether a role is known to live or to be silent: who began to listen just now may not have heard it yet."""
     threshold = timedelta(seconds=settings.threshold_seconds)
-    return now - since > threshold or silence(signs, role, now, settings) is None
+    return now - since > threshold or silence_of(signs, role, now, settings) is None
 
 
-def silence(signs: Mapping[str, datetime], role: str, now: datetime, settings: HeartbeatSettings) -> timedelta | None:
+def silence_of(
+    signs: Mapping[str, datetime], role: str, now: datetime, settings: HeartbeatSettings
+) -> timedelta | None:
     """Return for how long a role has been silent; None if it is well, the longest time if it was never heard of."""
     if role not in signs:
         return timedelta.max
@@ -52,7 +54,7 @@ def silence(signs: Mapping[str, datetime], role: str, now: datetime, settings: H
     return silent if silent > timedelta(seconds=settings.threshold_seconds) else None
 
 
-async def look_after_roles(
+async def check_roles(
     bus: Bus, directory: Path | None, settings: HeartbeatSettings, since: datetime, now: datetime
 ) -> dict[str, datetime]:
     """Say which roles are missed; returns when each was last heard of.
@@ -62,8 +64,8 @@ async def look_after_roles(
     """
 
     async def act(transaction: Transaction) -> dict[str, datetime]:
-        signs = await last_signs(transaction, directory)
-        await forget_old_signs(transaction, now)
+        signs = await last_heartbeats(transaction, directory)
+        await forget_old_heartbeats(transaction, now)
         record, outages = await recall(transaction, MEMORY, _OUTAGES, Outages)
         for role in outages.look(signs, since, now, settings):
             missed = HeartbeatMissed(
@@ -71,7 +73,7 @@ async def look_after_roles(
                 last_seen=signs[role].isoformat(timespec="seconds").replace("+00:00", "Z"),
                 threshold_seconds=settings.threshold_seconds,
             )
-            await say(transaction, missed, now)
+            await log_internal_event(transaction, missed, now)
         await remember(transaction, record, outages)
         return signs
 

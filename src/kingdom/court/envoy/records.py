@@ -12,12 +12,12 @@ from kingdom.court.records import CURRENT
 ENVOY = "envoy"
 ENVOYS = RecordKind(name=ENVOY, directories={CURRENT: "state/envoy"})
 THREADS = "thread-mappings"
-AWAITED = "awaiting-responses"
+SHOWN_QUESTIONS = "awaiting-responses"
 REPORT = "report-sent"
 
 
-class Thread(msgspec.Struct, frozen=True, kw_only=True):
-    """Where people read about an assignment; `channel` is as the place itself calls it, `asked` as we do."""
+class MessageThread(msgspec.Struct, frozen=True, kw_only=True):
+    """Where people read about an assignment; `channel` is as the messenger itself calls it, `asked` as we do."""
 
     channel: str
     thread_ts: str
@@ -29,7 +29,7 @@ class Thread(msgspec.Struct, frozen=True, kw_only=True):
         return not channel or channel.removeprefix("#") in (self.channel, self.asked.removeprefix("#"))
 
 
-class Awaited(msgspec.Struct, frozen=True, kw_only=True):
+class ShownQuestion(msgspec.Struct, frozen=True, kw_only=True):
     """A question that people see and may answer where it stands."""
 
     msg_id: str
@@ -40,45 +40,45 @@ class Awaited(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
 
 
-_Entry = TypeVar("_Entry", Thread, Awaited)
-_FORMS: dict[type, str] = {Thread: THREADS, Awaited: AWAITED}
+_Entry = TypeVar("_Entry", MessageThread, ShownQuestion)
+_RECORD_IDS: dict[type, str] = {MessageThread: THREADS, ShownQuestion: SHOWN_QUESTIONS}
 
 
-async def entries(transaction: Transaction, form: type[_Entry]) -> dict[str, _Entry]:
+async def load_entries(transaction: Transaction, form: type[_Entry]) -> dict[str, _Entry]:
     """Return every thread or every awaited question by its assignment."""
     _, known = await _load(transaction, form)
     return known
 
 
-async def keep(transaction: Transaction, task_id: str, entry: _Entry) -> None:
+async def save_entry(transaction: Transaction, assignment_id: str, entry: _Entry) -> None:
     """Remember the thread or the question of an assignment."""
     record, known = await _load(transaction, type(entry))
-    await _save(transaction, record, {**known, task_id: entry})
+    await _save(transaction, record, {**known, assignment_id: entry})
 
 
-async def forget(transaction: Transaction, form: type[_Entry], task_id: str) -> _Entry | None:
+async def remove_entry(transaction: Transaction, form: type[_Entry], assignment_id: str) -> _Entry | None:
     """Forget the thread or the question of an assignment; returns it if there was one."""
     record, known = await _load(transaction, form)
-    entry = known.pop(task_id, None)
+    entry = known.pop(assignment_id, None)
     if entry is not None:
         await _save(transaction, record, known)
     return entry
 
 
-async def note_report(transaction: Transaction, date: str) -> None:
+async def save_report_date(transaction: Transaction, date: str) -> None:
     """Remember the day of the last report that was sent."""
     record = await transaction.get(ENVOYS.name, REPORT)
     await _save(transaction, record or _empty(REPORT), {"date": date})
 
 
 async def _load(transaction: Transaction, form: type[_Entry]) -> tuple[Record, dict[str, _Entry]]:
-    record = await transaction.get(ENVOYS.name, _FORMS[form])
+    record = await transaction.get(ENVOYS.name, _RECORD_IDS[form])
     if record is None:
-        return _empty(_FORMS[form]), {}
+        return _empty(_RECORD_IDS[form]), {}
     known = {}
-    for task_id, document in record.doc.items():
+    for assignment_id, document in record.doc.items():
         try:
-            known[task_id] = msgspec.convert(document, form)
+            known[assignment_id] = msgspec.convert(document, form)
         except msgspec.ValidationError:
             # A person spoilt it: the others still count.
             continue

@@ -11,11 +11,11 @@ _Positive = Annotated[float, Meta(gt=0)]
 _Address = Annotated[str, Meta(pattern=r"^https?://[^/]")]
 
 
-class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _EnvoySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A part of the settings; a field that nobody knows is an error."""
 
 
-class SlackSettings(_Section, frozen=True, kw_only=True):
+class SlackSettings(_EnvoySection, frozen=True, kw_only=True):
     """How Slack is reached: the token of the bot speaks, that of the app listens by Socket Mode."""
 
     bot_token: _Words
@@ -33,25 +33,25 @@ class SlackSettings(_Section, frozen=True, kw_only=True):
         return timedelta(seconds=2 * self.call_seconds + self.settles_after_seconds)
 
 
-class WebhookSettings(_Section, frozen=True, kw_only=True):
+class EnvoyWebhookSettings(_EnvoySection, frozen=True, kw_only=True):
     """Where messages are posted as signed JSON; whoever listens does each `Idempotency-Key` only once."""
 
     url: _Address
     secret: _Words
 
 
-class EnvoySettings(_Section, frozen=True, kw_only=True):
+class EnvoySettings(_EnvoySection, frozen=True, kw_only=True):
     """Where people are told; with neither Slack nor a webhook it is the log."""
 
     slack: SlackSettings | None = None
-    webhook: WebhookSettings | None = None
+    webhook: EnvoyWebhookSettings | None = None
     # Where something is told that names no channel: a name, an id, or a person's id.
     channel: str = "kingdom"
     every_seconds: _Positive = 30
 
     def __post_init__(self) -> None:
         if self.slack and self.webhook:
-            raise ValueError("people are told in one place: name slack or webhook, not both")
+            raise ValueError("people are told in one messenger: name slack or webhook, not both")
 
     @property
     def every(self) -> timedelta:

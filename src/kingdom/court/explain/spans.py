@@ -28,7 +28,7 @@ _WORK_ENDS = frozenset({"WorkCompleted", "WorkFailed", "WorkCancelled"})
 _ANSWERED = "ANSWERED"
 
 
-def counts(entry: LogEntry) -> bool:
+def has_effect(entry: LogEntry) -> bool:
     """Tell whether what somebody said changed anything."""
     return not entry.data.get("ignored")
 
@@ -36,7 +36,7 @@ def counts(entry: LogEntry) -> bool:
 def queries_of(entries: Iterable[LogEntry]) -> dict[str, list[QuerySpan]]:
     """Return every prompt of a run by its Work, in order."""
     found: dict[str, list[QuerySpan]] = {}
-    for entry in filter(counts, entries):
+    for entry in filter(has_effect, entries):
         data, spans = entry.data, found.get(str(entry.data.get("workId", "")), [])
         if entry.type == "QuerySent":
             sent = QuerySpan(task_id=data["taskId"], attempt=data["attempt"], sent_at=entry.at)

@@ -6,7 +6,7 @@ from enum import StrEnum
 import msgspec
 
 
-class Kind(StrEnum):
+class MomentKind(StrEnum):
     """What a moment is about."""
 
     EVENT = "event"
@@ -31,7 +31,7 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     """Something that happened: who did what and why; `strand` names the strand it belongs to, none if all do."""
 
     at: datetime
-    kind: Kind
+    kind: MomentKind
     who: str
     what: str
     why: str = ""
@@ -103,7 +103,7 @@ class EffectAttempt(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
-class Output(msgspec.Struct, frozen=True, kw_only=True):
+class PetitionOutput(msgspec.Struct, frozen=True, kw_only=True):
     """A petition, and the calls that were made for it."""
 
     id: str
@@ -132,10 +132,10 @@ class Strand(msgspec.Struct, frozen=True, kw_only=True):
     cost_usd: float = 0.0
     works: tuple[WorkSpan, ...] = ()
     questions: tuple[QuestionSpan, ...] = ()
-    outputs: tuple[Output, ...] = ()
+    outputs: tuple[PetitionOutput, ...] = ()
 
 
-class Origin(msgspec.Struct, frozen=True, kw_only=True):
+class EventOrigin(msgspec.Struct, frozen=True, kw_only=True):
     """The event outside with which it began."""
 
     id: str
@@ -154,7 +154,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     """All of it, the moments in order; `missing` tells what the store does not have, or not any more."""
 
     about: str
-    event: Origin | None
+    event: EventOrigin | None
     status: str
     begun_at: datetime | None
     ended_at: datetime | None

@@ -18,7 +18,7 @@ from kingdom.workflow.model.workflow import Workflow
 _log = structlog.get_logger("kingdom.court")
 
 
-def keep_prompts(transaction: Transaction, directory: Path, root_id: str, workflow: Workflow) -> None:
+def write_prompts(transaction: Transaction, directory: Path, root_id: str, workflow: Workflow) -> None:
     """Write what the agents of a run are asked, a section for each Work."""
     sections = [
         f"# {work.definition.name}\n\n" + "\n\n".join(task.definition.query.strip() for task in work.tasks) + "\n"
@@ -28,7 +28,7 @@ def keep_prompts(transaction: Transaction, directory: Path, root_id: str, workfl
     transaction.after_commit(partial(write_whole, file, "\n".join(sections)))
 
 
-def keep_sessions(transaction: Transaction, directory: Path, root_id: str, workflow: Workflow) -> None:
+def write_sessions(transaction: Transaction, directory: Path, root_id: str, workflow: Workflow) -> None:
     """Write the soldiers and sessions of a run, a line for each Work; the last is the current one."""
     tokens = [work.agent.session for work in workflow.works if work.agent.session]
     results = directory / "state" / "results"
@@ -37,7 +37,7 @@ def keep_sessions(transaction: Transaction, directory: Path, root_id: str, workf
         transaction.after_commit(partial(write_whole, results / f"{root_id}-{name}", text))
 
 
-def keep_memory(transaction: Transaction, directory: Path, repo: str, workflow: Workflow) -> None:
+def write_memory(transaction: Transaction, directory: Path, repo: str, workflow: Workflow) -> None:
     """Write down what the agents of a run report to have learned."""
     updates = [
         update

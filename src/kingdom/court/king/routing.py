@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 
 from kingdom.court.documents import ExternalEvent, Priority
-from kingdom.court.package import Package, Subscription, Wanted
+from kingdom.court.package import FieldPattern, Package, Subscription
 
 _FIELD = re.compile(r"\{([A-Za-z0-9_.]+)\}")
 _SHOWN_MAX = 80
 _MISSING = object()
 
 
-class Considered(msgspec.Struct, frozen=True, kw_only=True):
+class ConsideredRule(msgspec.Struct, frozen=True, kw_only=True):
     """One subscription and what became of it; `rule` names it, as in gen-pr#2."""
 
     rule: str
@@ -24,8 +24,8 @@ class Considered(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One General that gets the event, and on which terms."""
+class RouteChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One General that gets the event, and on which context."""
 
     general: str
     rule: str
@@ -34,11 +34,11 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     debounce_seconds: int = 0
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class RoutingDecision(msgspec.Struct, frozen=True, kw_only=True):
     """Who gets an event, in order, and why or why not."""
 
-    choices: tuple[Choice, ...] = ()
-    considered: tuple[Considered, ...] = ()
+    choices: tuple[RouteChoice, ...] = ()
+    considered: tuple[ConsideredRule, ...] = ()
 
     @property
     def generals(self) -> tuple[str, ...]:
@@ -46,11 +46,11 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(choice.general for choice in self.choices)
 
 
-def route(event: ExternalEvent, packages: Iterable[Package]) -> Decision:
+def route_event(event: ExternalEvent, packages: Iterable[Package]) -> RoutingDecision:
     """Return who gets an event: the first General with a fitting subscription, and each with one that says `also`."""
     document = msgspec.to_builtins(event)
-    choices: dict[str, Choice] = {}
-    considered: list[Considered] = []
+    choices: dict[str, RouteChoice] = {}
+    considered: list[ConsideredRule] = []
     winner = ""
     for package, rule, subscription in _subscriptions(packages):
         general = package.name
@@ -66,17 +66,17 @@ def route(event: ExternalEvent, packages: Iterable[Package]) -> Decision:
             reason = ("fits, also" if subscription.also else "fits") if chosen else "fits, but its General has it"
         if chosen:
             choices[general] = _choice(document, general, rule, subscription)
-        considered.append(Considered(rule=rule, general=general, chosen=chosen, reason=reason))
-    return Decision(choices=tuple(choices.values()), considered=tuple(considered))
+        considered.append(ConsideredRule(rule=rule, general=general, chosen=chosen, reason=reason))
+    return RoutingDecision(choices=tuple(choices.values()), considered=tuple(considered))
 
 
-def why_nobody(event: ExternalEvent, packages: Iterable[Package]) -> str:
+def why_unrouted(event: ExternalEvent, packages: Iterable[Package]) -> str:
     """Return in a few words why no General gets an event."""
     hears_of_it = any(fnmatchcase(event.type, each.type) for _, _, each in _subscriptions(packages))
     return "no rule of a General fits it" if hears_of_it else "no General subscribes to it"
 
 
-def look_up(document: Mapping[str, Any], path: str) -> Any:
+def value_at(document: Mapping[str, Any], path: str) -> Any:
     """Return what a dotted path leads to in a document, or nothing that equals anything."""
     found: Any = document
     for step in path.split("."):
@@ -102,13 +102,13 @@ def _misfit(document: Mapping[str, Any], subscription: Subscription) -> str:
     if subscription.repos and not fits:
         return f"repo is {_shown(repo)}, wanted {_wanted(list(subscription.repos))}"
     for path, wanted in subscription.where.items():
-        found = look_up(document, path)
+        found = value_at(document, path)
         if not _fits(found, wanted):
             return f"{path} is {_shown(found)}, wanted {_wanted(wanted)}"
     return ""
 
 
-def _fits(found: Any, wanted: Wanted) -> bool:
+def _fits(found: Any, wanted: FieldPattern) -> bool:
     """Tell whether a value is one of the wanted; of a list, one element has to be."""
     if isinstance(found, list):
         return any(_fits(each, wanted) for each in found)
@@ -122,8 +122,8 @@ def _equals(found: object, wanted: object) -> bool:
     return isinstance(found, bool) == isinstance(wanted, bool) and found == wanted
 
 
-def _choice(document: Mapping[str, Any], general: str, rule: str, subscription: Subscription) -> Choice:
-    return Choice(
+def _choice(document: Mapping[str, Any], general: str, rule: str, subscription: Subscription) -> RouteChoice:
+    return RouteChoice(
         general=general,
         rule=rule,
         priority=subscription.priority or Priority(document["priority"]),
@@ -134,14 +134,14 @@ def _choice(document: Mapping[str, Any], general: str, rule: str, subscription: 
 
 def _key(document: Mapping[str, Any], pattern: str) -> str:
     """Return what an event is about; nothing where a part is missing, since events would meet under half a key."""
-    values = {path: look_up(document, path) for path in _FIELD.findall(pattern)}
+    values = {path: value_at(document, path) for path in _FIELD.findall(pattern)}
     if any(not isinstance(value, str | int) for value in values.values()):
         return ""
     # In one pass, so that no value is read as a pattern.
     return _FIELD.sub(lambda match: str(values[match[1]]), pattern)
 
 
-def _wanted(wanted: Wanted | list[str]) -> str:
+def _wanted(wanted: FieldPattern | list[str]) -> str:
     if not isinstance(wanted, list):
         return repr(wanted)
     return repr(wanted[0]) if len(wanted) == 1 else "one of " + ", ".join(map(repr, wanted))

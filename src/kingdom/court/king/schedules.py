@@ -14,10 +14,10 @@ from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import Query, Record, RecordKind
 from kingdom.bus.sequence import SEQUENCES
 from kingdom.court.documents import EventStatus, ExternalEvent, Priority, Route
-from kingdom.court.king.assigning import SCHEDULE
-from kingdom.court.king.terms import KING, Terms
+from kingdom.court.king.assignments import SCHEDULE
+from kingdom.court.king.context import KING, KingContext
 from kingdom.court.package import Package, Schedule
-from kingdom.court.records import CURRENT, SEEN_KEPT, receive
+from kingdom.court.records import CURRENT, SEEN_KEPT, receive_event
 from kingdom.workflow.records import change, each
 
 ACTIVE, STOPPED = "active", "stopped"
@@ -34,7 +34,7 @@ _DAY = timedelta(days=1)
 _log = structlog.get_logger("kingdom.court")
 
 
-class Timetable(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ScheduleState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How far a schedule has come."""
 
     name: str
@@ -46,7 +46,7 @@ class Timetable(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     stopped_at: datetime | None = None
 
 
-def times(cron: str, zone: ZoneInfo, after: datetime) -> Iterator[datetime]:
+def schedule_times(cron: str, zone: ZoneInfo, after: datetime) -> Iterator[datetime]:
     """Yield the times of a schedule behind a moment, in UTC; one that the clocks repeat comes once."""
     for moment in CronSim(cron, after.astimezone(zone)):
         time = moment.astimezone(UTC)
@@ -55,9 +55,9 @@ def times(cron: str, zone: ZoneInfo, after: datetime) -> Iterator[datetime]:
             yield time
 
 
-def next_time(cron: str, zone: ZoneInfo, after: datetime) -> datetime | None:
+def next_schedule_time(cron: str, zone: ZoneInfo, after: datetime) -> datetime | None:
     """Return the next time behind a moment, if there ever is one."""
-    return next(times(cron, zone, after), None)
+    return next(schedule_times(cron, zone, after), None)
 
 
 def due_times(schedule: Schedule, zone: ZoneInfo, first: datetime, now: datetime, late: timedelta) -> list[datetime]:
@@ -69,43 +69,45 @@ def due_times(schedule: Schedule, zone: ZoneInfo, first: datetime, now: datetime
     return [latest] if schedule.catch_up == "once" or now - latest <= late else []
 
 
-async def fire_schedules(bus: Bus, now: datetime, terms: Terms) -> list[str]:
+async def fire_schedules(bus: Bus, now: datetime, context: KingContext) -> list[str]:
     """Fire what is due, take in what was added or changed and stop what is gone; returns the ids of the events."""
-    declared = _declared(terms)
+    declared = _declared(context)
     async with bus.transaction() as transaction:
         query = Query(kind=SCHEDULES.name, state=ACTIVE)
         known = {record.id: record async for record in each(transaction, query)}
     fired: list[str] = []
     for name, (package, schedule) in declared.items():
-        if _has_to_do(known.get(name), package, schedule, now, terms):
-            fired += await change(bus, partial(_advance, package=package, schedule=schedule, now=now, terms=terms))
+        if _needs_update(known.get(name), package, schedule, now, context):
+            fired += await change(bus, partial(_advance, package=package, schedule=schedule, now=now, context=context))
     for name in known.keys() - declared.keys():
         await change(bus, partial(_stop, name=name, now=now))
     return fired
 
 
 async def _advance(
-    transaction: Transaction, *, package: Package, schedule: Schedule, now: datetime, terms: Terms
+    transaction: Transaction, *, package: Package, schedule: Schedule, now: datetime, context: KingContext
 ) -> list[str]:
     """Fire the times of one schedule that are due, and store its next one."""
     record = await transaction.get(SCHEDULES.name, schedule.name)
-    zone = _zone(schedule, terms)
-    before = _read(record, now)
-    timetable = Timetable(
+    zone = _zone(schedule, context)
+    before = _read_state(record, now)
+    timetable = ScheduleState(
         name=schedule.name,
         general=package.name,
         cron=schedule.cron,
         time_zone=zone.key,
-        next_run_at=next_time(schedule.cron, zone, now),
+        next_run_at=next_schedule_time(schedule.cron, zone, now),
         last_run_at=before.last_run_at if before else None,
     )
     fired: list[datetime] = []
-    if before and before.next_run_at and before.next_run_at <= now and _is_same(before, timetable):
-        late = timedelta(seconds=terms.settings.schedule_late_seconds)
+    if before and before.next_run_at and before.next_run_at <= now and _has_same_times(before, timetable):
+        late = timedelta(seconds=context.settings.schedule_late_seconds)
         fired = due_times(schedule, zone, before.next_run_at, now, late)
         if schedule.catch_up == "all":
             # There may be more than one look can fire.
-            timetable = msgspec.structs.replace(timetable, next_run_at=next_time(schedule.cron, zone, fired[-1]))
+            timetable = msgspec.structs.replace(
+                timetable, next_run_at=next_schedule_time(schedule.cron, zone, fired[-1])
+            )
     if fired:
         timetable = msgspec.structs.replace(timetable, last_run_at=fired[-1])
         await _remember_sent(transaction, schedule.name, fired[-1])
@@ -138,7 +140,7 @@ async def _fire(transaction: Transaction, package: Package, schedule: Schedule, 
         status=EventStatus.PENDING,
         routes=(Route(general=package.name, rule=SCHEDULE),),
     )
-    return event.id if await receive(transaction, event, KING) else ""
+    return event.id if await receive_event(transaction, event, KING) else ""
 
 
 async def _stop(transaction: Transaction, *, name: str, now: datetime) -> None:
@@ -157,26 +159,28 @@ async def _remember_sent(transaction: Transaction, name: str, time: datetime) ->
     await transaction.put(Record(kind=SEQUENCES.name, id=_SENT, version=version, state=CURRENT, doc=sent))
 
 
-def _declared(terms: Terms) -> dict[str, tuple[Package, Schedule]]:
+def _declared(context: KingContext) -> dict[str, tuple[Package, Schedule]]:
     return {
-        schedule.name: (package, schedule) for package in terms.packages() for schedule in package.general.schedules
+        schedule.name: (package, schedule) for package in context.packages() for schedule in package.general.schedules
     }
 
 
-def _has_to_do(record: Record | None, package: Package, schedule: Schedule, now: datetime, terms: Terms) -> bool:
-    known = _read(record, now)
+def _needs_update(
+    record: Record | None, package: Package, schedule: Schedule, now: datetime, context: KingContext
+) -> bool:
+    known = _read_state(record, now)
     if known is None or (known.next_run_at and known.next_run_at <= now):
         return True
-    wanted = (package.name, schedule.cron, _zone(schedule, terms).key)
+    wanted = (package.name, schedule.cron, _zone(schedule, context).key)
     return (known.general, known.cron, known.time_zone) != wanted
 
 
-def _is_same(before: Timetable, after: Timetable) -> bool:
+def _has_same_times(before: ScheduleState, after: ScheduleState) -> bool:
     """Tell whether the times of a schedule are still those that its next one was reckoned from."""
     return (before.cron, before.time_zone) == (after.cron, after.time_zone)
 
 
-def _read(record: Record | None, now: datetime) -> Timetable | None:
+def _read_state(record: Record | None, now: datetime) -> ScheduleState | None:
     """Return how far a schedule has come; one that was away for a day, or is spoilt, begins anew.
 
     For less it may have been the package that could not be read, and its times are not to be missed.
@@ -184,16 +188,16 @@ def _read(record: Record | None, now: datetime) -> Timetable | None:
     if record is None:
         return None
     try:
-        timetable = msgspec.convert(record.doc, Timetable)
+        timetable = msgspec.convert(record.doc, ScheduleState)
     except msgspec.ValidationError as error:
         _log.warning("how far a schedule has come cannot be read: it begins anew", schedule=record.id, error=str(error))
         return None
     return timetable if timetable.stopped_at is None or now - timetable.stopped_at < _DAY else None
 
 
-def _zone(schedule: Schedule, terms: Terms) -> ZoneInfo:
-    return ZoneInfo(schedule.time_zone) if schedule.time_zone else terms.zone
+def _zone(schedule: Schedule, context: KingContext) -> ZoneInfo:
+    return ZoneInfo(schedule.time_zone) if schedule.time_zone else context.zone
 
 
 def _until(cron: str, zone: ZoneInfo, after: datetime, now: datetime) -> Iterator[datetime]:
-    return takewhile(lambda time: time <= now, times(cron, zone, after))
+    return takewhile(lambda time: time <= now, schedule_times(cron, zone, after))

@@ -18,10 +18,10 @@ _Branch = Annotated[str, Meta(pattern=r"\A(|(?![/.-])(?!.*(\.\.|//|@\{|\.lock\Z)
 # Below what GitHub (65,536) and Jira (32,767) take, so that our mark has room.
 _GithubText = Annotated[str, Meta(max_length=60_000)]
 _JiraText = Annotated[str, Meta(pattern=r"\S", max_length=30_000)]
-_B = TypeVar("_B", bound="Body")
+_B = TypeVar("_B", bound="PetitionBody")
 
 
-class Origin(msgspec.Struct, frozen=True, kw_only=True):
+class AssignmentSubject(msgspec.Struct, frozen=True, kw_only=True):
     """What an assignment is about, as we know it and not as a model says it."""
 
     repo: str = ""
@@ -30,7 +30,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     channel: str = ""
 
 
-class Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PetitionBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a petition of one kind says."""
 
     # Fields that must have a value once we have filled in what we know.
@@ -41,23 +41,23 @@ class Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """Return what a policy's globs are compared with."""
         raise NotImplementedError
 
-    def filled(self, origin: Origin) -> "Body":
+    def filled(self, origin: AssignmentSubject) -> "PetitionBody":
         """Return the body with what follows from the assignment."""
         raise NotImplementedError
 
-    def is_about(self, origin: Origin) -> bool:
+    def is_about(self, origin: AssignmentSubject) -> bool:
         """Tell whether it stays with what the assignment is about."""
         raise NotImplementedError
 
 
-class _GithubBody(Body, frozen=True, kw_only=True):
+class _GithubBody(PetitionBody, frozen=True, kw_only=True):
     repo: _Repo = ""
 
-    def filled(self, origin: Origin) -> Body:
+    def filled(self, origin: AssignmentSubject) -> PetitionBody:
         own = self.repo.lower() in ("", origin.repo.lower())
         return msgspec.structs.replace(self, repo=origin.repo if own else self.repo)
 
-    def is_about(self, origin: Origin) -> bool:
+    def is_about(self, origin: AssignmentSubject) -> bool:
         return self.repo == origin.repo
 
 
@@ -70,13 +70,13 @@ class _GithubThread(_GithubBody, frozen=True, kw_only=True):
     def target(self) -> str:
         return f"{self.repo}#{self.number}"
 
-    def filled(self, origin: Origin) -> Body:
+    def filled(self, origin: AssignmentSubject) -> PetitionBody:
         filled = super().filled(origin)
         # The number of the assignment means nothing in another repository.
         known = origin.number if super().is_about(origin) or not self.repo else 0
         return msgspec.structs.replace(filled, number=self.number or known)
 
-    def is_about(self, origin: Origin) -> bool:
+    def is_about(self, origin: AssignmentSubject) -> bool:
         return super().is_about(origin) and origin.number in (0, self.number)
 
 
@@ -111,12 +111,12 @@ class GithubPullRequest(_GithubBody, frozen=True, kw_only=True):
         """Return what a policy's globs are compared with."""
         return self.repo
 
-    def filled(self, origin: Origin) -> Body:
+    def filled(self, origin: AssignmentSubject) -> PetitionBody:
         """Return the body with what follows from the assignment."""
         return msgspec.structs.replace(super().filled(origin), head="", head_sha="")
 
 
-class _JiraBody(Body, frozen=True, kw_only=True):
+class _JiraBody(PetitionBody, frozen=True, kw_only=True):
     needs: ClassVar[tuple[str, ...]] = ("key",)
     key: _Key = ""
 
@@ -124,10 +124,10 @@ class _JiraBody(Body, frozen=True, kw_only=True):
     def target(self) -> str:
         return self.key
 
-    def filled(self, origin: Origin) -> Body:
+    def filled(self, origin: AssignmentSubject) -> PetitionBody:
         return msgspec.structs.replace(self, key=self.key or origin.ticket)
 
-    def is_about(self, origin: Origin) -> bool:
+    def is_about(self, origin: AssignmentSubject) -> bool:
         return self.key == origin.ticket
 
 
@@ -143,7 +143,7 @@ class JiraTransition(_JiraBody, frozen=True, kw_only=True):
     to: Annotated[str, Meta(pattern=r"\S", max_length=100)]
 
 
-class SlackMessage(Body, frozen=True, kw_only=True):
+class SlackMessage(PetitionBody, frozen=True, kw_only=True):
     """A message to people, which the Envoy sends."""
 
     channel: _Channel = ""
@@ -154,16 +154,16 @@ class SlackMessage(Body, frozen=True, kw_only=True):
         """Return what a policy's globs are compared with."""
         return self.channel
 
-    def filled(self, origin: Origin) -> Body:
+    def filled(self, origin: AssignmentSubject) -> PetitionBody:
         """Return the body with what follows from the assignment."""
         return msgspec.structs.replace(self, channel=self.channel or origin.channel)
 
-    def is_about(self, origin: Origin) -> bool:
+    def is_about(self, origin: AssignmentSubject) -> bool:
         """Tell whether it stays with what the assignment is about."""
         return self.channel.removeprefix("#") == origin.channel.removeprefix("#")
 
 
-KINDS: Mapping[str, type[Body]] = {
+KINDS: Mapping[str, type[PetitionBody]] = {
     "github.comment": GithubComment,
     REVIEW: GithubReview,
     "github.pull_request": GithubPullRequest,
@@ -173,7 +173,7 @@ KINDS: Mapping[str, type[Body]] = {
 }
 
 
-def read_body(kind: str, raw: Mapping[str, Any], origin: Origin) -> Body:
+def read_body(kind: str, raw: Mapping[str, Any], origin: AssignmentSubject) -> PetitionBody:
     """Return what an agent asks for, with what we know filled in, or say what is wrong with it."""
     try:
         filled = msgspec.convert(raw, KINDS[kind]).filled(origin)

@@ -14,7 +14,7 @@ from kingdom.workflow.records import GITS
 
 
 @dataclass(frozen=True, slots=True)
-class Branch:
+class RunBranch:
     """What a run has made of a repository, and the branch that it started from; no commit as long as there is none."""
 
     name: str
@@ -27,13 +27,13 @@ def is_own_branch(name: str, workflow_id: str) -> bool:
     return name.startswith(f"kingdom/{workflow_id}/")
 
 
-async def branch_of(
+async def find_run_branch(
     transaction: Transaction, workflow: Workflow, repo: str, asked_as: Collection[str]
-) -> Branch | None:
+) -> RunBranch | None:
     """Return the branch of a run in a repository with the commit of the Work that asked; None without a checkout."""
     for tree in workflow.work_trees:
         if tree.is_wanted and await _is_of(transaction, tree, repo):
-            return Branch(tree.branch, _commit(workflow, tree, asked_as), tree.ref.base_branch)
+            return RunBranch(tree.branch, _commit(workflow, tree, asked_as), tree.ref.base_branch)
     return None
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from kingdom.bus.record import RecordKind
-from kingdom.court.package import REVIEW, PetitionRule, Policy
+from kingdom.court.package import REVIEW, GeneralPolicy, PetitionRule
 from kingdom.court.petitions.bodies import KINDS
 from kingdom.workflow.verdicts import Verdict
 
@@ -123,7 +123,7 @@ PETITIONS = RecordKind(
 
 
 @dataclass(frozen=True, slots=True)
-class Granted:
+class GrantDecision:
     """It shall be performed, unless it could not be in time, and with `approval` only if a person agrees."""
 
     approval: bool = False
@@ -132,35 +132,39 @@ class Granted:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusalDecision:
     """It is not performed."""
 
     reason: str
 
 
-def id_of(root: str, kind: str, body: Mapping[str, Any]) -> str:
+def petition_id_of(root: str, kind: str, body: Mapping[str, Any]) -> str:
     """Return the id of a petition: the same words for the same assignment are the same petition."""
     digest = sha256(msgspec.json.encode([kind, body], order="deterministic")).hexdigest()
     return f"{root}-{digest[:_ID_DIGITS]}"
 
 
-def decide(petition: Petition, policy: Policy, earlier: Collection[Petition]) -> Granted | Refused:
+def decide_petition(
+    petition: Petition, policy: GeneralPolicy, earlier: Collection[Petition]
+) -> GrantDecision | RefusalDecision:
     """Return whether a policy allows a petition beside those that the same assignment has made before."""
     if petition.kind not in KINDS:
-        return Refused(f"{petition.kind!r} is no kind of petition; there are: {', '.join(KINDS)}")
+        return RefusalDecision(f"{petition.kind!r} is no kind of petition; there are: {', '.join(KINDS)}")
     rules = [rule for rule in policy.petitions if rule.kind == petition.kind]
     if not rules:
-        return Refused(f"the policy of {petition.general} does not allow {petition.kind}")
+        return RefusalDecision(f"the policy of {petition.general} does not allow {petition.kind}")
     fitting = [rule for rule in rules if _fits_one(petition, rule.targets)]
     if not fitting:
         globs = ", ".join(glob for rule in rules for glob in rule.targets)
         outside = "; what the assignment is not about must be named there by more than *" if petition.foreign else ""
-        return Refused(f"{petition.target or 'this'} is no target that {petition.general} may reach ({globs}){outside}")
+        return RefusalDecision(
+            f"{petition.target or 'this'} is no target that {petition.general} may reach ({globs}){outside}"
+        )
     if petition.kind == REVIEW:
         fitting, named = [rule for rule in fitting if petition.body["event"] in rule.events], fitting
         if not fitting:
             events = ", ".join(sorted({event for rule in named for event in rule.events}))
-            return Refused(
+            return RefusalDecision(
                 f"the policy of {petition.general} allows no {REVIEW} with the event {petition.body['event']};"
                 f" use one of: {events}"
             )
@@ -168,7 +172,7 @@ def decide(petition: Petition, policy: Policy, earlier: Collection[Petition]) ->
     wide = [rule for rule in fitting if size <= rule.body_bytes_max]
     if not wide:
         most = max(rule.body_bytes_max for rule in fitting)
-        return Refused(
+        return RefusalDecision(
             f"its body has {size} bytes, and the policy of {petition.general} allows {most}: make it shorter"
         )
     counted = [other for other in earlier if other.id != petition.id and other.counts]
@@ -177,10 +181,12 @@ def decide(petition: Petition, policy: Policy, earlier: Collection[Petition]) ->
         if used < rule.at_most:
             return _granted_by(rule)
     most = max(rule.at_most for rule in wide)
-    return Refused(f"the policy of {petition.general} allows at most {most} of {petition.kind} in one assignment")
+    return RefusalDecision(
+        f"the policy of {petition.general} allows at most {most} of {petition.kind} in one assignment"
+    )
 
 
-def left_behind(petitions: Collection[Petition], kept: Collection[str]) -> list[Petition]:
+def irreversible_petitions(petitions: Collection[Petition], kept: Collection[str]) -> list[Petition]:
     """Return what is or may be outside and that nothing of a run stands for any more: what git cannot undo.
 
     `kept` are the ids of the petitions of all Works that a return to an earlier point leaves as they are.
@@ -189,9 +195,9 @@ def left_behind(petitions: Collection[Petition], kept: Collection[str]) -> list[
     return [each for each in outside if not set(each.asked_as) & set(kept)]
 
 
-def _granted_by(rule: PetitionRule) -> Granted:
+def _granted_by(rule: PetitionRule) -> GrantDecision:
     expires_after = timedelta(hours=rule.expires_hours)
-    return Granted(approval=rule.approval, expires_after=expires_after, commands=rule.commands)
+    return GrantDecision(approval=rule.approval, expires_after=expires_after, commands=rule.commands)
 
 
 def _fits_one(petition: Petition, globs: Collection[str]) -> bool:

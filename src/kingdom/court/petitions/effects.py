@@ -11,10 +11,10 @@ from kingdom.bus.outcome import Done, Outcome
 from kingdom.bus.port import Transaction
 from kingdom.bus.received import Received
 from kingdom.clock import utc_now
-from kingdom.court.petitions.api import Api, Unreachable, unreachable
 from kingdom.court.petitions.commands import without_commands
 from kingdom.court.petitions.decision import TOO_LATE, PetitionState
-from kingdom.court.petitions.settling import settle
+from kingdom.court.petitions.http_api import HttpApi, Unreachable, unreachable
+from kingdom.court.petitions.settlement import settle_petition
 from kingdom.court.streams import PetitionGranted
 
 SETTLES_AFTER = timedelta(seconds=10)
@@ -26,7 +26,7 @@ _MARK_DIGITS = 32
 class PetitionEffect(Effect[PetitionGranted]):
     """Performs the petitions of one system; what became of a call is found by a mark that all attempts share."""
 
-    def __init__(self, name: str, api: Api, settles_after: timedelta = SETTLES_AFTER) -> None:
+    def __init__(self, name: str, api: HttpApi, settles_after: timedelta = SETTLES_AFTER) -> None:
         self.name = name
         # Counted from when a call is made, which may be on its way for as long as it may take.
         settled = api.longest_call + settles_after
@@ -69,17 +69,17 @@ class PetitionEffect(Effect[PetitionGranted]):
         """Write down how the petition ended, and tell its General."""
         petition_id = event.payload.petition_id
         if isinstance(answer, Acked):
-            await settle(transaction, petition_id, PetitionState.PERFORMED, response=answer.response)
+            await settle_petition(transaction, petition_id, PetitionState.PERFORMED, response=answer.response)
         else:
-            await settle(transaction, petition_id, PetitionState.FAILED, reason=answer.reason)
+            await settle_petition(transaction, petition_id, PetitionState.FAILED, reason=answer.reason)
         return Done()
 
 
-def outgoing(text: str, attempt: Attempt) -> str:
+def without_forbidden_commands(text: str, attempt: Attempt) -> str:
     """Return a text of an agent as it leaves the house: without commands to bots that its policy does not allow."""
     return without_commands(text, attempt.request.get("commands", ()))
 
 
-def since_of(attempt: Attempt) -> datetime:
+def earliest_time(attempt: Attempt) -> datetime:
     """Return the time before which nothing of a petition can be there."""
     return datetime.fromisoformat(attempt.request["since"])

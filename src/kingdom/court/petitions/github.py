@@ -5,11 +5,11 @@ from datetime import UTC, timedelta
 from typing import Any
 
 from kingdom.bus.effect import Absent, Acked, Answer, Attempt, Finding, Happened, Rejected, Throttled, Unclear
-from kingdom.court.outside import PAUSE, Reply, github_headers, next_page, pause_of
-from kingdom.court.petitions.api import LONGEST_CALL, REASON_MAX, Api, answer_of, must_be
 from kingdom.court.petitions.bodies import GithubComment, GithubPullRequest, GithubReview, stored_body
-from kingdom.court.petitions.effects import SETTLES_AFTER, PetitionEffect, outgoing, since_of
-from kingdom.court.sentinel.untrusted import clean
+from kingdom.court.petitions.effects import SETTLES_AFTER, PetitionEffect, earliest_time, without_forbidden_commands
+from kingdom.court.petitions.http_api import LONGEST_CALL, REASON_MAX, HttpApi, answer_of, require_body
+from kingdom.court.remote_http import PAUSE, HttpReply, github_headers, next_page, requested_pause
+from kingdom.court.sentinel.untrusted import clean_text
 from kingdom.errors import Transient
 
 _NAME = "GitHub"
@@ -18,7 +18,7 @@ _PAGES_MAX = 100
 _FORBIDDEN, _NOT_FOUND, _INVALID, _TOO_MANY = 403, 404, 422, 429
 
 
-class GithubApi(Api):
+class GithubApi(HttpApi):
     """GitHub's REST interface for the account of a token."""
 
     def __init__(self, url: str, token: str, longest_call: timedelta = LONGEST_CALL) -> None:
@@ -28,7 +28,7 @@ class GithubApi(Api):
         """Yield everything of a list, page by page."""
         reply = await self.ask(path, per_page=_PAGE, **parameters)
         for _ in range(_PAGES_MAX):
-            for item in must_be(reply, list, _NAME):
+            for item in require_body(reply, list, _NAME):
                 yield item
             following = next_page(reply, self.url)
             if not following:
@@ -64,7 +64,7 @@ class GithubPetitions(PetitionEffect):
 
     async def reconcile(self, attempt: Attempt) -> Finding:
         """Look for what any attempt of the same petition left behind."""
-        document, since = attempt.request["body"], since_of(attempt).astimezone(UTC)
+        document, since = attempt.request["body"], earliest_time(attempt).astimezone(UTC)
         match attempt.request["kind"]:
             case "github.comment":
                 comment = stored_body(GithubComment, document)
@@ -90,7 +90,7 @@ class GithubPetitions(PetitionEffect):
         if wrong := await self._branch(wanted):
             return wrong
         said = {
-            "title": outgoing(wanted.title, attempt),
+            "title": without_forbidden_commands(wanted.title, attempt),
             "body": marked(wanted.body, attempt),
             "head": wanted.head,
             "base": wanted.base,
@@ -116,7 +116,7 @@ class GithubPetitions(PetitionEffect):
             )
         if not there.ok:
             return _answer(there)
-        commit = must_be(there, dict, _NAME)["object"]["sha"]
+        commit = require_body(there, dict, _NAME)["object"]["sha"]
         if commit == wanted.head_sha:
             return None
         return Rejected(f"the branch {wanted.head} is at {commit[:12]} already, and not at {wanted.head_sha[:12]}")
@@ -134,7 +134,7 @@ class GithubPetitions(PetitionEffect):
 def marked(text: str, attempt: Attempt) -> str:
     """Return a text as it leaves the house, with a mark that readers do not see."""
     mark = f"<!-- kingdom:{attempt.identifier} {attempt.request['mark']} -->"
-    return f"{outgoing(text, attempt).rstrip()}\n\n{mark}".lstrip()
+    return f"{without_forbidden_commands(text, attempt).rstrip()}\n\n{mark}".lstrip()
 
 
 def is_marked(text: Any, attempt: Attempt) -> bool:
@@ -146,7 +146,7 @@ def _response(item: Mapping[str, Any]) -> dict[str, Any]:
     return {name: item[key] for name, key in (("url", "html_url"), ("id", "id"), ("number", "number")) if key in item}
 
 
-def _answer(reply: Reply) -> Answer:
+def _answer(reply: HttpReply) -> Answer:
     """Return what a reply of GitHub means; its limits come as 403 too."""
     words = _words(reply)
     if reply.status in (_FORBIDDEN, _TOO_MANY) and (wait := _wait(reply, words)):
@@ -154,19 +154,19 @@ def _answer(reply: Reply) -> Answer:
     return answer_of(reply, _NAME, words, _response(reply.body) if isinstance(reply.body, dict) else {})
 
 
-def _wait(reply: Reply, words: str) -> timedelta | None:
+def _wait(reply: HttpReply, words: str) -> timedelta | None:
     """Return how long GitHub wants to be left alone; None where it simply forbids."""
     limited = reply.status == _TOO_MANY or "rate limit" in words.lower()
-    return pause_of(reply.headers) or (PAUSE if limited else None)
+    return requested_pause(reply.headers) or (PAUSE if limited else None)
 
 
-def _words(reply: Reply) -> str:
+def _words(reply: HttpReply) -> str:
     """Return what GitHub says of an error, with its details."""
     if not isinstance(reply.body, dict):
         return ""
     details = reply.body.get("errors")
     parts = [reply.body.get("message"), *(details if isinstance(details, list) else [])]
-    return clean(": ".join(_detail(part) for part in parts if part), REASON_MAX)
+    return clean_text(": ".join(_detail(part) for part in parts if part), REASON_MAX)
 
 
 def _detail(part: Any) -> str:

@@ -7,14 +7,14 @@ import msgspec
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import Record
 from kingdom.clock import utc_now
-from kingdom.court.asks import ask_no_more
 from kingdom.court.documents import MessageType
-from kingdom.court.petitions.approval import heed_answer
+from kingdom.court.petitions.approval import apply_answer
 from kingdom.court.petitions.bodies import GithubPullRequest, SlackMessage, stored_body
-from kingdom.court.petitions.commits import Branch, branch_of, is_own_branch
+from kingdom.court.petitions.commits import RunBranch, find_run_branch, is_own_branch
 from kingdom.court.petitions.decision import TOO_LATE, Petition, PetitionState
-from kingdom.court.petitions.records import records_of, refuse, save
-from kingdom.court.records import tell_people
+from kingdom.court.petitions.records import records_of, refuse_petition, save_petition
+from kingdom.court.questions import close_question
+from kingdom.court.records import queue_message
 from kingdom.court.streams import PetitionGranted, petition_granted
 from kingdom.workflow.model.machine import WORKFLOW
 from kingdom.workflow.model.workflow import Workflow
@@ -23,18 +23,20 @@ _PULL_REQUEST = "github.pull_request"
 _SLACK_MESSAGE = "slack.message"
 
 
-async def grant_waiting(transaction: Transaction, root_id: str, workflow: Workflow, today: date | None = None) -> None:
+async def grant_waiting_petitions(
+    transaction: Transaction, root_id: str, workflow: Workflow, today: date | None = None
+) -> None:
     """Go on with what waits, in order, up to the first that has to wait longer; a run that has ended leaves none."""
     for record, asked in await records_of(transaction, root_id):
         if asked.awaits_person:
-            await heed_answer(transaction, asked, record)
+            await apply_answer(transaction, asked, record)
     ahead: list[Petition] = []
     for record, asked in await records_of(transaction, root_id):
         waits = asked.state is PetitionState.REQUESTED
-        ahead.append(await grant(transaction, asked, record, workflow, ahead, today) if waits else asked)
+        ahead.append(await grant_petition(transaction, asked, record, workflow, ahead, today) if waits else asked)
 
 
-async def grant(
+async def grant_petition(
     transaction: Transaction,
     asked: Petition,
     record: Record | None,
@@ -44,17 +46,21 @@ async def grant(
 ) -> Petition:
     """Have a petition performed if its turn has come behind those ahead of it, and store how far it is."""
     if asked.expires_at and asked.expires_at <= utc_now():
-        await ask_no_more(transaction, asked.id)
-        return await refuse(transaction, asked, record, TOO_LATE)
+        await close_question(transaction, asked.id)
+        return await refuse_petition(transaction, asked, record, TOO_LATE)
     if asked.awaits_person or any(other.state is PetitionState.REQUESTED for other in ahead):
-        return await save(transaction, asked, record)
+        return await save_petition(transaction, asked, record)
     if asked.kind == _SLACK_MESSAGE:
         # The Envoy would not wait for what is on its way to another system.
         waits = any(other.state is PetitionState.GRANTED for other in ahead)
-        return await (save(transaction, asked, record) if waits else _say(transaction, asked, record, today))
+        return await (
+            save_petition(transaction, asked, record)
+            if waits
+            else _queue_slack_message(transaction, asked, record, today)
+        )
     if asked.kind == _PULL_REQUEST:
         return await _grant_pull_request(transaction, asked, record, workflow)
-    return await _hand_on(transaction, asked, record)
+    return await _publish_granted(transaction, asked, record)
 
 
 async def with_branches(transaction: Transaction, asked: Petition, workflow: Workflow) -> Petition:
@@ -75,25 +81,25 @@ async def _grant_pull_request(
     branch = await _branch(transaction, asked, workflow)
     reason = _why_not(asked, branch, workflow)
     if branch is None or reason:
-        return await refuse(transaction, asked, record, reason)
+        return await refuse_petition(transaction, asked, record, reason)
     if branch.commit:
         ours = {**_branches(asked, branch), "head_sha": branch.commit}
-        return await _hand_on(transaction, msgspec.structs.replace(asked, body={**asked.body, **ours}), record)
+        return await _publish_granted(transaction, msgspec.structs.replace(asked, body={**asked.body, **ours}), record)
     if workflow.status in WORKFLOW.final:
-        return await refuse(transaction, asked, record, "the run ended without a checkpoint to make it of")
-    return await save(transaction, asked, record)
+        return await refuse_petition(transaction, asked, record, "the run ended without a checkpoint to make it of")
+    return await save_petition(transaction, asked, record)
 
 
-async def _branch(transaction: Transaction, asked: Petition, workflow: Workflow) -> Branch | None:
+async def _branch(transaction: Transaction, asked: Petition, workflow: Workflow) -> RunBranch | None:
     repo = stored_body(GithubPullRequest, asked.body).repo
-    return await branch_of(transaction, workflow, repo, asked.asked_as)
+    return await find_run_branch(transaction, workflow, repo, asked.asked_as)
 
 
-def _branches(asked: Petition, branch: Branch) -> dict[str, str]:
+def _branches(asked: Petition, branch: RunBranch) -> dict[str, str]:
     return {"head": branch.name, "base": stored_body(GithubPullRequest, asked.body).base or branch.base}
 
 
-def _why_not(asked: Petition, branch: Branch | None, workflow: Workflow) -> str:
+def _why_not(asked: Petition, branch: RunBranch | None, workflow: Workflow) -> str:
     if branch is None:
         return f"the run has no checkout of {asked.target}"
     if not is_own_branch(branch.name, workflow.id):
@@ -101,13 +107,13 @@ def _why_not(asked: Petition, branch: Branch | None, workflow: Workflow) -> str:
     return ""
 
 
-async def _hand_on(transaction: Transaction, asked: Petition, record: Record | None) -> Petition:
+async def _publish_granted(transaction: Transaction, asked: Petition, record: Record | None) -> Petition:
     """Have a petition performed outside."""
     granted = msgspec.structs.replace(asked, state=PetitionState.GRANTED, granted_at=utc_now())
-    await save(transaction, granted, record)
+    await save_petition(transaction, granted, record)
     snapshot = PetitionGranted(
         petition_id=granted.id,
-        task_id=granted.root,
+        assignment_id=granted.root,
         kind=granted.kind,
         body=granted.body,
         key=granted.key,
@@ -119,10 +125,12 @@ async def _hand_on(transaction: Transaction, asked: Petition, record: Record | N
     return granted
 
 
-async def _say(transaction: Transaction, asked: Petition, record: Record | None, today: date | None) -> Petition:
+async def _queue_slack_message(
+    transaction: Transaction, asked: Petition, record: Record | None, today: date | None
+) -> Petition:
     """Leave a message to the Envoy, who sees to it that people get it once."""
     body, now = stored_body(SlackMessage, asked.body), utc_now()
-    message = await tell_people(
+    message = await queue_message(
         transaction,
         MessageType.NOTIFICATION,
         body.text,
@@ -134,4 +142,4 @@ async def _say(transaction: Transaction, asked: Petition, record: Record | None,
     said = msgspec.structs.replace(
         asked, state=PetitionState.PERFORMED, ended_at=now, response={"message_id": message.id}
     )
-    return await save(transaction, said, record)
+    return await save_petition(transaction, said, record)

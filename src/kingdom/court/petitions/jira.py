@@ -5,11 +5,17 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from kingdom.bus.effect import Absent, Acked, Answer, Attempt, Finding, Happened, Rejected, Unclear
-from kingdom.court.outside import Reply, jira_headers
-from kingdom.court.petitions.api import LONGEST_CALL, REASON_MAX, Api, answer_of, must_be
 from kingdom.court.petitions.bodies import JiraComment, JiraTransition, stored_body
-from kingdom.court.petitions.effects import CLOCKS_APART, SETTLES_AFTER, PetitionEffect, outgoing, since_of
-from kingdom.court.sentinel.untrusted import clean
+from kingdom.court.petitions.effects import (
+    CLOCKS_APART,
+    SETTLES_AFTER,
+    PetitionEffect,
+    earliest_time,
+    without_forbidden_commands,
+)
+from kingdom.court.petitions.http_api import LONGEST_CALL, REASON_MAX, HttpApi, answer_of, require_body
+from kingdom.court.remote_http import HttpReply, jira_headers
+from kingdom.court.sentinel.untrusted import clean_text
 from kingdom.errors import Transient
 
 _NAME = "Jira"
@@ -18,7 +24,7 @@ _PAGES_MAX = 100
 _GREY = "#97a0af"
 
 
-class JiraApi(Api):
+class JiraApi(HttpApi):
     """Jira's REST interface for the account of an email and a token."""
 
     def __init__(self, url: str, email: str, token: str, longest_call: timedelta = LONGEST_CALL) -> None:
@@ -29,7 +35,7 @@ class JiraApi(Api):
         path, start = f"/rest/api/3/issue/{key}/comment", 0
         for _ in range(_PAGES_MAX):
             reply = await self.ask(path, orderBy="-created", startAt=start, maxResults=_PAGE)
-            found = must_be(reply, dict, _NAME)["comments"]
+            found = require_body(reply, dict, _NAME)["comments"]
             for comment in found:
                 if datetime.fromisoformat(comment["created"]) < since:
                     return
@@ -53,7 +59,7 @@ class JiraPetitions(PetitionEffect):
         match attempt.request["kind"]:
             case "jira.comment":
                 comment = stored_body(JiraComment, document)
-                said = {"body": _document(outgoing(comment.body, attempt), _mark(attempt))}
+                said = {"body": _document(without_forbidden_commands(comment.body, attempt), _mark(attempt))}
                 reply = await self._api.send(f"/rest/api/3/issue/{comment.key}/comment", said)
                 return answer_of(reply, _NAME, _words(reply), self._comment(comment.key, reply.body))
             case "jira.transition":
@@ -67,18 +73,18 @@ class JiraPetitions(PetitionEffect):
         match attempt.request["kind"]:
             case "jira.comment":
                 wanted = stored_body(JiraComment, document)
-                async for comment in self._jira.comments(wanted.key, since_of(attempt)):
+                async for comment in self._jira.comments(wanted.key, earliest_time(attempt)):
                     if _mark(attempt) in _texts(comment.get("body")):
                         return Happened(self._comment(wanted.key, comment))
                 return Absent()
             case "jira.transition":
                 step = stored_body(JiraTransition, document)
                 reply = await self._api.ask(f"/rest/api/3/issue/{step.key}", fields="status", expand="changelog")
-                ticket = must_be(reply, dict, _NAME)
+                ticket = require_body(reply, dict, _NAME)
                 if _is(ticket["fields"]["status"]["name"], step.to):
                     return Happened(self._ticket(step))
-                ours = must_be(await self._api.ask("/rest/api/3/myself"), dict, _NAME)["accountId"]
-                was_there = _was(ticket, step.to, since_of(attempt), ours)
+                ours = require_body(await self._api.ask("/rest/api/3/myself"), dict, _NAME)["accountId"]
+                was_there = _was(ticket, step.to, earliest_time(attempt), ours)
                 return Happened(self._ticket(step)) if was_there else Absent()
             case kind:
                 return Unclear(f"nobody here knows how to look for {kind}")
@@ -89,12 +95,12 @@ class JiraPetitions(PetitionEffect):
         reply = await self._api.ask(path, fields="status")
         if not reply.ok:
             return answer_of(reply, _NAME, _words(reply), {})
-        if _is(must_be(reply, dict, _NAME)["fields"]["status"]["name"], wanted.to):
+        if _is(require_body(reply, dict, _NAME)["fields"]["status"]["name"], wanted.to):
             return Acked({**self._ticket(wanted), "unchanged": True})
         reply = await self._api.ask(f"{path}/transitions")
         if not reply.ok:
             return answer_of(reply, _NAME, _words(reply), {})
-        steps = must_be(reply, dict, _NAME)["transitions"]
+        steps = require_body(reply, dict, _NAME)["transitions"]
         fitting = [step for step in steps if _is(step["to"]["name"], wanted.to)]
         if not fitting:
             names = ", ".join(sorted({step["to"]["name"] for step in steps})) or "none"
@@ -153,10 +159,10 @@ def _is(name: Any, wanted: str) -> bool:
     return str(name).strip().casefold() == wanted.strip().casefold()
 
 
-def _words(reply: Reply) -> str:
+def _words(reply: HttpReply) -> str:
     """Return what Jira says of an error."""
     if not isinstance(reply.body, dict):
         return ""
     messages, errors = reply.body.get("errorMessages") or (), reply.body.get("errors") or {}
     named = [f"{field}: {words}" for field, words in errors.items()] if isinstance(errors, dict) else []
-    return clean("; ".join([*map(str, messages), *named]) or str(reply.body.get("message", "")), REASON_MAX)
+    return clean_text("; ".join([*map(str, messages), *named]) or str(reply.body.get("message", "")), REASON_MAX)

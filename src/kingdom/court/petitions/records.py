@@ -13,7 +13,9 @@ from kingdom.workflow.verdicts import save_verdict
 
 async def records_of(transaction: Transaction, root_id: str) -> list[tuple[Record, Petition]]:
     """Return all petitions of an assignment with their records, in the order in which they were asked for."""
-    found = [(record, read(record)) async for record in each(transaction, Query(kind=PETITIONS.name, owner=root_id))]
+    found = [
+        (record, read_petition(record)) async for record in each(transaction, Query(kind=PETITIONS.name, owner=root_id))
+    ]
     return sorted(found, key=lambda known: (known[1].number, known[1].created_at))
 
 
@@ -27,15 +29,15 @@ async def has_open_petitions(transaction: Transaction, root_id: str) -> bool:
     return any(petition.state in OPEN for petition in await petitions_of(transaction, root_id))
 
 
-async def refuse(transaction: Transaction, asked: Petition, record: Record | None, reason: str) -> Petition:
+async def refuse_petition(transaction: Transaction, asked: Petition, record: Record | None, reason: str) -> Petition:
     """Write down that a petition is not performed, and why."""
     refused = msgspec.structs.replace(asked, state=PetitionState.REFUSED, reason=reason, ended_at=utc_now())
-    return await save(transaction, refused, record)
+    return await save_petition(transaction, refused, record)
 
 
-async def save(transaction: Transaction, petition: Petition, record: Record | None) -> Petition:
+async def save_petition(transaction: Transaction, petition: Petition, record: Record | None) -> Petition:
     """Store a petition with its verdict unless it is stored so, and log it where it has come further."""
-    if record and read(record) == petition:
+    if record and read_petition(record) == petition:
         return petition
     await transaction.put(
         Record(
@@ -55,7 +57,7 @@ async def save(transaction: Transaction, petition: Petition, record: Record | No
     return petition
 
 
-def read(record: Record) -> Petition:
+def read_petition(record: Record) -> Petition:
     """Return the petition that a record holds."""
     return read_document(record.doc, Petition)
 

@@ -9,17 +9,17 @@ import msgspec
 from msgspec import Meta
 
 from kingdom.court.documents import EventStatus, ExternalEvent
-from kingdom.court.sentinel.happening import Dropped, Happening, Source, type_of
+from kingdom.court.sentinel.github_activity import ActivitySource, DroppedActivity, GitHubActivity, event_type_of
 from kingdom.court.sentinel.untrusted import (
     NAME_MAX,
     TEXT_MAX,
     TITLE_MAX,
     URL_MAX,
-    clean,
-    fitted,
-    moment,
-    repository,
-    stamp,
+    clean_text,
+    convert_untrusted,
+    parse_time,
+    repository_name,
+    time_stamp,
 )
 from kingdom.errors import MalformedEvent
 
@@ -36,7 +36,7 @@ _STATES = {
     "issues": ("closed", "reopened"),
 }
 # What is said, by the event that tells of it: the field that holds it, and what it is called in ids.
-_SAID = {
+_COMMENT_EVENTS = {
     ("issue_comment", "created"): ("comment", "comment"),
     ("pull_request_review", "submitted"): ("review", "review"),
     ("pull_request_review_comment", "created"): ("comment", "remark"),
@@ -71,7 +71,7 @@ class _Branch(msgspec.Struct):
     ref: str
 
 
-class _Thing(msgspec.Struct):
+class _IssueOrPull(msgspec.Struct):
     """An issue or a pull request; an issue that is one points to it."""
 
     number: _Number
@@ -87,7 +87,7 @@ class _Thing(msgspec.Struct):
     base: _Branch | None = None
 
 
-class Said(msgspec.Struct):
+class CommentOrReview(msgspec.Struct):
     """A comment or a review."""
 
     id: _Number
@@ -100,7 +100,7 @@ class Said(msgspec.Struct):
     @property
     def at(self) -> datetime:
         """Return when it was said."""
-        return moment(self.submitted_at or self.created_at or "")
+        return parse_time(self.submitted_at or self.created_at or "")
 
 
 class _Delivery(msgspec.Struct):
@@ -109,37 +109,37 @@ class _Delivery(msgspec.Struct):
     repository: _Repository
     sender: _User
     action: str = ""
-    issue: _Thing | None = None
-    pull_request: _Thing | None = None
-    comment: Said | None = None
-    review: Said | None = None
+    issue: _IssueOrPull | None = None
+    pull_request: _IssueOrPull | None = None
+    comment: CommentOrReview | None = None
+    review: CommentOrReview | None = None
     requested_reviewer: _User | None = None
     assignee: _User | None = None
 
 
-def parse_notification(document: Any, now: datetime) -> Happening:
+def parse_notification(document: Any, now: datetime) -> GitHubActivity:
     """Read one notification; one that makes no sense is refused as malformed."""
-    told = fitted(document, _Notification)
-    repo, at = repository(told.repository.full_name), moment(told.updated_at)
-    for pattern, text in ((_THREAD_ID, told.id), (_REASON, told.reason), (_SUBJECT_TYPE, told.subject.type)):
+    payload = convert_untrusted(document, _Notification)
+    repo, at = repository_name(payload.repository.full_name), parse_time(payload.updated_at)
+    for pattern, text in ((_THREAD_ID, payload.id), (_REASON, payload.reason), (_SUBJECT_TYPE, payload.subject.type)):
         if not pattern.fullmatch(text):
             raise MalformedEvent("a notification has an id, a reason and a type of other letters than GitHub's")
-    kind, priority = type_of(told.subject.type, told.reason)
-    url = clean(told.subject.url, URL_MAX)
+    kind, priority = event_type_of(payload.subject.type, payload.reason)
+    url = clean_text(payload.subject.url, URL_MAX)
     number = int(found[1]) if (found := _NUMBER.search(url)) else None
-    latest = clean(told.subject.latest_comment_url, URL_MAX)
-    is_review = not latest and told.subject.type == PULL_REQUEST and number is not None
-    return Happening(
+    latest = clean_text(payload.subject.latest_comment_url, URL_MAX)
+    is_review = not latest and payload.subject.type == PULL_REQUEST and number is not None
+    return GitHubActivity(
         event=ExternalEvent(
-            id=f"evt-github-{told.id}-{stamp(at)}",
+            id=f"evt-github-{payload.id}-{time_stamp(at)}",
             type=kind,
             source="github",
             repo=repo,
             payload={
-                "reason": told.reason,
-                "subject_title": clean(told.subject.title, TITLE_MAX),
+                "reason": payload.reason,
+                "subject_title": clean_text(payload.subject.title, TITLE_MAX),
                 "subject_url": url,
-                "subject_type": told.subject.type,
+                "subject_type": payload.subject.type,
                 "updated_at": at.isoformat(),
                 "number": number,
             },
@@ -147,49 +147,53 @@ def parse_notification(document: Any, now: datetime) -> Happening:
             created_at=now,
             status=EventStatus.PENDING,
         ),
-        source=Source.POLL,
-        place=f"{repo}#{number}" if number else f"{repo}:{told.id}",
+        source=ActivitySource.POLL,
+        subject=f"{repo}#{number}" if number else f"{repo}:{payload.id}",
         at=at,
-        reason=told.reason,
+        reason=payload.reason,
         comment=found[1] if (found := _COMMENT.search(latest)) else "",
-        look_at=latest if found else f"{url}/reviews" if is_review else "",
+        details_url=latest if found else f"{url}/reviews" if is_review else "",
     )
 
 
-def parse_webhook(event: str, document: Any, logins: Collection[str], now: datetime) -> Happening | Dropped:
+def parse_webhook(
+    event: str, document: Any, logins: Collection[str], now: datetime
+) -> GitHubActivity | DroppedActivity:
     """Read what one webhook tells; `logins` are ours. One that makes no sense is refused as malformed."""
     action = document.get("action", "") if isinstance(document, dict) else ""
     if not _is_known(event, action):
-        return Dropped("nothing that becomes an event")
-    told = fitted(document, _Delivery)
-    thing = told.pull_request or told.issue
-    if thing is None:
+        return DroppedActivity("nothing that becomes an event")
+    payload = convert_untrusted(document, _Delivery)
+    item = payload.pull_request or payload.issue
+    if item is None:
         raise MalformedEvent("this is about no issue and no pull request")
-    us = {login.lower() for login in logins}
-    if (event, action) in _SAID:
-        return _said(event, told, thing, us, now)
+    our_logins = {login.lower() for login in logins}
+    if (event, action) in _COMMENT_EVENTS:
+        return _comment_activity(event, payload, item, our_logins, now)
     if action in ("review_requested", "assigned"):
-        asked = told.requested_reviewer if action == "review_requested" else told.assignee
-        if asked is None or asked.login.lower() not in us:
-            return Dropped("somebody else is asked")
+        asked = payload.requested_reviewer if action == "review_requested" else payload.assignee
+        if asked is None or asked.login.lower() not in our_logins:
+            return DroppedActivity("somebody else is asked")
         reason = "review_requested" if action == "review_requested" else "assign"
-        return _happening(told, thing, reason, action, now)
+        return _activity(payload, item, reason, action, now)
     if action == "opened":
-        if not _mentions(thing.body, us):
-            return Dropped("nobody of us is mentioned")
-        return _happening(told, thing, "mention", action, now, text=thing.body)
-    return _happening(told, thing, "state_change", action, now, concerns_us=_is_part(thing, us))
+        if not _mentions(item.body, our_logins):
+            return DroppedActivity("nobody of our_logins is mentioned")
+        return _activity(payload, item, "mention", action, now, text=item.body)
+    return _activity(payload, item, "state_change", action, now, concerns_us=_is_involved(item, our_logins))
 
 
-def with_said(happening: Happening, said: Said | None, within: tuple[datetime, datetime]) -> Happening:
-    """Return a happening that is known to be what was said, if that was at about the same time."""
+def with_comment(
+    activity: GitHubActivity, said: CommentOrReview | None, within: tuple[datetime, datetime]
+) -> GitHubActivity:
+    """Return a activity that is known to be what was said, if that was at about the same time."""
     if said is None or not within[0] <= said.at <= within[1]:
-        return msgspec.structs.replace(happening, comment="")
+        return msgspec.structs.replace(activity, comment="")
     actor = said.user.login if said.user else ""
-    more = {"actor": clean(actor, NAME_MAX), "text": clean(said.body, TEXT_MAX)}
-    more["html_url"] = clean(said.html_url, URL_MAX)
-    event = msgspec.structs.replace(happening.event, payload={**happening.event.payload, **more})
-    return msgspec.structs.replace(happening, event=event, actor=actor)
+    more = {"actor": clean_text(actor, NAME_MAX), "text": clean_text(said.body, TEXT_MAX)}
+    more["html_url"] = clean_text(said.html_url, URL_MAX)
+    event = msgspec.structs.replace(activity.event, payload={**activity.event.payload, **more})
+    return msgspec.structs.replace(activity, event=event, actor=actor)
 
 
 def _is_known(event: str, action: object) -> bool:
@@ -197,21 +201,23 @@ def _is_known(event: str, action: object) -> bool:
         return False
     if event in _STATES and action in (*_STATES[event], "assigned", "opened"):
         return True
-    return (event, action) in _SAID or (event, action) == ("pull_request", "review_requested")
+    return (event, action) in _COMMENT_EVENTS or (event, action) == ("pull_request", "review_requested")
 
 
-def _said(event: str, told: _Delivery, thing: _Thing, us: set[str], now: datetime) -> Happening | Dropped:
-    field, word = _SAID[event, told.action]
-    said = told.review if field == "review" else told.comment
+def _comment_activity(
+    event: str, payload: _Delivery, item: _IssueOrPull, our_logins: set[str], now: datetime
+) -> GitHubActivity | DroppedActivity:
+    field, word = _COMMENT_EVENTS[event, payload.action]
+    said = payload.review if field == "review" else payload.comment
     if said is None:
         raise MalformedEvent(f"this carries no {field}")
-    mentioned = _mentions(said.body, us)
+    mentioned = _mentions(said.body, our_logins)
     if word == "remark" and not mentioned:
-        return Dropped("its review tells of it")
+        return DroppedActivity("its review tells of it")
     where = {"comment": "issues/comments", "remark": "pulls/comments"}.get(word)
-    return _happening(
-        told,
-        thing,
+    return _activity(
+        payload,
+        item,
         "mention" if mentioned else "comment",
         f"{word}.{said.id}",
         now,
@@ -219,13 +225,13 @@ def _said(event: str, told: _Delivery, thing: _Thing, us: set[str], now: datetim
         text=said.body,
         html_url=said.html_url,
         comment=f"{where}/{said.id}" if where else "",
-        concerns_us=mentioned or _is_part(thing, us),
+        concerns_us=mentioned or _is_involved(item, our_logins),
     )
 
 
-def _happening(
-    told: _Delivery,
-    thing: _Thing,
+def _activity(
+    payload: _Delivery,
+    item: _IssueOrPull,
     reason: str,
     word: str,
     now: datetime,
@@ -235,28 +241,28 @@ def _happening(
     html_url: str | None = None,
     comment: str = "",
     concerns_us: bool = True,
-) -> Happening:
-    repo, at = repository(told.repository.full_name), at or moment(thing.updated_at)
-    is_pull = told.pull_request is not None or thing.pull_request is not None
+) -> GitHubActivity:
+    repo, at = repository_name(payload.repository.full_name), at or parse_time(item.updated_at)
+    is_pull = payload.pull_request is not None or item.pull_request is not None
     subject = PULL_REQUEST if is_pull else ISSUE
-    kind, priority = type_of(subject, reason)
-    url = clean(thing.url, URL_MAX)
+    kind, priority = event_type_of(subject, reason)
+    url = clean_text(item.url, URL_MAX)
     payload = {
         "reason": reason,
-        "subject_title": clean(thing.title, TITLE_MAX),
+        "subject_title": clean_text(item.title, TITLE_MAX),
         "subject_url": re.sub(r"/issues/(?=[0-9]+$)", "/pulls/", url) if is_pull else url,
         "subject_type": subject,
         "updated_at": at.isoformat(),
-        "number": thing.number,
-        "action": told.action,
-        "actor": clean(told.sender.login, NAME_MAX),
-        "text": clean(text, TEXT_MAX),
-        "html_url": clean(html_url or thing.html_url, URL_MAX),
-        "base": clean(thing.base.ref, NAME_MAX) if thing.base else None,
+        "number": item.number,
+        "action": payload.action,
+        "actor": clean_text(payload.sender.login, NAME_MAX),
+        "text": clean_text(text, TEXT_MAX),
+        "html_url": clean_text(html_url or item.html_url, URL_MAX),
+        "base": clean_text(item.base.ref, NAME_MAX) if item.base else None,
     }
-    return Happening(
+    return GitHubActivity(
         event=ExternalEvent(
-            id=f"evt-github-hook-{told.repository.id}-{thing.number}-{word.replace('_', '-')}-{stamp(at)}",
+            id=f"evt-github-hook-{payload.repository.id}-{item.number}-{word.replace('_', '-')}-{time_stamp(at)}",
             type=kind,
             source="github",
             repo=repo,
@@ -265,27 +271,28 @@ def _happening(
             created_at=now,
             status=EventStatus.PENDING,
         ),
-        source=Source.HOOK,
-        place=f"{repo}#{thing.number}",
+        source=ActivitySource.HOOK,
+        subject=f"{repo}#{item.number}",
         at=at,
         reason=reason,
-        actor=told.sender.login,
+        actor=payload.sender.login,
         comment=comment,
         concerns_us=concerns_us,
     )
 
 
-def _is_part(thing: _Thing, us: set[str]) -> bool:
+def _is_involved(item: _IssueOrPull, our_logins: set[str]) -> bool:
     """Tell whether we opened it or are to do something about it."""
-    people = [thing.user, *thing.assignees]
+    people = [item.user, *item.assignees]
     named = [person.login for person in people if person]
     # A team that is asked for a review stands in the same list and has no login.
-    named += [str(person.get("login", "")) for person in thing.requested_reviewers if isinstance(person, dict)]
-    return any(login.lower() in us for login in named)
+    named += [str(person.get("login", "")) for person in item.requested_reviewers if isinstance(person, dict)]
+    return any(login.lower() in our_logins for login in named)
 
 
-def _mentions(text: str | None, us: set[str]) -> bool:
-    names = "|".join(re.escape(login) for login in sorted(us))
+def _mentions(text: str | None, our_logins: set[str]) -> bool:
+    names = "|".join(re.escape(login) for login in sorted(our_logins))
     return (
-        bool(us) and re.search(rf"(?<![\w/`])@(?:{names})(?![\w-])", (text or "")[:TEXT_MAX], re.IGNORECASE) is not None
+        bool(our_logins)
+        and re.search(rf"(?<![\w/`])@(?:{names})(?![\w-])", (text or "")[:TEXT_MAX], re.IGNORECASE) is not None
     )

@@ -12,11 +12,11 @@ import structlog
 
 from kingdom.bus.port import Bus, Transaction
 from kingdom.clock import utc_now
-from kingdom.court.outside import Reply, jira_headers, pause_of
-from kingdom.court.records import receive
-from kingdom.court.sentinel.asking import Round, ask
-from kingdom.court.sentinel.jira import Comment, Found, news_of, parse_comments, parse_issue
-from kingdom.court.sentinel.records import ACTOR, Cursor, Ticket, recall, remember
+from kingdom.court.records import receive_event
+from kingdom.court.remote_http import HttpReply, jira_headers, requested_pause
+from kingdom.court.sentinel.http_requests import PollResult, send_request
+from kingdom.court.sentinel.jira import FoundTicket, TicketComment, detect_news, parse_comments, parse_issue
+from kingdom.court.sentinel.records import ACTOR, KnownTicket, PollCursor, recall, remember
 from kingdom.court.sentinel.settings import JiraSettings
 from kingdom.errors import MalformedEvent, Misconfigured, Transient
 from kingdom.workflow.records import change
@@ -36,16 +36,16 @@ _log = structlog.get_logger("kingdom.court.sentinel")
 
 async def poll_jira(
     bus: Bus, session: aiohttp.ClientSession, settings: JiraSettings, clock: Callable[[], datetime] = utc_now
-) -> Round:
+) -> PollResult:
     """Look once; the events, what is known of tickets and how far was read are stored in one transaction."""
     now = clock()
     async with bus.transaction() as transaction:
-        _, cursor = await recall(transaction, Cursor, CURSOR)
+        _, cursor = await recall(transaction, PollCursor, CURSOR)
     start = now - timedelta(hours=settings.look_back_hours)
     since = cursor.since - _OVERLAP if cursor else start
     reply, documents = await _search(session, settings, _jql(settings, since, now))
-    found = _understood(documents)
-    known = await _known(bus, found)
+    found = _parse_all(documents)
+    known = await _known_tickets(bus, found)
     news = [each for each in found if each.is_news_to(known[each.key])]
     own = settings.own_accounts or (await _own_account(session, settings) if news else ())
     comments = {
@@ -59,49 +59,49 @@ async def poll_jira(
     async def act(transaction: Transaction) -> tuple[int, int]:
         received = seen = 0
         for each in sorted(news, key=lambda one: one.key):
-            taken = await _take_in(transaction, each, comments.get(each.key), own, settings, now)
+            taken = await _accept_ticket(transaction, each, comments.get(each.key), own, settings, now)
             received += taken is True
             seen += taken is False
-        record, stored = await recall(transaction, Cursor, CURSOR)
+        record, stored = await recall(transaction, PollCursor, CURSOR)
         newest = min([max((min(each.updated, now) for each in found), default=since), *unread])
         await remember(
             transaction,
             CURSOR,
-            Cursor(since=max(newest, stored.since) if stored else newest, polled_at=now),
+            PollCursor(since=max(newest, stored.since) if stored else newest, polled_at=now),
             record,
         )
         return received, seen
 
     received, seen = await change(bus, act)
     period = timedelta(seconds=settings.poll_seconds)
-    pause = pause_of(reply.headers) or period
-    return Round(received, seen, len(documents) - received - seen, max(period, pause))
+    pause = requested_pause(reply.headers) or period
+    return PollResult(received, seen, len(documents) - received - seen, max(period, pause))
 
 
-async def _take_in(
+async def _accept_ticket(
     transaction: Transaction,
-    found: Found,
-    comments: Sequence[Comment] | None,
+    found: FoundTicket,
+    comments: Sequence[TicketComment] | None,
     own_accounts: Sequence[str],
     settings: JiraSettings,
     now: datetime,
 ) -> bool | None:
     """Return whether an event was received, False where it was seen already and None where there is none."""
-    record, known = await recall(transaction, Ticket, found.key)
+    record, known = await recall(transaction, KnownTicket, found.key)
     if not found.is_news_to(known):
         return False
     if known and comments is None:
         # They cannot be read, or somebody else met it first while we looked: the next look brings what is new since.
         return None
-    ticket, event = news_of(found, known, comments or (), own_accounts=own_accounts, url=settings.url, now=now)
+    ticket, event = detect_news(found, known, comments or (), own_accounts=own_accounts, url=settings.url, now=now)
     await remember(transaction, found.key, ticket, record)
     if event is None:
         return None
-    if await receive(transaction, event, ACTOR, settings.seen_kept):
+    if await receive_event(transaction, event, ACTOR, settings.seen_kept):
         return True
     # The ticket says that this is news, so something else happened to it in the same second.
     again = msgspec.structs.replace(event, id=f"{event.id}-{found.updated.microsecond // 1000:03d}")
-    return await receive(transaction, again, ACTOR, settings.seen_kept)
+    return await receive_event(transaction, again, ACTOR, settings.seen_kept)
 
 
 def _jql(settings: JiraSettings, since: datetime, now: datetime) -> str:
@@ -112,7 +112,7 @@ def _jql(settings: JiraSettings, since: datetime, now: datetime) -> str:
     return f"({settings.jql}) AND updated >= -{minutes}m ORDER BY updated ASC"
 
 
-async def _search(session: aiohttp.ClientSession, settings: JiraSettings, jql: str) -> tuple[Reply, list[Any]]:
+async def _search(session: aiohttp.ClientSession, settings: JiraSettings, jql: str) -> tuple[HttpReply, list[Any]]:
     """Return the last answer and all tickets of all pages."""
     documents: list[Any] = []
     token: str | None = None
@@ -121,7 +121,9 @@ async def _search(session: aiohttp.ClientSession, settings: JiraSettings, jql: s
         if token:
             asked["nextPageToken"] = token
         url = f"{settings.url.rstrip('/')}/rest/api/2/search/jql"
-        reply = await ask(session, "POST", url, headers=jira_headers(settings.email, settings.token), document=asked)
+        reply = await send_request(
+            session, "POST", url, headers=jira_headers(settings.email, settings.token), document=asked
+        )
         if reply is None or not isinstance(reply.body, dict) or not isinstance(reply.body.get("issues"), list):
             raise Transient("Jira answered with something else than tickets")
         documents += reply.body["issues"]
@@ -131,9 +133,9 @@ async def _search(session: aiohttp.ClientSession, settings: JiraSettings, jql: s
     raise Transient(f"Jira has more than {_PAGES_MAX} pages of tickets: narrow jira.jql")
 
 
-def _understood(documents: Sequence[Any]) -> list[Found]:
+def _parse_all(documents: Sequence[Any]) -> list[FoundTicket]:
     """Return what can be read, each ticket as it was last; one that cannot be read hides no other."""
-    found: dict[str, Found] = {}
+    found: dict[str, FoundTicket] = {}
     for document in documents:
         try:
             each = parse_issue(document)
@@ -144,15 +146,15 @@ def _understood(documents: Sequence[Any]) -> list[Found]:
     return list(found.values())
 
 
-async def _known(bus: Bus, found: Sequence[Found]) -> dict[str, Ticket | None]:
+async def _known_tickets(bus: Bus, found: Sequence[FoundTicket]) -> dict[str, KnownTicket | None]:
     async with bus.transaction() as transaction:
-        return {each.key: (await recall(transaction, Ticket, each.key))[1] for each in found}
+        return {each.key: (await recall(transaction, KnownTicket, each.key))[1] for each in found}
 
 
 async def _own_account(session: aiohttp.ClientSession, settings: JiraSettings) -> tuple[str]:
     """Return the id of the account whose token we have."""
     url = f"{settings.url.rstrip('/')}/rest/api/2/myself"
-    reply = await ask(session, "GET", url, headers=jira_headers(settings.email, settings.token))
+    reply = await send_request(session, "GET", url, headers=jira_headers(settings.email, settings.token))
     account = reply.body.get("accountId") if reply and isinstance(reply.body, dict) else None
     if not isinstance(account, str) or not account:
         raise Transient("Jira does not tell which account is ours")
@@ -160,8 +162,8 @@ async def _own_account(session: aiohttp.ClientSession, settings: JiraSettings) -
 
 
 async def _readable_comments(
-    session: aiohttp.ClientSession, settings: JiraSettings, found: Found, known_until: datetime, now: datetime
-) -> list[Comment] | None:
+    session: aiohttp.ClientSession, settings: JiraSettings, found: FoundTicket, known_until: datetime, now: datetime
+) -> list[TicketComment] | None:
     """Return the comments since a time, or None where Jira does not give those of this very ticket."""
     try:
         return await _comments(session, settings, found.key, known_until)
@@ -174,13 +176,13 @@ async def _readable_comments(
 
 async def _comments(
     session: aiohttp.ClientSession, settings: JiraSettings, key: str, known_until: datetime
-) -> list[Comment]:
+) -> list[TicketComment]:
     """Return the comments since a time, oldest first."""
     url = f"{settings.url.rstrip('/')}/rest/api/2/issue/{key}/comment"
-    found: list[Comment] = []
+    found: list[TicketComment] = []
     for page in range(_COMMENT_PAGES_MAX):
         params = {"orderBy": "-created", "maxResults": str(_PAGE), "startAt": str(page * _PAGE)}
-        reply = await ask(
+        reply = await send_request(
             session, "GET", url, headers=jira_headers(settings.email, settings.token), params=params, absent=_GONE
         )
         if reply is None:

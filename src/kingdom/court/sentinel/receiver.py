@@ -13,12 +13,12 @@ from aiohttp import web
 
 from kingdom.bus.port import Bus, Transaction
 from kingdom.clock import utc_now
-from kingdom.court.outside import decoded
-from kingdom.court.sentinel.filters import refusal
+from kingdom.court.remote_http import decode_json
+from kingdom.court.sentinel.filters import why_filtered
 from kingdom.court.sentinel.github import parse_webhook
-from kingdom.court.sentinel.happening import Dropped
-from kingdom.court.sentinel.records import Taken, take_in
-from kingdom.court.sentinel.settings import GitHubSettings, WebhookSettings
+from kingdom.court.sentinel.github_activity import DroppedActivity
+from kingdom.court.sentinel.records import IntakeResult, accept_activity
+from kingdom.court.sentinel.settings import GitHubSettings, GitHubWebhookSettings
 from kingdom.errors import KingdomError, MalformedEvent, Misconfigured
 from kingdom.workflow.records import change
 
@@ -37,7 +37,7 @@ _LAST_WORDS_SECONDS = 0.5
 _log = structlog.get_logger("kingdom.court.sentinel")
 
 
-class Receiver:
+class WebhookReceiver:
     """An HTTP server for the webhooks of GitHub; `url` leads to it once it has started.
 
     What strangers send takes a bounded amount of memory. Where there is too much of it, what has waited longest gives
@@ -51,7 +51,7 @@ class Receiver:
             )
         self._bus = bus
         self._settings = settings
-        self._webhook: WebhookSettings = settings.webhook
+        self._webhook: GitHubWebhookSettings = settings.webhook
         self._clock = clock
         application = web.Application()
         application.router.add_post(PATH, self._receive)
@@ -61,7 +61,7 @@ class Receiver:
             access_log=None,
             shutdown_timeout=self._webhook.store_seconds,
             # What strangers send does not fill our logs.
-            logger=_silence(),
+            logger=_silent_logger(),
             # The signature is over the bytes as they came, and a small body must not become a large one.
             auto_decompress=False,
             # After a refusal the rest of a request is read and dropped for so long, so that the answer arrives.
@@ -103,39 +103,39 @@ class Receiver:
         try:
             return await self._answer(request)
         except web.HTTPRequestEntityTooLarge:
-            return _said(413, "too large")
+            return _response(413, "too large")
         except MalformedEvent as error:
             _log.warning("webhook_not_understood", reason=str(error))
-            return _said(400, "not understood")
+            return _response(400, "not understood")
         except TimeoutError:
-            return _said(408, "too slow")
+            return _response(408, "too slow")
         except KingdomError as error:
             _log.error("webhook_not_stored", reason=str(error))
-            return _said(503, "try again later")
+            return _response(503, "try again later")
         except (ConnectionError, web.RequestPayloadError):
-            return _said(400, "not understood")
+            return _response(400, "not understood")
         except Exception:  # noqa: BLE001 - whatever a stranger sends, they learn nothing and the next one is served
             _log.exception("webhook_failed")
-            return _said(500, "failed")
+            return _response(500, "failed")
 
     async def _answer(self, request: web.Request) -> web.Response:
         if not _SIGNATURE.fullmatch(request.headers.get("X-Hub-Signature-256", "")):
-            return _said(401, "not signed")
+            return _response(401, "not signed")
         if request.content_type != "application/json":
-            return _said(415, "send application/json")
+            return _response(415, "send application/json")
         if (request.content_length or 0) > self._webhook.body_bytes_max:
-            return _said(413, "too large")
+            return _response(413, "too large")
         raw = await self._read(request)
         if not self._is_signed(raw, request.headers["X-Hub-Signature-256"]):
-            return _said(401, "not signed")
+            return _response(401, "not signed")
         event, delivery = request.headers.get("X-GitHub-Event", ""), request.headers.get("X-GitHub-Delivery", "")
         if not _EVENT.fullmatch(event) or not _DELIVERY_ID.fullmatch(delivery):
-            return _said(400, "not understood")
-        document = decoded(raw)
+            return _response(400, "not understood")
+        document = decode_json(raw)
         if not isinstance(document, dict):
-            return _said(400, "not understood")
+            return _response(400, "not understood")
         if event == _PING:
-            return _said(200, "pong")
+            return _response(200, "pong")
         return await self._take(event, delivery, document)
 
     async def _read(self, request: web.Request) -> bytes:
@@ -168,30 +168,30 @@ class Receiver:
         return any(fits)
 
     async def _take(self, event: str, delivery: str, document: object) -> web.Response:
-        happening = parse_webhook(event, document, self._settings.logins, self._clock())
-        if isinstance(happening, Dropped):
-            return _said(202, Taken.DROPPED)
-        why_not = refusal(happening, self._settings)
+        activity = parse_webhook(event, document, self._settings.logins, self._clock())
+        if isinstance(activity, DroppedActivity):
+            return _response(202, IntakeResult.DROPPED)
+        filter_reason = why_filtered(activity, self._settings)
 
-        async def act(transaction: Transaction) -> Taken:
+        async def act(transaction: Transaction) -> IntakeResult:
             if not await transaction.once(DELIVERY, delivery, _DELIVERY_KEPT):
-                return Taken.SEEN
-            return await take_in(transaction, happening, why_not, self._settings.seen_kept)
+                return IntakeResult.SEEN
+            return await accept_activity(transaction, activity, filter_reason, self._settings.seen_kept)
 
         try:
             async with asyncio.timeout(self._webhook.store_seconds):
                 taken = await change(self._bus, act)
         except TimeoutError:
             _log.error("webhook_not_stored", reason="the store takes too long")
-            return _said(503, "try again later")
-        return _said(202, taken)
+            return _response(503, "try again later")
+        return _response(202, taken)
 
 
-def _silence() -> logging.Logger:
+def _silent_logger() -> logging.Logger:
     logger = logging.getLogger("kingdom.court.sentinel.http")
     logger.setLevel(logging.CRITICAL + 1)
     return logger
 
 
-def _said(status: int, words: str) -> web.Response:
+def _response(status: int, words: str) -> web.Response:
     return web.Response(status=status, text=f"{words}\n")

@@ -10,17 +10,17 @@ import msgspec
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import Query, Record, RecordKind
 from kingdom.clock import utc_now
-from kingdom.court.records import CURRENT, ENDED, SEEN, SEEN_KEPT, receive
-from kingdom.court.sentinel.filters import Refusal
-from kingdom.court.sentinel.happening import Happening
-from kingdom.court.sentinel.heard import Heard, hear
+from kingdom.court.records import CURRENT, ENDED, SEEN, SEEN_KEPT, receive_event
+from kingdom.court.sentinel.deduplication import SubjectHistory, record_activity
+from kingdom.court.sentinel.filters import FilterReason
+from kingdom.court.sentinel.github_activity import GitHubActivity
 from kingdom.workflow.records import change
 
 ACTOR = "sentinel"
 _FORGOTTEN_KEPT = timedelta(days=1)
 _FORGOTTEN_AT_ONCE = 200
 CURSORS = RecordKind(name="cursor", directories={CURRENT: "state/sentinel/cursors"})
-HEARD_PLACES = RecordKind(
+SUBJECT_HISTORIES = RecordKind(
     name="place",
     directories={CURRENT: "state/sentinel/places", ENDED: "state/sentinel/places/ended"},
     final=frozenset({ENDED}),
@@ -32,10 +32,10 @@ TICKETS = RecordKind(
     final=frozenset({ENDED}),
     retention=_FORGOTTEN_KEPT,
 )
-KINDS = (CURSORS, HEARD_PLACES, TICKETS)
+KINDS = (CURSORS, SUBJECT_HISTORIES, TICKETS)
 
 
-class Cursor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PollCursor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How far a source was read; `asked_since` is the time for which `etag` and `last_modified` were given."""
 
     since: datetime
@@ -46,7 +46,7 @@ class Cursor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     last_modified: str = ""
 
 
-class Ticket(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class KnownTicket(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A ticket as it was when we looked last; nothing until `known_until` is news."""
 
     key: str
@@ -54,7 +54,7 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     known_until: datetime
 
 
-class Taken(StrEnum):
+class IntakeResult(StrEnum):
     """What became of something that happened."""
 
     RECEIVED = "received"
@@ -62,10 +62,10 @@ class Taken(StrEnum):
     DROPPED = "dropped"
 
 
-_Remembered = TypeVar("_Remembered", Cursor, Heard, Ticket)
-_KIND_OF: dict[type, RecordKind] = {Cursor: CURSORS, Heard: HEARD_PLACES, Ticket: TICKETS}
+_Remembered = TypeVar("_Remembered", PollCursor, SubjectHistory, KnownTicket)
+_KIND_OF: dict[type, RecordKind] = {PollCursor: CURSORS, SubjectHistory: SUBJECT_HISTORIES, KnownTicket: TICKETS}
 # So long after something last happened there; of GitHub nothing is recognised longer than by its dedup keys.
-_KEPT: dict[type, timedelta] = {Heard: SEEN_KEPT, Ticket: timedelta(days=365)}
+_KEPT: dict[type, timedelta] = {SubjectHistory: SEEN_KEPT, KnownTicket: timedelta(days=365)}
 
 
 async def recall(
@@ -99,7 +99,7 @@ async def forget_old(bus: Bus, now: datetime) -> int:
 
     async def act(transaction: Transaction) -> int:
         forgotten = 0
-        for kind in (HEARD_PLACES, TICKETS):
+        for kind in (SUBJECT_HISTORIES, TICKETS):
             query = Query(kind=kind.name, state=CURRENT, due_by=now, limit=_FORGOTTEN_AT_ONCE)
             for record in await transaction.find(query):
                 await transaction.put(replace(record, state=ENDED, due_at=None))
@@ -109,23 +109,28 @@ async def forget_old(bus: Bus, now: datetime) -> int:
     return await change(bus, act)
 
 
-async def take_in(
-    transaction: Transaction, happening: Happening, why_not: Refusal | None, seen_kept: timedelta = SEEN_KEPT
-) -> Taken:
-    """Make an event of a happening that nobody told of before; what becomes none is remembered if it explains one."""
-    if why_not is Refusal.ELSEWHERE:
-        return Taken.DROPPED
-    record, known = await recall(transaction, Heard, happening.place)
-    if known is None and not happening.concerns_us and why_not is not Refusal.OWN:
-        return Taken.DROPPED
-    before = known or Heard(place=happening.place)
-    heard, is_news = hear(before, happening, refused=why_not is not None, unwanted=why_not is Refusal.UNWANTED)
-    if heard is not before:
-        await remember(transaction, happening.place, heard, record)
-    if why_not:
-        return Taken.DROPPED
-    if is_news and await receive(transaction, happening.event, ACTOR, seen_kept):
-        return Taken.RECEIVED
+async def accept_activity(
+    transaction: Transaction,
+    activity: GitHubActivity,
+    filter_reason: FilterReason | None,
+    seen_kept: timedelta = SEEN_KEPT,
+) -> IntakeResult:
+    """Make an event of a activity that nobody told of before; what becomes none is remembered if it explains one."""
+    if filter_reason is FilterReason.ELSEWHERE:
+        return IntakeResult.DROPPED
+    record, known = await recall(transaction, SubjectHistory, activity.subject)
+    if known is None and not activity.concerns_us and filter_reason is not FilterReason.OWN:
+        return IntakeResult.DROPPED
+    before = known or SubjectHistory(subject=activity.subject)
+    history, is_news = record_activity(
+        before, activity, refused=filter_reason is not None, unwanted=filter_reason is FilterReason.UNWANTED
+    )
+    if history is not before:
+        await remember(transaction, activity.subject, history, record)
+    if filter_reason:
+        return IntakeResult.DROPPED
+    if is_news and await receive_event(transaction, activity.event, ACTOR, seen_kept):
+        return IntakeResult.RECEIVED
     if not is_news:
-        await transaction.once(SEEN, happening.event.id, seen_kept)
-    return Taken.SEEN
+        await transaction.once(SEEN, activity.event.id, seen_kept)
+    return IntakeResult.SEEN

@@ -13,10 +13,10 @@ import structlog
 from kingdom.bus.port import Bus
 from kingdom.bus.retry import RetryPolicy
 from kingdom.clock import utc_now
-from kingdom.court.sentinel.asking import TIMEOUT, Round
 from kingdom.court.sentinel.github_poll import poll_github
+from kingdom.court.sentinel.http_requests import TIMEOUT, PollResult
 from kingdom.court.sentinel.jira_poll import poll_jira
-from kingdom.court.sentinel.receiver import Receiver
+from kingdom.court.sentinel.receiver import WebhookReceiver
 from kingdom.court.sentinel.records import forget_old
 from kingdom.court.sentinel.settings import SentinelSettings
 from kingdom.errors import KingdomError, Transient
@@ -43,7 +43,7 @@ class Sentinel:
         self._backoff = backoff
         self._stopped = asyncio.Event()
         github = settings.github
-        self.receiver = Receiver(bus, github, clock) if github and github.webhook else None
+        self.receiver = WebhookReceiver(bus, github, clock) if github and github.webhook else None
 
     async def run(self) -> None:
         """Watch until stopped."""
@@ -67,10 +67,10 @@ class Sentinel:
         watches = [self._again_and_again("memory", self._forget)]
         if github := self._settings.github:
             look = partial(poll_github, self._bus, session, github, self._clock)
-            watches.append(self._again_and_again("github", partial(_told, "github", look)))
+            watches.append(self._again_and_again("github", partial(_poll_and_log, "github", look)))
         if jira := self._settings.jira:
             look = partial(poll_jira, self._bus, session, jira, self._clock)
-            watches.append(self._again_and_again("jira", partial(_told, "jira", look)))
+            watches.append(self._again_and_again("jira", partial(_poll_and_log, "jira", look)))
         return watches
 
     async def _forget(self) -> timedelta:
@@ -97,7 +97,7 @@ class Sentinel:
             await asyncio.sleep(pause.total_seconds())
 
 
-async def _told(name: str, look: Callable[[], Awaitable[Round]]) -> timedelta:
+async def _poll_and_log(name: str, look: Callable[[], Awaitable[PollResult]]) -> timedelta:
     brought = await look()
     if brought.received:
         _log.info("looked", source=name, received=brought.received, seen=brought.seen, dropped=brought.dropped)

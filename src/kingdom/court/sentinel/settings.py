@@ -14,11 +14,11 @@ _GITHUB = "github.com"
 _WILD = frozenset("*?[")
 
 
-class _Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _SentinelSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Something that the file of settings says; a field that nobody knows is an error."""
 
 
-class _Source(_Entry, frozen=True, kw_only=True):
+class _SourceSettings(_SentinelSection, frozen=True, kw_only=True):
     """What is watched."""
 
     # For so long something that was seen is not taken for new.
@@ -30,7 +30,7 @@ class _Source(_Entry, frozen=True, kw_only=True):
         return timedelta(days=self.seen_days)
 
 
-class WebhookSettings(_Entry, frozen=True, kw_only=True):
+class GitHubWebhookSettings(_SentinelSection, frozen=True, kw_only=True):
     """Where GitHub reaches us; each of the secrets is good, so that one can follow another."""
 
     secrets: tuple[Annotated[str, Meta(min_length=1)], ...]
@@ -43,7 +43,7 @@ class WebhookSettings(_Entry, frozen=True, kw_only=True):
     store_seconds: _Period = 8.0
 
 
-class GitHubSettings(_Source, frozen=True, kw_only=True):
+class GitHubSettings(_SourceSettings, frozen=True, kw_only=True):
     """What of GitHub is ours; `logins` are all names under which we act there, the first that of the token.
 
     `repos` and `ignore_actors` are globs; no `reasons` means every one.
@@ -56,7 +56,7 @@ class GitHubSettings(_Source, frozen=True, kw_only=True):
     repos: tuple[str, ...] = ("*",)
     reasons: tuple[str, ...] = ()
     ignore_actors: tuple[str, ...] = ()
-    webhook: WebhookSettings | None = None
+    webhook: GitHubWebhookSettings | None = None
     # How far the very first look goes back.
     look_back_hours: _Period = 24.0
 
@@ -69,7 +69,7 @@ class GitHubSettings(_Source, frozen=True, kw_only=True):
         return host if api.path.startswith("/api/") else host.removeprefix("api.")
 
 
-class JiraSettings(_Source, frozen=True, kw_only=True):
+class JiraSettings(_SourceSettings, frozen=True, kw_only=True):
     """Which tickets are ours; `own_accounts` are the ids of all accounts under which we act there.
 
     Where none is named, it is the account of the token.
@@ -84,7 +84,7 @@ class JiraSettings(_Source, frozen=True, kw_only=True):
     look_back_hours: _Period = 24.0
 
 
-class SentinelSettings(_Entry, frozen=True, kw_only=True):
+class SentinelSettings(_SentinelSection, frozen=True, kw_only=True):
     """What the Sentinel watches; what is not there is not watched."""
 
     github: GitHubSettings | None = None
@@ -96,7 +96,7 @@ class SentinelSettings(_Entry, frozen=True, kw_only=True):
         return self.github.host if self.github else _GITHUB
 
     @property
-    def hears_strangers(self) -> bool:
+    def accepts_strangers(self) -> bool:
         """Tell whether anybody can make an event by mentioning us in a repository of their own."""
         return self.github is not None and not all(map(names_owner, self.github.repos))
 

@@ -17,21 +17,21 @@ _YEARS = range(2000, 2200)
 _T = TypeVar("_T", bound=msgspec.Struct)
 
 
-def fitted(document: Any, kind: type[_T]) -> _T:
+def convert_untrusted(document: Any, kind: type[_T]) -> _T:
     """Return a document as a type; what does not fit is told without repeating it."""
     try:
         return msgspec.convert(document, kind)
     except (msgspec.ValidationError, ValueError, RecursionError) as error:
-        raise MalformedEvent(f"this is no {kind.__name__.lstrip('_')}: {clean(str(error), TITLE_MAX)}") from error
+        raise MalformedEvent(f"this is no {kind.__name__.lstrip('_')}: {clean_text(str(error), TITLE_MAX)}") from error
 
 
-def clean(text: str | None, most: int) -> str:
+def clean_text(text: str | None, most: int) -> str:
     """Return a text that every store can keep, and not more of it than `most` characters."""
     kept = (text or "")[:most].encode("utf-8", "replace").decode()
     return kept.replace("\x00", "\N{REPLACEMENT CHARACTER}")
 
 
-def moment(text: str) -> datetime:
+def parse_time(text: str) -> datetime:
     """Return a time in UTC that somebody wrote down with its zone."""
     try:
         at = datetime.fromisoformat(text)
@@ -42,12 +42,12 @@ def moment(text: str) -> datetime:
         raise MalformedEvent("this is no time with a zone") from error
 
 
-def stamp(at: datetime) -> str:
+def time_stamp(at: datetime) -> str:
     """Return a time as it stands in ids: YYYYMMDDHHMMSS in UTC."""
     return at.astimezone(UTC).strftime("%Y%m%d%H%M%S")
 
 
-def repository(name: str) -> str:
+def repository_name(name: str) -> str:
     """Return the full name of a repository, which later becomes a part of paths and addresses."""
     if not re.fullmatch(REPOSITORY, name):
         raise MalformedEvent("this is no name of a repository")

@@ -19,12 +19,12 @@ from kingdom.court.chamberlain.chamberlain import Chamberlain
 from kingdom.court.chamberlain.health import CPU, DISK, MEMORY
 from kingdom.court.chamberlain.sensor import MachineSensor
 from kingdom.court.chamberlain.settings import ChamberlainSettings, RetentionSettings
-from kingdom.court.heartbeat import FileSigns, RecordSigns
-from kingdom.court.king.gates import health_gate
+from kingdom.court.heartbeat import FileHeartbeatWriter, RecordHeartbeatWriter
+from kingdom.court.king.admission_rules import health_rule
 from kingdom.court.king.settings import KingSettings
 from kingdom.court.quota import MONEY, Quota
 from tests.contract.backends import BackendUnderTest
-from tests.integration.court.chamberlain.house import EVERY_KIND, SEOUL, START, FakeSensor, House, event
+from tests.integration.court.chamberlain.scene import EVERY_KIND, SEOUL, START, FakeSensor, House, event
 from tests.patience import PATIENCE_SECONDS
 from tests.unit.court.chamberlain.entries import completed, created, detected, spawned
 
@@ -51,7 +51,7 @@ async def test_the_health_is_stored_as_the_king_reads_it(house: House) -> None:
     health = await house.document("health", "current")
     assert (health["level"], health["reason"], health["at"]) == ("yellow", "cpu_percent: 72", "2026-02-07T01:00:00Z")
     assert health["metrics"] == house.sensor.used
-    assert "yellow: cpu_percent: 72" in health_gate(health, house.now, KingSettings()).reason
+    assert "yellow: cpu_percent: 72" in health_rule(health, house.now, KingSettings()).reason
 
 
 async def test_a_change_of_the_health_is_logged_once(house: House) -> None:
@@ -160,8 +160,8 @@ async def test_reports_of_days_without_a_chamberlain_follow_when_he_is_back(hous
 
 @pytest.mark.both_stores
 async def test_a_role_that_is_silent_is_missed_once_per_outage(house: House) -> None:
-    signs = RecordSigns(house.bus, "king")
-    await signs.give(house.now)
+    signs = RecordHeartbeatWriter(house.bus, "king")
+    await signs.beat(house.now)
     chamberlain = house.chamberlain()
     house.forward(seconds=120)
     await chamberlain.make_round()
@@ -173,13 +173,13 @@ async def test_a_role_that_is_silent_is_missed_once_per_outage(house: House) -> 
     assert await house.logged("system.heartbeat_missed") == [
         {"target": "king", "last_seen": "2026-02-07T01:00:00Z", "threshold_seconds": 120}
     ]
-    await signs.give(house.now)
+    await signs.beat(house.now)
     await make_rounds(house, chamberlain, seconds=130)
     assert (await house.said())["system.heartbeat_missed"] == 2
 
 
 async def test_a_role_that_leaves_its_signs_in_files_is_missed_too(house: House) -> None:
-    await FileSigns(house.directory, "envoy").give(house.now)
+    await FileHeartbeatWriter(house.directory, "envoy").beat(house.now)
     await make_rounds(house, house.chamberlain(), seconds=150)
     assert (await house.said())["system.heartbeat_missed"] == 1
 
@@ -197,7 +197,7 @@ async def test_people_are_told_of_a_king_who_lets_events_wait_and_is_well(house:
     await house.put(event("evt-github-1"))
     await house.log(detected(START, "evt-github-1"))
     house.forward(minutes=31)
-    await FileSigns(house.directory, "king").give(house.now)
+    await FileHeartbeatWriter(house.directory, "king").beat(house.now)
     await house.chamberlain().make_round()
     (message,) = await house.messages()
     assert "The King is alive" in message.content
@@ -347,13 +347,13 @@ async def test_he_leaves_a_duty_that_hangs_when_he_must_end_at_once(house: House
 
 
 async def test_who_slept_with_the_whole_machine_is_not_missed(house: House) -> None:
-    signs = RecordSigns(house.bus, "king")
+    signs = RecordHeartbeatWriter(house.bus, "king")
     chamberlain = house.chamberlain()
-    await signs.give(house.now)
+    await signs.beat(house.now)
     await chamberlain.make_round()
     house.forward(hours=8)
     await chamberlain.make_round()
     house.forward(seconds=30)
-    await signs.give(house.now)
+    await signs.beat(house.now)
     await make_rounds(house, chamberlain, seconds=110)
     assert await house.said() == {}

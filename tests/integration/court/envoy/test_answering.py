@@ -6,8 +6,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kingdom.court.asks import save_ask
 from kingdom.court.documents import Assignment
+from kingdom.court.questions import save_question
 from kingdom.court.records import load, save
 from tests.acceptance.terminal import Done, Terminal
 from tests.integration.court.envoy.scene import TASK, Scene
@@ -62,7 +62,7 @@ async def test_what_asks_nothing_takes_no_answer(scene: Scene, terminal: Termina
     assert (done.code, TASK in done.err) == (1, True)
     async with scene.bus.transaction() as transaction:
         record = await transaction.get("ask", TASK)
-        await save_ask(transaction, (await scene.the_ask()).answered("dana", "no"), record)
+        await save_question(transaction, (await scene.the_ask()).answered("dana", "no"), record)
     late = await run(terminal, "answer", TASK, "yes")
     assert late.code == 1
     assert "answered already, by dana" in late.err
@@ -99,7 +99,7 @@ async def test_an_answer_typed_while_people_see_the_question_ends_it_there(scene
         await scene.is_sent(await scene.ask("Merge it?", "yes"))
         assert (await run(terminal, "answer", TASK, "yes")).code == 0
         await scene.is_answered()
-        await envoy.look()
+        await envoy.remind()
         _, question = await scene.said()
     assert await scene.remembered("awaiting-responses") == {}
     assert "Answered by tester: yes" in question["text"]

@@ -25,15 +25,15 @@ from kingdom.court.documents import (
     MessageType,
     Priority,
 )
+from kingdom.court.general.context import GeneralContext
 from kingdom.court.general.reactions import register, streams_of
-from kingdom.court.general.staff import Staff
 from kingdom.court.king import reactions as kings
+from kingdom.court.king.context import KingContext
 from kingdom.court.king.records import KINDS as KING_KINDS
 from kingdom.court.king.settings import KingSettings
-from kingdom.court.king.terms import Terms
-from kingdom.court.package import General, Package, Policy, Subscription
+from kingdom.court.package import General, GeneralPolicy, Package, Subscription
 from kingdom.court.petitions.decision import PETITIONS
-from kingdom.court.records import ASSIGNMENTS, receive
+from kingdom.court.records import ASSIGNMENTS, receive_event
 from kingdom.court.streams import TOPOLOGY
 from kingdom.ids import new_id
 from kingdom.soldiers.folders import Folders
@@ -83,7 +83,7 @@ def package(
         name=GENERAL,
         description="Does what its script says.",
         subscribes=(Subscription(type="*"),),
-        policy=Policy(**{"retry_after_seconds": 0, "retries": 0, **policy}),
+        policy=GeneralPolicy(**{"retry_after_seconds": 0, "retries": 0, **policy}),
     )
     template = WorkflowTemplate(id="test", name="Test", works=works, git_refs=git_refs)
     return Package(general=general, template=template, directory=str(directory))
@@ -116,23 +116,23 @@ class CourtScene:
             status=EventStatus.PENDING,
         )
         async with self.bus.transaction() as transaction:
-            assert await receive(transaction, event, "sentinel")
+            assert await receive_event(transaction, event, "sentinel")
         return event.id
 
-    async def answer(self, task_id: str, text: str, together: Transaction | None = None) -> str:
+    async def answer(self, assignment_id: str, text: str, together: Transaction | None = None) -> str:
         """Let a person answer, in one with what else happens in a transaction."""
         event = ExternalEvent(
-            id=new_id(f"evt-cli-response-{task_id}"),
+            id=new_id(f"evt-cli-response-{assignment_id}"),
             type="cli.human_response",
             source="cli",
             repo=None,
-            payload={"task_id": task_id, "text": text, "person": "anna"},
+            payload={"task_id": assignment_id, "text": text, "person": "anna"},
             priority=Priority.HIGH,
             created_at=utc_now(),
             status=EventStatus.PENDING,
         )
         async with nullcontext(together) if together else self.bus.transaction() as transaction:
-            assert await receive(transaction, event, "envoy")
+            assert await receive_event(transaction, event, "envoy")
         return event.id
 
     async def event(self, event_id: str) -> ExternalEvent:
@@ -167,9 +167,9 @@ class CourtScene:
         async with self.bus.transaction() as transaction:
             return await transaction.get(kind, record_id)
 
-    async def result(self, task_id: str) -> dict[str, Any]:
-        record = await self.record(records.RESULTS.name, task_id)
-        assert record, f"there is no result of {task_id}"
+    async def result(self, assignment_id: str) -> dict[str, Any]:
+        record = await self.record(records.RESULTS.name, assignment_id)
+        assert record, f"there is no result of {assignment_id}"
         return dict(record.doc)
 
     async def logged(self, *types: str) -> list[tuple[str, dict[str, Any]]]:
@@ -205,12 +205,14 @@ async def at_work(backend: BackendUnderTest, folder: Path, *, with_host: bool = 
         bus = await stack.enter_async_context(backend.open(TOPOLOGY, EVERY_KIND))
         scene = CourtScene(backend, bus, folder)
         zone = ZoneInfo("Asia/Seoul")
-        staff = Staff(
+        staff = GeneralContext(
             packages=lambda: scene.packages, channel="kingdom", zone=zone, clock=utc_now, directory=scene.realm
         )
         dispatcher: Dispatcher = engine().dispatcher
         settings = KingSettings(reserved_usd=1)
-        kings.register(dispatcher, Terms(settings=settings, packages=lambda: list(scene.packages.values()), zone=zone))
+        kings.register(
+            dispatcher, KingContext(settings=settings, packages=lambda: list(scene.packages.values()), zone=zone)
+        )
         register(dispatcher, staff)
         streams = (*ENGINE_STREAMS, *kings.STREAMS, *streams_of([GENERAL]))
         parts: list[Worker | SoldierHost] = [Worker(bus, dispatcher, streams, poll=_POLL)]

@@ -7,7 +7,7 @@ import pytest
 from kingdom.court.documents import AssignmentStatus, EventStatus, MessageType
 from kingdom.court.package import PetitionRule
 from kingdom.court.petitions.decision import PetitionState
-from kingdom.court.petitions.settling import settle
+from kingdom.court.petitions.settlement import settle_petition
 from kingdom.court.streams import retry_due
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model.operations import Continue
@@ -30,7 +30,7 @@ async def test_an_event_becomes_a_finished_assignment_without_a_hand_on_it(court
         "all is well",
         f"wf-{task.id}",
     )
-    assert [route.task_id for route in event.routes] == [task.id]
+    assert [route.assignment_id for route in event.routes] == [task.id]
     result = await court.result(task.id)
     assert (result["task_id"], result["status"], result["details"]) == (task.id, "success", {"files": 2})
     assert result["metrics"]["cost_usd"] == 0.25
@@ -272,7 +272,7 @@ async def test_an_output_that_could_not_be_made_fails_its_assignment(court: Cour
     assert (await court.event(event_id)).status is EventStatus.DISPATCHED
     (petition_id,) = await asked_for()
     async with court.bus.transaction() as transaction:
-        await settle(transaction, petition_id, PetitionState.FAILED, reason="HTTP 401: bad credentials")
+        await settle_petition(transaction, petition_id, PetitionState.FAILED, reason="HTTP 401: bad credentials")
     event = await court.until_event(event_id, EventStatus.FAILED)
     assert event.reason == "github.comment: HTTP 401: bad credentials"
 

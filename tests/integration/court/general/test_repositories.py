@@ -26,7 +26,7 @@ async def knows(court: CourtScene, git_id: str, repo: str) -> Path:
 
 async def git_of(court: CourtScene, event_id: str) -> str:
     event = await court.until_event(event_id, EventStatus.COMPLETED)
-    run = await lifecycle.show(court.bus, f"wf-{event.routes[0].task_id}")
+    run = await lifecycle.show(court.bus, f"wf-{event.routes[0].assignment_id}")
     (tree,) = run.work_trees
     return tree.ref.git_id
 
@@ -49,7 +49,7 @@ async def test_repositories_with_one_slug_have_a_git_a_clone_and_a_memory_each(c
     court.has(work("look", reports(status="success", summary="looked")))
     event_id = await court.happens(repo=STRANGE)
     assert await git_of(court, event_id) == "other"
-    run = await lifecycle.show(court.bus, f"wf-{(await court.event(event_id)).routes[0].task_id}")
+    run = await lifecycle.show(court.bus, f"wf-{(await court.event(event_id)).routes[0].assignment_id}")
     assert "vault" not in run.works[0].definition.instructions
     clones = {each.name for each in (court.folder / "host-a" / "repositories").glob("*.git")}
     assert clones == {clone_name(SLUG, str(private)), clone_name("other", str(strange))}

@@ -2,9 +2,9 @@
 
 from datetime import timedelta
 
-from kingdom.court.asks import AskStatus, load_ask
 from kingdom.court.documents import AssignmentStatus, ExternalEvent, Priority
 from kingdom.court.king.settings import KingSettings
+from kingdom.court.questions import QuestionStatus, load_question
 from tests.contract.backends import BackendUnderTest
 from tests.integration.court.king.scene import Scene, opened
 from tests.unit.court.king.making import make_event, make_package, wants
@@ -143,9 +143,9 @@ async def test_a_question_without_a_default_expires_and_no_answer_counts_any_mor
         scene.clock.forward(days=7)
         await scene.tick()
         async with scene.bus.transaction() as transaction:
-            known = await load_ask(transaction, task)
+            known = await load_question(transaction, task)
         assert known
-        assert known[1].status is AskStatus.EXPIRED
+        assert known[1].status is QuestionStatus.EXPIRED
         await scene.send(reply(2, task))
         assert (await scene.event("evt-slack-2")).reason == "the time for an answer is over"
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from kingdom.backends.files import FilesBus, FilesOperations
 from kingdom.bus import Dispatcher
 from kingdom.court.documents import ExternalEvent
+from kingdom.court.king.context import KingContext
 from kingdom.court.king.reactions import STREAMS, register
-from kingdom.court.king.terms import Terms
 from kingdom.court.package_files import load_packages
-from kingdom.court.records import receive
+from kingdom.court.records import receive_event
 from kingdom.court.streams import TOPOLOGY
 from tests.acceptance.terminal import Terminal
 from tests.integration.court.king.scene import EVERY_KIND, SEOUL, at_work
@@ -46,7 +46,7 @@ def write_general(directory: Path, general: str = GENERAL) -> Path:
 async def a_king(realm: Path) -> AsyncIterator[FilesBus]:
     """Let a King work on a store of files."""
     dispatcher = Dispatcher()
-    register(dispatcher, Terms(packages=lambda: load_packages(realm / "generals").packages, zone=SEOUL))
+    register(dispatcher, KingContext(packages=lambda: load_packages(realm / "generals").packages, zone=SEOUL))
     async with FilesBus(realm, TOPOLOGY, EVERY_KIND) as bus, at_work(bus, dispatcher, *STREAMS):
         yield bus
 
@@ -64,7 +64,7 @@ async def told_of(realm: Path, *events: ExternalEvent) -> None:
     async with a_king(realm) as bus:
         async with bus.transaction() as transaction:
             for event in events:
-                await receive(transaction, event, "sentinel")
+                await receive_event(transaction, event, "sentinel")
         await until_idle(bus)
 
 

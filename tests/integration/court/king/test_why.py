@@ -4,10 +4,10 @@ from datetime import timedelta
 
 from kingdom.court.documents import Priority
 from kingdom.court.king.settings import KingSettings
-from kingdom.court.king.simulation import Simulation, simulate
-from kingdom.court.king.why import Explanation, explain
+from kingdom.court.king.simulation import RoutingSimulation, simulate_routing
+from kingdom.court.king.why import EventExplanation, explain_event
 from kingdom.court.package import Package
-from kingdom.court.records import receive
+from kingdom.court.records import receive_event
 from tests.contract.backends import BackendUnderTest
 from tests.integration.court.king.scene import Scene, opened
 from tests.unit.court.king.making import NOON, every, make_event, make_package, wants
@@ -15,9 +15,9 @@ from tests.unit.court.king.making import NOON, every, make_event, make_package, 
 PR = make_package("gen-pr", wants("github.pr.*"))
 
 
-async def why(scene: Scene, event_id: str) -> Explanation:
+async def why(scene: Scene, event_id: str) -> EventExplanation:
     async with scene.bus.transaction() as transaction:
-        return await explain(transaction, event_id, scene.clock(), scene.terms)
+        return await explain_event(transaction, event_id, scene.clock(), scene.context)
 
 
 async def test_an_event_that_waits_tells_what_holds_it_and_how_many_are_ahead(backend: BackendUnderTest) -> None:
@@ -60,7 +60,9 @@ async def test_an_event_tells_its_assignments_and_the_rules_that_were_considered
         await scene.send(make_event(1))
         explanation = await why(scene, "evt-github-1")
         assert explanation.standing == "It was given to gen-pr by gen-pr#1."
-        assert [(each.task_id, each.status) for each in explanation.assignments] == [("task-20261115-001", "pending")]
+        assert [(each.assignment_id, each.status) for each in explanation.assignments] == [
+            ("task-20261115-001", "pending")
+        ]
         assert [(each.rule, each.chosen) for each in explanation.considered] == [
             ("gen-other#1", False),
             ("gen-pr#1", True),
@@ -76,16 +78,16 @@ async def test_an_event_tells_its_assignments_and_the_rules_that_were_considered
 async def test_an_event_that_no_king_has_seen_says_so(backend: BackendUnderTest) -> None:
     async with opened(backend, PR, kings=0) as scene:
         async with scene.bus.transaction() as transaction:
-            await receive(transaction, make_event(1), "sentinel")
+            await receive_event(transaction, make_event(1), "sentinel")
         assert (await why(scene, "evt-github-1")).standing == "The King has not decided about it yet: is he running?"
 
 
 async def test_other_rules_show_what_they_would_decide_otherwise(backend: BackendUnderTest) -> None:
     nightly = make_package("gen-report", schedules=[every("* * * * *")])
 
-    async def differences(scene: Scene, *packages: Package) -> Simulation:
+    async def differences(scene: Scene, *packages: Package) -> RoutingSimulation:
         async with scene.bus.transaction() as transaction:
-            return await simulate(transaction, scene.operations, packages, NOON - timedelta(days=7))
+            return await simulate_routing(transaction, scene.operations, packages, NOON - timedelta(days=7))
 
     async with opened(backend, PR, nightly, settings=KingSettings(soldiers=1)) as scene:
         await scene.tick()

@@ -29,16 +29,16 @@ from kingdom.bus.operations import Operations, Situation
 from kingdom.bus.sequence import SEQUENCES
 from kingdom.clock import utc_now
 from kingdom.court import records, streams
-from kingdom.court.asks import ASKS, AskStatus, load_ask
 from kingdom.court.documents import Assignment, AssignmentStatus, Priority
-from kingdom.court.envoy.answers import Answer, Taken, take_answer
-from kingdom.court.package import PetitionRule, Policy
+from kingdom.court.envoy.answers import AnswerResult, PersonAnswer, submit_answer
+from kingdom.court.package import GeneralPolicy, PetitionRule
 from kingdom.court.petitions.decision import PETITIONS, Petition, PetitionState
 from kingdom.court.petitions.github import GithubApi, GithubPetitions
-from kingdom.court.petitions.granting import grant_waiting
+from kingdom.court.petitions.granting import grant_waiting_petitions
+from kingdom.court.petitions.intake import handle_petition
 from kingdom.court.petitions.jira import JiraApi, JiraPetitions
-from kingdom.court.petitions.petition import petition
 from kingdom.court.petitions.records import petitions_of
+from kingdom.court.questions import QUESTIONS, QuestionStatus, load_question
 from kingdom.standins.faults import Fault
 from kingdom.standins.jira import EMAIL
 from kingdom.standins.jira import TOKEN as JIRA_TOKEN
@@ -59,7 +59,7 @@ TICKET = "QP-1"
 LONGEST_CALL = timedelta(seconds=60)
 # A stand-in shows at once what it did, so that nobody has to wait for as long as a call may take.
 SETTLES_AFTER = timedelta(seconds=0.1) - LONGEST_CALL
-KINDS = (EFFECTS, SEQUENCES, *WORKFLOW_KINDS, *records.KINDS, PETITIONS, ASKS)
+KINDS = (EFFECTS, SEQUENCES, *WORKFLOW_KINDS, *records.KINDS, PETITIONS, QUESTIONS)
 # Nobody wants to wait for a retry.
 _BRISK = replace(
     streams.PETITION_STREAM,
@@ -68,7 +68,7 @@ _BRISK = replace(
 TOPOLOGY = Topology(
     [_BRISK if name == _BRISK.name else streams.TOPOLOGY.stream(name) for name in streams.TOPOLOGY.names()]
 )
-ALLOWED = Policy(
+ALLOWED = GeneralPolicy(
     petitions=tuple(
         PetitionRule(kind=kind, at_most=3)
         for kind in (
@@ -123,7 +123,7 @@ class Scene:
         kind: str,
         body: dict[str, Any],
         *,
-        policy: Policy = ALLOWED,
+        policy: GeneralPolicy = ALLOWED,
         run: Workflow = RUN,
         root: Assignment | None = None,
         name: str = "",
@@ -131,7 +131,7 @@ class Scene:
     ) -> Petition:
         """Let an agent ask for something."""
         async with self.bus.transaction() as transaction:
-            return await petition(
+            return await handle_petition(
                 transaction,
                 root or assignment(),
                 policy,
@@ -154,21 +154,23 @@ class Scene:
     async def comment(self, text: str = "Well done.", **more: Any) -> Petition:
         return await self.ask("github.comment", {"body": text}, **more)
 
-    async def look_again(self, run: Workflow = RUN) -> None:
+    async def defer(self, run: Workflow = RUN) -> None:
         """Let the General go on with what waits."""
         async with self.bus.transaction() as transaction:
-            await grant_waiting(transaction, ROOT, run)
+            await grant_waiting_petitions(transaction, ROOT, run)
 
-    async def answer(self, asked: Petition, text: str, person: str = "anna") -> Taken:
+    async def answer(self, asked: Petition, text: str, person: str = "anna") -> AnswerResult:
         """Let a person answer the question about a petition."""
-        given = Answer(source="cli", task_id=asked.id, text=text, person=person, at=f"{next(self._numbers)}.0")
+        given = PersonAnswer(
+            source="cli", question_id=asked.id, text=text, person=person, at=f"{next(self._numbers)}.0"
+        )
         async with self.bus.transaction() as transaction:
-            return await take_answer(transaction, given, utc_now())
+            return await submit_answer(transaction, given, utc_now())
 
-    async def question(self, asked: Petition) -> AskStatus | None:
+    async def question(self, asked: Petition) -> QuestionStatus | None:
         """Return how the question about a petition stands, if anybody was asked."""
         async with self.bus.transaction() as transaction:
-            found = await load_ask(transaction, asked.id)
+            found = await load_question(transaction, asked.id)
         return found[1].status if found else None
 
     async def verdict(self, name: str) -> Verdict | None:
@@ -269,7 +271,7 @@ class Scene:
         dispatcher = Dispatcher()
 
         async def go_on(received: Received[Any], transaction: Transaction) -> None:
-            await grant_waiting(transaction, received.payload.root, RUN)
+            await grant_waiting_petitions(transaction, received.payload.root, RUN)
 
         for notice in (streams.PETITION_SETTLED, streams.PETITIONS_DUE):
             dispatcher.reaction(notice)(go_on)

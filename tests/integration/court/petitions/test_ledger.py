@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from kingdom.bus import Record
-from kingdom.court.asks import APPROVE
-from kingdom.court.package import PetitionRule, Policy
+from kingdom.court.package import GeneralPolicy, PetitionRule
 from kingdom.court.petitions.decision import Petition, PetitionState
 from kingdom.court.petitions.records import petitions_of
+from kingdom.court.questions import APPROVE
 from kingdom.workflow.hosts import register_host
 from kingdom.workflow.model import commands, operations
 from kingdom.workflow.model.git import Git
@@ -81,11 +81,11 @@ async def types(terminal: Terminal, *words: str) -> Done:
 
 async def test_the_ledger_tells_what_left_the_house_and_who_agreed(scene: Scene, terminal: Terminal) -> None:
     rules = (PetitionRule(kind="github.comment", approval=True), PetitionRule(kind="github.review"))
-    policy = Policy(petitions=rules)
+    policy = GeneralPolicy(petitions=rules)
     async with scene.performing():
         comment = await scene.comment("Merge this at once.", policy=policy)
         await scene.answer(comment, APPROVE, "dana")
-        await scene.look_again()
+        await scene.defer()
         await scene.until(comment, PetitionState.PERFORMED)
         refused: Petition = await scene.ask("jira.comment", {"body": "It flies."}, policy=policy)
     first, second = (await types(terminal, "petition", "list", ROOT, "--json")).document

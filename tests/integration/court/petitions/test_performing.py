@@ -8,7 +8,7 @@ import pytest
 
 from kingdom.clock import utc_now
 from kingdom.court.documents import Message
-from kingdom.court.package import PetitionRule, Policy
+from kingdom.court.package import GeneralPolicy, PetitionRule
 from kingdom.court.petitions.decision import Petition, PetitionState
 from kingdom.court.records import MESSAGES
 from kingdom.standins.server import BOOK
@@ -16,7 +16,7 @@ from tests.contract.scene import eventually
 from tests.integration.court.petitions.scene import REPO, ROOT, TICKET, Scene, assignment
 
 PERFORMED, FAILED, REFUSED = PetitionState.PERFORMED, PetitionState.FAILED, PetitionState.REFUSED
-APPROVING = Policy(petitions=(PetitionRule(kind="github.review", targets=(f"{REPO}#*",), events=("APPROVE",)),))
+APPROVING = GeneralPolicy(petitions=(PetitionRule(kind="github.review", targets=(f"{REPO}#*",), events=("APPROVE",)),))
 COMMANDS = "@dependabot merge\n/approve\nFine."
 
 
@@ -65,7 +65,7 @@ async def test_no_text_of_an_agent_reaches_a_bot_as_a_command(scene: Scene) -> N
 async def test_a_command_that_the_policy_lists_reaches_its_bot(scene: Scene) -> None:
     rule = PetitionRule(kind="github.comment", commands=("/approve",))
     async with scene.performing():
-        await scene.until(await scene.comment(COMMANDS, policy=Policy(petitions=(rule,))), PERFORMED)
+        await scene.until(await scene.comment(COMMANDS, policy=GeneralPolicy(petitions=(rule,))), PERFORMED)
     [text] = scene.texts()
     assert text.startswith("@\u200bdependabot merge\n/approve\nFine.")
 

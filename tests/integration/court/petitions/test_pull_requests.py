@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kingdom.court.petitions.decision import Petition, PetitionState
-from kingdom.court.petitions.granting import grant_waiting
+from kingdom.court.petitions.granting import grant_waiting_petitions
 from kingdom.standins.server import BOOK
 from kingdom.workflow.model import commands
 from kingdom.workflow.model.git import Git
@@ -126,6 +126,6 @@ async def test_nothing_is_granted_twice_when_the_run_goes_on(scene: Scene, run: 
     asked = await ask(scene, run)
     run.finish()
     async with scene.bus.transaction() as transaction:
-        await grant_waiting(transaction, ROOT, run.workflow)
+        await grant_waiting_petitions(transaction, ROOT, run.workflow)
     assert len(await scene.waiting()) == 1
     assert (await scene.now(asked)).body["head_sha"] == COMMIT

@@ -13,7 +13,7 @@ from kingdom.court.documents import (
     Priority,
     Route,
 )
-from kingdom.court.explain.material import Material, StrandMaterial
+from kingdom.court.explain.timeline_data import StrandData, TimelineData
 
 BEGIN = datetime(2026, 2, 7, 10, 0, tzinfo=UTC)
 EVENT, TASK, RUN = "evt-github-1", "task-20260207-001", "wf-task-20260207-001"
@@ -51,7 +51,7 @@ def event(**more: Any) -> ExternalEvent:
         "priority": Priority.NORMAL,
         "created_at": BEGIN,
         "status": EventStatus.COMPLETED,
-        "routes": (Route(general="gen-a", rule="gen-a#1", task_id=TASK),),
+        "routes": (Route(general="gen-a", rule="gen-a#1", assignment_id=TASK),),
     }
     return ExternalEvent(**{**given, **more})
 
@@ -75,13 +75,13 @@ def assignment(**more: Any) -> Assignment:
 HEARD = ("event.detected", "event.dispatched", "event.discarded")
 
 
-def material(log: Log, *, assignments: Sequence[Assignment] | None = None, **strand: Any) -> Material:
+def material(log: Log, *, assignments: Sequence[Assignment] | None = None, **strand: Any) -> TimelineData:
     """Return a story of one event and one assignment, told by a log."""
     given = [assignment()] if assignments is None else assignments
     happened = event()
     route = happened.routes[0]
-    one = StrandMaterial(id=TASK, route=route, assignments=given, entries=log.besides(*HEARD), **strand)
-    return Material(about=TASK, event_id=EVENT, event=happened, entries=log.about(*HEARD), strands=[one])
+    one = StrandData(id=TASK, route=route, assignments=given, entries=log.besides(*HEARD), **strand)
+    return TimelineData(about=TASK, event_id=EVENT, event=happened, entries=log.about(*HEARD), strands=[one])
 
 
 def begun() -> Log:

@@ -1,0 +1,134 @@
+"""What people say in Slack: an answer to a question, a wish to the app, or nothing that concerns us."""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from kingdom.bus.port import Transaction
+from kingdom.court.documents import EventStatus, ExternalEvent, Priority
+from kingdom.court.envoy.answers import TEXT_MAX, AnswerResult, PersonAnswer, find_question, submit_answer
+from kingdom.court.envoy.records import ENVOY, MessageThread, ShownQuestion, load_entries, remove_entry
+from kingdom.court.envoy.sending import SLACK
+from kingdom.court.envoy.slack_format import ButtonChoice, plain_text
+from kingdom.court.questions import QuestionStatus
+from kingdom.court.records import EVENTS, receive_event
+from kingdom.court.sentinel.untrusted import clean_text
+
+MENTION = "app_mention"
+_MESSAGE = "message"
+_DIRECT = "im"
+# Everything else under the name of a message is a change of one, or a machine's.
+_SPOKEN = frozenset({None, "file_share", "thread_broadcast"})
+_NEEDED = ("channel", "user", "ts")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersonMessage:
+    """What a person wrote."""
+
+    kind: str
+    channel: str
+    user: str
+    text: str
+    ts: str
+    thread_ts: str = ""
+    direct: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ButtonClick:
+    """A button that a person clicked."""
+
+    choice: ButtonChoice
+    channel: str
+    user: str
+    ts: str
+    thread_ts: str
+
+
+def read_message(event: dict[str, Any]) -> PersonMessage | None:
+    """Return what an event of Slack tells that a person wrote; None where it was no person, or nothing new."""
+    if event.get("bot_id") or event.get("subtype") not in _SPOKEN or not all(map(event.get, _NEEDED)):
+        return None
+    words = {name: str(event.get(name) or "") for name in (*_NEEDED, "text", "thread_ts")}
+    kind = MENTION if event.get("type") == MENTION else _MESSAGE
+    return PersonMessage(kind=kind, direct=event.get("channel_type") == _DIRECT, **words)
+
+
+async def receive_message(transaction: Transaction, said: PersonMessage, now: datetime) -> AnswerResult:
+    """Take what a person wrote for an answer, for a wish, or for nothing; the same words again change nothing."""
+    text = clean_text(plain_text(said.text), TEXT_MAX)
+    if (
+        said.thread_ts
+        and said.thread_ts != said.ts
+        and (assignment_id := await _assignment_of_thread(transaction, said))
+    ):
+        answer = PersonAnswer(
+            source=SLACK, question_id=assignment_id, text=text, person=said.user, at=said.ts, thread_ts=said.thread_ts
+        )
+        if await transaction.get(EVENTS.name, answer.event_id):
+            return AnswerResult(is_new=False)
+        question = await find_question(transaction, assignment_id)
+        if question and question.status is not QuestionStatus.ANSWERED:
+            return await _submit(transaction, answer, now)
+    if said.kind != MENTION and not said.direct:
+        return AnswerResult(is_new=False, is_answer=False)
+    return AnswerResult(
+        is_new=await receive_event(transaction, _request_event(said, text, now), ENVOY), is_answer=False
+    )
+
+
+async def receive_click(transaction: Transaction, click: ButtonClick, now: datetime) -> AnswerResult:
+    """Take a click for an answer to the question that its button stands under."""
+    chosen = click.choice
+    answer = PersonAnswer(
+        source=SLACK,
+        question_id=chosen.question_id,
+        text=chosen.choice,
+        person=click.user,
+        at=click.ts,
+        thread_ts=click.thread_ts,
+        asked_at=chosen.asked_at,
+    )
+    return await _submit(transaction, answer, now)
+
+
+async def _submit(transaction: Transaction, answer: PersonAnswer, now: datetime) -> AnswerResult:
+    """Take an answer and, where it is one, forget the question that whoever heard it now ends."""
+    taken = await submit_answer(transaction, answer, now)
+    return (
+        replace(taken, question=await remove_entry(transaction, ShownQuestion, answer.question_id))
+        if taken.is_new
+        else taken
+    )
+
+
+async def _assignment_of_thread(transaction: Transaction, said: PersonMessage) -> str:
+    """Return the assignment whose thread this is."""
+    threads = await load_entries(transaction, MessageThread)
+    questions = await load_entries(transaction, ShownQuestion)
+    known: list[tuple[str, MessageThread | ShownQuestion]] = [*threads.items(), *questions.items()]
+    for assignment_id, entry in known:
+        if (entry.channel, entry.thread_ts) == (said.channel, said.thread_ts):
+            return assignment_id
+    return ""
+
+
+def _request_event(said: PersonMessage, text: str, now: datetime) -> ExternalEvent:
+    what = MENTION if said.kind == MENTION else "channel.message"
+    return ExternalEvent(
+        id=f"evt-{SLACK}-{said.kind}-{said.channel}-{said.ts}",
+        type=f"{SLACK}.{what}",
+        source=SLACK,
+        repo=None,
+        payload={
+            "text": text,
+            "user": said.user,
+            "channel": said.channel,
+            "ts": said.ts,
+            "thread_ts": said.thread_ts,
+        },
+        priority=Priority.NORMAL,
+        created_at=now,
+        status=EventStatus.PENDING,
+    )

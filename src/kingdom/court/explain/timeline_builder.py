@@ -1,0 +1,318 @@
+"""From what the store has to the timeline. Pure: the same material is always told the same way."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import msgspec
+
+from kingdom.bus.log import LogEntry, LoggedEntry
+from kingdom.court.explain.descriptions import DescriptionContext, describe
+from kingdom.court.explain.spans import has_effect, questions_of, short_id, works_of
+from kingdom.court.explain.timeline import (
+    EffectAttempt,
+    EventOrigin,
+    Moment,
+    MomentKind,
+    PetitionOutput,
+    QueryOutcome,
+    Strand,
+    Timeline,
+    seconds_between,
+)
+from kingdom.court.explain.timeline_data import StrandData, TimelineData
+from kingdom.court.records import ASSIGNMENTS, EVENTS
+from kingdom.workflow.model.machine import WORKFLOW
+
+WAITING = "waiting"
+GONE = "gone"
+_SUBJECTS = ("title", "subject_title", "summary", "text", "key", "tag")
+_SUBJECT_LENGTH_MAX = 200
+
+
+class _StrandEntry(NamedTuple):
+    """An entry, and the strand that it belongs to if it is not about all."""
+
+    logged: LoggedEntry
+    strand: Strand | None
+    names: DescriptionContext
+
+
+def build_timeline(material: TimelineData) -> Timeline:
+    """Return the timeline of what was gathered."""
+    subject = subject_of(material.event.payload) if material.event else ""
+    waits_from = next((each.entry.at for each in material.entries if each.entry.type == "event.detected"), None)
+    strands = [(each, _strand(each, material, waits_from)) for each in material.strands]
+    event_names = _event_names(material, subject)
+    by_id = {strand.id: strand for _, strand in strands}
+    told = [
+        _StrandEntry(each, by_id.get(str(each.entry.data.get("task_id"))), event_names) for each in material.entries
+    ]
+    for given, strand in strands:
+        names = _names(given)
+        told += [_StrandEntry(logged, strand, names) for logged in given.entries]
+    ended_at = _ended_at(material, [strand for _, strand in strands])
+    begun_at = min((each.logged.entry.at for each in told), default=None)
+    told += [
+        _StrandEntry(logged, None, event_names) for logged in material.around if _is_within(logged, begun_at, ended_at)
+    ]
+    moments = _in_order(told, [moment for given, strand in strands for moment in _moments_from_records(given, strand)])
+    return Timeline(
+        about=material.about,
+        event=_origin(material, subject),
+        status=_status(material, [strand for _, strand in strands]),
+        begun_at=begun_at,
+        ended_at=ended_at,
+        seconds=seconds_between(begun_at, ended_at),
+        cost_usd=round(sum(strand.cost_usd for _, strand in strands), 6),
+        crashes=sum(moment.kind is MomentKind.CRASH for moment in moments),
+        retries=sum(moment.kind is MomentKind.RETRY for moment in moments),
+        strands=tuple(strand for _, strand in strands),
+        moments=tuple(moments),
+        missing=tuple(_find_missing(material)),
+    )
+
+
+def _strand(given: StrandData, material: TimelineData, waits_from: datetime | None) -> Strand:
+    entries = [logged.entry for logged in given.entries]
+    root = given.assignments[0] if given.assignments else None
+    current = given.assignments[-1] if given.assignments else None
+    run, route, waiting = given.workflow, given.route, given.waiting
+    works = works_of(run, entries)
+    cost = run.cost_usd if run else sum(work.cost_usd for work in works)
+    dispatched = _dispatched_at(material, given.id)
+    rested = run.ended_at if run and run.status in WORKFLOW.final else None
+    return Strand(
+        id=given.id,
+        general=(root.target_general if root else "")
+        or (run.general if run else "")
+        or (route.general if route else ""),
+        rule=route.rule if route else "",
+        priority=str(root.priority) if root else (str(waiting.priority) if waiting else ""),
+        resumed_as=tuple(each.id for each in given.assignments[1:]),
+        workflow_id=run.id if run else (root.workflow_id if root else ""),
+        status=_strand_status(given),
+        reason=(current.reason if current else "")
+        or (waiting.reason if waiting else "")
+        or (run.reason if run else ""),
+        summary=str((given.result or {}).get("summary", "")),
+        waited_seconds=seconds_between(waits_from, dispatched),
+        begun_at=root.started_at if root else (run.started_at if run else None),
+        ended_at=root.ended_at if root else (rested or _reported_at(entries)),
+        cost_usd=round(cost, 6),
+        works=works,
+        questions=questions_of(entries, given.assignments, from_court=_is_of_court(given)),
+        outputs=tuple(_outputs(given)),
+    )
+
+
+def _strand_status(given: StrandData) -> str:
+    if given.assignments:
+        return str(given.assignments[-1].status)
+    if given.route and given.route.waiting:
+        return WAITING
+    return str(given.workflow.status) if given.workflow else GONE
+
+
+def _outputs(given: StrandData) -> Iterator[PetitionOutput]:
+    for petition in given.petitions:
+        ledger = given.ledgers.get(petition.id)
+        attempts = ledger.document.attempts if ledger else ()
+        yield PetitionOutput(
+            id=petition.id,
+            kind=petition.kind,
+            target=petition.target,
+            state=str(petition.state),
+            reason=petition.reason,
+            attempts=tuple(
+                EffectAttempt(number=each.number, state=each.state, sent_at=each.sent_at, note=each.note)
+                for each in attempts
+            ),
+        )
+
+
+def _in_order(told: Sequence[_StrandEntry], beside: Sequence[Moment]) -> list[Moment]:
+    """Return every moment in the order in which the store learned of it; what stands in records goes by its time.
+
+    The clocks of two machines differ by a little, so the time of an entry counts as no earlier than those before it.
+    """
+    placed: list[tuple[datetime, Moment]] = [(moment.at, moment) for moment in beside]
+    latest: datetime | None = None
+    failed: set[str] = set()
+    for each in sorted(told, key=lambda each: each.logged.cursor):
+        entry = each.logged.entry
+        latest = max(latest, entry.at) if latest else entry.at
+        moment = _moment(each, entry)
+        name = each.strand.id if each.strand else ""
+        if moment and entry.type == "WorkflowResumed" and name in failed:
+            moment = msgspec.structs.replace(moment, kind=MomentKind.RETRY, why="it had failed")
+            failed.discard(name)
+        elif entry.type == "WorkflowFailed":
+            failed.add(name)
+        if moment:
+            placed.append((latest, moment))
+    return [moment for _, moment in sorted(placed, key=lambda each: each[0])]
+
+
+def _moment(each: _StrandEntry, entry: LogEntry) -> Moment | None:
+    said = describe(entry, each.names)
+    if said is None:
+        return None
+    seconds, cost = _duration_and_cost(each.strand, entry)
+    return Moment(
+        at=entry.at,
+        kind=said.kind,
+        who=entry.actor,
+        what=said.what,
+        why=said.why,
+        strand=each.strand.id if each.strand else "",
+        work_id=str(entry.data.get("workId") or entry.data.get("fromWorkId") or ""),
+        seconds=seconds,
+        cost_usd=cost,
+    )
+
+
+def _duration_and_cost(strand: Strand | None, entry: LogEntry) -> tuple[float | None, float | None]:
+    """Return how long what an entry ends has taken, and what it cost."""
+    if strand is None or not has_effect(entry):
+        return None, None
+    cost = entry.data.get("costUsd")
+    if entry.type == "WorkCompleted":
+        work = next((each for each in strand.works if each.id == entry.data["workId"]), None)
+        return (seconds_between(work.started_at, entry.at), work.cost_usd) if work else (None, None)
+    if entry.type == "event.dispatched":
+        return strand.waited_seconds, None
+    if entry.type == "task.resumed":
+        return next((each.seconds for each in strand.questions if each.answered_at == entry.at), None), None
+    queries = [query for work in strand.works for query in work.queries if query.task_id == entry.data.get("taskId")]
+    seconds = next((query.seconds for query in queries if query.ended_at == entry.at), None)
+    return (seconds if cost is not None else None), cost
+
+
+def _moments_from_records(given: StrandData, strand: Strand) -> Iterator[Moment]:
+    """Yield what stands in records only: calls to the world outside, and prompts that nobody saw end at once."""
+    for output in strand.outputs:
+        target = given.ledgers[output.id].document.target if output.id in given.ledgers else ""
+        for attempt in output.attempts:
+            if attempt.sent_at:
+                what = f"call {attempt.number} to {target} for {output.kind}: {attempt.state.lower()}"
+                kind = MomentKind.EFFECT
+                yield Moment(at=attempt.sent_at, kind=kind, who=target, what=what, why=attempt.note, strand=strand.id)
+    for work in strand.works:
+        for query in work.queries:
+            if query.reconciled or query.outcome in (QueryOutcome.LOST, QueryOutcome.OPEN):
+                what = f"a query of {work.name} is sent: {short_id(query.task_id)}, attempt {query.attempt}"
+                yield Moment(
+                    at=query.sent_at, kind=MomentKind.QUERY, who="engine", what=what, strand=strand.id, work_id=work.id
+                )
+
+
+def _event_names(material: TimelineData, subject: str) -> DescriptionContext:
+    rules = {
+        route.assignment_id: route.rule
+        for route in (material.event.routes if material.event else ())
+        if route.assignment_id
+    }
+    given = {each.id: each for strand in material.strands for each in strand.assignments}
+    return DescriptionContext(rules=rules, subject=subject, assignments=given)
+
+
+def _names(given: StrandData) -> DescriptionContext:
+    run = given.workflow
+    return DescriptionContext(
+        works={work.id: work.definition.name for work in run.works} if run else {},
+        gits={tree.id: tree.ref.git_id for tree in run.work_trees} if run else {},
+        assignments={each.id: each for each in given.assignments},
+        approvals={each.id for each in given.petitions if each.approve_by},
+        from_court=_is_of_court(given),
+    )
+
+
+def _is_of_court(given: StrandData) -> bool:
+    return bool(given.assignments) or given.workflow is None or given.workflow.asker != ""
+
+
+def _origin(material: TimelineData, subject: str) -> EventOrigin | None:
+    event = material.event
+    if event is None:
+        said = next((each.entry.data for each in material.entries if each.entry.type == "event.detected"), None)
+        return EventOrigin(id=material.event_id, type=said["event_type"], source=said["source"]) if said else None
+    return EventOrigin(
+        id=event.id,
+        type=event.type,
+        source=event.source,
+        repo=event.repo,
+        subject=subject,
+        priority=str(event.priority),
+        created_at=event.created_at,
+        status=str(event.status),
+        outcome=event.outcome,
+        reason=event.reason,
+    )
+
+
+def subject_of(payload: Mapping[str, Any]) -> str:
+    """Return the words of the source itself that tell best what an event is about; untrusted text."""
+    words = (" ".join(said.split()) for name in _SUBJECTS if isinstance(said := payload.get(name), str))
+    return next(filter(None, words), "")[:_SUBJECT_LENGTH_MAX]
+
+
+def _status(material: TimelineData, strands: Sequence[Strand]) -> str:
+    if len(strands) == 1:
+        return strands[0].status
+    return (material.event.outcome or str(material.event.status)) if material.event else GONE
+
+
+def _ended_at(material: TimelineData, strands: Sequence[Strand]) -> datetime | None:
+    if material.event and material.event.status not in EVENTS.final and not _is_narrower(material, strands):
+        return None
+    ends = [strand.ended_at for strand in strands]
+    if not ends and material.event and material.event.status in EVENTS.final:
+        return max((each.entry.at for each in material.entries), default=None)
+    known = [end for end in ends if end]
+    return max(known) if known and len(known) == len(ends) else None
+
+
+def _is_narrower(material: TimelineData, strands: Sequence[Strand]) -> bool:
+    """Tell whether one ended assignment is asked about, whatever else its event still waits for."""
+    return material.about != material.event_id and all(strand.status in ASSIGNMENTS.final for strand in strands)
+
+
+def _is_within(logged: LoggedEntry, begun_at: datetime | None, ended_at: datetime | None) -> bool:
+    at = logged.entry.at
+    return begun_at is not None and at >= begun_at and (ended_at is None or at <= ended_at)
+
+
+def _dispatched_at(material: TimelineData, assignment_id: str) -> datetime | None:
+    return next(
+        (
+            each.entry.at
+            for each in material.entries
+            if each.entry.type == "event.dispatched" and each.entry.data.get("task_id") == assignment_id
+        ),
+        None,
+    )
+
+
+def _reported_at(entries: Sequence[LogEntry]) -> datetime | None:
+    return next((entry.at for entry in entries if entry.type in ("task.completed", "task.failed")), None)
+
+
+def _find_missing(material: TimelineData) -> Iterator[str]:
+    if material.event_id and material.event is None:
+        yield f"the event {material.event_id} is not kept any more: it is told from the log alone"
+    if material.event_id and not material.entries:
+        yield f"the log has nothing of {material.event_id} any more"
+    for given in material.strands:
+        if given.route and given.route.waiting:
+            continue
+        if _is_of_court(given) and not given.assignments:
+            yield f"the assignment {given.id} is not kept any more: event and answers are not known"
+        if given.workflow is None and any(each.workflow_id for each in given.assignments):
+            yield f"the run of {given.id} is not kept, or was never made: names of its works are not known"
+        if not given.entries:
+            yield f"the log has nothing of {given.id} any more"
+        for ledger in given.ledgers.values():
+            made = ledger.latest.number
+            if left_out := made - len(ledger.document.attempts):
+                yield f"{left_out} of {made} calls to {ledger.document.target} are not kept: neither first nor newest"

@@ -1,0 +1,32 @@
+"""What the Generals do by the clock: no assignment waits for ever for something that nobody can clear up."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime
+
+import structlog
+
+from kingdom.bus.port import Bus
+from kingdom.clock import utc_now
+from kingdom.court.petitions.settlement import fail_overdue_petitions
+from kingdom.errors import KingdomError
+from kingdom.workflow.records import change
+
+_EVERY_SECONDS = 60.0
+_log = structlog.get_logger("kingdom.court")
+
+
+async def run_timers(bus: Bus, clock: Callable[[], datetime] = utc_now) -> None:
+    """Look until cancelled; any number of processes may do so."""
+    while True:
+        try:
+            if given_up := await change(bus, lambda transaction: fail_overdue_petitions(transaction, clock())):
+                _log.warning("petitions were given up", count=given_up)
+        except Exception as error:  # noqa: BLE001 - one spoilt record must not stop the Generals
+            expected = isinstance(error, KingdomError)
+            _log.warning(
+                "overdue petitions could not be looked for, trying again",
+                error=str(error),
+                exc_info=None if expected else error,
+            )
+        await asyncio.sleep(_EVERY_SECONDS)

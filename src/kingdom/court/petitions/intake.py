@@ -1,0 +1,109 @@
+"""From what an agent asks for to a decision on it; the same words for the same assignment are one petition."""
+
+from collections.abc import Collection, Mapping
+from datetime import date, datetime
+from typing import Any
+
+import msgspec
+
+from kingdom.bus.port import Transaction
+from kingdom.court.documents import Assignment
+from kingdom.court.package import GeneralPolicy
+from kingdom.court.petitions.approval import request_approval
+from kingdom.court.petitions.bodies import KINDS, AssignmentSubject, read_body
+from kingdom.court.petitions.decision import (
+    COUNTED,
+    PETITIONS,
+    Petition,
+    PetitionState,
+    RefusalDecision,
+    decide_petition,
+    petition_id_of,
+)
+from kingdom.court.petitions.granting import grant_petition, with_branches
+from kingdom.court.petitions.records import petitions_of, read_petition, refuse_petition, save_petition
+from kingdom.court.streams import petitions_due
+from kingdom.errors import MalformedEvent
+from kingdom.workflow.model.answers import AgentPetitioned
+from kingdom.workflow.model.workflow import Workflow
+
+
+async def handle_petition(
+    transaction: Transaction,
+    root: Assignment,
+    policy: GeneralPolicy,
+    workflow: Workflow,
+    heard: AgentPetitioned,
+    *,
+    at: datetime,
+    channel: str = "",
+    today: date | None = None,
+    absent: Collection[str] = (),
+) -> Petition:
+    """Store what an agent asks for, decide on it, and have it performed; what was asked for before is one with it.
+
+    What cannot be performed at once waits: for a person, for those ahead of it, a pull request for the checkpoint of
+    the Work that asks for it. See `grant_waiting`. Nobody would perform what goes to a system that is `absent`.
+    """
+    asked = _parse_petition(root, workflow.id, heard.kind, heard.body, at, channel)
+    record = await transaction.get(PETITIONS.name, asked.id)
+    before = read_petition(record) if record else None
+    askers = (*(name for name in (before.asked_as if before else ()) if name != heard.petition_id), heard.petition_id)
+    if before and (before.state in COUNTED or before.rejected):
+        return await save_petition(transaction, msgspec.structs.replace(before, asked_as=askers), record)
+    ahead = [each for each in await petitions_of(transaction, asked.root) if each.id != asked.id]
+    number = max((each.number for each in ahead), default=0) + 1
+    asked = msgspec.structs.replace(asked, asked_as=askers, number=number)
+    verdict = RefusalDecision(asked.reason) if asked.reason else decide_petition(asked, policy, ahead)
+    if isinstance(verdict, RefusalDecision):
+        return await refuse_petition(transaction, asked, record, verdict.reason)
+    if (system := asked.kind.partition(".")[0]) in absent:
+        reason = f"this realm has no {system}: set sentinel.{system} in kingdom.yaml"
+        return await refuse_petition(transaction, asked, record, reason)
+    asked = await with_branches(transaction, asked, workflow)
+    if asked.reason:
+        return await refuse_petition(transaction, asked, record, asked.reason)
+    asked = msgspec.structs.replace(asked, expires_at=at + verdict.expires_after, commands=verdict.commands)
+    day = today or at.date()
+    if verdict.approval:
+        asked = await request_approval(transaction, asked, policy, channel=channel, today=day)
+    granted = await grant_petition(transaction, asked, record, workflow, ahead, day)
+    if granted.state is PetitionState.REQUESTED:
+        # What it waits for may be over since it was looked at, and then nobody else would look again.
+        await transaction.publish(petitions_due(asked.id, asked.root))
+    return granted
+
+
+def _parse_petition(
+    root: Assignment, workflow_id: str, kind: str, raw: Mapping[str, Any], at: datetime, channel: str
+) -> Petition:
+    """Return a petition as an agent means it; one that nobody can read carries the reason."""
+    origin, body, target, foreign, reason = _origin(root, channel), dict(raw), "", False, ""
+    if kind in KINDS:
+        try:
+            read = read_body(kind, raw, origin)
+            body, target, foreign = msgspec.to_builtins(read), read.target, not read.is_about(origin)
+        except MalformedEvent as error:
+            reason = str(error)
+    return Petition(
+        id=petition_id_of(root.root_id, kind, body),
+        root=root.root_id,
+        general=root.target_general,
+        workflow_id=workflow_id,
+        kind=kind,
+        body=body,
+        target=target,
+        foreign=foreign,
+        reason=reason,
+        created_at=at,
+    )
+
+
+def _origin(root: Assignment, channel: str) -> AssignmentSubject:
+    number, ticket = root.payload.get("number"), root.payload.get("key")
+    return AssignmentSubject(
+        repo=root.repo or "",
+        number=number if isinstance(number, int) else 0,
+        ticket=ticket if isinstance(ticket, str) else "",
+        channel=channel,
+    )
