@@ -73,11 +73,11 @@ def held_up_by(explanation: EventExplanation, standing: CourtStatus) -> str:
         return f"the role {needed} does not run: `kingdom role {needed}`, or {_RUN_ALL}"
     if event.status is EventStatus.PENDING:
         held = [
-            f"{wait.general} does not get it yet: {wait.held_by}"
+            f"{wait.general}: {wait.held_by}" if len(explanation.waits) > 1 else wait.held_by
             for wait in explanation.waits
             if wait.held_by != ADMITTED
         ]
-        return "; ".join(held) if explanation.waits else "the King has not decided about it yet"
+        return "; ".join(held) if explanation.waits else "the King has not routed it yet"
     runs = {given.workflow_id for given in explanation.assignments}
     if parked := [each for each in standing.parked if each.workflow in runs]:
         return "; ".join(f"{each.workflow} is parked: {each.reason}" for each in parked)

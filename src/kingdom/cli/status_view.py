@@ -64,7 +64,7 @@ def facts(standing: CourtStatus) -> Iterator[Text]:
     yield _fact("slots", "", ", ".join(f"{each.scope} {each.held} of {each.limit}" for each in standing.slots))
     yield _fact("events", "", _events(standing))
     for reason, count in standing.waiting.by_reason.items():
-        yield _fact("", "", f"  {count_text(count)} wait for {reason}" if count > 1 else f"  1 waits for {reason}")
+        yield _fact("", "", f"  {count_text(count)} wait: {reason}" if count > 1 else f"  1 waits: {reason}")
     going_on = [f"{count_text(count)} {_STAGES.get(stage, stage)}" for stage, count in standing.assignments.items()]
     yield _fact("assignments", "", ", ".join([*going_on, count_noun(standing.open_asks, "open question")]))
     for parked in standing.parked:

@@ -1,7 +1,7 @@
-"""Signs of life: a role gives them from a thread of its own, and who looks tells since when each role is silent.
+"""Heartbeats: each role writes them from its own thread, and readers see how long each role has been silent.
 
-With a store of files a heartbeat is the time of `state/{role}/heartbeat`, else a record per process. Times of several
-machines are compared, so their clocks must agree to a few seconds.
+In a file store, a heartbeat is the modification time of `state/{role}/heartbeat`. Otherwise it is one record per
+process. Readers compare times of several machines, so clocks must agree within a few seconds.
 """
 
 import asyncio
@@ -27,12 +27,12 @@ from kingdom.clock import utc_now
 from kingdom.court.records import CURRENT, ENDED
 from kingdom.workflow.records import change, each
 
-# Who gives them, as they are started: who watches and who tells come first, who lets new things in comes last.
+# In start order: the roles that watch and inform come first, the role that lets events in comes last.
 ROLES = ("chamberlain", "envoy", "soldiers", "general", "king", "sentinel")
 EVERY = timedelta(seconds=10)
-# A loop that runs nothing for so long will not come back: from then on it counts as dead.
+# An event loop that runs nothing for this long counts as dead.
 STUCK_AFTER = timedelta(minutes=10)
-# Who ends does not wait for longer until a store that is away can be told.
+# How long a stopping process waits for a store that is unavailable.
 _LAST_SIGN_SECONDS = 10.0
 _FORGOTTEN_AFTER = timedelta(days=1)
 HEARTBEATS = RecordKind(
@@ -45,7 +45,7 @@ _log = structlog.get_logger("kingdom.court")
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
-    """The last heartbeat of life of one process of a role."""
+    """The last heartbeat of one process of a role."""
 
     role: str
     machine: str
@@ -54,37 +54,37 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HeartbeatWriter(ABC):
-    """Where heartbeats of life are left."""
+    """Writes the heartbeats of one process."""
 
     @abstractmethod
     async def beat(self, at: datetime) -> None:
-        """Leave a heartbeat."""
+        """Write a heartbeat."""
 
     @abstractmethod
     async def end(self) -> None:
-        """Say that no more will follow, so that nobody misses them."""
+        """Remove the heartbeat, so that an intended stop does not look like an outage."""
 
 
 class FileHeartbeatWriter(HeartbeatWriter):
-    """Signs of a role in a directory; several processes of one role share the file."""
+    """Writes heartbeats of a role to a file that all processes of the role share."""
 
     def __init__(self, directory: Path, role: str) -> None:
         self._file = _file(directory, role)
 
     async def beat(self, at: datetime) -> None:
-        """See the port."""
-        # A thread of its own waits for the disk, and for nothing else.
+        """Touch the file."""
+        # Blocking calls are fine here: this runs in the heartbeat thread, which does nothing else.
         self._file.parent.mkdir(parents=True, exist_ok=True)
         self._file.touch()
         os.utime(self._file, (at.timestamp(), at.timestamp()))
 
     async def end(self) -> None:
-        """See the port."""
+        """Delete the file."""
         self._file.unlink(missing_ok=True)
 
 
 class RecordHeartbeatWriter(HeartbeatWriter):
-    """Signs of one process of a role as a record."""
+    """Writes heartbeats of one process to a record."""
 
     def __init__(self, bus: Bus, role: str) -> None:
         self._bus = bus
@@ -92,11 +92,11 @@ class RecordHeartbeatWriter(HeartbeatWriter):
         self._id = f"{role}.{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(2)}"
 
     async def beat(self, at: datetime) -> None:
-        """See the port."""
+        """Save the record."""
         await self._put(at, CURRENT)
 
     async def end(self) -> None:
-        """See the port."""
+        """Mark the record as ended."""
         await self._put(utc_now(), ENDED)
 
     async def _put(self, at: datetime, state: str) -> None:
@@ -111,7 +111,7 @@ class RecordHeartbeatWriter(HeartbeatWriter):
 
 
 def heartbeats_in_files(directory: Path, role: str) -> Callable[[], AbstractAsyncContextManager[HeartbeatWriter]]:
-    """Return how a heart opens heartbeats in a directory."""
+    """Return a factory for writers to a directory."""
 
     @asynccontextmanager
     async def opened() -> AsyncIterator[HeartbeatWriter]:
@@ -123,7 +123,7 @@ def heartbeats_in_files(directory: Path, role: str) -> Callable[[], AbstractAsyn
 def heartbeats_in_records(
     open_bus: Callable[[], AbstractAsyncContextManager[Bus]], role: str
 ) -> Callable[[], AbstractAsyncContextManager[HeartbeatWriter]]:
-    """Return how a heart opens heartbeats as records, on a bus of its own: another loop's would wait for that loop."""
+    """Return a factory for writers to records. Each opens its own bus, because a bus belongs to one event loop."""
 
     @asynccontextmanager
     async def opened() -> AsyncIterator[HeartbeatWriter]:
@@ -134,9 +134,9 @@ def heartbeats_in_records(
 
 
 class HeartbeatThread:
-    """Gives heartbeats of life while the block lasts, from a thread of its own, so that a busy loop does not look dead.
+    """Writes heartbeats from its own thread while the block runs, so that a busy event loop does not look dead.
 
-    A loop that is closed, or that answers nothing for `stuck_after`, gives none.
+    No heartbeat is written while the loop is closed or has not responded for `stuck_after`.
     """
 
     def __init__(
@@ -158,16 +158,16 @@ class HeartbeatThread:
         self._thread = threading.Thread(target=self._run, name="kingdom-heart", daemon=True)
 
     async def __aenter__(self) -> Self:
-        """Begin to beat."""
+        """Start the thread."""
         self._loop = asyncio.get_running_loop()
         self._answer()
         self._thread.start()
         return self
 
     async def __aexit__(self, *_error: object) -> None:
-        """End, and say so."""
+        """Stop the thread and end the heartbeats."""
         self._stopped.set()
-        # The thread may not have come so far as to wait, or may wait no more.
+        # The thread may not be waiting yet, or may have ended.
         with suppress(RuntimeError):
             self._wake()
         await asyncio.to_thread(self._thread.join, _LAST_SIGN_SECONDS)
@@ -179,8 +179,8 @@ class HeartbeatThread:
         while not self._stopped.is_set():
             try:
                 asyncio.run(self._beat_until_stopped())
-            except Exception as error:  # noqa: BLE001 - a role that lives must not look dead
-                _log.warning("no heartbeat of life could be given, trying again", error=str(error))
+            except Exception as error:  # noqa: BLE001 - a running role must not look dead
+                _log.warning("cannot write a heartbeat, trying again", error=str(error))
                 self._stopped.wait(self._every_seconds)
 
     async def _beat_until_stopped(self) -> None:
@@ -196,7 +196,7 @@ class HeartbeatThread:
             await writer.end()
 
     def _is_loop_alive(self) -> bool:
-        """Tell whether the loop of the role may still do something, and ask it for an answer until the next time."""
+        """Return whether the role's event loop still responds, and ask it to respond again."""
         if self._loop is None or self._loop.is_closed():
             return False
         with suppress(RuntimeError):
@@ -205,13 +205,13 @@ class HeartbeatThread:
 
 
 async def list_heartbeats(transaction: Transaction) -> list[Heartbeat]:
-    """Return the last heartbeat of each process that is kept as a record, and that this version can read."""
+    """Return the last heartbeat of each process that has a readable record."""
     records = [record async for record in each(transaction, Query(kind=HEARTBEATS.name, state=CURRENT))]
     return list(readable(records, Heartbeat))
 
 
 async def last_heartbeats(transaction: Transaction, directory: Path | None) -> dict[str, datetime]:
-    """Return when each role was last heard of: of several processes the latest counts; one that ended is not missed."""
+    """Return the latest heartbeat of each role. Processes that stopped on purpose are not included."""
     found = [(heartbeat.role, heartbeat.at) for heartbeat in await list_heartbeats(transaction)]
     if directory is not None:
         found += _file_heartbeats(directory)
@@ -219,7 +219,7 @@ async def last_heartbeats(transaction: Transaction, directory: Path | None) -> d
 
 
 async def forget_old_heartbeats(transaction: Transaction, now: datetime) -> None:
-    """Take processes off the list that died long ago and whose role was heard of since."""
+    """End the records of processes that died long ago if their role has newer heartbeats."""
     records = [record async for record in each(transaction, Query(kind=HEARTBEATS.name, state=CURRENT))]
     heartbeats = [(heartbeat, record) for record in records for heartbeat in readable([record], Heartbeat)]
     latest = {heartbeat.role: heartbeat.at for heartbeat, _ in sorted(heartbeats, key=lambda each: each[0].at)}
@@ -235,7 +235,7 @@ def _file(directory: Path, role: str) -> Path:
 def _file_heartbeats(directory: Path) -> list[tuple[str, datetime]]:
     found = []
     for path in (directory / "state").glob("*/heartbeat"):
-        # A role may end just now.
+        # The role may stop at this moment.
         with suppress(FileNotFoundError):
             found.append((path.parent.name, datetime.fromtimestamp(path.stat().st_mtime, UTC)))
     return found

@@ -1,4 +1,4 @@
-"""Questions to people: one at a time for each root assignment and each petition, and the first valid answer counts."""
+"""Questions to people: one open at a time for each root assignment and petition. The first valid answer counts."""
 
 from datetime import date, datetime, timedelta
 from enum import StrEnum
@@ -10,19 +10,19 @@ from kingdom.bus.record import Record, RecordKind, read_document
 from kingdom.court.documents import MessageType, Urgency
 from kingdom.court.records import queue_message
 
-# After so long without an answer people are reminded once.
+# People are reminded once after this time without an answer.
 REMINDED_AFTER = timedelta(hours=24)
-# And after so long, once more and louder.
+# And warned once, more prominently, after this time.
 WARNED_AFTER = timedelta(days=7)
 _KEPT = timedelta(days=7)
-# The choices where a person only has to agree or not.
+# The choices of a yes-or-no question.
 APPROVE, REJECT = "approve", "reject"
-# What a question names as its run that no run waits for, so that none is given up when nobody answers.
+# The workflow id of a question that no run waits for. Its expiry cancels nothing.
 WITHOUT_RUN = "none"
 
 
 class QuestionStatus(StrEnum):
-    """Whether a question still wants an answer."""
+    """Whether a question still waits for an answer."""
 
     OPEN = "open"
     ANSWERED = "answered"
@@ -36,10 +36,10 @@ class HumanQuestion(
     omit_defaults=True,
     rename={"assignment_id": "task_id", "text": "question"},
 ):
-    """One question; its id is the root assignment, `assignment_id` the assignment in which it came up.
+    """One question. Its id is the root assignment; `assignment_id` is the assignment that asks.
 
-    Where a `petition` needs approval, the question is named for it, so that no answer is ever taken for another one.
-    `people` are those who may answer, nobody named means everybody; `default` is the answer if nobody does in time.
+    A question about a `petition` has the petition's id, so its answers cannot be confused with others. `people` may
+    answer; empty means everyone. `default` is the answer if the time runs out.
     """
 
     id: str
@@ -52,15 +52,15 @@ class HumanQuestion(
     petition: str = ""
     status: QuestionStatus = msgspec.field(default_factory=lambda: QuestionStatus.OPEN)
     choices: tuple[str, ...] = ()
-    # Nothing but one of the choices is an answer, as at a gate.
+    # Only one of the choices is accepted as an answer.
     exact: bool = False
     people: tuple[str, ...] = ()
-    # What going on with an answer takes of the day's money, where that is known.
+    # What continuing costs of the daily budget, if known.
     usd: float | None = None
     default: str = ""
     reminded_at: datetime | None = None
     warned_at: datetime | None = None
-    # The event of the latest answer that was handed to the King.
+    # The event of the latest answer that the King has received.
     given: str = ""
     answered_by: str = ""
     answer: str = ""
@@ -72,7 +72,7 @@ class HumanQuestion(
 
     @property
     def next_due_at(self) -> datetime | None:
-        """Return when something is to be done about it: remind people, or go on without them."""
+        """Return when the question needs attention next: a reminder, or its deadline."""
         if self.status is not QuestionStatus.OPEN:
             return None
         if self.warned_at:
@@ -80,21 +80,21 @@ class HumanQuestion(
         return min(self.asked_at + (WARNED_AFTER if self.reminded_at else REMINDED_AFTER), self.due_at)
 
     def rejection_reason(self, person: str, text: str, asked_at: str = "") -> str:
-        """Return why this is no answer to it, or nothing where it is one; `asked_at` names the question it is for."""
+        """Return why a text is not a valid answer, or "". `asked_at` names the question that the person saw."""
         if asked_at and asked_at != self.asked_at.isoformat():
-            return "that question is over"
+            return "that question is closed"
         if self.status is QuestionStatus.ANSWERED:
-            return f"the question was answered already, by {self.answered_by or 'somebody'}"
+            return f"the question was already answered by {self.answered_by or 'somebody'}"
         if self.status is QuestionStatus.EXPIRED:
             return "the time for an answer is over"
         if self.people and person not in self.people:
-            return f"{person or 'somebody without a name'} may not answer; these may: {', '.join(self.people)}"
+            return f"{person or 'an unknown person'} may not answer; allowed: {', '.join(self.people)}"
         if self.exact and self.matching_choice(text) is None:
-            return f"this is no answer to it; answer with one of: {', '.join(self.choices)}"
+            return f"this is not one of the choices; answer with one of: {', '.join(self.choices)}"
         return "" if text.strip() else "the answer is empty"
 
     def matching_choice(self, text: str) -> str | None:
-        """Return the choice that an answer names, if it does."""
+        """Return the choice that an answer names, or None."""
         return next((choice for choice in self.choices if choice.lower() == text.strip().lower()), None)
 
     def with_answer(self, person: str, text: str) -> "HumanQuestion":
@@ -102,7 +102,7 @@ class HumanQuestion(
         return msgspec.structs.replace(self, status=QuestionStatus.ANSWERED, answered_by=person, answer=text)
 
     def as_expired(self) -> "HumanQuestion":
-        """Return the question that nobody answered in time."""
+        """Return the question as expired."""
         return msgspec.structs.replace(self, status=QuestionStatus.EXPIRED)
 
 
@@ -115,13 +115,13 @@ QUESTIONS = RecordKind(
 
 
 async def load_question(transaction: Transaction, question_id: str) -> tuple[Record, HumanQuestion] | None:
-    """Return the latest question of a root assignment or a petition, if it ever asked."""
+    """Return the latest question of a root assignment or petition, or None."""
     record = await transaction.get(QUESTIONS.name, question_id)
     return (record, read_document(record.doc, HumanQuestion)) if record else None
 
 
 async def save_question(transaction: Transaction, question: HumanQuestion, record: Record | None = None) -> None:
-    """Store a question; a new one of the same assignment takes the place of the one before."""
+    """Store a question. It replaces an earlier one of the same assignment."""
     await transaction.put(
         Record(
             kind=QUESTIONS.name,
@@ -135,7 +135,7 @@ async def save_question(transaction: Transaction, question: HumanQuestion, recor
 
 
 async def ask_people(transaction: Transaction, question: HumanQuestion, *, channel: str, today: date) -> None:
-    """Store a new question, and have people asked it in the thread that it belongs to."""
+    """Store a new question and queue its message in the thread that it belongs to."""
     known = await load_question(transaction, question.id)
     await save_question(transaction, question, known[0] if known else None)
     context = {
@@ -157,7 +157,7 @@ async def ask_people(transaction: Transaction, question: HumanQuestion, *, chann
 
 
 async def close_question(transaction: Transaction, question_id: str) -> None:
-    """Let nobody answer any more what is still open."""
+    """Expire a question if it is still open."""
     known = await load_question(transaction, question_id)
     if known and known[1].status is QuestionStatus.OPEN:
         await save_question(transaction, known[1].as_expired(), known[0])

@@ -1,4 +1,4 @@
-"""GitHub and Jira as all of the court speaks to them: who we are, and what an answer says."""
+"""HTTP with GitHub and Jira: request headers, replies, paging and rate limits."""
 
 import base64
 import json
@@ -14,7 +14,7 @@ import aiohttp
 from kingdom.bus.http_outcome import retry_after
 from kingdom.errors import MalformedEvent, Transient
 
-# A limit without a date is over after a minute, as GitHub advises.
+# The wait at a rate limit without a date, as GitHub recommends.
 PAUSE = timedelta(minutes=1)
 _LONGEST_PAUSE = timedelta(hours=2)
 _BODY_BYTES_MAX = 32 << 20
@@ -24,7 +24,7 @@ _NEXT = re.compile(r'<([^<>]+)>\s*;[^,]*\brel="next"')
 
 @dataclass(frozen=True, slots=True)
 class HttpReply:
-    """A whole answer; `body` is None where it is no JSON, and the names of headers have no case."""
+    """A complete HTTP reply. `body` is None if it is not JSON. Header names are case-insensitive."""
 
     status: int
     headers: Mapping[str, str]
@@ -32,22 +32,22 @@ class HttpReply:
 
     @property
     def ok(self) -> bool:
-        """Tell whether it did what was asked."""
-        return 200 <= self.status < 300  # noqa: PLR2004 - the class of success in HTTP itself
+        """Return whether the request succeeded."""
+        return 200 <= self.status < 300  # noqa: PLR2004 - the HTTP status class of success
 
     @property
     def is_unchanged(self) -> bool:
-        """Tell whether nothing changed since the last look."""
+        """Return whether nothing changed since the last request."""
         return self.status == _NOT_MODIFIED
 
 
 async def read_reply(response: aiohttp.ClientResponse) -> HttpReply:
-    """Read a whole answer; one that is too large counts as broken off."""
+    """Read a complete reply. A reply that is too large raises ClientPayloadError."""
     raw = bytearray()
     async for chunk in response.content.iter_chunked(1 << 16):
         raw += chunk
         if len(raw) > _BODY_BYTES_MAX:
-            raise aiohttp.ClientPayloadError("the answer is too large")
+            raise aiohttp.ClientPayloadError("the reply is too large")
     try:
         return HttpReply(response.status, response.headers, decode_json(bytes(raw)))
     except MalformedEvent:
@@ -55,15 +55,15 @@ async def read_reply(response: aiohttp.ClientResponse) -> HttpReply:
 
 
 def decode_json(raw: bytes) -> Any:
-    """Return the JSON document that bytes hold; half a surrogate is let through, since texts are cleaned anyway."""
+    """Return the JSON document in `raw`. Unpaired surrogates are allowed; texts are cleaned later."""
     try:
         return json.loads(raw.decode(), parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
-        raise MalformedEvent("this is no JSON document") from error
+        raise MalformedEvent("this is not a JSON document") from error
 
 
 def github_headers(token: str) -> dict[str, str]:
-    """Return what GitHub wants to know with every request."""
+    """Return the headers of every GitHub request."""
     return {
         "Authorization": f"Bearer {token}",
         "Accept": "application/vnd.github+json",
@@ -73,22 +73,22 @@ def github_headers(token: str) -> dict[str, str]:
 
 
 def jira_headers(email: str, token: str) -> dict[str, str]:
-    """Return what Jira wants to know with every request; without an email the token is a bearer."""
+    """Return the headers of every Jira request. Without an email, the token is a bearer token."""
     basic = base64.b64encode(f"{email}:{token}".encode()).decode()
     authorization = f"Basic {basic}" if email else f"Bearer {token}"
     return {"Authorization": authorization, "Accept": "application/json", "User-Agent": "kingdom"}
 
 
 def next_page(reply: HttpReply, root: str) -> str | None:
-    """Return where a list goes on, if it does; nobody else than who was asked under `root` gets our token."""
+    """Return the URL of the next page, or None. A URL outside `root` is refused because it would get our token."""
     found = _NEXT.search(reply.headers.get("Link", ""))
     if found and not found[1].startswith(f"{root}/"):
-        raise Transient("GitHub sends us to another server for the next page, which does not get our token")
+        raise Transient("GitHub names another server for the next page, which must not get our token")
     return found[1] if found else None
 
 
 def requested_pause(headers: Mapping[str, str]) -> timedelta | None:
-    """Return how long a server wants to be left alone, if it does."""
+    """Return how long a server asks us to wait, or None."""
     asked = retry_after(headers)
     if asked is None and headers.get("X-RateLimit-Remaining") == "0":
         reset = headers.get("X-RateLimit-Reset", "")
@@ -97,4 +97,4 @@ def requested_pause(headers: Mapping[str, str]) -> timedelta | None:
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")

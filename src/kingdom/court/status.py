@@ -1,6 +1,6 @@
-"""How the court stands: what is well, what waits for what, and what needs a person.
+"""The status of the court: its health, what waits and why, and what needs a person.
 
-Nothing is counted beyond COUNT_MAX, so that a look costs the same however much there is.
+Counts stop at COUNT_MAX, so reading the status has a bounded cost.
 """
 
 from collections import Counter
@@ -27,7 +27,7 @@ from kingdom.court.king.context import KingContext
 from kingdom.court.king.waiting_queue import ANSWER, HELD, READY, WAITING, WAITING_ENTRIES, WaitingEntry, read_entry
 from kingdom.court.package_files import BrokenPackage
 from kingdom.court.questions import QUESTIONS, QuestionStatus
-from kingdom.court.quota import MONEY, QUOTAS, SOLDIERS, Quota, read_quota
+from kingdom.court.quota import MONEY, QUOTAS, SOLDIERS, Quota, full_reason, read_quota
 from kingdom.court.records import ASSIGNMENTS, CURRENT
 from kingdom.court.streams import EVENT_STREAM
 from kingdom.workflow.model.host import Host, HostStatus
@@ -42,7 +42,7 @@ _TROUBLE = frozenset({HealthLevel.ORANGE, HealthLevel.RED})
 
 
 class HealthSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """The health as it counts now, why it is so, and how old the reading is."""
+    """The current health level, its reason, and the age of the reading."""
 
     level: str
     reason: str
@@ -50,14 +50,14 @@ class HealthSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def by_setting(self) -> str:
-        """Return in words which setting the level goes by, nothing where its reason is no resource."""
+        """Return the setting that decides the level, or "" if the reason is not a resource."""
         resource = self.reason.partition(":")[0]
         setting = f"chamberlain.health.{'disk_' if resource == DISK else ''}{threshold_settings(self.level)}"
-        return f", by {setting} of kingdom.yaml" if resource in (CPU, MEMORY, DISK) else ""
+        return f"; the limit is {setting} in kingdom.yaml" if resource in (CPU, MEMORY, DISK) else ""
 
 
 class RoleSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A role: how long ago its last sign of life was, nothing where it does not run."""
+    """A role and the time since its last heartbeat, or None if it does not run."""
 
     role: str
     silent_seconds: float | None
@@ -65,7 +65,7 @@ class RoleSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MoneySummary(msgspec.Struct, frozen=True, kw_only=True):
-    """The money of the day in dollars; `status` goes by what is spent, not by what is only set aside."""
+    """The daily budget in dollars. `status` depends on what is spent, not on what is reserved."""
 
     spent: float
     set_aside: float
@@ -74,7 +74,7 @@ class MoneySummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlotUse(msgspec.Struct, frozen=True, kw_only=True):
-    """How many slots of a scope are taken."""
+    """How many slots of a scope are in use."""
 
     scope: str
     held: int
@@ -82,12 +82,12 @@ class SlotUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WaitingSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """The events that wait for a General, by priority and by what each waits for first."""
+    """The events that wait for a General, by priority and by their first reason to wait."""
 
     count: int = 0
     by_priority: dict[str, int] = {}
     by_reason: dict[str, int] = {}
-    # Generals that are waited for and are not there.
+    # Generals that events wait for and that have no package.
     absent: tuple[str, ...] = ()
 
 
@@ -101,7 +101,7 @@ class HostSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ParkedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that waits for the limit of its vendor to end, and goes on by itself then."""
+    """A run that waits until a usage limit of its model provider ends, then continues by itself."""
 
     workflow: str
     until: datetime
@@ -109,14 +109,14 @@ class ParkedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trouble(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that does not go on without a person, and the command to begin with."""
+    """A problem that needs a person, and the command to start with."""
 
     what: str
     command: str
 
 
 class CourtStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it at one moment; counts stop at COUNT_MAX."""
+    """The status at one moment. Counts stop at COUNT_MAX."""
 
     at: datetime
     health: HealthSummary
@@ -136,9 +136,9 @@ class CourtStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusSources:
-    """What a look at the court needs besides the store; `store` is the directory where that is one of files.
+    """What reading the status needs besides the bus. `store` is the directory of a file store.
 
-    `running` are roles of which somebody knows that their process runs, though they may not have given a sign yet.
+    `running` are roles whose process is known to run, even if it has not written a heartbeat yet.
     """
 
     king: KingContext
@@ -150,7 +150,7 @@ class StatusSources:
 
 
 async def read_status(bus: Bus, operations: Operations, sources: StatusSources) -> CourtStatus:
-    """Return how the court stands now."""
+    """Return the current status."""
     now, king = sources.king.clock(), sources.king
     streams = await operations.stats()
     async with bus.transaction() as transaction:
@@ -176,7 +176,7 @@ async def read_status(bus: Bus, operations: Operations, sources: StatusSources) 
 async def _health(transaction: Transaction, now: datetime, king: KingContext) -> HealthSummary:
     record = await transaction.get(HEALTH.name, CURRENT)
     if record is None:
-        return HealthSummary(level=UNKNOWN, reason="nobody has measured it yet")
+        return HealthSummary(level=UNKNOWN, reason="the Chamberlain has not measured it yet")
     rule = health_rule(record.doc, now, king.settings)
     try:
         at = msgspec.convert(record.doc.get("at"), datetime)
@@ -193,7 +193,7 @@ def _roles(signs: Mapping[str, datetime], now: datetime, sources: StatusSources)
     found = []
     for role in sources.roles:
         silent = now - signs[role] if role in signs else None
-        # Clocks of two machines may differ by a little.
+        # Clocks of two machines may differ slightly.
         seconds = max(silent.total_seconds(), 0.0) if silent is not None else None
         is_well = silent <= threshold if silent is not None else role in sources.running
         found.append(RoleSummary(role=role, silent_seconds=seconds, is_well=is_well))
@@ -206,7 +206,7 @@ def _money(money: Quota, settings: ChamberlainSettings) -> MoneySummary:
 
 
 async def _slots(transaction: Transaction, now: datetime, king: KingContext) -> tuple[SlotUse, ...]:
-    """Return the slots of all, and those of which somebody has some."""
+    """Return the use of all slots, and of each scope that uses some."""
     _, soldiers = await load_current_quota(transaction, SOLDIERS, now, king)
     found = await transaction.find(Query(kind=QUOTAS.name, limit=COUNT_MAX))
     others = [
@@ -234,17 +234,17 @@ async def _waiting(transaction: Transaction, now: datetime, king: KingContext) -
 
 
 def _reason(record: Record, entry: WaitingEntry, rule: AdmissionRule, soldiers: Quota, now: datetime) -> str:
-    """Return what a entry waits for first."""
+    """Return the first reason why an entry waits."""
     match record.owner:
         case str(owner) if owner == HELD:
-            return "held back for a newer event"
+            return "held back in case a newer event follows"
         case str(owner) if owner == ANSWER:
-            return "an answer that waits for money"
+            return "an answer that waits for budget"
         case str(owner) if owner != READY:
             return entry.reason or owner
     if not rule.admits(entry.rank, now):
-        return f"the gate of {rule.name}: {rule.reason}"
-    return "the next look of the King" if soldiers.fits() else f"{SOLDIERS} is full"
+        return rule.reason
+    return "the next round of the King" if soldiers.fits() else full_reason(SOLDIERS)
 
 
 def _is_absent(record: Record, entry: WaitingEntry) -> bool:
@@ -256,7 +256,7 @@ async def _count(transaction: Transaction, kind: str, state: str) -> int:
 
 
 async def _parked(transaction: Transaction, now: datetime) -> tuple[ParkedRun, ...]:
-    """Return the runs that go on by themselves at some time, the first of them first."""
+    """Return the parked runs, the one that continues first at the front."""
     query = Query(kind=WORKFLOWS.name, state=WorkflowStatus.AWAITING, due_by=now + timedelta(days=365), limit=COUNT_MAX)
     found = readable(await transaction.find(query), Workflow)
     parked = [
@@ -273,14 +273,14 @@ def _host(record: Record) -> HostSummary:
 
 
 def _find_troubles(status: CourtStatus, sources: StatusSources) -> Iterator[Trouble]:
-    """Yield what needs a person, the worst first."""
+    """Yield the problems that need a person, the worst first."""
     yield from _find_silent_roles(status)
     if status.health.level in _TROUBLE:
         why = f"{status.health.reason}{status.health.by_setting}"
-        what = f"nothing new begins, the health is {status.health.level}: {why}"
+        what = f"no new work starts, health is {status.health.level}: {why}"
         yield Trouble(what=what, command="kingdom doctor")
     if status.money.spent >= status.money.limit:
-        what = f"the {status.money.limit:.2f} dollars of the day are spent: raise king.daily_usd, or wait for the next"
+        what = f"the daily budget of ${status.money.limit:.2f} is spent: raise king.daily_usd, or wait for the next day"
         yield Trouble(what=what, command="kingdom config check")
     if status.open_asks:
         yield Trouble(what=f"{count_noun(status.open_asks, 'question')} for a person", command="kingdom inbox")
@@ -290,7 +290,7 @@ def _find_troubles(status: CourtStatus, sources: StatusSources) -> Iterator[Trou
     for stream, reason in status.paused.items():
         yield Trouble(what=f"{stream} is paused: {reason}", command=f"kingdom bus resume {stream}")
     for general in status.waiting.absent:
-        yield Trouble(what=f"events wait for {general}, who is not there", command="kingdom general list")
+        yield Trouble(what=f"events wait for {general}, which has no package", command="kingdom general list")
     for broken in sources.broken:
         yield Trouble(what=f"{broken.name} is broken: {broken.reason}", command="kingdom general validate")
     soldiers_run = any(each.is_well for each in status.roles if each.role == SOLDIERS)
@@ -310,7 +310,7 @@ def _find_silent_roles(status: CourtStatus) -> Iterator[Trouble]:
         yield Trouble(what=f"{missing[0]} does not run", command=f"kingdom role {missing[0]}")
     for each in unwell:
         if each.silent_seconds is not None:
-            what = f"{each.role} gave no sign of life for {each.silent_seconds:.0f} s"
+            what = f"{each.role} has had no heartbeat for {each.silent_seconds:.0f} s"
             yield Trouble(what=what, command=f"kingdom role {each.role}")
 
 
@@ -323,10 +323,10 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def count_noun(count: int, noun: str) -> str:
-    """Return a count with what is counted."""
+    """Return a count with its noun."""
     return f"{count_text(count)} {noun}{'' if count == 1 else 's'}"
 
 
 def count_text(count: int) -> str:
-    """Return a count as text, with a sign where counting stopped."""
+    """Return a count as text, with a plus sign if counting stopped."""
     return f"{count}+" if count >= COUNT_MAX else str(count)

@@ -237,9 +237,9 @@ def _queues(glance: Glance) -> Iterator[Row]:
             ),
         )
     for reason, count in glance.standing.waiting.by_reason.items():
-        waits = brief(f"for {reason}")
+        waits = brief(reason)
         cells = (Cell("waiting room"), Cell(count_text(count)), Cell(""), Cell(""), Cell(""), Cell(waits, ATTENTION))
-        yield Row(key=f"waiting {reason}", words=f"{count_noun(count, 'event')} wait {waits}", cells=cells)
+        yield Row(key=f"waiting {reason}", words=f"{count_noun(count, 'event')} wait: {waits}", cells=cells)
 
 
 def _inbox(glance: Glance) -> Iterator[Row]:

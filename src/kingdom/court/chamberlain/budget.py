@@ -1,4 +1,4 @@
-"""The money of the day: how much of it is spent, and the new day that begins with nothing spent."""
+"""The daily budget: how much of it is spent, and the start of a new day."""
 
 from datetime import date, datetime
 from decimal import Decimal
@@ -20,7 +20,7 @@ _NOTHING = Decimal(0)
 
 
 class TokenStatus(StrEnum):
-    """How much of the day's money is spent."""
+    """How much of the daily budget is spent."""
 
     OK = "ok"
     WARNING = "warning"
@@ -28,7 +28,7 @@ class TokenStatus(StrEnum):
 
 
 class BudgetState(msgspec.Struct, frozen=True, kw_only=True):
-    """What was known of the money when it was last looked at."""
+    """The budget as it was last seen."""
 
     day: date | None = None
     status: TokenStatus = TokenStatus.OK
@@ -36,7 +36,7 @@ class BudgetState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def status_of(spent: Decimal, limit: Decimal, settings: BudgetSettings) -> TokenStatus:
-    """Return the status for what is spent; what is only set aside does not count."""
+    """Return the status for a spent amount. Reserved amounts do not count."""
     percent = spent * 100
     if percent >= limit * Decimal(str(settings.critical_percent)):
         return TokenStatus.CRITICAL
@@ -46,9 +46,10 @@ def status_of(spent: Decimal, limit: Decimal, settings: BudgetSettings) -> Token
 def next_budget(
     before: BudgetState, money: Quota | None, today: date, settings: BudgetSettings
 ) -> tuple[BudgetState, list[InternalEvent]]:
-    """Return the budget after a look at the money, and what is to be said: a new day first, then a new status.
+    """Return the new budget, and the internal events to log: a new day first, then a changed status.
 
-    Others may have begun the new day in the quota already; what the old one cost is then what was last seen of it.
+    Another process may have started the new day in the quota already. Then the cost of the old day is the one last
+    seen.
     """
     said: list[InternalEvent] = []
     is_new_day = before.day is not None and today > before.day
@@ -65,7 +66,7 @@ def next_budget(
 
 
 async def update_budget(bus: Bus, settings: ChamberlainSettings, zone: ZoneInfo, now: datetime) -> BudgetState:
-    """Begin a new day at midnight of the court's time zone, and say how much of the day's money is spent."""
+    """Start a new day at midnight in the court's time zone, and log how much is spent."""
     today = day_of(now, zone)
 
     async def act(transaction: Transaction) -> BudgetState:
@@ -78,7 +79,7 @@ async def update_budget(bus: Bus, settings: ChamberlainSettings, zone: ZoneInfo,
         if stored and money and money.period < str(today):
             await save_quota(transaction, money.during(str(today)), stored)
         if budget.status is TokenStatus.CRITICAL and before.status is not TokenStatus.CRITICAL:
-            text = f"${budget.cost_usd:.2f} of the day's money are spent: only what is urgent is begun now."
+            text = f"${budget.cost_usd:.2f} of the daily budget are spent: only high-priority work starts now."
             await notify(transaction, text, channel=settings.channel, now=now, zone=zone)
         await remember(transaction, record, budget)
         return budget

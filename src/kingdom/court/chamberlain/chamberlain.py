@@ -1,4 +1,4 @@
-"""The Chamberlain's round: every half minute each of his duties, of which none can stop the others."""
+"""The Chamberlain: runs all jobs every half minute. A failing job does not stop the others."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -34,24 +34,24 @@ from kingdom.court.text_logs import METRICS, NAMES, TextLog, log_path, rotate
 from kingdom.errors import KingdomError
 from kingdom.workflow.records import change
 
-# A duty that hangs does not keep the others from theirs for ever.
+# A job that hangs is cancelled after this time.
 _DUTY_SECONDS_MAX = 600.0
-# How busy a machine is shows over a while, and the start of a house alone keeps it busy for a moment.
+# CPU use needs a period to measure, and starting the roles keeps the machine busy for a moment.
 _FIRST_READING_SECONDS = 5.0
 _OLD_THREADS_AFTER = timedelta(days=7)
 _log = structlog.get_logger("kingdom.court")
 
 
 class CleanUpState(msgspec.Struct, frozen=True, kw_only=True):
-    """The last day on which was cleaned up."""
+    """The last day of a cleanup."""
 
     last_day: date | None = None
 
 
 class Chamberlain:
-    """Watches over the house until it is stopped; any number of them may do so.
+    """Runs its jobs until stopped. Any number of Chamberlains may run.
 
-    `directory` is where the house keeps its files, if it has any beside a database.
+    `directory` is where Kingdom keeps its files, if there are any.
     """
 
     def __init__(
@@ -82,8 +82,8 @@ class Chamberlain:
         self._budget: BudgetState | None = None
 
     async def run(self) -> None:
-        """Make rounds until stopped."""
-        # A duty may take long, and the King begins nothing on a reading that is old.
+        """Run rounds until stopped."""
+        # Measured apart from the jobs, which may take long: the King starts nothing on an old reading.
         measuring = asyncio.create_task(self._keep_measuring(), name="kingdom-chamberlain-health")
         try:
             while not self._stopping.is_set():
@@ -108,18 +108,18 @@ class Chamberlain:
                 await self._stopping.wait()
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Ask him to end after the duty that he is at, or to leave even that; for a signal handler of the loop."""
+        """Ask the Chamberlain to stop after the current job, or at once. For a signal handler of the loop."""
         self._stopping.set()
         if at_once:
             for limit in self._limits:
                 limit.reschedule(asyncio.get_running_loop().time())
 
     async def measure(self) -> None:
-        """Store how well the machine is; beside the rounds, since how busy it is is counted from reading to reading."""
+        """Store the health of the machine."""
         await self._attempt("health", self._look_after_health, self._clock())
 
     async def make_round(self) -> None:
-        """See to every duty once; the order matters only where one looks at what another has found."""
+        """Run every job once. The order matters only where a job uses the result of another."""
         now = self._clock()
         duties: tuple[tuple[str, Callable[[datetime], Awaitable[None]]], ...] = (
             ("roles", self._look_after_roles),
@@ -142,15 +142,15 @@ class Chamberlain:
             async with limit:
                 await duty(now)
         except (KingdomError, OSError) as error:
-            _log.warning("duty not done, trying again", duty=name, error=str(error))
-        except Exception:  # noqa: BLE001 - a bug in one duty must not end the others
-            _log.exception("duty not done, trying again", duty=name)
+            _log.warning("a job failed, trying again", duty=name, error=str(error))
+        except Exception:  # noqa: BLE001 - a bug in one job must not end the others
+            _log.exception("a job failed, trying again", duty=name)
         finally:
             self._limits.discard(limit)
 
     async def _look_after_roles(self, now: datetime) -> None:
         settings = self._settings.heartbeat
-        # The machine may have slept, and every role with it.
+        # The machine and all its roles may have been suspended.
         if now - self._looked_at > timedelta(seconds=settings.threshold_seconds):
             self._listens_since = now
         self._looked_at = now
@@ -182,7 +182,7 @@ class Chamberlain:
             for event in said:
                 await log_internal_event(transaction, event, now)
             if health.level is HealthLevel.RED and before.level is not HealthLevel.RED:
-                text = f"The health is red ({health.reason}): nothing new is begun."
+                text = f"Health is red ({health.reason}): no new work starts."
                 channel = self._settings.channel
                 await notify(transaction, text, channel=channel, now=now, zone=self._zone, urgency=Urgency.URGENT)
             await remember(transaction, record, health)
@@ -197,7 +197,7 @@ class Chamberlain:
         await clean_up_sessions(self._bus, now)
 
     async def _report(self, now: datetime) -> None:
-        # Sums of a log that could not be read to its end would be too small.
+        # Without the complete log, the sums would be too small.
         if self._log_is_read:
             await send_reports(self._bus, self._settings, self._zone, now)
 
@@ -213,7 +213,7 @@ class Chamberlain:
                     await log_internal_event(transaction, rotated, now)
 
     async def _clean_up(self, now: datetime) -> None:
-        """Clean up once a day, at its hour or as soon as somebody is there; twice would do no harm."""
+        """Clean up once a day, at its hour or as soon as possible after it. Running twice does no harm."""
         day = latest_due(now, self._zone, self._settings.clean_up_hour)
         async with self._bus.transaction() as transaction:
             _, done = await recall(transaction, MEMORY, "clean-ups", CleanUpState)
@@ -231,12 +231,16 @@ class Chamberlain:
         await self._warn_of_old_threads(now)
 
     async def _warn_of_old_threads(self, now: datetime) -> None:
-        """Complain of threads that the Envoy should have forgotten with the end of their assignment."""
+        """Log threads that the Envoy should have removed when their assignment ended."""
         async with self._bus.transaction() as transaction:
             threads = await load_entries(transaction, MessageThread)
         for assignment_id, thread in threads.items():
             if now - thread.created_at > _OLD_THREADS_AFTER:
-                _log.warning("thread still known long after it began", task=assignment_id, days=_OLD_THREADS_AFTER.days)
+                _log.warning(
+                    "a thread is still stored long after its assignment started",
+                    task=assignment_id,
+                    days=_OLD_THREADS_AFTER.days,
+                )
 
     def _write_metrics(self, health: HealthState) -> None:
         if self._metrics:

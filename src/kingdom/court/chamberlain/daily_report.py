@@ -1,4 +1,4 @@
-"""The daily report: what happened on a day, as a document and as a text for people, told once."""
+"""The daily report: what happened on a day, as a document and as text for people. Sent once."""
 
 from datetime import date, datetime, timedelta
 from typing import Literal
@@ -28,7 +28,7 @@ _DAY = timedelta(days=1)
 
 
 class AssignmentCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of assignments on a day."""
+    """The assignments of a day."""
 
     created: int
     completed: int
@@ -37,14 +37,14 @@ class AssignmentCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SoldierCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """How many agent sessions began, and how many took too long."""
+    """How many agent sessions started, and how many exceeded their time limit."""
 
     spawned: int
     timeout: int
 
 
 class DailyReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened on one day of the court's time zone."""
+    """What happened on one day in the court's time zone."""
 
     type: Literal["daily_report"] = "daily_report"
     date: date
@@ -54,7 +54,7 @@ class DailyReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReportState(msgspec.Struct, kw_only=True):
-    """The last day of which people were told."""
+    """The last reported day."""
 
     last_day: date | None = None
 
@@ -75,13 +75,13 @@ def report_of(day: date, sums: DayStatistics) -> DailyReport:
 
 
 def as_text(report: DailyReport) -> str:
-    """Return a report for people to read."""
+    """Return a report as text for people."""
     tasks, soldiers = report.tasks, report.soldiers
     ends = f"{tasks.completed} completed, {tasks.failed} failed, {tasks.needs_human} needed a person"
     lines = [
         f"Daily report for {report.date}",
-        f"Tasks: {tasks.created} created, {ends}",
-        f"Soldiers: {soldiers.spawned} started, {soldiers.timeout} took too long",
+        f"Assignments: {tasks.created} created, {ends}",
+        f"Soldiers: {soldiers.spawned} started, {soldiers.timeout} exceeded their time limit",
     ]
     averages = [f"{actor} {_duration(seconds)}" for actor, seconds in report.avg_duration_seconds.items()]
     return "\n".join([*lines, *([f"Average duration: {', '.join(averages)}"] if averages else [])])
@@ -90,7 +90,7 @@ def as_text(report: DailyReport) -> str:
 def days_to_report(
     now: datetime, zone: ZoneInfo, settings: ChamberlainSettings, first_day: date | None, last_day: date | None
 ) -> list[date]:
-    """Return the days of which people shall be told now, oldest first: each once its next day's hour has come."""
+    """Return the days to report now, the oldest first. A day is due at the report hour of the next day."""
     until = latest_due(now, zone, settings.report_hour) - _DAY
     if first_day is None:
         return []
@@ -99,9 +99,9 @@ def days_to_report(
 
 
 async def send_reports(bus: Bus, settings: ChamberlainSettings, zone: ZoneInfo, now: datetime) -> list[date]:
-    """Tell people of every day that is over and that they were not told of; returns these days.
+    """Send the report of every due day, and return these days.
 
-    The log must have been read up to now, so that the sums are complete.
+    The log must have been read completely, so that the sums are correct.
     """
 
     async def act(transaction: Transaction) -> list[date]:

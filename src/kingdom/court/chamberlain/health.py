@@ -1,4 +1,4 @@
-"""How well the machines are: levels from what they use, which rise at once and come down with a margin. Pure."""
+"""The health of machines: a level rises at once, and falls only below a margin. Pure."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -13,7 +13,7 @@ CPU, MEMORY, DISK = "cpu_percent", "memory_percent", "disk_percent"
 
 
 class HealthLevel(StrEnum):
-    """How much may be begun: everything, what is urgent, nothing, nothing and people shall look."""
+    """How much may start: everything, high priority, nothing, or nothing and people are alerted."""
 
     GREEN = "green"
     YELLOW = "yellow"
@@ -22,7 +22,7 @@ class HealthLevel(StrEnum):
 
     @property
     def rank(self) -> int:
-        """Return how bad it is."""
+        """Return the severity as a number."""
         return list(HealthLevel).index(self)
 
 
@@ -30,7 +30,7 @@ Thresholds = tuple[tuple[float, HealthLevel], ...]
 
 
 class MachineReading(msgspec.Struct, frozen=True, kw_only=True):
-    """What one machine used when it was last looked at, and the level of each of its resources."""
+    """The last measured use of one machine, and the level of each resource."""
 
     at: datetime
     metrics: dict[str, float]
@@ -38,7 +38,7 @@ class MachineReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HealthState(msgspec.Struct, kw_only=True):
-    """The health of all machines: the worst level of any, and why."""
+    """The health of all machines: the worst level, and why."""
 
     level: HealthLevel = HealthLevel.GREEN
     reason: str = ""
@@ -48,19 +48,19 @@ class HealthState(msgspec.Struct, kw_only=True):
 
 
 def thresholds_of(metric: str, settings: HealthSettings) -> Thresholds:
-    """Return from which value on a resource is on which level, the lowest first."""
+    """Return the thresholds of a resource with their levels, the lowest first."""
     if metric == DISK:
         return (settings.disk_yellow, HealthLevel.YELLOW), (settings.disk_orange, HealthLevel.ORANGE)
     return (settings.yellow, HealthLevel.YELLOW), (settings.orange, HealthLevel.ORANGE), (settings.red, HealthLevel.RED)
 
 
 def threshold_settings(level: str) -> str:
-    """Return the settings that keep a level up: at red what orange holds back is held back too."""
+    """Return the settings that cause a level. At red, the threshold of orange applies too."""
     return "orange and red" if level == HealthLevel.RED else level
 
 
 def level_of(value: float, thresholds: Thresholds, before: HealthLevel, margin: float) -> HealthLevel:
-    """Return the level of a resource: it rises at its threshold and comes down only `margin` below it."""
+    """Return the level of a resource. It rises at its threshold, and falls only `margin` below it."""
     reached = _reached(value, thresholds)
     return reached if reached.rank >= before.rank else min(before, _reached(value + margin, thresholds), key=_rank)
 
@@ -68,14 +68,14 @@ def level_of(value: float, thresholds: Thresholds, before: HealthLevel, margin: 
 def assess_machine(
     machine: MachineReading | None, metrics: Mapping[str, float], now: datetime, settings: HealthSettings
 ) -> MachineReading:
-    """Return a machine after a look at what it uses; what was not looked at is as it was."""
+    """Return a machine with new metrics. Resources without a new metric keep their level."""
     before = machine.levels if machine else {}
     levels = before | {
         metric: level_of(value, thresholds_of(metric, settings), before.get(metric, HealthLevel.GREEN), settings.margin)
         for metric, value in metrics.items()
     }
     known = machine.metrics if machine else {}
-    # Twice, since people read them in the order in which they were measured.
+    # The new metrics come first in order, and override the known ones.
     return MachineReading(at=now, metrics={**metrics, **known, **metrics}, levels=levels)
 
 
@@ -87,9 +87,9 @@ def next_health(
     settings: HealthSettings,
     floor: str = "",
 ) -> tuple[HealthState, list[InternalEvent]]:
-    """Return the health after a look at one machine, and what is to be said of it.
+    """Return the health after measuring one machine, and the internal events to log.
 
-    `floor` is a reason for which the level is yellow at least. A machine that was not heard of for long does not count.
+    With a `floor` reason, the level is at least yellow. A machine without recent readings does not count.
     """
     known = before.machines.get(name)
     seen = assess_machine(known, metrics, now, settings)
@@ -106,7 +106,7 @@ def next_health(
 
 
 def _warnings(before: MachineReading | None, now: MachineReading, settings: HealthSettings) -> list[ResourceWarned]:
-    """Return a warning for each resource that has risen to a higher level."""
+    """Return a warning for each resource whose level has risen."""
     risen = [
         (metric, level)
         for metric, level in now.levels.items()
@@ -121,7 +121,7 @@ def _warnings(before: MachineReading | None, now: MachineReading, settings: Heal
 
 
 def _worst(machines: Mapping[str, MachineReading]) -> tuple[HealthLevel, str, str]:
-    """Return the worst level of all, its resource with its value, and the machine."""
+    """Return the worst level, its resource and value, and the machine."""
     all_levels = [
         (level.rank, state.metrics[metric], metric, level, name)
         for name, state in machines.items()

@@ -1,4 +1,4 @@
-"""Reading the log: adds up what is new in it and looks for what is unusual, each part in one transaction."""
+"""Read the log: update statistics and detect anomalies, one transaction per page."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,13 +17,13 @@ from kingdom.court.records import EVENTS
 from kingdom.workflow.records import change
 
 _AT_ONCE = 1000
-# Of so many events it is looked at once whether they really wait.
+# How many overdue events one page checks in the store.
 _LOOKED_UP_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
 class LogReading:
-    """What one look at the log found: what people were told, and why the health shall be yellow at least."""
+    """The result of reading the log: the alerts, and why health must be at least yellow."""
 
     alerts: tuple[Alert, ...]
     many_timeouts: str
@@ -39,12 +39,12 @@ async def read_new_entries(
     *,
     king_is_known: bool = True,
 ) -> LogReading:
-    """Read the log to its end; `king_silent` tells for how long the King gave no sign of life, None if he is well.
+    """Read the log to its end. `king_silent` is how long the King has had no heartbeat, None if he runs.
 
-    While nobody knows how he is, events that wait are not complained of.
+    Unless `king_is_known`, no alert about waiting events is made.
 
-    What is read, added up, told and remembered is one transaction per part, so that nothing counts twice, however
-    many Chamberlains read.
+    Each page is read, counted, reported and recorded in one transaction, so nothing counts twice with several
+    Chamberlains.
     """
     alerts: list[Alert] = []
     while True:
@@ -60,9 +60,9 @@ async def read_new_entries(
 
 
 async def _start(bus: Bus, operations: Operations) -> tuple[str, Cursor]:
-    """Return how far the log was read, and where to read on.
+    """Return the stored cursor, and the cursor to read from.
 
-    A store that was moved numbers its log anew: what is in it was read before, at its old place.
+    A moved store numbers its log again. Its entries were read before the move.
     """
     async with bus.transaction() as transaction:
         _, statistics = await recall(transaction, STATISTICS, STATS, Statistics)
@@ -83,7 +83,7 @@ class _LogPage:
 
     async def take(self, transaction: Transaction) -> LogReading:
         record, statistics = await recall(transaction, STATISTICS, STATS, Statistics)
-        # Another Chamberlain may have read the same meanwhile.
+        # Another Chamberlain may have read the page already.
         if statistics.cursor == self.known:
             self._add(statistics)
         alerts = statistics.watch.judge(self.now, self.settings.anomalies)
@@ -105,7 +105,7 @@ class _LogPage:
             statistics.forget_old()
 
     async def _undispatched(self, transaction: Transaction, statistics: Statistics) -> list[Alert]:
-        """Return the alert for events that wait for too long; some may have ended without being dispatched."""
+        """Return the alert for events that wait too long. Some may have ended without being dispatched."""
         watch, settings = statistics.watch, self.settings.anomalies
         looked_up = watch.overdue(self.now, settings)[:_LOOKED_UP_MAX]
         records = {event: await transaction.get(EVENTS.name, event) for event in looked_up}

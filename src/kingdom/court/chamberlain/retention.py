@@ -1,4 +1,4 @@
-"""Removing what has been kept long enough: records by their kind, files beside them by what they belong to."""
+"""Remove old data: records by their kind, files by the end of what they belong to."""
 
 import asyncio
 from collections.abc import Iterable, Iterator
@@ -26,7 +26,7 @@ _OVER = frozenset({WorkflowStatus.COMPLETED, WorkflowStatus.CANCELLED, WorkflowS
 
 @dataclass(frozen=True, slots=True)
 class SideFile:
-    """A file that is no record: when it was last written, how long it stays, and the thing that it belongs to."""
+    """A file that is not a record: when it was written, how long it is kept, and what it belongs to."""
 
     path: Path
     written_at: datetime
@@ -37,14 +37,14 @@ class SideFile:
 
 @dataclass(frozen=True, slots=True)
 class FileOwners:
-    """What side files belong to: when assignments ended (None while they go on), and the sessions that may go on."""
+    """What side files belong to: when assignments ended (None if not), and the sessions that may still run."""
 
     ended_at: dict[str, datetime | None]
     soldiers: frozenset[str]
 
 
 def with_retention(kinds: Iterable[RecordKind], settings: RetentionSettings) -> tuple[RecordKind, ...]:
-    """Return kinds of record with the times that the settings say; for whoever opens the store."""
+    """Return record kinds with the retention of the settings, for opening the store."""
     days = {
         EVENTS.name: settings.queue_days,
         ASSIGNMENTS.name: settings.queue_days,
@@ -57,14 +57,14 @@ def with_retention(kinds: Iterable[RecordKind], settings: RetentionSettings) -> 
 
 
 def store_retention(settings: RetentionSettings) -> Retention:
-    """Return how long the store keeps events that were handled, and its log."""
+    """Return how long the store keeps handled events and its log."""
     return Retention(archive=timedelta(days=settings.queue_days), log=timedelta(days=settings.logs_days))
 
 
 def expired_files(files: Iterable[SideFile], lives: FileOwners, now: datetime) -> list[SideFile]:
-    """Return the files whose time is over, counted from the end of what they belong to.
+    """Return the files whose retention is over, counted from the end of what they belong to.
 
-    What goes on keeps its files, however old; where nothing is known of it, the last change of the file counts.
+    Files of unfinished work are kept. If the owner of a file is unknown, its last change counts.
     """
     return [file for file in files if (end := _end(file, lives)) is not None and now - end > file.keep]
 
@@ -72,9 +72,9 @@ def expired_files(files: Iterable[SideFile], lives: FileOwners, now: datetime) -
 async def clean_up(
     bus: Bus, operations: Operations, settings: RetentionSettings, directory: Path | None, now: datetime
 ) -> int:
-    """Remove what is older than it must be kept; returns how many things are gone.
+    """Remove what is older than its retention, and return how many items were removed.
 
-    Files go before records: these tell when the files' time is over.
+    Files are removed before records, since records decide about files.
     """
     removed = 0
     if directory is not None:
@@ -87,7 +87,7 @@ async def clean_up(
 
 
 def side_files(directory: Path, settings: RetentionSettings) -> list[SideFile]:
-    """Return the files of a house that are no records and do not stay: prompts, sessions, logs put aside."""
+    """Return the files that are not records and expire: prompts, sessions, rotated logs."""
     return [file for file in _side_files(directory, settings) if file is not None]
 
 
@@ -97,7 +97,7 @@ def _side_files(directory: Path, settings: RetentionSettings) -> Iterator[SideFi
     for suffix in _RESULT_SUFFIXES:
         for path in _files(directory, f"state/results/*{suffix}"):
             yield _side_file(path, settings.results_days, assignment_id=path.name.removesuffix(suffix))
-    # Each soldier host has a directory of its own, by default below that of the house.
+    # Each soldier host has its own directory, by default below the store directory.
     for folder in ("logs/sessions", "soldiers/*/logs/sessions"):
         for path in _files(directory, f"{folder}/*"):
             yield _side_file(path, settings.session_logs_days, soldier_id=path.stem)
@@ -145,7 +145,7 @@ def _ended_at(record: Record) -> datetime | None:
     try:
         return msgspec.convert(record.doc.get("ended_at"), datetime | None)
     except msgspec.ValidationError:
-        # One document that a person has spoilt does not keep everything else from being removed.
+        # One invalid document must not stop the cleanup.
         return None
 
 
@@ -153,7 +153,7 @@ def _remove(files: Iterable[SideFile]) -> int:
     removed = 0
     for file in files:
         try:
-            # It may have been written again since it was looked at.
+            # The file may have been written again.
             if datetime.fromtimestamp(file.path.stat().st_mtime, UTC) == file.written_at:
                 file.path.unlink()
                 removed += 1

@@ -1,4 +1,4 @@
-"""Agent sessions on the books: which of them nobody looks after, which run although nobody wants them, which ended."""
+"""Clean up recorded agent sessions: orphaned ones, unwanted ones that still run, and ended ones."""
 
 import asyncio
 import socket
@@ -23,9 +23,9 @@ from kingdom.workflow.model.workflow import Workflow
 from kingdom.workflow.records import WORKFLOWS, change
 
 ORPHANED = "orphaned"
-# What began just now may not be everywhere on the books yet.
+# A session that started just now may not be recorded everywhere yet.
 GRACE = timedelta(seconds=60)
-# A process that began this much apart from its session is another one that got its number.
+# A process that started at a very different time has reused the pid.
 _SAME_START_SECONDS = 120.0
 _KILL_SECONDS = 10.0
 _log = structlog.get_logger("kingdom.court")
@@ -33,9 +33,9 @@ _log = structlog.get_logger("kingdom.court")
 
 @dataclass(frozen=True, slots=True)
 class SessionFacts:
-    """What is known of one session: whether its run wants it, whether its host is up, whether its process lives.
+    """What is known about a session: whether its run needs it, its host is up, and its process lives.
 
-    `lives` is None where nobody here can tell.
+    `lives` is None if the process runs on another machine or is unknown.
     """
 
     is_wanted: bool
@@ -45,7 +45,7 @@ class SessionFacts:
 
 @dataclass(frozen=True, slots=True)
 class SessionVerdict:
-    """What is to be done about sessions: all of these leave the books."""
+    """What to do with sessions. All of them are removed from the record."""
 
     orphaned: tuple[str, ...] = ()
     to_kill: tuple[str, ...] = ()
@@ -58,9 +58,9 @@ class SessionVerdict:
 def judge_sessions(
     sessions: Mapping[str, SoldierSession], around: Mapping[str, SessionFacts], now: datetime
 ) -> SessionVerdict:
-    """Tell sessions apart: orphaned is one that is wanted and runs nowhere, to be killed one that runs and is not.
+    """Sort sessions: orphaned ones are wanted but do not run; unwanted ones that run are killed.
 
-    The engine places the run of an orphaned one anew; one that is neither wanted nor runs has just ended.
+    The engine places the run of an orphaned session again. A session that is neither wanted nor running has just ended.
     """
     orphaned: list[str] = []
     to_kill: list[str] = []
@@ -77,7 +77,7 @@ def judge_sessions(
 
 
 async def clean_up_sessions(bus: Bus, now: datetime) -> SessionVerdict:
-    """Take sessions off the books that run no more, and end those on this machine that nobody wants any more."""
+    """Remove sessions that do not run, and kill unwanted ones on this machine."""
     async with bus.transaction() as transaction:
         sessions = await list_sessions(transaction)
         around = await _gather_facts(transaction, sessions)
@@ -88,7 +88,7 @@ async def clean_up_sessions(bus: Bus, now: datetime) -> SessionVerdict:
 
     async def act(transaction: Transaction) -> None:
         record, known = await load_sessions(transaction)
-        # Somebody else may have taken them off, or the same soldier may have begun anew.
+        # Another process may have removed them, or the same soldier may have started again.
         mine = {soldier for soldier, session in sessions.items() if known.get(soldier) == session}
         gone = mine & {*verdict.orphaned, *verdict.to_kill, *verdict.ended}
         for event in _internal_events(verdict, sessions, gone, killed):
@@ -127,7 +127,7 @@ async def _gather_facts(transaction: Transaction, sessions: Mapping[str, Soldier
 
 
 async def _is_wanted(transaction: Transaction, soldier: str, session: SoldierSession) -> bool:
-    """Tell whether a run still counts on a session: its host has not said yet that nothing of it runs any more."""
+    """Return whether a run still needs a session: its host has not reported the end of the agent."""
     assignment = await transaction.get(ASSIGNMENTS.name, session.assignment_id)
     document = assignment.doc if assignment else {}
     workflow_id = document.get("workflow_id") or run_id_of_root(document.get("root") or session.assignment_id)
@@ -145,7 +145,7 @@ def _lives(session: SoldierSession, host: Host | None) -> bool | None:
 
 
 def _process(session: SoldierSession) -> psutil.Process | None:
-    """Return the process of a session, if it is still the one that began with it."""
+    """Return the process of a session, or None if it has ended or its pid was reused."""
     try:
         process = psutil.Process(session.pid)
         apart = abs(process.create_time() - session.started_at.timestamp())
@@ -156,7 +156,7 @@ def _process(session: SoldierSession) -> psutil.Process | None:
 
 
 def _kill(session: SoldierSession) -> bool:
-    """End a session's process and all that it has started."""
+    """Kill the process of a session and all its children."""
     process = _process(session)
     if process is None:
         return False
@@ -167,5 +167,5 @@ def _kill(session: SoldierSession) -> bool:
                 each.kill()
         _, alive = psutil.wait_procs(family, timeout=_KILL_SECONDS)
         if alive:
-            _log.warning("session does not end", pid=session.pid, processes=[each.pid for each in alive])
+            _log.warning("a session does not end", pid=session.pid, processes=[each.pid for each in alive])
     return True

@@ -1,4 +1,4 @@
-"""Answers of people, wherever they come from: which question they are for, and whether they count."""
+"""Answers of people from any source: find their question and check whether they are valid."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,14 +19,14 @@ from kingdom.workflow.records import each
 
 TEXT_MAX = 20_000
 _SHOWN_MAX = 80
-QUESTION_OVER = "This question is over."
+QUESTION_OVER = "This question is closed."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PersonAnswer:
-    """What a person said to a question, and when: the same moment is the same answer.
+    """A person's answer to a question. The same question, source and time is the same answer.
 
-    `asked_at` tells which question of the assignment it is for; nothing means the one that is asked now.
+    `asked_at` identifies the question that the person saw; empty means the current one.
     """
 
     source: str
@@ -39,13 +39,13 @@ class PersonAnswer:
 
     @property
     def event_id(self) -> str:
-        """Return the id of the event that it becomes."""
+        """Return the id of the event for this answer."""
         return f"evt-{self.source}-response-{self.question_id}-{self.at}"
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerResult:
-    """What became of words: `refusal` tells why an answer does not count, `question` where people see it asked."""
+    """The result of a person's message. `refusal` says why it is no valid answer; `question` is the one to close."""
 
     is_new: bool
     refusal: str = ""
@@ -54,7 +54,7 @@ class AnswerResult:
 
 
 async def find_question(transaction: Transaction, assignment_id: str) -> HumanQuestion | None:
-    """Return the latest question of an assignment or of the root that it belongs to, or that of a petition."""
+    """Return the latest question of an assignment, its root, or a petition, or None."""
     found = await _find(transaction, assignment_id)
     return found[1] if found else None
 
@@ -66,36 +66,36 @@ async def _find(transaction: Transaction, assignment_id: str) -> tuple[Record, H
 
 
 async def open_questions(transaction: Transaction, leave_out: LeaveOut = hide) -> list[HumanQuestion]:
-    """Return every question that waits for an answer and can be read, the oldest first."""
+    """Return every readable open question, the oldest first."""
     found = [record async for record in each(transaction, Query(kind=QUESTIONS.name, state=QuestionStatus.OPEN))]
     return sorted(readable(found, HumanQuestion, leave_out), key=lambda question: question.asked_at)
 
 
 async def find_pending_answer(transaction: Transaction, question: HumanQuestion) -> Record | None:
-    """Return the event that answers an open question and that the King has not taken up yet."""
+    """Return the event of an answer that the King has not processed yet, or None."""
     found = await transaction.get(EVENTS.name, question.given) if question.given else None
     return found if found and found.state == EventStatus.PENDING else None
 
 
 async def submit_answer(transaction: Transaction, answer: PersonAnswer, now: datetime) -> AnswerResult:
-    """Hand an answer to the King unless it cannot count, or another one waits for him; the first one counts.
+    """Pass an answer to the King if it is valid and no other answer waits for him.
 
-    One about a petition counts at once: nothing is resumed by it, so the General is told and not the King.
-    Where people see the question is left as it is, until the Envoy shows there how it ended.
+    An answer about a petition counts at once. It resumes nothing, so its General is notified instead of the King.
+    The Envoy later updates the question that people see.
     """
     if await transaction.get(EVENTS.name, answer.event_id):
         return AnswerResult(is_new=False)
     found = await _find(transaction, answer.question_id)
     if found is None:
-        return AnswerResult(is_new=False, refusal=f"{answer.question_id} asks nothing")
-    # What is saved is the version that was judged, so that of two at once one begins again.
+        return AnswerResult(is_new=False, refusal=f"{answer.question_id} has no question")
+    # Saving the loaded version makes one of two concurrent answers fail and start over.
     record, question = found
     if refusal := question.rejection_reason(answer.person, answer.text, answer.asked_at):
         return AnswerResult(is_new=False, refusal=refusal)
     if first := await find_pending_answer(transaction, question):
         heard = read_document(first.doc, ExternalEvent).payload
         said = f"by {heard['user'] or 'somebody'}: {shorten(str(heard['text']), _SHOWN_MAX)}"
-        refusal = f"the question was answered already, {said}; the King takes that up as soon as he runs"
+        refusal = f"the question was already answered {said}; the King processes that answer as soon as he runs"
         return AnswerResult(is_new=False, refusal=refusal)
     event = ExternalEvent(
         id=answer.event_id,
@@ -126,7 +126,7 @@ async def submit_answer(transaction: Transaction, answer: PersonAnswer, now: dat
 async def _answer_petition(
     transaction: Transaction, event: ExternalEvent, question: HumanQuestion, record: Record
 ) -> None:
-    """Write down what a person says to a petition, and tell its General."""
+    """Store the answer to a petition, and notify its General."""
     await save_question(transaction, question, record)
     decided = msgspec.structs.replace(
         event, status=EventStatus.COMPLETED, outcome="answered", reason=f"it is about the petition {question.petition}"
@@ -136,7 +136,7 @@ async def _answer_petition(
 
 
 def describe_end(question: HumanQuestion) -> str:
-    """Return for people what became of a question."""
+    """Return for people how a question ended."""
     if question.status is QuestionStatus.EXPIRED:
         return "Nobody answered in time."
     by = f" by {question.answered_by}" if question.answered_by else ""

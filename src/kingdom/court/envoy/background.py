@@ -1,4 +1,4 @@
-"""What is done for people on the side: it may fail, is not repeated, and holds nothing up."""
+"""Background work for people. It may fail, is not retried, and blocks nothing."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -10,19 +10,19 @@ _log = structlog.get_logger("kingdom.court")
 
 
 class BackgroundTasks:
-    """Things that go on beside the work of a process."""
+    """The background tasks of a process."""
 
     def __init__(self) -> None:
         self._running: set[asyncio.Task[None]] = set()
 
     def start(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
-        """Begin something; `what` names it in the log where it fails."""
+        """Start a task. `name` identifies it in the log if it fails."""
         task = asyncio.create_task(_run_logged(name, run))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
     async def end(self) -> None:
-        """Wait a moment for what runs, then give it up."""
+        """Wait briefly for running tasks, then cancel them."""
         running = set(self._running)
         if running:
             _, late = await asyncio.wait(running, timeout=_LAST_WAIT_SECONDS)
@@ -34,5 +34,5 @@ class BackgroundTasks:
 async def _run_logged(name: str, run: Callable[[], Awaitable[None]]) -> None:
     try:
         await run()
-    except Exception as error:  # noqa: BLE001 - whatever it is, nothing depends on it
-        _log.warning("something on the side failed", what=name, error=f"{type(error).__name__}: {error}")
+    except Exception as error:  # noqa: BLE001 - nothing depends on background work
+        _log.warning("background work failed", what=name, error=f"{type(error).__name__}: {error}")

@@ -1,4 +1,4 @@
-"""The port to where people are: what is said there, and how it is found again."""
+"""The port to a messaging system: send messages and find sent ones."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -15,7 +15,7 @@ _log = structlog.get_logger("kingdom.court")
 
 
 class ProgressMark(StrEnum):
-    """What is shown on the message of a person that became an event."""
+    """The progress that is shown on a person's message that became an event."""
 
     SEEN = "seen"
     NEEDS_PERSON = "needs_person"
@@ -25,7 +25,7 @@ class ProgressMark(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutgoingMessage:
-    """A message on its way: `key` is the same for every attempt, `identifier` is that of one."""
+    """A message to send. `key` is the same for all attempts, `identifier` is unique to one attempt."""
 
     message: Message
     channel: str
@@ -36,58 +36,58 @@ class OutgoingMessage:
 
 
 class Messenger(ABC):
-    """Where people are told; `post` answers with `channel` and `ts` where a reply to the message would hang on it."""
+    """A messaging system. `post` answers with `channel` and `ts` if people can reply to the message in a thread."""
 
     target: Target
 
     @abstractmethod
     async def post(self, post: OutgoingMessage) -> Answer:
-        """Say something once."""
+        """Send a message once."""
 
     @abstractmethod
     async def find(self, post: OutgoingMessage) -> Finding:
-        """Find out whether something was said by any attempt."""
+        """Find out whether any attempt sent the message."""
 
     @abstractmethod
     async def open(self) -> None:
-        """Make ready what the messenger needs."""
+        """Connect."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Let go of what the messenger needs."""
+        """Disconnect."""
 
     @abstractmethod
     async def end_question(self, question: ShownQuestion, ending: str) -> None:
-        """Show under a question how it ended, and take its buttons away."""
+        """Show under a question how it ended, and remove its buttons."""
 
     @abstractmethod
     async def mark(self, channel: str, ts: str, mark: ProgressMark) -> None:
-        """Show on a person's message what became of it."""
+        """Show progress on a person's message."""
 
 
 class OneWayMessenger(Messenger):
-    """A messenger where nothing can be changed that was said."""
+    """A messenger that cannot change sent messages."""
 
     async def open(self) -> None:
-        """See the port."""
+        """See the base class."""
 
     async def close(self) -> None:
-        """See the port."""
+        """See the base class."""
 
     async def end_question(self, question: ShownQuestion, ending: str) -> None:
-        """See the port."""
+        """See the base class."""
 
     async def mark(self, channel: str, ts: str, mark: ProgressMark) -> None:
-        """See the port."""
+        """See the base class."""
 
 
 class LogMessenger(OneWayMessenger):
-    """The log, where nothing else is set up; what was said may stand there twice."""
+    """Writes messages to the log, if no other messenger is configured. A message may be logged twice."""
 
     target = Target(name="log", honours=Honours.IDENTIFIER)
 
     async def post(self, post: OutgoingMessage) -> Answer:
-        """See the port."""
+        """See the base class."""
         message = post.message
         level = logging.WARNING if message.urgency is not Urgency.NORMAL else logging.INFO
         assignment_id = str(message.context.get("task_id") or "")
@@ -95,6 +95,6 @@ class LogMessenger(OneWayMessenger):
         return Acked()
 
     async def find(self, post: OutgoingMessage) -> Finding:
-        """See the port."""
+        """See the base class."""
         del post
         return Absent()

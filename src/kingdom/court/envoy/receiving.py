@@ -1,4 +1,4 @@
-"""What people say in Slack: an answer to a question, a wish to the app, or nothing that concerns us."""
+"""Messages of people in Slack: an answer to a question, a request to the app, or neither."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -17,14 +17,14 @@ from kingdom.court.sentinel.untrusted import clean_text
 MENTION = "app_mention"
 _MESSAGE = "message"
 _DIRECT = "im"
-# Everything else under the name of a message is a change of one, or a machine's.
+# Other subtypes are edits, deletions, or messages of bots.
 _SPOKEN = frozenset({None, "file_share", "thread_broadcast"})
 _NEEDED = ("channel", "user", "ts")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PersonMessage:
-    """What a person wrote."""
+    """A message that a person wrote."""
 
     kind: str
     channel: str
@@ -47,7 +47,7 @@ class ButtonClick:
 
 
 def read_message(event: dict[str, Any]) -> PersonMessage | None:
-    """Return what an event of Slack tells that a person wrote; None where it was no person, or nothing new."""
+    """Return the message in a Slack event, or None if a bot wrote it or it is not new."""
     if event.get("bot_id") or event.get("subtype") not in _SPOKEN or not all(map(event.get, _NEEDED)):
         return None
     words = {name: str(event.get(name) or "") for name in (*_NEEDED, "text", "thread_ts")}
@@ -56,7 +56,7 @@ def read_message(event: dict[str, Any]) -> PersonMessage | None:
 
 
 async def receive_message(transaction: Transaction, said: PersonMessage, now: datetime) -> AnswerResult:
-    """Take what a person wrote for an answer, for a wish, or for nothing; the same words again change nothing."""
+    """Process a message as an answer or a request. Processing it again changes nothing."""
     text = clean_text(plain_text(said.text), TEXT_MAX)
     if (
         said.thread_ts
@@ -79,7 +79,7 @@ async def receive_message(transaction: Transaction, said: PersonMessage, now: da
 
 
 async def receive_click(transaction: Transaction, click: ButtonClick, now: datetime) -> AnswerResult:
-    """Take a click for an answer to the question that its button stands under."""
+    """Process a click as an answer to the question of its button."""
     chosen = click.choice
     answer = PersonAnswer(
         source=SLACK,
@@ -94,7 +94,7 @@ async def receive_click(transaction: Transaction, click: ButtonClick, now: datet
 
 
 async def _submit(transaction: Transaction, answer: PersonAnswer, now: datetime) -> AnswerResult:
-    """Take an answer and, where it is one, forget the question that whoever heard it now ends."""
+    """Submit an answer. If it is accepted, remove the shown question and return it, so that the caller can close it."""
     taken = await submit_answer(transaction, answer, now)
     return (
         replace(taken, question=await remove_entry(transaction, ShownQuestion, answer.question_id))
@@ -104,7 +104,7 @@ async def _submit(transaction: Transaction, answer: PersonAnswer, now: datetime)
 
 
 async def _assignment_of_thread(transaction: Transaction, said: PersonMessage) -> str:
-    """Return the assignment whose thread this is."""
+    """Return the assignment of the message's thread, or ""."""
     threads = await load_entries(transaction, MessageThread)
     questions = await load_entries(transaction, ShownQuestion)
     known: list[tuple[str, MessageThread | ShownQuestion]] = [*threads.items(), *questions.items()]

@@ -1,4 +1,4 @@
-"""What the Envoy remembers: the thread of each assignment, the questions that people see, the last report."""
+"""What the Envoy stores: the thread of each assignment, the questions that people see, the date of the last report."""
 
 from datetime import datetime
 from typing import TypeVar
@@ -17,7 +17,7 @@ REPORT = "report-sent"
 
 
 class MessageThread(msgspec.Struct, frozen=True, kw_only=True):
-    """Where people read about an assignment; `channel` is as the messenger itself calls it, `asked` as we do."""
+    """The thread of an assignment. `channel` is the messenger's own id, `asked` is the configured name."""
 
     channel: str
     thread_ts: str
@@ -25,12 +25,12 @@ class MessageThread(msgspec.Struct, frozen=True, kw_only=True):
     asked: str = ""
 
     def is_in(self, channel: str) -> bool:
-        """Tell whether a channel, as we call it, is the one of the thread."""
+        """Return whether a configured channel is the one of the thread."""
         return not channel or channel.removeprefix("#") in (self.channel, self.asked.removeprefix("#"))
 
 
 class ShownQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """A question that people see and may answer where it stands."""
+    """A question that people see and can answer in the messenger."""
 
     msg_id: str
     channel: str
@@ -45,19 +45,19 @@ _RECORD_IDS: dict[type, str] = {MessageThread: THREADS, ShownQuestion: SHOWN_QUE
 
 
 async def load_entries(transaction: Transaction, form: type[_Entry]) -> dict[str, _Entry]:
-    """Return every thread or every awaited question by its assignment."""
+    """Return every thread or shown question by its assignment."""
     _, known = await _load(transaction, form)
     return known
 
 
 async def save_entry(transaction: Transaction, assignment_id: str, entry: _Entry) -> None:
-    """Remember the thread or the question of an assignment."""
+    """Store the thread or the shown question of an assignment."""
     record, known = await _load(transaction, type(entry))
     await _save(transaction, record, {**known, assignment_id: entry})
 
 
 async def remove_entry(transaction: Transaction, form: type[_Entry], assignment_id: str) -> _Entry | None:
-    """Forget the thread or the question of an assignment; returns it if there was one."""
+    """Remove the thread or the shown question of an assignment, and return it."""
     record, known = await _load(transaction, form)
     entry = known.pop(assignment_id, None)
     if entry is not None:
@@ -66,7 +66,7 @@ async def remove_entry(transaction: Transaction, form: type[_Entry], assignment_
 
 
 async def save_report_date(transaction: Transaction, date: str) -> None:
-    """Remember the day of the last report that was sent."""
+    """Store the date of the last report that was sent."""
     record = await transaction.get(ENVOYS.name, REPORT)
     await _save(transaction, record or _empty(REPORT), {"date": date})
 
@@ -80,7 +80,7 @@ async def _load(transaction: Transaction, form: type[_Entry]) -> tuple[Record, d
         try:
             known[assignment_id] = msgspec.convert(document, form)
         except msgspec.ValidationError:
-            # A person spoilt it: the others still count.
+            # Edited by hand and invalid: skip it, the others still count.
             continue
     return record, known
 

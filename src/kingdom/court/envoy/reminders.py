@@ -1,4 +1,4 @@
-"""Questions that wait for long: people are reminded once and warned once; what is over is cleared away."""
+"""Old questions: people are reminded once and warned once. Closed questions are cleaned up."""
 
 from datetime import datetime, timedelta
 from functools import partial
@@ -19,14 +19,14 @@ from kingdom.court.records import ASSIGNMENTS, queue_message
 from kingdom.workflow.records import change
 
 _AT_ONCE = 50
-# The question itself stands above, in the same thread.
+# The thread already shows the complete question.
 _SHOWN_MAX = 1500
 _LEFT_OVER_AFTER = timedelta(days=1)
 _log = structlog.get_logger("kingdom.court")
 
 
 async def send_reminders(transaction: Transaction, now: datetime, channel: str, zone: ZoneInfo) -> int:
-    """Tell people again of questions that wait for long; returns of how many. What is due for good the King decides."""
+    """Queue reminders of old questions, and return how many. The King handles questions past their deadline."""
     due = await transaction.find(Query(kind=QUESTIONS.name, state=QuestionStatus.OPEN, due_by=now, limit=_AT_ONCE))
     reminded = 0
     for record in due:
@@ -51,15 +51,15 @@ async def send_reminders(transaction: Transaction, now: datetime, channel: str, 
 
 
 async def clean_up_questions(bus: Bus, messenger: Messenger, now: datetime) -> None:
-    """Show under each question that is over how it ended, and forget it; forget threads that nobody needs."""
+    """Show how each closed question ended and remove it, then remove threads of assignments that are gone."""
     async with bus.transaction() as transaction:
         over = await _questions_over(transaction)
     for assignment_id, (question, ending) in over.items():
         if question.message_ts:
             try:
                 await messenger.end_question(question, ending)
-            except Exception as error:  # noqa: BLE001 - whatever the messenger says, the next round tries again
-                _log.warning("a question that is over still looks open", task=assignment_id, error=str(error))
+            except Exception as error:  # noqa: BLE001 - the next round tries again
+                _log.warning("a closed question still looks open", task=assignment_id, error=str(error))
                 if now - question.created_at < _LEFT_OVER_AFTER:
                     continue
         await change(bus, partial(_forget_question, assignment_id=assignment_id, msg_id=question.msg_id))
@@ -77,7 +77,7 @@ async def _questions_over(transaction: Transaction) -> dict[str, tuple[ShownQues
 
 async def _forget_question(transaction: Transaction, assignment_id: str, msg_id: str) -> None:
     question = (await load_entries(transaction, ShownQuestion)).get(assignment_id)
-    # A newer one may have taken its messenger.
+    # A newer question may have replaced it.
     if question and question.msg_id == msg_id:
         await remove_entry(transaction, ShownQuestion, assignment_id)
 
@@ -85,7 +85,7 @@ async def _forget_question(transaction: Transaction, assignment_id: str, msg_id:
 async def _forget_threads(transaction: Transaction, now: datetime) -> None:
     for assignment_id, thread in (await load_entries(transaction, MessageThread)).items():
         is_old = now - thread.created_at >= _LEFT_OVER_AFTER
-        # Of an assignment that has ended the last words may still be on their way into the thread.
+        # While the assignment is stored, its last message may still be on its way to the thread.
         if is_old and await transaction.get(ASSIGNMENTS.name, assignment_id) is None:
             await remove_entry(transaction, MessageThread, assignment_id)
 
@@ -102,4 +102,4 @@ def _words(question: HumanQuestion, now: datetime, *, late: bool) -> str:
     after = f"then the answer is {question.default!r}" if question.default else otherwise
     begin = "Nobody has answered for" if late else "A question has waited for"
     asked = shorten(question.text, _SHOWN_MAX, placeholder="…")
-    return f"{begin} {since}: {asked}\nThere is time until {question.due_at.isoformat()}; {after}."
+    return f"{begin} {since}: {asked}\nAnswer by {question.due_at.isoformat()}; {after}."

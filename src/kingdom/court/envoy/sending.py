@@ -1,4 +1,4 @@
-"""Telling people: one effect for every message, wherever people are; what follows is written with its answer."""
+"""Send queued messages: one effect per message, for any messenger. Its results are stored together with the answer."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -47,10 +47,10 @@ _MARKS = {
 
 
 class SendMessage(Effect[MessageQueued]):
-    """Says a message in its thread, or on its own where there is none.
+    """Sends a message in its thread, or on its own if there is none.
 
-    A message never changes once it is queued, and its thread only by messages before it in the same order, as long as
-    there is the assignment: so what is read from the store here is the same for every attempt.
+    A queued message never changes, and only earlier messages of the same ordered stream change its thread. So every
+    attempt reads the same data from the store.
     """
 
     def __init__(self, bus: Bus, messenger: Messenger, background: BackgroundTasks, channel: str) -> None:
@@ -61,31 +61,31 @@ class SendMessage(Effect[MessageQueued]):
         self._channel = channel
 
     def key(self, event: Received[MessageQueued]) -> str:
-        """See the port."""
+        """See the base class."""
         return event.payload.message_id
 
     def request(self, event: Received[MessageQueued]) -> Mapping[str, Any]:
-        """See the port."""
-        # Ids of messages begin anew with another store, that of the event is nobody else's.
+        """See the base class."""
+        # Message ids repeat in another store, event ids do not.
         key = str(event.envelope.event_id)
         return {"message_id": event.payload.message_id, "key": key, "channel": self._channel}
 
     async def call(self, attempt: Attempt) -> Answer:
-        """See the port."""
+        """See the base class."""
         try:
             post = await self._post(attempt)
         except NotFound as error:
-            return Rejected(f"nothing is left to be said: {error}")
+            return Rejected(f"the message no longer exists: {error}")
         return await self._messenger.post(post)
 
     async def reconcile(self, attempt: Attempt) -> Finding:
-        """See the port."""
+        """See the base class."""
         return await self._messenger.find(await self._post(attempt))
 
     async def conclude(
         self, event: Received[MessageQueued], answer: Acked | Rejected, transaction: Transaction
     ) -> Outcome:
-        """Write where the message stands and what is awaited from now on; a refused one waits for a person."""
+        """Store the thread and the shown question. A rejected message becomes a dead letter for a person."""
         if isinstance(answer, Rejected):
             return Dead(answer.reason, "rejected")
         record, message = await load(transaction, Message, event.payload.message_id)
@@ -104,7 +104,7 @@ class SendMessage(Effect[MessageQueued]):
     async def _follow(
         self, transaction: Transaction, message: Message, assignment_id: str, channel: str, ts: str
     ) -> None:
-        """Keep or end the thread and the question of an assignment."""
+        """Store or remove the thread and the question of an assignment."""
         if message.type is MessageType.THREAD_START and ts:
             asked = message.channel or self._channel
             thread = MessageThread(channel=channel, thread_ts=ts, created_at=message.created_at, asked=asked)
@@ -117,7 +117,7 @@ class SendMessage(Effect[MessageQueued]):
             await self._mark(transaction, assignment_id, _MARKS.get(ending, ProgressMark.DONE))
 
     async def _end(self, transaction: Transaction, assignment_id: str) -> None:
-        """Forget the thread of work that is over, and let nobody answer for it any more."""
+        """Remove the thread of an assignment that has ended, and close its question."""
         await remove_entry(transaction, MessageThread, assignment_id)
         if question := await remove_entry(transaction, ShownQuestion, assignment_id):
             self._end_later(transaction, question, QUESTION_OVER)
@@ -138,17 +138,17 @@ class SendMessage(Effect[MessageQueued]):
         if found and found[1].status is QuestionStatus.OPEN:
             await save_entry(transaction, question_id, question)
         else:
-            # Somebody was faster than the message.
+            # The question was answered before its message was sent.
             self._end_later(transaction, question, describe_end(found[1]) if found else QUESTION_OVER)
 
     def _end_later(self, transaction: Transaction, question: ShownQuestion, ending: str) -> None:
-        """Take the buttons of a question away once all of this is committed."""
+        """Remove the buttons of a question after the commit."""
         if question.message_ts:
             end = partial(self._messenger.end_question, question, ending)
             transaction.after_commit(lambda: self._background.start(f"end the question {question.msg_id}", end))
 
     async def _mark(self, transaction: Transaction, assignment_id: str, mark: ProgressMark) -> None:
-        """Show the state on the message of a person that began all this, if one did."""
+        """Show progress on the Slack message that the assignment came from, if any."""
         source = await _find_slack_source(transaction, assignment_id)
         if source is None:
             return
@@ -170,18 +170,18 @@ class SendMessage(Effect[MessageQueued]):
 
 
 def assignment_id_of(message: Message) -> str:
-    """Return the assignment that a message belongs to, if any."""
+    """Return the assignment that a message belongs to, or ""."""
     return str(message.context.get("task_id") or "")
 
 
 def _thread_for(message: Message, thread: MessageThread | None) -> MessageThread | None:
-    """Return the thread that a message belongs into; who wants something told in another channel is given that."""
+    """Return the thread for a message. A notification to another channel is sent there instead."""
     elsewhere = message.type is MessageType.NOTIFICATION and thread and not thread.is_in(message.channel)
     return None if message.type is MessageType.THREAD_START or elsewhere else thread
 
 
 def final_status_of(message: Message) -> AssignmentStatus | None:
-    """Return how an assignment ended, where a message tells people so."""
+    """Return the final status of an assignment, if the message reports one."""
     if message.type is not MessageType.THREAD_UPDATE:
         return None
     status = message.context.get("status")
@@ -192,7 +192,7 @@ def final_status_of(message: Message) -> AssignmentStatus | None:
 
 
 async def _find_slack_source(transaction: Transaction, assignment_id: str) -> tuple[str, str] | None:
-    """Return the channel and the time of the Slack message that an assignment came from."""
+    """Return the channel and time of the Slack message that an assignment came from, or None."""
     record = await transaction.get(ASSIGNMENTS.name, assignment_id)
     if record is None:
         return None

@@ -1,4 +1,4 @@
-"""How something is said in Slack, and what Slack's own words mean. Pure."""
+"""Format messages for Slack, and interpret Slack's errors. Pure."""
 
 import html
 import re
@@ -23,33 +23,33 @@ _MENTION = re.compile(r"^(?:\s*<@[UW][A-Z0-9]+(?:\|[^>]*)?>)+\s*")
 _WAIT = timedelta(seconds=30)
 _ATTEMPTS_MAX = 3
 
-# Slack may have done it and says only that something broke.
+# Slack may have posted the message although it reports an error.
 _UNCLEAR = frozenset({"fatal_error", "internal_error", "request_timeout", "service_unavailable", "accesslimited"})
-# A person must change something first; the words say what.
+# Errors that a person must fix first, with what to do.
 _PERMANENT = {
     "channel_not_found": "there is no such channel, or it is private and the app is not in it: invite the app",
     "not_in_channel": "the app is not in the channel: invite it",
     "is_archived": "the channel is archived",
-    "restricted_action": "a setting of the workspace does not let the app post there",
-    "restricted_action_read_only_channel": "only some may post in the channel",
+    "restricted_action": "a workspace setting forbids the app to post there",
+    "restricted_action_read_only_channel": "only some members may post in the channel",
     "user_not_found": "there is no such person",
     "cannot_dm_bot": "the person is a bot",
     "user_disabled": "the person has left",
     "msg_too_long": "the message is too long",
     "no_text": "the message is empty",
-    "invalid_blocks": "Slack does not take its blocks",
+    "invalid_blocks": "Slack rejects its blocks",
     "missing_scope": "the app lacks a permission: see the scopes in the documentation",
     "not_authed": "the bot token is missing",
     "invalid_auth": "the bot token is wrong",
     "token_revoked": "the bot token was revoked",
-    "token_expired": "the bot token is too old",
-    "account_inactive": "the account of the bot is gone",
-    "not_allowed_token_type": "the token is of another kind: the bot token begins with xoxb-",
+    "token_expired": "the bot token has expired",
+    "account_inactive": "the account of the bot was removed",
+    "not_allowed_token_type": "the token has the wrong kind: a bot token begins with xoxb-",
 }
 
 
 class ButtonChoice(msgspec.Struct, frozen=True, kw_only=True, rename={"question_id": "task_id"}):
-    """What a button says when it is clicked: which question of which assignment or petition, and the answer."""
+    """The value of a button: the question, when it was asked, and the answer."""
 
     question_id: str
     asked_at: str
@@ -57,42 +57,42 @@ class ButtonChoice(msgspec.Struct, frozen=True, kw_only=True, rename={"question_
 
 
 def question_id_of(message: Message) -> str:
-    """Return the question that a message asks: that of its assignment, unless it names another."""
+    """Return the id of a message's question, which is its assignment unless the message names another."""
     return str(message.context.get("ask_id") or message.context.get("task_id") or "")
 
 
 def escape_text(text: str) -> str:
-    """Return a text of anybody as plain words, so that it can call nobody and link nowhere."""
+    """Return a text that Slack shows literally, without mentions and links."""
     shortened = text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}…"
     said = html.escape(shortened, quote=False)
-    # Escaping may lengthen a text beyond what Slack takes; an entity is not cut in two.
+    # Escaping may make a text too long. The cut does not split an entity.
     return said if len(said) <= _ESCAPED_MAX else f"{said[:_ESCAPED_MAX].rpartition('&')[0]}…"
 
 
 def plain_text(text: str) -> str:
-    """Return what a person wrote, without the name of the app in front."""
+    """Return the text of a person's message without the leading mention of the app."""
     return html.unescape(_MENTION.sub("", text)).strip()
 
 
 def mention_people(text: str) -> str:
-    """Return our own words with the ids of people shown as their names."""
+    """Return a text with user ids turned into mentions."""
     return _PERSON.sub(lambda found: f"<@{found[0]}>", text)
 
 
 def question_blocks(message: Message) -> list[dict[str, Any]] | None:
-    """Return a question with a button for each choice that fits on one; other messages need no blocks."""
+    """Return the blocks of a question with a button for each choice. Other messages have no blocks."""
     if message.type is not MessageType.HUMAN_INPUT_REQUEST:
         return None
     return [*_sections(message.content), *_buttons(message), _small(_how_to_answer(message))]
 
 
 def ended_question_blocks(question: str, ending: str) -> list[dict[str, Any]]:
-    """Return a question without its buttons, and how it ended."""
+    """Return the blocks of a closed question: no buttons, and how it ended."""
     return [*_sections(question), _small(ending)]
 
 
 def read_choice(value: str) -> ButtonChoice | None:
-    """Return what a button of ours says; None where it is of somebody else."""
+    """Return the choice in a button's value, or None if the button is not ours."""
     try:
         return msgspec.json.decode(value, type=ButtonChoice)
     except msgspec.MsgspecError:
@@ -100,11 +100,11 @@ def read_choice(value: str) -> ButtonChoice | None:
 
 
 def classify_error(error: str, status: int, retry_after: timedelta | None, attempt: int) -> Answer:
-    """Return what a refusal of Slack means for the message that was refused."""
+    """Return what an error of Slack means for the message."""
     said = f"Slack refused the message: {error or f'HTTP {status}'}"
-    if error == "ratelimited" or status == 429:  # noqa: PLR2004 - the status of HTTP itself
+    if error == "ratelimited" or status == 429:  # noqa: PLR2004 - an HTTP status
         return Throttled(retry_after or _WAIT, said)
-    if error in _UNCLEAR or status >= 500 or not error:  # noqa: PLR2004 - the classes of HTTP itself
+    if error in _UNCLEAR or status >= 500 or not error:  # noqa: PLR2004 - an HTTP status class
         return Unknown(said)
     if error in _PERMANENT:
         return Rejected(f"{said}: {_PERMANENT[error]}")
@@ -114,7 +114,7 @@ def classify_error(error: str, status: int, retry_after: timedelta | None, attem
 def _sections(text: str) -> list[dict[str, Any]]:
     words = text[:_TEXT_MAX]
     parts = [words[at : at + _SECTION_MAX] for at in range(0, len(words), _SECTION_MAX)] or [" "]
-    # Escaping may lengthen a text fivefold, plain_text needs none.
+    # plain_text needs no escaping, which can make a text five times longer.
     return [{"type": "section", "text": {"type": "plain_text", "text": part, "emoji": False}} for part in parts]
 
 
@@ -124,7 +124,7 @@ def _is_cut(message: Message) -> bool:
 
 def _buttons(message: Message) -> list[dict[str, Any]]:
     if _is_cut(message):
-        # No button beside a text that is cut: the person has not seen all of it.
+        # A person must see the complete text before clicking.
         return []
     question_id, asked_at = question_id_of(message), str(message.context.get("asked_at") or "")
     elements: list[dict[str, Any]] = []
@@ -149,12 +149,12 @@ def _how_to_answer(message: Message) -> str:
     if _is_cut(message):
         name = question_id_of(message)
         shown = f"kingdom petition show {name}" if message.context.get("ask_id") else "kingdom inbox"
-        ways = f"This is cut. `{shown}` shows all of it, `kingdom answer {name} TEXT` answers it."
+        ways = f"The text is cut. `{shown}` shows all of it, `kingdom answer {name} TEXT` answers it."
     elif message.context.get("ask_id"):
-        # A reply in the thread is for the question of the assignment.
+        # A reply in the thread would answer the question of the assignment.
         ways = "Click."
     due_at = str(message.context.get("due_at") or "")
-    return f"{ways} Time until {escape_text(due_at)}." if due_at else ways
+    return f"{ways} Deadline: {escape_text(due_at)}." if due_at else ways
 
 
 def _small(text: str) -> dict[str, Any]:

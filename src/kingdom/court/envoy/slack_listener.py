@@ -1,4 +1,4 @@
-"""Listening to Slack by Socket Mode; Slack is told that we heard only once it is committed."""
+"""Receive messages and clicks from Slack over Socket Mode. Each is acknowledged after its commit."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -21,13 +21,13 @@ from kingdom.court.envoy.slack_messenger import SlackMessenger
 from kingdom.sentence import sentence
 from kingdom.workflow.records import change
 
-# How often the client looks after its connection.
+# How often the client checks its connection.
 _PING_SECONDS = 10.0
 _LAST_WAIT_SECONDS = 10.0
 
 
 class SlackListener:
-    """Hears answers, clicks, mentions and direct messages while the block of `run` lasts."""
+    """Receives answers, clicks, mentions and direct messages while `run` runs."""
 
     def __init__(
         self,
@@ -47,19 +47,19 @@ class SlackListener:
         self._idle.set()
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Stay connected until stopped, then finish what was begun to be heard."""
+        """Stay connected until stopped, then finish what is being processed."""
         handler = AsyncSocketModeHandler(self._app(), self._app_token, ping_interval=_PING_SECONDS)
-        connecting = asyncio.create_task(handler.connect_async())  # type: ignore[no-untyped-call]
+        connecting = asyncio.create_task(handler.connect_async())  # type: ignore[no-untyped-call]  # slack_bolt has no annotation here
         try:
             await stopping.wait()
         finally:
             await self._fall_silent()
             connecting.cancel()
             await asyncio.gather(connecting, return_exceptions=True)
-            await handler.close_async()  # type: ignore[no-untyped-call]
+            await handler.close_async()  # type: ignore[no-untyped-call]  # slack_bolt has no annotation here
 
     async def handle_message(self, event: dict[str, Any]) -> None:
-        """Take what Slack tells that was said."""
+        """Process a message event."""
         said = read_message(event)
         if said is None:
             return
@@ -71,7 +71,7 @@ class SlackListener:
         self._respond(taken, said.channel, said.thread_ts, said.user, plain_text(said.text))
 
     async def handle_click(self, ack: AsyncAck, body: dict[str, Any]) -> None:
-        """Take a click on one of our buttons."""
+        """Process a click on one of our buttons."""
         action, container = body["actions"][0], body["container"]
         choice = read_choice(str(action.get("value") or ""))
         if choice is not None:
@@ -87,7 +87,7 @@ class SlackListener:
         await ack()
 
     def _app(self) -> AsyncApp:
-        # A listener that fails leaves the envelope unacknowledged, so that Slack sends it again.
+        # If a handler fails, Slack gets no acknowledgement and sends the event again.
         app = AsyncApp(client=self._messenger.web, process_before_response=True)
 
         async def on_message(event: dict[str, Any]) -> None:
@@ -115,16 +115,18 @@ class SlackListener:
                 self._idle.set()
 
     async def _fall_silent(self) -> None:
-        """Wait for what is being heard; what takes longer Slack will tell again."""
+        """Wait for events in process. Slack repeats those that take longer."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_LAST_WAIT_SECONDS):
                 await self._idle.wait()
 
     def _respond(self, taken: AnswerResult, channel: str, thread_ts: str, person: str, text: str) -> None:
-        """Let people see what became of an answer."""
+        """Show people what became of an answer."""
         if taken.refusal:
-            words = sentence(f"This was not taken as an answer: {taken.refusal}")
-            self._background.start("tell why", partial(self._messenger.whisper, channel, thread_ts, person, words))
+            words = sentence(f"This is not a valid answer: {taken.refusal}")
+            self._background.start(
+                "explain a refused answer", partial(self._messenger.whisper, channel, thread_ts, person, words)
+            )
         if taken.question and taken.question.message_ts:
             ending = f"Answered by {person}: {text}"
-            self._background.start("end a question", partial(self._messenger.end_question, taken.question, ending))
+            self._background.start("close a question", partial(self._messenger.end_question, taken.question, ending))

@@ -1,4 +1,4 @@
-"""Slack as a messenger: threads, questions with buttons, and messages found again by their metadata."""
+"""The messenger for Slack: threads, questions with buttons, and messages found by their metadata."""
 
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -32,17 +32,17 @@ _EMOJI = {
     ProgressMark.FAILED: "x",
 }
 _UNREACHABLE_WAIT = timedelta(seconds=15)
-# Our clock and that of Slack may differ by so much.
+# How much our clock and Slack's clock may differ.
 _CLOCKS_DIFFER = timedelta(minutes=5)
 _PAGE = 200
-# Slack would fetch addresses that others wrote, and so carry away what is in them.
+# Unfurling would fetch URLs that strangers wrote, and could leak data in them.
 _NOTHING_FETCHED: dict[str, Any] = {"unfurl_links": False, "unfurl_media": False}
 _WRONG_TOKEN = frozenset({"invalid_auth", "not_authed", "token_revoked", "token_expired", "account_inactive"})
 _Page = Callable[..., Awaitable[AsyncSlackResponse]]
 
 
 class SlackMessenger(Messenger):
-    """Posts by the Web API; one that hides nothing it ever took, so time tells what was not sent."""
+    """Posts with the Web API. Slack shows every accepted message within a known time, so a missing one was not sent."""
 
     def __init__(self, settings: SlackSettings, *, page: int = _PAGE) -> None:
         self.target = Target(name="slack", honours=Honours.TIME, settles_after=settings.settles_after)
@@ -56,18 +56,18 @@ class SlackMessenger(Messenger):
     def web(self) -> AsyncWebClient:
         """Return the client of the Web API."""
         if self._web is None:
-            raise RuntimeError("open the messenger before anything is posted")
+            raise RuntimeError("call open() before posting")
         return self._web
 
     async def open(self) -> None:
-        """Make a client ready, and refuse a token that Slack refuses."""
+        """Create the client, and raise Misconfigured if Slack rejects the token."""
         self._session = aiohttp.ClientSession()
         self._web = AsyncWebClient(
             token=self._settings.bot_token,
             base_url=self._settings.base_url,
             timeout=math.ceil(self._settings.call_seconds),
             session=self._session,
-            # A post that may have arrived must not be repeated by anybody but the ledger.
+            # Only the ledger may repeat a post that may have arrived.
             retry_handlers=[],
         )
         try:
@@ -75,31 +75,29 @@ class SlackMessenger(Messenger):
         except SlackApiError as error:
             if _error(error) in _WRONG_TOKEN:
                 await self.close()
-                raise Misconfigured(
-                    f"Slack does not take the bot token ({_error(error)}): see slack.bot_token"
-                ) from error
+                raise Misconfigured(f"Slack rejects the bot token ({_error(error)}): check slack.bot_token") from error
         except (aiohttp.ClientError, TimeoutError):
-            # It will be reachable later.
+            # Slack may be reachable later.
             return
 
     async def close(self) -> None:
-        """See the port."""
+        """See the base class."""
         if self._session:
             await self._session.close()
 
     async def post(self, post: OutgoingMessage) -> Answer:
-        """See the port."""
+        """See the base class."""
         try:
             sent = await self._send(post)
         except SlackApiError as error:
             return classify_error(_error(error), _status(error), _wait(error), post.attempt)
         except aiohttp.ClientConnectorError as error:
-            # Nobody listened, so nothing was said.
-            return Throttled(_UNREACHABLE_WAIT, f"Slack cannot be reached: {error}")
+            # No connection, so nothing was sent.
+            return Throttled(_UNREACHABLE_WAIT, f"cannot connect to Slack: {error}")
         return Acked({"channel": sent["channel"], "ts": sent["ts"]})
 
     async def find(self, post: OutgoingMessage) -> Finding:
-        """See the port."""
+        """See the base class."""
         try:
             channel = post.thread.channel if post.thread else await self._channel_id(post.channel)
             async for message in self._said(post, channel):
@@ -108,11 +106,11 @@ class SlackMessenger(Messenger):
                 if metadata.get("event_type") == METADATA_TYPE and payload.get("key") == post.key:
                     return Happened({"channel": channel, "ts": message["ts"]})
         except SlackApiError as error:
-            return Unclear(f"Slack does not show what was said: {_error(error) or _status(error)}")
+            return Unclear(f"cannot search the messages in Slack: {_error(error) or _status(error)}")
         return Absent()
 
     async def end_question(self, question: ShownQuestion, ending: str) -> None:
-        """See the port."""
+        """See the base class."""
         shown = mention_people(escape_text(ending))
         await self.web.chat_update(
             channel=question.channel,
@@ -123,7 +121,7 @@ class SlackMessenger(Messenger):
         )
 
     async def mark(self, channel: str, ts: str, mark: ProgressMark) -> None:
-        """See the port."""
+        """See the base class."""
         changes = [(self.web.reactions_add, _EMOJI[mark], "already_reacted")]
         if mark is not ProgressMark.NEEDS_PERSON:
             changes.append((self.web.reactions_remove, _EMOJI[ProgressMark.NEEDS_PERSON], "no_reaction"))
@@ -135,7 +133,7 @@ class SlackMessenger(Messenger):
                     raise
 
     async def whisper(self, channel: str, thread_ts: str, person: str, text: str) -> None:
-        """Tell one person something that concerns nobody else."""
+        """Send a message that only one person sees."""
         await self.web.chat_postEphemeral(
             channel=channel,
             user=person,
@@ -163,11 +161,11 @@ class SlackMessenger(Messenger):
         except SlackApiError as error:
             if _error(error) != "thread_not_found":
                 raise
-        # Somebody deleted where it began: better on its own than unsaid.
+        # The first message of the thread was deleted: post on its own.
         return await self.web.chat_postMessage(**said)
 
     async def _said(self, post: OutgoingMessage, channel: str) -> AsyncIterator[dict[str, Any]]:
-        """Yield everything that was said where a message may be, since shortly before it was written."""
+        """Yield all messages where this one may be, since shortly before it was created."""
         oldest = f"{(post.message.created_at - _CLOCKS_DIFFER).timestamp():.6f}"
         shown: dict[str, Any] = {
             "channel": channel,
@@ -186,7 +184,7 @@ class SlackMessenger(Messenger):
             yield message
 
     async def _channel_id(self, named: str) -> str:
-        """Return the id of a channel by its name or id, or of the conversation with a person."""
+        """Return the id of a channel by its name or id, or the id of the conversation with a person."""
         if named not in self._channels:
             self._channels[named] = await self._look_up(named.removeprefix("#"))
         return self._channels[named]
@@ -203,7 +201,7 @@ class SlackMessenger(Messenger):
 
 
 def is_person_id(channel: str) -> bool:
-    """Tell whether a channel is the id of a person, who is then told alone."""
+    """Return whether a channel is a person's id, for a direct message."""
     return channel[:1] in ("U", "W") and channel.isalnum() and channel.isupper()
 
 

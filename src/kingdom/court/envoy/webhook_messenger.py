@@ -1,4 +1,4 @@
-"""A webhook of anybody: every message as signed JSON, the same identifier again where an answer was lost."""
+"""The messenger for a webhook: posts each message as signed JSON, with the same identifier on every retry."""
 
 import hashlib
 import hmac
@@ -21,7 +21,7 @@ _SHOWN_MAX = 200
 
 
 class WebhookMessenger(OneWayMessenger):
-    """Posts to one address; what `assignment_id` says in the context is its thread."""
+    """Posts to one URL. Messages with the same `task_id` in their context belong to one thread."""
 
     target = Target(name="webhook", honours=Honours.IDENTIFIER)
 
@@ -30,18 +30,18 @@ class WebhookMessenger(OneWayMessenger):
         self._session: aiohttp.ClientSession | None = None
 
     async def open(self) -> None:
-        """See the port."""
+        """See the base class."""
         self._session = aiohttp.ClientSession(timeout=_TIMEOUT)
 
     async def close(self) -> None:
-        """See the port."""
+        """See the base class."""
         if self._session:
             await self._session.close()
 
     async def post(self, post: OutgoingMessage) -> Answer:
-        """See the port."""
+        """See the base class."""
         if self._session is None:
-            raise RuntimeError("open the messenger before anything is posted")
+            raise RuntimeError("call open() before posting")
         body = msgspec.json.encode({**msgspec.to_builtins(post.message), "channel": post.channel, "status": "sent"})
         headers = {
             "Content-Type": "application/json",
@@ -54,8 +54,8 @@ class WebhookMessenger(OneWayMessenger):
                 answer = http_answer(response.status, response.headers)
                 words = (await response.text(errors="replace"))[:_SHOWN_MAX]
         except aiohttp.ClientConnectorError as error:
-            # Nobody listened, so nothing was said.
-            return Throttled(_UNREACHABLE_WAIT, f"the webhook cannot be reached: {error}")
+            # No connection, so nothing was sent.
+            return Throttled(_UNREACHABLE_WAIT, f"cannot connect to the webhook: {error}")
         if isinstance(answer, Rejected):
             return Rejected(
                 f"the webhook at {urlsplit(url).netloc} refused the message: {answer.reason} {words}".strip()
@@ -63,12 +63,12 @@ class WebhookMessenger(OneWayMessenger):
         return Acked({"channel": post.channel}) if isinstance(answer, Acked) else answer
 
     async def find(self, post: OutgoingMessage) -> Finding:
-        """See the port."""
-        # Whoever listens does an identifier only once, so it may be sent again.
+        """See the base class."""
+        # The receiver ignores a repeated identifier, so sending again is safe.
         del post
         return Absent()
 
 
 def signature(secret: str, body: bytes) -> str:
-    """Return what proves to whoever shares the secret that a body came from here."""
+    """Return the signature of a body, which a receiver with the same secret can check."""
     return "sha256=" + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()

@@ -1,6 +1,6 @@
-"""ONE table: how each entry of the log is told. Pure; what is not in it is not told.
+"""The table that describes log entries for people. Entries that are not in the table are not shown. Pure.
 
-Statuses that follow from what is told, and what a General repeats of its run, would only make the page longer.
+Statuses that follow from a shown entry, and entries of a General that repeat those of its run, are left out.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -17,14 +17,14 @@ _COMMIT_DIGITS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescriptionContext:
-    """What a reader has to know besides an entry: names of things, and who is meant."""
+    """The names that a description needs besides its entry."""
 
     rules: Mapping[str, str] = field(default_factory=dict)
     subject: str = ""
     works: Mapping[str, str] = field(default_factory=dict)
     gits: Mapping[str, str] = field(default_factory=dict)
     assignments: Mapping[str, Assignment] = field(default_factory=dict)
-    # The petitions for which a person was asked.
+    # The petitions that needed a person's approval.
     approvals: Collection[str] = ()
     from_court: bool = True
 
@@ -36,7 +36,7 @@ class DescriptionContext:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What is told of an entry."""
+    """The description of an entry."""
 
     kind: MomentKind
     what: str
@@ -47,22 +47,22 @@ Describer = Callable[[Mapping[str, Any], DescriptionContext], Description | None
 
 
 def describe(entry: LogEntry, names: DescriptionContext) -> Description | None:
-    """Return what is told of an entry, if anything is."""
+    """Return the description of an entry, or None."""
     if ignored := entry.data.get("ignored"):
-        return Description(MomentKind.LATE, f"said {entry.type} too late: it changed nothing", str(ignored))
+        return Description(MomentKind.LATE, f"sent {entry.type} too late: it changed nothing", str(ignored))
     teller = DESCRIBERS.get(entry.type)
     return teller(entry.data, names) if teller else None
 
 
 def _noticed(data: Mapping[str, Any], names: DescriptionContext) -> Description:
-    return Description(MomentKind.EVENT, f"noticed {data['event_type']} from {data['source']}", names.subject)
+    return Description(MomentKind.EVENT, f"received {data['event_type']} from {data['source']}", names.subject)
 
 
 def _dispatched(data: Mapping[str, Any], names: DescriptionContext) -> Description:
     assignment_id = str(data["task_id"])
     given = names.assignments.get(assignment_id)
     rule = names.rules.get(assignment_id, "")
-    reasons = [f"its rule {rule} fits" if rule else "", f"priority {given.priority}" if given else ""]
+    reasons = [f"its rule {rule} matches" if rule else "", f"priority {given.priority}" if given else ""]
     return Description(
         MomentKind.DECISION, f"gave it to {data['target_general']} as {assignment_id}", _joined(*reasons)
     )
@@ -70,7 +70,7 @@ def _dispatched(data: Mapping[str, Any], names: DescriptionContext) -> Descripti
 
 def _resumed(data: Mapping[str, Any], names: DescriptionContext) -> Description:
     text, person = who_answered(names.assignments.get(str(data["task_id"])))
-    what = f"lets {data['original_task_id']} go on as {data['task_id']}"
+    what = f"resumed {data['original_task_id']} as {data['task_id']}"
     said = f"{person or 'somebody'} answered: {text}" if text else "a person answered"
     return Description(MomentKind.ANSWER, what, said)
 
@@ -80,8 +80,8 @@ def _ended(data: Mapping[str, Any], _: DescriptionContext) -> Description:
 
 
 def _failed(data: Mapping[str, Any], _: DescriptionContext) -> Description:
-    tries = f" after {data['retry_count']} more tries" if data["retry_count"] else ""
-    return Description(MomentKind.RESULT, f"gave {data['task_id']} up{tries}", str(data["error"]))
+    tries = f" after {data['retry_count']} retries" if data["retry_count"] else ""
+    return Description(MomentKind.RESULT, f"failed {data['task_id']}{tries}", str(data["error"]))
 
 
 def _petition(what: str) -> Describer:
@@ -95,10 +95,10 @@ def _requested(data: Mapping[str, Any], names: DescriptionContext) -> Descriptio
     if data["petition_id"] in names.approvals:
         why = "a person is asked to approve it first"
     elif data["kind"] == "github.pull_request":
-        why = "it is made of the checkpoint after this work"
+        why = "it needs the checkpoint after this work"
     else:
-        why = "it is done in its turn"
-    return Description(MomentKind.PETITION, f"lets {_output(data)} wait", why)
+        why = "it is performed in order"
+    return Description(MomentKind.PETITION, f"queued {_output(data)}", why)
 
 
 def _output(data: Mapping[str, Any]) -> str:
@@ -108,19 +108,19 @@ def _output(data: Mapping[str, Any]) -> str:
 def _placed(data: Mapping[str, Any], _: DescriptionContext) -> Description:
     again = data["epoch"] > 1
     return Description(
-        MomentKind.RECOVERY if again else MomentKind.RUN, f"placed the run {'anew ' if again else ''}on {data['host']}"
+        MomentKind.RECOVERY if again else MomentKind.RUN, f"placed the run {'again ' if again else ''}on {data['host']}"
     )
 
 
 def _stop_wanted(data: Mapping[str, Any], _: DescriptionContext) -> Description | None:
     if data["wanted"] not in ("PAUSE", "CANCEL"):
         return None
-    return Description(MomentKind.DECISION, f"wants the run to {str(data['wanted']).lower()}", str(data["reason"]))
+    return Description(MomentKind.DECISION, f"asked the run to {str(data['wanted']).lower()}", str(data["reason"]))
 
 
 def _run_resumed(data: Mapping[str, Any], names: DescriptionContext) -> Description:
     where = names.works.get(str(data["fromWorkId"]), short_id(str(data["fromWorkId"]))) if data["fromWorkId"] else ""
-    return Description(MomentKind.RUN, f"let the run go on{f' with {where}' if where else ''}")
+    return Description(MomentKind.RUN, f"resumed the run{f' with {where}' if where else ''}")
 
 
 def _awaits(data: Mapping[str, Any], names: DescriptionContext) -> Description | None:
@@ -128,11 +128,11 @@ def _awaits(data: Mapping[str, Any], names: DescriptionContext) -> Description |
 
 
 def _petitioned(data: Mapping[str, Any], names: DescriptionContext) -> Description | None:
-    return None if names.from_court else Description(MomentKind.PETITION, f"its agent asks for {data['kind']}")
+    return None if names.from_court else Description(MomentKind.PETITION, f"its agent petitions for {data['kind']}")
 
 
 def _about_work(kind: MomentKind, words: str, why: str = "") -> Describer:
-    """Return a teller whose words have the name of a Work in place of {}; `why` names a field."""
+    """Return a function that puts the name of a Work into `words` in place of {}. `why` names a field of the entry."""
 
     def tell(data: Mapping[str, Any], names: DescriptionContext) -> Description:
         return Description(kind, words.format(names.work(data)), str(data.get(why) or ""))
@@ -148,7 +148,7 @@ def _plain(kind: MomentKind, words: str, why: str = "") -> Describer:
 
 
 def _query_failed(data: Mapping[str, Any], names: DescriptionContext) -> Description:
-    how = "took too long" if data.get("timedOut") else "failed"
+    how = "exceeded its time limit" if data.get("timedOut") else "failed"
     return Description(
         MomentKind.FAILURE, f"the query {short_id(data['taskId'])} of {names.work(data)} {how}", str(data["error"])
     )
@@ -157,11 +157,11 @@ def _query_failed(data: Mapping[str, Any], names: DescriptionContext) -> Descrip
 def _reconciled(data: Mapping[str, Any], names: DescriptionContext) -> Description:
     found = {
         "ABSENT": "it never reached the agent and is sent again",
-        "ANSWERED": "it was answered, which counts",
-        "UNFINISHED": "it was begun, and the same session goes on with it",
-        "NO_TRANSCRIPT": "there is none, so nobody knows",
+        "ANSWERED": "it was answered, and the answer counts",
+        "UNFINISHED": "it was started, and the same session continues it",
+        "NO_TRANSCRIPT": "there is no transcript, so the outcome is unknown",
     }
-    what = f"looked up in the transcript what became of {short_id(data['taskId'])} of {names.work(data)}"
+    what = f"checked the transcript for {short_id(data['taskId'])} of {names.work(data)}"
     return Description(MomentKind.RECOVERY, what, found.get(str(data["finding"]), str(data["finding"])))
 
 
@@ -176,21 +176,20 @@ def _checkpoint(data: Mapping[str, Any], names: DescriptionContext) -> Descripti
 def _rolled_back(data: Mapping[str, Any], _: DescriptionContext) -> Description:
     to = f"checkpoint {_tail(str(data['checkpointId']))}" if data["checkpointId"] else "the base"
     rescued = ", ".join(data.get("rescueRefs") or ())
-    return Description(
-        MomentKind.CHECKPOINT, f"rolled back to {to}", f"what lay there is kept: {rescued}" if rescued else ""
-    )
+    why = f"uncommitted changes are kept: {rescued}" if rescued else ""
+    return Description(MomentKind.CHECKPOINT, f"rolled back to {to}", why)
 
 
 def _restarted(data: Mapping[str, Any], _: DescriptionContext) -> Description:
-    return Description(MomentKind.CRASH, f"started {data['target']} again", "it had given no sign of life")
+    return Description(MomentKind.CRASH, f"restarted {data['target']}", "it had no heartbeat")
 
 
 def _missed(data: Mapping[str, Any], _: DescriptionContext) -> Description:
-    return Description(MomentKind.CRASH, f"missed a sign of life of {data['target']}", f"last seen {data['last_seen']}")
+    return Description(MomentKind.CRASH, f"missed a heartbeat of {data['target']}", f"last seen {data['last_seen']}")
 
 
 def _orphaned(data: Mapping[str, Any], _: DescriptionContext) -> Description:
-    return Description(MomentKind.CRASH, f"found the session {data['soldier_id']} on the books and running nowhere")
+    return Description(MomentKind.CRASH, f"found the session {data['soldier_id']} recorded but not running")
 
 
 def _joined(*parts: str) -> str:
@@ -198,56 +197,56 @@ def _joined(*parts: str) -> str:
 
 
 def _tail(checkpoint_id: str) -> str:
-    """Return a checkpoint as people name it, as w1-c1."""
+    """Return a checkpoint as people name it, such as w1-c1."""
     return "-".join(checkpoint_id.split("-")[-2:])
 
 
 DESCRIBERS: Mapping[str, Describer] = {
     "event.detected": _noticed,
     "event.dispatched": _dispatched,
-    "event.discarded": _plain(MomentKind.DECISION, "let it go: it becomes no assignment", "reason"),
-    "task.started": _plain(MomentKind.RUN, "took it on"),
-    "task.needs_human": _plain(MomentKind.QUESTION, "asks people", "question"),
+    "event.discarded": _plain(MomentKind.DECISION, "dropped it: it becomes no assignment", "reason"),
+    "task.started": _plain(MomentKind.RUN, "started it"),
+    "task.needs_human": _plain(MomentKind.QUESTION, "asked people", "question"),
     "task.resumed": _resumed,
     "task.completed": _ended,
     "task.failed": _failed,
-    "message.human_response": _plain(MomentKind.ANSWER, "heard the answer of a person"),
+    "message.human_response": _plain(MomentKind.ANSWER, "received the answer of a person"),
     "petition.requested": _requested,
     "petition.granted": _petition("granted"),
     "petition.refused": _petition("refused"),
     "petition.performed": _petition("performed"),
     "petition.failed": _petition("could not perform"),
-    "soldier.timeout": _plain(MomentKind.FAILURE, "ended a session that took too long"),
+    "soldier.timeout": _plain(MomentKind.FAILURE, "ended a session that exceeded its time limit"),
     "system.session_orphaned": _orphaned,
     "system.heartbeat_missed": _missed,
     "recovery.session_restarted": _restarted,
-    "WorkflowCreated": _plain(MomentKind.RUN, "made a run of the template"),
+    "WorkflowCreated": _plain(MomentKind.RUN, "created a run from the template"),
     "WorkflowPlaced": _placed,
-    "WorkflowDisplaced": _plain(MomentKind.CRASH, "counts what ran on the host as over", "reason"),
+    "WorkflowDisplaced": _plain(MomentKind.CRASH, "gave up what ran on the host", "reason"),
     "WorkflowStopRequested": _stop_wanted,
-    "WorkflowPaused": _plain(MomentKind.RUN, "the run rests"),
+    "WorkflowPaused": _plain(MomentKind.RUN, "the run is paused"),
     "WorkflowAwaiting": _awaits,
     "WorkflowResumed": _run_resumed,
-    "WorkflowWorksUpdated": _plain(MomentKind.DECISION, "changed the works that had not begun"),
-    "WorkflowCompleted": _plain(MomentKind.RUN, "every work is done"),
-    "WorkflowFailed": _plain(MomentKind.FAILURE, "the run cannot go on by itself", "reason"),
-    "WorkflowCancelled": _plain(MomentKind.RUN, "the run is given up"),
+    "WorkflowWorksUpdated": _plain(MomentKind.DECISION, "changed the works that had not started"),
+    "WorkflowCompleted": _plain(MomentKind.RUN, "all works are completed"),
+    "WorkflowFailed": _plain(MomentKind.FAILURE, "the run failed", "reason"),
+    "WorkflowCancelled": _plain(MomentKind.RUN, "the run was cancelled"),
     "WorkStarted": _about_work(MomentKind.WORK, "an agent works on {}"),
-    "WorkCompleted": _about_work(MomentKind.WORK, "{} is done and passed its checks"),
-    "WorkRetried": _about_work(MomentKind.RETRY, "tries {} again", "reason"),
-    "WorkReset": _about_work(MomentKind.WORK, "{} is undone and will be done again"),
-    "AgentError": _about_work(MomentKind.CRASH, "the agent of {} ended by itself", "error"),
+    "WorkCompleted": _about_work(MomentKind.WORK, "{} is completed and passed its checks"),
+    "WorkRetried": _about_work(MomentKind.RETRY, "retries {}", "reason"),
+    "WorkReset": _about_work(MomentKind.WORK, "{} was undone and will run again"),
+    "AgentError": _about_work(MomentKind.CRASH, "the agent of {} ended unexpectedly", "error"),
     "AgentPetitioned": _petitioned,
     "QueryResponded": _about_work(MomentKind.QUERY, "a query of {} was answered"),
     "AgentAsked": _about_work(MomentKind.QUERY, "a query of {} ended with a question"),
     "QueryFailed": _query_failed,
     "QueryReconciled": _reconciled,
     "ReportGenerated": _about_work(MomentKind.QUERY, "a report was written"),
-    "ReportFailed": _plain(MomentKind.FAILURE, "a report could not be written", "error"),
+    "ReportFailed": _plain(MomentKind.FAILURE, "cannot write a report", "error"),
     "VerifyFailed": _about_work(MomentKind.FAILURE, "{} did not pass its checks", "error"),
     "CheckpointCreated": _checkpoint,
-    "CheckpointFailed": _about_work(MomentKind.FAILURE, "no checkpoint could be taken after {}", "error"),
+    "CheckpointFailed": _about_work(MomentKind.FAILURE, "cannot take a checkpoint after {}", "error"),
     "RolledBack": _rolled_back,
-    "RollBackFailed": _plain(MomentKind.FAILURE, "could not roll back", "error"),
-    "WorkTreeFailed": _plain(MomentKind.FAILURE, "a checkout could not be made", "error"),
+    "RollBackFailed": _plain(MomentKind.FAILURE, "cannot roll back", "error"),
+    "WorkTreeFailed": _plain(MomentKind.FAILURE, "cannot create a checkout", "error"),
 }

@@ -1,4 +1,4 @@
-"""From what the store has to the timeline. Pure: the same material is always told the same way."""
+"""Build a timeline from the gathered data. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -31,7 +31,7 @@ _SUBJECT_LENGTH_MAX = 200
 
 
 class _StrandEntry(NamedTuple):
-    """An entry, and the strand that it belongs to if it is not about all."""
+    """A log entry, and the strand that it belongs to, if any."""
 
     logged: LoggedEntry
     strand: Strand | None
@@ -39,7 +39,7 @@ class _StrandEntry(NamedTuple):
 
 
 def build_timeline(material: TimelineData) -> Timeline:
-    """Return the timeline of what was gathered."""
+    """Return the timeline of the gathered data."""
     subject = subject_of(material.event.payload) if material.event else ""
     waits_from = next((each.entry.at for each in material.entries if each.entry.type == "event.detected"), None)
     strands = [(each, _strand(each, material, waits_from)) for each in material.strands]
@@ -132,9 +132,9 @@ def _outputs(given: StrandData) -> Iterator[PetitionOutput]:
 
 
 def _in_order(told: Sequence[_StrandEntry], beside: Sequence[Moment]) -> list[Moment]:
-    """Return every moment in the order in which the store learned of it; what stands in records goes by its time.
+    """Return every moment in log order. Moments from records are sorted in by their time.
 
-    The clocks of two machines differ by a little, so the time of an entry counts as no earlier than those before it.
+    Clocks of two machines differ slightly, so an entry counts as no earlier than the entries before it.
     """
     placed: list[tuple[datetime, Moment]] = [(moment.at, moment) for moment in beside]
     latest: datetime | None = None
@@ -173,7 +173,7 @@ def _moment(each: _StrandEntry, entry: LogEntry) -> Moment | None:
 
 
 def _duration_and_cost(strand: Strand | None, entry: LogEntry) -> tuple[float | None, float | None]:
-    """Return how long what an entry ends has taken, and what it cost."""
+    """Return how long the step that an entry ends took, and what it cost."""
     if strand is None or not has_effect(entry):
         return None, None
     cost = entry.data.get("costUsd")
@@ -190,7 +190,7 @@ def _duration_and_cost(strand: Strand | None, entry: LogEntry) -> tuple[float | 
 
 
 def _moments_from_records(given: StrandData, strand: Strand) -> Iterator[Moment]:
-    """Yield what stands in records only: calls to the world outside, and prompts that nobody saw end at once."""
+    """Yield moments that only records have: calls to outside systems, and prompts whose end was not seen at once."""
     for output in strand.outputs:
         target = given.ledgers[output.id].document.target if output.id in given.ledgers else ""
         for attempt in output.attempts:
@@ -201,7 +201,7 @@ def _moments_from_records(given: StrandData, strand: Strand) -> Iterator[Moment]
     for work in strand.works:
         for query in work.queries:
             if query.reconciled or query.outcome in (QueryOutcome.LOST, QueryOutcome.OPEN):
-                what = f"a query of {work.name} is sent: {short_id(query.task_id)}, attempt {query.attempt}"
+                what = f"sent a query of {work.name}: {short_id(query.task_id)}, attempt {query.attempt}"
                 yield Moment(
                     at=query.sent_at, kind=MomentKind.QUERY, who="engine", what=what, strand=strand.id, work_id=work.id
                 )
@@ -252,7 +252,7 @@ def _origin(material: TimelineData, subject: str) -> EventOrigin | None:
 
 
 def subject_of(payload: Mapping[str, Any]) -> str:
-    """Return the words of the source itself that tell best what an event is about; untrusted text."""
+    """Return the text of the payload that best describes an event. It is untrusted."""
     words = (" ".join(said.split()) for name in _SUBJECTS if isinstance(said := payload.get(name), str))
     return next(filter(None, words), "")[:_SUBJECT_LENGTH_MAX]
 
@@ -274,7 +274,7 @@ def _ended_at(material: TimelineData, strands: Sequence[Strand]) -> datetime | N
 
 
 def _is_narrower(material: TimelineData, strands: Sequence[Strand]) -> bool:
-    """Tell whether one ended assignment is asked about, whatever else its event still waits for."""
+    """Return whether the timeline is about one ended assignment rather than its whole event."""
     return material.about != material.event_id and all(strand.status in ASSIGNMENTS.final for strand in strands)
 
 
@@ -300,19 +300,19 @@ def _reported_at(entries: Sequence[LogEntry]) -> datetime | None:
 
 def _find_missing(material: TimelineData) -> Iterator[str]:
     if material.event_id and material.event is None:
-        yield f"the event {material.event_id} is not kept any more: it is told from the log alone"
+        yield f"the event {material.event_id} is no longer stored: its details are from the log"
     if material.event_id and not material.entries:
-        yield f"the log has nothing of {material.event_id} any more"
+        yield f"the log no longer has {material.event_id}"
     for given in material.strands:
         if given.route and given.route.waiting:
             continue
         if _is_of_court(given) and not given.assignments:
-            yield f"the assignment {given.id} is not kept any more: event and answers are not known"
+            yield f"the assignment {given.id} is no longer stored: its event and answers are unknown"
         if given.workflow is None and any(each.workflow_id for each in given.assignments):
-            yield f"the run of {given.id} is not kept, or was never made: names of its works are not known"
+            yield f"the run of {given.id} is not stored: the names of its works are unknown"
         if not given.entries:
-            yield f"the log has nothing of {given.id} any more"
+            yield f"the log no longer has {given.id}"
         for ledger in given.ledgers.values():
             made = ledger.latest.number
             if left_out := made - len(ledger.document.attempts):
-                yield f"{left_out} of {made} calls to {ledger.document.target} are not kept: neither first nor newest"
+                yield f"{left_out} of {made} calls to {ledger.document.target} are not stored: neither first nor newest"

@@ -1,4 +1,4 @@
-"""Everything in the store that a timeline is made of, each found by its id or an index."""
+"""Gather the data of a timeline from the store, each part by its id or an index."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,7 +27,7 @@ _PAGE = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrandData:
-    """What belongs to one assignment with its resumptions and its run; `id` is the assignment, or else the run."""
+    """The data of one strand: an assignment with those that resumed it, and its run. See `Strand`."""
 
     id: str
     route: Route | None = None
@@ -42,7 +42,7 @@ class StrandData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineData:
-    """What was asked about, the event it began with, and what became of it; `around` is what happened to the roles."""
+    """Everything about the requested id: its event, strands and log entries. `around` are entries about the roles."""
 
     about: str
     event_id: str = ""
@@ -53,7 +53,7 @@ class TimelineData:
 
 
 async def gather_data(bus: Bus, operations: Operations, about: str) -> TimelineData:
-    """Return everything about an event, an assignment or a run, given by its whole id."""
+    """Return everything about an event, an assignment or a run, given by its full id."""
     async with bus.transaction() as transaction:
         event_id, only = await _beginning(transaction, about)
     told = await read_all(operations, event_id, Cursor()) if event_id else []
@@ -61,14 +61,14 @@ async def gather_data(bus: Bus, operations: Operations, about: str) -> TimelineD
         record = await transaction.get(EVENTS.name, event_id) if event_id else None
         event = read_document(record.doc, ExternalEvent) if record else None
         found = [await _strand(transaction, each) for each in _routes(event, told, only)]
-    # Whatever follows from an event is logged behind it; without one the whole log is looked through.
+    # Entries about an event follow its first entry. Without one, the whole log is searched.
     start = told[0].cursor if told else Cursor()
     strands = [await _with_entries(operations, strand, start) for strand in found]
     known = [strand for strand in strands if strand.entries or strand.assignments or strand.workflow or strand.waiting]
     if event is None and not told and not known:
         raise NotFound(
-            f"nothing is known of {about!r}: `kingdom event list`, `kingdom status` and `kingdom workflow list` show"
-            " what there is"
+            f"nothing is known about {about!r}: `kingdom event list`, `kingdom status` and `kingdom workflow list` show"
+            " what is stored"
         )
     starts = [logged.cursor for strand in strands for logged in strand.entries[:1]]
     first = start if told else min(starts, default=Cursor())
@@ -77,7 +77,7 @@ async def gather_data(bus: Bus, operations: Operations, about: str) -> TimelineD
 
 
 async def read_all(operations: Operations, about: str, after: Cursor) -> list[LoggedEntry]:
-    """Return every entry about one thing behind a cursor."""
+    """Return every entry about one id after a cursor."""
     entries: list[LoggedEntry] = []
     while page := await operations.read_log(after, _PAGE, about):
         entries += page
@@ -88,7 +88,7 @@ async def read_all(operations: Operations, about: str, after: Cursor) -> list[Lo
 
 
 async def _beginning(transaction: Transaction, about: str) -> tuple[str, str]:
-    """Return the event that something began with, and the one assignment or run that is asked about, if any."""
+    """Return the event that the requested id belongs to, and the one assignment or run requested, or ""."""
     if about.startswith("evt-"):
         return about, ""
     record = await transaction.get(WORKFLOWS.name, about)
@@ -103,7 +103,7 @@ async def _beginning(transaction: Transaction, about: str) -> tuple[str, str]:
 
 
 def _routes(event: ExternalEvent | None, told: Sequence[LoggedEntry], only: str) -> list[tuple[str, Route | None]]:
-    """Return the assignments, each with the route that led to it; where the event is gone, the log remembers them."""
+    """Return the assignments with their routes. If the event is gone, they come from the log."""
     routes: dict[str, Route | None] = {
         str(logged.entry.data["task_id"]): None for logged in told if logged.entry.type == EventDispatched.type
     }

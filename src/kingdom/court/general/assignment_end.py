@@ -1,4 +1,4 @@
-"""How an assignment ends: its result is written, all that belongs to it ends with it, and the King is told."""
+"""End an assignment: write its result, end everything that belongs to it, and notify the King."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ async def end_assignment(
     reason: str,
     workflow: Workflow | None = None,
 ) -> None:
-    """End a root with all its resumptions; nothing happens where it has ended already."""
+    """End a root assignment and all assignments that resumed it. Does nothing if they have ended already."""
     found = await open_assignments(transaction, root_id)
     if not found:
         return
@@ -44,10 +44,10 @@ async def end_assignment(
     if workflow:
         await remove_run_sessions(transaction, workflow)
         if workflow.status not in WORKFLOW.final and not workflow.deleted_at:
-            # Nobody would ever go on with it; its checkouts stay for a look and then go.
+            # Nothing would ever continue the run. Retention removes its checkouts later.
             await lifecycle.cancel(transaction, workflow.id, actor=root.target_general, reason=reason)
     await close_question(transaction, root_id)
-    await withdraw_waiting_petitions(transaction, root_id, f"the assignment ended before: {reason}")
+    await withdraw_waiting_petitions(transaction, root_id, f"the assignment has ended: {reason}")
     duration = round((now - (root.started_at or now)).total_seconds())
     cost = workflow.cost_usd if workflow else max(assignment.cost_usd for _, assignment in found)
     result = _final_result(root_id, status, reason, workflow)
@@ -60,7 +60,7 @@ async def end_assignment(
         await save(transaction, ended, record)
         await transaction.publish(assignment_rested(assignment.id))
     if root.status in ASSIGNMENTS.final:
-        # A resumption came too late: the root has long said how it ended.
+        # A late resumption: the root has already reported how it ended.
         return
     actor = root.target_general
     if status is AssignmentStatus.FAILED:
@@ -71,17 +71,17 @@ async def end_assignment(
 
 
 async def remove_run_sessions(transaction: Transaction, workflow: Workflow) -> None:
-    """Take the sessions of a run off the books of which nothing runs any more."""
+    """Remove the sessions of a run that has no running agent."""
     for work in workflow.works:
         if work.agent.session:
             await remove_session(transaction, soldier_of(work.agent.session))
 
 
 def judge_result(workflow: Workflow) -> tuple[AssignmentStatus, str]:
-    """Return how an assignment ended whose run came to its end, by what its last agent reported."""
+    """Return the status and reason of an assignment whose run has ended, from the last report of an agent."""
     result = _last_report(workflow)
     if result is None:
-        return AssignmentStatus.FAILED, "aborted: no agent left a result"
+        return AssignmentStatus.FAILED, "aborted: no agent reported a result"
     summary = str(result.get("summary", ""))
     if result.get("status") == "skipped":
         return AssignmentStatus.SKIPPED, str(result.get("reason") or summary)
@@ -91,20 +91,20 @@ def judge_result(workflow: Workflow) -> tuple[AssignmentStatus, str]:
 
 
 def is_skipped(workflow: Workflow) -> bool:
-    """Tell whether an agent reported that there is nothing to do."""
+    """Return whether an agent reported that there is nothing to do."""
     return (_last_report(workflow) or {}).get("status") == "skipped"
 
 
 def _last_report(workflow: Workflow | None) -> dict[str, Any] | None:
-    """Return what the last agent that reported anything said."""
+    """Return the last report of an agent, or None."""
     works = workflow.works if workflow else []
     return next((work.result for work in reversed(works) if work.result is not None), None)
 
 
 def _final_result(root_id: str, status: AssignmentStatus, reason: str, workflow: Workflow | None) -> dict[str, Any]:
-    """Return the final result; ids are ours, whatever an agent wrote."""
+    """Return the final result. It always has our own ids, whatever the agent wrote."""
     reported = _last_report(workflow) or {}
-    # What an agent says of its success is not what people shall read of a failure.
+    # For a failed assignment, an agent's summary of success would mislead.
     summary = reason if status is AssignmentStatus.FAILED else str(reported.get("summary", reason))
     result = {"task_id": root_id, "status": _RESULT_STATUS[status], "summary": summary}
     if status is AssignmentStatus.FAILED:

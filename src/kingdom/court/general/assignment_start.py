@@ -1,4 +1,4 @@
-"""A General takes an assignment on: a run is made from its template, or goes on with what a person answered."""
+"""Start an assignment: create a run from its General's template, or resume a run with a person's answer."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ from kingdom.workflow.templates import with_base_branches
 async def start_assignment(
     context: GeneralContext, received: Received[AssignmentGiven], transaction: Transaction
 ) -> Outcome | None:
-    """Begin what an assignment asks for; what cannot begin yet waits, what never can ends with the reason."""
+    """Start an assignment. Defer it if it cannot start yet, and end it with the reason if it never can."""
     record, assignment = await load(transaction, Assignment, received.payload.assignment_id)
     if assignment.status is not AssignmentStatus.PENDING:
         return None
@@ -66,7 +66,7 @@ async def start_assignment(
 async def retry_assignment(
     context: GeneralContext, received: Received[RetryDue], transaction: Transaction
 ) -> Outcome | None:
-    """Let the run of an assignment go on, at first where it stopped and then behind its last checkpoint."""
+    """Retry the run of an assignment: first where it stopped, then from its last checkpoint."""
     _record, root = await load(transaction, Assignment, received.payload.assignment_id)
     _record, workflow = await load_workflow(transaction, run_id_of(root))
     if workflow.status is not WorkflowStatus.FAILED or root.status in ASSIGNMENTS.final:
@@ -75,7 +75,7 @@ async def retry_assignment(
         if root.retries > 1:
             await lifecycle.resume(transaction, workflow.id, Auto(), actor=root.target_general)
         else:
-            # What a person answered and an agent has done is kept, unless that fails again.
+            # The first retry keeps the answers of people and the work of agents.
             await _continue_run(transaction, workflow, "", root.target_general)
     except Transient as error:
         return context.defer(received, str(error))
@@ -99,7 +99,7 @@ async def _start_run(
 
 
 async def _resume_run(transaction: Transaction, assignment: Assignment) -> None:
-    """Hand what a person said to the run that waits for it."""
+    """Resume the run that waits for a person with the person's answer."""
     text = str(assignment.payload.get("text", ""))
     actor = assignment.target_general
     _, workflow = await load_workflow(transaction, run_id_of(assignment))
@@ -107,7 +107,7 @@ async def _resume_run(transaction: Transaction, assignment: Assignment) -> None:
         await lifecycle.cancel(transaction, workflow.id, actor=actor, reason="a person rejected it")
         return
     if workflow.status not in OPERATIONS["resume"] | WORKFLOW.final:
-        # Somebody let it go on by hand, before this answer came.
+        # The run was already resumed by hand.
         return
     asks_for_money = workflow.question is not None and workflow.question.about is About.BUDGET
     try:
@@ -119,7 +119,7 @@ async def _resume_run(transaction: Transaction, assignment: Assignment) -> None:
 async def _continue_run(
     transaction: Transaction, workflow: Workflow, reply: str, actor: str, *, grants: bool = False
 ) -> None:
-    """Go on in the session that there is; where it is lost with its host, behind the last checkpoint."""
+    """Continue in the same session, or from the last checkpoint if the session is lost."""
     try:
         await lifecycle.resume(transaction, workflow.id, Continue(reply=reply), actor=actor, grants=grants)
     except IllegalTransition:
@@ -127,7 +127,7 @@ async def _continue_run(
 
 
 def with_budget(template: WorkflowTemplate, assignment: Assignment, policy: GeneralPolicy) -> WorkflowTemplate:
-    """Return a template whose run may cost no more than was set aside for it, nor than it says itself."""
+    """Return a template whose run may cost no more than its reservation and its own budget."""
     budgets = [each for each in (template.policy.budget_usd, assignment.budget_usd) if each]
     stops = OverBudget.STOP in (template.policy.over_budget, policy.over_budget)
     limited = msgspec.structs.replace(
@@ -139,7 +139,7 @@ def with_budget(template: WorkflowTemplate, assignment: Assignment, policy: Gene
 
 
 async def _rendered(transaction: Transaction, assignment: Assignment, package: Package) -> WorkflowTemplate:
-    """Return the template of a General with the values of an event in its prompts."""
+    """Return the template of a General, rendered with the values of the assignment's event."""
     found = await transaction.get(EVENTS.name, assignment.cause_id)
     event = msgspec.convert(found.doc, ExternalEvent) if found else None
     repo = assignment.repo or package.general.default_repo or ""

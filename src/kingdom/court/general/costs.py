@@ -1,4 +1,4 @@
-"""What a General does about money and the limits of vendors, beside asking people."""
+"""Costs that arrive late, and runs that wait for a usage limit."""
 
 import msgspec
 
@@ -17,7 +17,7 @@ from kingdom.workflow.model.workflow import Workflow
 async def announce_parked(
     context: GeneralContext, transaction: Transaction, workflow: Workflow, root: Assignment
 ) -> None:
-    """Tell people that a run waits for its vendor; it keeps its slot and its money, for it goes on by itself."""
+    """Inform people that a run waits for a usage limit. It keeps its slot and its budget, and continues by itself."""
     await remove_run_sessions(transaction, workflow)
     await queue_message(
         transaction,
@@ -33,14 +33,14 @@ async def announce_parked(
 async def on_cost_corrected(
     _: GeneralContext, received: Received[events.WorkflowCostCorrected], transaction: Transaction
 ) -> None:
-    """Have booked what a run cost that is known only now."""
+    """Record a cost that became known after the run ended."""
     corrected = received.payload
     _record, root = await load(transaction, Assignment, root_id_of(corrected.workflow_id))
     await record_late_cost(transaction, root, corrected.cost_usd)
 
 
 async def record_late_cost(transaction: Transaction, root: Assignment, cost_usd: float) -> None:
-    """Have booked what a run cost after its assignment had ended; before that its end does it."""
+    """Record the cost of a run whose assignment has ended. Before that, ending the assignment records it."""
     if root.status in ASSIGNMENTS.final and cost_usd > root.cost_usd:
         record, _ = await load(transaction, Assignment, root.id)
         await save(transaction, msgspec.structs.replace(root, cost_usd=cost_usd), record)

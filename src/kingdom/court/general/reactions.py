@@ -1,4 +1,4 @@
-"""ONE table: what a General does about each thing that it hears of."""
+"""The table of the Generals' reactions to events of runs and notices of the court."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
@@ -25,7 +25,7 @@ from kingdom.workflow.streams import told_stream
 
 Handler = Callable[[GeneralContext, Received[Any], Transaction], Awaitable[Outcome | None]]
 
-# Of what a run tells whoever asked for it.
+# Reactions to events of runs.
 RUN_REACTIONS: Mapping[type[events.DomainEvent], Handler] = {
     events.WorkStarted: runs.on_work_started,
     events.WorkCompleted: runs.on_work_completed,
@@ -38,7 +38,7 @@ RUN_REACTIONS: Mapping[type[events.DomainEvent], Handler] = {
     events.WorkflowCancelled: runs.on_run_cancelled,
     events.WorkflowFailed: runs.on_run_failed,
 }
-# Of what the King and the court tell a General.
+# Reactions to notices of the King and of petitions.
 COURT_REACTIONS: tuple[tuple[EventType[Any], Handler], ...] = (
     (ASSIGNMENT_GIVEN, assignment_start.start_assignment),
     (RETRY_DUE, assignment_start.retry_assignment),
@@ -48,7 +48,7 @@ COURT_REACTIONS: tuple[tuple[EventType[Any], Handler], ...] = (
 
 
 def register(dispatcher: Dispatcher, context: GeneralContext) -> None:
-    """Let a worker do what Generals do."""
+    """Register the reactions of the Generals."""
     for event, handler in RUN_REACTIONS.items():
         dispatcher.reaction(EVENT_TYPES[event], stream=told_stream(ASKER))(partial(handler, context))
     for notice, handler in COURT_REACTIONS:
@@ -56,5 +56,5 @@ def register(dispatcher: Dispatcher, context: GeneralContext) -> None:
 
 
 def streams_of(generals: Iterable[str]) -> tuple[str, ...]:
-    """Return the streams that a worker for these Generals listens to."""
+    """Return the streams of a worker for these Generals."""
     return (*map(assignment_stream, generals), told_stream(ASKER), SETTLED_STREAM.name)

@@ -1,4 +1,4 @@
-"""What a General does with what happens to its runs: soldiers come and go, petitions, questions, the end."""
+"""Reactions of a General to its runs: sessions, petitions, questions, and the end."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -47,7 +47,7 @@ _QUESTION_LENGTH_MAX = 2000
 async def on_work_started(
     context: GeneralContext, received: Received[events.WorkStarted], transaction: Transaction
 ) -> None:
-    """Note which soldier works for the assignment from now on."""
+    """Record which soldier works for the assignment."""
     workflow, root = await _load_run(transaction, received.payload.workflow_id)
     work = workflow.find_work(received.payload.work_id)
     soldier = _soldier(workflow, received.payload.work_id)
@@ -69,7 +69,7 @@ async def on_work_started(
 async def on_work_completed(
     _: GeneralContext, received: Received[events.WorkCompleted], transaction: Transaction
 ) -> None:
-    """Note how a soldier ended; one that reports that there is nothing to do ends the run."""
+    """Record how a soldier ended. Cancel the run if the soldier found nothing to do."""
     workflow, root = await _load_run(transaction, received.payload.workflow_id)
     work = workflow.find_work(received.payload.work_id)
     status = str((work.result or {}).get("status", "success")) if work else "success"
@@ -83,7 +83,7 @@ async def on_work_completed(
 
 
 async def on_query_failed(_: GeneralContext, received: Received[answers.QueryFailed], transaction: Transaction) -> None:
-    """Note that a soldier took too long."""
+    """Log that a soldier exceeded its time limit."""
     failed = received.payload
     if not failed.timed_out:
         return
@@ -96,7 +96,7 @@ async def on_query_failed(_: GeneralContext, received: Received[answers.QueryFai
 async def on_agent_petitioned(
     context: GeneralContext, received: Received[answers.AgentPetitioned], transaction: Transaction
 ) -> Outcome | None:
-    """Decide on what an agent asks for, by the policy that counts now."""
+    """Decide about an agent's petition by the current policy."""
     workflow, root = await _load_run(transaction, received.envelope.aggregate_id)
     package = context.packages().get(root.target_general)
     if package is None:
@@ -118,14 +118,14 @@ async def on_agent_petitioned(
 async def on_petition_settled(
     context: GeneralContext, received: Received[PetitionSettled | PetitionsDue], transaction: Transaction
 ) -> None:
-    """Go on with the petitions that waited, and end an assignment that waited for nothing else."""
+    """Continue with waiting petitions, and end the assignment if it waited only for them."""
     await _end_if_done(context, transaction, run_id_of_root(received.payload.root))
 
 
 async def on_run_awaiting(
     context: GeneralContext, received: Received[events.WorkflowAwaiting], transaction: Transaction
 ) -> None:
-    """Ask a person, and give the slot back until they have answered."""
+    """Ask a person, and release the slots until the answer arrives."""
     workflow, root = await _load_run(transaction, received.payload.workflow_id)
     found = await open_assignments(transaction, root.id)
     if workflow.status is not WorkflowStatus.AWAITING or not found:
@@ -150,7 +150,7 @@ async def on_run_awaiting(
 async def on_run_resumed(
     _: GeneralContext, received: Received[events.WorkflowResumed], transaction: Transaction
 ) -> None:
-    """Ask no more what a person has answered at the run itself, past the court."""
+    """Close the question if a person resumed the run directly."""
     root_id = root_id_of(received.payload.workflow_id)
     known = await load_question(transaction, root_id)
     found = await open_assignments(transaction, root_id)
@@ -164,14 +164,14 @@ async def on_run_resumed(
 async def on_run_completed(
     context: GeneralContext, received: Received[events.WorkflowCompleted], transaction: Transaction
 ) -> None:
-    """End the assignment, once everything that was asked for on the way is done too."""
+    """End the assignment, once its petitions have ended too."""
     await _end_if_done(context, transaction, received.payload.workflow_id)
 
 
 async def on_run_cancelled(
     context: GeneralContext, received: Received[events.WorkflowCancelled], transaction: Transaction
 ) -> None:
-    """End the assignment: its agent had nothing to do, a person said no, or somebody gave the run up."""
+    """End the assignment: nothing to do, rejected by a person, or cancelled by hand."""
     workflow, root = await _load_run(transaction, received.payload.workflow_id)
     if is_skipped(workflow):
         status, reason = judge_result(workflow)
@@ -184,7 +184,7 @@ async def on_run_cancelled(
 async def on_run_failed(
     context: GeneralContext, received: Received[events.WorkflowFailed], transaction: Transaction
 ) -> Outcome | None:
-    """Try again after a while as often as the policy allows, then give up."""
+    """Retry later, as often as the policy allows, then fail the assignment."""
     workflow, root = await _load_run(transaction, received.payload.workflow_id)
     package = context.packages().get(root.target_general)
     await record_late_cost(transaction, root, workflow.cost_usd)
@@ -226,7 +226,7 @@ async def _end_if_done(context: GeneralContext, transaction: Transaction, workfl
 
 
 async def _release_slots(transaction: Transaction, workflow: Workflow) -> None:
-    """Let others work while the world outside takes its time with what was asked for."""
+    """Release the slots while petitions are performed outside."""
     cost = workflow.cost_usd
     for record, assignment in await open_assignments(transaction, root_id_of(workflow.id)):
         if assignment.cost_usd != cost:
@@ -252,39 +252,39 @@ def _question_of(context: GeneralContext, workflow: Workflow, root: Assignment, 
         usd=workflow.grant_usd if for_money else workflow.left_usd,
         default=policy.ask_default,
     )
-    # A default that is no answer to this question would leave it open for ever.
+    # A default that is not a valid answer would leave the question open forever.
     is_no_answer = asked.exact and asked.matching_choice(asked.default) is None
     return msgspec.structs.replace(asked, default="") if is_no_answer else asked
 
 
 def _policy(context: GeneralContext, root: Assignment) -> GeneralPolicy:
-    """Return the policy that counts now; a General without a package asks as any other."""
+    """Return the current policy, or the default policy if the General has no package."""
     package = context.packages().get(root.target_general)
     return package.general.policy if package else GeneralPolicy()
 
 
 def _gate_question(workflow: Workflow, root: Assignment) -> str:
-    """Return what a person is asked at a gate: what it is about, and what the agent before it reported."""
+    """Return the question at a gate: what it is about, and what the last agent reported."""
     work = workflow.find_work(workflow.gate or "")
     done = work.definition.name if work else "a step"
     summary = str((work.result or {}).get("summary") or "") if work else ""
     about = ", ".join(str(each) for each in (root.payload.get("key"), root.repo, root.type) if each)
     said = sentence(with_reason(f"{done} is done ({about})", summary))
-    return f"{said} Shall it go on?"[:_QUESTION_LENGTH_MAX]
+    return f"{said} Continue?"[:_QUESTION_LENGTH_MAX]
 
 
 async def _load_run(transaction: Transaction, workflow_id: str) -> tuple[Workflow, Assignment]:
-    """Return a run and the assignment that it is for."""
+    """Return a run and its root assignment."""
     try:
         _, workflow = await load_workflow(transaction, workflow_id)
         _, root = await load(transaction, Assignment, root_id_of(workflow_id))
     except NotFound as error:
-        raise NotFound(f"{error}; a run of the court has both as long as it is told of") from error
+        raise NotFound(f"{error}; a run of the court needs its assignment as long as it sends events") from error
     return workflow, root
 
 
 def _time_limit(work: Work | None, task_id: str) -> int:
-    """Return how many seconds a step could take: its own limit, else that of its Work."""
+    """Return the time limit of a Task in seconds: its own, or that of its Work."""
     own = [task.definition.timeout_seconds for task in work.tasks if task.id == task_id] if work else []
     return next(filter(None, [*own, work.definition.timeout_seconds if work else None]), 0)
 

@@ -1,7 +1,7 @@
-"""Files beside the records that people look for: prompts, and which soldiers and sessions an assignment had.
+"""Files for people beside the records: the prompts, soldiers and sessions of an assignment.
 
-They are written after the commit that they tell of, whole and always from all of the run, so that what a crash left out
-is there with the next word of it.
+Each file is written after the commit, as a whole and from the complete run. So a file that is missing after a crash is
+written with the next event.
 """
 
 from functools import partial
@@ -19,7 +19,7 @@ _log = structlog.get_logger("kingdom.court")
 
 
 def write_prompts(transaction: Transaction, directory: Path, root_id: str, workflow: Workflow) -> None:
-    """Write what the agents of a run are asked, a section for each Work."""
+    """Write the prompts of a run, one section for each Work."""
     sections = [
         f"# {work.definition.name}\n\n" + "\n\n".join(task.definition.query.strip() for task in work.tasks) + "\n"
         for work in workflow.works
@@ -29,7 +29,7 @@ def write_prompts(transaction: Transaction, directory: Path, root_id: str, workf
 
 
 def write_sessions(transaction: Transaction, directory: Path, root_id: str, workflow: Workflow) -> None:
-    """Write the soldiers and sessions of a run, a line for each Work; the last is the current one."""
+    """Write the soldiers and sessions of a run, one line for each Work, the current one last."""
     tokens = [work.agent.session for work in workflow.works if work.agent.session]
     results = directory / "state" / "results"
     for name, lines in (("soldier-id", map(soldier_of, tokens)), ("session-id", map(session_of, tokens))):
@@ -38,7 +38,7 @@ def write_sessions(transaction: Transaction, directory: Path, root_id: str, work
 
 
 def write_memory(transaction: Transaction, directory: Path, repo: str, workflow: Workflow) -> None:
-    """Write down what the agents of a run report to have learned."""
+    """Store what the agents of a run learned."""
     updates = [
         update
         for work in workflow.works
@@ -50,7 +50,7 @@ def write_memory(transaction: Transaction, directory: Path, repo: str, workflow:
 
     def write() -> None:
         for refused in apply_memory_updates(directory, updates, repo, source):
-            _log.warning("an agent's memory was not kept", workflow=workflow.id, reason=refused)
+            _log.warning("a memory update of an agent was refused", workflow=workflow.id, reason=refused)
 
     if updates:
         transaction.after_commit(write)

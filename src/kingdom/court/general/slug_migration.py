@@ -1,4 +1,7 @@
-"""What earlier versions knew by a slug, acme-web-app for acme/web-app and acme-web/app alike, gets its repository."""
+"""Migrate Gits and memory of earlier versions from slugs to repositories.
+
+A slug is ambiguous: acme-web-app stands for acme/web-app and for acme-web/app.
+"""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
@@ -26,9 +29,9 @@ _log = structlog.get_logger("kingdom.court")
 
 @dataclass(frozen=True, slots=True)
 class _KnownRepos:
-    """Repositories, in lower case; those that only events name are not `trusted` where these come from outside.
+    """Known repositories, in lower case. Those that only events name are not `trusted` if events come from GitHub.
 
-    Strangers choose the names of their repositories, so they could choose one whose slug is that of a Git.
+    Strangers choose the names of their repositories, so they can choose one with the slug of a Git.
     """
 
     repos: frozenset[str]
@@ -36,9 +39,9 @@ class _KnownRepos:
 
 
 async def migrate_slugs(bus: Bus, packages: Collection[Package], sentinel: SentinelSettings) -> None:
-    """Give Gits and memory of earlier versions their repositories as far as these are certain, and tell of the others.
+    """Set the repository of Gits and memory of earlier versions where it is certain, and log the others.
 
-    It can be repeated: what has its repository is left alone.
+    Safe to repeat: a Git that has its repository is not changed.
     """
     files = [
         (Path(package.directory), file)
@@ -78,7 +81,7 @@ def _known_repos(
 
 
 def _named_repos(packages: Iterable[Package], sentinel: SentinelSettings) -> Iterator[str]:
-    """Yield the repositories that people name in their files."""
+    """Yield the repositories that settings and packages name."""
     yield from sentinel.github.repos if sentinel.github else ()
     for general in (package.general for package in packages):
         yield general.default_repo or ""
@@ -91,14 +94,14 @@ def _with_address(git: Git, forge: str) -> Git:
 
 
 def _with_slug(git: Git, known: _KnownRepos) -> Git:
-    """Return a Git with the repository that earlier versions took it for, if there is one that this can be."""
+    """Return a Git with the one repository that its slug can stand for, or unchanged."""
     address = git.url.removesuffix("/").removesuffix(".git").lower()
     fitting = {repo for repo in known.repos if git.id == slug(repo) or address.endswith((f"/{repo}", f":{repo}"))}
     if len(certain := fitting & known.trusted) == 1:
         return msgspec.structs.replace(git, repo=certain.pop())
     if fitting:
         _log.warning(
-            "it is not certain of which repository a Git is, so no event works in it: name the right one under `repos`"
+            "the repository of a Git is not certain, so no event uses it: name the right one under `repos`"
             " of a General and start again, or delete the Git and create it with --repo",
             git=git.id,
             may_be=sorted(fitting),
@@ -115,7 +118,7 @@ async def _save_repo(bus: Bus, known: Git) -> None:
         return True
 
     if await change(bus, act):
-        _log.info("a Git of an earlier version has its repository now", git=known.id, repo=known.repo)
+        _log.info("a Git of an earlier version now has its repository", git=known.id, repo=known.repo)
 
 
 def _warn_of_duplicates(gits: Iterable[Git]) -> None:
@@ -125,7 +128,7 @@ def _warn_of_duplicates(gits: Iterable[Git]) -> None:
     for repo, (first, *others) in twins.items():
         if repo and others:
             _log.warning(
-                "several Gits are of one repository, and its events work in the first: delete the others, or create"
+                "several Gits have the same repository, and its events use the first: delete the others, or create"
                 ' them again with --repo ""',
                 repo=repo,
                 first=first,
@@ -137,7 +140,7 @@ def _migrate_memory(directory: Path, file: Path, known: _KnownRepos) -> None:
     fitting = {repo for repo in known.repos if file.stem == f"repo-{slug(repo)}"}
     if len(fitting) != 1 or not fitting <= known.trusted:
         _log.warning(
-            "it is not certain of which repository this memory is, so no agent is shown it: rename it to"
+            "the repository of this memory is not certain, so no agent sees it: rename it to"
             " repository-OWNER.NAME.md, or delete it",
             file=str(file),
             may_be=sorted(fitting),
@@ -147,6 +150,6 @@ def _migrate_memory(directory: Path, file: Path, known: _KnownRepos) -> None:
     try:
         migrate_legacy_file(directory, file, repo)
     except (KingdomError, OSError) as error:
-        _log.warning("memory of an earlier version could not be taken over", file=str(file), error=str(error))
+        _log.warning("cannot migrate memory of an earlier version", file=str(file), error=str(error))
     else:
-        _log.info("memory of an earlier version has its repository now", file=str(file), repo=repo)
+        _log.info("memory of an earlier version now has its repository", file=str(file), repo=repo)

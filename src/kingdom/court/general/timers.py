@@ -1,4 +1,4 @@
-"""What the Generals do by the clock: no assignment waits for ever for something that nobody can clear up."""
+"""The Generals' timer: fail petitions that have waited too long, so that no assignment waits forever."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,15 +17,15 @@ _log = structlog.get_logger("kingdom.court")
 
 
 async def run_timers(bus: Bus, clock: Callable[[], datetime] = utc_now) -> None:
-    """Look until cancelled; any number of processes may do so."""
+    """Run the timer until cancelled. Any number of processes may do so."""
     while True:
         try:
             if given_up := await change(bus, lambda transaction: fail_overdue_petitions(transaction, clock())):
-                _log.warning("petitions were given up", count=given_up)
-        except Exception as error:  # noqa: BLE001 - one spoilt record must not stop the Generals
+                _log.warning("overdue petitions failed", count=given_up)
+        except Exception as error:  # noqa: BLE001 - one invalid record must not stop the Generals
             expected = isinstance(error, KingdomError)
             _log.warning(
-                "overdue petitions could not be looked for, trying again",
+                "cannot check overdue petitions, trying again",
                 error=str(error),
                 exc_info=None if expected else error,
             )

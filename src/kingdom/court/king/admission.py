@@ -1,4 +1,4 @@
-"""Admission: while there is room, who waits longest by rank becomes an assignment; who needs a full quota is parked."""
+"""Admission: turn waiting entries into assignments while there is room, and park those whose quota is full."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -16,11 +16,11 @@ from kingdom.court.king.assignments import (
 )
 from kingdom.court.king.context import KingContext
 from kingdom.court.king.waiting_queue import ANSWER, READY, WAITING_ENTRIES, move_entry, read_entry
-from kingdom.court.quota import MONEY, QUOTAS, SOLDIERS, WANTED, read_quota, save_quota
+from kingdom.court.quota import MONEY, QUOTAS, SOLDIERS, WANTED, full_reason, read_quota, save_quota
 from kingdom.court.records import CURRENT, EVENTS
 from kingdom.workflow.records import each
 
-# Looked at in one call, so that a transaction stays short however many wait; the clock goes on with the rest.
+# The limit of one call, so that a transaction stays short. The timers continue with the rest.
 LOOKS_MAX = 20
 _PAGE = 5
 _HEALTH = "health"
@@ -28,19 +28,19 @@ _HEALTH = "health"
 
 @dataclass(slots=True)
 class AdmissionResult:
-    """What one call made of those who wait; `has_more` where it ended before it had looked at all it could admit."""
+    """The result of one admission call. `has_more` is set if it stopped at its limit."""
 
     assignments: list[Assignment] = field(default_factory=list)
     looks: int = 0
 
     @property
     def has_more(self) -> bool:
-        """Tell whether it is worth to call again."""
+        """Return whether another call can admit more."""
         return self.looks >= LOOKS_MAX
 
 
 async def admit(transaction: Transaction, now: datetime, context: KingContext) -> AdmissionResult:
-    """Make assignments of those who wait, as far as health, money and slots allow."""
+    """Create assignments from waiting entries, as far as health, budget and slots allow."""
     await transaction.read_ahead([(_HEALTH, CURRENT), (QUOTAS.name, MONEY), (QUOTAS.name, SOLDIERS)])
     done = AdmissionResult()
     await _admit_answers(transaction, done, now, context)
@@ -60,7 +60,7 @@ async def admit(transaction: Transaction, now: datetime, context: KingContext) -
 
 
 async def current_rule(transaction: Transaction, now: datetime, context: KingContext) -> AdmissionRule:
-    """Return the strictest rule as it stands now."""
+    """Return the strictest admission rule at this moment."""
     health = await transaction.get(_HEALTH, CURRENT)
     _, money = await load_current_quota(transaction, MONEY, now, context)
     return strictest_rule(
@@ -69,12 +69,12 @@ async def current_rule(transaction: Transaction, now: datetime, context: KingCon
 
 
 def absent_owner(general: str) -> str:
-    """Return under whom those wait whose General is not there."""
+    """Return the owner of entries whose General has no package."""
     return f"absent:{general}"
 
 
 async def release_absent(transaction: Transaction, context: KingContext) -> int:
-    """Let those go on whose General is back; returns how many."""
+    """Make entries ready whose General has a package again. Return how many."""
     freed = 0
     for package in context.packages():
         owner = absent_owner(package.name)
@@ -85,7 +85,7 @@ async def release_absent(transaction: Transaction, context: KingContext) -> int:
 
 
 async def _admit_answers(transaction: Transaction, done: AdmissionResult, now: datetime, context: KingContext) -> None:
-    """Let those go on whom a person answered: no rule and no slot holds them, only money."""
+    """Resume assignments that a person has answered. They need budget, but no free slot and no admission rule."""
     async for record in each(transaction, Query(kind=WAITING_ENTRIES.name, owner=ANSWER)):
         if done.has_more:
             return
@@ -101,7 +101,7 @@ async def _admit_answers(transaction: Transaction, done: AdmissionResult, now: d
 async def _take_or_park(
     transaction: Transaction, record: Record, done: AdmissionResult, now: datetime, context: KingContext
 ) -> bool:
-    """Admit a entry, or park it where it has to wait; False once nobody can be admitted any more."""
+    """Admit an entry, or park it if a quota is full. Return False once nothing more can be admitted."""
     entry = read_entry(record)
     if context.package(entry.general) is None:
         await move_entry(transaction, record, absent_owner(entry.general), f"there is no General {entry.general} now")
@@ -116,10 +116,10 @@ async def _take_or_park(
         return True
     if SOLDIERS in full:
         return False
-    # Written by whoever parks as by whoever gives back, so that of the two one sees the other.
+    # Writing the quota here conflicts with a concurrent release, so the release cannot miss the parked entry.
     quota_record, quota = await load_current_quota(transaction, full[0], now, context)
     await save_quota(transaction, quota, quota_record, wanted=True)
-    await move_entry(transaction, record, full[0], f"{full[0]} is full")
+    await move_entry(transaction, record, full[0], full_reason(full[0]))
     return True
 
 
@@ -129,7 +129,7 @@ async def _is_full(transaction: Transaction, need: QuotaNeed, now: datetime, con
 
 
 async def _unpark(transaction: Transaction, rule: AdmissionRule, now: datetime, context: KingContext) -> None:
-    """Make the first who is parked under each quota with room ready again."""
+    """Make the first entry that is parked under each quota with room ready again."""
     async for record in each(transaction, Query(kind=QUOTAS.name, owner=WANTED)):
         quota = with_current_limit(read_quota(record.doc), now, context)
         if not quota.room:

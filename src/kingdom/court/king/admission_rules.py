@@ -1,4 +1,4 @@
-"""What may be begun now: the gates of health and money, of which the strictest counts. Pure."""
+"""Admission rules: how much new work health and budget allow. The strictest rule counts. Pure."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -13,17 +13,23 @@ from kingdom.court.documents import Priority
 from kingdom.court.king.settings import KingSettings
 from kingdom.court.quota import Quota
 
-# So much earlier something counts as come: priority with ageing is one order, and nothing waits for ever.
+# Each priority counts as having waited this much longer. So old entries overtake, and none waits forever.
 HEAD_START: Mapping[Priority, timedelta] = {
     Priority.HIGH: timedelta(hours=4),
     Priority.NORMAL: timedelta(hours=1),
     Priority.LOW: timedelta(),
 }
 _EPOCH_DIGITS = 14
+# What a reading means for people, by the resource that decides its level.
+_RESOURCES = {
+    "cpu_percent": "the machine is busy (CPU {} %)",
+    "memory_percent": "the machine is short of memory ({} % used)",
+    "disk_percent": "the disk is almost full ({} % used)",
+}
 
 
 class AdmissionLevel(IntEnum):
-    """Whom a rule level pass: all of a priority and above, and what has waited long enough to count as such."""
+    """Which priorities a rule admits, including entries that have waited long enough to count as such."""
 
     EVERYTHING = 0
     NORMAL = 1
@@ -32,7 +38,7 @@ class AdmissionLevel(IntEnum):
 
 
 class _HealthReading(msgspec.Struct, frozen=True, kw_only=True):
-    """What the Chamberlain says of the machine; a time without a zone is UTC for nobody."""
+    """The health reading of the Chamberlain. Reject naive datetimes."""
 
     level: str
     at: Annotated[datetime, Meta(tz=True)]
@@ -40,14 +46,14 @@ class _HealthReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AdmissionRule(msgspec.Struct, frozen=True, kw_only=True):
-    """One rule as it stands now, with the reason."""
+    """One admission rule at this moment, with its reason."""
 
     name: str
     level: AdmissionLevel
     reason: str
 
     def admits(self, rank: int, now: datetime) -> bool:
-        """Tell whether something of a rank may pass."""
+        """Return whether an entry of this rank is admitted."""
         match self.level:
             case AdmissionLevel.EVERYTHING:
                 return True
@@ -58,47 +64,52 @@ class AdmissionRule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rank_of(since: datetime, priority: Priority) -> int:
-    """Return the entry of something that waits since a moment, in milliseconds: the lower comes first."""
+    """Return the rank of an entry in milliseconds. The lowest rank comes first."""
     return max(0, int((since - HEAD_START[priority]).timestamp() * 1000))
 
 
 def rank_text(rank: int) -> str:
-    """Return a rank so that texts sort as ranks do."""
+    """Return a rank as text that sorts like the number."""
     return f"{rank:0{_EPOCH_DIGITS}d}"
 
 
 def strictest_rule(*rules: AdmissionRule) -> AdmissionRule:
-    """Return the rule that counts; of two alike the first."""
+    """Return the strictest rule, the first one on a tie."""
     return max(rules, key=lambda rule: rule.level)
 
 
 def health_rule(reading: Mapping[str, Any] | None, now: datetime, settings: KingSettings) -> AdmissionRule:
-    """Return what the health of the machine level begin; without anybody who ever measured, everything."""
+    """Return the rule for the machine's health. Without any reading, everything is admitted."""
     if reading is None:
         return AdmissionRule(
-            name="health", level=AdmissionLevel.EVERYTHING, reason="nobody measures the health of the machine"
+            name="health", level=AdmissionLevel.EVERYTHING, reason="the health has never been measured"
         )
     try:
         seen = msgspec.convert(reading, _HealthReading)
     except msgspec.ValidationError as error:
         return AdmissionRule(
-            name="health", level=AdmissionLevel.NOTHING, reason=f"the reading of the health cannot be read: {error}"
+            name="health", level=AdmissionLevel.NOTHING, reason=f"the health reading is invalid: {error}"
         )
     age = (now - seen.at).total_seconds()
     if age > settings.health_stale_seconds:
         return AdmissionRule(
             name="health",
             level=AdmissionLevel.NOTHING,
-            reason=f"the last reading of the health is {age:.0f} s old, which counts as orange",
+            reason=f"the last health reading is {age:.0f} s old, which counts as orange",
         )
     level = {"green": AdmissionLevel.EVERYTHING, "yellow": AdmissionLevel.HIGH}.get(seen.level, AdmissionLevel.NOTHING)
-    return AdmissionRule(
-        name="health", level=level, reason=f"the health is {seen.level}{f': {seen.reason}' if seen.reason else ''}"
-    )
+    return AdmissionRule(name="health", level=level, reason=_describe_health(seen))
+
+
+def _describe_health(reading: _HealthReading) -> str:
+    resource, _, percent = reading.reason.partition(": ")
+    if resource in _RESOURCES:
+        return _RESOURCES[resource].format(percent)
+    return f"health is {reading.level}" + (f" ({reading.reason})" if reading.reason else "")
 
 
 def budget_rule(money: Quota, settings: KingSettings) -> AdmissionRule:
-    """Return what the money that is left today level begin."""
+    """Return the rule for the money that is left today."""
     share = money.spent / money.limit * 100
     if share >= 100:  # noqa: PLR2004 - percent
         level = AdmissionLevel.NOTHING
@@ -108,4 +119,6 @@ def budget_rule(money: Quota, settings: KingSettings) -> AdmissionRule:
         level = AdmissionLevel.NORMAL
     else:
         level = AdmissionLevel.EVERYTHING
-    return AdmissionRule(name="budget", level=level, reason=f"${money.spent:.2f} of ${money.limit:.2f} are spent today")
+    return AdmissionRule(
+        name="budget", level=level, reason=f"${money.spent:.2f} of the daily ${money.limit:.2f} are spent"
+    )

@@ -1,4 +1,4 @@
-"""The answer of a person: the first valid one level the assignment go on that asked, whatever else waits."""
+"""Answers of people: the first valid answer resumes the assignment that asked, ahead of other waiting work."""
 
 from contextlib import suppress
 from datetime import datetime
@@ -18,24 +18,24 @@ from kingdom.workflow.lifecycle import cancel
 
 _SUFFIX = ".human_response"
 RULE = "human_response"
-# Who answers in the entry of people when the time for it is over.
+# The source of default answers when the time for an answer runs out.
 CLOCK = "clock"
 
 
 def is_answer(event: ExternalEvent) -> bool:
-    """Tell whether an event is what a person answered."""
+    """Return whether an event is a person's answer."""
     return event.type.endswith(_SUFFIX)
 
 
 async def accept_answer(transaction: Transaction, record: Record, event: ExternalEvent, now: datetime) -> None:
-    """Keep a valid answer and let its assignment wait for money only; complete the event of any other as ignored."""
+    """Store a valid answer and queue its assignment to resume. Complete the event of an invalid answer as ignored."""
     assignment_id = _payload_text(event, "task_id")
     found = await transaction.get(ASSIGNMENTS.name, assignment_id) if assignment_id else None
     root_id = msgspec.convert(found.doc, Assignment).root_id if found else assignment_id
     known = await load_question(transaction, root_id) if found else None
     if known is None:
         await complete_event(
-            transaction, record, event, IGNORED, f"{assignment_id or 'an assignment without a name'} asks nothing"
+            transaction, record, event, IGNORED, f"{assignment_id or 'an assignment without an id'} has no question"
         )
         return
     question_record, question = known
@@ -55,7 +55,7 @@ async def accept_answer(transaction: Transaction, record: Record, event: Externa
         repo=root.doc.get("repo") if root else None,
         answers=root_id,
         usd=question.usd,
-        reason="goes on as soon as there is money",
+        reason="resumes as soon as there is budget",
     )
     entry_id = await add_entry(transaction, entry, ANSWER)
     routes = (Route(general=question.general, rule=RULE, waiting=entry_id),)
@@ -63,7 +63,7 @@ async def accept_answer(transaction: Transaction, record: Record, event: Externa
 
 
 async def close_overdue_questions(transaction: Transaction, now: datetime, limit: int) -> int:
-    """Go on without people where the time for an answer is over, by the default or not at all; returns how often."""
+    """Give overdue questions their default answer, or cancel the run that asks. Return how many."""
     due = await transaction.find(Query(kind=QUESTIONS.name, state=QuestionStatus.OPEN, due_by=now, limit=limit))
     over = [
         (record, question) for record in due if (question := msgspec.convert(record.doc, HumanQuestion)).due_at <= now
@@ -73,14 +73,14 @@ async def close_overdue_questions(transaction: Transaction, now: datetime, limit
             await receive_event(transaction, _default_answer(question, now), KING)
             continue
         await save_question(transaction, question.as_expired(), record)
-        # The General hears of it and ends the assignment.
+        # The cancelled run makes its General end the assignment.
         with suppress(NotFound, IllegalTransition):
             await cancel(transaction, question.workflow_id, actor=KING, reason="nobody answered in time")
     return len(over)
 
 
 async def _why_refused(transaction: Transaction, question: HumanQuestion, event: ExternalEvent) -> str:
-    """Return why an event is no answer to a question, or nothing where it is one."""
+    """Return why an event is not a valid answer, or ""."""
     asked = msgspec.structs.replace(question, people=()) if event.source == CLOCK else question
     if refusal := asked.rejection_reason(
         _payload_text(event, "user"), _payload_text(event, "text"), _payload_text(event, "asked_at")
@@ -91,13 +91,13 @@ async def _why_refused(transaction: Transaction, question: HumanQuestion, event:
     return (
         ""
         if state == AssignmentStatus.NEEDS_HUMAN
-        else f"{question.assignment_id} does not wait for an answer, it is {state}"
+        else f"{question.assignment_id} is not waiting for an answer, it is {state}"
     )
 
 
 def _default_answer(question: HumanQuestion, now: datetime) -> ExternalEvent:
     return ExternalEvent(
-        # The same however often the clock looks, so that it is said once.
+        # A fixed id, so that the answer is given once however often the timer runs.
         id=f"evt-{CLOCK}-response-{question.id}-{int(question.due_at.timestamp())}",
         type=f"{CLOCK}{_SUFFIX}",
         source=CLOCK,

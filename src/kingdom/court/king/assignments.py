@@ -1,4 +1,4 @@
-"""Making an assignment: slots, money, the assignment itself and the word to its General, all in one transaction."""
+"""Create assignments: take slots and budget, store the assignment and notify its General in one transaction."""
 
 from datetime import datetime
 from decimal import Decimal
@@ -36,14 +36,14 @@ _log = structlog.get_logger("kingdom.court")
 
 
 class QuotaNeed(NamedTuple):
-    """What an assignment takes of the quota of a scope."""
+    """How much an assignment takes from the quota of a scope."""
 
     scope: str
     amount: Decimal = ONE
 
 
 def quota_needs(general: str, repo: str | None, context: KingContext, usd: float | None = None) -> list[QuotaNeed]:
-    """Return what an assignment takes, what is shared by all first and money last: `usd`, or what its General says."""
+    """Return what an assignment needs: shared slots first, budget last. `usd` overrides the budget of the General."""
     package = context.package(general)
     policy = package.general.policy if package else GeneralPolicy()
     settings = context.settings
@@ -55,8 +55,8 @@ def quota_needs(general: str, repo: str | None, context: KingContext, usd: float
 
 
 def quota_scopes(assignment: Assignment) -> list[str]:
-    """Return every quota that an assignment may hold a part of."""
-    # Earlier versions counted a repository as it was written.
+    """Return the scopes of all quotas that an assignment may hold."""
+    # Earlier versions did not lower-case the name of a repository.
     written = [f"{repo_scope('')}{assignment.repo}"] if assignment.repo else []
     of_repo = dict.fromkeys([repo_scope(assignment.repo), *written]) if assignment.repo else ()
     return [SOLDIERS, general_scope(assignment.target_general), *of_repo, MONEY]
@@ -65,13 +65,13 @@ def quota_scopes(assignment: Assignment) -> list[str]:
 async def load_current_quota(
     transaction: Transaction, scope: str, now: datetime, context: KingContext
 ) -> tuple[Record, Quota]:
-    """Return a quota with the record that holds it or shall hold it, under the limit of now."""
+    """Return a quota with its current limit, and its record."""
     record, quota = await load_quota(transaction, scope, _limit(scope, context))
     return record, with_current_limit(quota, now, context)
 
 
 def with_current_limit(quota: Quota, now: datetime, context: KingContext) -> Quota:
-    """Return a quota under the limit of now; money counts by the day."""
+    """Return a quota with its current limit. Money is counted per day."""
     counted = msgspec.structs.replace(quota, limit=_limit(quota.scope, context))
     return counted.during(str(context.day(now))) if quota.scope == MONEY else counted
 
@@ -79,7 +79,7 @@ def with_current_limit(quota: Quota, now: datetime, context: KingContext) -> Quo
 async def create_assignment(
     transaction: Transaction, record: Record, now: datetime, context: KingContext
 ) -> Assignment | None:
-    """Make the assignment that a entry waits for, and end the entry; None where its event is gone or spoilt."""
+    """Create the assignment that an entry waits for, and end the entry. Return None if its event is gone or invalid."""
     entry = read_entry(record)
     await end_entry(transaction, record)
     event_record = await transaction.get(EVENTS.name, entry.event_id)
@@ -113,7 +113,7 @@ async def create_assignment(
 
 
 def schedule_id(event: ExternalEvent) -> str:
-    """Return what an assignment names as its event where a schedule fired it, else nothing."""
+    """Return the id that an assignment shows as its event if a schedule fired it, or ""."""
     if event.source != SCHEDULE:
         return ""
     return event.id.removeprefix("evt-").rpartition("-")[0]
@@ -127,14 +127,14 @@ async def _resume(
     now: datetime,
     context: KingContext,
 ) -> Assignment | None:
-    """Let an assignment go on with the answer of a person, beyond the slots if need be."""
+    """Resume an assignment with a person's answer, even without a free slot."""
     found = await transaction.get(ASSIGNMENTS.name, entry.answers)
     if found is None:
-        await complete_event(transaction, record, event, IGNORED, f"there is no assignment {entry.answers} any more")
+        await complete_event(transaction, record, event, IGNORED, f"the assignment {entry.answers} no longer exists")
         return None
     root = msgspec.convert(found.doc, Assignment)
     if root.status in ASSIGNMENTS.final:
-        await complete_event(transaction, record, event, IGNORED, f"{root.id} has ended meanwhile: {root.reason}")
+        await complete_event(transaction, record, event, IGNORED, f"{root.id} has already ended: {root.reason}")
         return None
     assignment = await _hand_out(
         transaction,
@@ -158,7 +158,7 @@ async def _resume(
         usd=entry.usd,
     )
     answered = _with_assignment(event, event.routes[0].waiting, assignment.id)
-    await complete_event(transaction, record, answered, ANSWERED, f"{root.id} goes on as {assignment.id}")
+    await complete_event(transaction, record, answered, ANSWERED, f"{root.id} continues as {assignment.id}")
     await chronicle(transaction, TaskResumed(task_id=assignment.id, original_task_id=root.id), KING)
     return assignment
 
@@ -172,7 +172,7 @@ async def _hand_out(
     beyond: bool = False,
     usd: float | None = None,
 ) -> Assignment:
-    """Take what an assignment needs, store it and tell its General; `beyond` passes limits, but never that of money."""
+    """Take the quotas of an assignment, store it and notify its General. `beyond` may exceed slots, not budget."""
     wanted = quota_needs(assignment.target_general, assignment.repo, context, usd)
     assignment = msgspec.structs.replace(assignment, budget_usd=float(wanted[-1].amount))
     for need in wanted:
@@ -198,7 +198,7 @@ async def _start_thread(
     await queue_message(
         transaction,
         MessageType.THREAD_START,
-        f"{assignment.target_general} takes on {event.type}{where} as {assignment.id}.",
+        f"{assignment.target_general} starts {event.type}{where} as {assignment.id}.",
         channel=context.channel(assignment.target_general),
         thread=assignment.id,
         today=context.day(now),
@@ -214,11 +214,11 @@ async def _start_thread(
 
 
 def _read(record: Record | None) -> ExternalEvent | None:
-    """Return an event that waited; nobody else shall wait for one that a person has spoilt."""
+    """Return a waiting event, or None if it is invalid, so that it does not block others."""
     try:
         return msgspec.convert(record.doc, ExternalEvent) if record else None
     except msgspec.ValidationError as error:
-        _log.warning("an event that waited cannot be read", event_id=record.id if record else "", error=str(error))
+        _log.warning("a waiting event is invalid", event_id=record.id if record else "", error=str(error))
         return None
 
 

@@ -1,4 +1,4 @@
-"""What the King decides by: his settings, the Generals of now, the time zone of the court and its clock."""
+"""What the King needs for a decision besides the store: settings, Generals, time zone and clock."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ KING = "king"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KingContext:
-    """What every decision depends on besides the store; `packages` is asked each time, since Generals come and go."""
+    """The settings, time zone, clock and current packages. `packages` is called each time, since packages change."""
 
     packages: Callable[[], Sequence[Package]]
     zone: ZoneInfo
@@ -22,7 +22,7 @@ class KingContext:
     clock: Callable[[], datetime] = utc_now
 
     def package(self, general: str) -> Package | None:
-        """Return the package of a General, if there is one now."""
+        """Return the package of a General, or None."""
         return next((package for package in self.packages() if package.name == general), None)
 
     def day(self, moment: datetime) -> date:
@@ -30,6 +30,6 @@ class KingContext:
         return moment.astimezone(self.zone).date()
 
     def channel(self, general: str) -> str:
-        """Return where people are told of what a General does."""
+        """Return the channel for messages about a General."""
         package = self.package(general)
         return (package.general.channel if package else "") or self.settings.channel

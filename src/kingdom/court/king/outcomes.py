@@ -1,4 +1,4 @@
-"""What becomes of an event: derived from its routes, in the transaction that changes one of them."""
+"""The status of an event, derived from its routes in the transaction that changes one of them."""
 
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ UNROUTED = "unrouted"
 SUPERSEDED = "superseded"
 IGNORED = "ignored"
 ANSWERED = "answered"
-# Of several assignments the first of these that occurs tells how the event ended.
+# The first of these that an assignment of the event has decides the outcome of the event.
 _DECISIVE = (AssignmentStatus.FAILED, AssignmentStatus.COMPLETED, AssignmentStatus.SKIPPED)
 
 
@@ -30,7 +30,7 @@ class _AssignmentEnd(NamedTuple):
 async def complete_event(
     transaction: Transaction, record: Record, event: ExternalEvent, outcome: str, reason: str
 ) -> None:
-    """Complete an event that needs nobody any more."""
+    """Complete an event."""
     ended = msgspec.structs.replace(event, status=EventStatus.COMPLETED, outcome=outcome, reason=reason)
     await save(transaction, ended, record)
 
@@ -38,7 +38,7 @@ async def complete_event(
 async def discard_event(
     transaction: Transaction, record: Record, event: ExternalEvent, outcome: str, reason: str
 ) -> None:
-    """Complete an event that becomes no assignment, and say so."""
+    """Complete an event without an assignment, and log it."""
     await complete_event(transaction, record, event, outcome, reason)
     discarded = EventDiscarded(event_id=event.id, event_type=event.type, reason=reason)
     await chronicle(transaction, discarded, KING)
@@ -47,7 +47,7 @@ async def discard_event(
 async def update_event_status(
     transaction: Transaction, record: Record, event: ExternalEvent, rested: Assignment | None = None
 ) -> None:
-    """Store an event in the status that follows from its routes; `rested` speaks for its root too."""
+    """Store an event with the status that follows from its routes. `rested` also counts for its root."""
     given = [route.assignment_id for route in event.routes if route.assignment_id]
     if any(route.waiting for route in event.routes) or not given:
         await save(transaction, event, record)
@@ -64,7 +64,7 @@ async def update_event_status(
 
 
 async def _end_of(transaction: Transaction, assignment_id: str, rested: Assignment | None) -> _AssignmentEnd | None:
-    """Return how an assignment ended, if it did; one that is gone from the store has ended long ago."""
+    """Return how an assignment ended, or None. An assignment that is no longer stored has ended."""
     record = await transaction.get(ASSIGNMENTS.name, assignment_id)
     if record is None:
         return _AssignmentEnd(AssignmentStatus.COMPLETED, "")

@@ -1,4 +1,4 @@
-"""ONE table: what the King does about each thing that he hears of."""
+"""The table of the King's reactions to notices."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
@@ -34,14 +34,14 @@ from kingdom.court.streams import (
 )
 from kingdom.errors import IllegalTransition
 
-# The streams that a worker for the King listens to.
+# The streams of the King's worker.
 STREAMS = (EVENT_STREAM.name, RESULT_STREAM.name)
 
 
 async def on_event_received(
     context: KingContext, received: Received[ExternalEventReceived], transaction: Transaction
 ) -> None:
-    """Decide who gets an event and let it wait for them, then admit whom there is room for."""
+    """Route an event and queue it for its Generals, then admit what there is room for."""
     now = context.clock()
     record = await transaction.get(EVENTS.name, received.payload.event_id)
     if record is None or record.state != EventStatus.PENDING:
@@ -57,14 +57,14 @@ async def on_event_received(
 async def on_assignment_rested(
     context: KingContext, received: Received[AssignmentRested], transaction: Transaction
 ) -> None:
-    """Take back what an assignment held, and admit whom there is room for now."""
+    """Release the quotas of an assignment, then admit what there is room for."""
     now = context.clock()
     await release_assignment(transaction, received.payload.assignment_id, now, context)
     await admit(transaction, now, context)
 
 
 class KingReaction(NamedTuple):
-    """What is heard, the kind of record that it is about, and what follows."""
+    """A notice, the record kind it names, and the reaction."""
 
     notice: EventType[Any]
     reads: str
@@ -78,17 +78,17 @@ REACTIONS = (
 
 
 def register(dispatcher: Dispatcher, context: KingContext) -> None:
-    """Let a worker do what the King does."""
+    """Register the King's reactions."""
     for row in REACTIONS:
         dispatcher.reaction(row.notice, reads=row.reads)(partial(row.reaction, context))
 
 
 async def reroute_event(transaction: Transaction, event_id: str) -> ExternalEvent:
-    """Let the King decide anew about an event that no General wanted."""
+    """Route an event again that no General wanted."""
     record, event = await load(transaction, ExternalEvent, event_id)
     if event.status is not EventStatus.COMPLETED or event.outcome != UNROUTED:
         state = f"{event.status} {event.outcome}".strip()
-        raise IllegalTransition(f"event {event_id}", state, "only an unrouted event can be routed anew", ())
+        raise IllegalTransition(f"event {event_id}", state, "only an unrouted event can be routed again", ())
     again = event.as_new()
     await save(transaction, again, record)
     await transaction.publish(event_received(event_id))
@@ -96,7 +96,7 @@ async def reroute_event(transaction: Transaction, event_id: str) -> ExternalEven
 
 
 def decide_routes(event: ExternalEvent, packages: Sequence[Package]) -> RoutingDecision:
-    """Return who gets an event; a schedule has decided that already."""
+    """Return the routing decision for an event. The event of a schedule already names its General."""
     if event.source != SCHEDULE or not event.routes:
         return route_event(event, packages)
     return RoutingDecision(
@@ -132,7 +132,7 @@ async def _queue_event(
 
 
 async def _drop_superseded(transaction: Transaction, older: SupersededEntry, newer: str) -> None:
-    """Let an event go that waited and has lost its entry to a newer one."""
+    """Remove the route of a waiting event that a newer event replaced."""
     record = await transaction.get(EVENTS.name, older.entry.event_id)
     if record is None:
         return

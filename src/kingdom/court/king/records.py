@@ -1,4 +1,4 @@
-"""The kinds of record that only the King writes, and those that he shares with others."""
+"""The record kinds that the King writes."""
 
 from kingdom.court.king.release import BILLS
 from kingdom.court.king.schedules import SCHEDULES

@@ -1,4 +1,4 @@
-"""What follows when an assignment ended or waits for a person: slots are free, the cost is booked, its event ends."""
+"""Release an assignment that has ended or waits for a person: free its slots, record its cost, end its event."""
 
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -15,7 +15,7 @@ from kingdom.court.quota import MONEY, QUOTAS, SOLDIERS, save_quota
 from kingdom.court.records import ASSIGNMENTS, ENDED, EVENTS, RESULTS, queue_message
 
 _OPEN = "open"
-# What was booked of an assignment so far, so that nothing is booked twice.
+# How much of an assignment's cost is already recorded, so that nothing is counted twice.
 BILLS = RecordKind(
     name="bill",
     directories={_OPEN: "state/king/bills", ENDED: "state/king/bills-ended"},
@@ -26,7 +26,7 @@ _INACTIVE = frozenset({AssignmentStatus.NEEDS_HUMAN, *ASSIGNMENTS.final})
 
 
 async def release_assignment(transaction: Transaction, assignment_id: str, now: datetime, context: KingContext) -> None:
-    """Take back what an assignment held, book what it cost, and end its event if all of that is done."""
+    """Free the quotas of an assignment, record its cost, and update its event if the assignment has ended."""
     record = await transaction.get(ASSIGNMENTS.name, assignment_id)
     if record is None:
         return
@@ -48,7 +48,7 @@ async def release_assignment(transaction: Transaction, assignment_id: str, now: 
 
 
 async def release_forgotten(transaction: Transaction, now: datetime, context: KingContext) -> int:
-    """Take back slots that somebody still holds who ended or waits for a person; returns of how many."""
+    """Release assignments that hold slots although they have ended or wait for a person. Return how many."""
     _, soldiers = await load_current_quota(transaction, SOLDIERS, now, context)
     forgotten = 0
     for holder in soldiers.holders:
@@ -60,7 +60,7 @@ async def release_forgotten(transaction: Transaction, now: datetime, context: Ki
 
 
 async def _update_bill(transaction: Transaction, assignment: Assignment, *, ended: bool) -> tuple[Decimal, bool]:
-    """Return what its run has cost since it was last asked, and whether this is its first end."""
+    """Return the cost since the last call, and whether the assignment ends for the first time."""
     root_id = assignment.root_id
     bill = await transaction.get(BILLS.name, root_id)
     booked = Decimal(bill.doc["usd"]) if bill else Decimal(0)

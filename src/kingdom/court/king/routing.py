@@ -1,4 +1,4 @@
-"""Which Generals get an event: a pure decision with a reason for every subscription that was looked at."""
+"""Decide which Generals get an event, with a reason for every subscription. Pure."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,7 +16,7 @@ _MISSING = object()
 
 
 class ConsideredRule(msgspec.Struct, frozen=True, kw_only=True):
-    """One subscription and what became of it; `rule` names it, as in gen-pr#2."""
+    """One subscription, whether it was chosen, and why. `rule` names it, such as gen-pr#2."""
 
     rule: str
     general: str
@@ -25,7 +25,7 @@ class ConsideredRule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RouteChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One General that gets the event, and on which context."""
+    """One General that gets the event, and how."""
 
     general: str
     rule: str
@@ -35,19 +35,19 @@ class RouteChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class RoutingDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """Who gets an event, in order, and why or why not."""
+    """Which Generals get an event, in order, and why others do not."""
 
     choices: tuple[RouteChoice, ...] = ()
     considered: tuple[ConsideredRule, ...] = ()
 
     @property
     def generals(self) -> tuple[str, ...]:
-        """Return the names of those who get it."""
+        """Return the names of the chosen Generals."""
         return tuple(choice.general for choice in self.choices)
 
 
 def route_event(event: ExternalEvent, packages: Iterable[Package]) -> RoutingDecision:
-    """Return who gets an event: the first General with a fitting subscription, and each with one that says `also`."""
+    """Choose the first General with a matching subscription, and each whose matching subscription says `also`."""
     document = msgspec.to_builtins(event)
     choices: dict[str, RouteChoice] = {}
     considered: list[ConsideredRule] = []
@@ -59,11 +59,15 @@ def route_event(event: ExternalEvent, packages: Iterable[Package]) -> RoutingDec
         if misfit:
             reason = misfit
         elif winner and not subscription.also:
-            reason = f"fits, but {winner} comes first"
+            reason = f"matches, but {winner} comes first"
         else:
             winner = winner if subscription.also else rule
             chosen = general not in choices
-            reason = ("fits, also" if subscription.also else "fits") if chosen else "fits, but its General has it"
+            reason = (
+                ("matches, also" if subscription.also else "matches")
+                if chosen
+                else "matches, but its General already gets it"
+            )
         if chosen:
             choices[general] = _choice(document, general, rule, subscription)
         considered.append(ConsideredRule(rule=rule, general=general, chosen=chosen, reason=reason))
@@ -71,13 +75,13 @@ def route_event(event: ExternalEvent, packages: Iterable[Package]) -> RoutingDec
 
 
 def why_unrouted(event: ExternalEvent, packages: Iterable[Package]) -> str:
-    """Return in a few words why no General gets an event."""
+    """Return why no General gets an event."""
     hears_of_it = any(fnmatchcase(event.type, each.type) for _, _, each in _subscriptions(packages))
-    return "no rule of a General fits it" if hears_of_it else "no General subscribes to it"
+    return "no rule of a General matches it" if hears_of_it else "no General subscribes to it"
 
 
 def value_at(document: Mapping[str, Any], path: str) -> Any:
-    """Return what a dotted path leads to in a document, or nothing that equals anything."""
+    """Return the value at a dotted path of a document, or a marker that equals nothing."""
     found: Any = document
     for step in path.split("."):
         if not isinstance(found, Mapping) or step not in found:
@@ -93,11 +97,11 @@ def _subscriptions(packages: Iterable[Package]) -> Iterator[tuple[Package, str, 
 
 
 def _misfit(document: Mapping[str, Any], subscription: Subscription) -> str:
-    """Return the part of a subscription that does not fit, or nothing."""
+    """Return which part of a subscription does not match, or ""."""
     if not fnmatchcase(document["type"], subscription.type):
         return f"type is {_shown(document['type'])}, wanted {subscription.type!r}"
     repo = document["repo"]
-    # Names of GitHub have no case.
+    # GitHub names are case-insensitive.
     fits = repo is not None and any(fnmatchcase(repo.lower(), glob.lower()) for glob in subscription.repos)
     if subscription.repos and not fits:
         return f"repo is {_shown(repo)}, wanted {_wanted(list(subscription.repos))}"
@@ -109,7 +113,7 @@ def _misfit(document: Mapping[str, Any], subscription: Subscription) -> str:
 
 
 def _fits(found: Any, wanted: FieldPattern) -> bool:
-    """Tell whether a value is one of the wanted; of a list, one element has to be."""
+    """Return whether a value, or one element of a list, matches a pattern."""
     if isinstance(found, list):
         return any(_fits(each, wanted) for each in found)
     return any(_equals(found, each) for each in (wanted if isinstance(wanted, list) else [wanted]))
@@ -118,7 +122,7 @@ def _fits(found: Any, wanted: FieldPattern) -> bool:
 def _equals(found: object, wanted: object) -> bool:
     if isinstance(wanted, str):
         return isinstance(found, str) and fnmatchcase(found, wanted)
-    # True is 1 for Python, for people it is not.
+    # In Python, True equals 1.
     return isinstance(found, bool) == isinstance(wanted, bool) and found == wanted
 
 
@@ -133,11 +137,11 @@ def _choice(document: Mapping[str, Any], general: str, rule: str, subscription: 
 
 
 def _key(document: Mapping[str, Any], pattern: str) -> str:
-    """Return what an event is about; nothing where a part is missing, since events would meet under half a key."""
+    """Return the key of an event, or "" if a part is missing. Incomplete keys would mix unrelated events."""
     values = {path: value_at(document, path) for path in _FIELD.findall(pattern)}
     if any(not isinstance(value, str | int) for value in values.values()):
         return ""
-    # In one pass, so that no value is read as a pattern.
+    # In one pass, so that values are not treated as patterns.
     return _FIELD.sub(lambda match: str(values[match[1]]), pattern)
 
 

@@ -1,4 +1,4 @@
-"""Schedules: each has a stored next time; a time fires once, whoever looks and however often."""
+"""Schedules: each stores its next time, and each time fires once with any number of Kings."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -28,14 +28,14 @@ SCHEDULES = RecordKind(
     retention=timedelta(days=30),
 )
 _SENT = "schedule-sent"
-# Of the times that nobody was there for, so many fire in one look; the rest follow with the next.
+# How many missed times fire in one round. The rest follow in the next round.
 _CATCH_UP_MAX = 100
 _DAY = timedelta(days=1)
 _log = structlog.get_logger("kingdom.court")
 
 
 class ScheduleState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How far a schedule has come."""
+    """The progress of a schedule."""
 
     name: str
     general: str
@@ -47,21 +47,21 @@ class ScheduleState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 def schedule_times(cron: str, zone: ZoneInfo, after: datetime) -> Iterator[datetime]:
-    """Yield the times of a schedule behind a moment, in UTC; one that the clocks repeat comes once."""
+    """Yield the times of a schedule after a moment, in UTC. A time repeated by daylight saving fires once."""
     for moment in CronSim(cron, after.astimezone(zone)):
         time = moment.astimezone(UTC)
-        # In the repeated hour the wall clock names times that are over.
+        # In the repeated hour, the wall clock yields times that have passed.
         if time > after:
             yield time
 
 
 def next_schedule_time(cron: str, zone: ZoneInfo, after: datetime) -> datetime | None:
-    """Return the next time behind a moment, if there ever is one."""
+    """Return the next time after a moment, or None."""
     return next(schedule_times(cron, zone, after), None)
 
 
 def due_times(schedule: Schedule, zone: ZoneInfo, first: datetime, now: datetime, late: timedelta) -> list[datetime]:
-    """Return which of the times from the first to now fire; those longer ago than `late` were missed."""
+    """Return which times from `first` to `now` fire. A time more than `late` ago was missed."""
     if schedule.catch_up == "all":
         return [first, *islice(_until(schedule.cron, zone, first, now), _CATCH_UP_MAX - 1)]
     recent = list(_until(schedule.cron, zone, max(first, now - _DAY), now))
@@ -70,7 +70,7 @@ def due_times(schedule: Schedule, zone: ZoneInfo, first: datetime, now: datetime
 
 
 async def fire_schedules(bus: Bus, now: datetime, context: KingContext) -> list[str]:
-    """Fire what is due, take in what was added or changed and stop what is gone; returns the ids of the events."""
+    """Fire due times, add or update declared schedules, and stop removed ones. Return the ids of the new events."""
     declared = _declared(context)
     async with bus.transaction() as transaction:
         query = Query(kind=SCHEDULES.name, state=ACTIVE)
@@ -87,7 +87,7 @@ async def fire_schedules(bus: Bus, now: datetime, context: KingContext) -> list[
 async def _advance(
     transaction: Transaction, *, package: Package, schedule: Schedule, now: datetime, context: KingContext
 ) -> list[str]:
-    """Fire the times of one schedule that are due, and store its next one."""
+    """Fire the due times of one schedule, and store its next time."""
     record = await transaction.get(SCHEDULES.name, schedule.name)
     zone = _zone(schedule, context)
     before = _read_state(record, now)
@@ -104,7 +104,7 @@ async def _advance(
         late = timedelta(seconds=context.settings.schedule_late_seconds)
         fired = due_times(schedule, zone, before.next_run_at, now, late)
         if schedule.catch_up == "all":
-            # There may be more than one look can fire.
+            # More times may be due than one round fires.
             timetable = msgspec.structs.replace(
                 timetable, next_run_at=next_schedule_time(schedule.cron, zone, fired[-1])
             )
@@ -125,7 +125,7 @@ async def _advance(
 
 
 async def _fire(transaction: Transaction, package: Package, schedule: Schedule, time: datetime) -> str:
-    """Take in the event of one time, unless somebody has; returns its id then."""
+    """Store the event of one time, and return its id. Return "" if the time has fired already."""
     moment = f"{time:%Y%m%d%H%M%S}"
     if not await transaction.once(SCHEDULE, f"{schedule.name}-{moment}", SEEN_KEPT):
         return ""
@@ -176,21 +176,21 @@ def _needs_update(
 
 
 def _has_same_times(before: ScheduleState, after: ScheduleState) -> bool:
-    """Tell whether the times of a schedule are still those that its next one was reckoned from."""
+    """Return whether a schedule still has the times from which its next time was computed."""
     return (before.cron, before.time_zone) == (after.cron, after.time_zone)
 
 
 def _read_state(record: Record | None, now: datetime) -> ScheduleState | None:
-    """Return how far a schedule has come; one that was away for a day, or is spoilt, begins anew.
+    """Return the stored progress of a schedule. Return None if it is invalid or was stopped for a day.
 
-    For less it may have been the package that could not be read, and its times are not to be missed.
+    A shorter stop may come from a package that was briefly broken. Its missed times still count.
     """
     if record is None:
         return None
     try:
         timetable = msgspec.convert(record.doc, ScheduleState)
     except msgspec.ValidationError as error:
-        _log.warning("how far a schedule has come cannot be read: it begins anew", schedule=record.id, error=str(error))
+        _log.warning("the progress of a schedule is invalid: it starts again", schedule=record.id, error=str(error))
         return None
     return timetable if timetable.stopped_at is None or now - timetable.stopped_at < _DAY else None
 

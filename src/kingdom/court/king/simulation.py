@@ -1,4 +1,4 @@
-"""What other rules would have decided: stored events are routed again, and nothing is changed."""
+"""Simulate routing: route stored events with other rules, without changing anything."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -24,7 +24,7 @@ _PAGE = 1000
 
 
 class RoutingDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """An event about which would be decided otherwise, and why."""
+    """An event that would be routed differently, and why."""
 
     event_id: str
     type: str
@@ -36,7 +36,7 @@ class RoutingDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoutingSimulation(msgspec.Struct, frozen=True, kw_only=True):
-    """What would be otherwise; of the `forgotten` only the log still knows, which does not keep what was in them."""
+    """The differences. `forgotten` events are only in the log, which does not keep their payload."""
 
     since: datetime
     differences: tuple[RoutingDifference, ...]
@@ -45,7 +45,7 @@ class RoutingSimulation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare_routing(event: ExternalEvent, packages: Sequence[Package]) -> RoutingDifference | None:
-    """Return how the decision about an event would differ, or nothing where it would not."""
+    """Return how the routing of an event would change, or None."""
     decision = route_event(event, packages)
     before, after = tuple(sorted(each.general for each in event.routes)), tuple(sorted(decision.generals))
     if before == after:
@@ -64,7 +64,7 @@ def compare_routing(event: ExternalEvent, packages: Sequence[Package]) -> Routin
 async def simulate_routing(
     transaction: Transaction, operations: Operations, packages: Sequence[Package], since: datetime
 ) -> RoutingSimulation:
-    """Route every event since a moment again; those that no rule decides about are left out."""
+    """Route every event since a moment again. Events that rules do not decide are left out."""
     differences: list[RoutingDifference] = []
     unchanged, known = 0, set()
     async for record in each(transaction, Query(kind=EVENTS.name)):
@@ -88,7 +88,7 @@ def _was_routed_by_rules(event: ExternalEvent) -> bool:
 
 
 async def _detected(operations: Operations, since: datetime) -> set[str]:
-    """Return the ids of the events that the log tells of since a moment."""
+    """Return the ids of the events that the log has since a moment."""
     found: set[str] = set()
     cursor = Cursor()
     while page := await operations.read_log(cursor, _PAGE):

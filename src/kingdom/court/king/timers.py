@@ -1,4 +1,4 @@
-"""What the King does by the clock: schedules, what was held back long enough, questions nobody answered, admission."""
+"""The King's timers: schedules, held events, overdue questions, admission."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -16,25 +16,25 @@ from kingdom.court.king.waiting_queue import release_held
 from kingdom.errors import KingdomError
 from kingdom.workflow.records import change
 
-# So many are freed in one transaction; the rest is left to the next look.
+# How many entries one transaction releases. The rest follow in the next round.
 _LIMIT = 50
-# Among the questions that are due are those of which people are only to be reminded.
+# The due questions include those that only need a reminder.
 _ASKS_LIMIT = 500
-# So many transactions of admission follow each other at most, after which schedules have their turn again.
+# How many admission transactions one round runs, so that the other timers get their turn.
 _ROUNDS_MAX = 200
 _log = structlog.get_logger("kingdom.court")
 
 
 async def run_timers(bus: Bus, context: KingContext) -> None:
-    """Look until cancelled; any number of Kings may do so."""
+    """Run all timers until cancelled. Any number of Kings may do so."""
     while True:
         for duty in TIMERS:
             try:
                 await duty(bus, context.clock(), context)
-            except Exception as error:  # noqa: BLE001 - whatever it was, somebody has to go on looking
+            except Exception as error:  # noqa: BLE001 - one failing timer must not end the loop
                 expected = isinstance(error, KingdomError)
                 _log.warning(
-                    "the King could not do a duty, trying again",
+                    "a timer of the King failed, trying again",
                     duty=duty.__name__,
                     error=str(error),
                     exc_info=None if expected else error,
@@ -43,13 +43,13 @@ async def run_timers(bus: Bus, context: KingContext) -> None:
 
 
 async def run_timers_once(bus: Bus, context: KingContext) -> None:
-    """Look once."""
+    """Run every timer once."""
     for duty in TIMERS:
         await duty(bus, context.clock(), context)
 
 
 async def release_waiting(bus: Bus, now: datetime, context: KingContext) -> None:
-    """Free whom nothing holds back any more: time, a General that was gone, somebody who has ended."""
+    """Release entries that nothing holds back: their time is over, their General is back, or a slot was not freed."""
 
     async def act(transaction: Transaction) -> None:
         await release_held(transaction, now, _LIMIT)
@@ -69,7 +69,7 @@ async def close_questions(bus: Bus, now: datetime, _: KingContext) -> None:
 
 
 async def admit_waiting(bus: Bus, now: datetime, context: KingContext) -> None:
-    """Admit whom there is room for, however many wait."""
+    """Admit what there is room for."""
 
     async def act(transaction: Transaction) -> AdmissionResult:
         return await admit(transaction, now, context)
@@ -79,7 +79,7 @@ async def admit_waiting(bus: Bus, now: datetime, context: KingContext) -> None:
             return
 
 
-# Each in transactions of its own, so that one that cannot be done does not keep the others from it.
+# Each runs in its own transactions, so that a failure does not affect the others.
 TIMERS: tuple[Callable[[Bus, datetime, KingContext], Awaitable[object]], ...] = (
     fire_schedules,
     release_waiting,

@@ -1,4 +1,4 @@
-"""The waiting room: one record for each General that an event waits for, in one order of priority with ageing."""
+"""The waiting queue: one entry for each General that an event waits for, ordered by priority with aging."""
 
 import hashlib
 from dataclasses import replace
@@ -14,14 +14,14 @@ from kingdom.court.king.routing import RouteChoice
 from kingdom.court.records import ENDED
 
 WAITING = "waiting"
-# Owners of a entry: it may be taken now, is held back for a newer event, or waits for money to go on with an answer.
+# Owners of an entry: it can be admitted, is held for a newer event, or is an answer that waits for budget.
 READY = "ready"
 HELD = "held"
 ANSWER = "answer"
 _KEPT = timedelta(days=1)
-# Newer events can hold a entry back so many times as long as one of them, and no longer.
+# Newer events can hold an entry back for at most this many times the debounce time.
 _HOLDS_MAX = 10
-# No id of an event has this character.
+# Event ids do not contain this character.
 _GENERAL_SEPARATOR = "@"
 
 WAITING_ENTRIES = RecordKind(
@@ -30,7 +30,7 @@ WAITING_ENTRIES = RecordKind(
     final=frozenset({ENDED}),
     retention=_KEPT,
 )
-# The newest event of each key and General, so that the one before is found at once.
+# The newest event of each key and General.
 NEWEST = RecordKind(
     name="newest",
     directories={WAITING: "state/king/newest", ENDED: "state/king/newest-ended"},
@@ -40,9 +40,9 @@ NEWEST = RecordKind(
 
 
 class WaitingEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An event that waits for one General; `reason` tells what it waits for where that is no rule and no slot of all.
+    """An event that waits for one General. `reason` says why, unless an admission rule or the total slots decide.
 
-    `answers` is the assignment that goes on with it, where it is the answer of a person.
+    `answers` is the assignment to resume, if the event is a person's answer.
     """
 
     event_id: str
@@ -54,17 +54,17 @@ class WaitingEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     key: str = ""
     reason: str = ""
     answers: str = ""
-    # What it takes of the day's money, where that is not what its General's assignments take.
+    # What it takes of the daily budget, if not the General's usual amount.
     usd: float | None = None
 
     @property
     def rank(self) -> int:
-        """Return its entry in the order."""
+        """Return its rank in the queue."""
         return rank_of(self.since, self.priority)
 
 
 class _NewestEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest event about something that a General was told of."""
+    """The newest event with a key for a General."""
 
     general: str
     key: str
@@ -74,21 +74,21 @@ class _NewestEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SupersededEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A entry that a newer event takes."""
+    """An entry that a newer event replaces."""
 
     record: Record
     entry: WaitingEntry
 
 
 def read_entry(record: Record) -> WaitingEntry:
-    """Return the entry that a record holds."""
+    """Return the entry in a record."""
     return read_document(record.doc, WaitingEntry)
 
 
 async def add_entry(
     transaction: Transaction, entry: WaitingEntry, owner: str, *, first: bool = True, due_at: datetime | None = None
 ) -> str:
-    """Store a new entry, by id in the order in which it is served; returns its id."""
+    """Store a new entry. Return its id, which sorts in queue order."""
     entry_id = f"{rank_text(entry.rank)}-{entry.event_id}" + ("" if first else f"{_GENERAL_SEPARATOR}{entry.general}")
     await transaction.put(
         Record(
@@ -104,13 +104,13 @@ async def add_entry(
 
 
 async def move_entry(transaction: Transaction, record: Record, owner: str, reason: str = "") -> None:
-    """Put a entry under another owner, for a reason that people can read."""
+    """Move an entry to another owner, for a reason that people can read."""
     doc = msgspec.to_builtins(msgspec.structs.replace(read_entry(record), reason=reason))
     await transaction.put(replace(record, owner=owner, due_at=None, doc=doc))
 
 
 async def end_entry(transaction: Transaction, record: Record) -> None:
-    """Take a entry out of the waiting room."""
+    """Remove an entry from the queue."""
     await transaction.put(replace(record, state=ENDED, owner=None, due_at=None))
     entry = read_entry(record)
     known = await transaction.get(NEWEST.name, _newest_id(entry.general, entry.key)) if entry.key else None
@@ -121,9 +121,9 @@ async def end_entry(transaction: Transaction, record: Record) -> None:
 async def enqueue(
     transaction: Transaction, event: ExternalEvent, choice: RouteChoice, repo: str | None, now: datetime, *, first: bool
 ) -> tuple[Route, SupersededEntry | None, str]:
-    """Let an event wait for a General; returns its route, whose place it took, or else the newer event's id."""
+    """Queue an event for a General. Return its route, the replaced entry, and the id of a newer event or ""."""
     route = Route(general=choice.general, rule=choice.rule)
-    # A clock that goes wrong outside must not make an event the newest for ever.
+    # A wrong clock outside must not make an event the newest forever.
     created_at = min(event.created_at, now)
     known = await transaction.get(NEWEST.name, _newest_id(choice.general, choice.key)) if choice.key else None
     newest = msgspec.convert(known.doc, _NewestEvent) if known else None
@@ -135,7 +135,7 @@ async def enqueue(
         general=choice.general,
         rule=choice.rule,
         priority=choice.priority,
-        # It takes the place of the one before, so that news about something do not push it back.
+        # It keeps the position of the entry it replaces.
         since=min(created_at, older.entry.since) if older else created_at,
         repo=repo,
         key=choice.key,
@@ -153,7 +153,7 @@ async def enqueue(
 
 
 async def release_held(transaction: Transaction, now: datetime, limit: int) -> int:
-    """Let those go on that were held back long enough; returns how many."""
+    """Make entries ready that were held long enough. Return how many."""
     due = await transaction.find(Query(kind=WAITING_ENTRIES.name, owner=HELD, due_by=now, limit=limit))
     for record in due:
         await move_entry(transaction, record, READY)
@@ -180,11 +180,11 @@ async def _remember_newest(transaction: Transaction, known: Record | None, newes
 
 
 def _held_until(since: datetime, now: datetime, seconds: int) -> datetime | None:
-    """Return until when a entry is held back, if at all."""
+    """Return until when an entry is held, or None."""
     until = min(now + timedelta(seconds=seconds), since + timedelta(seconds=seconds * _HOLDS_MAX))
     return until if until > now else None
 
 
 def _newest_id(general: str, key: str) -> str:
-    # A key is made of untrusted text of any length.
+    # A key contains untrusted text of any length.
     return f"{general}-{hashlib.sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"

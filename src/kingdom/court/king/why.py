@@ -1,4 +1,4 @@
-"""Why an event is where it is: what was decided about it, what it waits for, what became of it."""
+"""Explain an event: how it was routed, what it waits for, and what became of it."""
 
 from datetime import datetime
 
@@ -14,23 +14,23 @@ from kingdom.court.king.assignments import SCHEDULE, load_current_quota, quota_n
 from kingdom.court.king.context import KingContext
 from kingdom.court.king.routing import ConsideredRule, route_event
 from kingdom.court.king.waiting_queue import ANSWER, HELD, READY, WAITING_ENTRIES, WaitingEntry, read_entry
-from kingdom.court.quota import MONEY, SOLDIERS, Quota
+from kingdom.court.quota import MONEY, SOLDIERS, Quota, full_reason
 from kingdom.court.records import ASSIGNMENTS, load
 from kingdom.sentence import sentence, with_reason
 
-# Counting who is ahead stops here.
+# Counting the entries ahead stops here.
 AHEAD_MAX = 1000
-ADMITTED = "nothing: it is admitted with the next look"
+ADMITTED = "nothing, the next round admits it"
 _LEVEL_TEXT = {
-    AdmissionLevel.EVERYTHING: "everything",
-    AdmissionLevel.NORMAL: "what is normal or high",
-    AdmissionLevel.HIGH: "what is high",
-    AdmissionLevel.NOTHING: "nothing",
+    AdmissionLevel.EVERYTHING: "all work starts",
+    AdmissionLevel.NORMAL: "no low-priority work starts",
+    AdmissionLevel.HIGH: "only high-priority work starts",
+    AdmissionLevel.NOTHING: "no new work starts",
 }
 
 
 class WaitReason(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an event waits for a General, what holds it there, and how many are ahead in the same line."""
+    """Why an event waits for a General, and how many entries with the same owner are ahead of it."""
 
     general: str
     rule: str
@@ -42,7 +42,7 @@ class WaitReason(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GivenAssignment(msgspec.Struct, frozen=True, kw_only=True, rename={"assignment_id": "task_id"}):
-    """An assignment that an event became, or with which one of those went on."""
+    """An assignment of an event, or one that resumed it."""
 
     assignment_id: str
     general: str
@@ -53,7 +53,7 @@ class GivenAssignment(msgspec.Struct, frozen=True, kw_only=True, rename={"assign
 
 
 class EventExplanation(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is to be said of one event; `considered` is how the Generals of now would be judged."""
+    """Everything about one event. `considered` shows how the current Generals would match it."""
 
     event: ExternalEvent
     standing: str
@@ -65,7 +65,7 @@ class EventExplanation(msgspec.Struct, frozen=True, kw_only=True):
 async def explain_event(
     transaction: Transaction, event_id: str, now: datetime, context: KingContext
 ) -> EventExplanation:
-    """Return why an event is where it is."""
+    """Return the explanation of an event."""
     _, event = await load(transaction, ExternalEvent, event_id)
     waits = [await _wait_reason(transaction, each, now, context) for each in event.routes if each.waiting]
     given = [
@@ -85,10 +85,10 @@ async def explain_event(
 
 
 def _describe_status(event: ExternalEvent) -> str:
-    """Return in a sentence how far an event has come."""
+    """Return the status of an event as a sentence."""
     match event.status:
         case EventStatus.PENDING if not any(route.waiting for route in event.routes):
-            return "The King has not decided about it yet: is he running?"
+            return "The King has not routed it yet: does he run?"
         case EventStatus.PENDING:
             return f"It waits for {_names(event.routes)}."
         case EventStatus.DISPATCHED:
@@ -119,13 +119,13 @@ async def _wait_reason(
 async def _held_by(
     transaction: Transaction, record: Record, entry: WaitingEntry, now: datetime, context: KingContext
 ) -> str:
-    """Return what keeps a entry from being taken now."""
+    """Return why an entry is not admitted now."""
     if record.owner == HELD and record.due_at:
-        return f"held back for a newer event until {record.due_at.isoformat(timespec='seconds')}"
+        return f"held back until {record.due_at.isoformat(timespec='seconds')} in case a newer event follows"
     scopes = [need.scope for need in quota_needs(entry.general, entry.repo, context)]
     if record.owner == ANSWER:
         _, money = await load_current_quota(transaction, MONEY, now, context)
-        return f"goes on as soon as there is money: {_describe_quota(money)}"
+        return f"resumes as soon as there is budget: {_describe_quota(money)}"
     if record.owner in scopes:
         _, quota = await load_current_quota(transaction, record.owner, now, context)
         return _describe_quota(quota)
@@ -139,18 +139,18 @@ async def _held_by(
 
 
 def _describe_rule(rule: AdmissionRule) -> str:
-    return f"the gate of {rule.name} level {_LEVEL_TEXT[rule.level]} begin: {rule.reason}"
+    return f"{rule.reason}, so {_LEVEL_TEXT[rule.level]}"
 
 
 def _describe_quota(quota: Quota) -> str:
-    holders = ", ".join(quota.holders) or "nobody"
+    holders = ", ".join(quota.holders) or "no assignment"
     if quota.scope == MONEY:
-        return f"${quota.spent:.2f} spent and ${quota.held:.2f} set aside of ${quota.limit:.2f}, held by {holders}"
-    return f"{quota.scope}: {quota.held} of {quota.limit} taken, held by {holders}"
+        return f"${quota.spent:.2f} spent and ${quota.held:.2f} reserved of ${quota.limit:.2f}, held by {holders}"
+    return f"{full_reason(quota.scope)} ({quota.held} of {quota.limit}), held by {holders}"
 
 
 async def _given_assignments(transaction: Transaction, assignment_id: str) -> list[GivenAssignment]:
-    """Return an assignment and those that went on with it."""
+    """Return an assignment and those that resumed it."""
     found = await transaction.find(Query(kind=ASSIGNMENTS.name, owner=assignment_id))
     found = found or [record for record in [await transaction.get(ASSIGNMENTS.name, assignment_id)] if record]
     return [

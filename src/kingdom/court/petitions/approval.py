@@ -1,4 +1,4 @@
-"""A person agrees to a petition first: asked like any question, under the id of the petition itself."""
+"""Approval of a petition by a person: a question with the id of the petition."""
 
 from datetime import date, timedelta
 
@@ -21,14 +21,14 @@ from kingdom.court.questions import (
 )
 from kingdom.sentence import printable
 
-# What may be long stands last.
+# Long texts are shown last.
 _TEXTS = ("body", "text")
 
 
 async def request_approval(
     transaction: Transaction, asked: Petition, policy: GeneralPolicy, *, channel: str, today: date
 ) -> Petition:
-    """Ask for approval of a petition that is stored next; returns it with the time that people have."""
+    """Ask for approval of a petition, and return it with the deadline. The caller stores it."""
     at = asked.created_at
     deadline = at + timedelta(hours=policy.ask_deadline_hours)
     due_at = min(deadline, asked.expires_at or deadline)
@@ -50,7 +50,7 @@ async def request_approval(
 
 
 async def apply_answer(transaction: Transaction, asked: Petition, record: Record) -> bool:
-    """Do what a person answered about a petition, or what follows when time is up; False while that is open."""
+    """Apply the answer about a petition, or refuse it if time is up. Return False while the question is open."""
     known = await load_question(transaction, asked.id)
     if known and known[1].status is QuestionStatus.OPEN:
         return False
@@ -69,10 +69,10 @@ async def apply_answer(transaction: Transaction, asked: Petition, record: Record
 
 
 def approval_question(asked: Petition) -> str:
-    """Return the question to a person: who asks, for what, where, and every field of the petition.
+    """Return the question to a person: who requests what, where, and every field of the petition.
 
-    Nothing is left out, and nothing in it can hide: what cannot be seen is written out, and lines of a value stand
-    further right than the names of values.
+    Nothing is hidden: invisible characters are escaped, and the lines of a value are indented, so a value cannot look
+    like another field.
     """
     values = sorted(((name, value) for name, value in asked.body.items() if value), key=lambda one: one[0] in _TEXTS)
     said = "\n".join(f"{name}: {printable(str(value))}".replace("\n", "\n    ") for name, value in values)

@@ -1,4 +1,4 @@
-"""What agents can ask for: a typed body for each kind, what we fill in, and the target that a policy judges."""
+"""The kinds of petitions: a typed body for each, its defaults, and the target that a policy checks."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, TypeVar
@@ -15,14 +15,14 @@ _Number = Annotated[int, Meta(ge=0, le=2**31)]
 _Key = Annotated[str, Meta(pattern=r"\A(|[A-Z][A-Z0-9_]*-[1-9][0-9]*)\Z", max_length=80)]
 _Channel = Annotated[str, Meta(pattern=r"\A[#@]?[^\s#@,<>]*\Z", max_length=80)]
 _Branch = Annotated[str, Meta(pattern=r"\A(|(?![/.-])(?!.*(\.\.|//|@\{|\.lock\Z))[^\s~^:?*\[\\]+)\Z", max_length=200)]
-# Below what GitHub (65,536) and Jira (32,767) take, so that our mark has room.
+# Below the limits of GitHub (65,536) and Jira (32,767), so that our mark fits.
 _GithubText = Annotated[str, Meta(max_length=60_000)]
 _JiraText = Annotated[str, Meta(pattern=r"\S", max_length=30_000)]
 _B = TypeVar("_B", bound="PetitionBody")
 
 
 class AssignmentSubject(msgspec.Struct, frozen=True, kw_only=True):
-    """What an assignment is about, as we know it and not as a model says it."""
+    """What an assignment is about, from our own data and not from a model."""
 
     repo: str = ""
     number: int = 0
@@ -31,22 +31,22 @@ class AssignmentSubject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PetitionBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a petition of one kind says."""
+    """The body of a petition."""
 
-    # Fields that must have a value once we have filled in what we know.
+    # The fields that must have a value after defaults are filled in.
     needs: ClassVar[tuple[str, ...]] = ()
 
     @property
     def target(self) -> str:
-        """Return what a policy's globs are compared with."""
+        """Return the target that the globs of a policy are matched with."""
         raise NotImplementedError
 
     def filled(self, origin: AssignmentSubject) -> "PetitionBody":
-        """Return the body with what follows from the assignment."""
+        """Return the body with defaults from the assignment."""
         raise NotImplementedError
 
     def is_about(self, origin: AssignmentSubject) -> bool:
-        """Tell whether it stays with what the assignment is about."""
+        """Return whether its target is what the assignment is about."""
         raise NotImplementedError
 
 
@@ -87,17 +87,17 @@ class GithubComment(_GithubThread, frozen=True, kw_only=True):
 
 
 class GithubReview(_GithubThread, frozen=True, kw_only=True):
-    """A review of a pull request with its verdict; only an approval needs no words."""
+    """A review of a pull request. Only an approval needs no body."""
 
     event: ReviewEvent
 
     def __post_init__(self) -> None:
         if self.event != "APPROVE" and not self.body.strip():
-            raise ValueError(f"a review of the kind {self.event} needs a body")
+            raise ValueError(f"a review with the event {self.event} needs a body")
 
 
 class GithubPullRequest(_GithubBody, frozen=True, kw_only=True):
-    """A pull request of what the run has done; `head` and `head_sha` are always ours."""
+    """A pull request of a run's changes. `head` and `head_sha` are always set by us."""
 
     needs: ClassVar[tuple[str, ...]] = ("repo", "title")
     title: Annotated[str, Meta(max_length=250)] = ""
@@ -108,11 +108,11 @@ class GithubPullRequest(_GithubBody, frozen=True, kw_only=True):
 
     @property
     def target(self) -> str:
-        """Return what a policy's globs are compared with."""
+        """Return the target that the globs of a policy are matched with."""
         return self.repo
 
     def filled(self, origin: AssignmentSubject) -> PetitionBody:
-        """Return the body with what follows from the assignment."""
+        """Return the body with defaults from the assignment."""
         return msgspec.structs.replace(super().filled(origin), head="", head_sha="")
 
 
@@ -132,13 +132,13 @@ class _JiraBody(PetitionBody, frozen=True, kw_only=True):
 
 
 class JiraComment(_JiraBody, frozen=True, kw_only=True):
-    """A comment below a ticket."""
+    """A comment on a ticket."""
 
     body: _JiraText
 
 
 class JiraTransition(_JiraBody, frozen=True, kw_only=True):
-    """A ticket shall get another status, by its name."""
+    """A change of a ticket's status, by the name of the status."""
 
     to: Annotated[str, Meta(pattern=r"\S", max_length=100)]
 
@@ -151,15 +151,15 @@ class SlackMessage(PetitionBody, frozen=True, kw_only=True):
 
     @property
     def target(self) -> str:
-        """Return what a policy's globs are compared with."""
+        """Return the target that the globs of a policy are matched with."""
         return self.channel
 
     def filled(self, origin: AssignmentSubject) -> PetitionBody:
-        """Return the body with what follows from the assignment."""
+        """Return the body with defaults from the assignment."""
         return msgspec.structs.replace(self, channel=self.channel or origin.channel)
 
     def is_about(self, origin: AssignmentSubject) -> bool:
-        """Tell whether it stays with what the assignment is about."""
+        """Return whether its target is what the assignment is about."""
         return self.channel.removeprefix("#") == origin.channel.removeprefix("#")
 
 
@@ -174,20 +174,22 @@ KINDS: Mapping[str, type[PetitionBody]] = {
 
 
 def read_body(kind: str, raw: Mapping[str, Any], origin: AssignmentSubject) -> PetitionBody:
-    """Return what an agent asks for, with what we know filled in, or say what is wrong with it."""
+    """Return the body of a petition with defaults filled in, or raise MalformedEvent."""
     try:
         filled = msgspec.convert(raw, KINDS[kind]).filled(origin)
-        # What an assignment is about was written outside too.
+        # Validated again, since the data of the assignment comes from outside too.
         body = stored_body(KINDS[kind], msgspec.to_builtins(filled))
     except msgspec.ValidationError as error:
-        raise MalformedEvent(f"this is no {kind}: {error}") from error
+        raise MalformedEvent(f"this is not a valid {kind}: {error}") from error
     for name in body.needs:
         value = getattr(body, name)
         if not (value.strip() if isinstance(value, str) else value):
-            raise MalformedEvent(f"this is no {kind}: {name} is missing and does not follow from the assignment")
+            raise MalformedEvent(
+                f"this is not a valid {kind}: {name} is missing, and the assignment does not provide it"
+            )
     return body
 
 
 def stored_body(kind: type[_B], document: Mapping[str, Any]) -> _B:
-    """Return a body that was read and filled before."""
+    """Return a stored body, which was validated before."""
     return msgspec.convert(document, kind)

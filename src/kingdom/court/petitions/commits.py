@@ -1,4 +1,4 @@
-"""Which commit of a run a pull request is made of."""
+"""Find the commit of a run for a pull request."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from kingdom.workflow.records import GITS
 
 @dataclass(frozen=True, slots=True)
 class RunBranch:
-    """What a run has made of a repository, and the branch that it started from; no commit as long as there is none."""
+    """The branch of a run in a repository, and its base branch. `commit` is empty until there is one."""
 
     name: str
     commit: str
@@ -23,14 +23,14 @@ class RunBranch:
 
 
 def is_own_branch(name: str, workflow_id: str) -> bool:
-    """Tell whether a branch is one of those that are made for a run and nobody else."""
+    """Return whether a branch was created for this run."""
     return name.startswith(f"kingdom/{workflow_id}/")
 
 
 async def find_run_branch(
     transaction: Transaction, workflow: Workflow, repo: str, asked_as: Collection[str]
 ) -> RunBranch | None:
-    """Return the branch of a run in a repository with the commit of the Work that asked; None without a checkout."""
+    """Return the branch of a run in a repository with the commit of the requesting Work. None without a checkout."""
     for tree in workflow.work_trees:
         if tree.is_wanted and await _is_of(transaction, tree, repo):
             return RunBranch(tree.branch, _commit(workflow, tree, asked_as), tree.ref.base_branch)
@@ -38,7 +38,7 @@ async def find_run_branch(
 
 
 def _commit(workflow: Workflow, tree: WorkTree, asked_as: Collection[str]) -> str:
-    """Return the commit of the newest checkpoint, or nothing while the Work that asked has none of its own."""
+    """Return the commit of the newest checkpoint, or "" while the requesting Work is not finished."""
     asking = [work for work in workflow.works if any(each.id in asked_as for each in work.petitions)]
     checkpoints = workflow.valid_checkpoints()
     is_ready = workflow.status is WorkflowStatus.COMPLETED or any(work.is_finished for work in asking)

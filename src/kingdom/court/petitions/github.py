@@ -1,4 +1,4 @@
-"""Petitions performed on GitHub: comments, reviews and pull requests."""
+"""Perform petitions on GitHub: comments, reviews and pull requests."""
 
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, timedelta
@@ -19,13 +19,13 @@ _FORBIDDEN, _NOT_FOUND, _INVALID, _TOO_MANY = 403, 404, 422, 429
 
 
 class GithubApi(HttpApi):
-    """GitHub's REST interface for the account of a token."""
+    """GitHub's REST API for the account of a token."""
 
     def __init__(self, url: str, token: str, longest_call: timedelta = LONGEST_CALL) -> None:
         super().__init__(url, github_headers(token), longest_call)
 
     async def every(self, path: str, **parameters: str | int) -> AsyncIterator[dict[str, Any]]:
-        """Yield everything of a list, page by page."""
+        """Yield every item of a list, page by page."""
         reply = await self.ask(path, per_page=_PAGE, **parameters)
         for _ in range(_PAGES_MAX):
             for item in require_body(reply, list, _NAME):
@@ -34,11 +34,11 @@ class GithubApi(HttpApi):
             if not following:
                 return
             reply = await self.ask(following)
-        raise Transient(f"{_NAME} lists more under {path} than can be looked through")
+        raise Transient(f"the list {path} of {_NAME} is too long to search")
 
 
 class GithubPetitions(PetitionEffect):
-    """Performs what goes to GitHub; an invisible mark at the end of each text tells whether it is there."""
+    """Performs petitions on GitHub. An invisible mark at the end of each text shows that it was written."""
 
     def __init__(self, api: GithubApi, settles_after: timedelta = SETTLES_AFTER) -> None:
         super().__init__(_NAME, api, settles_after)
@@ -60,10 +60,10 @@ class GithubPetitions(PetitionEffect):
             case "github.pull_request":
                 return await self._open(stored_body(GithubPullRequest, document), attempt)
             case kind:
-                return Rejected(f"nobody here knows how to perform {kind}")
+                return Rejected(f"this version cannot perform {kind}")
 
     async def reconcile(self, attempt: Attempt) -> Finding:
-        """Look for what any attempt of the same petition left behind."""
+        """Search for the result of any attempt."""
         document, since = attempt.request["body"], earliest_time(attempt).astimezone(UTC)
         match attempt.request["kind"]:
             case "github.comment":
@@ -77,7 +77,7 @@ class GithubPetitions(PetitionEffect):
                 pull = await self._existing(stored_body(GithubPullRequest, document), attempt)
                 return Happened(_response(pull)) if pull else Absent()
             case kind:
-                return Unclear(f"nobody here knows how to look for {kind}")
+                return Unclear(f"this version cannot search for {kind}")
 
     async def _look(self, attempt: Attempt, path: str, **parameters: str) -> Finding:
         async for item in self._github.every(path, **parameters):
@@ -86,7 +86,7 @@ class GithubPetitions(PetitionEffect):
         return Absent()
 
     async def _open(self, wanted: GithubPullRequest, attempt: Attempt) -> Answer:
-        """Give the commit its branch and open the pull request; either may be there already."""
+        """Create the branch and open the pull request. Either may exist already."""
         if wrong := await self._branch(wanted):
             return wrong
         said = {
@@ -101,7 +101,7 @@ class GithubPetitions(PetitionEffect):
         return _answer(reply)
 
     async def _branch(self, wanted: GithubPullRequest) -> Answer | None:
-        """Have the branch at its commit; returns why that cannot be."""
+        """Make sure that the branch exists at its commit. Return why that is not possible, or None."""
         said = {"ref": f"refs/heads/{wanted.head}", "sha": wanted.head_sha}
         reply = await self._api.send(f"/repos/{wanted.repo}/git/refs", said)
         if reply.ok:
@@ -112,17 +112,17 @@ class GithubPetitions(PetitionEffect):
         if there.status == _NOT_FOUND:
             return Rejected(
                 f"GitHub has no commit {wanted.head_sha[:12]} for the branch {wanted.head} ({_words(reply)}):"
-                f" let the checkpoints of this Git be pushed to {wanted.repo}"
+                f" push the checkpoints of this Git to {wanted.repo}"
             )
         if not there.ok:
             return _answer(there)
         commit = require_body(there, dict, _NAME)["object"]["sha"]
         if commit == wanted.head_sha:
             return None
-        return Rejected(f"the branch {wanted.head} is at {commit[:12]} already, and not at {wanted.head_sha[:12]}")
+        return Rejected(f"the branch {wanted.head} already exists at {commit[:12]}, not at {wanted.head_sha[:12]}")
 
     async def _existing(self, wanted: GithubPullRequest, attempt: Attempt) -> dict[str, Any] | None:
-        """Return the pull request of a branch: ours in any state, or an open one of somebody else."""
+        """Return the pull request of a branch: ours in any state, or an open one of another author."""
         owner = wanted.repo.partition("/")[0]
         about = {"head": f"{owner}:{wanted.head}", "base": wanted.base, "state": "all"}
         async for pull in self._github.every(f"/repos/{wanted.repo}/pulls", **about):
@@ -132,13 +132,13 @@ class GithubPetitions(PetitionEffect):
 
 
 def marked(text: str, attempt: Attempt) -> str:
-    """Return a text as it leaves the house, with a mark that readers do not see."""
+    """Return a text as it is sent, with an invisible mark."""
     mark = f"<!-- kingdom:{attempt.identifier} {attempt.request['mark']} -->"
     return f"{without_forbidden_commands(text, attempt).rstrip()}\n\n{mark}".lstrip()
 
 
 def is_marked(text: Any, attempt: Attempt) -> bool:
-    """Tell whether any attempt of the same petition wrote a text."""
+    """Return whether any attempt of the same petition wrote a text."""
     return isinstance(text, str) and text.rstrip().endswith(f" {attempt.request['mark']} -->")
 
 
@@ -147,7 +147,7 @@ def _response(item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _answer(reply: HttpReply) -> Answer:
-    """Return what a reply of GitHub means; its limits come as 403 too."""
+    """Return what a reply of GitHub means. Rate limits also use status 403."""
     words = _words(reply)
     if reply.status in (_FORBIDDEN, _TOO_MANY) and (wait := _wait(reply, words)):
         return Throttled(wait, f"{_NAME} answered {reply.status}: {words}")
@@ -155,13 +155,13 @@ def _answer(reply: HttpReply) -> Answer:
 
 
 def _wait(reply: HttpReply, words: str) -> timedelta | None:
-    """Return how long GitHub wants to be left alone; None where it simply forbids."""
+    """Return how long to wait at a rate limit, or None if the request is forbidden."""
     limited = reply.status == _TOO_MANY or "rate limit" in words.lower()
     return requested_pause(reply.headers) or (PAUSE if limited else None)
 
 
 def _words(reply: HttpReply) -> str:
-    """Return what GitHub says of an error, with its details."""
+    """Return the error message of GitHub with its details."""
     if not isinstance(reply.body, dict):
         return ""
     details = reply.body.get("errors")

@@ -1,4 +1,4 @@
-"""Who of those that are allowed may go now: the petitions of one assignment leave the house in their order."""
+"""Grant allowed petitions in order: which petitions of an assignment can be performed now."""
 
 from datetime import date
 
@@ -26,7 +26,7 @@ _SLACK_MESSAGE = "slack.message"
 async def grant_waiting_petitions(
     transaction: Transaction, root_id: str, workflow: Workflow, today: date | None = None
 ) -> None:
-    """Go on with what waits, in order, up to the first that has to wait longer; a run that has ended leaves none."""
+    """Grant waiting petitions in order, up to the first that must wait. After the end of the run, none waits."""
     for record, asked in await records_of(transaction, root_id):
         if asked.awaits_person:
             await apply_answer(transaction, asked, record)
@@ -44,14 +44,14 @@ async def grant_petition(
     ahead: list[Petition],
     today: date | None = None,
 ) -> Petition:
-    """Have a petition performed if its turn has come behind those ahead of it, and store how far it is."""
+    """Grant a petition if its turn has come, and store its state."""
     if asked.expires_at and asked.expires_at <= utc_now():
         await close_question(transaction, asked.id)
         return await refuse_petition(transaction, asked, record, TOO_LATE)
     if asked.awaits_person or any(other.state is PetitionState.REQUESTED for other in ahead):
         return await save_petition(transaction, asked, record)
     if asked.kind == _SLACK_MESSAGE:
-        # The Envoy would not wait for what is on its way to another system.
+        # The Envoy does not wait for petitions to other systems.
         waits = any(other.state is PetitionState.GRANTED for other in ahead)
         return await (
             save_petition(transaction, asked, record)
@@ -64,7 +64,7 @@ async def grant_petition(
 
 
 async def with_branches(transaction: Transaction, asked: Petition, workflow: Workflow) -> Petition:
-    """Return a pull request with its branches, for a person to see; with a reason where a run can never make it."""
+    """Return a pull request with its branches, or with a reason if the run can never create it."""
     if asked.kind != _PULL_REQUEST:
         return asked
     branch = await _branch(transaction, asked, workflow)
@@ -77,7 +77,7 @@ async def with_branches(transaction: Transaction, asked: Petition, workflow: Wor
 async def _grant_pull_request(
     transaction: Transaction, asked: Petition, record: Record | None, workflow: Workflow
 ) -> Petition:
-    """Grant a pull request of what the run has done, or let it wait until that is committed."""
+    """Grant a pull request if its changes are committed. Otherwise it waits."""
     branch = await _branch(transaction, asked, workflow)
     reason = _why_not(asked, branch, workflow)
     if branch is None or reason:
@@ -86,7 +86,7 @@ async def _grant_pull_request(
         ours = {**_branches(asked, branch), "head_sha": branch.commit}
         return await _publish_granted(transaction, msgspec.structs.replace(asked, body={**asked.body, **ours}), record)
     if workflow.status in WORKFLOW.final:
-        return await refuse_petition(transaction, asked, record, "the run ended without a checkpoint to make it of")
+        return await refuse_petition(transaction, asked, record, "the run ended without a checkpoint for it")
     return await save_petition(transaction, asked, record)
 
 
@@ -103,12 +103,12 @@ def _why_not(asked: Petition, branch: RunBranch | None, workflow: Workflow) -> s
     if branch is None:
         return f"the run has no checkout of {asked.target}"
     if not is_own_branch(branch.name, workflow.id):
-        return f"{branch.name} is no branch under the own name of the run, and no other is ever pushed"
+        return f"{branch.name} is not a branch of this run, and only those are pushed"
     return ""
 
 
 async def _publish_granted(transaction: Transaction, asked: Petition, record: Record | None) -> Petition:
-    """Have a petition performed outside."""
+    """Store a granted petition, and publish it to the system that performs it."""
     granted = msgspec.structs.replace(asked, state=PetitionState.GRANTED, granted_at=utc_now())
     await save_petition(transaction, granted, record)
     snapshot = PetitionGranted(
@@ -128,7 +128,7 @@ async def _publish_granted(transaction: Transaction, asked: Petition, record: Re
 async def _queue_slack_message(
     transaction: Transaction, asked: Petition, record: Record | None, today: date | None
 ) -> Petition:
-    """Leave a message to the Envoy, who sees to it that people get it once."""
+    """Queue the message for the Envoy."""
     body, now = stored_body(SlackMessage, asked.body), utc_now()
     message = await queue_message(
         transaction,

@@ -1,4 +1,4 @@
-"""Calling a system outside over HTTP, such that an error tells whether anything can have been sent."""
+"""Call an outside system over HTTP. Errors show whether a request may have been sent."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -14,18 +14,18 @@ from kingdom.errors import Transient
 from kingdom.sentence import with_reason
 
 LONGEST_CALL = timedelta(seconds=20)
-# How long a system that cannot be reached is left alone.
+# The wait before the next call to an unreachable system.
 _UNREACHABLE_WAIT = timedelta(seconds=30)
 REASON_MAX = 500
 _T = TypeVar("_T")
 
 
 class Unreachable(Transient):
-    """Raised when no connection came about, so that nothing can have been sent."""
+    """Raised if there was no connection, so nothing was sent."""
 
 
 class HttpApi:
-    """A system outside under one address and one authorization; close it in the end."""
+    """An outside system with one URL and one authorization. Close it after use."""
 
     def __init__(self, url: str, headers: Mapping[str, str], longest_call: timedelta = LONGEST_CALL) -> None:
         self.url = url.rstrip("/")
@@ -34,23 +34,23 @@ class HttpApi:
         self._session: aiohttp.ClientSession | None = None
 
     async def ask(self, path: str, **parameters: str | int) -> HttpReply:
-        """Read something; `path` may be a whole address that the system gave."""
+        """Send a GET request. `path` may be a complete URL from an earlier reply."""
         return await self._request("GET", path, params=parameters, allow_redirects=True)
 
     async def send(self, path: str, body: Mapping[str, Any]) -> HttpReply:
-        """Have something done."""
-        # A redirect of a POST would arrive as a GET, and its success would mean nothing.
+        """Send a POST request."""
+        # A redirected POST would become a GET, and its success would mean nothing.
         return await self._request("POST", path, data=msgspec.json.encode(body), allow_redirects=False)
 
     async def close(self) -> None:
-        """Let go of every connection."""
+        """Close all connections."""
         if self._session:
             await self._session.close()
             self._session = None
 
     async def _request(self, method: str, path: str, **options: Any) -> HttpReply:
         if self._session is None:
-            # A kept connection may be dead, and what is sent into it neither arrived nor not.
+            # On a reused connection that died, it would be unclear whether a request arrived.
             connector = aiohttp.TCPConnector(force_close=True)
             limit = aiohttp.ClientTimeout(total=self.longest_call.total_seconds())
             self._session = aiohttp.ClientSession(connector=connector, timeout=limit, headers=self._headers)
@@ -63,12 +63,12 @@ class HttpApi:
 
 
 def unreachable(name: str, error: Unreachable) -> Throttled:
-    """Return what it means that nothing could be sent."""
+    """Return the answer for a request that was not sent."""
     return Throttled(_UNREACHABLE_WAIT, f"{name} cannot be reached: {error}")
 
 
 def answer_of(reply: HttpReply, name: str, words: str, response: Mapping[str, Any]) -> Answer:
-    """Return what a reply means for an effect: of a success the response, of anything else a reason for people."""
+    """Return the answer for an effect: the response of a success, or a reason for people."""
     reason = with_reason(f"{name} answered {reply.status}", words)[:REASON_MAX]
     match http_answer(reply.status, reply.headers, response):
         case Rejected():
@@ -82,7 +82,7 @@ def answer_of(reply: HttpReply, name: str, words: str, response: Mapping[str, An
 
 
 def require_body(reply: HttpReply, kind: type[_T], name: str) -> _T:
-    """Return the body of a reply that must be of a kind; anything else proves nothing."""
+    """Return the body of a reply if it has the expected type, or raise Transient."""
     if not reply.ok or not isinstance(reply.body, kind):
-        raise Transient(f"{name} answered {reply.status} when it was asked what became of a call")
+        raise Transient(f"{name} answered {reply.status} to a check of an earlier call")
     return reply.body

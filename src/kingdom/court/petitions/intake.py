@@ -1,4 +1,4 @@
-"""From what an agent asks for to a decision on it; the same words for the same assignment are one petition."""
+"""Receive petitions of agents and decide about them. Equal requests in one assignment are one petition."""
 
 from collections.abc import Collection, Mapping
 from datetime import date, datetime
@@ -40,10 +40,10 @@ async def handle_petition(
     today: date | None = None,
     absent: Collection[str] = (),
 ) -> Petition:
-    """Store what an agent asks for, decide on it, and have it performed; what was asked for before is one with it.
+    """Store a petition of an agent, decide about it, and grant it if possible. A repeated request is the same petition.
 
-    What cannot be performed at once waits: for a person, for those ahead of it, a pull request for the checkpoint of
-    the Work that asks for it. See `grant_waiting`. Nobody would perform what goes to a system that is `absent`.
+    A petition may wait for a person, for earlier petitions, or for the checkpoint of its Work. See
+    `grant_waiting_petitions`. A petition to an `absent` system is refused.
     """
     asked = _parse_petition(root, workflow.id, heard.kind, heard.body, at, channel)
     record = await transaction.get(PETITIONS.name, asked.id)
@@ -58,7 +58,7 @@ async def handle_petition(
     if isinstance(verdict, RefusalDecision):
         return await refuse_petition(transaction, asked, record, verdict.reason)
     if (system := asked.kind.partition(".")[0]) in absent:
-        reason = f"this realm has no {system}: set sentinel.{system} in kingdom.yaml"
+        reason = f"this realm does not use {system}: set sentinel.{system} in kingdom.yaml"
         return await refuse_petition(transaction, asked, record, reason)
     asked = await with_branches(transaction, asked, workflow)
     if asked.reason:
@@ -69,7 +69,7 @@ async def handle_petition(
         asked = await request_approval(transaction, asked, policy, channel=channel, today=day)
     granted = await grant_petition(transaction, asked, record, workflow, ahead, day)
     if granted.state is PetitionState.REQUESTED:
-        # What it waits for may be over since it was looked at, and then nobody else would look again.
+        # The condition may have been met during this transaction, and no other notice would follow.
         await transaction.publish(petitions_due(asked.id, asked.root))
     return granted
 
@@ -77,7 +77,7 @@ async def handle_petition(
 def _parse_petition(
     root: Assignment, workflow_id: str, kind: str, raw: Mapping[str, Any], at: datetime, channel: str
 ) -> Petition:
-    """Return a petition as an agent means it; one that nobody can read carries the reason."""
+    """Parse a petition of an agent. If it is invalid, the petition has the reason."""
     origin, body, target, foreign, reason = _origin(root, channel), dict(raw), "", False, ""
     if kind in KINDS:
         try:

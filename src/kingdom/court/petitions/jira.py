@@ -1,4 +1,4 @@
-"""Petitions performed in Jira: comments and transitions."""
+"""Perform petitions in Jira: comments and transitions."""
 
 from collections.abc import AsyncIterator, Iterator, Mapping
 from datetime import datetime, timedelta
@@ -25,13 +25,13 @@ _GREY = "#97a0af"
 
 
 class JiraApi(HttpApi):
-    """Jira's REST interface for the account of an email and a token."""
+    """Jira's REST API for the account of an email and a token."""
 
     def __init__(self, url: str, email: str, token: str, longest_call: timedelta = LONGEST_CALL) -> None:
         super().__init__(url, jira_headers(email, token), longest_call)
 
     async def comments(self, key: str, since: datetime) -> AsyncIterator[dict[str, Any]]:
-        """Yield the comments on a ticket that are not older, the newest first."""
+        """Yield the comments on a ticket since a time, the newest first."""
         path, start = f"/rest/api/3/issue/{key}/comment", 0
         for _ in range(_PAGES_MAX):
             reply = await self.ask(path, orderBy="-created", startAt=start, maxResults=_PAGE)
@@ -43,18 +43,18 @@ class JiraApi(HttpApi):
             if not found:
                 return
             start += len(found)
-        raise Transient(f"{_NAME} has more comments on {key} than can be looked through")
+        raise Transient(f"{key} has too many comments in {_NAME} to search")
 
 
 class JiraPetitions(PetitionEffect):
-    """Performs what goes to Jira; a small mark below each comment tells whether it is there."""
+    """Performs petitions in Jira. A small mark below each comment shows that it was written."""
 
     def __init__(self, api: JiraApi, settles_after: timedelta = SETTLES_AFTER) -> None:
         super().__init__(_NAME, api, settles_after)
         self._jira = api
 
     async def send(self, attempt: Attempt) -> Answer:
-        """Write the comment or move the ticket."""
+        """Write the comment or change the status of the ticket."""
         document = attempt.request["body"]
         match attempt.request["kind"]:
             case "jira.comment":
@@ -65,10 +65,10 @@ class JiraPetitions(PetitionEffect):
             case "jira.transition":
                 return await self._move(stored_body(JiraTransition, document))
             case kind:
-                return Rejected(f"nobody here knows how to perform {kind}")
+                return Rejected(f"this version cannot perform {kind}")
 
     async def reconcile(self, attempt: Attempt) -> Finding:
-        """Look for what any attempt of the same petition left behind."""
+        """Search for the result of any attempt."""
         document = attempt.request["body"]
         match attempt.request["kind"]:
             case "jira.comment":
@@ -87,10 +87,10 @@ class JiraPetitions(PetitionEffect):
                 was_there = _was(ticket, step.to, earliest_time(attempt), ours)
                 return Happened(self._ticket(step)) if was_there else Absent()
             case kind:
-                return Unclear(f"nobody here knows how to look for {kind}")
+                return Unclear(f"this version cannot search for {kind}")
 
     async def _move(self, wanted: JiraTransition) -> Answer:
-        """Take the step that leads to a status, unless the ticket has it."""
+        """Make the transition to a status, unless the ticket already has it."""
         path = f"/rest/api/3/issue/{wanted.key}"
         reply = await self._api.ask(path, fields="status")
         if not reply.ok:
@@ -105,7 +105,7 @@ class JiraPetitions(PetitionEffect):
         if not fitting:
             names = ", ".join(sorted({step["to"]["name"] for step in steps})) or "none"
             return Rejected(
-                f"no step leads {wanted.key} to {wanted.to!r} from where it is; these can be reached: {names}"
+                f"{wanted.key} has no transition to {wanted.to!r} from its current status; available: {names}"
             )
         reply = await self._api.send(f"{path}/transitions", {"transition": {"id": fitting[0]["id"]}})
         return answer_of(reply, _NAME, _words(reply), self._ticket(wanted))
@@ -124,7 +124,7 @@ def _mark(attempt: Attempt) -> str:
 
 
 def _document(text: str, mark: str) -> dict[str, Any]:
-    """Return a text as Jira keeps it, a paragraph for each line, and the mark small and grey below."""
+    """Return a text in Jira's document format: one paragraph per line, and the mark in small grey letters."""
     paragraphs: list[dict[str, Any]] = [
         {"type": "paragraph", "content": [{"type": "text", "text": line}]} if line else {"type": "paragraph"}
         for line in text.rstrip().splitlines()
@@ -135,7 +135,7 @@ def _document(text: str, mark: str) -> dict[str, Any]:
 
 
 def _texts(node: Any) -> Iterator[str]:
-    """Yield every piece of text of a document."""
+    """Yield every text of a document."""
     if isinstance(node, dict):
         if isinstance(node.get("text"), str):
             yield node["text"]
@@ -144,10 +144,10 @@ def _texts(node: Any) -> Iterator[str]:
 
 
 def _was(ticket: Mapping[str, Any], status: str, since: datetime, ours: str) -> bool:
-    """Tell whether our account has brought a ticket into a status since then, or anybody since that was asked for."""
+    """Return whether our account set the status since then, or anyone after the petition was made."""
     for history in ticket.get("changelog", {}).get("histories", ()):
         is_ours = (history.get("author") or {}).get("accountId") == ours
-        # Clocks that are apart make our own step look older than the wish for it, but no step of others ours.
+        # Clocks differ. Our own transition may look older than the petition, but those of others must be newer.
         if datetime.fromisoformat(history["created"]) < (since if is_ours else since + CLOCKS_APART):
             continue
         if any(item["field"] == "status" and _is(item["toString"], status) for item in history["items"]):
@@ -160,7 +160,7 @@ def _is(name: Any, wanted: str) -> bool:
 
 
 def _words(reply: HttpReply) -> str:
-    """Return what Jira says of an error."""
+    """Return the error messages of Jira."""
     if not isinstance(reply.body, dict):
         return ""
     messages, errors = reply.body.get("errorMessages") or (), reply.body.get("errors") or {}

@@ -1,4 +1,4 @@
-"""How petitions end: performed or failed outside, withdrawn with their assignment, or too late."""
+"""End petitions: performed or failed outside, withdrawn with their assignment, or overdue."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -24,10 +24,10 @@ async def settle_petition(
     reason: str = "",
     response: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write down how a granted petition ended, and tell its General."""
+    """Store how a granted petition ended, and notify its General."""
     record = await transaction.get(PETITIONS.name, petition_id)
     if record is None:
-        # Its retention has passed, and so has all that waited for it.
+        # Its retention is over, and nothing waits for it any more.
         return
     ended = msgspec.structs.replace(
         read_petition(record), state=state, reason=reason, response=dict(response or {}), unclear=False
@@ -36,7 +36,7 @@ async def settle_petition(
 
 
 async def withdraw_waiting_petitions(transaction: Transaction, root_id: str, reason: str) -> None:
-    """Refuse what waits for something that will not come any more: a checkpoint, its turn, a person."""
+    """Refuse the waiting petitions of an assignment that has ended."""
     for record, asked in await records_of(transaction, root_id):
         if asked.state is PetitionState.REQUESTED:
             await close_question(transaction, asked.id)
@@ -44,9 +44,9 @@ async def withdraw_waiting_petitions(transaction: Transaction, root_id: str, rea
 
 
 async def fail_overdue_petitions(transaction: Transaction, now: datetime, limit: int = 100) -> int:
-    """Let assignments go on whose petitions nobody could perform, approve or clear up in time; returns how many.
+    """End petitions that were not performed, approved or clarified in time, and return how many.
 
-    What the bus still finds out later is written down all the same.
+    If the bus learns the outcome later, it is still stored.
     """
     overdue = await transaction.find(Query(kind=PETITIONS.name, due_by=now, limit=limit))
     for record in overdue:
@@ -56,13 +56,13 @@ async def fail_overdue_petitions(transaction: Transaction, now: datetime, limit:
 
 async def _end_overdue(transaction: Transaction, petition: Petition, record: Record) -> None:
     if petition.state is PetitionState.GRANTED:
-        reason = "nobody could tell in time whether it was done: `kingdom bus dead list` shows what is known"
+        reason = "its outcome was still unknown at the deadline: `kingdom bus dead list` shows what is known"
         failed = msgspec.structs.replace(petition, state=PetitionState.FAILED, reason=reason, unclear=True)
         await _save_settled(transaction, failed, record)
         return
     if petition.awaits_person:
         await close_question(transaction, petition.id)
-        # Somebody may have answered in time and not have been heard yet.
+        # An answer in time may not have been processed yet.
         await apply_answer(transaction, petition, record)
     else:
         await refuse_petition(transaction, petition, record, TOO_LATE)

@@ -1,8 +1,8 @@
-"""What we history of one place of GitHub, and the rule by which a webhook and a notification are the same. Pure.
+"""The history of one GitHub issue or pull request, and the rule that matches webhooks with notifications. Pure.
 
-A webhook tells of one activity and what it is. A notification is a thread: it tells that the last activity was at
-its time, hides those before, and gives a reason that stays from then on: after a review request every comment comes as
-`review_requested` too. Times are GitHub's own, so how late either arrives does not matter.
+A webhook describes one activity. A notification describes a thread: it has the time of the last activity and hides
+earlier ones. Its reason persists: after a review request, every later comment also arrives as `review_requested`. All
+times are GitHub's own, so late arrival does not matter.
 """
 
 from datetime import datetime, timedelta
@@ -11,20 +11,20 @@ import msgspec
 
 from kingdom.court.sentinel.github_activity import ActivitySource, GitHubActivity
 
-# A thread is touched at about the time of what happened, and never noticeably before.
+# A notification's time is about that of the activity, and never noticeably earlier.
 WITHIN = timedelta(seconds=30)
 EARLY = timedelta(seconds=2)
 _KEPT = 100
 _MENTIONS = frozenset({"mention", "team_mention"})
-# These tell what happened, unless they stand there since earlier; all others tell only why we are item.
+# These reasons describe the activity, unless they persist from an earlier one. Others only say why we are notified.
 _SPECIFIC_REASONS = _MENTIONS | {"review_requested", "assign", "approval_requested", "invitation", "security_alert"}
 
 
 class SeenItem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One thing that we were item; `matched_at` is the time of its counterpart once that came, or where it needs none.
+    """One webhook or notification. `matched_at` is the time of its counterpart, or its own time if it needs none.
 
-    Of a notification, `after` is the time of the one before, and `vague` says that its reason does not tell what
-    happened. A webhook is `unwanted` where only its reason kept it from becoming an event.
+    For a notification, `after` is the time of the previous one, and `vague` means that its reason does not describe the
+    activity. A webhook is `unwanted` if only its reason was filtered.
     """
 
     id: str
@@ -39,23 +39,23 @@ class SeenItem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SubjectHistory(msgspec.Struct, frozen=True, kw_only=True, rename={"subject": "place", "seen": "told"}):
-    """Everything that we were item of one place, oldest first."""
+    """Everything received about one issue or pull request, the oldest first."""
 
     subject: str
     seen: tuple[SeenItem, ...] = ()
 
     def knows(self, event_id: str) -> bool:
-        """Tell whether this very notification or webhook came before."""
+        """Return whether this exact notification or webhook was received before."""
         return any(item.id == event_id for item in self.seen)
 
 
 def record_activity(
     history: SubjectHistory, activity: GitHubActivity, *, refused: bool = False, unwanted: bool = False
 ) -> tuple[SubjectHistory, bool]:
-    """Return what we know with one thing more, and whether that is news.
+    """Return the history with one more activity, and whether the activity is new.
 
-    What is `refused` becomes no event: it still explains its counterpart, which then becomes none either. Where it is
-    refused as `unwanted` it explains only what would come under a reason that has stayed from earlier.
+    A `refused` activity becomes no event, but still matches its counterpart, which then becomes none either. If it is
+    `unwanted`, it only matches a notification whose reason persists from earlier.
     """
     if history.knows(activity.event.id):
         return history, False
@@ -82,7 +82,7 @@ def _record_hook(history: SubjectHistory, hook: SeenItem) -> tuple[SubjectHistor
 
 
 def _covers(poll: SeenItem, hook: SeenItem) -> bool:
-    """Tell whether the event that was made of a notification is what a webhook tells later."""
+    """Return whether a later webhook describes the activity of a notification."""
     if poll.comment and (poll.vague or hook.comment):
         return poll.comment == hook.comment
     if poll.vague:
@@ -100,8 +100,8 @@ def _record_poll(history: SubjectHistory, poll: SeenItem, reason: str, *, refuse
     else:
         same = [hook for hook in hooks if _is_free(hook, poll) and _is_near(poll, hook)]
     if same and (not is_new_reason or (poll.comment and reason in _MENTIONS)):
-        # It stands for all that happened until then, and none of these may explain a later one; what happened a moment
-        # later is another one, unless nothing is nearer.
+        # The notification covers all activity until then, and none of these webhooks may match a later notification.
+        # A webhook a moment later is a different activity, unless none is nearer.
         until = max(poll.at, min(same, key=lambda hook: abs(poll.at - hook.at)).at)
         over = [_matched(hook, poll) for hook in hooks if hook.at <= until]
         return _with(history, _matched(poll, poll), *over), False

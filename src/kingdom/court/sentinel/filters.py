@@ -1,4 +1,4 @@
-"""Is it ours? Pure."""
+"""Filters: which GitHub activity is relevant. Pure."""
 
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -6,21 +6,21 @@ from fnmatch import fnmatchcase
 from kingdom.court.sentinel.github_activity import GitHubActivity
 from kingdom.court.sentinel.settings import GitHubSettings
 
-# GitHub tells us of what we did ourselves under this reason.
+# GitHub's notification reason for our own activity.
 _OWN_REASON = "your_activity"
 
 
 class FilterReason(StrEnum):
-    """Why a activity becomes no event."""
+    """Why an activity becomes no event."""
 
     ELSEWHERE = "its repository is not watched"
     OWN = "we did it ourselves"
-    IGNORED = "who did it is ignored"
+    IGNORED = "its author is ignored"
     UNWANTED = "its reason is not wanted"
 
 
 def why_filtered(activity: GitHubActivity, settings: GitHubSettings) -> FilterReason | None:
-    """Return why a activity becomes no event, if it does not."""
+    """Return why an activity becomes no event, or None."""
     actor = activity.actor.lower()
     if not _fits(activity.event.repo or "", settings.repos):
         return FilterReason.ELSEWHERE
@@ -34,5 +34,5 @@ def why_filtered(activity: GitHubActivity, settings: GitHubSettings) -> FilterRe
 
 
 def _fits(name: str, globs: tuple[str, ...]) -> bool:
-    # Names of GitHub have no case, and a bracket is a part of the names of its apps.
+    # GitHub names are case-insensitive. Names of apps contain a literal bracket.
     return any(fnmatchcase(name.lower(), glob.lower().replace("[", "[[]")) for glob in globs)

@@ -1,4 +1,4 @@
-"""Notifications and webhooks of GitHub, read as what happened. Pure; everything in them is text of strangers."""
+"""Parse notifications and webhooks of GitHub. Their content is untrusted. Pure."""
 
 import re
 from collections.abc import Collection
@@ -35,7 +35,7 @@ _STATES = {
     "pull_request": ("closed", "reopened", "synchronize", "ready_for_review", "converted_to_draft"),
     "issues": ("closed", "reopened"),
 }
-# What is said, by the event that tells of it: the field that holds it, and what it is called in ids.
+# The webhooks about comments and reviews: the field with the text, and its name in event ids.
 _COMMENT_EVENTS = {
     ("issue_comment", "created"): ("comment", "comment"),
     ("pull_request_review", "submitted"): ("review", "review"),
@@ -72,7 +72,7 @@ class _Branch(msgspec.Struct):
 
 
 class _IssueOrPull(msgspec.Struct):
-    """An issue or a pull request; an issue that is one points to it."""
+    """An issue or a pull request. An issue that is a pull request has a link to it."""
 
     number: _Number
     updated_at: str
@@ -99,12 +99,12 @@ class CommentOrReview(msgspec.Struct):
 
     @property
     def at(self) -> datetime:
-        """Return when it was said."""
+        """Return when it was written."""
         return parse_time(self.submitted_at or self.created_at or "")
 
 
 class _Delivery(msgspec.Struct):
-    """What every webhook about an issue or a pull request carries."""
+    """The common fields of webhooks about an issue or a pull request."""
 
     repository: _Repository
     sender: _User
@@ -118,12 +118,12 @@ class _Delivery(msgspec.Struct):
 
 
 def parse_notification(document: Any, now: datetime) -> GitHubActivity:
-    """Read one notification; one that makes no sense is refused as malformed."""
+    """Parse a notification, or raise MalformedEvent."""
     payload = convert_untrusted(document, _Notification)
     repo, at = repository_name(payload.repository.full_name), parse_time(payload.updated_at)
     for pattern, text in ((_THREAD_ID, payload.id), (_REASON, payload.reason), (_SUBJECT_TYPE, payload.subject.type)):
         if not pattern.fullmatch(text):
-            raise MalformedEvent("a notification has an id, a reason and a type of other letters than GitHub's")
+            raise MalformedEvent("the id, reason or type of a notification has unexpected characters")
     kind, priority = event_type_of(payload.subject.type, payload.reason)
     url = clean_text(payload.subject.url, URL_MAX)
     number = int(found[1]) if (found := _NUMBER.search(url)) else None
@@ -159,26 +159,26 @@ def parse_notification(document: Any, now: datetime) -> GitHubActivity:
 def parse_webhook(
     event: str, document: Any, logins: Collection[str], now: datetime
 ) -> GitHubActivity | DroppedActivity:
-    """Read what one webhook tells; `logins` are ours. One that makes no sense is refused as malformed."""
+    """Parse a webhook, or raise MalformedEvent. `logins` are our own accounts."""
     action = document.get("action", "") if isinstance(document, dict) else ""
     if not _is_known(event, action):
-        return DroppedActivity("nothing that becomes an event")
+        return DroppedActivity("this webhook becomes no event")
     payload = convert_untrusted(document, _Delivery)
     item = payload.pull_request or payload.issue
     if item is None:
-        raise MalformedEvent("this is about no issue and no pull request")
+        raise MalformedEvent("this is about neither an issue nor a pull request")
     our_logins = {login.lower() for login in logins}
     if (event, action) in _COMMENT_EVENTS:
         return _comment_activity(event, payload, item, our_logins, now)
     if action in ("review_requested", "assigned"):
         asked = payload.requested_reviewer if action == "review_requested" else payload.assignee
         if asked is None or asked.login.lower() not in our_logins:
-            return DroppedActivity("somebody else is asked")
+            return DroppedActivity("the request is for another account")
         reason = "review_requested" if action == "review_requested" else "assign"
         return _activity(payload, item, reason, action, now)
     if action == "opened":
         if not _mentions(item.body, our_logins):
-            return DroppedActivity("nobody of our_logins is mentioned")
+            return DroppedActivity("none of our accounts is mentioned")
         return _activity(payload, item, "mention", action, now, text=item.body)
     return _activity(payload, item, "state_change", action, now, concerns_us=_is_involved(item, our_logins))
 
@@ -186,7 +186,7 @@ def parse_webhook(
 def with_comment(
     activity: GitHubActivity, said: CommentOrReview | None, within: tuple[datetime, datetime]
 ) -> GitHubActivity:
-    """Return a activity that is known to be what was said, if that was at about the same time."""
+    """Return an activity with the comment that caused it, if the comment's time matches."""
     if said is None or not within[0] <= said.at <= within[1]:
         return msgspec.structs.replace(activity, comment="")
     actor = said.user.login if said.user else ""
@@ -210,10 +210,10 @@ def _comment_activity(
     field, word = _COMMENT_EVENTS[event, payload.action]
     said = payload.review if field == "review" else payload.comment
     if said is None:
-        raise MalformedEvent(f"this carries no {field}")
+        raise MalformedEvent(f"the field {field} is missing")
     mentioned = _mentions(said.body, our_logins)
     if word == "remark" and not mentioned:
-        return DroppedActivity("its review tells of it")
+        return DroppedActivity("the webhook of its review covers it")
     where = {"comment": "issues/comments", "remark": "pulls/comments"}.get(word)
     return _activity(
         payload,
@@ -282,10 +282,10 @@ def _activity(
 
 
 def _is_involved(item: _IssueOrPull, our_logins: set[str]) -> bool:
-    """Tell whether we opened it or are to do something about it."""
+    """Return whether we opened it, are assigned to it, or are asked to review it."""
     people = [item.user, *item.assignees]
     named = [person.login for person in people if person]
-    # A team that is asked for a review stands in the same list and has no login.
+    # Requested teams are in the same list and have no login.
     named += [str(person.get("login", "")) for person in item.requested_reviewers if isinstance(person, dict)]
     return any(login.lower() in our_logins for login in named)
 

@@ -1,4 +1,4 @@
-"""Something that happened at one place of GitHub, however we history of it. Pure data."""
+"""An activity on a GitHub issue or pull request, from a webhook or a notification. Pure data."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -9,17 +9,17 @@ from kingdom.court.documents import ExternalEvent, Priority
 
 
 class ActivitySource(StrEnum):
-    """How we history of something."""
+    """How an activity was received."""
 
     HOOK = "hook"
     POLL = "poll"
 
 
 class GitHubActivity(msgspec.Struct, frozen=True, kw_only=True):
-    """What a webhook or a notification tells; `at` is when GitHub says that it happened.
+    """One activity. `at` is its time according to GitHub.
 
-    `comment` names the comment that it is, `actor` who did it, where these are known. `concerns_us` is false where only
-    what we history of the place before can tell that. `details_url` leads to who did it and what they said.
+    `comment` and `actor` are set if known. `concerns_us` is False if only the history of the subject can decide that.
+    `details_url` leads to the author and the text.
     """
 
     event: ExternalEvent
@@ -34,7 +34,7 @@ class GitHubActivity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DroppedActivity(msgspec.Struct, frozen=True):
-    """Something of which no event is made, and why."""
+    """An activity that becomes no event, and why."""
 
     reason: str
 
@@ -54,5 +54,5 @@ TYPES: dict[tuple[str, str], tuple[str, Priority]] = {
 
 
 def event_type_of(subject_type: str, reason: str) -> tuple[str, Priority]:
-    """Return the type of an event and how much it matters."""
+    """Return the type and the priority of an event."""
     return TYPES.get((subject_type, reason), (f"{NOTIFICATION}.{reason}", Priority.LOW))

@@ -1,4 +1,4 @@
-"""One look at the notifications of GitHub: whole or not at all, and nothing there is marked as read."""
+"""Poll the notifications of GitHub. A poll stores everything or nothing, and marks nothing as read."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -33,11 +33,11 @@ from kingdom.workflow.records import change
 
 CURSOR = "github"
 _OVERLAP = timedelta(hours=1)
-# Whatever says that nothing changed is not believed for longer.
+# Ask unconditionally after this time, in case a cached reply is wrong.
 _WHOLE_LOOK_EVERY = timedelta(hours=1)
-# A time to the second cannot tell what came later in the same one.
+# Last-Modified has a resolution of one second, so a recent one may hide later changes.
 _LAST_MODIFIED_COUNTS_AFTER = timedelta(minutes=1)
-# For so long everything waits until GitHub tells who did something; one broken comment must not stop us for ever.
+# How long a poll fails if GitHub does not return a comment. After that it goes on without the comment.
 _LOOKED_FOR = timedelta(minutes=10)
 _PAGE = 50
 _PAGES_MAX = 400
@@ -51,7 +51,7 @@ async def poll_github(
     settings: GitHubSettings,
     clock: Callable[[], datetime] = utc_now,
 ) -> PollResult:
-    """Look once; the events and how far was read are stored in one transaction."""
+    """Poll once, and store the events and the cursor in one transaction."""
     now = clock()
     async with bus.transaction() as transaction:
         _, cursor = await recall(transaction, PollCursor, CURSOR)
@@ -66,7 +66,7 @@ async def poll_github(
     newest = max((activity.at for activity in activities), default=since)
 
     async def act(transaction: Transaction) -> Counter[IntakeResult]:
-        # By id, since two that look at once take the keys of what they saw in one order.
+        # Sorted by id, so that concurrent polls take their keys in the same order.
         ordered = sorted(activities, key=lambda activity: activity.event.id)
         taken = Counter(
             [
@@ -89,7 +89,7 @@ async def poll_github(
 
 
 def _conditions(cursor: PollCursor | None, since: datetime, now: datetime) -> dict[str, str]:
-    """Return the headers that ask for an answer only if something changed."""
+    """Return the headers that request a reply only if something changed."""
     if cursor is None or cursor.asked_since != since or cursor.answered_at is None:
         return {}
     if now - cursor.answered_at > _WHOLE_LOOK_EVERY:
@@ -102,7 +102,7 @@ def _conditions(cursor: PollCursor | None, since: datetime, now: datetime) -> di
 async def _read_all(
     session: aiohttp.ClientSession, settings: GitHubSettings, since: datetime, conditions: Mapping[str, str]
 ) -> tuple[HttpReply, list[Any]]:
-    """Return the first page's headers and what stands on all pages."""
+    """Return the first reply, and the notifications of all pages."""
     root = settings.api_url.rstrip("/")
     url: str | None = f"{root}/notifications"
     params: dict[str, str] | None = {"all": "true", "per_page": str(_PAGE), "since": _time_text(since)}
@@ -112,12 +112,12 @@ async def _read_all(
         headers = {**github_headers(settings.token), **({} if first else conditions)}
         reply = await send_request(session, "GET", url or "", headers=headers, params=params)
         if reply is None or (first and reply.is_unchanged):
-            raise Transient("GitHub gave no page where it said that there is one")
+            raise Transient("GitHub announced a page that it did not return")
         first = first or reply
         if reply.is_unchanged:
             return first, []
         if not isinstance(reply.body, list):
-            raise Transient("GitHub answered with something else than notifications")
+            raise Transient("the reply of GitHub is not a list of notifications")
         documents += reply.body
         url, params = next_page(reply, root), None
         if url is None:
@@ -126,7 +126,7 @@ async def _read_all(
 
 
 def _parse_all(documents: list[Any], settings: GitHubSettings, now: datetime) -> list[GitHubActivity]:
-    """Return what can be read and is in repositories that are watched; one that cannot hides no other."""
+    """Parse the notifications of watched repositories. Skip those that are malformed."""
     activities = []
     for document in documents:
         try:
@@ -140,7 +140,7 @@ def _parse_all(documents: list[Any], settings: GitHubSettings, now: datetime) ->
 
 
 async def _known_ids(bus: Bus, activities: list[GitHubActivity]) -> set[str]:
-    """Return the ids of those that came before."""
+    """Return the ids of activities that were received before."""
     async with bus.transaction() as transaction:
         await transaction.read_ahead([(SUBJECT_HISTORIES.name, activity.subject) for activity in activities])
         history = {each.subject: (await recall(transaction, SubjectHistory, each.subject))[1] for each in activities}
@@ -150,7 +150,7 @@ async def _known_ids(bus: Bus, activities: list[GitHubActivity]) -> set[str]:
 async def _with_details(
     session: aiohttp.ClientSession, settings: GitHubSettings, activity: GitHubActivity, now: datetime
 ) -> GitHubActivity:
-    """Return a activity with who did it and what they said, where GitHub tells."""
+    """Return an activity with its author and text, if GitHub returns them."""
     if not activity.details_url.startswith(f"{settings.api_url.rstrip('/')}/repos/"):
         return activity
     try:
@@ -181,7 +181,7 @@ async def _with_details(
 def _advance_cursor(
     cursor: PollCursor | None, reply: HttpReply, since: datetime, newest: datetime, now: datetime
 ) -> PollCursor:
-    """Return the cursor after a look; it never goes back, whoever else looks at the same time."""
+    """Return the cursor after a poll. It never moves back, even with concurrent polls."""
     if cursor and reply.is_unchanged:
         return msgspec.structs.replace(cursor, polled_at=now)
     etag = reply.headers.get("etag", "")

@@ -1,4 +1,4 @@
-"""Asking a server outside: one request, an answer that is whole, or an error that says when to ask again."""
+"""Send one HTTP request and return its complete reply, or raise an error that says when to try again."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _FORBIDDEN = 403
 
 @dataclass(frozen=True, slots=True)
 class PollResult:
-    """What one look brought, and after which time to look again."""
+    """The result of a poll, and when to poll again."""
 
     received: int
     seen: int
@@ -38,7 +38,7 @@ async def send_request(
     document: Any = None,
     absent: Collection[int] = (),
 ) -> HttpReply | None:
-    """Ask once; None for the statuses that are said to mean that there is nothing."""
+    """Send a request. Return None if the reply has one of the `absent` statuses."""
     try:
         async with session.request(
             method, url, headers=headers, params=params, json=document, allow_redirects=False
@@ -46,7 +46,7 @@ async def send_request(
             reply = await read_reply(response)
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise Transient(
-            f"{_shown_url(url)} could not be asked: {clean_text(str(error), TITLE_MAX) or type(error).__name__}"
+            f"the request to {_shown_url(url)} failed: {clean_text(str(error), TITLE_MAX) or type(error).__name__}"
         ) from error
     if reply.status in absent:
         return None
@@ -54,7 +54,7 @@ async def send_request(
         return reply
     _check_status(reply.status, reply.headers, url)
     if reply.body is None:
-        raise Transient(f"{_shown_url(url)} gave an answer that is no JSON")
+        raise Transient(f"the reply of {_shown_url(url)} is not JSON")
     return reply
 
 
@@ -63,12 +63,14 @@ def _check_status(status: int, headers: Mapping[str, str], url: str) -> None:
         return
     pause = requested_pause(headers)
     if status == _FORBIDDEN and pause:
-        raise Transient(f"{_shown_url(url)} wants to be asked less often", after=pause)
+        raise Transient(f"{_shown_url(url)} limits the rate of requests", after=pause)
     if status in _LATER or status >= _SERVER_ERRORS:
         raise Transient(f"{_shown_url(url)} answered {status}", after=pause or (PAUSE if status in _LATER else None))
-    raise Misconfigured(f"{_shown_url(url)} answered {status}: check its address, the token and what the token may do")
+    raise Misconfigured(
+        f"{_shown_url(url)} answered {status}: check the address, the token and the permissions of the token"
+    )
 
 
 def _shown_url(url: str) -> str:
-    """Return where was asked, without what may be secret."""
+    """Return the URL without its query, which may contain secrets."""
     return clean_text(url.partition("?")[0], TITLE_MAX)

@@ -1,4 +1,4 @@
-"""Tickets of Jira as a search finds them, read as what is new about them. Pure; their texts are of strangers."""
+"""Parse Jira tickets, and detect what is new about them. Their content is untrusted. Pure."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -17,7 +17,7 @@ UPDATED = "jira.ticket.updated"
 COMMENTED = "jira.ticket.commented"
 _KEY = re.compile(r"[A-Z][A-Z0-9_]{0,79}-[1-9][0-9]{0,11}")
 _COMMENTS_MAX = 20
-# All of them together still leave room in a prompt.
+# All comments together still fit into a prompt.
 _COMMENT_TEXT_MAX = 4_000
 
 
@@ -61,7 +61,7 @@ class _Issue(msgspec.Struct):
 
 
 class TicketComment(msgspec.Struct):
-    """A comment below a ticket."""
+    """A comment on a ticket."""
 
     id: str
     created: str
@@ -77,20 +77,20 @@ class FoundTicket(msgspec.Struct, frozen=True, kw_only=True):
     issue: _Issue
 
     def is_news_to(self, known: KnownTicket | None) -> bool:
-        """Tell whether something happened to it since we looked last."""
+        """Return whether it changed since it was last read."""
         return known is None or self.updated > known.known_until
 
 
 def parse_issue(document: Any) -> FoundTicket:
-    """Read one ticket of a search; one that makes no sense is refused as malformed."""
+    """Parse one ticket of a search, or raise MalformedEvent."""
     issue = convert_untrusted(document, _Issue)
     if not _KEY.fullmatch(issue.key):
-        raise MalformedEvent("a ticket has a key such as QP-123")
+        raise MalformedEvent("the key of a ticket must look like QP-123")
     return FoundTicket(key=issue.key, updated=parse_time(issue.fields.updated), issue=issue)
 
 
 def parse_comments(documents: Any) -> list[TicketComment]:
-    """Read comments; those that make no sense are left out."""
+    """Parse comments. Skip those that are malformed."""
     comments = []
     for document in documents if isinstance(documents, list) else []:
         try:
@@ -111,10 +111,10 @@ def detect_news(
     url: str,
     now: datetime,
 ) -> tuple[KnownTicket, ExternalEvent | None]:
-    """Return what to remember of a ticket, and the event if somebody else than us did something that matters.
+    """Return what to store about a ticket, and an event if another person made a relevant change.
 
-    One look makes one event of a ticket, of the first type that fits: assigned, updated, commented. It carries all
-    new comments in any case.
+    One poll creates one event per ticket, of the first type that applies: assigned, updated, commented. The event
+    always contains all new comments.
     """
     since = known.known_until if known else None
     said = [each for each in comments if since is not None and parse_time(each.created) > since]
@@ -153,13 +153,13 @@ def _kind(
     others = [each for each in histories if _id_of(each.author) not in own_accounts]
     if known is None:
         reporter = _id_of(found.issue.fields.reporter)
-        # What we opened ourselves and nobody else touched is our own doing.
+        # A ticket that only we have touched is not news.
         return ASSIGNED if others or reporter not in own_accounts or not reporter else None
     if _changes(others, "assignee", _id_of(found.issue.fields.assignee)):
         return ASSIGNED
     moved = _changes(histories, "status", None)
     is_moved = clean_text(found.issue.fields.status.name, TITLE_MAX) != known.status
-    # A change that the history does not show, since that was cut, was made by somebody.
+    # A change that the truncated changelog does not show was made by someone else.
     if _changes(others, "status", None) or (is_moved and not moved):
         return UPDATED
     return COMMENTED if said else None

@@ -1,4 +1,4 @@
-"""One look at the tickets of Jira: whole or not at all."""
+"""Poll the tickets of Jira. A poll stores everything or nothing."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -22,12 +22,12 @@ from kingdom.errors import MalformedEvent, Misconfigured, Transient
 from kingdom.workflow.records import change
 
 CURSOR = "jira"
-# What is indexed late is found all the same.
+# Jira may index a change late.
 _OVERLAP = timedelta(hours=1)
 _PAGES_MAX = 400
 _PAGE = 50
 _COMMENT_PAGES_MAX = 20
-# For so long everything waits for the comments of a ticket; one that is broken must not stop us for ever.
+# How long a poll fails if Jira does not return the comments of a ticket. After that it goes on without them.
 _WAITED_FOR = timedelta(minutes=10)
 _FIELDS = ("summary", "status", "assignee", "reporter", "updated")
 _GONE = (404, 410)
@@ -37,7 +37,7 @@ _log = structlog.get_logger("kingdom.court.sentinel")
 async def poll_jira(
     bus: Bus, session: aiohttp.ClientSession, settings: JiraSettings, clock: Callable[[], datetime] = utc_now
 ) -> PollResult:
-    """Look once; the events, what is known of tickets and how far was read are stored in one transaction."""
+    """Poll once, and store the events, the known tickets and the cursor in one transaction."""
     now = clock()
     async with bus.transaction() as transaction:
         _, cursor = await recall(transaction, PollCursor, CURSOR)
@@ -53,7 +53,7 @@ async def poll_jira(
         for each in news
         if (ticket := known[each.key])
     }
-    # What could not be read is looked for again, but not for ever.
+    # Unread tickets hold the cursor back, but only for a limited time.
     unread = [max(each.updated, start) for each in news if comments.get(each.key, ()) is None]
 
     async def act(transaction: Transaction) -> tuple[int, int]:
@@ -86,12 +86,12 @@ async def _accept_ticket(
     settings: JiraSettings,
     now: datetime,
 ) -> bool | None:
-    """Return whether an event was received, False where it was seen already and None where there is none."""
+    """Return True for a received event, False for one that was seen before, None if there is no event."""
     record, known = await recall(transaction, KnownTicket, found.key)
     if not found.is_news_to(known):
         return False
     if known and comments is None:
-        # They cannot be read, or somebody else met it first while we looked: the next look brings what is new since.
+        # Comments are missing, or another poll stored the ticket first: the next poll finds what is new.
         return None
     ticket, event = detect_news(found, known, comments or (), own_accounts=own_accounts, url=settings.url, now=now)
     await remember(transaction, found.key, ticket, record)
@@ -99,21 +99,21 @@ async def _accept_ticket(
         return None
     if await receive_event(transaction, event, ACTOR, settings.seen_kept):
         return True
-    # The ticket says that this is news, so something else happened to it in the same second.
+    # Same id but a new change: the ticket changed twice within one second.
     again = msgspec.structs.replace(event, id=f"{event.id}-{found.updated.microsecond // 1000:03d}")
     return await receive_event(transaction, again, ACTOR, settings.seen_kept)
 
 
 def _jql(settings: JiraSettings, since: datetime, now: datetime) -> str:
-    """Return the search for what changed; by minutes before now, since a date would be read in the user's zone."""
+    """Return the query for changed tickets. It uses minutes, since Jira reads dates in the user's time zone."""
     if re.search(r"\border\s+by\b", settings.jql, re.IGNORECASE):
-        raise Misconfigured("jira.jql must not say ORDER BY: the Sentinel orders by what changed last")
+        raise Misconfigured("jira.jql must not contain ORDER BY: the Sentinel adds its own order")
     minutes = max(1, ceil((now - since) / timedelta(minutes=1)))
     return f"({settings.jql}) AND updated >= -{minutes}m ORDER BY updated ASC"
 
 
 async def _search(session: aiohttp.ClientSession, settings: JiraSettings, jql: str) -> tuple[HttpReply, list[Any]]:
-    """Return the last answer and all tickets of all pages."""
+    """Return the last reply, and the tickets of all pages."""
     documents: list[Any] = []
     token: str | None = None
     for _ in range(_PAGES_MAX):
@@ -125,7 +125,7 @@ async def _search(session: aiohttp.ClientSession, settings: JiraSettings, jql: s
             session, "POST", url, headers=jira_headers(settings.email, settings.token), document=asked
         )
         if reply is None or not isinstance(reply.body, dict) or not isinstance(reply.body.get("issues"), list):
-            raise Transient("Jira answered with something else than tickets")
+            raise Transient("the reply of Jira is not a list of tickets")
         documents += reply.body["issues"]
         token = reply.body.get("nextPageToken")
         if not isinstance(token, str) or not token or reply.body.get("isLast") is True:
@@ -134,7 +134,7 @@ async def _search(session: aiohttp.ClientSession, settings: JiraSettings, jql: s
 
 
 def _parse_all(documents: Sequence[Any]) -> list[FoundTicket]:
-    """Return what can be read, each ticket as it was last; one that cannot be read hides no other."""
+    """Parse the tickets, each in its newest version. Skip those that are malformed."""
     found: dict[str, FoundTicket] = {}
     for document in documents:
         try:
@@ -152,19 +152,19 @@ async def _known_tickets(bus: Bus, found: Sequence[FoundTicket]) -> dict[str, Kn
 
 
 async def _own_account(session: aiohttp.ClientSession, settings: JiraSettings) -> tuple[str]:
-    """Return the id of the account whose token we have."""
+    """Return the id of our own account."""
     url = f"{settings.url.rstrip('/')}/rest/api/2/myself"
     reply = await send_request(session, "GET", url, headers=jira_headers(settings.email, settings.token))
     account = reply.body.get("accountId") if reply and isinstance(reply.body, dict) else None
     if not isinstance(account, str) or not account:
-        raise Transient("Jira does not tell which account is ours")
+        raise Transient("Jira does not return our account id")
     return (account,)
 
 
 async def _readable_comments(
     session: aiohttp.ClientSession, settings: JiraSettings, found: FoundTicket, known_until: datetime, now: datetime
 ) -> list[TicketComment] | None:
-    """Return the comments since a time, or None where Jira does not give those of this very ticket."""
+    """Return the comments since a time, or None if Jira does not return those of this ticket."""
     try:
         return await _comments(session, settings, found.key, known_until)
     except (Misconfigured, Transient) as error:
@@ -188,7 +188,7 @@ async def _comments(
         if reply is None:
             break
         if not isinstance(reply.body, dict):
-            raise Transient("Jira answered with something else than comments")
+            raise Transient("the reply of Jira is not a list of comments")
         documents = reply.body.get("comments")
         comments = parse_comments(documents)
         found += comments

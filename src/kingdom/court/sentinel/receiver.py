@@ -1,4 +1,4 @@
-"""Where GitHub's webhooks arrive: nothing is believed before its signature, and acknowledged before its commit."""
+"""Receive GitHub webhooks over HTTP. Signatures are checked first; replies are sent after the commit."""
 
 import asyncio
 import hashlib
@@ -29,26 +29,24 @@ _SIGNATURE = re.compile(r"sha256=[0-9a-f]{64}")
 _DELIVERY_ID = re.compile(r"[A-Za-z0-9-]{1,100}")
 _EVENT = re.compile(r"[a-z_]{1,60}")
 _PING = "ping"
-# Bodies that are being read together take at most so many times the memory of the largest one.
+# Unfinished bodies together take at most this many times the largest allowed body.
 _BODIES_MAX = 2
-# GitHub needs few; every further one costs memory and a file descriptor.
+# GitHub needs few. Each further connection costs memory and a file descriptor.
 _CONNECTIONS_MAX = 100
 _LAST_WORDS_SECONDS = 0.5
 _log = structlog.get_logger("kingdom.court.sentinel")
 
 
 class WebhookReceiver:
-    """An HTTP server for the webhooks of GitHub; `url` leads to it once it has started.
+    """An HTTP server for GitHub webhooks. `url` is set once it has started.
 
-    What strangers send takes a bounded amount of memory. Where there is too much of it, what has waited longest gives
-    way: a delivery of GitHub is over in a moment, and who only holds places keeps none.
+    Strangers can use only a bounded amount of memory. At the limit, the oldest unfinished request is dropped. GitHub's
+    own requests finish quickly, so this mostly hits clients that block connections.
     """
 
     def __init__(self, bus: Bus, settings: GitHubSettings, clock: Callable[[], datetime] = utc_now) -> None:
         if settings.webhook is None or not settings.webhook.secrets:
-            raise Misconfigured(
-                "webhooks need a secret: set github.webhook.secrets, or leave webhook out and poll only"
-            )
+            raise Misconfigured("webhooks need a secret: set github.webhook.secrets, or remove webhook to poll only")
         self._bus = bus
         self._settings = settings
         self._webhook: GitHubWebhookSettings = settings.webhook
@@ -60,20 +58,20 @@ class WebhookReceiver:
             application,
             access_log=None,
             shutdown_timeout=self._webhook.store_seconds,
-            # What strangers send does not fill our logs.
+            # Requests of strangers must not fill our logs.
             logger=_silent_logger(),
-            # The signature is over the bytes as they came, and a small body must not become a large one.
+            # The signature covers the raw bytes, and decompression could exhaust memory.
             auto_decompress=False,
-            # After a refusal the rest of a request is read and dropped for so long, so that the answer arrives.
+            # Read and drop the rest of a refused request for this long, so that the client gets the reply.
             lingering_time=_LAST_WORDS_SECONDS,
         )
         self._listener: asyncio.Server | None = None
-        # How much of each body is here that is not read to its end, the oldest first.
+        # The bytes received of each unfinished body, the oldest first.
         self._reading: dict[asyncio.Timeout, int] = {}
         self.url = ""
 
     async def start(self) -> None:
-        """Begin to listen."""
+        """Start listening."""
         await self._runner.setup()
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_server(self._connect, self._webhook.host, self._webhook.port)
@@ -82,7 +80,7 @@ class WebhookReceiver:
         _log.info("webhooks_awaited", url=self.url + PATH)
 
     async def stop(self) -> None:
-        """Answer what has arrived, then listen no more."""
+        """Stop listening, after replying to received requests."""
         if self._listener:
             self._listener.close()
         await self._runner.cleanup()
@@ -90,7 +88,7 @@ class WebhookReceiver:
     def _connect(self) -> asyncio.Protocol:
         server = self._runner.server
         if server is None:
-            raise RuntimeError("start the receiver before anybody connects")
+            raise RuntimeError("call start() before connections are accepted")
         connected = server.connections
         for oldest in connected[: max(0, len(connected) + 1 - _CONNECTIONS_MAX)]:
             oldest.force_close()
@@ -114,7 +112,7 @@ class WebhookReceiver:
             return _response(503, "try again later")
         except (ConnectionError, web.RequestPayloadError):
             return _response(400, "not understood")
-        except Exception:  # noqa: BLE001 - whatever a stranger sends, they learn nothing and the next one is served
+        except Exception:  # noqa: BLE001 - a bug must not reveal details or stop the server
             _log.exception("webhook_failed")
             return _response(500, "failed")
 
@@ -139,7 +137,7 @@ class WebhookReceiver:
         return await self._take(event, delivery, document)
 
     async def _read(self, request: web.Request) -> bytes:
-        """Return the body of a request; until it is whole it may have to give way to others."""
+        """Return the body of a request. An unfinished body may be dropped to make room for others."""
         body = bytearray()
         async with asyncio.timeout(self._webhook.body_seconds) as limit:
             try:
@@ -160,7 +158,7 @@ class WebhookReceiver:
             oldest.reschedule(asyncio.get_running_loop().time())
 
     def _is_signed(self, raw: bytes, signature: str) -> bool:
-        """Tell whether one of the secrets made a signature; all are tried, so that time tells nothing."""
+        """Return whether one of the secrets made a signature. All are tried, so that timing reveals nothing."""
         fits = [
             hmac.compare_digest(f"sha256={hmac.new(secret.encode(), raw, hashlib.sha256).hexdigest()}", signature)
             for secret in self._webhook.secrets

@@ -1,4 +1,4 @@
-"""What the Sentinel remembers, and how something that happened on GitHub is taken in once."""
+"""What the Sentinel stores, and how a GitHub activity becomes an event exactly once."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -36,7 +36,7 @@ KINDS = (CURSORS, SUBJECT_HISTORIES, TICKETS)
 
 
 class PollCursor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How far a source was read; `asked_since` is the time for which `etag` and `last_modified` were given."""
+    """How far a source was read. `etag` and `last_modified` belong to the request with `asked_since`."""
 
     since: datetime
     polled_at: datetime
@@ -47,7 +47,7 @@ class PollCursor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class KnownTicket(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A ticket as it was when we looked last; nothing until `known_until` is news."""
+    """A ticket as it was last read. Changes until `known_until` are not new."""
 
     key: str
     status: str
@@ -55,7 +55,7 @@ class KnownTicket(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class IntakeResult(StrEnum):
-    """What became of something that happened."""
+    """What became of an activity."""
 
     RECEIVED = "received"
     SEEN = "seen"
@@ -64,14 +64,14 @@ class IntakeResult(StrEnum):
 
 _Remembered = TypeVar("_Remembered", PollCursor, SubjectHistory, KnownTicket)
 _KIND_OF: dict[type, RecordKind] = {PollCursor: CURSORS, SubjectHistory: SUBJECT_HISTORIES, KnownTicket: TICKETS}
-# So long after something last happened there; of GitHub nothing is recognised longer than by its dedup keys.
+# How long after the last activity a record is kept. The dedup keys of GitHub expire after the same time.
 _KEPT: dict[type, timedelta] = {SubjectHistory: SEEN_KEPT, KnownTicket: timedelta(days=365)}
 
 
 async def recall(
     transaction: Transaction, kind: type[_Remembered], record_id: str
 ) -> tuple[Record | None, _Remembered | None]:
-    """Return what is remembered under an id, if anything; what was spoilt by a person begins anew."""
+    """Return a record and its content, or None. An invalid document is treated as missing."""
     record = await transaction.get(_KIND_OF[kind].name, record_id)
     try:
         return record, msgspec.convert(record.doc, kind) if record and record.state == CURRENT else None
@@ -80,7 +80,7 @@ async def recall(
 
 
 async def remember(transaction: Transaction, record_id: str, thing: _Remembered, record: Record | None) -> None:
-    """Store what is remembered under an id."""
+    """Store a cursor, a history or a ticket under an id."""
     keep = _KEPT.get(type(thing))
     await transaction.put(
         Record(
@@ -95,7 +95,7 @@ async def remember(transaction: Transaction, record_id: str, thing: _Remembered,
 
 
 async def forget_old(bus: Bus, now: datetime) -> int:
-    """Forget places and tickets where nothing has happened for long; returns how many."""
+    """End histories and tickets without activity for a long time. Return how many."""
 
     async def act(transaction: Transaction) -> int:
         forgotten = 0
@@ -115,7 +115,7 @@ async def accept_activity(
     filter_reason: FilterReason | None,
     seen_kept: timedelta = SEEN_KEPT,
 ) -> IntakeResult:
-    """Make an event of a activity that nobody told of before; what becomes none is remembered if it explains one."""
+    """Create an event from a new activity. A filtered activity is only stored, so that it can match its counterpart."""
     if filter_reason is FilterReason.ELSEWHERE:
         return IntakeResult.DROPPED
     record, known = await recall(transaction, SubjectHistory, activity.subject)

@@ -1,4 +1,4 @@
-"""The Sentinel at work: it looks at GitHub and Jira, each at its own pace, and listens for webhooks."""
+"""The Sentinel: polls GitHub and Jira at their own intervals, and receives webhooks."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -27,7 +27,7 @@ _log = structlog.get_logger("kingdom.court.sentinel")
 
 
 class Sentinel:
-    """Runs until it is stopped; any number may run at once, each thing is noticed once."""
+    """Runs until stopped. Any number may run; each activity becomes one event."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Sentinel:
         self.receiver = WebhookReceiver(bus, github, clock) if github and github.webhook else None
 
     async def run(self) -> None:
-        """Watch until stopped."""
+        """Poll and receive until stopped."""
         async with AsyncExitStack() as stack:
             session = await stack.enter_async_context(aiohttp.ClientSession(timeout=TIMEOUT))
             if self.receiver:
@@ -55,12 +55,12 @@ class Sentinel:
             group = await stack.enter_async_context(asyncio.TaskGroup())
             watching = [group.create_task(each) for each in self._watches(session)]
             await self._stopped.wait()
-            # A look that is cut off has changed nothing.
+            # An interrupted poll has stored nothing.
             for task in watching:
                 task.cancel()
 
-    def stop(self, *, at_once: bool = False) -> None:  # noqa: ARG002 - it always ends at once
-        """Ask it to end."""
+    def stop(self, *, at_once: bool = False) -> None:  # noqa: ARG002 - it always stops at once
+        """Ask the Sentinel to stop."""
         self._stopped.set()
 
     def _watches(self, session: aiohttp.ClientSession) -> list[Coroutine[Any, Any, None]]:
@@ -83,7 +83,7 @@ class Sentinel:
             try:
                 pause = await act()
                 failures = 0
-            except Exception as error:  # noqa: BLE001 - whatever it was, the other watches must go on
+            except Exception as error:  # noqa: BLE001 - one failing source must not stop the others
                 failures += 1
                 asked = error.after if isinstance(error, Transient) else None
                 pause = max(self._backoff.delay(failures), asked or timedelta())
