@@ -120,7 +120,7 @@ def test_the_same_event_twice_is_known_and_no_failure(types: Typist) -> None:
 def test_an_id_that_no_event_can_have_is_refused_with_one_that_it_can(types: Typist, wrong: str) -> None:
     done = types("send", "--type", "demo.hello", "--id", wrong)
     assert (done.code, done.out) == (1, "")
-    assert f"{wrong!r} cannot be the id of an event: write evt-SOURCE-NAME, such as evt-cli-" in done.err
+    assert f"{wrong!r} is not a valid event id: write evt-SOURCE-NAME, such as evt-cli-" in done.err
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_what_can_mean_two_questions_or_none_is_told(types: Typist, tmp_path: Pa
     both = types("answer", "task-2026", "yes")
     assert (both.code, TASK in both.err, LATER in both.err) == (1, True, True)
     none = types("answer", "999", "yes")
-    assert (none.code, f"999 asks nothing; an answer is waited for by: {TASK}, {LATER}" in none.err) == (1, True)
+    assert (none.code, f"999 has no question; an answer is waited for by: {TASK}, {LATER}" in none.err) == (1, True)
 
 
 class Waiting:
@@ -199,12 +199,10 @@ async def test_who_waits_is_told_once_what_holds_an_event_up(
         await somebody.hears(f"{EVENT} waits: nothing runs, run `kingdom up`")
         for role in somebody.lookout.roles:
             await FileHeartbeatWriter(tmp_path / "realm", role).beat(utc_now())
-        await somebody.hears("the King has not decided about it yet")
+        await somebody.hears("the King has not routed it yet")
         held = an_event(routes=[{**route, "waiting": "place"}])
         await put(bus, held, _health(91), _place())
-        await somebody.hears(
-            "gen-hello does not get it yet: the gate of health lets nothing begin: the health is orange: CPU is at 91 %"
-        )
+        await somebody.hears("health is orange (CPU is at 91 %), so no new work starts")
         await put(bus, held, _health(93))
         await somebody.looks_again()
         await put(bus, an_event(status=EventStatus.DISPATCHED, routes=[{**route, "task_id": TASK}]))
@@ -213,7 +211,7 @@ async def test_who_waits_is_told_once_what_holds_an_event_up(
         rest = await asyncio.wait_for(waiting, PATIENCE_SECONDS)
     assert (rest.event.status, rest.ask) == (EventStatus.COMPLETED, None)
     assert set(Counter(somebody.told).values()) == {1}
-    assert sum("the gate of health" in line for line in somebody.told) == 1
+    assert sum("health is orange" in line for line in somebody.told) == 1
 
 
 async def test_who_waits_for_long_is_told_the_same_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -102,9 +102,9 @@ def test_status_tells_what_waits_for_what_and_what_needs_a_person(types: Typist,
     assert standing["undecided"] == 1
     assert standing["waiting"]["by_priority"] == {"high": 1, "normal": 1, "low": 2}
     assert standing["waiting"]["by_reason"] == {
-        "the next look of the King": 1,
-        "the gate of health: the health is yellow: cpu_percent: 5": 1,
-        "held back for a newer event": 1,
+        "the next round of the King": 1,
+        "the machine is busy (CPU 5 %)": 1,
+        "held back in case a newer event follows": 1,
         "there is no General gen-gone now": 1,
     }
     assert standing["assignments"] == {"pending": 0, "in_progress": 1, "needs_human": 1}
@@ -116,9 +116,9 @@ def test_status_tells_what_waits_for_what_and_what_needs_a_person(types: Typist,
     shown = types("status")
     assert shown.code == 1
     for words in (
-        "by chamberlain.health.yellow of kingdom.yaml",
+        "see chamberlain.health.yellow in kingdom.yaml",
         "1 question for a person  → kingdom inbox",
-        "envoy gave no sign of life for 36",
+        "envoy has had no heartbeat for 36",
     ):
         assert words in shown.out
     # Those that never ran take one line, however many they are.
@@ -149,8 +149,8 @@ def test_a_busy_machine_is_told_with_its_setting_and_a_host_alone_as_no_court(ty
     assert types("status", "--json").document["troubles"] == [
         {"what": "no role of the court runs, only an engine or a host", "command": "kingdom up"},
         {
-            "what": "nothing new begins, the health is red: cpu_percent: 5,"
-            " by chamberlain.health.orange and red of kingdom.yaml",
+            "what": "no new work starts, health is red: cpu_percent: 5;"
+            " see chamberlain.health.orange and red in kingdom.yaml",
             "command": "kingdom doctor",
         },
     ]

@@ -53,7 +53,7 @@ class HealthSummary(msgspec.Struct, frozen=True, kw_only=True):
         """Return the setting that decides the level, or "" if the reason is not a resource."""
         resource = self.reason.partition(":")[0]
         setting = f"chamberlain.health.{'disk_' if resource == DISK else ''}{threshold_settings(self.level)}"
-        return f"; the limit is {setting} in kingdom.yaml" if resource in (CPU, MEMORY, DISK) else ""
+        return f"; see {setting} in kingdom.yaml" if resource in (CPU, MEMORY, DISK) else ""
 
 
 class RoleSummary(msgspec.Struct, frozen=True, kw_only=True):

@@ -91,7 +91,7 @@ async def ticket(court: Court) -> Asked:
     """A ticket is assigned to us; a person approves the plan with a click."""
     opened = await court.house.people("jira", "tickets", project="QP", summary="Write the manual", assignee="me")
     task = await court.assignment(until="needs_human", key=opened["key"])
-    question = (await court.thread_with(task.id, "Shall it go on?"))[-1]
+    question = (await court.thread_with(task.id, "Continue?"))[-1]
     awaited = await _awaited(court, task.id)
     paths = court.paths()
     await court.house.people(

@@ -164,7 +164,7 @@ async def test_an_event_that_nobody_wants_is_shown_with_the_reasons(unrouted: Un
     assert (event["status"], event["outcome"], event["reason"]) == (
         "completed",
         "unrouted",
-        "no rule of a General fits it",
+        "no rule of a General matches it",
     )
     assert event["id"] in [each["id"] for each in unrouted.listed]
     reasons = {each["general"]: each["reason"] for each in unrouted.why["considered"]}

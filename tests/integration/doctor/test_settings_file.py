@@ -104,7 +104,7 @@ async def test_a_general_that_would_work_for_strangers_is_told(tmp_path: Path) -
     install(tmp_path, "gen-pr")
     file = write_settings(tmp_path, generals="generals", sentinel={"github": {"token": "t", **GITHUB}})
     finding = await look_at("generals", config=file)
-    assert (finding.status, "also from those of strangers" in finding.found) == ("fail", True)
+    assert (finding.status, "including those of strangers" in finding.found) == ("fail", True)
 
 
 async def test_a_realm_without_generals_and_one_with_a_broken_one_are_told(tmp_path: Path) -> None:

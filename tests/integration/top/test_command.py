@@ -40,6 +40,6 @@ async def test_on_a_terminal_it_shows_the_court_until_somebody_leaves(
         pass
     seen = Terminal(tmp_path, f"file:{realm}").converse("top", until="Nothing runs.", answer=leave)
     assert seen.code == code
-    assert "nobody has measured it yet" in seen.out
+    assert "the Chamberlain has not measured it yet" in seen.out
     # The screen of before is back.
     assert "\x1b[?1049l" in seen.out

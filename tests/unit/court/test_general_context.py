@@ -16,7 +16,7 @@ NOW = datetime(2026, 2, 7, 10, tzinfo=UTC)
 def test_what_has_just_come_is_looked_at_again_soon_and_what_waits_for_long_less_often(
     waited: float, again: float
 ) -> None:
-    staff = GeneralContext(packages=dict, channel="", zone=ZoneInfo("UTC"), clock=lambda: NOW)
+    context = GeneralContext(packages=dict, channel="", zone=ZoneInfo("UTC"), clock=lambda: NOW)
     envelope = Envelope(type="AssignmentGiven", occurred_at=NOW - timedelta(seconds=waited))
-    deferred = staff.look_again(Received(None, envelope, attempt=1, fence=1), "no host has room")
+    deferred = context.defer(Received(None, envelope, attempt=1, fence=1), "no host has room")
     assert (deferred.after.total_seconds(), deferred.reason) == (again, "no host has room")

@@ -53,7 +53,7 @@ def test_a_person_lets_a_sentence_count_everywhere_with_where_it_came_from(tmp_p
     with pytest.raises(Ambiguous, match="patience"):
         promote_line(tmp_path, "tests need")
     for unknown in ("a cat", " "):
-        with pytest.raises(NotFound, match="no sentence"):
+        with pytest.raises(NotFound, match="no line"):
             promote_line(tmp_path, unknown)
     assert promote_line(tmp_path, "a DATABASE").origin == "patterns of acme/shop, wf-1, 2026-02-07"
     promote_line(tmp_path, "Fridays")
@@ -132,9 +132,9 @@ def test_what_is_no_update_is_refused_and_the_others_are_kept(tmp_path: Path) ->
     refused = apply_memory_updates(tmp_path, updates)
     assert len(refused) == 4
     assert "about" in refused[1]
-    assert refused[3] == "there is no repository that this could be about: y"
+    assert refused[3] == "this memory update is about a repository, but the work has none: y"
     assert [each.text for each in list_memory(tmp_path)] == ["z"]
-    assert apply_memory_updates(tmp_path, "not a list") == ("updates of memory are a list, not not a list",)
+    assert apply_memory_updates(tmp_path, "not a list") == ("memory updates must be a list, not not a list",)
 
 
 def test_a_long_update_is_cut(tmp_path: Path) -> None:
@@ -156,10 +156,10 @@ def test_memory_stays_inside_the_package(tmp_path: Path) -> None:
     package.mkdir()
     outside.mkdir()
     (outside / "secret.md").write_text("secret")
-    with pytest.raises(Misconfigured, match="leads out of the package"):
+    with pytest.raises(Misconfigured, match="points outside the package"):
         load_memory(package, "", ["../outside/secret.md"])
     (package / "memory").symlink_to(outside)
-    with pytest.raises(Misconfigured, match="leads out of the package"):
+    with pytest.raises(Misconfigured, match="points outside the package"):
         apply_memory_updates(package, ["x"])
     assert [file.name for file in outside.iterdir()] == ["secret.md"]
 

@@ -94,6 +94,6 @@ def test_what_nobody_has_measured_is_not_shown_as_well() -> None:
 
     assert isnan(value("health"))
     assert isnan(value("troubles"))
-    court.show(msgspec.structs.replace(BUSY, health=HealthSummary(level=UNKNOWN, reason="nobody has measured it yet")))
+    court.show(msgspec.structs.replace(BUSY, health=HealthSummary(level=UNKNOWN, reason="not measured yet")))
     assert isnan(value("health"))
     assert value("troubles") == 1

@@ -101,7 +101,7 @@ def test_what_nobody_gave_is_empty_and_told() -> None:
 
 def test_a_prompt_has_a_limit_with_its_values() -> None:
     assert len(render("{{ payload.a }}", context(a="x" * PROMPT_BYTES_MAX))) == PROMPT_BYTES_MAX
-    with pytest.raises(Permanent, match="204801 bytes with its values, 204800 are allowed"):
+    with pytest.raises(Permanent, match="204801 bytes with its values, at most 204800 are allowed"):
         render("{{ payload.a }}", context(a="x" * (PROMPT_BYTES_MAX + 1)))
 
 
@@ -115,13 +115,13 @@ def test_memory_takes_a_fifth_of_a_prompt_at_most_and_its_newest_lines_win() -> 
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("{{ secrets.key }}", "{{ secrets.key }} is not known; there are: payload.…, repo"),
-        ("{{ payload }}", "{{ payload }} is not known"),
-        ("{{ event.payload }}", "{{ event.payload }} is not known"),
-        ("{{ repo.name }}", "{{ repo.name }} is not known"),
-        ("{{ shout payload.a }}", "is no placeholder such as"),
-        ("{{ payload.a", "is no placeholder such as"),
-        ("Body: {{ quote payload.a }}", "let it stand on a line of its own"),
+        ("{{ secrets.key }}", "{{ secrets.key }} is unknown; available: payload.…, repo"),
+        ("{{ payload }}", "{{ payload }} is unknown"),
+        ("{{ event.payload }}", "{{ event.payload }} is unknown"),
+        ("{{ repo.name }}", "{{ repo.name }} is unknown"),
+        ("{{ shout payload.a }}", "is not a placeholder such as"),
+        ("{{ payload.a", "is not a placeholder such as"),
+        ("Body: {{ quote payload.a }}", "put it on its own line"),
         ("{{ memory }}", "write {{ quote memory }}"),
         ('```script\n{"say": "{{ payload.a }}"}\n```', "write {{ json payload.a }}"),
     ],
@@ -154,7 +154,7 @@ def test_the_branch_that_work_starts_from_may_be_named_by_the_event() -> None:
     made = render_template(template(gitRefs=refs), context(number=7), lambda _: "acme-shop")
     assert [ref.base_branch for ref in made.works[0].git_refs] == ["refs/pull/7/head"]
     for foreign in ("../heads/main", "7 8", "7:refs/heads/main", "*", "", "7.lock", None):
-        with pytest.raises(Permanent, match="no name of a branch"):
+        with pytest.raises(Permanent, match="not a valid branch name"):
             render_template(template(gitRefs=refs), context(number=foreign), lambda _: "acme-shop")
 
 
@@ -167,9 +167,9 @@ def test_a_repository_that_is_named_already_is_not_referred_to_twice() -> None:
 def test_a_template_that_needs_a_repository_is_refused_without_one() -> None:
     made = template(gitRefs=[{"gitId": "event-repo", "baseBranch": ""}])
     nowhere = PromptContext(payload={}, event={}, task={})
-    with pytest.raises(Misconfigured, match="this one has none: give the General a default_repo"):
+    with pytest.raises(Misconfigured, match="this event has none: give the General a default_repo"):
         render_template(made, nowhere, lambda _: "acme-shop")
-    with pytest.raises(Misconfigured, match="it is no id of a Git"):
+    with pytest.raises(Misconfigured, match="is not a valid Git id"):
         render_template(made, context(), lambda _: "$(reboot)")
 
 

@@ -47,7 +47,7 @@ def a_standing(**more: Any) -> CourtStatus:
         dead_letters={},
         paused={},
         hosts=(HostSummary(name="box", status=HostStatus.LOST, slots=3, busy=2),),
-        troubles=(Trouble(what="events wait for gen-x, who is not there", command="kingdom general list"),),
+        troubles=(Trouble(what="events wait for gen-x, which has no package", command="kingdom general list"),),
     )
     return msgspec.structs.replace(standing, **more)
 
@@ -60,10 +60,8 @@ def a_run(run_id: str = "wf-1", *, age: timedelta = timedelta(minutes=2), **fiel
 
 
 def an_ask(**more: Any) -> HumanQuestion:
-    fields = {"id": "task-1", "task_id": "task-1", "general": "gen-x", "workflow_id": "wf-task-1"}
-    return HumanQuestion(
-        **{**fields, "question": "Which?", "asked_at": NOON, "due_at": NOON + timedelta(days=7), **more}
-    )
+    fields = {"id": "task-1", "assignment_id": "task-1", "general": "gen-x", "workflow_id": "wf-task-1"}
+    return HumanQuestion(**{**fields, "text": "Which?", "asked_at": NOON, "due_at": NOON + timedelta(days=7), **more})
 
 
 def texts(rows: Sequence[Row]) -> list[list[str]]:
@@ -119,7 +117,7 @@ def test_queues_tell_how_much_waits_and_why() -> None:
     )
     told = texts(rows_of(Pane.QUEUES, Glance(standing=a_standing(), streams=[stream])))
     assert told[0] == ["court.event", "10000+", "2", "1", "2m", "dead letters: enter shows them"]
-    assert told[1] == ["waiting room", "1000+", "", "", "", "for soldiers is full"]
+    assert told[1] == ["waiting room", "1000+", "", "", "", "soldiers is full"]
     (line,) = letters_told([stream], [])
     assert line.plain == "10000 wait, the oldest for 2m; 2 in work; 1 dead"
 
@@ -131,7 +129,7 @@ def test_a_count_tells_that_there_are_more() -> None:
 
 def test_health_tells_first_what_needs_a_person() -> None:
     told = texts(rows_of(Pane.HEALTH, Glance(standing=a_standing())))
-    assert told[0][2] == "events wait for gen-x, who is not there → kingdom general list"
+    assert told[0][2] == "events wait for gen-x, which has no package → kingdom general list"
     assert told[1] == ["role king", "silent", "last sign of life 7m ago"]
     assert told[2][:2] == ["machine box", "LOST"]
 
@@ -171,7 +169,7 @@ def test_a_run_can_go_on_in_its_session_only_while_it_has_one() -> None:
 
 
 def test_a_question_is_told_with_all_that_matters_for_an_answer() -> None:
-    told = [line.plain for line in question_told(an_ask(question="One?\n[b]Two[/b]?", people=("anna",), default="no"))]
+    told = [line.plain for line in question_told(an_ask(text="One?\n[b]Two[/b]?", people=("anna",), default="no"))]
     assert told[:2] == ["One?", "[b]Two[/b]?"]
     assert "may answer  anna" in told
     assert "else        no" in told

@@ -119,27 +119,28 @@ class _Delivery(msgspec.Struct):
 
 def parse_notification(document: Any, now: datetime) -> GitHubActivity:
     """Parse a notification, or raise MalformedEvent."""
-    payload = convert_untrusted(document, _Notification)
-    repo, at = repository_name(payload.repository.full_name), parse_time(payload.updated_at)
-    for pattern, text in ((_THREAD_ID, payload.id), (_REASON, payload.reason), (_SUBJECT_TYPE, payload.subject.type)):
+    notification = convert_untrusted(document, _Notification)
+    repo, at = repository_name(notification.repository.full_name), parse_time(notification.updated_at)
+    reason, subject_type = notification.reason, notification.subject.type
+    for pattern, text in ((_THREAD_ID, notification.id), (_REASON, reason), (_SUBJECT_TYPE, subject_type)):
         if not pattern.fullmatch(text):
             raise MalformedEvent("the id, reason or type of a notification has unexpected characters")
-    kind, priority = event_type_of(payload.subject.type, payload.reason)
-    url = clean_text(payload.subject.url, URL_MAX)
+    kind, priority = event_type_of(notification.subject.type, notification.reason)
+    url = clean_text(notification.subject.url, URL_MAX)
     number = int(found[1]) if (found := _NUMBER.search(url)) else None
-    latest = clean_text(payload.subject.latest_comment_url, URL_MAX)
-    is_review = not latest and payload.subject.type == PULL_REQUEST and number is not None
+    latest = clean_text(notification.subject.latest_comment_url, URL_MAX)
+    is_review = not latest and notification.subject.type == PULL_REQUEST and number is not None
     return GitHubActivity(
         event=ExternalEvent(
-            id=f"evt-github-{payload.id}-{time_stamp(at)}",
+            id=f"evt-github-{notification.id}-{time_stamp(at)}",
             type=kind,
             source="github",
             repo=repo,
             payload={
-                "reason": payload.reason,
-                "subject_title": clean_text(payload.subject.title, TITLE_MAX),
+                "reason": notification.reason,
+                "subject_title": clean_text(notification.subject.title, TITLE_MAX),
                 "subject_url": url,
-                "subject_type": payload.subject.type,
+                "subject_type": notification.subject.type,
                 "updated_at": at.isoformat(),
                 "number": number,
             },
@@ -148,9 +149,9 @@ def parse_notification(document: Any, now: datetime) -> GitHubActivity:
             status=EventStatus.PENDING,
         ),
         source=ActivitySource.POLL,
-        subject=f"{repo}#{number}" if number else f"{repo}:{payload.id}",
+        subject=f"{repo}#{number}" if number else f"{repo}:{notification.id}",
         at=at,
-        reason=payload.reason,
+        reason=notification.reason,
         comment=found[1] if (found := _COMMENT.search(latest)) else "",
         details_url=latest if found else f"{url}/reviews" if is_review else "",
     )
@@ -163,24 +164,24 @@ def parse_webhook(
     action = document.get("action", "") if isinstance(document, dict) else ""
     if not _is_known(event, action):
         return DroppedActivity("this webhook becomes no event")
-    payload = convert_untrusted(document, _Delivery)
-    item = payload.pull_request or payload.issue
+    webhook = convert_untrusted(document, _Delivery)
+    item = webhook.pull_request or webhook.issue
     if item is None:
         raise MalformedEvent("this is about neither an issue nor a pull request")
     our_logins = {login.lower() for login in logins}
     if (event, action) in _COMMENT_EVENTS:
-        return _comment_activity(event, payload, item, our_logins, now)
+        return _comment_activity(event, webhook, item, our_logins, now)
     if action in ("review_requested", "assigned"):
-        asked = payload.requested_reviewer if action == "review_requested" else payload.assignee
+        asked = webhook.requested_reviewer if action == "review_requested" else webhook.assignee
         if asked is None or asked.login.lower() not in our_logins:
             return DroppedActivity("the request is for another account")
         reason = "review_requested" if action == "review_requested" else "assign"
-        return _activity(payload, item, reason, action, now)
+        return _activity(webhook, item, reason, action, now)
     if action == "opened":
         if not _mentions(item.body, our_logins):
             return DroppedActivity("none of our accounts is mentioned")
-        return _activity(payload, item, "mention", action, now, text=item.body)
-    return _activity(payload, item, "state_change", action, now, concerns_us=_is_involved(item, our_logins))
+        return _activity(webhook, item, "mention", action, now, text=item.body)
+    return _activity(webhook, item, "state_change", action, now, concerns_us=_is_involved(item, our_logins))
 
 
 def with_comment(
@@ -205,10 +206,10 @@ def _is_known(event: str, action: object) -> bool:
 
 
 def _comment_activity(
-    event: str, payload: _Delivery, item: _IssueOrPull, our_logins: set[str], now: datetime
+    event: str, webhook: _Delivery, item: _IssueOrPull, our_logins: set[str], now: datetime
 ) -> GitHubActivity | DroppedActivity:
-    field, word = _COMMENT_EVENTS[event, payload.action]
-    said = payload.review if field == "review" else payload.comment
+    field, word = _COMMENT_EVENTS[event, webhook.action]
+    said = webhook.review if field == "review" else webhook.comment
     if said is None:
         raise MalformedEvent(f"the field {field} is missing")
     mentioned = _mentions(said.body, our_logins)
@@ -216,7 +217,7 @@ def _comment_activity(
         return DroppedActivity("the webhook of its review covers it")
     where = {"comment": "issues/comments", "remark": "pulls/comments"}.get(word)
     return _activity(
-        payload,
+        webhook,
         item,
         "mention" if mentioned else "comment",
         f"{word}.{said.id}",
@@ -230,7 +231,7 @@ def _comment_activity(
 
 
 def _activity(
-    payload: _Delivery,
+    webhook: _Delivery,
     item: _IssueOrPull,
     reason: str,
     word: str,
@@ -242,8 +243,8 @@ def _activity(
     comment: str = "",
     concerns_us: bool = True,
 ) -> GitHubActivity:
-    repo, at = repository_name(payload.repository.full_name), at or parse_time(item.updated_at)
-    is_pull = payload.pull_request is not None or item.pull_request is not None
+    repo, at = repository_name(webhook.repository.full_name), at or parse_time(item.updated_at)
+    is_pull = webhook.pull_request is not None or item.pull_request is not None
     subject = PULL_REQUEST if is_pull else ISSUE
     kind, priority = event_type_of(subject, reason)
     url = clean_text(item.url, URL_MAX)
@@ -254,15 +255,15 @@ def _activity(
         "subject_type": subject,
         "updated_at": at.isoformat(),
         "number": item.number,
-        "action": payload.action,
-        "actor": clean_text(payload.sender.login, NAME_MAX),
+        "action": webhook.action,
+        "actor": clean_text(webhook.sender.login, NAME_MAX),
         "text": clean_text(text, TEXT_MAX),
         "html_url": clean_text(html_url or item.html_url, URL_MAX),
         "base": clean_text(item.base.ref, NAME_MAX) if item.base else None,
     }
     return GitHubActivity(
         event=ExternalEvent(
-            id=f"evt-github-hook-{payload.repository.id}-{item.number}-{word.replace('_', '-')}-{time_stamp(at)}",
+            id=f"evt-github-hook-{webhook.repository.id}-{item.number}-{word.replace('_', '-')}-{time_stamp(at)}",
             type=kind,
             source="github",
             repo=repo,
@@ -275,7 +276,7 @@ def _activity(
         subject=f"{repo}#{item.number}",
         at=at,
         reason=reason,
-        actor=payload.sender.login,
+        actor=webhook.sender.login,
         comment=comment,
         concerns_us=concerns_us,
     )

@@ -88,7 +88,7 @@ async def test_only_those_who_may_answer_do(scene: Scene, terminal: Terminal) ->
     await scene.ask(people=("dana",))
     refused = await run(terminal, "answer", TASK, "yes")
     assert refused.code == 1
-    assert "tester may not answer; these may: dana" in refused.err
+    assert "tester may not answer; allowed: dana" in refused.err
     assert (await run(terminal, "answer", TASK, "yes", "--as", "dana")).code == 0
     assert len(await scene.events()) == 1
 

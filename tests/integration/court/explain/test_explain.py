@@ -67,7 +67,7 @@ async def test_one_timeline_tells_everything_from_the_event_to_the_result(court:
     assert "acme-app" in words[MomentKind.CHECKPOINT].why
     crashes = [moment.what for moment in timeline.moments if moment.kind is MomentKind.CRASH]
     # A host that is slow to say that it lives may count as over meanwhile.
-    assert {"started king again", "the agent of mend ended by itself"} <= set(crashes)
+    assert {"restarted king", "the agent of mend ended unexpectedly"} <= set(crashes)
     assert (timeline.crashes, timeline.retries, timeline.status) == (len(crashes), 1, "completed")
     assert timeline.event
     assert (timeline.event.id, timeline.event.subject) == (event_id, TITLE)

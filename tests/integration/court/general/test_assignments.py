@@ -186,7 +186,7 @@ async def test_a_run_that_a_person_resumes_by_hand_needs_no_answer_any_more(cour
     await lifecycle.resume(court.bus, waiting.workflow_id, Continue(reply="left"), actor="anna")
     await court.until_assignment(AssignmentStatus.IN_PROGRESS)
     ignored = await court.until_event(await court.answer(waiting.id, "right"), EventStatus.COMPLETED)
-    assert (ignored.outcome, ignored.reason) == ("ignored", "the question was answered already, by somebody")
+    assert (ignored.outcome, ignored.reason) == ("ignored", "the question was already answered by somebody")
     go.touch()
     await court.until_event(event_id, EventStatus.COMPLETED)
     assert await court.held() == {}
@@ -214,7 +214,7 @@ async def test_an_answer_to_a_run_that_was_resumed_by_hand_meanwhile_fails_nothi
 async def test_an_agent_that_leaves_no_result_has_aborted(court: CourtScene) -> None:
     court.has(work("look", {"answer": "done, I think"}))
     event = await court.until_event(await court.happens(), EventStatus.FAILED)
-    assert event.reason == "aborted: no agent left a result"
+    assert event.reason == "aborted: no agent reported a result"
 
 
 @ONE_BACKEND

@@ -120,7 +120,7 @@ async def test_more_money_than_the_day_has_left_is_waited_for(court: CourtScene)
         async with court.bus.transaction() as transaction:
             places = await transaction.find(Query(kind=WAITING_ENTRIES.name, owner=ANSWER))
         return [(place.doc["reason"], place.doc["usd"]) for place in places] == [
-            ("goes on as soon as there is money", 200.0)
+            ("resumes as soon as there is budget", 200.0)
         ]
 
     await eventually(waits)

@@ -128,7 +128,7 @@ async def test_rules_are_tried_on_past_events(tmp_path: Path, realm: Path) -> No
 def test_what_is_no_event_is_refused_in_a_sentence(tmp_path: Path, realm: Path) -> None:
     terminal = Terminal(tmp_path, f"file:{realm}")
     assert terminal.run("event", "send").code == 2
-    assert "is no type of event" in terminal.run("event", "send", "--type", "Not A Type").err
-    assert "cannot be the id of an event" in terminal.run("event", "send", "--type", "a.b", "--id", "evt-x").err
+    assert "is not a valid event type" in terminal.run("event", "send", "--type", "Not A Type").err
+    assert "is not a valid event id" in terminal.run("event", "send", "--type", "a.b", "--id", "evt-x").err
     terminal.ask("event", "send", "--type", "a.b")
     assert terminal.run("why", "evt-nobody-1").code == 1

@@ -25,10 +25,10 @@ async def test_an_event_that_waits_tells_what_holds_it_and_how_many_are_ahead(ba
         await scene.send(*(make_event(number, repo=f"acme/{number}") for number in (1, 2, 3)))
         (wait,) = (await why(scene, "evt-github-3")).waits
         assert (wait.general, wait.line, wait.ahead) == ("gen-pr", "ready", 1)
-        assert wait.held_by == "soldiers: 1 of 1 taken, held by task-20261115-001"
+        assert wait.held_by == "all soldiers are busy (1 of 1), held by task-20261115-001"
         await scene.measure("yellow", "memory at 65 %")
         (wait,) = (await why(scene, "evt-github-3")).waits
-        assert wait.held_by == "the gate of health lets what is high begin: the health is yellow: memory at 65 %"
+        assert wait.held_by == "health is yellow (memory at 65 %), so only high-priority work starts"
 
 
 async def test_every_other_line_is_explained_too(backend: BackendUnderTest) -> None:
@@ -42,13 +42,13 @@ async def test_every_other_line_is_explained_too(backend: BackendUnderTest) -> N
             return wait.held_by
 
         await scene.send(make_event(1), make_event(2))
-        assert await held_by("evt-github-2") == "repo:acme/app: 1 of 1 taken, held by task-20261115-001"
+        assert await held_by("evt-github-2") == "all slots of acme/app are in use (1 of 1), held by task-20261115-001"
         await scene.send(*(make_event(number, "jira.x", source="jira", repo=None) for number in (3, 4)))
-        assert await held_by("evt-jira-4") == "general:gen-shy: 1 of 1 taken, held by task-20261115-002"
+        assert await held_by("evt-jira-4") == "all slots of gen-shy are in use (1 of 1), held by task-20261115-002"
         await scene.send(make_event(5, "slack.x", source="slack"))
-        assert await held_by("evt-slack-5") == "held back for a newer event until 2026-11-15T12:02:00+00:00"
+        assert await held_by("evt-slack-5") == "held back until 2026-11-15T12:02:00+00:00 in case a newer event follows"
         await scene.send(make_event(6, "cron.x", source="cron", repo=None))
-        assert (await held_by("evt-cron-6")).startswith("$0.00 spent and $10.00 set aside of $300.00, held by task-")
+        assert (await held_by("evt-cron-6")).startswith("$0.00 spent and $10.00 reserved of $300.00, held by task-")
         scene.packages.remove(PR)
         await scene.complete("task-20261115-001")
         assert await held_by("evt-github-2") == "there is no General gen-pr now"
@@ -79,7 +79,7 @@ async def test_an_event_that_no_king_has_seen_says_so(backend: BackendUnderTest)
     async with opened(backend, PR, kings=0) as scene:
         async with scene.bus.transaction() as transaction:
             await receive_event(transaction, make_event(1), "sentinel")
-        assert (await why(scene, "evt-github-1")).standing == "The King has not decided about it yet: is he running?"
+        assert (await why(scene, "evt-github-1")).standing == "The King has not routed it yet: does he run?"
 
 
 async def test_other_rules_show_what_they_would_decide_otherwise(backend: BackendUnderTest) -> None:

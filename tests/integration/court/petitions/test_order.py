@@ -135,7 +135,7 @@ async def test_an_agent_can_be_told_the_verdict_under_every_name_by_which_it_ask
     assert await scene.verdict("t-a1-p1") == await scene.verdict("t-a2-p1") == Verdict(granted=True)
     refused = await scene.verdict("t-a1-p2")
     assert refused is not None
-    assert (refused.granted, "no kind of petition" in refused.reason) == (False, True)
+    assert (refused.granted, "not a kind of petition" in refused.reason) == (False, True)
     waits = await scene.verdict("p1")
     assert waits is not None
     assert (waits.granted, bool(waits.reason)) == (True, True)
@@ -162,7 +162,7 @@ async def test_what_could_not_be_done_in_time_is_not_done_late(scene: Scene, run
     await scene.defer(run.workflow)
     late, next_one = await scene.now(first), await scene.now(second)
     assert (late.state, next_one.state) == (REFUSED, GRANTED)
-    assert late.reason == "it could not be done in the time that the policy gives it"
+    assert late.reason == "it could not be performed within the time that the policy allows"
     assert ("PetitionSettled", ROOT) in await scene.settled()
 
 
@@ -173,7 +173,7 @@ async def test_github_that_is_back_too_late_gets_nothing_of_what_expired(scene: 
         failed = await scene.until(asked, FAILED)
         again = await scene.comment()
         await scene.until(again, PERFORMED)
-    assert failed.reason == "it could not be done in the time that the policy gives it"
+    assert failed.reason == "it could not be performed within the time that the policy allows"
     assert again.id == asked.id
     assert len(scene.texts()) == 1
 

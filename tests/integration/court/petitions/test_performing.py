@@ -114,9 +114,9 @@ async def test_what_the_policy_does_not_allow_is_never_sent(scene: Scene) -> Non
         for each in allowed:
             await scene.until(each, PERFORMED)
     assert [each.state for each in (stranger, unknown, broken, fourth)] == [REFUSED] * 4
-    assert "must be named" in stranger.reason
-    assert "no kind of petition" in unknown.reason
-    assert "this is no github.comment" in broken.reason
+    assert "more specific glob" in stranger.reason
+    assert "not a kind of petition" in unknown.reason
+    assert "this is not a valid github.comment" in broken.reason
     assert "at most 3" in fourth.reason
     assert len(scene.texts()) == 3
 
@@ -149,7 +149,7 @@ async def test_a_verdict_that_github_does_not_take_fails_with_its_words(scene: S
 async def test_a_step_that_does_not_exist_fails_with_those_that_do(scene: Scene) -> None:
     async with scene.performing():
         failed = await scene.until(await scene.ask("jira.transition", {"to": "Flying"}), FAILED)
-    assert "no step leads QP-1 to 'Flying'" in failed.reason
+    assert "QP-1 has no transition to 'Flying'" in failed.reason
     assert "Done, In Progress" in failed.reason
 
 

@@ -111,7 +111,7 @@ async def test_a_branch_that_is_elsewhere_already_is_not_touched(scene: Scene, r
         await scene.until(await ask(scene, run), PERFORMED)
         commits_become(run, "badcab" + "0" * 34)
         failed = await scene.until(await ask(scene, run, title="Another"), FAILED)
-    assert failed.reason == f"the branch {branch(run)} is at {COMMIT[:12]} already, and not at badcab000000"
+    assert failed.reason == f"the branch {branch(run)} already exists at {COMMIT[:12]}, not at badcab000000"
     assert scene.made(scene.github, "POST git ref") == 1
 
 
@@ -119,7 +119,7 @@ async def test_a_commit_that_never_reached_github_fails_with_what_to_do(scene: S
     commits_become(run, "0" * 40)
     async with scene.performing():
         failed = await scene.until(await ask(scene, run), FAILED)
-    assert f"let the checkpoints of this Git be pushed to {REPO}" in failed.reason
+    assert f"push the checkpoints of this Git to {REPO}" in failed.reason
 
 
 async def test_nothing_is_granted_twice_when_the_run_goes_on(scene: Scene, run: Run) -> None:

@@ -89,13 +89,13 @@ async def test_a_run_without_a_checkout_of_the_repository_makes_no_pull_request(
 async def test_a_pull_request_for_what_is_no_repository_is_refused_with_its_reason(scene: Scene, run: Run) -> None:
     asked = await scene.ask("github.pull_request", TITLE, run=run.workflow, root=assignment(repo="no slash"))
     assert asked.state is PetitionState.REFUSED
-    assert "this is no github.pull_request" in asked.reason
+    assert "this is not a valid github.pull_request" in asked.reason
     assert "$.repo" in asked.reason
 
 
 async def test_what_goes_to_a_system_that_the_realm_does_not_have_is_refused_at_once(scene: Scene) -> None:
     asked = await scene.ask("jira.comment", {"body": "Hm."}, absent=("jira",))
-    reason = "this realm has no jira: set sentinel.jira in kingdom.yaml"
+    reason = "this realm does not use jira: set sentinel.jira in kingdom.yaml"
     assert (asked.state, asked.reason) == (PetitionState.REFUSED, reason)
     assert (await scene.comment(absent=("jira",))).state is PetitionState.GRANTED
 

@@ -53,7 +53,7 @@ def the(timeline: Timeline, kind: MomentKind) -> Moment:
 
 def test_the_decision_tells_the_rule_the_priority_and_the_time_it_waited() -> None:
     decision = the(build_timeline(material(begun())), MomentKind.DECISION)
-    assert (decision.who, decision.why, decision.seconds) == ("king", "its rule gen-a#1 fits, priority normal", 5.0)
+    assert (decision.who, decision.why, decision.seconds) == ("king", "its rule gen-a#1 matches, priority normal", 5.0)
 
 
 def test_an_answer_has_its_duration_and_its_cost() -> None:
@@ -85,7 +85,7 @@ def test_a_lost_host_is_a_crash_and_what_its_transcript_tells_is_the_recovery() 
     timeline = build_timeline(material(log))
     assert the(timeline, MomentKind.CRASH).why == "host-a is lost"
     recoveries = [moment.what for moment in timeline.moments if moment.kind is MomentKind.RECOVERY]
-    assert recoveries[0] == "placed the run anew on host-b"
+    assert recoveries[0] == "placed the run again on host-b"
     (query,) = timeline.strands[0].works[0].queries
     assert (query.outcome, query.reconciled, query.ended_at) == (QueryOutcome.ANSWERED, "ANSWERED", after(20))
     assert timeline.crashes == 1
@@ -126,7 +126,7 @@ def test_a_rollback_tells_where_to_and_what_was_kept() -> None:
     log = begun()
     log.says(30, "RolledBack", "host-a", workflowId=RUN, checkpointId=f"{RUN}-w1-c1", rescueRefs=["refs/rescue/1"])
     back = the(build_timeline(material(log)), MomentKind.CHECKPOINT)
-    assert (back.what, back.why) == ("rolled back to checkpoint w1-c1", "what lay there is kept: refs/rescue/1")
+    assert (back.what, back.why) == ("rolled back to checkpoint w1-c1", "uncommitted changes are kept: refs/rescue/1")
 
 
 def test_a_question_knows_its_answer_who_gave_it_and_how_long_that_took() -> None:
@@ -174,8 +174,8 @@ def test_calls_to_the_world_outside_stand_where_they_were_made() -> None:
     ("kind", "approve_by", "why"),
     [
         ("github.comment", after(99), "a person is asked to approve it first"),
-        ("github.comment", None, "it is done in its turn"),
-        ("github.pull_request", None, "it is made of the checkpoint after this work"),
+        ("github.comment", None, "it is performed in order"),
+        ("github.pull_request", None, "it needs the checkpoint after this work"),
     ],
 )
 def test_a_petition_that_cannot_be_performed_at_once_says_what_it_waits_for(
@@ -195,7 +195,7 @@ def test_a_petition_that_cannot_be_performed_at_once_says_what_it_waits_for(
     log = begun()
     log.says(10, "petition.requested", "gen-a", petition_id="p", task_id=TASK, kind=kind, target="acme/app#7")
     asked = the(build_timeline(material(log, petitions=[petition])), MomentKind.PETITION)
-    assert (asked.what, asked.why) == (f"lets {kind} to acme/app#7 wait", why)
+    assert (asked.what, asked.why) == (f"queued {kind} to acme/app#7", why)
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_calls_that_the_ledger_did_not_keep_are_told_of() -> None:
         ledger = ledger.sent(fence, after(fence)).answered(Throttled(None), Honours.TIME)
     done = ledger.sent(31, after(31)).answered(Acked(), Honours.TIME)
     timeline = build_timeline(material(begun(), petitions=[], ledgers={"p": done}))
-    assert "10 of 31 calls to github are not kept: neither first nor newest" in timeline.missing
+    assert "10 of 31 calls to github are not stored: neither first nor newest" in timeline.missing
 
 
 def test_an_event_that_waits_says_for_whom_and_for_what() -> None:

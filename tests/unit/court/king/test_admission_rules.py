@@ -71,14 +71,14 @@ def reading(level: str, age_seconds: float = 0) -> dict[str, str]:
 )
 def test_each_level_of_health_lets_its_part_begin(level: str, lets: AdmissionLevel) -> None:
     rule = health_rule(reading(level), NOON, SETTINGS)
-    assert (rule.level, rule.reason) == (lets, f"the health is {level}: cpu")
+    assert (rule.level, rule.reason) == (lets, f"health is {level} (cpu)")
 
 
 def test_a_reading_counts_for_two_minutes() -> None:
     assert health_rule(reading("green", 120), NOON, SETTINGS).level is AdmissionLevel.EVERYTHING
     stale = health_rule(reading("green", 121), NOON, SETTINGS)
     assert stale.level is AdmissionLevel.NOTHING
-    assert stale.reason == "the last reading of the health is 121 s old, which counts as orange"
+    assert stale.reason == "the last health reading is 121 s old, which counts as orange"
 
 
 def test_without_anybody_who_measures_everything_may_begin() -> None:
@@ -103,7 +103,7 @@ def test_a_reading_that_cannot_be_read_lets_nothing_begin() -> None:
 def test_each_share_of_the_money_lets_less_begin(spent: str, lets: AdmissionLevel) -> None:
     rule = budget_rule(Quota(scope="money", limit=Decimal(300), spent=Decimal(spent)), SETTINGS)
     assert rule.level is lets
-    assert rule.reason == f"${Decimal(spent):.2f} of $300.00 are spent today"
+    assert rule.reason == f"${Decimal(spent):.2f} of the daily $300.00 are spent"
 
 
 @given(rules=st.lists(st.sampled_from(AdmissionLevel), min_size=1))

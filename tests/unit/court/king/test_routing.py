@@ -23,9 +23,9 @@ def test_the_first_fitting_general_gets_an_event_by_order_then_name() -> None:
     assert decision.choices[0].rule == "gen-a#2"
     assert reasons(decision) == {
         "gen-a#1": "type is 'github.pr.comment', wanted 'jira.*'",
-        "gen-a#2": "fits",
-        "gen-b#1": "fits, but gen-a#2 comes first",
-        "gen-late#1": "fits, but gen-a#2 comes first",
+        "gen-a#2": "matches",
+        "gen-b#1": "matches, but gen-a#2 comes first",
+        "gen-late#1": "matches, but gen-a#2 comes first",
     }
 
 
@@ -37,7 +37,7 @@ def test_everybody_who_says_also_gets_it_too_but_once() -> None:
     ]
     decision = route_event(make_event(), packages)
     assert decision.generals == ("gen-audit", "gen-pr", "gen-stats")
-    assert reasons(decision)["gen-audit#2"] == "fits, but its General has it"
+    assert reasons(decision)["gen-audit#2"] == "matches, but its General already gets it"
 
 
 def test_nobody_is_an_answer_with_reasons_too() -> None:
@@ -48,7 +48,7 @@ def test_nobody_is_an_answer_with_reasons_too() -> None:
 
 def test_a_general_that_hears_of_an_event_and_wants_another_one_is_told_from_none_that_hears_of_it() -> None:
     packages = [make_package("gen-pr", wants("github.*", where={"payload.action": "opened"}))]
-    assert why_unrouted(make_event(1), packages) == "no rule of a General fits it"
+    assert why_unrouted(make_event(1), packages) == "no rule of a General matches it"
     assert why_unrouted(make_event(1, "jira.ticket.assigned"), packages) == "no General subscribes to it"
 
 
@@ -64,9 +64,9 @@ def test_conditions_look_at_fields_by_their_path_and_tell_the_value_they_found()
         (considered,) = route_event(event, [make_package("gen-pr", wants("*", where=where))]).considered
         return considered.reason
 
-    assert decide({"payload.reason": "ment*", "priority": ["high", "normal"]}) == "fits"
-    assert decide({"payload.labels": "bug"}) == "fits"
-    assert decide({"payload.number": 1, "payload.draft": True}) == "fits"
+    assert decide({"payload.reason": "ment*", "priority": ["high", "normal"]}) == "matches"
+    assert decide({"payload.labels": "bug"}) == "matches"
+    assert decide({"payload.number": 1, "payload.draft": True}) == "matches"
     assert decide({"payload.number": True}) == "payload.number is 1, wanted True"
     assert decide({"payload.draft": 1}) == "payload.draft is True, wanted 1"
     assert decide({"payload.reason": ["assign", "review*"]}) == (

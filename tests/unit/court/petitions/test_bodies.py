@@ -54,7 +54,7 @@ def test_what_follows_from_the_assignment_is_filled_in(kind: str, raw: dict[str,
 
 @pytest.mark.parametrize(("kind", "raw", "complaint"), BAD)
 def test_what_is_no_petition_is_refused_with_the_reason(kind: str, raw: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(MalformedEvent, match=f"this is no {kind}") as told:
+    with pytest.raises(MalformedEvent, match=f"this is not a valid {kind}") as told:
         read_body(kind, raw, ORIGIN)
     assert complaint in str(told.value)
 
@@ -82,7 +82,7 @@ def test_what_the_sentinel_takes_for_a_repository_can_be_petitioned_for() -> Non
     ],
 )
 def test_what_the_assignment_brings_is_read_as_strictly(kind: str, raw: dict[str, Any]) -> None:
-    with pytest.raises(MalformedEvent, match=f"this is no {kind}"):
+    with pytest.raises(MalformedEvent, match=f"this is not a valid {kind}"):
         read_body(kind, raw, AssignmentSubject(repo="no slash", ticket="no key", channel="no channel"))
 
 
