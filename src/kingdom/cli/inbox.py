@@ -77,10 +77,10 @@ def _view(asks: list[OpenQuestion]) -> RenderableType:
     now = utc_now()
     rows = [
         (
-            ask.assignment_id,
+            ask.task_id,
             ask.general,
             ask.about or None,
-            ask.text,
+            ask.question,
             f"answered: {ask.answer}, waits for the King" if ask.answer else ", ".join(ask.choices) or None,
             f"{ago((now - ask.asked_at).total_seconds())} ago",
             f"{ask.due_at.astimezone():%b %d %H:%M}",

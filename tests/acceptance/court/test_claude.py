@@ -60,7 +60,7 @@ async def test_claude_reviews_a_pull_request(court: Court) -> None:
     assert [(each["repository"], each["number"]) for each in reviews] == [(REPO, number)]
     assert story.event.outcome == "completed"
     assert [message["text"] for message in story.thread] == [
-        f"gen-pr takes on github.pr.review_requested in {REPO} as {task}.",
+        f"gen-pr starts github.pr.review_requested in {REPO} as {task}.",
         f"{task} is completed: Reviewed without findings.",
     ]
     final, raw = await result(court, task), await result(court, f"{task}-raw")

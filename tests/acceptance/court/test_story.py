@@ -55,7 +55,7 @@ async def test_people_read_of_the_start_and_the_end_in_one_thread(review_by_hook
     story, _ = review_by_hook
     task = story.task.id
     assert texts(story) == [
-        f"gen-pr takes on github.pr.review_requested in {REPO} as {task}.",
+        f"gen-pr starts github.pr.review_requested in {REPO} as {task}.",
         f"{task} is completed: Reviewed without findings.",
     ]
 

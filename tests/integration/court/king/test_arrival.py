@@ -33,7 +33,7 @@ async def test_an_event_becomes_an_assignment_with_its_thread_its_slots_and_its_
         for scope in ("soldiers", "repo:acme/app", "money"):
             assert list((await scene.quota(scope)).holders) == [assignment.id]
         assert await scene.messages() == [
-            "thread_start: gen-pr takes on github.pr.comment in acme/app as task-20261115-001."
+            "thread_start: gen-pr starts github.pr.comment in acme/app as task-20261115-001."
         ]
         assert [(entry.type, entry.actor) for entry in await scene.log()] == [
             ("event.detected", "sentinel"),
