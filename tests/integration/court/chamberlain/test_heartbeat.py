@@ -134,8 +134,8 @@ async def test_signs_follow_each_other_as_records_while_the_loop_is_busy(
 
 async def test_the_latest_process_of_a_role_counts(house: House) -> None:
     early, late = RecordHeartbeatWriter(house.bus, "king"), RecordHeartbeatWriter(house.bus, "king")
-    await late.give(START + timedelta(minutes=1))
-    await early.give(START)
+    await late.beat(START + timedelta(minutes=1))
+    await early.beat(START)
     await FileHeartbeatWriter(house.directory, "gen-pr").beat(START)
     async with house.bus.transaction() as transaction:
         signs = await last_heartbeats(transaction, house.directory)
@@ -144,9 +144,9 @@ async def test_the_latest_process_of_a_role_counts(house: House) -> None:
 
 async def test_a_process_that_died_is_forgotten_once_its_role_was_heard_of_again(house: House) -> None:
     old, alone = RecordHeartbeatWriter(house.bus, "king"), RecordHeartbeatWriter(house.bus, "envoy")
-    await old.give(START)
-    await alone.give(START)
-    await RecordHeartbeatWriter(house.bus, "king").give(START + DAY)
+    await old.beat(START)
+    await alone.beat(START)
+    await RecordHeartbeatWriter(house.bus, "king").beat(START + DAY)
     async with house.bus.transaction() as transaction:
         await forget_old_heartbeats(transaction, START + DAY)
     assert len(await house.ids(HEARTBEATS.name)) == 3

@@ -62,7 +62,7 @@ async def test_what_asks_nothing_takes_no_answer(scene: Scene, terminal: Termina
     assert (done.code, TASK in done.err) == (1, True)
     async with scene.bus.transaction() as transaction:
         record = await transaction.get("ask", TASK)
-        await save_question(transaction, (await scene.the_ask()).answered("dana", "no"), record)
+        await save_question(transaction, (await scene.the_ask()).with_answer("dana", "no"), record)
     late = await run(terminal, "answer", TASK, "yes")
     assert late.code == 1
     assert "answered already, by dana" in late.err

@@ -69,7 +69,7 @@ async def test_a_question_that_is_over_loses_its_buttons(scene: Scene, ending: s
     ask = await scene.the_ask()
     async with scene.bus.transaction() as transaction:
         record = await transaction.get("ask", TASK)
-        over = ask.answered("root", "no") if ending == "answered" else ask.expired()
+        over = ask.with_answer("root", "no") if ending == "answered" else ask.as_expired()
         await save_question(transaction, over, record)
     place = SlackMessenger(slack_settings(scene.slack.url))
     await place.open()
@@ -90,7 +90,7 @@ async def test_a_question_that_was_answered_before_people_saw_it_has_no_buttons(
     message = await scene.ask("Merge it?", "yes")
     async with scene.bus.transaction() as transaction:
         record = await transaction.get("ask", TASK)
-        await save_question(transaction, (await scene.the_ask()).answered("root", "yes"), record)
+        await save_question(transaction, (await scene.the_ask()).with_answer("root", "yes"), record)
     async with scene.envoy(hears=False):
         await scene.is_sent(message)
 
