@@ -12,7 +12,7 @@ from kingdom.cli.inbox import ANSWERS
 from kingdom.cli.shape import one
 from kingdom.cli.workflow_id import LAST, choose_id
 from kingdom.clock import utc_now
-from kingdom.court.envoy.answers import AnswerResult, PersonAnswer, find_question, open_questions, submit_answer
+from kingdom.court.envoy.answers import PersonAnswer, SubmissionResult, find_question, open_questions, submit_answer
 from kingdom.court.questions import HumanQuestion
 from kingdom.errors import NotFound, Permanent
 from kingdom.workflow.records import change
@@ -60,7 +60,7 @@ async def answer(
     """
     who = person or call.settings.actor.partition("@")[0]
 
-    async def act(transaction: Transaction) -> tuple[HumanQuestion, PersonAnswer, AnswerResult]:
+    async def act(transaction: Transaction) -> tuple[HumanQuestion, PersonAnswer, SubmissionResult]:
         ask = await _ask(transaction, task)
         if not words and (meant := _nearly(ask, text)):
             choices = ", ".join(ask.choices)

@@ -13,7 +13,7 @@ from typing import TypeVar
 from kingdom.bus.port import Transaction
 from kingdom.clock import utc_now
 from kingdom.court.documents import Assignment, AssignmentStatus
-from kingdom.court.envoy.answers import AnswerResult, PersonAnswer, submit_answer
+from kingdom.court.envoy.answers import PersonAnswer, SubmissionResult, submit_answer
 from kingdom.court.heartbeat import ROLES
 from kingdom.court.questions import HumanQuestion
 from kingdom.demo.house import House
@@ -188,7 +188,7 @@ class Story:
         now = utc_now()
         given = PersonAnswer(source="cli", question_id=ask.id, text=text, person=person, at=f"{now.timestamp():.6f}")
 
-        async def act(transaction: Transaction) -> AnswerResult:
+        async def act(transaction: Transaction) -> SubmissionResult:
             return await submit_answer(transaction, given, now)
 
         # Of several answers the first one counts, which may be somebody else's.

@@ -9,7 +9,7 @@ from kingdom.bus.operations import DeadFilter, DeadLetter, StreamStats
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import Query, Record
 from kingdom.clock import utc_now
-from kingdom.court.envoy.answers import AnswerResult, PersonAnswer, open_questions, submit_answer
+from kingdom.court.envoy.answers import PersonAnswer, SubmissionResult, open_questions, submit_answer
 from kingdom.court.general.context import run_ids_since
 from kingdom.court.questions import HumanQuestion
 from kingdom.court.status import COUNT_MAX, CourtStatus, StatusSources, read_status
@@ -104,7 +104,7 @@ class Desk:
         person, at = self.actor.partition("@")[0], f"{now.timestamp():.6f}"
         given = PersonAnswer(source=_SOURCE, question_id=ask.id, text=text, person=person, at=at, asked_at=asked_at)
 
-        async def act(transaction: Transaction) -> AnswerResult:
+        async def act(transaction: Transaction) -> SubmissionResult:
             return await submit_answer(transaction, given, now)
 
         if refusal := (await change(self.bus, act)).refusal:

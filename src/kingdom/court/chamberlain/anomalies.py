@@ -54,18 +54,18 @@ class AnomalyState(msgspec.Struct, kw_only=True):
     waiting: dict[str, datetime] = {}
     told: dict[str, datetime] = {}
 
-    def see(self, entry: LogEntry, now: datetime) -> None:
+    def observe(self, entry: LogEntry, now: datetime) -> None:
         """Add a log entry. A time in the future counts as now."""
         if entry.type in _WATCHED:
             about = str(entry.data.get("event_id", ""))
             self.fresh.append(ObservedEntry(at=min(entry.at, now), type=entry.type, actor=entry.actor, about=about))
 
-    def judge(self, now: datetime, settings: AnomalySettings) -> list[Alert]:
+    def detect(self, now: datetime, settings: AnomalySettings) -> list[Alert]:
         """Process the entries that are old enough, and return the alerts."""
         settled = now - timedelta(seconds=settings.settle_seconds)
         ripe = sorted(sight for sight in self.fresh if sight.at <= settled)
         self.fresh = [sight for sight in self.fresh if sight.at > settled]
-        alerts = [alert for sight in ripe for alert in self._take(sight, now, settings)]
+        alerts = [alert for sight in ripe for alert in self._process(sight, now, settings)]
         oldest = now - timedelta(minutes=settings.timeouts_window_minutes)
         self.timeouts = [at for at in self.timeouts if at > oldest][-_TIMEOUTS_MAX:]
         cool = now - timedelta(minutes=settings.cool_down_minutes)
@@ -82,7 +82,7 @@ class AnomalyState(msgspec.Struct, kw_only=True):
         oldest = now - timedelta(minutes=settings.undispatched_minutes)
         return sorted((event for event, at in self.waiting.items() if at <= oldest), key=lambda e: (self.waiting[e], e))
 
-    def settle(self, events: Collection[str]) -> None:
+    def forget(self, events: Collection[str]) -> None:
         """Remove events that no longer wait."""
         for event in events:
             self.waiting.pop(event, None)
@@ -91,7 +91,7 @@ class AnomalyState(msgspec.Struct, kw_only=True):
         self, events: Collection[str], now: datetime, settings: AnomalySettings, king_silent: timedelta | None
     ) -> list[Alert]:
         """Return the alert for events that wait too long. It says whether the King has a heartbeat."""
-        if not events or not self._may_tell(_UNDISPATCHED, now, settings):
+        if not events or not self._may_alert(_UNDISPATCHED, now, settings):
             return []
         oldest = min(events, key=lambda event: (self.waiting[event], event))
         minutes = int((now - self.waiting[oldest]).total_seconds() // 60)
@@ -105,7 +105,7 @@ class AnomalyState(msgspec.Struct, kw_only=True):
             text += f" The King has had no heartbeat for {int(king_silent.total_seconds())} seconds."
         return [Alert(key=_UNDISPATCHED, text=text)]
 
-    def _take(self, sight: ObservedEntry, now: datetime, settings: AnomalySettings) -> list[Alert]:
+    def _process(self, sight: ObservedEntry, now: datetime, settings: AnomalySettings) -> list[Alert]:
         match sight.type:
             case TaskCompleted.type:
                 self.failures.pop(sight.actor, None)
@@ -122,14 +122,14 @@ class AnomalyState(msgspec.Struct, kw_only=True):
     def _fail(self, actor: str, now: datetime, settings: AnomalySettings) -> list[Alert]:
         failures = self.failures[actor] = self.failures.get(actor, 0) + 1
         key = f"failures:{actor}"
-        if failures < settings.failures_in_a_row or not self._may_tell(key, now, settings):
+        if failures < settings.failures_in_a_row or not self._may_alert(key, now, settings):
             return []
         return [Alert(key=key, text=f"{actor} failed {failures} times in a row.")]
 
     def _time_out(self, at: datetime, now: datetime, settings: AnomalySettings) -> list[Alert]:
         self.timeouts.append(at)
         recent = self._recent(at, settings)
-        if recent < settings.timeouts or not self._may_tell(_TIMEOUTS, now, settings):
+        if recent < settings.timeouts or not self._may_alert(_TIMEOUTS, now, settings):
             return []
         minutes = settings.timeouts_window_minutes
         return [Alert(key=_TIMEOUTS, text=f"{recent} soldiers exceeded their time limit within {minutes:g} minutes.")]
@@ -138,7 +138,7 @@ class AnomalyState(msgspec.Struct, kw_only=True):
         oldest = now - timedelta(minutes=settings.timeouts_window_minutes)
         return sum(1 for at in self.timeouts if oldest < at <= now)
 
-    def _may_tell(self, key: str, now: datetime, settings: AnomalySettings) -> bool:
+    def _may_alert(self, key: str, now: datetime, settings: AnomalySettings) -> bool:
         """Return whether the last alert of this kind is long enough ago, and record the new one."""
         last = self.told.get(key)
         if last is not None and now - last < timedelta(minutes=settings.cool_down_minutes):

@@ -35,7 +35,7 @@ from kingdom.errors import KingdomError
 from kingdom.workflow.records import change
 
 # A job that hangs is cancelled after this time.
-_DUTY_SECONDS_MAX = 600.0
+_JOB_SECONDS_MAX = 600.0
 # CPU use needs a period to measure, and starting the roles keeps the machine busy for a moment.
 _FIRST_READING_SECONDS = 5.0
 _OLD_THREADS_AFTER = timedelta(days=7)
@@ -87,7 +87,7 @@ class Chamberlain:
         measuring = asyncio.create_task(self._keep_measuring(), name="kingdom-chamberlain-health")
         try:
             while not self._stopping.is_set():
-                await self.make_round()
+                await self.run_round()
                 await self._pause(self._settings.every_seconds)
         finally:
             measuring.cancel()
@@ -96,7 +96,7 @@ class Chamberlain:
                 self._metrics.close()
 
     async def _keep_measuring(self) -> None:
-        await self._attempt("health", partial(self._look_after_health, left_out=CPU), self._clock())
+        await self._run_job("health", partial(self._check_health, without=CPU), self._clock())
         await self._pause(min(_FIRST_READING_SECONDS, self._settings.every_seconds))
         while not self._stopping.is_set():
             await self.measure()
@@ -116,39 +116,39 @@ class Chamberlain:
 
     async def measure(self) -> None:
         """Store the health of the machine."""
-        await self._attempt("health", self._look_after_health, self._clock())
+        await self._run_job("health", self._check_health, self._clock())
 
-    async def make_round(self) -> None:
+    async def run_round(self) -> None:
         """Run every job once. The order matters only where a job uses the result of another."""
         now = self._clock()
-        duties: tuple[tuple[str, Callable[[datetime], Awaitable[None]]], ...] = (
-            ("roles", self._look_after_roles),
+        jobs: tuple[tuple[str, Callable[[datetime], Awaitable[None]]], ...] = (
+            ("roles", self._check_roles),
             ("log", self._read_log),
-            ("budget", self._look_after_budget),
-            ("sessions", self._look_after_sessions),
-            ("report", self._report),
+            ("budget", self._check_budget),
+            ("sessions", self._check_sessions),
+            ("report", self._send_reports),
             ("logs", self._rotate_logs),
             ("clean-up", self._clean_up),
         )
-        for name, duty in duties:
+        for name, job in jobs:
             if self._stopping.is_set():
                 return
-            await self._attempt(name, duty, now)
+            await self._run_job(name, job, now)
 
-    async def _attempt(self, name: str, duty: Callable[[datetime], Awaitable[None]], now: datetime) -> None:
-        limit = asyncio.timeout(_DUTY_SECONDS_MAX)
+    async def _run_job(self, name: str, job: Callable[[datetime], Awaitable[None]], now: datetime) -> None:
+        limit = asyncio.timeout(_JOB_SECONDS_MAX)
         self._limits.add(limit)
         try:
             async with limit:
-                await duty(now)
+                await job(now)
         except (KingdomError, OSError) as error:
-            _log.warning("a job failed, trying again", duty=name, error=str(error))
+            _log.warning("a job failed, trying again", job=name, error=str(error))
         except Exception:  # noqa: BLE001 - a bug in one job must not end the others
-            _log.exception("a job failed, trying again", duty=name)
+            _log.exception("a job failed, trying again", job=name)
         finally:
             self._limits.discard(limit)
 
-    async def _look_after_roles(self, now: datetime) -> None:
+    async def _check_roles(self, now: datetime) -> None:
         settings = self._settings.heartbeat
         # The machine and all its roles may have been suspended.
         if now - self._looked_at > timedelta(seconds=settings.threshold_seconds):
@@ -172,8 +172,8 @@ class Chamberlain:
         for alert in reading.alerts:
             _log.warning(alert.text)
 
-    async def _look_after_health(self, now: datetime, *, left_out: str = "") -> None:
-        metrics = {metric: used for metric, used in (await self._sensor.read()).items() if metric != left_out}
+    async def _check_health(self, now: datetime, *, without: str = "") -> None:
+        metrics = {metric: used for metric, used in (await self._sensor.read()).items() if metric != without}
 
         async def act(transaction: Transaction) -> HealthState:
             record, before = await recall(transaction, HEALTH, CURRENT, HealthState)
@@ -190,13 +190,13 @@ class Chamberlain:
 
         self._write_metrics(await change(self._bus, act))
 
-    async def _look_after_budget(self, now: datetime) -> None:
+    async def _check_budget(self, now: datetime) -> None:
         self._budget = await update_budget(self._bus, self._settings, self._zone, now)
 
-    async def _look_after_sessions(self, now: datetime) -> None:
+    async def _check_sessions(self, now: datetime) -> None:
         await clean_up_sessions(self._bus, now)
 
-    async def _report(self, now: datetime) -> None:
+    async def _send_reports(self, now: datetime) -> None:
         # Without the complete log, the sums would be too small.
         if self._log_is_read:
             await send_reports(self._bus, self._settings, self._zone, now)
@@ -228,9 +228,9 @@ class Chamberlain:
                 await log_internal_event(transaction, FilesCleaned(deleted_count=removed), now)
 
         await change(self._bus, act)
-        await self._warn_of_old_threads(now)
+        await self._log_old_threads(now)
 
-    async def _warn_of_old_threads(self, now: datetime) -> None:
+    async def _log_old_threads(self, now: datetime) -> None:
         """Log threads that the Envoy should have removed when their assignment ended."""
         async with self._bus.transaction() as transaction:
             threads = await load_entries(transaction, MessageThread)

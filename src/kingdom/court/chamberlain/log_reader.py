@@ -86,7 +86,7 @@ class _LogPage:
         # Another Chamberlain may have read the page already.
         if statistics.cursor == self.known:
             self._add(statistics)
-        alerts = statistics.watch.judge(self.now, self.settings.anomalies)
+        alerts = statistics.watch.detect(self.now, self.settings.anomalies)
         if self.judges_waiting:
             alerts += await self._undispatched(transaction, statistics)
         for alert in alerts:
@@ -98,7 +98,7 @@ class _LogPage:
     def _add(self, statistics: Statistics) -> None:
         for logged in self.entries:
             statistics.add(logged.entry, self.zone)
-            statistics.watch.see(logged.entry, self.now)
+            statistics.watch.observe(logged.entry, self.now)
         statistics.cursor = str(self.entries[-1].cursor if self.entries else self.start)
         if self.entries:
             statistics.updated_at = self.now
@@ -110,5 +110,5 @@ class _LogPage:
         looked_up = watch.overdue(self.now, settings)[:_LOOKED_UP_MAX]
         records = {event: await transaction.get(EVENTS.name, event) for event in looked_up}
         waiting = [event for event, found in records.items() if found and found.state == EventStatus.PENDING]
-        watch.settle(set(looked_up) - set(waiting))
+        watch.forget(set(looked_up) - set(waiting))
         return watch.undispatched(waiting, self.now, settings, self.king_silent)

@@ -44,7 +44,7 @@ class PersonAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerResult:
+class SubmissionResult:
     """The result of a person's message. `refusal` says why it is no valid answer; `question` is the one to close."""
 
     is_new: bool
@@ -77,26 +77,26 @@ async def find_pending_answer(transaction: Transaction, question: HumanQuestion)
     return found if found and found.state == EventStatus.PENDING else None
 
 
-async def submit_answer(transaction: Transaction, answer: PersonAnswer, now: datetime) -> AnswerResult:
+async def submit_answer(transaction: Transaction, answer: PersonAnswer, now: datetime) -> SubmissionResult:
     """Pass an answer to the King if it is valid and no other answer waits for him.
 
     An answer about a petition counts at once. It resumes nothing, so its General is notified instead of the King.
     The Envoy later updates the question that people see.
     """
     if await transaction.get(EVENTS.name, answer.event_id):
-        return AnswerResult(is_new=False)
+        return SubmissionResult(is_new=False)
     found = await _find(transaction, answer.question_id)
     if found is None:
-        return AnswerResult(is_new=False, refusal=f"{answer.question_id} has no question")
+        return SubmissionResult(is_new=False, refusal=f"{answer.question_id} has no question")
     # Saving the loaded version makes one of two concurrent answers fail and start over.
     record, question = found
     if refusal := question.rejection_reason(answer.person, answer.text, answer.asked_at):
-        return AnswerResult(is_new=False, refusal=refusal)
+        return SubmissionResult(is_new=False, refusal=refusal)
     if first := await find_pending_answer(transaction, question):
         heard = read_document(first.doc, ExternalEvent).payload
         said = f"by {heard['user'] or 'somebody'}: {shorten(str(heard['text']), _SHOWN_MAX)}"
         refusal = f"the question was already answered {said}; the King processes that answer as soon as he runs"
-        return AnswerResult(is_new=False, refusal=refusal)
+        return SubmissionResult(is_new=False, refusal=refusal)
     event = ExternalEvent(
         id=answer.event_id,
         type=f"{answer.source}.human_response",
@@ -118,9 +118,9 @@ async def submit_answer(transaction: Transaction, answer: PersonAnswer, now: dat
     elif await receive_event(transaction, event, ENVOY):
         await save_question(transaction, msgspec.structs.replace(question, given=event.id), record)
     else:
-        return AnswerResult(is_new=False)
+        return SubmissionResult(is_new=False)
     await chronicle(transaction, HumanResponded(task_id=question.thread, thread_ts=answer.thread_ts), ENVOY)
-    return AnswerResult(is_new=True)
+    return SubmissionResult(is_new=True)
 
 
 async def _answer_petition(

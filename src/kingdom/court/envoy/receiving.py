@@ -6,7 +6,7 @@ from typing import Any
 
 from kingdom.bus.port import Transaction
 from kingdom.court.documents import EventStatus, ExternalEvent, Priority
-from kingdom.court.envoy.answers import TEXT_MAX, AnswerResult, PersonAnswer, find_question, submit_answer
+from kingdom.court.envoy.answers import TEXT_MAX, PersonAnswer, SubmissionResult, find_question, submit_answer
 from kingdom.court.envoy.records import ENVOY, MessageThread, ShownQuestion, load_entries, remove_entry
 from kingdom.court.envoy.sending import SLACK
 from kingdom.court.envoy.slack_format import ButtonChoice, plain_text
@@ -55,78 +55,83 @@ def read_message(event: dict[str, Any]) -> PersonMessage | None:
     return PersonMessage(kind=kind, direct=event.get("channel_type") == _DIRECT, **words)
 
 
-async def receive_message(transaction: Transaction, said: PersonMessage, now: datetime) -> AnswerResult:
+async def receive_message(transaction: Transaction, message: PersonMessage, now: datetime) -> SubmissionResult:
     """Process a message as an answer or a request. Processing it again changes nothing."""
-    text = clean_text(plain_text(said.text), TEXT_MAX)
+    text = clean_text(plain_text(message.text), TEXT_MAX)
     if (
-        said.thread_ts
-        and said.thread_ts != said.ts
-        and (assignment_id := await _assignment_of_thread(transaction, said))
+        message.thread_ts
+        and message.thread_ts != message.ts
+        and (assignment_id := await _assignment_of_thread(transaction, message))
     ):
         answer = PersonAnswer(
-            source=SLACK, question_id=assignment_id, text=text, person=said.user, at=said.ts, thread_ts=said.thread_ts
+            source=SLACK,
+            question_id=assignment_id,
+            text=text,
+            person=message.user,
+            at=message.ts,
+            thread_ts=message.thread_ts,
         )
         if await transaction.get(EVENTS.name, answer.event_id):
-            return AnswerResult(is_new=False)
+            return SubmissionResult(is_new=False)
         question = await find_question(transaction, assignment_id)
         if question and question.status is not QuestionStatus.ANSWERED:
             return await _submit(transaction, answer, now)
-    if said.kind != MENTION and not said.direct:
-        return AnswerResult(is_new=False, is_answer=False)
-    return AnswerResult(
-        is_new=await receive_event(transaction, _request_event(said, text, now), ENVOY), is_answer=False
+    if message.kind != MENTION and not message.direct:
+        return SubmissionResult(is_new=False, is_answer=False)
+    return SubmissionResult(
+        is_new=await receive_event(transaction, _request_event(message, text, now), ENVOY), is_answer=False
     )
 
 
-async def receive_click(transaction: Transaction, click: ButtonClick, now: datetime) -> AnswerResult:
+async def receive_click(transaction: Transaction, click: ButtonClick, now: datetime) -> SubmissionResult:
     """Process a click as an answer to the question of its button."""
-    chosen = click.choice
+    choice = click.choice
     answer = PersonAnswer(
         source=SLACK,
-        question_id=chosen.question_id,
-        text=chosen.choice,
+        question_id=choice.question_id,
+        text=choice.choice,
         person=click.user,
         at=click.ts,
         thread_ts=click.thread_ts,
-        asked_at=chosen.asked_at,
+        asked_at=choice.asked_at,
     )
     return await _submit(transaction, answer, now)
 
 
-async def _submit(transaction: Transaction, answer: PersonAnswer, now: datetime) -> AnswerResult:
+async def _submit(transaction: Transaction, answer: PersonAnswer, now: datetime) -> SubmissionResult:
     """Submit an answer. If it is accepted, remove the shown question and return it, so that the caller can close it."""
-    taken = await submit_answer(transaction, answer, now)
+    result = await submit_answer(transaction, answer, now)
     return (
-        replace(taken, question=await remove_entry(transaction, ShownQuestion, answer.question_id))
-        if taken.is_new
-        else taken
+        replace(result, question=await remove_entry(transaction, ShownQuestion, answer.question_id))
+        if result.is_new
+        else result
     )
 
 
-async def _assignment_of_thread(transaction: Transaction, said: PersonMessage) -> str:
+async def _assignment_of_thread(transaction: Transaction, message: PersonMessage) -> str:
     """Return the assignment of the message's thread, or ""."""
     threads = await load_entries(transaction, MessageThread)
     questions = await load_entries(transaction, ShownQuestion)
     known: list[tuple[str, MessageThread | ShownQuestion]] = [*threads.items(), *questions.items()]
     for assignment_id, entry in known:
-        if (entry.channel, entry.thread_ts) == (said.channel, said.thread_ts):
+        if (entry.channel, entry.thread_ts) == (message.channel, message.thread_ts):
             return assignment_id
     return ""
 
 
-def _request_event(said: PersonMessage, text: str, now: datetime) -> ExternalEvent:
-    what = MENTION if said.kind == MENTION else "channel.message"
+def _request_event(message: PersonMessage, text: str, now: datetime) -> ExternalEvent:
+    what = MENTION if message.kind == MENTION else "channel.message"
     return ExternalEvent(
-        id=f"evt-{SLACK}-{said.kind}-{said.channel}-{said.ts}",
+        id=f"evt-{SLACK}-{message.kind}-{message.channel}-{message.ts}",
         type=f"{SLACK}.{what}",
         source=SLACK,
         repo=None,
         payload={
             "text": text,
-            "user": said.user,
-            "channel": said.channel,
-            "ts": said.ts,
-            "thread_ts": said.thread_ts,
+            "user": message.user,
+            "channel": message.channel,
+            "ts": message.ts,
+            "thread_ts": message.thread_ts,
         },
         priority=Priority.NORMAL,
         created_at=now,

@@ -34,8 +34,10 @@ async def send_reminders(transaction: Transaction, now: datetime, channel: str, 
         if question.due_at <= now:
             continue
         late = now >= question.asked_at + WARNED_AFTER
-        told = msgspec.structs.replace(question, reminded_at=now, warned_at=now if late else question.warned_at)
-        await save_question(transaction, told, record)
+        reminded_question = msgspec.structs.replace(
+            question, reminded_at=now, warned_at=now if late else question.warned_at
+        )
+        await save_question(transaction, reminded_question, record)
         await queue_message(
             transaction,
             MessageType.THREAD_UPDATE,

@@ -12,7 +12,7 @@ from slack_bolt.app.async_app import AsyncApp
 from slack_bolt.context.ack.async_ack import AsyncAck
 
 from kingdom.bus.port import Bus
-from kingdom.court.envoy.answers import AnswerResult
+from kingdom.court.envoy.answers import SubmissionResult
 from kingdom.court.envoy.background import BackgroundTasks
 from kingdom.court.envoy.messenger import ProgressMark
 from kingdom.court.envoy.receiving import ButtonClick, read_message, receive_click, receive_message
@@ -60,15 +60,15 @@ class SlackListener:
 
     async def handle_message(self, event: dict[str, Any]) -> None:
         """Process a message event."""
-        said = read_message(event)
-        if said is None:
+        message = read_message(event)
+        if message is None:
             return
-        taken = await change(self._bus, lambda transaction: receive_message(transaction, said, self._clock()))
-        if taken.is_new and not taken.is_answer:
+        result = await change(self._bus, lambda transaction: receive_message(transaction, message, self._clock()))
+        if result.is_new and not result.is_answer:
             self._background.start(
-                "mark a message", partial(self._messenger.mark, said.channel, said.ts, ProgressMark.SEEN)
+                "mark a message", partial(self._messenger.mark, message.channel, message.ts, ProgressMark.SEEN)
             )
-        self._respond(taken, said.channel, said.thread_ts, said.user, plain_text(said.text))
+        self._respond(result, message.channel, message.thread_ts, message.user, plain_text(message.text))
 
     async def handle_click(self, ack: AsyncAck, body: dict[str, Any]) -> None:
         """Process a click on one of our buttons."""
@@ -82,8 +82,8 @@ class SlackListener:
                 ts=str(action["action_ts"]),
                 thread_ts=str(container.get("thread_ts") or container["message_ts"]),
             )
-            taken = await change(self._bus, lambda transaction: receive_click(transaction, click, self._clock()))
-            self._respond(taken, click.channel, click.thread_ts, click.user, choice.choice)
+            result = await change(self._bus, lambda transaction: receive_click(transaction, click, self._clock()))
+            self._respond(result, click.channel, click.thread_ts, click.user, choice.choice)
         await ack()
 
     def _app(self) -> AsyncApp:
@@ -120,13 +120,13 @@ class SlackListener:
             async with asyncio.timeout(_LAST_WAIT_SECONDS):
                 await self._idle.wait()
 
-    def _respond(self, taken: AnswerResult, channel: str, thread_ts: str, person: str, text: str) -> None:
+    def _respond(self, result: SubmissionResult, channel: str, thread_ts: str, person: str, text: str) -> None:
         """Show people what became of an answer."""
-        if taken.refusal:
-            words = sentence(f"This is not a valid answer: {taken.refusal}")
+        if result.refusal:
+            words = sentence(f"This is not a valid answer: {result.refusal}")
             self._background.start(
                 "explain a refused answer", partial(self._messenger.whisper, channel, thread_ts, person, words)
             )
-        if taken.question and taken.question.message_ts:
+        if result.question and result.question.message_ts:
             ending = f"Answered by {person}: {text}"
-            self._background.start("close a question", partial(self._messenger.end_question, taken.question, ending))
+            self._background.start("close a question", partial(self._messenger.end_question, result.question, ending))

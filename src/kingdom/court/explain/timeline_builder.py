@@ -38,29 +38,32 @@ class _StrandEntry(NamedTuple):
     names: DescriptionContext
 
 
-def build_timeline(material: TimelineData) -> Timeline:
+def build_timeline(data: TimelineData) -> Timeline:
     """Return the timeline of the gathered data."""
-    subject = subject_of(material.event.payload) if material.event else ""
-    waits_from = next((each.entry.at for each in material.entries if each.entry.type == "event.detected"), None)
-    strands = [(each, _strand(each, material, waits_from)) for each in material.strands]
-    event_names = _event_names(material, subject)
+    subject = subject_of(data.event.payload) if data.event else ""
+    waits_from = next((each.entry.at for each in data.entries if each.entry.type == "event.detected"), None)
+    strands = [(each, _strand(each, data, waits_from)) for each in data.strands]
+    event_names = _event_names(data, subject)
     by_id = {strand.id: strand for _, strand in strands}
-    told = [
-        _StrandEntry(each, by_id.get(str(each.entry.data.get("task_id"))), event_names) for each in material.entries
+    strand_entries = [
+        _StrandEntry(each, by_id.get(str(each.entry.data.get("task_id"))), event_names) for each in data.entries
     ]
-    for given, strand in strands:
-        names = _names(given)
-        told += [_StrandEntry(logged, strand, names) for logged in given.entries]
-    ended_at = _ended_at(material, [strand for _, strand in strands])
-    begun_at = min((each.logged.entry.at for each in told), default=None)
-    told += [
-        _StrandEntry(logged, None, event_names) for logged in material.around if _is_within(logged, begun_at, ended_at)
+    for strand_data, strand in strands:
+        names = _names(strand_data)
+        strand_entries += [_StrandEntry(logged, strand, names) for logged in strand_data.entries]
+    ended_at = _ended_at(data, [strand for _, strand in strands])
+    begun_at = min((each.logged.entry.at for each in strand_entries), default=None)
+    strand_entries += [
+        _StrandEntry(logged, None, event_names) for logged in data.around if _is_within(logged, begun_at, ended_at)
     ]
-    moments = _in_order(told, [moment for given, strand in strands for moment in _moments_from_records(given, strand)])
+    moments = _in_order(
+        strand_entries,
+        [moment for strand_data, strand in strands for moment in _moments_from_records(strand_data, strand)],
+    )
     return Timeline(
-        about=material.about,
-        event=_origin(material, subject),
-        status=_status(material, [strand for _, strand in strands]),
+        about=data.about,
+        event=_origin(data, subject),
+        status=_status(data, [strand for _, strand in strands]),
         begun_at=begun_at,
         ended_at=ended_at,
         seconds=seconds_between(begun_at, ended_at),
@@ -69,54 +72,54 @@ def build_timeline(material: TimelineData) -> Timeline:
         retries=sum(moment.kind is MomentKind.RETRY for moment in moments),
         strands=tuple(strand for _, strand in strands),
         moments=tuple(moments),
-        missing=tuple(_find_missing(material)),
+        missing=tuple(_find_missing(data)),
     )
 
 
-def _strand(given: StrandData, material: TimelineData, waits_from: datetime | None) -> Strand:
-    entries = [logged.entry for logged in given.entries]
-    root = given.assignments[0] if given.assignments else None
-    current = given.assignments[-1] if given.assignments else None
-    run, route, waiting = given.workflow, given.route, given.waiting
+def _strand(strand_data: StrandData, data: TimelineData, waits_from: datetime | None) -> Strand:
+    entries = [logged.entry for logged in strand_data.entries]
+    root = strand_data.assignments[0] if strand_data.assignments else None
+    current = strand_data.assignments[-1] if strand_data.assignments else None
+    run, route, waiting = strand_data.workflow, strand_data.route, strand_data.waiting
     works = works_of(run, entries)
     cost = run.cost_usd if run else sum(work.cost_usd for work in works)
-    dispatched = _dispatched_at(material, given.id)
+    dispatched = _dispatched_at(data, strand_data.id)
     rested = run.ended_at if run and run.status in WORKFLOW.final else None
     return Strand(
-        id=given.id,
+        id=strand_data.id,
         general=(root.target_general if root else "")
         or (run.general if run else "")
         or (route.general if route else ""),
         rule=route.rule if route else "",
         priority=str(root.priority) if root else (str(waiting.priority) if waiting else ""),
-        resumed_as=tuple(each.id for each in given.assignments[1:]),
+        resumed_as=tuple(each.id for each in strand_data.assignments[1:]),
         workflow_id=run.id if run else (root.workflow_id if root else ""),
-        status=_strand_status(given),
+        status=_strand_status(strand_data),
         reason=(current.reason if current else "")
         or (waiting.reason if waiting else "")
         or (run.reason if run else ""),
-        summary=str((given.result or {}).get("summary", "")),
+        summary=str((strand_data.result or {}).get("summary", "")),
         waited_seconds=seconds_between(waits_from, dispatched),
         begun_at=root.started_at if root else (run.started_at if run else None),
         ended_at=root.ended_at if root else (rested or _reported_at(entries)),
         cost_usd=round(cost, 6),
         works=works,
-        questions=questions_of(entries, given.assignments, from_court=_is_of_court(given)),
-        outputs=tuple(_outputs(given)),
+        questions=questions_of(entries, strand_data.assignments, from_court=_is_of_court(strand_data)),
+        outputs=tuple(_outputs(strand_data)),
     )
 
 
-def _strand_status(given: StrandData) -> str:
-    if given.assignments:
-        return str(given.assignments[-1].status)
-    if given.route and given.route.waiting:
+def _strand_status(strand_data: StrandData) -> str:
+    if strand_data.assignments:
+        return str(strand_data.assignments[-1].status)
+    if strand_data.route and strand_data.route.waiting:
         return WAITING
-    return str(given.workflow.status) if given.workflow else GONE
+    return str(strand_data.workflow.status) if strand_data.workflow else GONE
 
 
-def _outputs(given: StrandData) -> Iterator[PetitionOutput]:
-    for petition in given.petitions:
-        ledger = given.ledgers.get(petition.id)
+def _outputs(strand_data: StrandData) -> Iterator[PetitionOutput]:
+    for petition in strand_data.petitions:
+        ledger = strand_data.ledgers.get(petition.id)
         attempts = ledger.document.attempts if ledger else ()
         yield PetitionOutput(
             id=petition.id,
@@ -131,7 +134,7 @@ def _outputs(given: StrandData) -> Iterator[PetitionOutput]:
         )
 
 
-def _in_order(told: Sequence[_StrandEntry], beside: Sequence[Moment]) -> list[Moment]:
+def _in_order(strand_entries: Sequence[_StrandEntry], beside: Sequence[Moment]) -> list[Moment]:
     """Return every moment in log order. Moments from records are sorted in by their time.
 
     Clocks of two machines differ slightly, so an entry counts as no earlier than the entries before it.
@@ -139,7 +142,7 @@ def _in_order(told: Sequence[_StrandEntry], beside: Sequence[Moment]) -> list[Mo
     placed: list[tuple[datetime, Moment]] = [(moment.at, moment) for moment in beside]
     latest: datetime | None = None
     failed: set[str] = set()
-    for each in sorted(told, key=lambda each: each.logged.cursor):
+    for each in sorted(strand_entries, key=lambda each: each.logged.cursor):
         entry = each.logged.entry
         latest = max(latest, entry.at) if latest else entry.at
         moment = _moment(each, entry)
@@ -189,10 +192,10 @@ def _duration_and_cost(strand: Strand | None, entry: LogEntry) -> tuple[float | 
     return (seconds if cost is not None else None), cost
 
 
-def _moments_from_records(given: StrandData, strand: Strand) -> Iterator[Moment]:
+def _moments_from_records(strand_data: StrandData, strand: Strand) -> Iterator[Moment]:
     """Yield moments that only records have: calls to outside systems, and prompts whose end was not seen at once."""
     for output in strand.outputs:
-        target = given.ledgers[output.id].document.target if output.id in given.ledgers else ""
+        target = strand_data.ledgers[output.id].document.target if output.id in strand_data.ledgers else ""
         for attempt in output.attempts:
             if attempt.sent_at:
                 what = f"call {attempt.number} to {target} for {output.kind}: {attempt.state.lower()}"
@@ -207,36 +210,34 @@ def _moments_from_records(given: StrandData, strand: Strand) -> Iterator[Moment]
                 )
 
 
-def _event_names(material: TimelineData, subject: str) -> DescriptionContext:
+def _event_names(data: TimelineData, subject: str) -> DescriptionContext:
     rules = {
-        route.assignment_id: route.rule
-        for route in (material.event.routes if material.event else ())
-        if route.assignment_id
+        route.assignment_id: route.rule for route in (data.event.routes if data.event else ()) if route.assignment_id
     }
-    given = {each.id: each for strand in material.strands for each in strand.assignments}
-    return DescriptionContext(rules=rules, subject=subject, assignments=given)
+    assignments = {each.id: each for strand in data.strands for each in strand.assignments}
+    return DescriptionContext(rules=rules, subject=subject, assignments=assignments)
 
 
-def _names(given: StrandData) -> DescriptionContext:
-    run = given.workflow
+def _names(strand_data: StrandData) -> DescriptionContext:
+    run = strand_data.workflow
     return DescriptionContext(
         works={work.id: work.definition.name for work in run.works} if run else {},
         gits={tree.id: tree.ref.git_id for tree in run.work_trees} if run else {},
-        assignments={each.id: each for each in given.assignments},
-        approvals={each.id for each in given.petitions if each.approve_by},
-        from_court=_is_of_court(given),
+        assignments={each.id: each for each in strand_data.assignments},
+        approvals={each.id for each in strand_data.petitions if each.approve_by},
+        from_court=_is_of_court(strand_data),
     )
 
 
-def _is_of_court(given: StrandData) -> bool:
-    return bool(given.assignments) or given.workflow is None or given.workflow.asker != ""
+def _is_of_court(strand_data: StrandData) -> bool:
+    return bool(strand_data.assignments) or strand_data.workflow is None or strand_data.workflow.asker != ""
 
 
-def _origin(material: TimelineData, subject: str) -> EventOrigin | None:
-    event = material.event
+def _origin(data: TimelineData, subject: str) -> EventOrigin | None:
+    event = data.event
     if event is None:
-        said = next((each.entry.data for each in material.entries if each.entry.type == "event.detected"), None)
-        return EventOrigin(id=material.event_id, type=said["event_type"], source=said["source"]) if said else None
+        said = next((each.entry.data for each in data.entries if each.entry.type == "event.detected"), None)
+        return EventOrigin(id=data.event_id, type=said["event_type"], source=said["source"]) if said else None
     return EventOrigin(
         id=event.id,
         type=event.type,
@@ -257,25 +258,25 @@ def subject_of(payload: Mapping[str, Any]) -> str:
     return next(filter(None, words), "")[:_SUBJECT_LENGTH_MAX]
 
 
-def _status(material: TimelineData, strands: Sequence[Strand]) -> str:
+def _status(data: TimelineData, strands: Sequence[Strand]) -> str:
     if len(strands) == 1:
         return strands[0].status
-    return (material.event.outcome or str(material.event.status)) if material.event else GONE
+    return (data.event.outcome or str(data.event.status)) if data.event else GONE
 
 
-def _ended_at(material: TimelineData, strands: Sequence[Strand]) -> datetime | None:
-    if material.event and material.event.status not in EVENTS.final and not _is_narrower(material, strands):
+def _ended_at(data: TimelineData, strands: Sequence[Strand]) -> datetime | None:
+    if data.event and data.event.status not in EVENTS.final and not _is_narrower(data, strands):
         return None
     ends = [strand.ended_at for strand in strands]
-    if not ends and material.event and material.event.status in EVENTS.final:
-        return max((each.entry.at for each in material.entries), default=None)
+    if not ends and data.event and data.event.status in EVENTS.final:
+        return max((each.entry.at for each in data.entries), default=None)
     known = [end for end in ends if end]
     return max(known) if known and len(known) == len(ends) else None
 
 
-def _is_narrower(material: TimelineData, strands: Sequence[Strand]) -> bool:
+def _is_narrower(data: TimelineData, strands: Sequence[Strand]) -> bool:
     """Return whether the timeline is about one ended assignment rather than its whole event."""
-    return material.about != material.event_id and all(strand.status in ASSIGNMENTS.final for strand in strands)
+    return data.about != data.event_id and all(strand.status in ASSIGNMENTS.final for strand in strands)
 
 
 def _is_within(logged: LoggedEntry, begun_at: datetime | None, ended_at: datetime | None) -> bool:
@@ -283,11 +284,11 @@ def _is_within(logged: LoggedEntry, begun_at: datetime | None, ended_at: datetim
     return begun_at is not None and at >= begun_at and (ended_at is None or at <= ended_at)
 
 
-def _dispatched_at(material: TimelineData, assignment_id: str) -> datetime | None:
+def _dispatched_at(data: TimelineData, assignment_id: str) -> datetime | None:
     return next(
         (
             each.entry.at
-            for each in material.entries
+            for each in data.entries
             if each.entry.type == "event.dispatched" and each.entry.data.get("task_id") == assignment_id
         ),
         None,
@@ -298,21 +299,21 @@ def _reported_at(entries: Sequence[LogEntry]) -> datetime | None:
     return next((entry.at for entry in entries if entry.type in ("task.completed", "task.failed")), None)
 
 
-def _find_missing(material: TimelineData) -> Iterator[str]:
-    if material.event_id and material.event is None:
-        yield f"the event {material.event_id} is no longer stored: its details are from the log"
-    if material.event_id and not material.entries:
-        yield f"the log no longer has {material.event_id}"
-    for given in material.strands:
-        if given.route and given.route.waiting:
+def _find_missing(data: TimelineData) -> Iterator[str]:
+    if data.event_id and data.event is None:
+        yield f"the event {data.event_id} is no longer stored: its details are from the log"
+    if data.event_id and not data.entries:
+        yield f"the log no longer has {data.event_id}"
+    for strand_data in data.strands:
+        if strand_data.route and strand_data.route.waiting:
             continue
-        if _is_of_court(given) and not given.assignments:
-            yield f"the assignment {given.id} is no longer stored: its event and answers are unknown"
-        if given.workflow is None and any(each.workflow_id for each in given.assignments):
-            yield f"the run of {given.id} is not stored: the names of its works are unknown"
-        if not given.entries:
-            yield f"the log no longer has {given.id}"
-        for ledger in given.ledgers.values():
+        if _is_of_court(strand_data) and not strand_data.assignments:
+            yield f"the assignment {strand_data.id} is no longer stored: its event and answers are unknown"
+        if strand_data.workflow is None and any(each.workflow_id for each in strand_data.assignments):
+            yield f"the run of {strand_data.id} is not stored: the names of its works are unknown"
+        if not strand_data.entries:
+            yield f"the log no longer has {strand_data.id}"
+        for ledger in strand_data.ledgers.values():
             made = ledger.latest.number
             if left_out := made - len(ledger.document.attempts):
                 yield f"{left_out} of {made} calls to {ledger.document.target} are not stored: neither first nor newest"

@@ -56,24 +56,24 @@ async def gather_data(bus: Bus, operations: Operations, about: str) -> TimelineD
     """Return everything about an event, an assignment or a run, given by its full id."""
     async with bus.transaction() as transaction:
         event_id, only = await _beginning(transaction, about)
-    told = await read_all(operations, event_id, Cursor()) if event_id else []
+    entries = await read_all(operations, event_id, Cursor()) if event_id else []
     async with bus.transaction() as transaction:
         record = await transaction.get(EVENTS.name, event_id) if event_id else None
         event = read_document(record.doc, ExternalEvent) if record else None
-        found = [await _strand(transaction, each) for each in _routes(event, told, only)]
+        found = [await _strand(transaction, each) for each in _routes(event, entries, only)]
     # Entries about an event follow its first entry. Without one, the whole log is searched.
-    start = told[0].cursor if told else Cursor()
+    start = entries[0].cursor if entries else Cursor()
     strands = [await _with_entries(operations, strand, start) for strand in found]
     known = [strand for strand in strands if strand.entries or strand.assignments or strand.workflow or strand.waiting]
-    if event is None and not told and not known:
+    if event is None and not entries and not known:
         raise NotFound(
             f"nothing is known about {about!r}: `kingdom event list`, `kingdom status` and `kingdom workflow list` show"
             " what is stored"
         )
     starts = [logged.cursor for strand in strands for logged in strand.entries[:1]]
-    first = start if told else min(starts, default=Cursor())
+    first = start if entries else min(starts, default=Cursor())
     around = [logged for role in ROLES for logged in await read_all(operations, role, first)]
-    return TimelineData(about=about, event_id=event_id, event=event, entries=told, strands=known, around=around)
+    return TimelineData(about=about, event_id=event_id, event=event, entries=entries, strands=known, around=around)
 
 
 async def read_all(operations: Operations, about: str, after: Cursor) -> list[LoggedEntry]:
@@ -102,10 +102,10 @@ async def _beginning(transaction: Transaction, about: str) -> tuple[str, str]:
     return assignment.cause_id, assignment.root_id
 
 
-def _routes(event: ExternalEvent | None, told: Sequence[LoggedEntry], only: str) -> list[tuple[str, Route | None]]:
+def _routes(event: ExternalEvent | None, entries: Sequence[LoggedEntry], only: str) -> list[tuple[str, Route | None]]:
     """Return the assignments with their routes. If the event is gone, they come from the log."""
     routes: dict[str, Route | None] = {
-        str(logged.entry.data["task_id"]): None for logged in told if logged.entry.type == EventDispatched.type
+        str(logged.entry.data["task_id"]): None for logged in entries if logged.entry.type == EventDispatched.type
     }
     for route in event.routes if event else ():
         if route.assignment_id or route.waiting:

@@ -28,14 +28,14 @@ _log = structlog.get_logger("kingdom.court")
 async def run_timers(bus: Bus, context: KingContext) -> None:
     """Run all timers until cancelled. Any number of Kings may do so."""
     while True:
-        for duty in TIMERS:
+        for timer in TIMERS:
             try:
-                await duty(bus, context.clock(), context)
+                await timer(bus, context.clock(), context)
             except Exception as error:  # noqa: BLE001 - one failing timer must not end the loop
                 expected = isinstance(error, KingdomError)
                 _log.warning(
                     "a timer of the King failed, trying again",
-                    duty=duty.__name__,
+                    timer=timer.__name__,
                     error=str(error),
                     exc_info=None if expected else error,
                 )
@@ -44,8 +44,8 @@ async def run_timers(bus: Bus, context: KingContext) -> None:
 
 async def run_timers_once(bus: Bus, context: KingContext) -> None:
     """Run every timer once."""
-    for duty in TIMERS:
-        await duty(bus, context.clock(), context)
+    for timer in TIMERS:
+        await timer(bus, context.clock(), context)
 
 
 async def release_waiting(bus: Bus, now: datetime, context: KingContext) -> None:

@@ -26,19 +26,19 @@ _TEXTS = ("body", "text")
 
 
 async def request_approval(
-    transaction: Transaction, asked: Petition, policy: GeneralPolicy, *, channel: str, today: date
+    transaction: Transaction, petition: Petition, policy: GeneralPolicy, *, channel: str, today: date
 ) -> Petition:
     """Ask for approval of a petition, and return it with the deadline. The caller stores it."""
-    at = asked.created_at
+    at = petition.created_at
     deadline = at + timedelta(hours=policy.ask_deadline_hours)
-    due_at = min(deadline, asked.expires_at or deadline)
+    due_at = min(deadline, petition.expires_at or deadline)
     question = HumanQuestion(
-        id=asked.id,
-        assignment_id=asked.root,
-        general=asked.general,
+        id=petition.id,
+        assignment_id=petition.root,
+        general=petition.general,
         workflow_id=WITHOUT_RUN,
-        petition=asked.id,
-        text=approval_question(asked),
+        petition=petition.id,
+        text=approval_question(petition),
         choices=(APPROVE, REJECT),
         exact=True,
         people=policy.ask_people,
@@ -46,20 +46,20 @@ async def request_approval(
         due_at=due_at,
     )
     await ask_people(transaction, question, channel=channel, today=today)
-    return msgspec.structs.replace(asked, approve_by=due_at)
+    return msgspec.structs.replace(petition, approve_by=due_at)
 
 
-async def apply_answer(transaction: Transaction, asked: Petition, record: Record) -> bool:
+async def apply_answer(transaction: Transaction, petition: Petition, record: Record) -> bool:
     """Apply the answer about a petition, or refuse it if time is up. Return False while the question is open."""
-    known = await load_question(transaction, asked.id)
+    known = await load_question(transaction, petition.id)
     if known and known[1].status is QuestionStatus.OPEN:
         return False
     if known is None or known[1].status is QuestionStatus.EXPIRED:
-        await refuse_petition(transaction, asked, record, "nobody approved it in time")
+        await refuse_petition(transaction, petition, record, "nobody approved it in time")
         return True
     question = known[1]
     person = question.answered_by or "somebody"
-    decided = msgspec.structs.replace(asked, decided_by=person, decided_at=utc_now())
+    decided = msgspec.structs.replace(petition, decided_by=person, decided_at=utc_now())
     if question.matching_choice(question.answer) == APPROVE:
         await save_petition(transaction, decided, record)
     else:
@@ -68,12 +68,12 @@ async def apply_answer(transaction: Transaction, asked: Petition, record: Record
     return True
 
 
-def approval_question(asked: Petition) -> str:
+def approval_question(petition: Petition) -> str:
     """Return the question to a person: who requests what, where, and every field of the petition.
 
     Nothing is hidden: invisible characters are escaped, and the lines of a value are indented, so a value cannot look
     like another field.
     """
-    values = sorted(((name, value) for name, value in asked.body.items() if value), key=lambda one: one[0] in _TEXTS)
+    values = sorted(((name, value) for name, value in petition.body.items() if value), key=lambda one: one[0] in _TEXTS)
     said = "\n".join(f"{name}: {printable(str(value))}".replace("\n", "\n    ") for name, value in values)
-    return f"May {asked.general} do this ({asked.kind} on {asked.target})?\n{said}"
+    return f"May {petition.general} do this ({petition.kind} on {petition.target})?\n{said}"

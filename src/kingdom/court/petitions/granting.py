@@ -27,89 +27,91 @@ async def grant_waiting_petitions(
     transaction: Transaction, root_id: str, workflow: Workflow, today: date | None = None
 ) -> None:
     """Grant waiting petitions in order, up to the first that must wait. After the end of the run, none waits."""
-    for record, asked in await records_of(transaction, root_id):
-        if asked.awaits_person:
-            await apply_answer(transaction, asked, record)
+    for record, petition in await records_of(transaction, root_id):
+        if petition.awaits_person:
+            await apply_answer(transaction, petition, record)
     ahead: list[Petition] = []
-    for record, asked in await records_of(transaction, root_id):
-        waits = asked.state is PetitionState.REQUESTED
-        ahead.append(await grant_petition(transaction, asked, record, workflow, ahead, today) if waits else asked)
+    for record, petition in await records_of(transaction, root_id):
+        waits = petition.state is PetitionState.REQUESTED
+        ahead.append(await grant_petition(transaction, petition, record, workflow, ahead, today) if waits else petition)
 
 
 async def grant_petition(
     transaction: Transaction,
-    asked: Petition,
+    petition: Petition,
     record: Record | None,
     workflow: Workflow,
     ahead: list[Petition],
     today: date | None = None,
 ) -> Petition:
     """Grant a petition if its turn has come, and store its state."""
-    if asked.expires_at and asked.expires_at <= utc_now():
-        await close_question(transaction, asked.id)
-        return await refuse_petition(transaction, asked, record, TOO_LATE)
-    if asked.awaits_person or any(other.state is PetitionState.REQUESTED for other in ahead):
-        return await save_petition(transaction, asked, record)
-    if asked.kind == _SLACK_MESSAGE:
+    if petition.expires_at and petition.expires_at <= utc_now():
+        await close_question(transaction, petition.id)
+        return await refuse_petition(transaction, petition, record, TOO_LATE)
+    if petition.awaits_person or any(other.state is PetitionState.REQUESTED for other in ahead):
+        return await save_petition(transaction, petition, record)
+    if petition.kind == _SLACK_MESSAGE:
         # The Envoy does not wait for petitions to other systems.
         waits = any(other.state is PetitionState.GRANTED for other in ahead)
         return await (
-            save_petition(transaction, asked, record)
+            save_petition(transaction, petition, record)
             if waits
-            else _queue_slack_message(transaction, asked, record, today)
+            else _queue_slack_message(transaction, petition, record, today)
         )
-    if asked.kind == _PULL_REQUEST:
-        return await _grant_pull_request(transaction, asked, record, workflow)
-    return await _publish_granted(transaction, asked, record)
+    if petition.kind == _PULL_REQUEST:
+        return await _grant_pull_request(transaction, petition, record, workflow)
+    return await _publish_granted(transaction, petition, record)
 
 
-async def with_branches(transaction: Transaction, asked: Petition, workflow: Workflow) -> Petition:
+async def with_branches(transaction: Transaction, petition: Petition, workflow: Workflow) -> Petition:
     """Return a pull request with its branches, or with a reason if the run can never create it."""
-    if asked.kind != _PULL_REQUEST:
-        return asked
-    branch = await _branch(transaction, asked, workflow)
-    reason = _why_not(asked, branch, workflow)
+    if petition.kind != _PULL_REQUEST:
+        return petition
+    branch = await _branch(transaction, petition, workflow)
+    reason = _why_not(petition, branch, workflow)
     if branch is None or reason:
-        return msgspec.structs.replace(asked, reason=reason)
-    return msgspec.structs.replace(asked, body={**asked.body, **_branches(asked, branch)})
+        return msgspec.structs.replace(petition, reason=reason)
+    return msgspec.structs.replace(petition, body={**petition.body, **_branches(petition, branch)})
 
 
 async def _grant_pull_request(
-    transaction: Transaction, asked: Petition, record: Record | None, workflow: Workflow
+    transaction: Transaction, petition: Petition, record: Record | None, workflow: Workflow
 ) -> Petition:
     """Grant a pull request if its changes are committed. Otherwise it waits."""
-    branch = await _branch(transaction, asked, workflow)
-    reason = _why_not(asked, branch, workflow)
+    branch = await _branch(transaction, petition, workflow)
+    reason = _why_not(petition, branch, workflow)
     if branch is None or reason:
-        return await refuse_petition(transaction, asked, record, reason)
+        return await refuse_petition(transaction, petition, record, reason)
     if branch.commit:
-        ours = {**_branches(asked, branch), "head_sha": branch.commit}
-        return await _publish_granted(transaction, msgspec.structs.replace(asked, body={**asked.body, **ours}), record)
+        ours = {**_branches(petition, branch), "head_sha": branch.commit}
+        return await _publish_granted(
+            transaction, msgspec.structs.replace(petition, body={**petition.body, **ours}), record
+        )
     if workflow.status in WORKFLOW.final:
-        return await refuse_petition(transaction, asked, record, "the run ended without a checkpoint for it")
-    return await save_petition(transaction, asked, record)
+        return await refuse_petition(transaction, petition, record, "the run ended without a checkpoint for it")
+    return await save_petition(transaction, petition, record)
 
 
-async def _branch(transaction: Transaction, asked: Petition, workflow: Workflow) -> RunBranch | None:
-    repo = stored_body(GithubPullRequest, asked.body).repo
-    return await find_run_branch(transaction, workflow, repo, asked.asked_as)
+async def _branch(transaction: Transaction, petition: Petition, workflow: Workflow) -> RunBranch | None:
+    repo = stored_body(GithubPullRequest, petition.body).repo
+    return await find_run_branch(transaction, workflow, repo, petition.asked_as)
 
 
-def _branches(asked: Petition, branch: RunBranch) -> dict[str, str]:
-    return {"head": branch.name, "base": stored_body(GithubPullRequest, asked.body).base or branch.base}
+def _branches(petition: Petition, branch: RunBranch) -> dict[str, str]:
+    return {"head": branch.name, "base": stored_body(GithubPullRequest, petition.body).base or branch.base}
 
 
-def _why_not(asked: Petition, branch: RunBranch | None, workflow: Workflow) -> str:
+def _why_not(petition: Petition, branch: RunBranch | None, workflow: Workflow) -> str:
     if branch is None:
-        return f"the run has no checkout of {asked.target}"
+        return f"the run has no checkout of {petition.target}"
     if not is_own_branch(branch.name, workflow.id):
         return f"{branch.name} is not a branch of this run, and only those are pushed"
     return ""
 
 
-async def _publish_granted(transaction: Transaction, asked: Petition, record: Record | None) -> Petition:
+async def _publish_granted(transaction: Transaction, petition: Petition, record: Record | None) -> Petition:
     """Store a granted petition, and publish it to the system that performs it."""
-    granted = msgspec.structs.replace(asked, state=PetitionState.GRANTED, granted_at=utc_now())
+    granted = msgspec.structs.replace(petition, state=PetitionState.GRANTED, granted_at=utc_now())
     await save_petition(transaction, granted, record)
     snapshot = PetitionGranted(
         petition_id=granted.id,
@@ -126,20 +128,20 @@ async def _publish_granted(transaction: Transaction, asked: Petition, record: Re
 
 
 async def _queue_slack_message(
-    transaction: Transaction, asked: Petition, record: Record | None, today: date | None
+    transaction: Transaction, petition: Petition, record: Record | None, today: date | None
 ) -> Petition:
     """Queue the message for the Envoy."""
-    body, now = stored_body(SlackMessage, asked.body), utc_now()
+    body, now = stored_body(SlackMessage, petition.body), utc_now()
     message = await queue_message(
         transaction,
         MessageType.NOTIFICATION,
         body.text,
         channel=body.channel,
-        thread=asked.root,
+        thread=petition.root,
         today=today or now.date(),
-        context={"task_id": asked.root, "general": asked.general, "petition_id": asked.id},
+        context={"task_id": petition.root, "general": petition.general, "petition_id": petition.id},
     )
     said = msgspec.structs.replace(
-        asked, state=PetitionState.PERFORMED, ended_at=now, response={"message_id": message.id}
+        petition, state=PetitionState.PERFORMED, ended_at=now, response={"message_id": message.id}
     )
     return await save_petition(transaction, said, record)

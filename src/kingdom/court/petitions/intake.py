@@ -33,7 +33,7 @@ async def handle_petition(
     root: Assignment,
     policy: GeneralPolicy,
     workflow: Workflow,
-    heard: AgentPetitioned,
+    request: AgentPetitioned,
     *,
     at: datetime,
     channel: str = "",
@@ -45,32 +45,35 @@ async def handle_petition(
     A petition may wait for a person, for earlier petitions, or for the checkpoint of its Work. See
     `grant_waiting_petitions`. A petition to an `absent` system is refused.
     """
-    asked = _parse_petition(root, workflow.id, heard.kind, heard.body, at, channel)
-    record = await transaction.get(PETITIONS.name, asked.id)
+    petition = _parse_petition(root, workflow.id, request.kind, request.body, at, channel)
+    record = await transaction.get(PETITIONS.name, petition.id)
     before = read_petition(record) if record else None
-    askers = (*(name for name in (before.asked_as if before else ()) if name != heard.petition_id), heard.petition_id)
+    askers = (
+        *(name for name in (before.asked_as if before else ()) if name != request.petition_id),
+        request.petition_id,
+    )
     if before and (before.state in COUNTED or before.rejected):
         return await save_petition(transaction, msgspec.structs.replace(before, asked_as=askers), record)
-    ahead = [each for each in await petitions_of(transaction, asked.root) if each.id != asked.id]
+    ahead = [each for each in await petitions_of(transaction, petition.root) if each.id != petition.id]
     number = max((each.number for each in ahead), default=0) + 1
-    asked = msgspec.structs.replace(asked, asked_as=askers, number=number)
-    verdict = RefusalDecision(asked.reason) if asked.reason else decide_petition(asked, policy, ahead)
+    petition = msgspec.structs.replace(petition, asked_as=askers, number=number)
+    verdict = RefusalDecision(petition.reason) if petition.reason else decide_petition(petition, policy, ahead)
     if isinstance(verdict, RefusalDecision):
-        return await refuse_petition(transaction, asked, record, verdict.reason)
-    if (system := asked.kind.partition(".")[0]) in absent:
+        return await refuse_petition(transaction, petition, record, verdict.reason)
+    if (system := petition.kind.partition(".")[0]) in absent:
         reason = f"this realm does not use {system}: set sentinel.{system} in kingdom.yaml"
-        return await refuse_petition(transaction, asked, record, reason)
-    asked = await with_branches(transaction, asked, workflow)
-    if asked.reason:
-        return await refuse_petition(transaction, asked, record, asked.reason)
-    asked = msgspec.structs.replace(asked, expires_at=at + verdict.expires_after, commands=verdict.commands)
+        return await refuse_petition(transaction, petition, record, reason)
+    petition = await with_branches(transaction, petition, workflow)
+    if petition.reason:
+        return await refuse_petition(transaction, petition, record, petition.reason)
+    petition = msgspec.structs.replace(petition, expires_at=at + verdict.expires_after, commands=verdict.commands)
     day = today or at.date()
     if verdict.approval:
-        asked = await request_approval(transaction, asked, policy, channel=channel, today=day)
-    granted = await grant_petition(transaction, asked, record, workflow, ahead, day)
+        petition = await request_approval(transaction, petition, policy, channel=channel, today=day)
+    granted = await grant_petition(transaction, petition, record, workflow, ahead, day)
     if granted.state is PetitionState.REQUESTED:
         # The condition may have been met during this transaction, and no other notice would follow.
-        await transaction.publish(petitions_due(asked.id, asked.root))
+        await transaction.publish(petitions_due(petition.id, petition.root))
     return granted
 
 

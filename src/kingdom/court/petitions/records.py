@@ -29,9 +29,9 @@ async def has_open_petitions(transaction: Transaction, root_id: str) -> bool:
     return any(petition.state in OPEN for petition in await petitions_of(transaction, root_id))
 
 
-async def refuse_petition(transaction: Transaction, asked: Petition, record: Record | None, reason: str) -> Petition:
+async def refuse_petition(transaction: Transaction, petition: Petition, record: Record | None, reason: str) -> Petition:
     """Store that a petition is refused, and why."""
-    refused = msgspec.structs.replace(asked, state=PetitionState.REFUSED, reason=reason, ended_at=utc_now())
+    refused = msgspec.structs.replace(petition, state=PetitionState.REFUSED, reason=reason, ended_at=utc_now())
     return await save_petition(transaction, refused, record)
 
 

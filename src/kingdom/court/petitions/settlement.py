@@ -37,10 +37,10 @@ async def settle_petition(
 
 async def withdraw_waiting_petitions(transaction: Transaction, root_id: str, reason: str) -> None:
     """Refuse the waiting petitions of an assignment that has ended."""
-    for record, asked in await records_of(transaction, root_id):
-        if asked.state is PetitionState.REQUESTED:
-            await close_question(transaction, asked.id)
-            await refuse_petition(transaction, asked, record, reason)
+    for record, petition in await records_of(transaction, root_id):
+        if petition.state is PetitionState.REQUESTED:
+            await close_question(transaction, petition.id)
+            await refuse_petition(transaction, petition, record, reason)
 
 
 async def fail_overdue_petitions(transaction: Transaction, now: datetime, limit: int = 100) -> int:

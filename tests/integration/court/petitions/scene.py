@@ -30,7 +30,7 @@ from kingdom.bus.sequence import SEQUENCES
 from kingdom.clock import utc_now
 from kingdom.court import records, streams
 from kingdom.court.documents import Assignment, AssignmentStatus, Priority
-from kingdom.court.envoy.answers import AnswerResult, PersonAnswer, submit_answer
+from kingdom.court.envoy.answers import PersonAnswer, SubmissionResult, submit_answer
 from kingdom.court.package import GeneralPolicy, PetitionRule
 from kingdom.court.petitions.decision import PETITIONS, Petition, PetitionState
 from kingdom.court.petitions.github import GithubApi, GithubPetitions
@@ -159,7 +159,7 @@ class Scene:
         async with self.bus.transaction() as transaction:
             await grant_waiting_petitions(transaction, ROOT, run)
 
-    async def answer(self, asked: Petition, text: str, person: str = "anna") -> AnswerResult:
+    async def answer(self, asked: Petition, text: str, person: str = "anna") -> SubmissionResult:
         """Let a person answer the question about a petition."""
         given = PersonAnswer(
             source="cli", question_id=asked.id, text=text, person=person, at=f"{next(self._numbers)}.0"

@@ -30,8 +30,8 @@ def watched(
     watch = msgspec.convert(msgspec.to_builtins(watch or AnomalyState()), AnomalyState)
     now = now or max(entry.at for entry in entries) + LATER
     for entry in entries:
-        watch.see(entry, now)
-    return watch, watch.judge(now, SETTINGS)
+        watch.observe(entry, now)
+    return watch, watch.detect(now, SETTINGS)
 
 
 def keys(alerts: list[Alert]) -> list[str]:
@@ -137,7 +137,7 @@ def test_people_are_told_whether_the_king_who_lets_events_wait_is_alive() -> Non
 
 def test_what_waits_no_more_is_forgotten() -> None:
     watch, _ = watched(detected(START))
-    watch.settle({"evt-github-1"})
+    watch.forget({"evt-github-1"})
     assert watch.overdue(after(hours=1), SETTINGS) == []
 
 

@@ -70,10 +70,10 @@ def test_lines_are_appended_to_what_is_there(path: Path) -> None:
 
 def test_structured_logs_go_there_too_and_on_their_way(path: Path) -> None:
     log = TextLog(path, clock=lambda: AT)
-    event = {"event": "duty not done", "level": "warning", "at": "now", "duty": "health"}
+    event = {"event": "a job failed", "level": "warning", "at": "now", "job": "health"}
     assert tee(log, "chamberlain")(None, "warning", event) is event
     log.close()
-    assert path.read_text() == "2026-02-07T10:00:00.005Z warning chamberlain: duty not done duty=health\n"
+    assert path.read_text() == "2026-02-07T10:00:00.005Z warning chamberlain: a job failed job=health\n"
 
 
 def test_a_log_that_cannot_be_written_stops_nobody(tmp_path: Path) -> None:
