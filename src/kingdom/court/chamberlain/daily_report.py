@@ -108,7 +108,7 @@ async def send_reports(bus: Bus, settings: ChamberlainSettings, zone: ZoneInfo, 
         record, sent = await recall(transaction, MEMORY, "reports", ReportState)
         _, statistics = await recall(transaction, STATISTICS, STATS, Statistics)
         days = days_to_report(now, zone, settings, statistics.first_day, sent.last_day)
-        told = []
+        reported = []
         for day in days:
             if not await transaction.once(_ONCE, day.isoformat(), _ONCE_KEPT):
                 continue
@@ -123,10 +123,10 @@ async def send_reports(bus: Bus, settings: ChamberlainSettings, zone: ZoneInfo, 
                 urgency=Urgency.NORMAL,
                 context=msgspec.to_builtins(report),
             )
-            told.append(day)
+            reported.append(day)
         if days:
             await remember(transaction, record, ReportState(last_day=days[-1]))
-        return told
+        return reported
 
     return await change(bus, act)
 

@@ -93,9 +93,9 @@ async def submit_answer(transaction: Transaction, answer: PersonAnswer, now: dat
     if refusal := question.rejection_reason(answer.person, answer.text, answer.asked_at):
         return SubmissionResult(is_new=False, refusal=refusal)
     if first := await find_pending_answer(transaction, question):
-        heard = read_document(first.doc, ExternalEvent).payload
-        said = f"by {heard['user'] or 'somebody'}: {shorten(str(heard['text']), _SHOWN_MAX)}"
-        refusal = f"the question was already answered {said}; the King processes that answer as soon as he runs"
+        payload = read_document(first.doc, ExternalEvent).payload
+        by = f"by {payload['user'] or 'somebody'}: {shorten(str(payload['text']), _SHOWN_MAX)}"
+        refusal = f"the question was already answered {by}; the King processes that answer as soon as he runs"
         return SubmissionResult(is_new=False, refusal=refusal)
     event = ExternalEvent(
         id=answer.event_id,

@@ -85,10 +85,10 @@ def _failed(data: Mapping[str, Any], _: DescriptionContext) -> Description:
 
 
 def _petition(what: str) -> Describer:
-    def tell(data: Mapping[str, Any], _: DescriptionContext) -> Description:
+    def describe_entry(data: Mapping[str, Any], _: DescriptionContext) -> Description:
         return Description(MomentKind.PETITION, f"{what} {_output(data)}", str(data.get("reason", "")))
 
-    return tell
+    return describe_entry
 
 
 def _requested(data: Mapping[str, Any], names: DescriptionContext) -> Description:
@@ -134,17 +134,17 @@ def _petitioned(data: Mapping[str, Any], names: DescriptionContext) -> Descripti
 def _about_work(kind: MomentKind, words: str, why: str = "") -> Describer:
     """Return a function that puts the name of a Work into `words` in place of {}. `why` names a field of the entry."""
 
-    def tell(data: Mapping[str, Any], names: DescriptionContext) -> Description:
+    def describe_entry(data: Mapping[str, Any], names: DescriptionContext) -> Description:
         return Description(kind, words.format(names.work(data)), str(data.get(why) or ""))
 
-    return tell
+    return describe_entry
 
 
 def _plain(kind: MomentKind, words: str, why: str = "") -> Describer:
-    def tell(data: Mapping[str, Any], _: DescriptionContext) -> Description:
+    def describe_entry(data: Mapping[str, Any], _: DescriptionContext) -> Description:
         return Description(kind, words, str(data.get(why) or ""))
 
-    return tell
+    return describe_entry
 
 
 def _query_failed(data: Mapping[str, Any], names: DescriptionContext) -> Description:

@@ -92,9 +92,11 @@ def _covers(poll: SeenItem, hook: SeenItem) -> bool:
 
 
 def _record_poll(history: SubjectHistory, poll: SeenItem, reason: str, *, refused: bool) -> tuple[SubjectHistory, bool]:
-    tells = reason in _SPECIFIC_REASONS
-    hooks = [item for item in history.seen if item.source is ActivitySource.HOOK and (tells or not item.unwanted)]
-    is_new_reason = tells and not any(item.type == poll.type and item.at <= poll.at + EARLY for item in history.seen)
+    is_specific = reason in _SPECIFIC_REASONS
+    hooks = [item for item in history.seen if item.source is ActivitySource.HOOK and (is_specific or not item.unwanted)]
+    is_new_reason = is_specific and not any(
+        item.type == poll.type and item.at <= poll.at + EARLY for item in history.seen
+    )
     if poll.comment:
         same = [hook for hook in hooks if hook.comment == poll.comment]
     else:
