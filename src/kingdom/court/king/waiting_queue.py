@@ -63,14 +63,14 @@ class WaitingEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         return rank_of(self.since, self.priority)
 
 
-class _NewestEvent(msgspec.Struct, frozen=True, kw_only=True):
+class _NewestEvent(msgspec.Struct, frozen=True, kw_only=True, rename={"entry_id": "place"}):
     """The newest event with a key for a General."""
 
     general: str
     key: str
     event_id: str
     created_at: datetime
-    entry: str
+    entry_id: str
 
 
 class SupersededEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,7 +129,7 @@ async def enqueue(
     newest = msgspec.convert(known.doc, _NewestEvent) if known else None
     if newest and (newest.created_at, newest.event_id) > (created_at, event.id):
         return route, None, newest.event_id
-    older = await _find_waiting(transaction, newest.entry) if known and newest and known.state == WAITING else None
+    older = await _find_waiting(transaction, newest.entry_id) if known and newest and known.state == WAITING else None
     entry = WaitingEntry(
         event_id=event.id,
         general=choice.general,
@@ -146,7 +146,7 @@ async def enqueue(
         await transaction.put(replace(older.record, state=ENDED, owner=None, due_at=None))
     if choice.key:
         newest = _NewestEvent(
-            general=choice.general, key=choice.key, event_id=event.id, created_at=created_at, entry=entry_id
+            general=choice.general, key=choice.key, event_id=event.id, created_at=created_at, entry_id=entry_id
         )
         await _remember_newest(transaction, known, newest)
     return msgspec.structs.replace(route, waiting=entry_id), older, ""

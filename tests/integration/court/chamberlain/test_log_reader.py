@@ -115,7 +115,7 @@ async def test_an_event_that_waits_for_half_an_hour_is_told_of(house: House) -> 
     assert (await read(house)).alerts == ()
     house.forward(minutes=1)
     (alert,) = (await read(house, timedelta(seconds=300))).alerts
-    assert "no sign of life for 300 seconds" in alert.text
+    assert "no heartbeat for 300 seconds" in alert.text
     assert [message.content for message in await house.messages()] == [alert.text]
 
 

@@ -51,7 +51,7 @@ async def test_the_health_is_stored_as_the_king_reads_it(house: House) -> None:
     health = await house.document("health", "current")
     assert (health["level"], health["reason"], health["at"]) == ("yellow", "cpu_percent: 72", "2026-02-07T01:00:00Z")
     assert health["metrics"] == house.sensor.used
-    assert "yellow: cpu_percent: 72" in health_rule(health, house.now, KingSettings()).reason
+    assert "the machine is busy (CPU 72 %)" in health_rule(health, house.now, KingSettings()).reason
 
 
 async def test_a_change_of_the_health_is_logged_once(house: House) -> None:

@@ -65,7 +65,7 @@ async def test_what_asks_nothing_takes_no_answer(scene: Scene, terminal: Termina
         await save_question(transaction, (await scene.the_ask()).with_answer("dana", "no"), record)
     late = await run(terminal, "answer", TASK, "yes")
     assert late.code == 1
-    assert "answered already, by dana" in late.err
+    assert "already answered by dana" in late.err
     assert await scene.events() == []
 
 
@@ -78,7 +78,7 @@ async def test_the_first_answer_waits_for_the_king_and_a_slip_is_none(scene: Sce
     assert (await run(terminal, "answer", "last", "yse", "--words")).code == 0
     assert "answered: yse, waits for the King" in (await run(terminal, "inbox")).out
     late = await run(terminal, "answer", TASK, "no")
-    assert (late.code, "answered already, by tester: yse; the King takes that up" in late.err) == (1, True), late
+    assert (late.code, "already answered by tester: yse; the King processes that answer" in late.err) == (1, True), late
     async with scene.king():
         await scene.is_answered()
     assert (await scene.the_ask()).answer == "yse"

@@ -127,7 +127,7 @@ async def test_a_command_approves_a_petition_by_its_id_or_the_end_of_it(
     ask = await the_question(scene)
     assert (ask.status, ask.answered_by, told(scene)) == (QuestionStatus.ANSWERED, "tester", 1)
     twice = await run(terminal, "answer", PETITION, REJECT)
-    assert (twice.code, "answered already, by tester" in twice.err) == (1, True)
+    assert (twice.code, "already answered by tester" in twice.err) == (1, True)
 
 
 async def test_a_reminder_of_a_petition_stands_in_the_thread_of_its_assignment(scene: Scene) -> None:

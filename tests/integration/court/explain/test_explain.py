@@ -61,7 +61,7 @@ async def test_one_timeline_tells_everything_from_the_event_to_the_result(court:
     firsts = [kinds.index(kind) for kind in order if kind is not MomentKind.CRASH]
     assert firsts == sorted(firsts)
     words = {moment.kind: moment for moment in timeline.moments}
-    assert words[MomentKind.DECISION].why == "its rule gen-test#1 fits, priority normal"
+    assert words[MomentKind.DECISION].why == "its rule gen-test#1 matches, priority normal"
     assert words[MomentKind.QUESTION].why == "Left or right?"
     assert "left" in words[MomentKind.ANSWER].why
     assert "acme-app" in words[MomentKind.CHECKPOINT].why

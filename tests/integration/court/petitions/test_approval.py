@@ -79,7 +79,7 @@ async def test_only_those_whom_the_policy_names_may_approve_and_only_with_these_
     assert "may not answer" in (await scene.answer(asked, "approve", "mallory")).refusal
     assert "approve, reject" in (await scene.answer(asked, "well, yes", "anna")).refusal
     assert (await scene.answer(asked, "approve", "anna")).is_new
-    assert "answered already" in (await scene.answer(asked, "reject", "anna")).refusal
+    assert "already answered" in (await scene.answer(asked, "reject", "anna")).refusal
     await scene.defer()
     assert (await scene.now(asked)).state is GRANTED
 

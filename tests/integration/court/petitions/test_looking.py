@@ -156,5 +156,5 @@ async def test_strange_lists_are_read_or_prove_nothing(link: str, comments: byte
 async def test_an_answer_that_is_no_list_proves_nothing(pull_request: Running) -> None:
     pull_request.application[FAULTS].add([Fault(kind="refuse", status=200)])
     async with at_hand(github_effect(pull_request.url)) as effect:
-        with pytest.raises(Transient, match="what became of a call"):
+        with pytest.raises(Transient, match="a check of an earlier call"):
             await effect.reconcile(attempt("github.comment", THREAD))

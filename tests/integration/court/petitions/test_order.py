@@ -148,7 +148,7 @@ async def test_an_agent_is_told_what_was_refused_later(scene: Scene) -> None:
         assert await fail_overdue_petitions(transaction, utc_now() + timedelta(hours=4)) == 1
     verdict = await scene.verdict("t-a1-p1")
     assert verdict is not None
-    assert (verdict.granted, "nobody could tell" in verdict.reason) == (False, True)
+    assert (verdict.granted, "outcome was still unknown" in verdict.reason) == (False, True)
 
 
 async def test_what_could_not_be_done_in_time_is_not_done_late(scene: Scene, run: Run) -> None:
@@ -181,7 +181,7 @@ async def test_github_that_is_back_too_late_gets_nothing_of_what_expired(scene: 
 async def test_a_branch_that_is_not_the_runs_own_is_never_pushed(scene: Scene, run: Run) -> None:
     run.workflow.work_trees[0].branch = "main"
     asked = await pull_request(scene, run)
-    assert (asked.state, "no branch under the own name of the run" in asked.reason) == (REFUSED, True)
+    assert (asked.state, "is not a branch of this run" in asked.reason) == (REFUSED, True)
     run.workflow.work_trees[0].branch = "kingdom/wf-12/another-run"
     asked = await pull_request(scene, run)
     assert asked.state is REFUSED

@@ -125,7 +125,7 @@ async def test_an_assignment_does_not_wait_for_ever_and_what_happens_later_is_st
         assert await fail_overdue_petitions(transaction, utc_now() + timedelta(hours=2)) == 0
     async with scene.bus.transaction() as transaction:
         assert await fail_overdue_petitions(transaction, utc_now() + timedelta(hours=4)) == 1
-    assert "nobody could tell" in (await scene.now(asked)).reason
+    assert "outcome was still unknown" in (await scene.now(asked)).reason
     assert await scene.settled() == [("PetitionSettled", ROOT)]
     async with scene.performing():
         done = await scene.until(asked, PetitionState.PERFORMED)
