@@ -139,7 +139,7 @@ def test_what_can_mean_two_questions_or_none_is_told(types: Typist, tmp_path: Pa
     both = types("answer", "task-2026", "yes")
     assert (both.code, TASK in both.err, LATER in both.err) == (1, True, True)
     none = types("answer", "999", "yes")
-    assert (none.code, f"999 has no question; an answer is waited for by: {TASK}, {LATER}" in none.err) == (1, True)
+    assert (none.code, f"999 asks nothing; an answer is waited for by: {TASK}, {LATER}" in none.err) == (1, True)
 
 
 class Waiting:
