@@ -39,7 +39,7 @@ def lose_events() -> None:
     async def receive(_transaction: Transaction, *_said: object) -> bool:
         return True
 
-    _replace(records, "receive", receive)
+    _replace(records, "receive_event", receive)
 
 
 class Variant(NamedTuple):

@@ -52,7 +52,7 @@ _ANSWERS: dict[str, tuple[HumanQuestion, str, str, str]] = {
 @SPOOFING.stopped_by("a question knows who may answer it, until when, and with what", _ANSWERS, quick=True)
 async def answer_a_question(ground: Ground, case: tuple[HumanQuestion, str, str, str]) -> str:
     ask, person, text, asked_at = case
-    ground.remove(HumanQuestion, "refuses", lambda *_: "")
+    ground.remove(HumanQuestion, "rejection_reason", lambda *_: "")
     return "" if ask.rejection_reason(person, text, asked_at) else f"{text} by {person or 'nobody'}"
 
 
@@ -103,7 +103,7 @@ async def send_the_same_thing_many_times(ground: Ground) -> str:
                 transaction, msgspec.structs.replace(happening, subject=place, event=event), *more
             )
 
-        ground.patch.setattr(receiving, "take_in", take_each)
+        ground.patch.setattr(receiving, "accept_activity", take_each)
     async with _watch(ground) as watch, watch.receiving() as receiver:
         await asyncio.gather(*(watch.post(receiver, "pull_request", review_requested()) for _ in range(5)))
         return await _received(watch, beyond=1)
@@ -122,7 +122,7 @@ async def send_the_same_thing_many_times(ground: Ground) -> str:
 )
 async def have_words_heard(ground: Ground, case: tuple[dict[str, Any], dict[str, Any]]) -> str:
     settings, document = case
-    ground.remove(receiving, "refusal", lambda *_: None)
+    ground.remove(receiving, "why_filtered", lambda *_: None)
     async with _watch(ground) as watch, watch.receiving(**settings) as receiver:
         await watch.post(receiver, "issue_comment", document)
         return await _received(watch)
