@@ -12,7 +12,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from kingdom.bus.logs import configure_logs
-from kingdom.cli.demo_view import end_view, question_view, screen_view
+from kingdom.cli.demo.view import end_view, question_view, screen_view
 from kingdom.court.asks import Ask
 from kingdom.demo.house import opened_house
 from kingdom.demo.narration import Line

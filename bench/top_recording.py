@@ -9,8 +9,8 @@ from pathlib import Path
 
 from kingdom.bootstrap import open_bus
 from kingdom.bus.logs import configure_logs
-from kingdom.cli.status import lookout_of
-from kingdom.cli.top import readers_of
+from kingdom.cli.court.status import lookout_of
+from kingdom.cli.top.commands import readers_of
 from kingdom.court.asks import Ask
 from kingdom.court.standing import Lookout
 from kingdom.demo.house import House, opened_house

@@ -3,7 +3,8 @@
 import gc
 from importlib import import_module
 
-from kingdom.cli.nouns import NOUNS, module_of
+from kingdom.cli.loading import load_app
+from kingdom.cli.nouns import NOUNS
 
 PROGRAMS = (
     "tests.contract.child",
@@ -13,7 +14,9 @@ PROGRAMS = (
     "tests.integration.soldiers.host_child",
 )
 
-for name in (*map(module_of, NOUNS), *PROGRAMS):
+for noun in NOUNS:
+    load_app(noun)
+for name in PROGRAMS:
     import_module(name)
 # A forked process would copy whatever is looked through for waste, which takes longer than most commands.
 gc.freeze()

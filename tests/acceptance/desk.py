@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator, FormatChecker  # type: ignore[impor
 from kingdom.cli.nouns import NOUNS
 from kingdom.cli.reference.commands import commands_of
 from kingdom.cli.reference.shapes import Shapes, every_shape
-from kingdom.cli.shape import Form
+from kingdom.cli.shared.shape import Form
 from tests.acceptance.terminal import Running
 
 COMMANDS = {name: command for noun in NOUNS for name, command in commands_of(noun)}

@@ -24,21 +24,21 @@ def unhurried_doctor(seconds: float = PATIENCE_SECONDS, reading: float = PATIENC
 
 
 def _reading(seconds: float) -> None:
-    from kingdom.cli import doctor  # noqa: PLC0415
+    from kingdom.cli.setup import doctor  # noqa: PLC0415
 
     vars(doctor).update(unhurried_doctor(reading=seconds))
 
 
 def _last_wait(seconds: float) -> None:
-    from kingdom.cli import running  # noqa: PLC0415
+    from kingdom.cli.shared import long_running  # noqa: PLC0415
 
-    running._LAST_WAIT_SECONDS = seconds
+    long_running._LAST_WAIT_SECONDS = seconds
 
 
 def _lonely(seconds: float) -> None:
-    from kingdom.cli import workflow_follow  # noqa: PLC0415
+    from kingdom.cli.workflow import follow  # noqa: PLC0415
 
-    workflow_follow._LONELY_SECONDS = seconds
+    follow._LONELY_SECONDS = seconds
 
 
 # How long a doctor reads settings, with patience for every look; how long a process still waits after a second signal;

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from kingdom.cli import doctor as cli_doctor
+from kingdom.cli.setup import doctor as cli_doctor
 from kingdom.doctor.checks import every_check
 from tests.acceptance import limits
 from tests.acceptance.front import Typist

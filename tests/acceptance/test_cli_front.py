@@ -61,7 +61,10 @@ def test_help_takes_at_most_five_times_as_long_as_a_program_that_does_nothing() 
     ("words", "unneeded"),
     [
         (("--help",), ("typer", "rich", "asyncio", "msgspec", "kingdom.bus", "kingdom.errors")),
-        (("status", "--help"), ("aiohttp", "psycopg", "watchfiles", "kingdom.backends.files", "kingdom.cli.general")),
+        (
+            ("status", "--help"),
+            ("aiohttp", "psycopg", "watchfiles", "kingdom.backends.files", "kingdom.cli.general"),
+        ),
         (("--complete", "show", "evt"), ("aiohttp", "psycopg")),
     ],
 )

@@ -15,8 +15,8 @@ import pytest
 from kingdom.bootstrap import open_bus
 from kingdom.bus.port import Bus
 from kingdom.bus.record import Record
-from kingdom.cli.event_wait import wait_for
-from kingdom.cli.output import Output
+from kingdom.cli.event.wait import wait_for
+from kingdom.cli.shared.output import Output
 from kingdom.clock import utc_now
 from kingdom.court.asks import Ask, save_ask
 from kingdom.court.chamberlain.records import HEALTH

@@ -9,7 +9,7 @@ import typer
 
 from kingdom.backends.postgres import PostgresBus
 from kingdom.bus import Dead, Envelope
-from kingdom.cli import storage
+from kingdom.cli.bus import storage
 from tests.acceptance import shop
 from tests.acceptance.terminal import Terminal, eventually
 

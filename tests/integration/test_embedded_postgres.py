@@ -17,7 +17,7 @@ from kingdom.backends.embedded.place import Place, open_lock, try_lock
 from kingdom.backends.embedded.programs import programs_for
 from kingdom.bootstrap import migrate, movable_of, open_bus, pending_migrations, reached
 from kingdom.bus import Dispatcher, Envelope, Received, Topology, Transaction
-from kingdom.cli.live_ids import live_ids
+from kingdom.cli.completion.live_ids import live_ids
 from kingdom.errors import Misconfigured, NotFound
 from tests.integration.embedded import (
     IS_ROOT,
@@ -163,7 +163,7 @@ async def test_everybody_may_be_killed_at_once_and_another_may_get_the_number_of
 async def test_who_only_looks_changes_no_tables_and_completion_starts_no_server(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kingdom.cli.live_ids._PATIENCE_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr("kingdom.cli.completion.live_ids._PATIENCE_SECONDS", PATIENCE_SECONDS)
     url = f"embedded:{place}"
 
     def offered() -> list[str]:

@@ -23,12 +23,12 @@ BAD = {
 DEAR = {"aiohttp", "kingdom.soldiers.host", "prometheus_client", "psutil", "psycopg", "textual", "watchfiles"}
 # What each one loads of it that nobody above has loaded: who makes no HTTP calls stands above who does.
 LOADED: dict[str, set[str]] = {
-    "kingdom.cli.ps": set(),
-    "kingdom.cli.status": set(),
-    "kingdom.cli.host": set(),
-    "kingdom.cli.role": {"prometheus_client"},
-    "kingdom.cli.up": set(),
-    "kingdom.cli.engine": set(),
+    "kingdom.cli.court.ps": set(),
+    "kingdom.cli.court.status": set(),
+    "kingdom.cli.machine.host": set(),
+    "kingdom.cli.machine.role": {"prometheus_client"},
+    "kingdom.cli.up.commands": set(),
+    "kingdom.cli.machine.engine": set(),
     "kingdom.roles.king": set(),
     "kingdom.roles.general": set(),
     "kingdom.roles.envoy": set(),

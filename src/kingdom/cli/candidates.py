@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from importlib import import_module
 from typing import Any
 
 from kingdom.cli.nouns import ALIASES, WORDS
@@ -43,7 +42,9 @@ def candidates(before: Sequence[str], begun: str) -> Iterable[_Candidate]:
     if before[0] == "help":
         return candidates(before[1:], begun)
     noun, *rest = [*ALIASES.get(before[0], (before[0],)), *before[1:]]
-    command = import_module("kingdom.cli.dispatch").command_of(noun)
+    from kingdom.cli.dispatch import command_of
+
+    command: Any = command_of(noun)
     verb = noun
     while verbs := getattr(command, "commands", None):
         if not rest:
@@ -70,8 +71,9 @@ def _of_command(noun: str, verb: str, parameters: Sequence[Any], words: list[str
         return [(FILES, "")]
     if verb in _MAKERS and metavar == "NAME":
         return []
-    live: Iterable[_Candidate] = import_module("kingdom.cli.live_ids").live_ids(noun, named, given, begun, shared)
-    return live
+    from kingdom.cli.completion.live_ids import live_ids
+
+    return live_ids(noun, named, given, begun, shared)
 
 
 def _given(words: Iterable[str], options: dict[str, Any]) -> tuple[Any, list[str], dict[str, str]]:

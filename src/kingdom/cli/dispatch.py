@@ -4,13 +4,13 @@ import gc
 import sys
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
-from importlib import import_module
 from typing import Any
 
 import typer
 
-from kingdom.cli import exit_code
-from kingdom.cli.nouns import WORDS, module_of
+from kingdom.cli.loading import load_app
+from kingdom.cli.nouns import WORDS
+from kingdom.cli.shared import exit_code
 from kingdom.errors import KingdomError, Misconfigured, Unavailable
 from kingdom.sentence import plain
 from kingdom.settings import read_environment
@@ -24,7 +24,7 @@ _DRIVER = frozenset({"psycopg", "psycopg_pool"})
 
 def command_of(noun: str) -> Any:
     """Return the command, or the group of commands, of a noun."""
-    return typer.main.get_command(import_module(module_of(noun)).app)
+    return typer.main.get_command(load_app(noun))
 
 
 def run(words: Sequence[str], alias: str = "") -> int:
@@ -75,8 +75,9 @@ def _run(words: Sequence[str], alias: str) -> int:
     name = " ".join(path)
     if not set(_HELP).isdisjoint(rest):
         # By itself it would keep what is bold or dim.
-        drawing: Any = import_module("typer.rich_utils")
-        drawing.COLOR_SYSTEM = None if read_environment("NO_COLOR") else "auto"
+        from typer import rich_utils
+
+        rich_utils.COLOR_SYSTEM = None if read_environment("NO_COLOR") else "auto"
         if alias:
             typer.echo(f"`{_PROGRAM} {alias}` is short for `{name}`.")
     try:

@@ -2,7 +2,6 @@
 
 import shutil
 import sys
-from importlib import import_module
 
 from kingdom.cli.nouns import ALIASES, GROUPS
 
@@ -69,5 +68,6 @@ def print_help() -> None:
 
 def _may_colour() -> bool:
     # Only where there is a terminal, since it takes a moment to load.
-    read = import_module("kingdom.settings").read_environment
-    return not read("NO_COLOR") and read("TERM") != "dumb"
+    from kingdom.settings import read_environment
+
+    return not read_environment("NO_COLOR") and read_environment("TERM") != "dumb"

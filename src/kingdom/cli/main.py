@@ -3,7 +3,6 @@
 import gc
 import os
 import sys
-from importlib import import_module
 from io import TextIOWrapper
 
 from kingdom.cli.nouns import ALIASES, WORDS
@@ -29,17 +28,27 @@ def main() -> None:
         words = [*words[1:], "--help"]
     try:
         if not words or words[0] in _HELP:
-            import_module("kingdom.cli.help_page").print_help()
+            from kingdom.cli.help_page import print_help
+
+            print_help()
         elif words[0] == "--version":
-            sys.stdout.write(f"kingdom {import_module('importlib.metadata').version('kingdom')}\n")
+            from importlib.metadata import version
+
+            sys.stdout.write(f"kingdom {version('kingdom')}\n")
         elif words[0] == _COMPLETE:
-            import_module("kingdom.cli.candidates").print_candidates(words[1:])
+            from kingdom.cli.candidates import print_candidates
+
+            print_candidates(words[1:])
         elif words[0] in WORDS:
+            from kingdom.cli.dispatch import run
+
             alias = words[0] if words[0] in ALIASES else ""
             words[:1] = ALIASES.get(words[0], words[:1])
-            sys.exit(import_module("kingdom.cli.dispatch").run(words, alias))
+            sys.exit(run(words, alias))
         else:
-            sys.exit(import_module("kingdom.cli.dispatch").refuse_word(words[0]))
+            from kingdom.cli.dispatch import refuse_word
+
+            sys.exit(refuse_word(words[0]))
         sys.stdout.flush()
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)

@@ -1,6 +1,6 @@
 """Every first word of the command line, as plain data: help and completion need nothing else, so they come at once."""
 
-# Each word that is no alias is a module beside this one, loaded only when it is used.
+# `loading.py` has the module of each word that is not an alias.
 GROUPS: dict[str, dict[str, str]] = {
     "Start here": {
         "demo": "See it work in two minutes, in a throwaway directory: a review, a question, kills, recovery.",
@@ -63,8 +63,3 @@ ALIASES: dict[str, tuple[str, ...]] = {
 }
 WORDS: dict[str, str] = {name: words for group in GROUPS.values() for name, words in group.items()}
 NOUNS: tuple[str, ...] = tuple(name for name in WORDS if name not in ALIASES)
-
-
-def module_of(noun: str) -> str:
-    """Return the name of the module that has a noun."""
-    return f"kingdom.cli.{noun.replace('-', '_')}"

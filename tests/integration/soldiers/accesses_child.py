@@ -5,7 +5,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from kingdom.cli.files_view import changed_files
+from kingdom.cli.attach.files_view import changed_files
 from kingdom.soldiers.acp.outfit import outfit, put_aside
 from kingdom.soldiers.claude.memory import OwnRecord, own_answer, own_transcript
 from kingdom.soldiers.command.command import Command, called

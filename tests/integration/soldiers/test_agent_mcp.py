@@ -26,7 +26,7 @@ from tests.integration.soldiers.voice_house import House, open_house
 from tests.patience import PATIENCE_SECONDS
 
 NAMES = tuple(tool.name for tool in TOOLS)
-COMMAND_LINE = (sys.executable, "-c", "from kingdom.cli.agent_mcp import app; app()")
+COMMAND_LINE = (sys.executable, "-c", "from kingdom.cli.machine.agent_mcp import app; app()")
 SUCCESS = {"status": "success", "summary": "all good"}
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kingdom.cli.init_files import settings_text
+from kingdom.cli.setup.init_files import settings_text
 from kingdom.realm import read_realm
 from kingdom.soldiers.kinds import KINDS, quarters_of
 from kingdom.soldiers.sandbox.sandbox import Profile

@@ -13,8 +13,8 @@ from textual.pilot import Pilot
 from textual.strip import Strip
 
 from kingdom.bus import Bus
-from kingdom.cli.status import lookout_of
-from kingdom.cli.top import readers_of
+from kingdom.cli.court.status import lookout_of
+from kingdom.cli.top.commands import readers_of
 from kingdom.court.standing import Lookout
 from kingdom.realm import Realm
 from kingdom.roles import declared

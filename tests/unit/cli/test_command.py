@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from kingdom.bus.record import Record
-from kingdom.cli.command import Call, settings_of
-from kingdom.cli.output import Output
+from kingdom.cli.shared.command import Call, settings_of
+from kingdom.cli.shared.output import Output
 from kingdom.settings import DEFAULT_URL
 from tests.acceptance.front import Typist
 

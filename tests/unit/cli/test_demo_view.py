@@ -4,7 +4,7 @@ from pathlib import Path
 
 from rich.console import Console, RenderableType
 
-from kingdom.cli.demo_view import end_view, screen_view
+from kingdom.cli.demo.view import end_view, screen_view
 from kingdom.clock import utc_now
 from kingdom.demo.narration import Line, Tone
 from kingdom.demo.report import Ended, Kill, Place, Report

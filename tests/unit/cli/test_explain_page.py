@@ -5,9 +5,9 @@ from datetime import timedelta
 from html.parser import HTMLParser
 from xml.etree import ElementTree as ET
 
-from kingdom.cli.explain_page import page
-from kingdom.cli.explain_svg import Scale, picture
-from kingdom.cli.explain_view import result_of
+from kingdom.cli.explain.page import page
+from kingdom.cli.explain.svg import Scale, picture
+from kingdom.cli.explain.view import result_of
 from kingdom.court.explain.tell import tell
 from kingdom.court.explain.timeline import Timeline
 from tests.unit.court.explain.pieces import BEGIN, RUN, WORK, after, answered, assignment, begun, event, material

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from kingdom.cli.status_view import facts
+from kingdom.cli.court.status_view import facts
 from kingdom.court.chamberlain.budget import TokenStatus
 from kingdom.court.standing import HealthNow, MoneyNow, ParkedNow, Standing, Waiting
 

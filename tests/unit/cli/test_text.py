@@ -9,9 +9,9 @@ import typer
 
 from kingdom.bus.operations import Pin
 from kingdom.bus.stream import OpenTopology, Stream
-from kingdom.cli.application import load_application
-from kingdom.cli.inputs import attributes, duration, envelopes, payload
-from kingdom.cli.output import ago, shape
+from kingdom.cli.shared.application import load_application
+from kingdom.cli.shared.inputs import attributes, duration, envelopes, payload
+from kingdom.cli.shared.output import ago, shape
 from kingdom.errors import MalformedEvent, Misconfigured
 from kingdom.sentence import printable
 

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from kingdom.cli.transcript_view import TranscriptView, coalesced
+from kingdom.cli.logs.transcript_view import TranscriptView, coalesced
 from kingdom.soldiers.transcript import Entry, typed
 
 TURN = "wf-1-w1-t1#1"

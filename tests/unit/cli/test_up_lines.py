@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from kingdom.cli.up_lines import Line, Lines, to_standard_error
+from kingdom.cli.up.log_lines import Line, Lines, to_standard_error
 
 SAID = b'{"event": "role ended", "level": "warning", "at": "2026-02-07T10:00:00Z", "role": "king", "code": 3}'
 

@@ -6,8 +6,8 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from kingdom.cli.output import Output, table
-from kingdom.cli.watching import hidden, watch
+from kingdom.cli.shared.output import Output, table
+from kingdom.cli.shared.watching import hidden, watch
 
 
 class _Enough(Exception):

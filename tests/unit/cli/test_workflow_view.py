@@ -4,9 +4,9 @@ import pytest
 from rich.console import Console, RenderableType
 
 from kingdom.bus.log import LogEntry
-from kingdom.cli.workflow_definition import read_definition, write_definition
-from kingdom.cli.workflow_id import choose_id, find_checkpoint, find_task, find_work
-from kingdom.cli.workflow_view import (
+from kingdom.cli.shared.workflow_ids import choose_id, find_checkpoint, find_task, find_work
+from kingdom.cli.workflow.definition import read_definition, write_definition
+from kingdom.cli.workflow.view import (
     checkpoints_view,
     list_view,
     log_line,

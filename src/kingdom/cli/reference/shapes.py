@@ -12,7 +12,7 @@ import msgspec
 from kingdom.cli.nouns import NOUNS
 from kingdom.cli.reference.commands import commands_of
 from kingdom.cli.reference.markdown import beginning, code, table
-from kingdom.cli.shape import Answer, LogLine, answer_of
+from kingdom.cli.shared.shape import Answer, LogLine, answer_of
 
 _WORDS = """\
 Every command takes `--json`, but for `top`, which is a screen, and `agent-mcp`, which speaks to an agent. The tests run

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import typer
 
-from kingdom.cli.output import Output
+from kingdom.cli.shared.output import Output
 
 # What the fields of each type mean, by its name in the schema.
 Words = Mapping[str, Mapping[str, str]]

@@ -10,7 +10,7 @@ import pytest
 from kingdom.bus.effect import Acked, Honours, Throttled, Unknown
 from kingdom.bus.ledger import Ledger
 from kingdom.chronicle.catalogue import CATALOGUE
-from kingdom.cli.explain_page import page
+from kingdom.cli.explain.page import page
 from kingdom.court.documents import AssignmentStatus, EventStatus, Priority, Route
 from kingdom.court.explain.material import Material, StrandMaterial
 from kingdom.court.explain.tell import tell

@@ -1,0 +1,180 @@
+"""`kingdom attach`: a terminal of its own in which a run is watched, by tmux."""
+
+import asyncio
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Group
+from rich.live import Live
+from rich.text import Text
+
+from kingdom.bus.port import Bus
+from kingdom.cli.attach.files_view import changed_files, files_view
+from kingdom.cli.logs.commands import Told, watch
+from kingdom.cli.logs.sessions import Subject
+from kingdom.cli.shared.command import Call, command
+from kingdom.cli.shared.hosts import folders_here
+from kingdom.cli.shared.shape import lines
+from kingdom.cli.shared.workflow_ids import RunId, find_workflow
+from kingdom.clock import utc_now
+from kingdom.errors import NotFound, ProgramFailed
+from kingdom.settings import environment_of_children
+from kingdom.soldiers.folders import Folders
+from kingdom.workflow import lifecycle
+from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.reactions import engine
+
+app = typer.Typer(add_completion=False)
+_SESSION = "watch"
+# What the kernel accepts as the name of a socket.
+_SOCKET_MAX = 107
+_FILES_SHOWN = 30
+_POLL_SECONDS = 1.0
+
+
+@command(app, "attach", answer=lines(Told))
+async def attach(
+    call: Call,
+    workflow_id: RunId,
+    *,
+    shell: Annotated[bool, typer.Option("--shell", help="Open a shell in the checkout, where you can type.")] = False,
+    files: Annotated[bool, typer.Option("--files", help="Only show the files that change, in this terminal.")] = False,
+) -> int | None:
+    """Watch a run at work: what its agent says and does, and the files that change; its host must be this machine.
+
+    You only look: what you type reaches nobody, unless you say --shell. Ctrl-b d leaves, and the run goes on. Without
+    tmux, or away from a terminal, this is `kingdom logs -f`.
+
+    Example: kingdom attach last
+
+    JSON: as `kingdom logs --json`.
+    """
+    async with call.bus(engine(), create=False) as bus:
+        workflow = await find_workflow(bus, workflow_id)
+        if files:
+            await _show_files(call, bus, workflow)
+            return None
+        if why := await _why_no_tmux(call, bus, workflow):
+            call.output.note(f"{why}, so this is `kingdom logs -f`")
+            await watch(call, bus, Subject(workflow), follow=True)
+            return None
+        folders = await folders_here(bus, workflow, "checkout")
+    return await _in_tmux(call, workflow, folders, shell=shell)
+
+
+async def _why_no_tmux(call: Call, bus: Bus, workflow: Workflow) -> str:
+    """Return why a run cannot be watched in a terminal of its own, or nothing if it can."""
+    if shutil.which("tmux") is None:
+        return "tmux is not installed"
+    if call.output.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return "this is no terminal"
+    try:
+        folders = await folders_here(bus, workflow, "checkout")
+    except NotFound as error:
+        return str(error)
+    socket = _socket(folders)
+    return f"{socket} is too long for the name of a socket" if len(os.fsencode(socket)) > _SOCKET_MAX else ""
+
+
+async def _in_tmux(call: Call, workflow: Workflow, folders: Folders, *, shell: bool) -> int:
+    """Show a run in a tmux server that is nobody else's and ends when the person leaves."""
+    socket = _socket(folders)
+    socket.parent.mkdir(mode=0o700, exist_ok=True)
+    # A person may sit in a tmux of their own, whose size is not that of a pane here.
+    tmux = ("env", "-u", "TMUX", "-u", "COLUMNS", "-u", "LINES", "tmux", "-S", str(socket), "-f", "/dev/null")
+    try:
+        await _run(call, [*tmux, *_layout(workflow, folders, shell=shell)])
+        rights = () if shell else ("-r",)
+        return await _run(call, [*tmux, "attach-session", *rights, "-t", _SESSION])
+    finally:
+        await _run(call, [*tmux, "kill-server"], quiet=True)
+        socket.unlink(missing_ok=True)
+
+
+def _layout(workflow: Workflow, folders: Folders, *, shell: bool) -> list[str]:
+    """Return what tmux shall do: the transcript above, below it the files or a shell."""
+    below = ["split-window", "-v", "-l", "40%" if shell else "30%"]
+    if shell:
+        below += ["-c", str(_checkout(workflow, folders))]
+    else:
+        below += ["-c", str(Path.cwd()), _kingdom("attach", workflow.id, "--files")]
+    words = "a shell in the checkout" if shell else "you only look"
+    steps = [
+        ["start-server"],
+        # What has ended is still to be read.
+        ["set-option", "-g", "remain-on-exit", "on"],
+        # The same is done below, unless this process was killed.
+        ["set-hook", "-g", "client-detached", "run-shell -b -d 3 -C kill-server"],
+        ["set-option", "-g", "history-limit", "50000"],
+        ["set-option", "-g", "status-left-length", "60"],
+        ["set-option", "-g", "status-right-length", "60"],
+        ["set-option", "-g", "status-left", f" {workflow.id} "],
+        ["set-option", "-g", "status-right", f" {words}; Ctrl-b d leaves "],
+        ["new-session", "-d", "-s", _SESSION, "-c", str(Path.cwd()), _kingdom("logs", workflow.id, "-f")],
+        below,
+        ["select-pane", "-t", f"{_SESSION}:.{1 if shell else 0}"],
+    ]
+    return [word for number, step in enumerate(steps) for word in ([";", *step] if number else step)]
+
+
+async def _run(call: Call, argv: Sequence[str], *, quiet: bool = False) -> int:
+    nowhere = asyncio.subprocess.DEVNULL if quiet else None
+    process = await asyncio.create_subprocess_exec(
+        *argv, env=environment_of_children(call.settings), stdout=nowhere, stderr=nowhere
+    )
+    code = await process.wait()
+    if code and not quiet:
+        raise ProgramFailed(f"tmux failed with exit code {code}: `kingdom logs -f` needs none")
+    return code
+
+
+async def _show_files(call: Call, bus: Bus, workflow: Workflow) -> None:
+    """Show the files of a run that change, until it is over."""
+    folders = await folders_here(bus, workflow, "work space")
+    console, subject = call.output.console, Subject(workflow)
+    with Live(console=console, auto_refresh=False, screen=console.is_terminal) as live:
+        while True:
+            current = await lifecycle.show(bus, workflow.id)
+            view = await asyncio.to_thread(_files_of, current, folders)
+            live.update(view, refresh=console.is_terminal)
+            if subject.is_over(current):
+                break
+            await asyncio.sleep(_POLL_SECONDS)
+    if console.is_terminal:
+        console.print(view)
+
+
+def _files_of(workflow: Workflow, folders: Folders) -> Group:
+    places = [("trees", tree) for tree in (folders.run(workflow.id) / "trees").glob("[!.]*")]
+    places += [("spaces", space) for space in folders.spaces.glob(f"*/{workflow.id}-w*-space*")]
+    found = [
+        replace(file, path=f"{place}/{folder.name.removeprefix(f'{workflow.id}-')}/{file.path}")
+        for place, folder in places
+        for file in changed_files(folder, _FILES_SHOWN)
+    ]
+    latest = sorted(found, key=lambda file: file.at, reverse=True)[:_FILES_SHOWN]
+    head = Text(f"{workflow.id} is {workflow.status}. What was written last:")
+    return Group(head, files_view(latest, utc_now().timestamp()))
+
+
+def _checkout(workflow: Workflow, folders: Folders) -> Path:
+    there = [folders.tree(workflow.id, tree.id) for tree in workflow.work_trees]
+    place = next((path for path in (*there, folders.run(workflow.id)) if path.is_dir()), None)
+    if place is None:
+        raise NotFound(f"workflow {workflow.id} has no checkout now: `kingdom logs` shows what its agents did")
+    return place
+
+
+def _socket(folders: Folders) -> Path:
+    return folders.directory / "attached" / f"{os.getpid()}.sock"
+
+
+def _kingdom(*words: str) -> str:
+    return shlex.join([sys.executable, "-P", "-m", "kingdom", *words])

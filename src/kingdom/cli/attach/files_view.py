@@ -1,0 +1,41 @@
+"""The files that changed last below a folder, as a table; it only looks at names, sizes and times."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.table import Table
+
+from kingdom.cli.shared.output import ago, table
+from kingdom.soldiers.agent_files import files_below
+
+_KILO = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedFile:
+    """A file, when it was last written, and its size."""
+
+    path: str
+    at: float
+    size: int
+
+
+def changed_files(folder: Path, limit: int) -> list[ChangedFile]:
+    """Return the files that were written last, the latest first; links are not followed, Git's own files left out."""
+    found = [ChangedFile(each.file.name, each.at, each.size) for each in files_below(folder, leaving_out=".git")]
+    return sorted(found, key=lambda file: file.at, reverse=True)[:limit]
+
+
+def files_view(files: Iterable[ChangedFile], now: float) -> Table:
+    """Return files as a table."""
+    rows = [(f"{ago(max(now - file.at, 0))} ago", _size(file.size), file.path) for file in files]
+    return table(("written", "size", "file"), rows)
+
+
+def _size(size: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if size < _KILO:
+            return f"{size:.0f} {unit}"
+        size /= _KILO
+    return f"{size:.0f} GB"

@@ -1,0 +1,275 @@
+"""`kingdom bus …`: everything that a person can ask of the bus and do to it."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+import msgspec
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from kingdom import bootstrap
+from kingdom.bus.operations import COUNT_LIMIT, Pin, Retention, RetentionReport, Situation, StreamStats
+from kingdom.bus.why import why as explain
+from kingdom.cli.bus import dead_letters, publish, tail, verify, work
+from kingdom.cli.shared import exit_code
+from kingdom.cli.shared.command import Call, command
+from kingdom.cli.shared.inputs import DAYS_MAX, duration
+from kingdom.cli.shared.output import ago, shape, table
+from kingdom.cli.shared.shape import array, camel, one
+from kingdom.cli.shared.watching import Watch, tell, watch
+from kingdom.errors import NotFound
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="The durable event bus: publish, work, look, repair."
+)
+_Event = Annotated[UUID, typer.Argument(metavar="EVENT", help="The id of an event.")]
+_Stream = Annotated[str, typer.Argument(metavar="STREAM")]
+
+
+class Migrated(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The migrations that were applied to a schema, or would be."""
+
+    schema: str
+    dry_run: bool
+    migrations: list[str]
+
+
+class Paused(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A stream that was stopped, why and by whom."""
+
+    stream: str
+    reason: str
+    actor: str
+
+
+class Resumed(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A stream that goes on, and whether it had been stopped."""
+
+    stream: str
+    was_paused: bool
+
+
+class Cancelled(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """An event that was ended, or whose worker was asked to."""
+
+    event_id: UUID
+    stream: str
+    result: Literal["cancelled", "requested"]
+
+
+@command(app, "migrate", answer=one(Migrated))
+async def migrate(
+    call: Call,
+    *,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be applied.")] = False,
+) -> None:
+    """Bring the store up to this version; safe to run twice, and from many places at once.
+
+    Example: kingdom bus migrate --database-url postgresql://user@host/database
+
+    JSON: {schema, dryRun, migrations: [name]}.
+    """
+    settings = call.settings
+    act = bootstrap.pending_migrations if dry_run else bootstrap.migrate
+    names = await act(settings.direct_url, schema=settings.schema)
+    if call.output.json:
+        call.output.document(Migrated(schema=settings.schema, dry_run=dry_run, migrations=names))
+    verb = "Would apply" if dry_run else "Applied"
+    call.output.say(*(f"{verb} {name} to schema {settings.schema}." for name in names))
+    if not names:
+        what = settings.database_url if settings.is_files else f"Schema {settings.schema}"
+        call.output.say(f"{what} is up to date.")
+
+
+for _part in (publish, work):
+    app.add_typer(_part.app)
+
+
+@command(app, "stats", answer=array(camel(StreamStats)))
+async def stats(
+    call: Call,
+    *,
+    again: Watch = False,
+    interval: Annotated[str, typer.Option(help="How often to look.")] = "2s",
+) -> None:
+    """Show every stream that has open or dead events or is paused.
+
+    Example: kingdom bus stats --watch
+
+    JSON: an array of {stream, pending, processing, dead, oldestPendingSeconds, paused}; with --watch one per line,
+    whenever something has changed. Counting stops at 10000.
+    """
+    pause = duration(interval).total_seconds()
+    async with call.operations() as operations:
+        look = operations.stats
+        if again:
+            await watch(call.output, look, _stats_view, _shapes, what_matters=_without_age, every_seconds=pause)
+        tell(call.output, await look(), _stats_view, _shapes)
+
+
+@command(app, "why", answer=array(camel(Situation, "ExplainedSituation", why=str)))
+async def why(call: Call, event: _Event) -> None:
+    """Tell in a sentence why an event is not running, for each stream that has or had it.
+
+    Example: kingdom bus why 01932f6e-6b3a-7c10-8d55-0f6f7a3b9c01
+
+    JSON: an array of {why, eventId, stream, type, status, attempt, maxAttempts, dueAt, …}.
+    """
+    async with call.operations() as operations:
+        situations = await operations.situations(event)
+    if not situations:
+        raise NotFound(f"event {event} is not known here: it was never published, or has left the archive")
+    if call.output.json:
+        call.output.document([{"why": explain(each), **shape(each)} for each in situations])
+    for each in situations:
+        call.output.say(f"{each.type} in {each.stream}: {explain(each)}")
+
+
+app.add_typer(tail.app)
+app.add_typer(dead_letters.app)
+
+
+@command(app, "pause", answer=one(Paused))
+async def pause(
+    call: Call, stream: _Stream, *, reason: Annotated[str, typer.Option(help="Why; `why` and `stats` show it.")]
+) -> None:
+    """Stop a stream everywhere at once; what is running finishes.
+
+    Example: kingdom bus pause orders --reason "payment provider is down"
+
+    JSON: {stream, reason, actor}.
+    """
+    async with call.operations(stream) as operations:
+        await operations.pause(stream, reason=reason, actor=call.settings.actor)
+    if call.output.json:
+        call.output.document(Paused(stream=stream, reason=reason, actor=call.settings.actor))
+    call.output.say(f"Stream {stream} is paused. Resume it: kingdom bus resume {stream}")
+
+
+@command(app, "resume", answer=one(Resumed))
+async def resume(call: Call, stream: _Stream) -> int | None:
+    """Let a paused stream go on.
+
+    Example: kingdom bus resume orders
+
+    JSON: {stream, wasPaused}; the exit code is 1 if it was not paused.
+    """
+    async with call.operations(stream) as operations:
+        was_paused = await operations.resume(stream, actor=call.settings.actor)
+    if call.output.json:
+        call.output.document(Resumed(stream=stream, was_paused=was_paused))
+    if was_paused:
+        call.output.say(f"Stream {stream} goes on.")
+        return None
+    call.output.note(f"Stream {stream} was not paused; `kingdom bus stats` shows which are.")
+    return exit_code.FAILED
+
+
+@command(app, "cancel", answer=one(Cancelled))
+async def cancel(
+    call: Call, event: _Event, *, stream: Annotated[str, typer.Option(help="The stream to cancel it in.")]
+) -> None:
+    """End an event as dead: a waiting one at once, a running one when its worker hears of it.
+
+    In an ordered stream a cancelled head blocks its key or is skipped, as the stream's declaration says; without --app
+    it blocks, until it is redriven or discarded.
+
+    Example: kingdom bus cancel 01932f6e-6b3a-7c10-8d55-0f6f7a3b9c01 --stream orders
+
+    JSON: {eventId, stream, result}, where result is cancelled or requested.
+    """
+    async with call.operations(stream) as operations:
+        result = await operations.cancel(event, stream, actor=call.settings.actor)
+    if call.output.json:
+        call.output.document(Cancelled(event_id=event, stream=stream, result=result))
+    if result == "cancelled":
+        call.output.say(
+            "It is dead now. Undo it with `kingdom bus redrive`, or end it with `kingdom bus dead discard`."
+        )
+    else:
+        call.output.say("It is running: its worker was asked and hears of it at its next renewal.")
+
+
+@command(app, "retain", answer=one(camel(RetentionReport)))
+async def retain(
+    call: Call,
+    *,
+    archive_days: Annotated[float, typer.Option(min=0, max=DAYS_MAX, help="How long finished events stay.")] = 7,
+    log_days: Annotated[float, typer.Option(min=0, max=DAYS_MAX, help="How long the log stays.")] = 90,
+    ahead_days: Annotated[int, typer.Option(min=1, max=DAYS_MAX, help="Days for which partitions are made ahead.")] = 7,
+) -> None:
+    """Make partitions ahead and remove what is older than it must be kept; workers do this by themselves.
+
+    Records are removed by the retention of their kind, which --app declares.
+
+    Example: kingdom bus retain --archive-days 14
+
+    JSON: {partitionsMade, partitionsDropped, dedupKeysRemoved, recordsRemoved}.
+    """
+    retention = Retention(
+        archive=timedelta(days=archive_days), log=timedelta(days=log_days), partitions_ahead_days=ahead_days
+    )
+    async with call.operations() as operations:
+        report = await operations.retain(retention)
+    if call.output.json:
+        call.output.document(shape(report))
+    call.output.say(
+        f"Made {report.partitions_made} partition(s) and dropped {report.partitions_dropped}; removed"
+        f" {report.dedup_keys_removed} dedup key(s) and {report.records_removed} record(s)."
+    )
+
+
+@command(app, "pins", answer=array(camel(Pin)))
+async def pins(call: Call) -> None:
+    """Name what keeps the database from forgetting old row versions, oldest first.
+
+    Example: kingdom bus pins
+
+    JSON: an array of {what, ageSeconds, detail}.
+    """
+    async with call.operations() as operations:
+        found = await operations.pins()
+    if call.output.json:
+        call.output.document([shape(pin) for pin in found])
+    elif found:
+        call.output.table(("what", "age", "detail"), [(pin.what, ago(pin.age_seconds), pin.detail) for pin in found])
+    else:
+        call.output.say("Nothing pins old row versions.")
+
+
+app.add_typer(verify.app)
+
+
+def _shapes(rows: list[StreamStats]) -> list[dict[str, Any]]:
+    return [shape(row) for row in rows]
+
+
+def _without_age(rows: list[StreamStats]) -> list[StreamStats]:
+    """Return what only changes when something happens."""
+    return [replace(row, oldest_pending_seconds=0.0) for row in rows]
+
+
+def _stats_view(rows: list[StreamStats]) -> Table | Text:
+    if not rows:
+        return Text("No stream has open or dead events, and none is paused.")
+    return table(
+        ("stream", "pending", "processing", "dead", "oldest due", "paused"),
+        [
+            (
+                row.stream,
+                _count(row.pending),
+                row.processing,
+                _count(row.dead),
+                ago(row.oldest_pending_seconds) if row.oldest_pending_seconds else None,
+                row.paused,
+            )
+            for row in rows
+        ],
+    )
+
+
+def _count(number: int) -> int | str:
+    return f"{COUNT_LIMIT}+" if number >= COUNT_LIMIT else number

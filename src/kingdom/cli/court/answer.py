@@ -1,0 +1,106 @@
+"""`kingdom answer`: a person's answer to a question."""
+
+from difflib import get_close_matches
+from typing import Annotated
+
+import msgspec
+import typer
+
+from kingdom.bus.port import Transaction
+from kingdom.cli.court.inbox import ANSWERS
+from kingdom.cli.shared.command import Call, command
+from kingdom.cli.shared.shape import one
+from kingdom.cli.shared.workflow_ids import LAST, choose_id
+from kingdom.clock import utc_now
+from kingdom.court.asks import Ask
+from kingdom.court.envoy.answers import Answer, Taken, find_ask, open_asks, take_answer
+from kingdom.errors import NotFound, Permanent
+from kingdom.workflow.records import change
+
+app = typer.Typer(add_completion=False)
+_SOURCE = "cli"
+_PREFIX = "task-"
+# So much of the id of a petition is asked for at least.
+_TAIL_MIN = 6
+
+
+class GivenAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The question that was answered, and the event that tells of it."""
+
+    task_id: str
+    event_id: str
+    question: str
+
+
+@command(app, "answer", answer=one(GivenAnswer))
+async def answer(
+    call: Call,
+    task: Annotated[
+        str,
+        typer.Argument(
+            metavar="TASK",
+            help="Who asks, as `kingdom inbox` shows it; where the id begins or ends does, of a petition its last six"
+            " letters. `last` is the newest question.",
+        ),
+    ],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The answer: one of the choices, or words.")],
+    *,
+    person: Annotated[str, typer.Option("--as", help="Who answers; else you, by the name of your account.")] = "",
+    words: Annotated[
+        bool, typer.Option("--words", help="Take TEXT as it is, however much it is like a choice.")
+    ] = False,
+) -> None:
+    """Answer a question. Of several answers the first one counts.
+
+    Example: kingdom answer task-20260207-001 approve
+
+    Example: kingdom answer last "use the other branch" --as dana
+
+    JSON: {task_id, event_id, question}.
+    """
+    who = person or call.settings.actor.partition("@")[0]
+
+    async def act(transaction: Transaction) -> tuple[Ask, Answer, Taken]:
+        ask = await _ask(transaction, task)
+        if not words and (meant := _nearly(ask, text)):
+            choices = ", ".join(ask.choices)
+            raise Permanent(f"{text} is none of {choices}; did you mean {meant}? For free words: --words")
+        now = utc_now()
+        given = Answer(source=_SOURCE, task_id=ask.id, text=text, person=who, at=f"{now.timestamp():.6f}")
+        return ask, given, await take_answer(transaction, given, now)
+
+    async with call.bus(ANSWERS, create=False) as bus:
+        ask, given, taken = await change(bus, act)
+    if taken.refusal:
+        raise Permanent(f"{ask.id} takes no such answer: {taken.refusal}; `kingdom inbox` shows what is open")
+    if call.output.json:
+        call.output.document(GivenAnswer(task_id=ask.id, event_id=given.event_id, question=ask.question))
+    call.output.say(f"{ask.id} was answered: {ask.question} → {text}")
+
+
+async def _ask(transaction: Transaction, task: str) -> Ask:
+    """Return the question of an assignment or a petition, or say which ones there are."""
+    if ask := await find_ask(transaction, task):
+        return ask
+    open_ones = {each.id: each for each in await open_asks(transaction)}
+    if not open_ones:
+        raise NotFound("nobody asks anything: `kingdom inbox` shows a question as soon as there is one")
+    if task == LAST:
+        return list(open_ones.values())[-1]
+    unknown = f"{task} asks nothing; an answer is waited for by: {', '.join(open_ones)}"
+    meant = {each.id: each.general for each in open_ones.values() if not each.petition or _names(task, each)}
+    return open_ones[choose_id(task, meant, prefix=_PREFIX, unknown=unknown)]
+
+
+def _nearly(ask: Ask, text: str) -> str | None:
+    """Return the choice that a text is only like, which is a slip more often than free words."""
+    said, choices = text.strip().lower(), {choice.lower(): choice for choice in ask.choices}
+    if ask.exact or not said or said in choices:
+        return None
+    begun = [choice for choice in choices if choice.startswith(said)]
+    return next((choices[near] for near in begun or get_close_matches(said, choices, n=1)), None)
+
+
+def _names(text: str, ask: Ask) -> bool:
+    """Tell whether a text names a petition, and not only the assignment with which its id begins."""
+    return len(text) >= _TAIL_MIN and ask.id.endswith(text)

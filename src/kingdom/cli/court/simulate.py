@@ -1,0 +1,60 @@
+"""`kingdom simulate`: what other rules would have decided."""
+
+from typing import Annotated
+
+import typer
+
+from kingdom.bootstrap import operations_of
+from kingdom.cli.court.declarations import COURT, Rules, terms_of
+from kingdom.cli.shared import inputs
+from kingdom.cli.shared.command import Call, command
+from kingdom.cli.shared.shape import one
+from kingdom.clock import utc_now
+from kingdom.court.king.simulation import Difference, Simulation
+from kingdom.court.king.simulation import simulate as replay
+
+app = typer.Typer(add_completion=False)
+
+
+@command(app, "simulate", answer=one(Simulation))
+async def simulate(
+    call: Call,
+    *,
+    since: Annotated[str, typer.Option(help="How far back: 12h, 7d.")] = "7d",
+    rules: Rules = "",
+) -> None:
+    """Route stored events again by the rules in a directory, and show what would be decided otherwise.
+
+    Nothing is changed. Events that are removed from the store already are only counted, since nobody knows any more
+    what was in them.
+
+    Example: kingdom simulate --since 7d --rules draft/generals
+
+    JSON: {since, differences: [{event_id, type, repo, change, before: [general], after: [general], considered}],
+    unchanged, forgotten}.
+    """
+    start = utc_now() - inputs.duration(since)
+    packages = terms_of(call, rules).packages()
+    async with call.bus(COURT, create=False) as bus, bus.transaction() as transaction:
+        found = await replay(transaction, operations_of(bus), packages, start)
+    if call.output.json:
+        call.output.document(found)
+        return
+    if found.differences:
+        columns = ("event", "type", "repo", "what changes", "before", "after")
+        call.output.table(columns, [_row(each) for each in found.differences])
+    call.output.say(
+        f"{len(found.differences)} decided otherwise, {found.unchanged} as before,"
+        f" {found.forgotten} no longer in the store."
+    )
+
+
+def _row(each: Difference) -> tuple[object, ...]:
+    return (
+        each.event_id,
+        each.type,
+        each.repo,
+        each.change,
+        ", ".join(each.before) or None,
+        ", ".join(each.after) or None,
+    )

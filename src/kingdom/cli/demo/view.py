@@ -1,0 +1,155 @@
+"""How the demo looks on a terminal."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.rule import Rule
+from rich.text import Text
+
+from kingdom.cli.shared.output import ago, table
+from kingdom.court.asks import Ask
+from kingdom.court.heartbeat import ROLES
+from kingdom.demo.narration import Line, Tone
+from kingdom.demo.report import Report
+from kingdom.demo.story import TICKET
+from kingdom.demo.watching import Standing
+from kingdom.sentence import printable
+from kingdom.workflow.model.machine import WorkStatus
+from kingdom.workflow.model.workflow import Workflow
+
+_STYLES: Mapping[Tone, str] = {
+    Tone.PLAIN: "",
+    Tone.WORDS: "italic cyan",
+    Tone.GOOD: "green",
+    Tone.BAD: "bold red",
+    Tone.PERSON: "bold yellow",
+}
+_MARKS: Mapping[WorkStatus, tuple[str, str]] = {
+    WorkStatus.COMPLETED: ("✓", "green"),
+    WorkStatus.RUNNING: ("▸", "cyan"),
+    WorkStatus.FAILED: ("✗", "red"),
+    WorkStatus.PAUSED: ("‖", "yellow"),
+    WorkStatus.CANCELLED: ("✗", "red"),
+}
+_WAITING = ("·", "dim")
+_WHO_WIDTH = 12
+# Title, words, roles, cost, and the frame of the table.
+_FURNITURE = 10
+_LINES_MIN = 4
+_COMMAND_WIDTH = 56
+# A role gives a sign every second.
+_SILENT_SECONDS = 3.0
+
+
+def screen_view(title: str, words: str, lines: Iterable[Line], standing: Standing, *, height: int) -> RenderableType:
+    """Return the screen: which part of the story it is, what happened last, and how everything stands."""
+    room = max(height - _FURNITURE - len(standing.runs), _LINES_MIN)
+    shown = [line_view(line) for line in lines][-room:]
+    return Group(
+        Rule(Text(title, style="bold"), align="left"),
+        Text(words, style="dim"),
+        *shown,
+        *(Text() for _ in range(room - len(shown))),
+        _runs(standing),
+        _roles(standing),
+    )
+
+
+def line_view(line: Line) -> Text:
+    """Return a line of the story."""
+    who, what = printable(f"{line.who:<{_WHO_WIDTH}}"), printable(line.what)
+    return Text.assemble((who, "bold"), (what, _STYLES[line.tone]), no_wrap=True, overflow="ellipsis")
+
+
+def question_view(ask: Ask, default: str, seconds: float) -> RenderableType:
+    """Return the question of an agent, and what happens if nobody answers it."""
+    choices = f" ({' / '.join(ask.choices)}, or your own words)" if ask.choices else ""
+    return Group(
+        Rule(Text(f"{ask.general} asks you", style="bold yellow"), align="left"),
+        Text(printable(f"{ask.question}{choices}"), style="bold"),
+        Text(
+            f"In {seconds:g} s the demo answers “{default}”. In another terminal this is `kingdom inbox`.", style="dim"
+        ),
+    )
+
+
+def end_view(report: Report, directory: Path | None) -> RenderableType:
+    """Return what was shown, where everything lies, and what to do next; no directory is one that goes at once."""
+    kills = ", ".join(f"{kill.what} (back after {kill.back_after_seconds:g} s)" for kill in report.kills)
+    outside = ", ".join(f"{what.replace('_', ' ')} {count}" for what, count in report.outside.items())
+    verdict = "Nothing was lost, nothing was done twice." if report.ok else "; ".join(report.findings)
+    where = f"Where everything lies: cd {directory}" if directory else "With --keep everything stays to be looked at:"
+    facts = (
+        ("assignments", ", ".join(f"{each.general} {each.status}" for each in report.assignments)),
+        ("killed", kills),
+        ("went back to", report.resumed_from),
+        ("outside saw", outside),
+        ("cost", f"${report.cost_usd:.2f}, as the script of the agent says"),
+    )
+    return Group(
+        Text(printable(verdict), style="bold green" if report.ok else "bold red"),
+        *(_fact(name, words) for name, words in facts),
+        Text(),
+        Text(where, style="bold"),
+        *(_fact(f"cat {place.path}", place.what, width=_COMMAND_WIDTH) for place in report.places),
+        *(_fact(command, words, width=_COMMAND_WIDTH) for command, words in _looks(report) if directory),
+        Text(),
+        Text("What to do next", style="bold"),
+        *(_fact(command, words, width=_COMMAND_WIDTH) for command, words in _NEXT),
+    )
+
+
+_NEXT = (
+    ("kingdom init", "a realm of your own, with a General to start from"),
+    ("kingdom doctor", "what is missing here, and its cure"),
+    ("kingdom up", "run it"),
+)
+
+
+def _looks(report: Report) -> Iterator[tuple[str, str]]:
+    """Yield commands that show more, in the directory of the demo; the ticket had the most to survive."""
+    for each in report.assignments:
+        if each.general == TICKET:
+            yield f"kingdom explain {each.task_id}", "one timeline of it, kills included"
+
+
+def _runs(standing: Standing) -> RenderableType:
+    status = {each.workflow_id: each.status for each in standing.assignments if not each.root}
+    rows = [
+        (
+            run.general,
+            status.get(run.id, ""),
+            _works(run),
+            len(run.checkpoints),
+            f"${run.cost_usd:.2f}",
+        )
+        for run in standing.runs
+    ]
+    return table(("general", "assignment", "works", "checkpoints", "cost"), rows)
+
+
+def _works(run: Workflow) -> Text:
+    parts: list[tuple[str, str]] = []
+    for work in run.works:
+        mark, style = _MARKS.get(work.status, _WAITING)
+        parts.append((f"{mark} {work.definition.name}  ", style))
+    return Text.assemble(*parts)
+
+
+def _roles(standing: Standing) -> Text:
+    shown = Text()
+    for role in ROLES:
+        sign = standing.signs.get(role)
+        silent = (standing.at - sign).total_seconds() if sign else None
+        if silent is None:
+            shown.append(f"○ {role}  ", "dim")
+        elif silent > _SILENT_SECONDS:
+            shown.append(f"✗ {role} silent for {ago(silent)}  ", "red")
+        else:
+            shown.append(f"● {role}  ", "green")
+    return shown
+
+
+def _fact(name: str, words: str, *, width: int = 14) -> Text:
+    return Text.assemble((f"  {name:<{width}} ", "bold"), printable(words))

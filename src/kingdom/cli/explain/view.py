@@ -1,0 +1,126 @@
+"""How a timeline looks in a terminal."""
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from kingdom.cli.shared.output import ago, table
+from kingdom.court.explain.timeline import Kind, Moment, Strand, Timeline
+from kingdom.sentence import printable, sentence, with_reason
+
+_STYLES = {
+    Kind.DECISION: "cyan",
+    Kind.QUESTION: "yellow",
+    Kind.ANSWER: "yellow",
+    Kind.CHECKPOINT: "green",
+    Kind.RETRY: "magenta",
+    Kind.FAILURE: "red",
+    Kind.CRASH: "bold red",
+    Kind.RECOVERY: "green",
+    Kind.RESULT: "bold",
+    Kind.LATE: "dim",
+}
+
+
+def explain_view(timeline: Timeline, now: datetime) -> RenderableType:
+    """Return all of a timeline: what it is about, what happened, what took how long, how it ended."""
+    parts: list[RenderableType] = [Text(headline(timeline), style="bold"), Text(outcome(timeline, now))]
+    if timeline.moments:
+        parts.append(_moments(timeline))
+    for strand in timeline.strands:
+        parts += _strand(strand, several=len(timeline.strands) > 1)
+    parts += [Text(printable(sentence(f"Note: {words}")), style="yellow") for words in timeline.missing]
+    return Group(*parts)
+
+
+def headline(timeline: Timeline) -> str:
+    """Return in a line what a timeline is about."""
+    event = timeline.event
+    if event is None:
+        return printable(timeline.about)
+    where = f" in {event.repo}" if event.repo else ""
+    subject = f": {event.subject}" if event.subject else ""
+    return printable(f"{timeline.about}, {event.type}{where}{subject}")
+
+
+def outcome(timeline: Timeline, now: datetime) -> str:
+    """Return in a sentence how it ended, or where it stands."""
+    seconds = timeline.seconds
+    if seconds is None and timeline.begun_at:
+        took = f"for {ago(max((now - timeline.begun_at).total_seconds(), 0.0))} so far"
+    else:
+        took = f"after {ago(seconds)}" if seconds is not None else "for an unknown time"
+    parts = [f"{timeline.status} {took}", money(timeline.cost_usd)]
+    if timeline.crashes:
+        parts.append(many(timeline.crashes, "crash", "crashes"))
+    if timeline.retries:
+        parts.append(many(timeline.retries, "retry", "retries"))
+    return f"{', '.join(parts)}."
+
+
+def result_of(strand: Strand) -> str:
+    """Return in a sentence what became of a strand."""
+    who = f" by {strand.general}" if strand.general else ""
+    said = with_reason(f"{strand.id}{who} is {strand.status}", strand.summary or strand.reason)
+    return printable(sentence(said))
+
+
+def offset(timeline: Timeline, moment: Moment) -> str:
+    """Return how long after the beginning something happened."""
+    return f"+{ago(max((moment.at - timeline.begun_at).total_seconds(), 0.0))}" if timeline.begun_at else ""
+
+
+def money(amount: float | None) -> str:
+    """Return an amount of money; what nobody paid for has none."""
+    if amount is None:
+        return ""
+    return f"${amount:.2f}" if amount >= 0.01 or not amount else f"${amount:.4f}"  # noqa: PLR2004 - a cent
+
+
+def many(count: int, one: str, more: str) -> str:
+    """Return a count with what is counted."""
+    return f"{count} {one if count == 1 else more}"
+
+
+def _moments(timeline: Timeline) -> Table:
+    shown = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    for name in ("at", "", "who", "what", "took", "cost"):
+        shown.add_column(name, justify="right" if name in ("", "took", "cost") else "left", overflow="fold")
+    day = None
+    for moment in timeline.moments:
+        local = moment.at.astimezone()
+        if local.date() != day:
+            day = local.date()
+            shown.add_row(f"{day}")
+        what = Text(printable(moment.what), style=_STYLES.get(moment.kind, ""))
+        if moment.why:
+            what.append(f"\n{printable(moment.why)}", style="dim")
+        took = ago(moment.seconds) if moment.seconds is not None else ""
+        at = f"{local:%H:%M:%S}"
+        cells = (at, offset(timeline, moment), printable(moment.who), what, took, money(moment.cost_usd or None))
+        shown.add_row(*cells)
+    return shown
+
+
+def _strand(strand: Strand, *, several: bool) -> Iterator[RenderableType]:
+    if several:
+        yield Text(strand.id, style="bold")
+    if strand.works:
+        columns = ("work", "status", "took", "in queries", "queries", "cost")
+        rows = [
+            (
+                work.name,
+                work.status or None,
+                ago(work.seconds) if work.seconds is not None else None,
+                ago(work.busy_seconds),
+                len(work.queries),
+                money(work.cost_usd),
+            )
+            for work in strand.works
+        ]
+        yield table(columns, rows)
+    yield Text(result_of(strand))

@@ -1,0 +1,374 @@
+"""`kingdom general …`: the Generals, each a folder with general.yaml, workflow.yaml and prompts."""
+
+import re
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from kingdom.cli.general import memory
+from kingdom.cli.general.lookup import GeneralName, GeneralsDirectory, generals_place, hears_strangers, named_package
+from kingdom.cli.schemas.described import print_schema
+from kingdom.cli.schemas.general import general_schema
+from kingdom.cli.shared import exit_code, inputs
+from kingdom.cli.shared.command import Call, command
+from kingdom.cli.shared.shape import one
+from kingdom.court.memory import load_memory
+from kingdom.court.package import NAME_PATTERN, Package, PetitionRule
+from kingdom.court.package_files import (
+    GENERAL_FILE,
+    SHIPPED,
+    Broken,
+    Loaded,
+    install_package,
+    load_package,
+    load_packages,
+    shipped,
+)
+from kingdom.court.prompt import Context, missing, needs_repo, render_template
+from kingdom.errors import IllegalTransition, Misconfigured, NotFound
+from kingdom.soldiers.agent import AgentFailed
+from kingdom.soldiers.scripted.script import parse_script
+from kingdom.workflow.model.git import unique_name
+from kingdom.workflow.model.template import WorkflowTemplate
+from kingdom.workflow.reactions import engine
+from kingdom.workflow.registry import git_finder
+from kingdom.workflow.template_file import write_template
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="The Generals: who does what when, as YAML files.")
+_EXAMPLE = "gen-hello"
+
+
+class ListedGeneral(msgspec.Struct, frozen=True, kw_only=True):
+    """A General: what it hears of, when it acts by itself, and what it runs."""
+
+    name: str
+    description: str
+    subscribes: list[str]
+    schedules: list[str]
+    works: list[str]
+    directory: str
+
+
+class ListedGenerals(msgspec.Struct, frozen=True, kw_only=True):
+    """The Generals of a directory, and those that cannot be used."""
+
+    directory: str
+    generals: list[ListedGeneral]
+    broken: tuple[Broken, ...]
+
+
+class Preview(msgspec.Struct, frozen=True, kw_only=True):
+    """The workflow that an event would lead to, and the values that nobody gave."""
+
+    template: WorkflowTemplate
+    missing: list[str]
+
+
+@command(app, "list", answer=one(ListedGenerals))
+async def list_(call: Call, *, directory: GeneralsDirectory = "") -> None:
+    """Show every General, also those that are broken.
+
+    Example: kingdom general list
+
+    JSON: {directory, generals: [{name, description, subscribes: [type], schedules: [name], works: [name], directory}],
+    broken: [{name, directory, reason}]}.
+    """
+    place = generals_place(call, directory)
+    loaded = load_packages(place, hears_strangers=hears_strangers(call))
+    if call.output.json:
+        call.output.document(_listed(place, loaded))
+        return
+    if loaded.packages:
+        columns = ("name", "hears of", "schedules", "works", "what it does")
+        call.output.table(columns, [_row(package) for package in loaded.packages])
+    elif not loaded.broken:
+        shipped_ones = ", ".join(package.name for package in load_packages(SHIPPED).packages)
+        call.output.say(f"There is no General in {place}. Make one: kingdom general create NAME")
+        call.output.say(f"Or take one that comes with Kingdom: kingdom general install NAME ({shipped_ones})")
+    for broken in loaded.broken:
+        call.output.note(f"{broken.name} is broken and does nothing: {broken.reason}")
+
+
+@command(app, "show", answer=one(Package))
+async def show(call: Call, name: GeneralName, *, directory: GeneralsDirectory = "") -> None:
+    """Show what a General hears of, when it acts, what it may do, and what it runs.
+
+    Example: kingdom general show gen-pr
+
+    JSON: {general: the content of general.yaml, template: as `kingdom template show` answers it, directory}.
+    """
+    package = named_package(call, name, directory)
+    if call.output.json:
+        call.output.document(package)
+        return
+    general, policy = package.general, package.general.policy
+    rows = {
+        "name": general.name,
+        "what it does": general.description,
+        "directory": package.directory,
+        "hears of": "\n".join(each.type + (" (also)" if each.also else "") for each in general.subscribes) or None,
+        "schedules": "\n".join(f"{each.name}: {each.cron} {each.time_zone}" for each in general.schedules) or None,
+        "default repo": general.default_repo,
+        "works": "\n".join(_work_names(package)),
+        "may ask for": "\n".join(map(_petition_rule, policy.petitions)) or "nothing",
+        "retries": f"{policy.retries}, {policy.retry_after_seconds} s apart",
+        "budget": f"${policy.budget_usd:g}" if policy.budget_usd else None,
+        "at once": policy.concurrency,
+        "time limit": f"{general.timeout_seconds} s",
+    }
+    call.output.table(("general", ""), rows.items())
+
+
+app.add_typer(memory.app)
+
+
+@command(app, "preview", answer=one(Preview))
+async def preview(
+    call: Call,
+    name: GeneralName,
+    *,
+    payload: Annotated[str, typer.Option(help="The payload of an event: JSON, @FILE, or - for standard input.")] = "{}",
+    repo: Annotated[str, typer.Option(help="The repository of the event, as acme/shop.")] = "",
+    event_type: Annotated[str, typer.Option("--type", help="The type of the event.")] = "demo.preview",
+    directory: GeneralsDirectory = "",
+) -> None:
+    """Print the workflow that a General would run for an event, with its values in the prompts; nothing is run.
+
+    Example: kingdom general preview gen-hello --payload '{"from": "anna"}' | kingdom template create -
+
+    JSON: {template: as `kingdom template show` answers it, missing: [name of a value]}.
+    """
+    package = named_package(call, name, directory)
+    general = package.general
+    repo = repo or general.default_repo or ""
+    if needs_repo(package.template) and not repo:
+        raise Misconfigured(f"{name} works in the repository of its event: name one, as --repo acme/shop")
+    git = await _git_of(call, repo) if needs_repo(package.template) else ""
+    context = Context(
+        payload=inputs.payload(payload),
+        repo=repo,
+        event={"id": "evt-demo-preview", "type": event_type, "source": "demo", "priority": "normal"},
+        task={"id": "task-preview", "type": event_type, "event_id": "evt-demo-preview", "priority": "normal"},
+        memory=load_memory(package.directory, repo, general.memory),
+        git=git,
+    )
+    template = render_template(package.template, context, lambda _: git)
+    queries = [task.query for work in package.template.works for task in work.tasks]
+    absent = list(dict.fromkeys(path for query in queries for path in missing(query, context)))
+    if call.output.json:
+        call.output.document(Preview(template=template, missing=absent))
+        return
+    typer.echo(write_template(template), nl=False)
+    if absent:
+        call.output.note(f"Empty, since nobody gave it: {', '.join(absent)}")
+
+
+@command(app, "validate", answer=one(ListedGenerals))
+async def validate(
+    call: Call,
+    path: Annotated[str, typer.Argument(metavar="[DIR]", help="A General or its name, or a directory of them.")] = "",
+    *,
+    directory: GeneralsDirectory = "",
+) -> int:
+    """Check every file of a General, or of all in a directory; exit code 1 if one is broken.
+
+    Example: kingdom general validate gen-pr
+
+    JSON: {directory, generals: [...], broken: [{name, directory, reason}]}, as `list` answers it.
+    """
+    place = _to_check(call, path, directory)
+    loaded = _with_scripts_read(_checked(place, hears_strangers=hears_strangers(call)))
+    if call.output.json:
+        call.output.document(_listed(place, loaded))
+    for package in loaded.packages:
+        call.output.say(f"{package.name} is fine: {package.general.description}")
+    for broken in loaded.broken:
+        call.output.say(f"{broken.name} is broken: {broken.reason}")
+    return exit_code.FAILED if loaded.broken else 0
+
+
+@command(app, "install", answer=one(Package))
+async def install(
+    call: Call,
+    source: Annotated[str, typer.Argument(metavar="DIR", help="A folder, or the name of one that comes with Kingdom.")],
+    *,
+    replace: Annotated[bool, typer.Option("--replace", help="Take the place of one with the same name.")] = False,
+    directory: GeneralsDirectory = "",
+) -> None:
+    """Check a General and copy it to the others; what a replaced one has learned stays.
+
+    Example: kingdom general install gen-pr
+
+    JSON: {general, template, directory}, as `show` answers it.
+    """
+    place = generals_place(call, directory)
+    package = install_package(_source(source), place, replace=replace)
+    if call.output.json:
+        call.output.document(package)
+    call.output.say(
+        f"{package.name} is installed in {package.directory}.",
+        f"Look at what it hears of, its default_repo and its policy in {package.directory}/{GENERAL_FILE}.",
+    )
+    try:
+        load_package(Path(package.directory), hears_strangers=hears_strangers(call))
+    except Misconfigured as error:
+        call.output.note(f"{package.name} does nothing yet: {error}")
+
+
+@command(app, "create", answer=one(Package))
+async def create(
+    call: Call,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name: gen-docs, or just docs.")],
+    *,
+    directory: GeneralsDirectory = "",
+) -> None:
+    """Make a General to start from; it is complete, and the scripted agent can play it.
+
+    Example: kingdom general create docs
+
+    JSON: {general, template, directory}, as `show` answers it.
+    """
+    name = name if name.startswith("gen-") else f"gen-{name}"
+    package = _scaffolded(name, generals_place(call, directory))
+    if call.output.json:
+        call.output.document(package)
+    option = f" --directory {directory}" if directory else ""
+    call.output.say(
+        f"{package.name} is there, in {package.directory}. Next:",
+        f"  1. Say when it shall act and what it may do:  {package.directory}/{GENERAL_FILE}",
+        f"  2. Say what its agent shall do:               {package.directory}/prompts/task.md",
+        f"  3. Check it:                                  kingdom general validate{option}",
+        f"  4. See the prompts as an agent gets them:     kingdom general preview {package.name}{option}",
+        "  5. Run that (with `kingdom engine --host` in another terminal):",
+        f"       kingdom general preview {package.name}{option} | kingdom template create -",
+        f"       kingdom workflow create {package.template.id} --start --wait",
+    )
+
+
+@command(app, "schema", answer=one(dict[str, Any]))
+async def schema(call: Call) -> None:
+    """Print the JSON schema of general.yaml, for editors that complete and check YAML.
+
+    Example: kingdom general schema > general.schema.json
+
+    JSON: the schema on one line.
+    """
+    print_schema(call.output, general_schema())
+
+
+def _to_check(call: Call, path: str, directory: str) -> Path:
+    """Return the directory that is meant: itself, that of a General with this name, or that of all."""
+    place = Path(path) if path and Path(path).is_dir() else generals_place(call, directory) / path
+    if not place.is_dir():
+        nowhere = f"there is no General and no directory {path or place}"
+        raise Misconfigured(f"{nowhere}: name one, or make a General with `kingdom general create`")
+    return place
+
+
+async def _git_of(call: Call, repo: str) -> str:
+    """Return the Git of a repository, or what it would best be called."""
+    with suppress(NotFound):
+        async with call.bus(engine(), create=False) as bus, bus.transaction() as transaction:
+            return (await git_finder(transaction))(repo)
+    return unique_name(repo)
+
+
+def _checked(place: Path, *, hears_strangers: bool) -> Loaded:
+    """Return what is in a directory of Generals, or the one General that it is itself."""
+    if not (place / GENERAL_FILE).exists():
+        return load_packages(place, hears_strangers=hears_strangers)
+    place = place.absolute()
+    loaded = load_packages(place.parent, hears_strangers=hears_strangers)
+    return Loaded(
+        packages=tuple(each for each in loaded.packages if each.name == place.name),
+        broken=tuple(each for each in loaded.broken if each.name == place.name),
+    )
+
+
+def _with_scripts_read(loaded: Loaded) -> Loaded:
+    """Return the packages with those among the broken in whose prompts is a script that no agent could follow."""
+    wrong = [
+        Broken(name=package.name, directory=package.directory, reason=mistake)
+        for package in loaded.packages
+        if (mistake := _script_mistake(package.template))
+    ]
+    names = {each.name for each in wrong}
+    fine = tuple(package for package in loaded.packages if package.name not in names)
+    return Loaded(packages=fine, broken=(*loaded.broken, *wrong))
+
+
+def _script_mistake(template: WorkflowTemplate) -> str:
+    for work in template.works:
+        for task in work.tasks:
+            # What a line is with a value in it only the event tells.
+            known = "\n".join("" if "{{" in line else line for line in task.query.split("\n"))
+            try:
+                parse_script(known)
+            except AgentFailed as error:
+                return f"a prompt of the work {work.name}: {error}"
+    return ""
+
+
+def _source(given: str) -> Path:
+    if Path(given).is_dir():
+        return Path(given)
+    if found := shipped(given):
+        return found
+    names = ", ".join(package.name for package in load_packages(SHIPPED).packages)
+    raise NotFound(f"{given!r} is no folder, and no General that comes with Kingdom: these are {names}")
+
+
+def _scaffolded(name: str, place: Path) -> Package:
+    """Make a General like the simplest one that comes with Kingdom."""
+    if not re.fullmatch(NAME_PATTERN, name):
+        raise Misconfigured(f"{name!r} cannot be the name of a General: use lower-case words with '-' between them")
+    if (place / name).exists():
+        allowed = ("another name", "changing it there")
+        raise IllegalTransition(f"general {name}", "INSTALLED", f"it is in {place / name}", allowed)
+    with TemporaryDirectory() as room:
+        draft = Path(room) / name
+        shutil.copytree(SHIPPED / _EXAMPLE, draft)
+        file = draft / GENERAL_FILE
+        topic = name.removeprefix("gen-").replace("-", "_")
+        text = file.read_text(encoding="utf-8").replace(_EXAMPLE, name)
+        text = text.replace("demo.hello", f"demo.{topic}").replace("hello-in-the-morning", f"{name}-in-the-morning")
+        file.write_text(text, encoding="utf-8")
+        return install_package(draft, place, replace=False)
+
+
+def _listed(place: Path, loaded: Loaded) -> ListedGenerals:
+    generals = [
+        ListedGeneral(
+            name=package.name,
+            description=package.general.description,
+            subscribes=[each.type for each in package.general.subscribes],
+            schedules=[each.name for each in package.general.schedules],
+            works=_work_names(package),
+            directory=package.directory,
+        )
+        for package in loaded.packages
+    ]
+    return ListedGenerals(directory=str(place), generals=generals, broken=loaded.broken)
+
+
+def _row(package: Package) -> tuple[str, str, str, str, str]:
+    general = package.general
+    heard = "\n".join(each.type for each in general.subscribes) or "-"
+    schedules = "\n".join(each.name for each in general.schedules) or "-"
+    return general.name, heard, schedules, ", ".join(_work_names(package)), general.description
+
+
+def _petition_rule(rule: PetitionRule) -> str:
+    approving = ", approvals too" if "APPROVE" in rule.events else ""
+    commanding = f", with {' '.join(rule.commands)} to bots" if rule.commands else ""
+    agreed = ", if a person agrees" if rule.approval else ""
+    return f"{rule.kind} on {', '.join(rule.targets)}, at most {rule.at_most}{approving}{commanding}{agreed}"
+
+
+def _work_names(package: Package) -> list[str]:
+    return [work.name for work in package.template.works]

@@ -1,0 +1,55 @@
+"""`kingdom general memory` and `promote`: what a General has learned, and what of it counts everywhere."""
+
+from typing import Annotated
+
+import typer
+
+from kingdom.cli.general.lookup import GeneralName, GeneralsDirectory, named_package
+from kingdom.cli.shared.command import Call, command
+from kingdom.cli.shared.shape import array, one
+from kingdom.court.memory import Sentence, promote, remembered
+
+app = typer.Typer(add_completion=False)
+
+
+@command(app, "memory", answer=array(Sentence))
+async def memory(call: Call, name: GeneralName, *, directory: GeneralsDirectory = "") -> None:
+    """Show what a General has learned, and from which repository, run and day.
+
+    What agents learned is shown only to agents that work in the same repository, until it is promoted.
+
+    Example: kingdom general memory gen-pr
+
+    JSON: an array of {text, origin, everywhere, file}.
+    """
+    sentences = remembered(named_package(call, name, directory).directory)
+    if call.output.json:
+        call.output.document(sentences)
+    elif sentences:
+        rows = [(each.text, "everywhere" if each.everywhere else each.file, each.origin or None) for each in sentences]
+        call.output.table(("sentence", "counts", "learned"), rows)
+    else:
+        call.output.say(f"{name} has learned nothing yet.")
+
+
+@command(app, "promote", answer=one(Sentence))
+async def promote_(
+    call: Call,
+    name: GeneralName,
+    words: Annotated[str, typer.Argument(metavar="WORDS", help="A part of the sentence that no other one has.")],
+    *,
+    directory: GeneralsDirectory = "",
+) -> None:
+    """Let a sentence that was learned in one repository count in all of them.
+
+    It is shown to every agent of the General from then on. Read it first: an agent wrote it, and what the agent read
+    may have come from strangers.
+
+    Example: kingdom general promote gen-pr "Tests need a database"
+
+    JSON: {text, origin, everywhere, file}, as it was.
+    """
+    chosen = promote(named_package(call, name, directory).directory, words)
+    if call.output.json:
+        call.output.document(chosen)
+    call.output.say(f"For {name} this counts everywhere now: {chosen.text}")

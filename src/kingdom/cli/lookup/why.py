@@ -1,0 +1,50 @@
+"""`kingdom why`: where an event is, and what holds it there."""
+
+import typer
+
+from kingdom.cli.court.declarations import COURT, EventId, Rules, terms_of
+from kingdom.cli.shared.command import Call, command
+from kingdom.cli.shared.shape import one
+from kingdom.cli.shared.workflow_ids import meant_id
+from kingdom.clock import utc_now
+from kingdom.court.king.why import AHEAD_MAX, Explanation, Wait, explain
+from kingdom.court.records import EVENTS
+
+app = typer.Typer(add_completion=False)
+
+
+@command(app, "why", answer=one(Explanation))
+async def why(call: Call, event_id: EventId, *, rules: Rules = "") -> None:
+    """Explain where an event is: who gets it and why, what it waits for, what became of it.
+
+    Example: kingdom why last
+
+    JSON: {event, standing, considered: [{rule, general, chosen, reason}], waits: [{general, rule, priority, since,
+    line, held_by, ahead}], assignments: [{task_id, general, type, status, reason, workflow_id}]}.
+    """
+    terms = terms_of(call, rules)
+    async with call.bus(COURT, create=False) as bus, bus.transaction() as transaction:
+        explanation = await explain(transaction, await meant_id(transaction, EVENTS, event_id), utc_now(), terms)
+    if call.output.json:
+        call.output.document(explanation)
+        return
+    event = explanation.event
+    call.output.say(f"{event.id}: {event.type}{f' in {event.repo}' if event.repo else ''}. {explanation.standing}")
+    _tell(call, explanation)
+
+
+def _tell(call: Call, explanation: Explanation) -> None:
+    for wait in explanation.waits:
+        call.output.say(f"For {wait.general} since {wait.since.isoformat(timespec='seconds')}: {_line(wait)}")
+    if explanation.assignments:
+        columns = ("assignment", "general", "type", "status", "reason")
+        rows = [(each.task_id, each.general, each.type, each.status, each.reason) for each in explanation.assignments]
+        call.output.table(columns, rows)
+    if explanation.considered:
+        rows_considered = [(each.rule, "yes" if each.chosen else "no", each.reason) for each in explanation.considered]
+        call.output.table(("rule", "gets it", "why"), rows_considered)
+
+
+def _line(wait: Wait) -> str:
+    ahead = f"{wait.ahead}{'+' if wait.ahead >= AHEAD_MAX else ''}"
+    return f"{wait.held_by}; {ahead} ahead of it in the line {wait.line!r}."

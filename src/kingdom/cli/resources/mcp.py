@@ -1,0 +1,188 @@
+"""`kingdom mcp …`: the MCP servers that agents may call."""
+
+import shlex
+from typing import Annotated
+
+import msgspec
+import typer
+
+from kingdom.cli.shared.command import Call, command
+from kingdom.cli.shared.inputs import attributes
+from kingdom.cli.shared.shape import array, one
+from kingdom.soldiers.mcp import limit_of, validate
+from kingdom.soldiers.repository import without_password
+from kingdom.workflow import registry
+from kingdom.workflow.model.mcp import McpServer, Transport
+from kingdom.workflow.reactions import engine
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="The MCP servers that agents may call.")
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="Its name here.")]
+
+
+class ShownServer(msgspec.Struct, frozen=True, kw_only=True):
+    """An MCP server without secrets: only the names of its environment, no password."""
+
+    id: str
+    name: str
+    transport: Transport
+    command: tuple[str, ...]
+    url: str
+    env: list[str]
+    deleted: bool
+    deleting: bool
+
+
+class RegisteredServer(msgspec.Struct, frozen=True, kw_only=True):
+    """A new MCP server and its tools, unless it was not tried out."""
+
+    server: ShownServer
+    tools: tuple[str, ...] | None
+
+
+class UsedServer(RegisteredServer, frozen=True, kw_only=True):
+    """An MCP server, who uses it, and its tools if it was tried out."""
+
+    users: registry.Users
+
+
+@command(app, "create", answer=one(RegisteredServer))
+async def create(
+    call: Call,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name here: lower-case letters, digits, - _ .")],
+    *,
+    program: Annotated[
+        str, typer.Option("--command", help="What starts it; it runs in a folder of its own, so write whole paths.")
+    ] = "",
+    url: Annotated[str, typer.Option(help="Where it is called.")] = "",
+    transport: Annotated[
+        Transport | None,
+        typer.Option(case_sensitive=False, help="STDIO for a command; SSE or, by default, STREAMABLE_HTTP for a URL."),
+    ] = None,
+    env: Annotated[
+        list[str] | None, typer.Option(help="A variable of its environment, NAME=VALUE; repeatable.")
+    ] = None,
+    no_check: Annotated[bool, typer.Option("--no-check", help="Do not try it out.")] = False,
+) -> None:
+    """Make an MCP server known; it is started or called first, and asked for its tools.
+
+    Example: kingdom mcp create files --command "npx -y @modelcontextprotocol/server-filesystem /srv/files"
+
+    Example: kingdom mcp create search --url https://example.org/mcp
+
+    JSON: {server: {id, name, transport, command, url, env: [name], deleted, deleting}, tools: [name]}; tools is null if
+    it was not tried out.
+    """
+    if bool(program) == bool(url):
+        raise typer.BadParameter("give either --command or --url.")
+    server = McpServer(
+        id=name,
+        name=name,
+        transport=transport or (Transport.STDIO if program else Transport.STREAMABLE_HTTP),
+        command=_words(program),
+        url=url,
+        env=attributes(env or ()),
+    )
+    tools = None if no_check else await _tried_out(call, server)
+    async with call.bus(engine()) as bus:
+        server = await registry.register_mcp_server(bus, server, actor=call.settings.actor)
+    if call.output.json:
+        call.output.document(RegisteredServer(server=_shown(server), tools=tools))
+    call.output.say(f"MCP server {name} is known. Templates refer to it by this name.")
+    if tools is not None:
+        call.output.say(f"Its tools: {', '.join(tools) or 'none'}.")
+
+
+@command(app, "list", answer=array(ShownServer))
+async def list_(call: Call) -> None:
+    """Show every MCP server.
+
+    Example: kingdom mcp list
+
+    JSON: an array of {id, name, transport, command, url, env: [name], deleted, deleting}.
+    """
+    async with call.bus(engine(), create=False) as bus:
+        servers = await registry.list_mcp_servers(bus, call.leave_out)
+    if call.output.json:
+        call.output.document([_shown(server) for server in servers])
+    elif servers:
+        call.output.table(("name", "transport", "where"), [(each.id, each.transport, _where(each)) for each in servers])
+    else:
+        call.output.say("No MCP server is known. Add one: kingdom mcp create NAME --command … or --url …")
+
+
+@command(app, "show", answer=one(UsedServer))
+async def show(
+    call: Call,
+    name: _Name,
+    *,
+    check: Annotated[bool, typer.Option("--check", help="Try it out now, and show its tools.")] = False,
+) -> None:
+    """Show an MCP server and who uses it; the values of its environment stay hidden.
+
+    Example: kingdom mcp show files --check
+
+    JSON: {server: {id, name, transport, …}, users: {workflows: [id], templates: [id]}, tools: [name]}; tools is null
+    without --check.
+    """
+    async with call.bus(engine(), create=False) as bus:
+        server, users = await registry.show_mcp_server(bus, name)
+    tools = await _tried_out(call, server) if check else None
+    if call.output.json:
+        call.output.document(UsedServer(server=_shown(server), users=users, tools=tools))
+        return
+    rows = {
+        "name": server.id
+        + (" (unregistered)" if server.deleted else " (being unregistered)" if server.deleting else ""),
+        "transport": server.transport,
+        "where": _where(server),
+        "environment": ", ".join(sorted(server.env)) or None,
+        "used by workflows": ", ".join(users.workflows) or None,
+        "named by templates": ", ".join(users.templates) or None,
+        "tools": "not asked, say --check" if tools is None else ", ".join(tools) or None,
+    }
+    call.output.table(("MCP server", ""), rows.items())
+
+
+@command(app, "delete", answer=one(ShownServer))
+async def delete(call: Call, name: _Name) -> None:
+    """Forget an MCP server; refused while a run uses it, and templates lose their references to it.
+
+    Example: kingdom mcp delete files
+
+    JSON: {id, name, transport, command, url, env: [name], deleted, deleting}.
+    """
+    async with call.bus(engine(), create=False) as bus:
+        server = await registry.unregister_mcp_server(bus, name, actor=call.settings.actor)
+    if call.output.json:
+        call.output.document(_shown(server))
+    call.output.say(f"MCP server {name} is known no more.")
+
+
+async def _tried_out(call: Call, server: McpServer) -> tuple[str, ...]:
+    limit = limit_of(server).total_seconds()
+    with call.output.waiting(f"Asking {server.id} for its tools, for up to {limit:g} s: {_where(server)}"):
+        return await validate(server)
+
+
+def _words(program: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(program))
+    except ValueError as error:
+        raise typer.BadParameter(f"--command cannot be split into words: {error}.") from error
+
+
+def _where(server: McpServer) -> str:
+    return without_password(server.url) or shlex.join(server.command)
+
+
+def _shown(server: McpServer) -> ShownServer:
+    return ShownServer(
+        id=server.id,
+        name=server.name,
+        transport=server.transport,
+        command=server.command,
+        url=without_password(server.url),
+        env=sorted(server.env),
+        deleted=server.deleted,
+        deleting=server.deleting,
+    )

@@ -1,0 +1,144 @@
+"""`kingdom top`: the court on one live screen."""
+
+import asyncio
+import logging
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from functools import partial
+from types import ModuleType
+
+import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from kingdom.bus.logs import configure_logs
+from kingdom.bus.port import Bus
+from kingdom.cli.court.petition import left_outside
+from kingdom.cli.court.status import lookout_of
+from kingdom.cli.explain.commands import timeline_of
+from kingdom.cli.explain.view import explain_view
+from kingdom.cli.logs.session_follower import Following, FollowingView
+from kingdom.cli.logs.sessions import Subject
+from kingdom.cli.shared.command import Call, command
+from kingdom.cli.shared.hosts import host_of
+from kingdom.cli.shared.long_running import BY_SIGNAL, tell_nobody
+from kingdom.cli.workflow.results import differences, written_view
+from kingdom.cli.workflow.view import tree_view
+from kingdom.clock import utc_now
+from kingdom.court.standing import Lookout
+from kingdom.errors import Misconfigured
+from kingdom.roles import declared
+from kingdom.sentence import printable
+from kingdom.soldiers.settings import SoldierSettings
+from kingdom.top.desk import Desk
+from kingdom.top.readers import Read, Readers
+from kingdom.workflow import lifecycle
+from kingdom.workflow.model.workflow import Workflow
+
+app = typer.Typer(add_completion=False)
+# Generals are files of people, who change them now and then.
+_GENERALS_SECONDS = 5.0
+
+
+@command(app, "top", answer=None)
+async def top(call: Call) -> int | None:
+    """Show the court on one live screen: runs, queues, questions and health, and act on them by single keys.
+
+    Press ? there for every key. It needs a terminal and the extra `top`: pip install 'kingdom[top]'.
+
+    Example: kingdom top
+
+    JSON: none, this is for people; programs use `kingdom status --json` and `kingdom ps --json`.
+    """
+    if call.output.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise Misconfigured(
+            "a live screen needs a terminal: use `kingdom status --json` or `kingdom ps --watch` instead"
+        )
+    screen = _screen()
+    # Whatever is logged would be written across the screen.
+    configure_logs(json=True, level=logging.ERROR, also=[tell_nobody])
+    seen: list[tuple[float, Lookout]] = []
+
+    async def lookout() -> Lookout:
+        if not seen or time.monotonic() - seen[0][0] > _GENERALS_SECONDS:
+            seen[:] = [(time.monotonic(), await asyncio.to_thread(lookout_of, call.settings, call.realm))]
+        return seen[0][1]
+
+    async with call.bus(declared(call.realm), create=False) as bus:
+        shown = screen.Top(Desk(bus, call.settings.actor, lookout), readers_of(bus, call.realm.soldiers))
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            # By itself it would leave the terminal as the screen needs it.
+            leave = partial(shown.exit, return_code=BY_SIGNAL + number)
+            asyncio.get_running_loop().add_signal_handler(number, leave)
+        await shown.run_async()
+    code: int | None = shown.return_code
+    return code
+
+
+def readers_of(bus: Bus, settings: SoldierSettings) -> Readers:
+    """Return what the screen shows of a run: the very views of the commands."""
+
+    async def show(run_id: str) -> RenderableType:
+        run = await lifecycle.show(bus, run_id)
+        return tree_view(run, await host_of(bus, run), utc_now())
+
+    async def diff(run_id: str) -> RenderableType:
+        found = await differences(bus, settings, await lifecycle.show(bus, run_id))
+        parts: list[RenderableType] = []
+        for each in found:
+            said = "" if each.diff else ": no difference"
+            parts.append(Text(printable(f"{each.git_id}, {each.branch} since {each.since[:12]}{said}"), style="bold"))
+            parts.append(written_view(each.diff, "diff"))
+        return Group(*parts)
+
+    async def explain(about: str) -> RenderableType:
+        return explain_view(await timeline_of(bus, about), utc_now())
+
+    async def logs(run_id: str) -> Read:
+        return await _transcript(bus, run_id)
+
+    async def outside(run: Workflow) -> Sequence[str]:
+        return await left_outside(bus, run)
+
+    return Readers(show=show, diff=diff, explain=explain, logs=logs, left_outside=outside)
+
+
+async def _transcript(bus: Bus, run_id: str) -> Read:
+    """Return what reads on in the sessions of a run, from near their end."""
+    run = await lifecycle.show(bus, run_id)
+    following, view = Following(bus, Subject(run)), FollowingView(run)
+    waiting = await following.look()
+    notes = [
+        Text(f"The first {session.offset} bytes of {session.soldier} are left out: kingdom logs {run_id} --all")
+        for session in following.keep_tail()
+    ]
+    if not following.sessions:
+        notes.append(Text("No agent was started yet; what it says will stand here.", style="dim"))
+    told_places: set[str] = set()
+
+    async def more() -> Sequence[RenderableType]:
+        lines: list[RenderableType] = [*notes]
+        entries = [*waiting, *await following.look()]
+        notes.clear()
+        waiting.clear()
+        async for news in following.news(entries):
+            place = news.session.place
+            if place and place not in told_places:
+                told_places.add(place)
+                lines.append(Text(printable(f"From the store; the transcript lies on {place}"), style="yellow"))
+            lines.extend(view.lines(news))
+        return lines
+
+    return more
+
+
+def _screen() -> ModuleType:
+    try:
+        from kingdom.top import app as screen
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("textual"):
+            raise
+        raise Misconfigured("the live screen is an extra: pip install 'kingdom[top]'") from error
+    return screen

@@ -1,0 +1,146 @@
+"""`kingdom workflow definition` and `modify`: what a run is made of as YAML, to be edited and given back."""
+
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from kingdom.bus.port import Bus
+from kingdom.cli.shared.command import Call, command
+from kingdom.cli.shared.inputs import opened
+from kingdom.cli.shared.shape import one
+from kingdom.cli.shared.workflow_ids import RunId, find_workflow
+from kingdom.cli.workflow.view import next_commands
+from kingdom.errors import Misconfigured
+from kingdom.workflow import lifecycle
+from kingdom.workflow.model.modify import Modification, WorkChange
+from kingdom.workflow.model.refs import GitRef
+from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.reactions import engine
+from kingdom.workflow.registry import ID_PATTERN, show_git
+from kingdom.workflow.template_file import (
+    UNDER,
+    Entry,
+    GitRefEntry,
+    McpServerRefEntry,
+    WorkEntry,
+    written_out,
+)
+from kingdom.yaml_file import read_yaml, write_yaml
+
+app = typer.Typer()
+_GO_ON = ("start", "resume")
+_Id = Annotated[str, msgspec.Meta(pattern=ID_PATTERN)]
+
+
+class WorkOfRunEntry(WorkEntry, frozen=True, kw_only=True):
+    """A Work that there is, by its id, or a new one without."""
+
+    id: str = ""
+
+
+class DefinitionFile(Entry, frozen=True, kw_only=True):
+    """What a run shall be made of; what is not in the file stays as it is."""
+
+    git_refs: tuple[GitRefEntry | _Id, ...] | msgspec.UnsetType = msgspec.UNSET
+    mcp_server_refs: tuple[McpServerRefEntry | _Id, ...] | msgspec.UnsetType = msgspec.UNSET
+    works: tuple[WorkOfRunEntry, ...] | msgspec.UnsetType = msgspec.UNSET
+
+
+@command(app, "definition", answer=one(DefinitionFile))
+async def definition(call: Call, workflow_id: RunId) -> None:
+    """Print what a run is made of, to be edited and given to `modify`.
+
+    Example: kingdom workflow definition last > run.yaml; edit it; kingdom workflow modify last run.yaml
+
+    JSON: {gitRefs, mcpServerRefs, works: [{id, name, tasks, …}]}.
+    """
+    async with call.bus(engine(), create=False) as bus:
+        workflow = await find_workflow(bus, workflow_id)
+    if call.output.json:
+        call.output.document(_entries(workflow))
+    else:
+        typer.echo(write_definition(workflow), nl=False)
+
+
+@command(app, "modify", answer=one(Workflow))
+async def modify(
+    call: Call,
+    workflow_id: RunId,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A YAML file; - is standard input.")],
+) -> None:
+    """Change what has not started: works, their order and tasks, repositories, MCP servers.
+
+    A file has any of works, gitRefs and mcpServerRefs, each as the whole new list. A work with its `id` stays the same
+    work, one without is new, and one that is missing is removed.
+
+    Example: kingdom workflow modify last run.yaml
+
+    JSON: the workflow, as `create` answers it.
+    """
+    with opened(file) as lines:
+        change = read_definition(lines.read(), file)
+    async with call.bus(engine(), create=False) as bus:
+        workflow = await find_workflow(bus, workflow_id)
+        change = await _complete(bus, change)
+        workflow = await lifecycle.modify(bus, workflow.id, change, actor=call.settings.actor)
+    if call.output.json:
+        call.output.document(workflow)
+    go_on = [f"Go on: kingdom workflow {each} {workflow.id}" for each in next_commands(workflow) if each in _GO_ON]
+    call.output.say(" ".join(["It is changed.", *go_on]))
+
+
+def write_definition(workflow: Workflow) -> str:
+    """Return what a run is made of as a file that `read_definition` reads."""
+    return write_yaml(_entries(workflow))
+
+
+def read_definition(text: str, source: str) -> Modification:
+    """Read what a run shall be made of; `source` names the file in errors."""
+    file = read_yaml(text, source, DefinitionFile, {**UNDER, "works": WorkOfRunEntry})
+    if file == DefinitionFile():
+        known = ", ".join(field.encode_name for field in msgspec.structs.fields(DefinitionFile))
+        raise Misconfigured(f"{source}: a definition has any of {known}; it has none")
+    content = written_out(msgspec.to_builtins(file))
+    if "works" in content:
+        content["works"] = [{"id": work.pop("id", None), "definition": work} for work in content["works"]]
+    try:
+        return msgspec.convert(content, Modification)
+    except Misconfigured as error:
+        raise Misconfigured(f"{source}: {error}") from error
+
+
+def _entries(workflow: Workflow) -> dict[str, Any]:
+    """Return what a run is made of, without what goes without saying."""
+    content = {
+        "gitRefs": workflow.git_refs,
+        "mcpServerRefs": workflow.mcp_server_refs,
+        "works": [{"id": work.id, **msgspec.to_builtins(work.definition)} for work in workflow.works],
+    }
+    file = msgspec.convert(msgspec.to_builtins(content), DefinitionFile)
+    entries: dict[str, Any] = msgspec.to_builtins(file)
+    # Who it is comes first for a person.
+    return {**entries, "works": [{"id": work.pop("id"), **work} for work in entries["works"]]}
+
+
+async def _complete(bus: Bus, change: Modification) -> Modification:
+    """Return a change in which every repository has its base branch, the default one where none is named."""
+
+    async def complete(refs: tuple[GitRef, ...]) -> tuple[GitRef, ...]:
+        return tuple([ref if ref.base_branch else await _by_default(bus, ref) for ref in refs])
+
+    git_refs = None if change.git_refs is None else await complete(change.git_refs)
+    works: list[WorkChange] | None = None
+    if change.works is not None:
+        works = []
+        for work in change.works:
+            of_work = msgspec.structs.replace(work.definition, git_refs=await complete(work.definition.git_refs))
+            works.append(WorkChange(id=work.id, definition=of_work))
+    return Modification(
+        works=None if works is None else tuple(works), git_refs=git_refs, mcp_server_refs=change.mcp_server_refs
+    )
+
+
+async def _by_default(bus: Bus, ref: GitRef) -> GitRef:
+    git, _ = await show_git(bus, ref.git_id)
+    return GitRef(git_id=ref.git_id, base_branch=git.default_branch)
