@@ -7,7 +7,7 @@ from bench.postgres import PrivateCluster
 from tests.acceptance.runs import Runs, script, write
 from tests.acceptance.terminal import Running, Terminal, eventually
 
-RUN_HOST = ("host", "run", "--json-logs", "--name")
+RUN_HOST = ("role", "host", "--json-logs", "--name")
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def test_engine_and_hosts_share_a_run_through_the_database(terminal: Terminal, t
     assert "is there but not started" in lonely.err
     assert "no soldier host is up" in lonely.err
     with (
-        terminal.start("engine", "--json-logs") as engine,
+        terminal.start("role", "engine", "--json-logs") as engine,
         terminal.start(*RUN_HOST, "box", "--directory", str(tmp_path / "box")) as host,
     ):
         host.logs("host registered")
@@ -61,7 +61,9 @@ def test_a_host_that_is_gone_can_be_retired_before_its_lease_is_over(files: Term
     assert (unknown.code, "`kingdom host list`" in unknown.err) == (1, True)
 
 
-@pytest.mark.parametrize("words", [("host", "run"), ("engine", "--host")])
+@pytest.mark.parametrize(
+    "words", [("host", "run"), ("engine", "--host"), ("role", "host"), ("role", "engine", "--host")]
+)
 def test_a_program_of_ones_own_is_named_in_the_file_of_the_realm(files: Terminal, words: tuple[str, ...]) -> None:
     done = files.run(*words, "--agent", "command")
     assert (done.code, "soldiers.command into kingdom.yaml" in " ".join(done.err.split())) == (2, True)
@@ -77,7 +79,7 @@ def test_the_password_of_the_store_is_not_written_down(dsn: str, tmp_path: Path)
         "verify": ["echo it is swordfish-of''-the-store; exit 1"],
     }
     runs.template("Tell", tell)
-    with terminal.start("engine", "--host", "--json-logs", "--directory", str(tmp_path / "box")) as engine:
+    with terminal.start("role", "engine", "--host", "--json-logs", "--directory", str(tmp_path / "box")) as engine:
         engine.logs("host registered")
         assert runs.run("create", "tell", "--start", "--wait").code == 1
     shown = runs.run("show", "last", "--json").out
@@ -91,16 +93,16 @@ def test_a_name_that_cannot_be_part_of_a_stream_is_refused(files: Terminal) -> N
 
 
 def test_the_engine_takes_its_host_along_when_that_cannot_run(files: Terminal, realm: Path) -> None:
-    with files.start("engine", "--host", "--name", "box", "--json-logs") as engine:
+    with files.start("role", "engine", "--host", "--name", "box", "--json-logs") as engine:
         engine.logs("host registered")
-        again = files.run("engine", "--host", "--name", "crate", "--directory", str(realm / "soldiers" / "box"))
+        again = files.run("role", "engine", "--host", "--name", "crate", "--directory", str(realm / "soldiers" / "box"))
         assert (again.code, "another host uses" in again.err) == (2, True)
         assert ended(engine) == 0
 
 
 def test_engine_and_host_refuse_a_store_without_its_migrations(cluster: PrivateCluster, tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, cluster.create_database("nothing_in_it"))
-    for words in (("engine", "--json-logs"), (*RUN_HOST, "box")):
+    for words in (("role", "engine", "--json-logs"), (*RUN_HOST, "box")):
         done = terminal.run(*words)
         assert (done.code, "run `kingdom bus migrate` first" in done.err) == (2, True)
 
@@ -111,4 +113,4 @@ def test_who_waits_for_a_run_hears_that_nobody_is_at_work(files: Terminal, tmp_p
     with files.start(*RUN_HOST, "box") as host:
         host.logs("host registered")
         with files.start("workflow", "create", "alone", "--start", "--wait", "--json", lonely=0.0) as waiting:
-            eventually(lambda: "is `kingdom engine` running?" in waiting._err.read_text() and "said")
+            eventually(lambda: "is `kingdom role engine` running?" in waiting._err.read_text() and "said")

@@ -46,7 +46,7 @@ COURT = frozenset(
 ELSEWHERE = frozenset({"demo"})
 # One speaks to an agent, the other needs a screen.
 WITHOUT = frozenset({"agent-mcp", "top"})
-RUNS = frozenset({"git", "mcp", "template", "workflow", "logs", "attach", "engine", "host", "ps"})
+RUNS = frozenset({"git", "mcp", "template", "workflow", "logs", "attach", "host", "ps"})
 SERVE = f"{sys.executable} {ROOT / 'tests' / 'integration' / 'soldiers' / 'mcp_server.py'} stdio"
 
 
@@ -101,14 +101,14 @@ def test_commands_about_runs(desk: Desk, tmp_path: Path) -> None:
     assert desk.ask("git show", "app")["users"]["templates"] == ["story"]
 
     terminal = Terminal(tmp_path, f"file:{tmp_path / 'realm'}")
-    with terminal.start("engine", "--host", "--name", HOST, "--json") as engine:
+    with terminal.start("role", "engine", "--host", "--name", HOST, "--json") as engine:
         engine.logs("host registered")
         _story_of_a_run(desk, tmp_path)
         _end_of_a_run(desk)
-        desk.end("engine", engine)
-    with terminal.start("host", "run", "--name", "other", "--json-logs") as host:
+        desk.end("role", engine)
+    with terminal.start("role", "host", "--name", "other", "--json-logs") as host:
         host.logs("host registered")
-        desk.end("host run", host)
+        desk.end("role", host)
     assert len(desk.ask("host list")) == 2
     assert desk.ask("host retire", "other", "--yes")["status"] == "LOST"
     desk.ask("template delete", "story")

@@ -28,7 +28,6 @@ LOADED: dict[str, set[str]] = {
     "kingdom.cli.machine.host": set(),
     "kingdom.cli.machine.role": {"prometheus_client"},
     "kingdom.cli.up.commands": set(),
-    "kingdom.cli.machine.engine": set(),
     "kingdom.roles.king": set(),
     "kingdom.roles.general": set(),
     "kingdom.roles.envoy": set(),

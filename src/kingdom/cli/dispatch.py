@@ -27,10 +27,10 @@ def command_of(noun: str) -> Any:
     return typer.main.get_command(load_app(noun))
 
 
-def run(words: Sequence[str], alias: str = "") -> int:
-    """Run a command and return its exit code; `alias` is the short name by which a person has called it."""
+def run(words: Sequence[str], note: str = "") -> int:
+    """Run a command and return its exit code; help shows `note` first."""
     try:
-        return _run(words, alias)
+        return _run(words, note)
     except Unavailable as error:
         return _say(error, exit_code.UNREACHABLE)
     except Misconfigured as error:
@@ -52,7 +52,7 @@ def refuse_word(word: str) -> int:
     return _say(f"there is no command {word!r}; {_meant(word, WORDS)}`kingdom --help` shows all", exit_code.USAGE)
 
 
-def _run(words: Sequence[str], alias: str) -> int:
+def _run(words: Sequence[str], note: str) -> int:
     noun, *rest = words
     path = [_PROGRAM, noun]
     command = command_of(noun)
@@ -78,8 +78,8 @@ def _run(words: Sequence[str], alias: str) -> int:
         from typer import rich_utils
 
         rich_utils.COLOR_SYSTEM = None if read_environment("NO_COLOR") else "auto"
-        if alias:
-            typer.echo(f"`{_PROGRAM} {alias}` is short for `{name}`.")
+        if note:
+            typer.echo(note)
     try:
         result = command.main(args=rest, prog_name=name, standalone_mode=False, help_option_names=_HELP)
     except typer.TyperException as error:

@@ -95,8 +95,6 @@ def _load_machines(noun: str) -> typer.Typer | None:
             from kingdom.cli.bus.storage import app
         case "host":
             from kingdom.cli.machine.host import app
-        case "engine":
-            from kingdom.cli.machine.engine import app
         case "role":
             from kingdom.cli.machine.role import app
         case "agent-mcp":

@@ -5,7 +5,7 @@ import os
 import sys
 from io import TextIOWrapper
 
-from kingdom.cli.nouns import ALIASES, WORDS
+from kingdom.cli.nouns import WORDS, expand_alias
 
 # What the shells ask, see `kingdom completion`.
 _COMPLETE = "--complete"
@@ -26,6 +26,7 @@ def main() -> None:
             stream.reconfigure(errors="replace")
     if words[:1] == ["help"] and len(words) > 1:
         words = [*words[1:], "--help"]
+    words, note = expand_alias(words)
     try:
         if not words or words[0] in _HELP:
             from kingdom.cli.help_page import print_help
@@ -42,9 +43,7 @@ def main() -> None:
         elif words[0] in WORDS:
             from kingdom.cli.dispatch import run
 
-            alias = words[0] if words[0] in ALIASES else ""
-            words[:1] = ALIASES.get(words[0], words[:1])
-            sys.exit(run(words, alias))
+            sys.exit(run(words, note))
         else:
             from kingdom.cli.dispatch import refuse_word
 

@@ -46,7 +46,6 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "Machines": {
         "host": "The machines that run agents.",
-        "engine": "Take every run its next step, until stopped; with --host run agents too.",
         "role": "Play one role of the court in this process, until stopped.",
         "agent-mcp": "Offer an agent its tools over MCP; agents start it themselves.",
         "completion": "Print what makes a shell complete commands and ids.",
@@ -61,5 +60,19 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "dead": ("bus", "dead", "list"),
     "redrive": ("bus", "redrive"),
 }
+# Earlier names that still work; help and completion do not show them.
+FORMER_NAMES: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("engine",): ("role", "engine"),
+    ("host", "run"): ("role", "host"),
+}
 WORDS: dict[str, str] = {name: words for group in GROUPS.values() for name, words in group.items()}
 NOUNS: tuple[str, ...] = tuple(name for name in WORDS if name not in ALIASES)
+
+
+def expand_alias(words: list[str]) -> tuple[list[str], str]:
+    """Return the words of the command that an alias or a former name stands for, and a note that says so."""
+    for short, full in (*(((alias,), full) for alias, full in ALIASES.items()), *FORMER_NAMES.items()):
+        if tuple(words[: len(short)]) == short:
+            note = f"`kingdom {' '.join(short)}` is short for `kingdom {' '.join(full)}`."
+            return [*full, *words[len(short) :]], note
+    return words, ""

@@ -238,12 +238,12 @@ async def _find_host(transaction: Transaction, step: Step) -> None:
 
 def _why_no_host(workflow: Workflow) -> str:
     if workflow.placement is None:
-        return "no soldier host is up to run it: start one with `kingdom host run`, or everything with `kingdom up`"
+        return "no soldier host is up to run it: start one with `kingdom role host`, or everything with `kingdom up`"
     lost = workflow.placement.host
     return (
         f"workflow {workflow.id} belongs to host {lost}, which is lost, and no other can go on with it: start it again"
-        f" with `kingdom host run --name {lost}`; another host can go on with a run only if all repositories of the run"
-        " have a checkpoint remote"
+        f" with `kingdom role host --name {lost}`; another host can go on with a run only if all repositories of the"
+        " run have a checkpoint remote"
     )
 
 

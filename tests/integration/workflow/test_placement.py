@@ -225,7 +225,7 @@ async def test_a_run_that_only_its_lost_host_can_go_on_with_is_not_resumed_befor
     await scene.start_host("host-b")
     await lose(scene, lost)
     before = await scene.show(run)
-    with pytest.raises(Transient, match=r"belongs to host host-a, which is lost.*`kingdom host run --name host-a`"):
+    with pytest.raises(Transient, match=r"belongs to host host-a, which is lost.*`kingdom role host --name host-a`"):
         await lifecycle.resume(scene.bus, run, Auto(), actor=ANNA)
     assert await scene.show(run) == before
     scene.hosts["host-a"].open.clear()

@@ -244,7 +244,7 @@ async def create(
         f"  2. Say what its agent shall do:               {package.directory}/prompts/task.md",
         f"  3. Check it:                                  kingdom general validate{option}",
         f"  4. See the prompts as an agent gets them:     kingdom general preview {package.name}{option}",
-        "  5. Run that (with `kingdom engine --host` in another terminal):",
+        "  5. Run that (with `kingdom role engine --host` in another terminal):",
         f"       kingdom general preview {package.name}{option} | kingdom template create -",
         f"       kingdom workflow create {package.template.id} --start --wait",
     )

@@ -1,10 +1,10 @@
-"""`kingdom role …`: one role of the court in this process."""
+"""`kingdom role …`: one role in this process."""
 
 import logging
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from functools import partial
-from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Literal
 
 import structlog
@@ -16,6 +16,7 @@ from kingdom.bus.logs import configure_logs
 from kingdom.bus.maintenance import serving_metrics
 from kingdom.bus.metrics import BacklogMetrics, WorkerMetrics
 from kingdom.cli.court.status import look_now
+from kingdom.cli.machine.standalone import run_standalone
 from kingdom.cli.shared import exit_code
 from kingdom.cli.shared.command import Call, command
 from kingdom.cli.shared.long_running import (
@@ -34,40 +35,95 @@ from kingdom.court.live_packages import LivePackages
 from kingdom.court.metrics import CourtMetrics
 from kingdom.court.streams import LONE_STREAMS
 from kingdom.court.text_logs import SYSTEM, TASKS, TextLog, path_of, tee
+from kingdom.errors import Misconfigured
 from kingdom.realm import read_realm
 from kingdom.roles import declared
 from kingdom.roles.house import Cast, House
+from kingdom.soldiers.sandbox.sandbox import Profile
+from kingdom.soldiers.settings import AgentName, SoldierSettings
 
 app = typer.Typer(add_completion=False)
-RoleName = Literal["sentinel", "king", "general", "soldiers", "envoy", "chamberlain"]
-# Who writes the log of assignments too.
-_OF_ASSIGNMENTS = frozenset({"king", "general"})
+CourtRole = Literal["sentinel", "king", "general", "soldiers", "envoy", "chamberlain"]
+RoleName = Literal[CourtRole, "engine", "host"]
+# These roles also write the log of assignments.
+_ASSIGNMENT_ROLES = frozenset({"king", "general"})
 _log = structlog.get_logger("kingdom.cli")
 
 
 @command(app, "role", answer=LOG_LINES, json_flags=("--json-logs", "--json"))
-async def role(
+async def role(  # noqa: PLR0913 - one parameter per option
     call: Call,
-    name: Annotated[RoleName, typer.Argument(help="Which role this process plays.")],
+    name: Annotated[RoleName, typer.Argument(help="The role that this process plays.")],
     *,
+    with_host: Annotated[bool, typer.Option("--host", help="engine: run agents too, in the same process.")] = False,
+    host_name: Annotated[
+        str, typer.Option("--name", help="host: its name; by default the name of this machine.", show_default=False)
+    ] = "",
+    slots: Annotated[int | None, typer.Option(min=1, help="host: how many agents run at a time; by default 3.")] = None,
+    directory: Annotated[
+        Path | None,
+        typer.Option(
+            help="host: the folder of checkouts and transcripts; by default soldiers/NAME in a store of files, or here."
+        ),
+    ] = None,
+    agent: Annotated[AgentName | None, typer.Option(help="host: which agent it runs; by default scripted.")] = None,
+    sandbox: Annotated[
+        Profile | None,
+        typer.Option(help="host: what agents may see: strict (default), dev (with the network) or off."),
+    ] = None,
     metrics_port: MetricsPort = None,
     metrics_host: MetricsHost = LOOPBACK,
     log_level: Level = "info",
 ) -> int | None:
-    """Play one role of the court until SIGTERM or SIGINT; any number of processes may play the same one.
+    """Play one role until SIGTERM or SIGINT; any number of processes can play the same role.
 
-    The sentinel watches GitHub and Jira, the king decides, general has assignments done, soldiers runs agents, the
-    envoy tells people, the chamberlain watches over all of it. The second signal ends it at once.
+    The sentinel watches GitHub and Jira, the king decides, general carries out assignments, soldiers runs agents, the
+    envoy talks to people, and the chamberlain watches over the court. These roles follow kingdom.yaml.
+
+    engine and host run workflows without a court: the engine takes every run to its next step and watches the hosts,
+    a host runs agents. They follow the options marked `host:`, not kingdom.yaml; `engine --host` does both. When a host
+    stops, its agents end; their sessions go on when it is back under the same name. After half a minute without it,
+    runs whose repositories have a checkpoint remote go on elsewhere.
+
+    A second signal ends the process at once; the exit code is then 1.
 
     Example: kingdom role king --config kingdom.yaml
 
+    Example: kingdom role engine --host
+
+    Example: kingdom role host --name box --slots 4
+
     JSON: log lines, one object each, on standard error.
     """
-    realm = read_realm(call.settings.file)
+    options = {"name": host_name or None, "slots": slots, "agent": agent, "sandbox": sandbox}
+    given = {key: value for key, value in options.items() if value is not None}
     level = logging.getLevelNamesMapping()[log_level.upper()]
+    if name in ("engine", "host"):
+        configure_logs(json=call.output.json, level=level)
+        cut_off = await run_standalone(
+            call,
+            engine=name == "engine",
+            host=SoldierSettings(**given) if with_host or name == "host" else None,
+            directory=directory,
+            metrics_host=metrics_host,
+            metrics_port=metrics_port,
+        )
+    else:
+        if given or directory or with_host:
+            raise Misconfigured(
+                f"the role {name} takes no options about a host: set them under `soldiers:` in kingdom.yaml"
+            )
+        cut_off = await _play_court_role(call, name, level, metrics_host, metrics_port)
+    return exit_code.FAILED if cut_off else None
+
+
+async def _play_court_role(
+    call: Call, name: CourtRole, level: int, metrics_host: str, metrics_port: int | None
+) -> bool:
+    realm = read_realm(call.settings.file)
     directory = bootstrap.house_directory_of(call.settings)
     logs = [TextLog(path_of(directory, SYSTEM))]
-    if name in _OF_ASSIGNMENTS:
+    if name in _ASSIGNMENT_ROLES:
         logs.append(TextLog(path_of(directory, TASKS)))
     configure_logs(json=call.output.json, level=level, also=[tee(log, name) for log in logs])
     await refuse_old_store(call.settings)
@@ -94,8 +150,36 @@ async def role(
             signs = signs_in_files(directory, name)
         else:
             signs = signs_in_records(lambda: call.bus(application), name)
-        cast: Cast = import_module(f"kingdom.roles.{name}").cast(house)
+        cast = _cast_of(name, house)
         await stack.enter_async_context(Heart(signs, every=timedelta(seconds=realm.heartbeat_seconds)))
         _log.info("role started", role=name)
-        cut_off = await run_until_stopped(cast.parts, cast.beside)
-    return exit_code.FAILED if cut_off else None
+        return await run_until_stopped(cast.parts, cast.beside)
+
+
+def _cast_of(name: CourtRole, house: House) -> Cast:
+    """Load a role and return what it runs; no other role is loaded with it."""
+    match name:
+        case "sentinel":
+            from kingdom.roles import sentinel
+
+            return sentinel.cast(house)
+        case "king":
+            from kingdom.roles import king
+
+            return king.cast(house)
+        case "general":
+            from kingdom.roles import general
+
+            return general.cast(house)
+        case "soldiers":
+            from kingdom.roles import soldiers
+
+            return soldiers.cast(house)
+        case "envoy":
+            from kingdom.roles import envoy
+
+            return envoy.cast(house)
+        case "chamberlain":
+            from kingdom.roles import chamberlain
+
+            return chamberlain.cast(house)

@@ -18,7 +18,7 @@ refreshed every 15 seconds. Only this machine can read them, unless `--metrics-h
 | `kingdom up` | how the court and the store stand |
 | `kingdom role chamberlain` | the same |
 | `kingdom role`, another one | what its workers have done, and how the store stands |
-| `kingdom engine`, `kingdom bus work` | what the worker has done, and how the store stands |
+| `kingdom role engine`, `kingdom bus work` | what the worker has done, and how the store stands |
 
 A histogram has `_bucket`, `_sum` and `_count` behind its name, and a counter or histogram has a series `_created` too.
 Counting stops at 10000, or at 1000 where that is said, so that a look costs the same however full the store is.

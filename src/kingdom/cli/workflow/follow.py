@@ -98,7 +98,10 @@ async def _looks(call: Call, bus: Bus, workflow_id: str) -> AsyncIterator[Workfl
 async def _lonely(operations: Operations, workflow: Workflow) -> str:
     """Return who is missing, if events that a run waits for are taken by nobody."""
     host = workflow.placement.host if workflow.placement else ""
-    commands = {**dict.fromkeys(ENGINE_STREAMS, "kingdom engine"), f"soldier.{host}": f"kingdom host run --name {host}"}
+    commands = {
+        **dict.fromkeys(ENGINE_STREAMS, "kingdom role engine"),
+        f"soldier.{host}": f"kingdom role host --name {host}",
+    }
     for row in await operations.stats():
         if row.stream in commands and not row.processing and row.oldest_pending_seconds > _LONELY_SECONDS:
             paused = f"it is paused: {row.paused}" if row.paused else f"is `{commands[row.stream]}` running?"
