@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator, FormatChecker  # type: ignore[impor
 from kingdom.cli.nouns import NOUNS
 from kingdom.cli.reference.commands import commands_of
 from kingdom.cli.reference.shapes import Shapes, every_shape
-from kingdom.cli.shared.shape import Form
+from kingdom.cli.shared.json_result import JsonForm
 from tests.acceptance.terminal import Running
 
 COMMANDS = {name: command for noun in NOUNS for name, command in commands_of(noun)}
@@ -40,7 +40,7 @@ class Shaped:
 
     def is_one(self, name: str) -> bool:
         """Tell whether a command prints one line, not any number of them."""
-        return self._answers[name].form in (Form.ONE, Form.ARRAY)
+        return self._answers[name].form in (JsonForm.ONE, JsonForm.ARRAY)
 
 
 class Desk:

@@ -54,7 +54,7 @@ def test_a_host_that_is_gone_can_be_retired_before_its_lease_is_over(files: Term
         host.ends()
     assert "UP" in files.run("host", "list").out
     careful = files.run("host", "retire", "box")
-    assert (careful.code, "say --yes" in careful.err) == (2, True)
+    assert (careful.code, "add --yes" in careful.err) == (2, True)
     assert files.run("host", "retire", "box", "--yes").out == "Host box is LOST.\n"
     assert [host["status"] for host in files.ask("host", "list")] == ["LOST"]
     unknown = files.run("host", "retire", "nobody", "--yes")
@@ -66,7 +66,7 @@ def test_a_host_that_is_gone_can_be_retired_before_its_lease_is_over(files: Term
 )
 def test_a_program_of_ones_own_is_named_in_the_file_of_the_realm(files: Terminal, words: tuple[str, ...]) -> None:
     done = files.run(*words, "--agent", "command")
-    assert (done.code, "soldiers.command into kingdom.yaml" in " ".join(done.err.split())) == (2, True)
+    assert (done.code, "soldiers.command in kingdom.yaml" in " ".join(done.err.split())) == (2, True)
 
 
 def test_the_password_of_the_store_is_not_written_down(dsn: str, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from kingdom.bootstrap import open_bus
 from kingdom.bus.port import Bus
 from kingdom.bus.record import Record
 from kingdom.cli.event.wait import wait_for
-from kingdom.cli.shared.output import Output
+from kingdom.cli.shared.output import CommandOutput
 from kingdom.clock import utc_now
 from kingdom.court.asks import Ask, save_ask
 from kingdom.court.chamberlain.records import HEALTH
@@ -195,7 +195,9 @@ async def test_who_waits_is_told_once_what_holds_an_event_up(
     async with opened(tmp_path) as bus:
         async with bus.transaction() as transaction:
             await receive(transaction, an_event(), "tester")
-        waiting = asyncio.create_task(wait_for(Output(json=False), bus, EVENT, somebody.lookout, patience_seconds=0.0))
+        waiting = asyncio.create_task(
+            wait_for(CommandOutput(json=False), bus, EVENT, somebody.lookout, patience_seconds=0.0)
+        )
         await somebody.hears(f"{EVENT} waits: nothing runs, run `kingdom up`")
         for role in somebody.lookout.roles:
             await FileSigns(tmp_path / "realm", role).give(utc_now())
@@ -222,7 +224,7 @@ async def test_who_waits_for_long_is_told_the_same_again(tmp_path: Path, capsys:
         async with bus.transaction() as transaction:
             await receive(transaction, an_event(), "tester")
         patience = {"patience_seconds": 0.0, "again_seconds": 0.0}
-        waiting = asyncio.create_task(wait_for(Output(json=False), bus, EVENT, somebody.lookout, **patience))
+        waiting = asyncio.create_task(wait_for(CommandOutput(json=False), bus, EVENT, somebody.lookout, **patience))
         for _ in range(2):
             await somebody.hears("waits: nothing runs")
             somebody.told.clear()

@@ -146,7 +146,7 @@ def test_a_terminal_shows_the_roles_and_how_the_court_stands(files: Terminal, se
 def test_without_a_file_of_settings_one_is_offered(files: Terminal) -> None:
     done = files.run("up")
     assert (done.code, done.out) == (2, EXAMPLE)
-    assert "There is no kingdom.yaml here. `kingdom init` makes a realm" in done.err
+    assert "There is no kingdom.yaml here. `kingdom init` creates a realm" in done.err
 
 
 def test_what_cannot_be_run_is_refused_before_anything_starts(files: Terminal, settings: str, tmp_path: Path) -> None:

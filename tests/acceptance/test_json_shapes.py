@@ -17,7 +17,7 @@ import yaml
 
 from kingdom.bootstrap import open_bus
 from kingdom.cli.setup import doctor as cli_doctor
-from kingdom.cli.shared.shape import answer_of
+from kingdom.cli.shared.json_result import json_result_of
 from kingdom.clock import utc_now
 from kingdom.court.asks import Ask, save_ask
 from kingdom.court.documents import Assignment, AssignmentStatus, Priority
@@ -330,7 +330,7 @@ async def _furnish(realm: Path) -> None:
 def test_every_command_is_run_by_a_scene_or_has_no_json() -> None:
     names = {name.split()[0] for name in COMMANDS}
     assert names == BUS | COURT | RUNS | ELSEWHERE | WITHOUT
-    assert {name for name in COMMANDS if answer_of(COMMANDS[name].callback) is None} == of_nouns(WITHOUT)
+    assert {name for name in COMMANDS if json_result_of(COMMANDS[name].callback) is None} == of_nouns(WITHOUT)
     with pytest.raises(Misconfigured):
         COMMANDS["top"].main(args=["--json"], standalone_mode=False)
     with pytest.raises(typer.TyperException):

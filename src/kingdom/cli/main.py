@@ -1,4 +1,4 @@
-"""The command `kingdom`: answers what is asked most at once, and loads the noun that is asked for only then."""
+"""The command `kingdom`: it loads only the modules that the requested command needs."""
 
 import gc
 import os
@@ -7,21 +7,21 @@ from io import TextIOWrapper
 
 from kingdom.cli.nouns import WORDS, expand_alias
 
-# What the shells ask, see `kingdom completion`.
+# The completion scripts of `kingdom completion` call this.
 _COMPLETE = "--complete"
 _HELP = ("--help", "-h", "help")
 _INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run the command line; an error of ours ends in one sentence and an honest exit code."""
-    # Loading makes nothing but what stays; looking through it for waste would take a tenth of a short command.
+    """Run the command line."""
+    # Loading modules creates no garbage, and collecting during it costs a tenth of a short command's time.
     gc.disable()
-    # What is made here, and by every process that is started from here, is for this account alone.
+    # Files of this process and its children are readable by this account only.
     os.umask(0o077)
     words = sys.argv[1:]
     for stream in (sys.stdout, sys.stderr):
-        # A terminal that cannot show a character shows another one.
+        # A terminal that cannot show a character shows a replacement.
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
     if words[:1] == ["help"] and len(words) > 1:
@@ -52,6 +52,6 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
     except BrokenPipeError:
-        # Who reads has gone; what is left to write goes nowhere, so that nothing complains at the end.
+        # The reader is gone: discard the rest, so that flushing at exit does not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from kingdom.bus.record import Record
-from kingdom.cli.shared.command import Call, settings_of
-from kingdom.cli.shared.output import Output
+from kingdom.cli.shared.command import CommandCall, settings_of
+from kingdom.cli.shared.output import CommandOutput
 from kingdom.settings import DEFAULT_URL
 from tests.acceptance.front import Typist
 
@@ -29,7 +29,7 @@ def types(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_what_cannot_be_read_is_told_of_once_however_often_somebody_looks(capsys: pytest.CaptureFixture[str]) -> None:
-    call = Call(Output(json=True), {})
+    call = CommandCall(CommandOutput(json=True), {})
     records = [Record(kind="number", id=str(number), state="there", doc={"is": number}) for number in ("one", 2)]
     assert [call.readable(records, dict[str, int]) for _ in range(2)] == [[{"is": 2}]] * 2
     told = capsys.readouterr()

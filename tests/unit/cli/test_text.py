@@ -11,7 +11,7 @@ from kingdom.bus.operations import Pin
 from kingdom.bus.stream import OpenTopology, Stream
 from kingdom.cli.shared.application import load_application
 from kingdom.cli.shared.inputs import attributes, duration, envelopes, payload
-from kingdom.cli.shared.output import ago, shape
+from kingdom.cli.shared.output import format_duration, to_json_object
 from kingdom.errors import MalformedEvent, Misconfigured
 from kingdom.sentence import printable
 
@@ -63,11 +63,21 @@ def test_control_characters_become_visible_and_letters_of_all_scripts_stay() -> 
 
 def test_machine_output_has_camel_case_names_and_untouched_contents() -> None:
     content: Any = {"snake_case": 1}
-    assert shape(Pin(what="x", age_seconds=1.5, detail=content)) == {"what": "x", "ageSeconds": 1.5, "detail": content}
+    assert to_json_object(Pin(what="x", age_seconds=1.5, detail=content)) == {
+        "what": "x",
+        "ageSeconds": 1.5,
+        "detail": content,
+    }
 
 
 def test_a_span_of_time_is_told_in_its_largest_unit() -> None:
-    assert [ago(s) for s in (0.26, 59, 90, 5400, 129600)] == ["0.3 s", "59.0 s", "1.5 min", "1.5 h", "1.5 d"]
+    assert [format_duration(s) for s in (0.26, 59, 90, 5400, 129600)] == [
+        "0.3 s",
+        "59.0 s",
+        "1.5 min",
+        "1.5 h",
+        "1.5 d",
+    ]
 
 
 def test_an_operator_without_the_application_may_name_any_stream() -> None:

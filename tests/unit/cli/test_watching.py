@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from kingdom.cli.shared.output import Output, table
+from kingdom.cli.shared.output import CommandOutput, table
 from kingdom.cli.shared.watching import hidden, watch
 
 
@@ -30,7 +30,7 @@ async def test_a_pipe_gets_a_block_only_when_something_that_matters_has_changed(
 
     with pytest.raises(_Enough):
         await watch(
-            Output(json=json),
+            CommandOutput(json=json),
             look,
             str,
             lambda number: [number],

@@ -17,11 +17,11 @@ from rich.text import Text
 
 from kingdom.bus.port import Bus
 from kingdom.cli.attach.files_view import changed_files, files_view
-from kingdom.cli.logs.commands import Told, watch
+from kingdom.cli.logs.commands import TranscriptLine, watch
 from kingdom.cli.logs.sessions import Subject
-from kingdom.cli.shared.command import Call, command
+from kingdom.cli.shared.command import CommandCall, command
 from kingdom.cli.shared.hosts import folders_here
-from kingdom.cli.shared.shape import lines
+from kingdom.cli.shared.json_result import lines
 from kingdom.cli.shared.workflow_ids import RunId, find_workflow
 from kingdom.clock import utc_now
 from kingdom.errors import NotFound, ProgramFailed
@@ -39,9 +39,9 @@ _FILES_SHOWN = 30
 _POLL_SECONDS = 1.0
 
 
-@command(app, "attach", answer=lines(Told))
+@command(app, "attach", result=lines(TranscriptLine))
 async def attach(
-    call: Call,
+    call: CommandCall,
     workflow_id: RunId,
     *,
     shell: Annotated[bool, typer.Option("--shell", help="Open a shell in the checkout, where you can type.")] = False,
@@ -69,7 +69,7 @@ async def attach(
     return await _in_tmux(call, workflow, folders, shell=shell)
 
 
-async def _why_no_tmux(call: Call, bus: Bus, workflow: Workflow) -> str:
+async def _why_no_tmux(call: CommandCall, bus: Bus, workflow: Workflow) -> str:
     """Return why a run cannot be watched in a terminal of its own, or nothing if it can."""
     if shutil.which("tmux") is None:
         return "tmux is not installed"
@@ -83,7 +83,7 @@ async def _why_no_tmux(call: Call, bus: Bus, workflow: Workflow) -> str:
     return f"{socket} is too long for the name of a socket" if len(os.fsencode(socket)) > _SOCKET_MAX else ""
 
 
-async def _in_tmux(call: Call, workflow: Workflow, folders: Folders, *, shell: bool) -> int:
+async def _in_tmux(call: CommandCall, workflow: Workflow, folders: Folders, *, shell: bool) -> int:
     """Show a run in a tmux server that is nobody else's and ends when the person leaves."""
     socket = _socket(folders)
     socket.parent.mkdir(mode=0o700, exist_ok=True)
@@ -124,7 +124,7 @@ def _layout(workflow: Workflow, folders: Folders, *, shell: bool) -> list[str]:
     return [word for number, step in enumerate(steps) for word in ([";", *step] if number else step)]
 
 
-async def _run(call: Call, argv: Sequence[str], *, quiet: bool = False) -> int:
+async def _run(call: CommandCall, argv: Sequence[str], *, quiet: bool = False) -> int:
     nowhere = asyncio.subprocess.DEVNULL if quiet else None
     process = await asyncio.create_subprocess_exec(
         *argv, env=environment_of_children(call.settings), stdout=nowhere, stderr=nowhere
@@ -135,7 +135,7 @@ async def _run(call: Call, argv: Sequence[str], *, quiet: bool = False) -> int:
     return code
 
 
-async def _show_files(call: Call, bus: Bus, workflow: Workflow) -> None:
+async def _show_files(call: CommandCall, bus: Bus, workflow: Workflow) -> None:
     """Show the files of a run that change, until it is over."""
     folders = await folders_here(bus, workflow, "work space")
     console, subject = call.output.console, Subject(workflow)

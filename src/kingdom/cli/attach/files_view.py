@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from kingdom.cli.shared.output import ago, table
+from kingdom.cli.shared.output import format_duration, table
 from kingdom.soldiers.agent_files import files_below
 
 _KILO = 1024
@@ -29,7 +29,7 @@ def changed_files(folder: Path, limit: int) -> list[ChangedFile]:
 
 def files_view(files: Iterable[ChangedFile], now: float) -> Table:
     """Return files as a table."""
-    rows = [(f"{ago(max(now - file.at, 0))} ago", _size(file.size), file.path) for file in files]
+    rows = [(f"{format_duration(max(now - file.at, 0))} ago", _size(file.size), file.path) for file in files]
     return table(("written", "size", "file"), rows)
 
 

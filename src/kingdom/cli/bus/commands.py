@@ -15,10 +15,10 @@ from kingdom.bus.operations import COUNT_LIMIT, Pin, Retention, RetentionReport,
 from kingdom.bus.why import why as explain
 from kingdom.cli.bus import dead_letters, publish, tail, verify, work
 from kingdom.cli.shared import exit_code
-from kingdom.cli.shared.command import Call, command
+from kingdom.cli.shared.command import CommandCall, command
 from kingdom.cli.shared.inputs import DAYS_MAX, duration
-from kingdom.cli.shared.output import ago, shape, table
-from kingdom.cli.shared.shape import array, camel, one
+from kingdom.cli.shared.json_result import array, camel, one
+from kingdom.cli.shared.output import format_duration, table, to_json_object
 from kingdom.cli.shared.watching import Watch, tell, watch
 from kingdom.errors import NotFound
 
@@ -29,7 +29,7 @@ _Event = Annotated[UUID, typer.Argument(metavar="EVENT", help="The id of an even
 _Stream = Annotated[str, typer.Argument(metavar="STREAM")]
 
 
-class Migrated(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class MigrationResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The migrations that were applied to a schema, or would be."""
 
     schema: str
@@ -37,7 +37,7 @@ class Migrated(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     migrations: list[str]
 
 
-class Paused(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class PauseResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A stream that was stopped, why and by whom."""
 
     stream: str
@@ -45,14 +45,14 @@ class Paused(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     actor: str
 
 
-class Resumed(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class ResumeResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A stream that goes on, and whether it had been stopped."""
 
     stream: str
     was_paused: bool
 
 
-class Cancelled(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class CancelResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """An event that was ended, or whose worker was asked to."""
 
     event_id: UUID
@@ -60,9 +60,9 @@ class Cancelled(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     result: Literal["cancelled", "requested"]
 
 
-@command(app, "migrate", answer=one(Migrated))
+@command(app, "migrate", result=one(MigrationResult))
 async def migrate(
-    call: Call,
+    call: CommandCall,
     *,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be applied.")] = False,
 ) -> None:
@@ -76,7 +76,7 @@ async def migrate(
     act = bootstrap.pending_migrations if dry_run else bootstrap.migrate
     names = await act(settings.direct_url, schema=settings.schema)
     if call.output.json:
-        call.output.document(Migrated(schema=settings.schema, dry_run=dry_run, migrations=names))
+        call.output.document(MigrationResult(schema=settings.schema, dry_run=dry_run, migrations=names))
     verb = "Would apply" if dry_run else "Applied"
     call.output.say(*(f"{verb} {name} to schema {settings.schema}." for name in names))
     if not names:
@@ -88,9 +88,9 @@ for _part in (publish, work):
     app.add_typer(_part.app)
 
 
-@command(app, "stats", answer=array(camel(StreamStats)))
+@command(app, "stats", result=array(camel(StreamStats)))
 async def stats(
-    call: Call,
+    call: CommandCall,
     *,
     again: Watch = False,
     interval: Annotated[str, typer.Option(help="How often to look.")] = "2s",
@@ -110,8 +110,8 @@ async def stats(
         tell(call.output, await look(), _stats_view, _shapes)
 
 
-@command(app, "why", answer=array(camel(Situation, "ExplainedSituation", why=str)))
-async def why(call: Call, event: _Event) -> None:
+@command(app, "why", result=array(camel(Situation, "ExplainedSituation", why=str)))
+async def why(call: CommandCall, event: _Event) -> None:
     """Tell in a sentence why an event is not running, for each stream that has or had it.
 
     Example: kingdom bus why 01932f6e-6b3a-7c10-8d55-0f6f7a3b9c01
@@ -123,7 +123,7 @@ async def why(call: Call, event: _Event) -> None:
     if not situations:
         raise NotFound(f"event {event} is not known here: it was never published, or has left the archive")
     if call.output.json:
-        call.output.document([{"why": explain(each), **shape(each)} for each in situations])
+        call.output.document([{"why": explain(each), **to_json_object(each)} for each in situations])
     for each in situations:
         call.output.say(f"{each.type} in {each.stream}: {explain(each)}")
 
@@ -132,9 +132,9 @@ app.add_typer(tail.app)
 app.add_typer(dead_letters.app)
 
 
-@command(app, "pause", answer=one(Paused))
+@command(app, "pause", result=one(PauseResult))
 async def pause(
-    call: Call, stream: _Stream, *, reason: Annotated[str, typer.Option(help="Why; `why` and `stats` show it.")]
+    call: CommandCall, stream: _Stream, *, reason: Annotated[str, typer.Option(help="Why; `why` and `stats` show it.")]
 ) -> None:
     """Stop a stream everywhere at once; what is running finishes.
 
@@ -145,12 +145,12 @@ async def pause(
     async with call.operations(stream) as operations:
         await operations.pause(stream, reason=reason, actor=call.settings.actor)
     if call.output.json:
-        call.output.document(Paused(stream=stream, reason=reason, actor=call.settings.actor))
+        call.output.document(PauseResult(stream=stream, reason=reason, actor=call.settings.actor))
     call.output.say(f"Stream {stream} is paused. Resume it: kingdom bus resume {stream}")
 
 
-@command(app, "resume", answer=one(Resumed))
-async def resume(call: Call, stream: _Stream) -> int | None:
+@command(app, "resume", result=one(ResumeResult))
+async def resume(call: CommandCall, stream: _Stream) -> int | None:
     """Let a paused stream go on.
 
     Example: kingdom bus resume orders
@@ -160,7 +160,7 @@ async def resume(call: Call, stream: _Stream) -> int | None:
     async with call.operations(stream) as operations:
         was_paused = await operations.resume(stream, actor=call.settings.actor)
     if call.output.json:
-        call.output.document(Resumed(stream=stream, was_paused=was_paused))
+        call.output.document(ResumeResult(stream=stream, was_paused=was_paused))
     if was_paused:
         call.output.say(f"Stream {stream} goes on.")
         return None
@@ -168,9 +168,9 @@ async def resume(call: Call, stream: _Stream) -> int | None:
     return exit_code.FAILED
 
 
-@command(app, "cancel", answer=one(Cancelled))
+@command(app, "cancel", result=one(CancelResult))
 async def cancel(
-    call: Call, event: _Event, *, stream: Annotated[str, typer.Option(help="The stream to cancel it in.")]
+    call: CommandCall, event: _Event, *, stream: Annotated[str, typer.Option(help="The stream to cancel it in.")]
 ) -> None:
     """End an event as dead: a waiting one at once, a running one when its worker hears of it.
 
@@ -184,7 +184,7 @@ async def cancel(
     async with call.operations(stream) as operations:
         result = await operations.cancel(event, stream, actor=call.settings.actor)
     if call.output.json:
-        call.output.document(Cancelled(event_id=event, stream=stream, result=result))
+        call.output.document(CancelResult(event_id=event, stream=stream, result=result))
     if result == "cancelled":
         call.output.say(
             "It is dead now. Undo it with `kingdom bus redrive`, or end it with `kingdom bus dead discard`."
@@ -193,9 +193,9 @@ async def cancel(
         call.output.say("It is running: its worker was asked and hears of it at its next renewal.")
 
 
-@command(app, "retain", answer=one(camel(RetentionReport)))
+@command(app, "retain", result=one(camel(RetentionReport)))
 async def retain(
-    call: Call,
+    call: CommandCall,
     *,
     archive_days: Annotated[float, typer.Option(min=0, max=DAYS_MAX, help="How long finished events stay.")] = 7,
     log_days: Annotated[float, typer.Option(min=0, max=DAYS_MAX, help="How long the log stays.")] = 90,
@@ -215,15 +215,15 @@ async def retain(
     async with call.operations() as operations:
         report = await operations.retain(retention)
     if call.output.json:
-        call.output.document(shape(report))
+        call.output.document(to_json_object(report))
     call.output.say(
         f"Made {report.partitions_made} partition(s) and dropped {report.partitions_dropped}; removed"
         f" {report.dedup_keys_removed} dedup key(s) and {report.records_removed} record(s)."
     )
 
 
-@command(app, "pins", answer=array(camel(Pin)))
-async def pins(call: Call) -> None:
+@command(app, "pins", result=array(camel(Pin)))
+async def pins(call: CommandCall) -> None:
     """Name what keeps the database from forgetting old row versions, oldest first.
 
     Example: kingdom bus pins
@@ -233,9 +233,11 @@ async def pins(call: Call) -> None:
     async with call.operations() as operations:
         found = await operations.pins()
     if call.output.json:
-        call.output.document([shape(pin) for pin in found])
+        call.output.document([to_json_object(pin) for pin in found])
     elif found:
-        call.output.table(("what", "age", "detail"), [(pin.what, ago(pin.age_seconds), pin.detail) for pin in found])
+        call.output.table(
+            ("what", "age", "detail"), [(pin.what, format_duration(pin.age_seconds), pin.detail) for pin in found]
+        )
     else:
         call.output.say("Nothing pins old row versions.")
 
@@ -244,7 +246,7 @@ app.add_typer(verify.app)
 
 
 def _shapes(rows: list[StreamStats]) -> list[dict[str, Any]]:
-    return [shape(row) for row in rows]
+    return [to_json_object(row) for row in rows]
 
 
 def _without_age(rows: list[StreamStats]) -> list[StreamStats]:
@@ -263,7 +265,7 @@ def _stats_view(rows: list[StreamStats]) -> Table | Text:
                 _count(row.pending),
                 row.processing,
                 _count(row.dead),
-                ago(row.oldest_pending_seconds) if row.oldest_pending_seconds else None,
+                format_duration(row.oldest_pending_seconds) if row.oldest_pending_seconds else None,
                 row.paused,
             )
             for row in rows

@@ -13,10 +13,10 @@ from rich.syntax import Syntax
 from kingdom.bus.operations import DeadFilter, DeadLetter, Operations
 from kingdom.bus.redrive import RedrivePlan, matching, redrive_all
 from kingdom.cli.shared import exit_code
-from kingdom.cli.shared.command import Call, command
+from kingdom.cli.shared.command import CommandCall, command
 from kingdom.cli.shared.inputs import payload
-from kingdom.cli.shared.output import shape, words
-from kingdom.cli.shared.shape import array, camel, one
+from kingdom.cli.shared.json_result import array, camel, one
+from kingdom.cli.shared.output import format_cell, to_json_object
 from kingdom.errors import Misconfigured, NotFound
 from kingdom.sentence import printable
 
@@ -35,20 +35,20 @@ _CONTENT = ("envelope", "history")
 _LISTED = ("event_id", "stream", "type", "partition_key", "attempt", "error_code", "error_message", "died_at")
 
 
-class NamedLetter(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class DeadLetterKey(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The id of a dead letter: its event, and the stream it is dead in."""
 
     event_id: UUID
     stream: str
 
 
-class Discarded(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class DiscardResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The dead letters that were ended for good."""
 
-    discarded: list[NamedLetter]
+    discarded: list[DeadLetterKey]
 
 
-class Redriven(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class RedriveResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What a redrive did: of those `matching`, `events` are the `redriven` ones; `stopped` if too many died again."""
 
     dry_run: bool = False
@@ -56,12 +56,12 @@ class Redriven(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     redriven: int = 0
     died_again: int = 0
     stopped: bool = False
-    events: tuple[NamedLetter, ...] = ()
+    events: tuple[DeadLetterKey, ...] = ()
 
 
-@command(dead, "list", answer=array(camel(DeadLetter, "ListedDeadLetter", without=_CONTENT)))
+@command(dead, "list", result=array(camel(DeadLetter, "ListedDeadLetter", without=_CONTENT)))
 async def list_dead(
-    call: Call,
+    call: CommandCall,
     *,
     stream: _Stream = None,
     event_type: _Type = None,
@@ -96,8 +96,10 @@ async def list_dead(
         call.output.say("There are no such dead letters.")
 
 
-@command(dead, "show", answer=array(camel(DeadLetter)))
-async def show(call: Call, event: Annotated[UUID, typer.Argument(metavar="EVENT")], *, stream: _Stream = None) -> None:
+@command(dead, "show", result=array(camel(DeadLetter)))
+async def show(
+    call: CommandCall, event: Annotated[UUID, typer.Argument(metavar="EVENT")], *, stream: _Stream = None
+) -> None:
     """Show a dead letter with its envelope and its history.
 
     Example: kingdom bus dead show 01932f6e-6b3a-7c10-8d55-0f6f7a3b9c01
@@ -107,12 +109,12 @@ async def show(call: Call, event: Annotated[UUID, typer.Argument(metavar="EVENT"
     async with call.operations() as operations:
         letters = await _letters(operations, [event], stream)
     if call.output.json:
-        call.output.document([shape(letter) for letter in letters])
+        call.output.document([to_json_object(letter) for letter in letters])
         return
     for letter in letters:
         call.output.say(
             f"{letter.type} {letter.event_id} in stream {letter.stream}",
-            f"It died at {words(letter.died_at)} in attempt {letter.attempt}, of {letter.error_code}:",
+            f"It died at {format_cell(letter.died_at)} in attempt {letter.attempt}, of {letter.error_code}:",
             f"  {letter.error_message}",
         )
         content = {"envelope": letter.envelope, "history": list(letter.history)}
@@ -121,9 +123,9 @@ async def show(call: Call, event: Annotated[UUID, typer.Argument(metavar="EVENT"
         call.output.say(f"Redrive it: kingdom bus redrive {letter.event_id}")
 
 
-@command(dead, "patch", answer=one(NamedLetter))
+@command(dead, "patch", result=one(DeadLetterKey))
 async def patch(
-    call: Call,
+    call: CommandCall,
     event: Annotated[UUID, typer.Argument(metavar="EVENT")],
     *,
     body: Annotated[str, typer.Option("--payload", help="A JSON object, @FILE, or - for standard input.")],
@@ -147,9 +149,9 @@ async def patch(
     call.output.say(f"Patched in stream {letters[0].stream}. Redrive it: kingdom bus redrive {event}")
 
 
-@command(dead, "discard", answer=one(Discarded))
+@command(dead, "discard", result=one(DiscardResult))
 async def discard(
-    call: Call,
+    call: CommandCall,
     events: _Events,
     *,
     reason: Annotated[str, typer.Option(help="Why; it stays in the archive and the log.")],
@@ -171,13 +173,13 @@ async def discard(
             if await operations.discard([each.position], reason=reason, actor=call.settings.actor)
         ]
     if call.output.json:
-        call.output.document(Discarded(discarded=done))
-    call.output.say(f"Discarded {len(done)} of {len(letters)} dead letter(s).")
+        call.output.document(DiscardResult(discarded=done))
+    call.output.say(f"DiscardResult {len(done)} of {len(letters)} dead letter(s).")
 
 
-@command(app, "redrive", answer=one(Redriven))
+@command(app, "redrive", result=one(RedriveResult))
 async def redrive(  # noqa: PLR0913 - one parameter per option
-    call: Call,
+    call: CommandCall,
     events: Annotated[list[UUID] | None, typer.Argument(metavar="[EVENT...]", help="Ids of events.")] = None,
     *,
     everything: Annotated[bool, typer.Option("--all", help="All that match the filters.")] = False,
@@ -216,7 +218,7 @@ async def redrive(  # noqa: PLR0913 - one parameter per option
         async for letter in letters():
             groups[letter.stream, letter.type, letter.error_code] += 1
             last = letter.position
-        result = Redriven(dry_run=dry_run, matching=groups.total())
+        result = RedriveResult(dry_run=dry_run, matching=groups.total())
         if groups and not dry_run:
             if everything:
                 call.output.confirm(f"Redrive {result.matching} dead letter(s)?", yes=yes)
@@ -228,9 +230,9 @@ async def redrive(  # noqa: PLR0913 - one parameter per option
 
 
 async def _redrive_slowly(
-    call: Call, operations: Operations, letters: AsyncIterator[DeadLetter], plan: RedrivePlan, total: int
-) -> Redriven:
-    events: list[NamedLetter] = []
+    call: CommandCall, operations: Operations, letters: AsyncIterator[DeadLetter], plan: RedrivePlan, total: int
+) -> RedriveResult:
+    events: list[DeadLetterKey] = []
     died_again, stopped = 0, False
     with call.output.progress("Redriving", total) as advance:
         async for step in redrive_all(operations, letters, plan, actor=call.settings.actor):
@@ -240,10 +242,12 @@ async def _redrive_slowly(
             else:
                 events.append(_named(step.letter))
                 advance()
-    return Redriven(matching=total, redriven=len(events), died_again=died_again, stopped=stopped, events=tuple(events))
+    return RedriveResult(
+        matching=total, redriven=len(events), died_again=died_again, stopped=stopped, events=tuple(events)
+    )
 
 
-def _report(call: Call, result: Redriven, groups: Mapping[_Group, int]) -> None:
+def _report(call: CommandCall, result: RedriveResult, groups: Mapping[_Group, int]) -> None:
     if call.output.json:
         call.output.document(result)
     elif result.dry_run:
@@ -258,7 +262,7 @@ def _report(call: Call, result: Redriven, groups: Mapping[_Group, int]) -> None:
         )
     else:
         again = f"; {result.died_again} died again" if result.died_again else ""
-        call.output.say(f"Redriven {len(result.events)} of {result.matching} dead letter(s){again}.")
+        call.output.say(f"RedriveResult {len(result.events)} of {result.matching} dead letter(s){again}.")
 
 
 async def _letters(operations: Operations, events: Sequence[UUID], stream: str | None) -> list[DeadLetter]:
@@ -286,9 +290,9 @@ def _fits(letter: DeadLetter, which: DeadFilter) -> bool:
     return which.type in (None, letter.type) and which.code in (None, letter.error_code)
 
 
-def _named(letter: DeadLetter) -> NamedLetter:
-    return NamedLetter(event_id=letter.event_id, stream=letter.stream)
+def _named(letter: DeadLetter) -> DeadLetterKey:
+    return DeadLetterKey(event_id=letter.event_id, stream=letter.stream)
 
 
 def _without_content(letter: DeadLetter) -> dict[str, Any]:
-    return {name: value for name, value in shape(letter).items() if name not in _CONTENT}
+    return {name: value for name, value in to_json_object(letter).items() if name not in _CONTENT}

@@ -13,10 +13,10 @@ from kingdom.bus.app import Application
 from kingdom.bus.envelope import Envelope
 from kingdom.bus.port import Bus
 from kingdom.cli.shared import exit_code
-from kingdom.cli.shared.command import Call, command, undeclared
+from kingdom.cli.shared.command import CommandCall, command, undeclared
 from kingdom.cli.shared.inputs import STANDARD_INPUT, attributes, duration, envelopes, opened, payload
-from kingdom.cli.shared.output import Output
-from kingdom.cli.shared.shape import lines
+from kingdom.cli.shared.json_result import lines
+from kingdom.cli.shared.output import CommandOutput
 from kingdom.clock import utc_now
 from kingdom.errors import MalformedEvent, Misconfigured
 
@@ -25,7 +25,7 @@ app = typer.Typer()
 _BATCH = 1000
 
 
-class Published(msgspec.Struct, frozen=True, rename="camel"):
+class PublishResult(msgspec.Struct, frozen=True, rename="camel"):
     """What became of one event: where it was stored, and where it was already."""
 
     event_id: UUID
@@ -34,9 +34,9 @@ class Published(msgspec.Struct, frozen=True, rename="camel"):
     duplicates: tuple[str, ...]
 
 
-@command(app, "publish", answer=lines(Published))
+@command(app, "publish", result=lines(PublishResult))
 async def publish(  # noqa: PLR0913 - one parameter per option
-    call: Call,
+    call: CommandCall,
     *,
     stream: Annotated[str | None, typer.Option(help="The stream; without it, all that subscribe to the type.")] = None,
     event_type: Annotated[str | None, typer.Option("--type", help="The type of the event.")] = None,
@@ -94,7 +94,7 @@ async def publish(  # noqa: PLR0913 - one parameter per option
 
 
 async def _publish_file(
-    call: Call,
+    call: CommandCall,
     declared: Application,
     file: str,
     headers: dict[str, Any],
@@ -140,17 +140,17 @@ def _checked(envelope: Envelope, declared: Application, *, order_known: bool) ->
     return envelope
 
 
-async def _store(bus: Bus, events: Iterable[Envelope], at: datetime | None) -> AsyncIterator[Published]:
+async def _store(bus: Bus, events: Iterable[Envelope], at: datetime | None) -> AsyncIterator[PublishResult]:
     source = iter(events)
     while batch := list(islice(source, _BATCH)):
         already = {(copy.stream.name, copy.envelope.event_id) for copy in await bus.publish(*batch, at=at)}
         for envelope in batch:
             routes = bus.topology.route(envelope)
             known = tuple(name for name in routes if (name, envelope.event_id) in already)
-            yield Published(envelope.event_id, envelope.type, tuple(n for n in routes if n not in known), known)
+            yield PublishResult(envelope.event_id, envelope.type, tuple(n for n in routes if n not in known), known)
 
 
-def _report(output: Output, published: Published) -> None:
+def _report(output: CommandOutput, published: PublishResult) -> None:
     if output.json:
         output.document(published)
     if published.streams:

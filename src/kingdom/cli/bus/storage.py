@@ -12,9 +12,9 @@ import typer
 from kingdom.bootstrap import movable_of
 from kingdom.bus.archive_file import new_archive, read_header, read_items
 from kingdom.bus.moving import AnyItem, Census, Manifest, Movable
-from kingdom.cli.shared.command import Call, command, undeclared
-from kingdom.cli.shared.output import Advance
-from kingdom.cli.shared.shape import one
+from kingdom.cli.shared.command import CommandCall, command, undeclared
+from kingdom.cli.shared.json_result import one
+from kingdom.cli.shared.output import AdvanceProgress
 from kingdom.clock import utc_now
 from kingdom.errors import Transient
 from kingdom.roles import KINDS
@@ -24,7 +24,7 @@ app = typer.Typer(
 )
 
 
-class Exported(msgspec.Struct, frozen=True, kw_only=True, rename={"source": "from"}):
+class ExportResult(msgspec.Struct, frozen=True, kw_only=True, rename={"source": "from"}):
     """What a store of some kind had to give."""
 
     file: str
@@ -32,16 +32,16 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True, rename={"source": "fro
     exported: Census
 
 
-class Imported(Exported, frozen=True, kw_only=True, rename={"source": "from", "target": "to"}):
+class ImportResult(ExportResult, frozen=True, kw_only=True, rename={"source": "from", "target": "to"}):
     """What was in a file, and what a store of some kind has of it now."""
 
     target: str
     imported: Census
 
 
-@command(app, "export", answer=one(Exported))
+@command(app, "export", result=one(ExportResult))
 async def export(
-    call: Call,
+    call: CommandCall,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A new file; compressed if its name ends with .gz.")],
 ) -> None:
     """Write everything that a store holds into one file: events, records, dedup keys, pauses and the log.
@@ -66,7 +66,7 @@ async def export(
                     advance()
         changed = await _has_changed(store, snapshot.manifest)
     if call.output.json:
-        call.output.document(Exported(file=str(file), source=store.store, exported=census))
+        call.output.document(ExportResult(file=str(file), source=store.store, exported=census))
     else:
         call.output.table(("what", "exported"), census.numbers().items())
     call.output.say(f"Everything is in {file}. Import it elsewhere: kingdom storage import {file}")
@@ -74,9 +74,9 @@ async def export(
         call.output.note("The store changed meanwhile, which is not in the file: stop whatever uses it, export again.")
 
 
-@command(app, "import", answer=one(Imported))
+@command(app, "import", result=one(ImportResult))
 async def import_(
-    call: Call,
+    call: CommandCall,
     file: Annotated[
         Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="A file that `export` has written.")
     ],
@@ -99,14 +99,14 @@ async def import_(
             imported = await store.take_in(_passing(read_items(file), advance), header.manifest)
     if call.output.json:
         names = {"file": str(file), "source": header.source, "target": store.store}
-        call.output.document(Imported(**names, exported=exported, imported=imported))
+        call.output.document(ImportResult(**names, exported=exported, imported=imported))
     else:
         call.output.table(("what", "exported", "imported"), _side_by_side(exported, imported))
     call.output.say("Everything is in, and counted. Log cursors begin anew; everything else goes on where it was.")
 
 
 @asynccontextmanager
-async def _opened(call: Call, *, create: bool) -> AsyncIterator[Movable]:
+async def _opened(call: CommandCall, *, create: bool) -> AsyncIterator[Movable]:
     # Files lie where their kind says, and without another word the store is that of a court.
     house = call.application() or replace(undeclared(), kinds=KINDS)
     async with call.bus(house, create=create) as bus:
@@ -122,7 +122,7 @@ async def _has_changed(store: Movable, since: Manifest) -> bool:
         return True
 
 
-async def _passing(items: Iterable[AnyItem], advance: Advance) -> AsyncIterator[AnyItem]:
+async def _passing(items: Iterable[AnyItem], advance: AdvanceProgress) -> AsyncIterator[AnyItem]:
     for item in items:
         yield item
         advance()

@@ -7,18 +7,18 @@ import typer
 
 from kingdom.bus.log import Cursor, LogEntry, LoggedEntry
 from kingdom.bus.operations import Operations
-from kingdom.cli.shared.command import Call, command
-from kingdom.cli.shared.output import shape
-from kingdom.cli.shared.shape import camel, lines
+from kingdom.cli.shared.command import CommandCall, command
+from kingdom.cli.shared.json_result import camel, lines
+from kingdom.cli.shared.output import to_json_object
 
 app = typer.Typer()
 _PAGE = 500
 _POLL_SECONDS = 0.5
 
 
-@command(app, "tail", answer=lines(camel(LogEntry, "LoggedEntry", cursor=str)))
+@command(app, "tail", result=lines(camel(LogEntry, "LoggedEntry", cursor=str)))
 async def tail(
-    call: Call,
+    call: CommandCall,
     *,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more, until interrupted.")] = False,
     start: Annotated[
@@ -63,9 +63,9 @@ async def _begin(operations: Operations, start: str) -> Cursor:
         raise typer.BadParameter(f"{start!r} is no cursor: write start, now, or one that --json shows.") from error
 
 
-def _show(call: Call, logged: LoggedEntry) -> None:
+def _show(call: CommandCall, logged: LoggedEntry) -> None:
     if call.output.json:
-        document: dict[str, Any] = {"cursor": str(logged.cursor), **shape(logged.entry)}
+        document: dict[str, Any] = {"cursor": str(logged.cursor), **to_json_object(logged.entry)}
         call.output.document(document)
         return
     entry = logged.entry

@@ -8,9 +8,9 @@ import msgspec
 import typer
 
 from kingdom.cli.shared import exit_code
-from kingdom.cli.shared.command import Call, command
-from kingdom.cli.shared.output import Advance
-from kingdom.cli.shared.shape import one
+from kingdom.cli.shared.command import CommandCall, command
+from kingdom.cli.shared.json_result import one
+from kingdom.cli.shared.output import AdvanceProgress
 from kingdom.verify import Report
 from kingdom.verify import verify as torment
 
@@ -26,7 +26,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     detail: str
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class VerifyResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What a trial has shown; `events`, `actions` and `findings` are counts by name."""
 
     ok: bool
@@ -40,9 +40,9 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     details: list[str]
 
 
-@command(app, "verify", answer=one(Verdict))
+@command(app, "verify", result=one(VerifyResult))
 async def verify(
-    call: Call,
+    call: CommandCall,
     *,
     seconds: Annotated[float, typer.Option(min=1, help="How long to torment it; draining comes on top.")] = 10.0,
     seed: Annotated[int | None, typer.Option(help="Repeat the choices of an earlier run.")] = None,
@@ -77,14 +77,14 @@ async def verify(
     return None if report.ok else exit_code.FAILED
 
 
-async def _tick(advance: Advance) -> None:
+async def _tick(advance: AdvanceProgress) -> None:
     while True:
         await asyncio.sleep(_TICK_SECONDS)
         advance()
 
 
-def _verdict(report: Report) -> Verdict:
-    return Verdict(
+def _verdict(report: Report) -> VerifyResult:
+    return VerifyResult(
         ok=report.ok,
         seed=report.seed,
         seconds=report.seconds,
@@ -97,7 +97,7 @@ def _verdict(report: Report) -> Verdict:
     )
 
 
-def _show(call: Call, report: Report) -> None:
+def _show(call: CommandCall, report: Report) -> None:
     output = call.output
     output.table(("at", "fault", "what"), [(f"{f.at_seconds:.2f} s", f.kind, f.detail) for f in report.faults])
     output.table(("recorded action", "times"), report.actions.items())

@@ -18,10 +18,10 @@ from kingdom.bus.metrics import BacklogMetrics, WorkerMetrics
 from kingdom.bus.worker import Worker
 from kingdom.cli.shared import exit_code
 from kingdom.cli.shared.application import load_application
-from kingdom.cli.shared.command import Call, command
+from kingdom.cli.shared.command import CommandCall, command
 from kingdom.cli.shared.inputs import duration
-from kingdom.cli.shared.long_running import LOOPBACK, Level, MetricsHost, MetricsPort, hear_signals, refuse_old_store
-from kingdom.cli.shared.shape import LOG_LINES
+from kingdom.cli.shared.json_result import LOG_LINES
+from kingdom.cli.shared.long_running import LOOPBACK, Level, MetricsHost, MetricsPort, refuse_old_store, stop_on_signals
 from kingdom.errors import Misconfigured
 
 app = typer.Typer()
@@ -30,9 +30,9 @@ _SPARE_CONNECTIONS = 4
 _log = structlog.get_logger("kingdom.bus")
 
 
-@command(app, "work", answer=LOG_LINES, json_flags=("--json-logs", "--json"))
+@command(app, "work", result=LOG_LINES, json_flags=("--json-logs", "--json"))
 async def work(
-    call: Call,
+    call: CommandCall,
     name: Annotated[str | None, typer.Argument(metavar="MODULE:OBJECT", help="The Application to run.")] = None,
     *,
     stream: Annotated[list[str] | None, typer.Option(help="Only this stream; repeatable. Families by member.")] = None,
@@ -100,7 +100,7 @@ async def _run(worker: Worker, streams: Sequence[str]) -> int | None:
         _log.info("worker stopping", worker=worker.name, at_once=at_once)
         worker.stop(at_once=at_once)
 
-    heard = hear_signals(stop)
+    heard = stop_on_signals(stop)
     _log.info("worker started", worker=worker.name, streams=list(streams))
     await worker.run()
     _log.info("worker ended", worker=worker.name, cut_off=heard.again)

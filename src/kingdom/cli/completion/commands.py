@@ -6,8 +6,8 @@ import msgspec
 import typer
 
 from kingdom.cli.shared.command import storeless_command
-from kingdom.cli.shared.output import Output
-from kingdom.cli.shared.shape import one
+from kingdom.cli.shared.json_result import one
+from kingdom.cli.shared.output import CommandOutput
 
 app = typer.Typer(add_completion=False)
 # Each asks `kingdom --complete` what may stand under the cursor: a word, a tab and its meaning per line.
@@ -75,16 +75,16 @@ complete -c kingdom -f -a '(__kingdom_complete)'
 _SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 
 
-class Script(msgspec.Struct, frozen=True, kw_only=True):
+class CompletionScript(msgspec.Struct, frozen=True, kw_only=True):
     """What a shell reads to complete the words of `kingdom`."""
 
     shell: str
     text: str
 
 
-@storeless_command(app, "completion", answer=one(Script))
+@storeless_command(app, "completion", result=one(CompletionScript))
 async def completion(
-    output: Output,
+    output: CommandOutput,
     shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(metavar="SHELL", help="bash, zsh or fish.")],
 ) -> None:
     """Print what makes a shell complete commands, options, and ids that are in the store right now.
@@ -100,6 +100,6 @@ async def completion(
     JSON: {shell, text}.
     """
     if output.json:
-        output.document(Script(shell=shell, text=_SCRIPTS[shell]))
+        output.document(CompletionScript(shell=shell, text=_SCRIPTS[shell]))
     else:
         typer.echo(_SCRIPTS[shell], nl=False)

@@ -11,8 +11,8 @@ from kingdom.bus.operations import DeadFilter
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import Query, Record, RecordKind
 from kingdom.cli.general.lookup import generals_place
-from kingdom.cli.shared.command import Call, undeclared
-from kingdom.cli.shared.output import Output
+from kingdom.cli.shared.command import CommandCall, undeclared
+from kingdom.cli.shared.output import CommandOutput
 from kingdom.cli.shared.workflow_ids import LAST, find_workflow, short
 from kingdom.court.asks import ASKS
 from kingdom.court.package import Package
@@ -81,7 +81,7 @@ def live_ids(
 async def _look(
     sources: Sequence[str], given: Sequence[str], begun: str, shared: dict[str, str]
 ) -> list[tuple[str, str]]:
-    call = Call(Output(json=False), shared)
+    call = CommandCall(CommandOutput(json=False), shared)
     found = [(package.name, package.general.description) for package in _generals(call)] if _GENERALS in sources else []
     if set(sources) == {_GENERALS} or _is_asleep(call.settings.database_url):
         return found
@@ -187,7 +187,7 @@ async def _tasks(bus: Bus, given: Sequence[str]) -> list[tuple[str, str]]:
     return [(short(workflow, task.id), work.definition.name) for work in workflow.works for task in work.tasks]
 
 
-def _generals(call: Call) -> Sequence[Package]:
+def _generals(call: CommandCall) -> Sequence[Package]:
     return load_packages(generals_place(call, "")).packages
 
 

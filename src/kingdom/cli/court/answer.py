@@ -8,8 +8,8 @@ import typer
 
 from kingdom.bus.port import Transaction
 from kingdom.cli.court.inbox import ANSWERS
-from kingdom.cli.shared.command import Call, command
-from kingdom.cli.shared.shape import one
+from kingdom.cli.shared.command import CommandCall, command
+from kingdom.cli.shared.json_result import one
 from kingdom.cli.shared.workflow_ids import LAST, choose_id
 from kingdom.clock import utc_now
 from kingdom.court.asks import Ask
@@ -24,7 +24,7 @@ _PREFIX = "task-"
 _TAIL_MIN = 6
 
 
-class GivenAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class AnswerResult(msgspec.Struct, frozen=True, kw_only=True):
     """The question that was answered, and the event that tells of it."""
 
     task_id: str
@@ -32,9 +32,9 @@ class GivenAnswer(msgspec.Struct, frozen=True, kw_only=True):
     question: str
 
 
-@command(app, "answer", answer=one(GivenAnswer))
+@command(app, "answer", result=one(AnswerResult))
 async def answer(
-    call: Call,
+    call: CommandCall,
     task: Annotated[
         str,
         typer.Argument(
@@ -74,7 +74,7 @@ async def answer(
     if taken.refusal:
         raise Permanent(f"{ask.id} takes no such answer: {taken.refusal}; `kingdom inbox` shows what is open")
     if call.output.json:
-        call.output.document(GivenAnswer(task_id=ask.id, event_id=given.event_id, question=ask.question))
+        call.output.document(AnswerResult(task_id=ask.id, event_id=given.event_id, question=ask.question))
     call.output.say(f"{ask.id} was answered: {ask.question} → {text}")
 
 

@@ -7,8 +7,8 @@ import typer
 
 from kingdom.bus.record import Query
 from kingdom.cli.court.declarations import COURT
-from kingdom.cli.shared.command import Call, Newest, command
-from kingdom.cli.shared.shape import array, one
+from kingdom.cli.shared.command import CommandCall, Limit, command
+from kingdom.cli.shared.json_result import array, one
 from kingdom.cli.shared.workflow_ids import meant_id
 from kingdom.court.documents import Assignment, AssignmentStatus
 from kingdom.court.records import ASSIGNMENTS, load
@@ -17,13 +17,13 @@ from kingdom.workflow.records import each
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="What the King handed to Generals: list, show.")
 
 
-@command(app, "list", answer=array(Assignment))
+@command(app, "list", result=array(Assignment))
 async def list_(
-    call: Call,
+    call: CommandCall,
     *,
     status: Annotated[AssignmentStatus | None, typer.Option(help="Only those that have come so far.")] = None,
     general: Annotated[str, typer.Option(help="Only those of this General.")] = "",
-    limit: Newest = 50,
+    limit: Limit = 50,
 ) -> None:
     """Show assignments, the newest last.
 
@@ -45,9 +45,9 @@ async def list_(
         call.output.say("There is no such assignment. An event makes one: kingdom send --type TYPE")
 
 
-@command(app, "show", answer=one(Assignment))
+@command(app, "show", result=one(Assignment))
 async def show(
-    call: Call,
+    call: CommandCall,
     task_id: Annotated[
         str, typer.Argument(metavar="TASK", help="The id of an assignment, or where it begins; `last` is the newest.")
     ],

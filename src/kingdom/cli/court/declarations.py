@@ -8,7 +8,7 @@ import typer
 from kingdom.bootstrap import generals_of
 from kingdom.bus.app import Application
 from kingdom.bus.dispatcher import Dispatcher
-from kingdom.cli.shared.command import Call
+from kingdom.cli.shared.command import CommandCall
 from kingdom.court import records
 from kingdom.court.chamberlain.records import HEALTH
 from kingdom.court.king.records import KINDS
@@ -29,7 +29,7 @@ EventId = Annotated[
 ]
 
 
-def terms_of(call: Call, rules: str) -> Terms:
+def terms_of(call: CommandCall, rules: str) -> Terms:
     """Return what the King decides by; broken Generals are told of and left out."""
     place = Path(rules) if rules else generals_of(call.settings, call.realm)
     loaded = load_packages(place, hears_strangers=call.realm.sentinel.hears_strangers)

@@ -10,9 +10,9 @@ from rich.text import Text
 from kingdom.bus.app import Application
 from kingdom.bus.dispatcher import Dispatcher
 from kingdom.bus.port import Transaction
-from kingdom.cli.shared.command import Call, command
-from kingdom.cli.shared.output import ago, table
-from kingdom.cli.shared.shape import array
+from kingdom.cli.shared.command import CommandCall, command
+from kingdom.cli.shared.json_result import array
+from kingdom.cli.shared.output import format_duration, table
 from kingdom.cli.shared.watching import Watch, itself, tell, watch
 from kingdom.clock import utc_now
 from kingdom.court import records
@@ -47,8 +47,8 @@ class OpenQuestion(msgspec.Struct, frozen=True, kw_only=True):
     petition_id: str | msgspec.UnsetType = msgspec.UNSET
 
 
-@command(app, "inbox", answer=array(OpenQuestion))
-async def inbox(call: Call, *, again: Watch = False) -> None:
+@command(app, "inbox", result=array(OpenQuestion))
+async def inbox(call: CommandCall, *, again: Watch = False) -> None:
     """Show every question that waits for a person, the oldest first.
 
     Example: kingdom inbox --watch
@@ -63,7 +63,7 @@ async def inbox(call: Call, *, again: Watch = False) -> None:
 
         async def look() -> list[OpenQuestion]:
             async with bus.transaction() as transaction:
-                asks = await open_asks(transaction, call.leave_out)
+                asks = await open_asks(transaction, call.note_unreadable)
                 return [await _shown(call, transaction, ask) for ask in asks]
 
         if again:
@@ -82,7 +82,7 @@ def _view(asks: list[OpenQuestion]) -> RenderableType:
             ask.about or None,
             ask.question,
             f"answered: {ask.answer}, waits for the King" if ask.answer else ", ".join(ask.choices) or None,
-            f"{ago((now - ask.asked_at).total_seconds())} ago",
+            f"{format_duration((now - ask.asked_at).total_seconds())} ago",
             f"{ask.due_at.astimezone():%b %d %H:%M}",
         )
         for ask in asks
@@ -91,7 +91,7 @@ def _view(asks: list[OpenQuestion]) -> RenderableType:
     return Group(table(("task", "general", "about", "question", "choices", "asked", "until"), rows), Text(hint))
 
 
-async def _shown(call: Call, transaction: Transaction, ask: Ask) -> OpenQuestion:
+async def _shown(call: CommandCall, transaction: Transaction, ask: Ask) -> OpenQuestion:
     assignment = call.read(await transaction.get(records.ASSIGNMENTS.name, ask.task_id), Assignment)
     given = call.read(await unheard_answer(transaction, ask), ExternalEvent)
     return OpenQuestion(

@@ -10,8 +10,8 @@ from kingdom.bus.app import Application
 from kingdom.bus.dispatcher import Dispatcher
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import Query, read_document
-from kingdom.cli.shared.command import Call, Newest, command
-from kingdom.cli.shared.shape import array, one
+from kingdom.cli.shared.command import CommandCall, Limit, command
+from kingdom.cli.shared.json_result import array, one
 from kingdom.cli.shared.workflow_ids import find_checkpoint, find_workflow
 from kingdom.court import records
 from kingdom.court.documents import Assignment
@@ -58,7 +58,7 @@ class ListedPetition(msgspec.Struct, frozen=True, kw_only=True):
     left_behind: bool
 
 
-class ShownPetition(ListedPetition, frozen=True, kw_only=True):
+class PetitionDetails(ListedPetition, frozen=True, kw_only=True):
     """A petition with its words, what came back from outside, and the ids under which agents asked for it."""
 
     body: dict[str, Any]
@@ -66,9 +66,9 @@ class ShownPetition(ListedPetition, frozen=True, kw_only=True):
     asked_as: tuple[str, ...]
 
 
-@command(app, "list", answer=array(ListedPetition))
+@command(app, "list", result=array(ListedPetition))
 async def list_(
-    call: Call,
+    call: CommandCall,
     run: Annotated[
         str, typer.Argument(metavar="RUN|TASK", help="A run or an assignment; `last` is the newest run, else all.")
     ] = "",
@@ -76,7 +76,7 @@ async def list_(
     after: Annotated[
         str, typer.Option(metavar="base|CHECKPOINT", help="Only what a return to this point could not undo.")
     ] = "",
-    limit: Newest = 50,
+    limit: Limit = 50,
 ) -> None:
     """Show what agents asked for, in its order: what left the house, when, where to, and who agreed.
 
@@ -102,9 +102,9 @@ async def list_(
         call.output.say("Nothing was asked for.")
 
 
-@command(app, "show", answer=one(ShownPetition))
+@command(app, "show", result=one(PetitionDetails))
 async def show(
-    call: Call,
+    call: CommandCall,
     petition_id: Annotated[str, typer.Argument(metavar="PETITION", help="Its id, or where that ends.")],
 ) -> None:
     """Show all that is known of a petition, with its words.
@@ -119,7 +119,7 @@ async def show(
     entry = _fields(petition, stays=stays)
     entry |= {"body": petition.body, "response": petition.response, "asked_as": petition.asked_as}
     if call.output.json:
-        call.output.document(ShownPetition(**entry))
+        call.output.document(PetitionDetails(**entry))
         return
     rows = [(name.replace("_", " "), value) for name, value in entry.items() if value not in ("", None, (), {})]
     call.output.table(("petition", ""), [(name, _text(value)) for name, value in rows])
@@ -140,7 +140,7 @@ async def find_petition(transaction: Transaction, text: str) -> Petition:
     return read(found[0])
 
 
-async def tell_left_behind(call: Call, bus: Bus, workflow: Workflow) -> None:
+async def tell_left_behind(call: CommandCall, bus: Bus, workflow: Workflow) -> None:
     """Tell a person what a run that goes back leaves outside, where git does not reach."""
     for words in await left_outside(bus, workflow):
         call.output.note(words)
@@ -159,7 +159,7 @@ async def left_outside(bus: Bus, workflow: Workflow) -> list[str]:
     ]
 
 
-async def _of_run(call: Call, bus: Bus, text: str, after: str, limit: int) -> list[tuple[Petition, bool]]:
+async def _of_run(call: CommandCall, bus: Bus, text: str, after: str, limit: int) -> list[tuple[Petition, bool]]:
     async with bus.transaction() as transaction:
         record = await transaction.get(ASSIGNMENTS.name, root_of(text))
         root = read_document(record.doc, Assignment).root_id if record else root_of(text)
@@ -175,14 +175,16 @@ async def _of_run(call: Call, bus: Bus, text: str, after: str, limit: int) -> li
     return [(petition, True) for petition in left_behind(petitions, _kept(workflow, point))[-limit:]]
 
 
-async def _of_all(call: Call, bus: Bus, limit: int) -> list[tuple[Petition, bool]]:
+async def _of_all(call: CommandCall, bus: Bus, limit: int) -> list[tuple[Petition, bool]]:
     async with bus.transaction() as transaction:
         known = [record async for record in each(transaction, Query(kind=PETITIONS.name))]
         found = call.readable(known, Petition)
         return await _marked(call, transaction, sorted(found, key=lambda petition: petition.created_at)[-limit:])
 
 
-async def _marked(call: Call, transaction: Transaction, petitions: list[Petition]) -> list[tuple[Petition, bool]]:
+async def _marked(
+    call: CommandCall, transaction: Transaction, petitions: list[Petition]
+) -> list[tuple[Petition, bool]]:
     """Return petitions with whether their runs, where they can be read, have gone back behind them."""
     runs: dict[str, list[Petition]] = {}
     for petition in petitions:

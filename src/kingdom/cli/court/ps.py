@@ -11,9 +11,9 @@ from rich.text import Text
 
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import Query, Record, RecordKind
-from kingdom.cli.shared.command import Call, Newest, command, undeclared
-from kingdom.cli.shared.output import ago, table
-from kingdom.cli.shared.shape import array
+from kingdom.cli.shared.command import CommandCall, Limit, command, undeclared
+from kingdom.cli.shared.json_result import array
+from kingdom.cli.shared.output import format_duration, table
 from kingdom.cli.shared.watching import Watch, hidden, tell, watch
 from kingdom.clock import utc_now
 from kingdom.court.documents import Assignment, EventStatus
@@ -46,12 +46,12 @@ class _Seen(NamedTuple):
     events_wait: bool
 
 
-@command(app, "ps", answer=array(Entry))
+@command(app, "ps", result=array(Entry))
 async def ps(
-    call: Call,
+    call: CommandCall,
     *,
     every: Annotated[bool, typer.Option("--all", "-a", help="Also those that have ended.")] = False,
-    limit: Newest = 50,
+    limit: Limit = 50,
     again: Watch = False,
 ) -> None:
     """Show the runs and assignments that have not ended, the newest last; a run stands below its assignment.
@@ -84,7 +84,7 @@ async def ps(
         tell(call.output, await look(), view, document)
 
 
-async def _entries(call: Call, transaction: Transaction, *, every: bool) -> list[Entry]:
+async def _entries(call: CommandCall, transaction: Transaction, *, every: bool) -> list[Entry]:
     """Return what there is, each run behind the newest assignment that it does."""
     assignments = call.readable(await _records(transaction, ASSIGNMENTS, every=every), Assignment)
     runs = call.readable(await _records(transaction, WORKFLOWS, every=every), Workflow)
@@ -150,7 +150,7 @@ def _view(entries: Sequence[Entry], *, events_wait: bool = False, dropped: int =
                 f"└ {entry.id}" if is_below else entry.id,
                 entry.name,
                 entry.status,
-                ago(((entry.ended_at or now) - entry.since).total_seconds()),
+                format_duration(((entry.ended_at or now) - entry.since).total_seconds()),
                 f"${entry.cost_usd:.2f}",
                 entry.why or None,
             )

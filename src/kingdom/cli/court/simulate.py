@@ -7,8 +7,8 @@ import typer
 from kingdom.bootstrap import operations_of
 from kingdom.cli.court.declarations import COURT, Rules, terms_of
 from kingdom.cli.shared import inputs
-from kingdom.cli.shared.command import Call, command
-from kingdom.cli.shared.shape import one
+from kingdom.cli.shared.command import CommandCall, command
+from kingdom.cli.shared.json_result import one
 from kingdom.clock import utc_now
 from kingdom.court.king.simulation import Difference, Simulation
 from kingdom.court.king.simulation import simulate as replay
@@ -16,9 +16,9 @@ from kingdom.court.king.simulation import simulate as replay
 app = typer.Typer(add_completion=False)
 
 
-@command(app, "simulate", answer=one(Simulation))
+@command(app, "simulate", result=one(Simulation))
 async def simulate(
-    call: Call,
+    call: CommandCall,
     *,
     since: Annotated[str, typer.Option(help="How far back: 12h, 7d.")] = "7d",
     rules: Rules = "",

@@ -13,8 +13,8 @@ from kingdom.bus.port import Bus
 from kingdom.cli.court.declarations import COURT
 from kingdom.cli.court.status_view import status_view
 from kingdom.cli.shared import exit_code
-from kingdom.cli.shared.command import Call, command
-from kingdom.cli.shared.shape import one
+from kingdom.cli.shared.command import CommandCall, command
+from kingdom.cli.shared.json_result import one
 from kingdom.cli.shared.watching import Watch, itself, tell, watch
 from kingdom.court.heartbeat import ROLES
 from kingdom.court.king.terms import Terms
@@ -26,8 +26,8 @@ from kingdom.settings import Settings
 app = typer.Typer(add_completion=False)
 
 
-@command(app, "status", answer=one(Standing))
-async def status(call: Call, *, again: Watch = False) -> int | None:
+@command(app, "status", result=one(Standing))
+async def status(call: CommandCall, *, again: Watch = False) -> int | None:
     """Show how the court stands: health, roles, money, slots, what waits and why, and what needs a person.
 
     Exit codes: 0 all is well, 1 something needs a person: it is said what, and which command to use next.

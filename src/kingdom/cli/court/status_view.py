@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from kingdom.cli.shared.output import ago, table
+from kingdom.cli.shared.output import format_duration, table
 from kingdom.court.chamberlain.budget import TokenStatus
 from kingdom.court.chamberlain.health import Level
 from kingdom.court.documents import AssignmentStatus
@@ -55,7 +55,7 @@ def status_view(standing: Standing) -> RenderableType:
 def facts(standing: Standing) -> Iterator[Text]:
     """Yield the lines that tell the most: health, money, slots, what waits and what goes on."""
     health, money = standing.health, standing.money
-    age = f", read {ago(health.age_seconds)} ago" if health.age_seconds is not None else ""
+    age = f", read {format_duration(health.age_seconds)} ago" if health.age_seconds is not None else ""
     because = f" ({health.reason})" if health.reason else ""
     held_back = f": {_HOLDS_BACK[health.level]}{health.by_setting}" if health.level in _HOLDS_BACK else ""
     yield _fact("health", health.level, f"{because}{age}{held_back}")
@@ -90,4 +90,4 @@ def _fact(name: str, level: str, words: str) -> Text:
 
 
 def _sign(silent_seconds: float, *, is_well: bool) -> Text:
-    return Text(f"{ago(silent_seconds)} ago", style="green" if is_well else "red")
+    return Text(f"{format_duration(silent_seconds)} ago", style="green" if is_well else "red")

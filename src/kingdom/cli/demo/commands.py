@@ -17,9 +17,9 @@ from kingdom.cli.demo.display import Lines, Screen, read_line
 from kingdom.cli.demo.view import end_view
 from kingdom.cli.shared import exit_code
 from kingdom.cli.shared.command import storeless_command
-from kingdom.cli.shared.long_running import BY_SIGNAL, tell_nobody
-from kingdom.cli.shared.output import Output
-from kingdom.cli.shared.shape import one
+from kingdom.cli.shared.json_result import one
+from kingdom.cli.shared.long_running import BY_SIGNAL, drop_log_line
+from kingdom.cli.shared.output import CommandOutput
 from kingdom.court.text_logs import SYSTEM, TextLog, path_of, tee
 from kingdom.demo.house import opened_house
 from kingdom.demo.report import Report
@@ -29,9 +29,9 @@ app = typer.Typer(add_completion=False)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-@storeless_command(app, "demo", answer=one(Report))
+@storeless_command(app, "demo", result=one(Report))
 async def demo(
-    output: Output,
+    output: CommandOutput,
     *,
     fast: Annotated[bool, typer.Option("--fast", help="Without pauses; the question answers itself.")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the directory at the end.")] = False,
@@ -68,10 +68,10 @@ async def demo(
     return None if report.ok else exit_code.FAILED
 
 
-async def _play(output: Output, directory: Path, *, fast: bool, keep: bool) -> Report:
+async def _play(output: CommandOutput, directory: Path, *, fast: bool, keep: bool) -> Report:
     """Play the story in a court that ends with it; a person may look around first."""
     system_log = TextLog(path_of(directory / "realm", SYSTEM))
-    configure_logs(json=True, level=logging.INFO, also=[tee(system_log, "demo"), tell_nobody])
+    configure_logs(json=True, level=logging.INFO, also=[tee(system_log, "demo"), drop_log_line])
     is_person = output.console.is_terminal and sys.stdin.isatty() and not output.json
     async with opened_house(directory) as house:
         if output.console.is_terminal and not output.json:

@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.rule import Rule
 from rich.text import Text
 
-from kingdom.cli.shared.output import ago, table
+from kingdom.cli.shared.output import format_duration, table
 from kingdom.court.asks import Ask
 from kingdom.court.heartbeat import ROLES
 from kingdom.demo.narration import Line, Tone
@@ -145,7 +145,7 @@ def _roles(standing: Standing) -> Text:
         if silent is None:
             shown.append(f"○ {role}  ", "dim")
         elif silent > _SILENT_SECONDS:
-            shown.append(f"✗ {role} silent for {ago(silent)}  ", "red")
+            shown.append(f"✗ {role} silent for {format_duration(silent)}  ", "red")
         else:
             shown.append(f"● {role}  ", "green")
     return shown

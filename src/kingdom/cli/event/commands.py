@@ -12,8 +12,8 @@ from kingdom.bus.record import Query, read_document
 from kingdom.cli.court.declarations import COURT, EventId, terms_of
 from kingdom.cli.event.wait import Rest, how_to_answer, wait_for
 from kingdom.cli.shared import exit_code, inputs
-from kingdom.cli.shared.command import Call, Newest, command
-from kingdom.cli.shared.shape import array, one
+from kingdom.cli.shared.command import CommandCall, Limit, command
+from kingdom.cli.shared.json_result import array, one
 from kingdom.cli.shared.workflow_ids import meant_id
 from kingdom.clock import utc_now
 from kingdom.court.documents import EVENT_TYPE, EventStatus, ExternalEvent, Priority
@@ -31,13 +31,13 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help="What happene
 _SOURCE = "cli"
 
 
-@command(app, "list", answer=array(ExternalEvent))
+@command(app, "list", result=array(ExternalEvent))
 async def list_(
-    call: Call,
+    call: CommandCall,
     *,
     status: Annotated[EventStatus | None, typer.Option(help="Only those that have come so far.")] = None,
     outcome: Annotated[str, typer.Option(help="Only those that ended so, such as unrouted.")] = "",
-    limit: Newest = 50,
+    limit: Limit = 50,
 ) -> None:
     """Show events, the newest last.
 
@@ -58,8 +58,8 @@ async def list_(
         call.output.say("There is no such event. Send one: kingdom send --type TYPE")
 
 
-@command(app, "show", answer=one(ExternalEvent))
-async def show(call: Call, event_id: EventId) -> None:
+@command(app, "show", result=one(ExternalEvent))
+async def show(call: CommandCall, event_id: EventId) -> None:
     """Show an event as it is stored.
 
     Example: kingdom event show evt-github-12345678-20260207100000
@@ -75,9 +75,9 @@ async def show(call: Call, event_id: EventId) -> None:
     call.output.table(("field", "value"), [(name, _text(value)) for name, value in document.items()])
 
 
-@command(app, "send", answer=one(ExternalEvent))
+@command(app, "send", result=one(ExternalEvent))
 async def send(
-    call: Call,
+    call: CommandCall,
     document: Annotated[
         str, typer.Argument(metavar="[DOCUMENT]", help="The event as JSON: the text, @file, or - for standard input.")
     ] = "",
@@ -129,8 +129,8 @@ async def send(
     return None
 
 
-@command(app, "reroute", answer=one(ExternalEvent))
-async def reroute(call: Call, event_id: EventId) -> None:
+@command(app, "reroute", result=one(ExternalEvent))
+async def reroute(call: CommandCall, event_id: EventId) -> None:
     """Let the King decide anew about an event that no General wanted.
 
     Example: kingdom event reroute evt-github-12345678-20260207100000
@@ -197,12 +197,12 @@ async def _receive(transaction: Transaction, *, event: ExternalEvent, actor: str
     return known, False
 
 
-def _lookout(call: Call) -> Lookout:
+def _lookout(call: CommandCall) -> Lookout:
     store = directory_of(call.settings.database_url)
     return Lookout(terms=terms_of(call, ""), settings=call.realm.chamberlain, roles=ROLES, store=store)
 
 
-def _tell_rest(call: Call, rest: Rest) -> int | None:
+def _tell_rest(call: CommandCall, rest: Rest) -> int | None:
     """Tell how an event ended or who is asked what, and return the exit code of that."""
     event = rest.event
     if call.output.json:

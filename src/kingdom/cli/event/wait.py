@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kingdom.bootstrap import operations_of
 from kingdom.bus.port import Bus, Transaction
-from kingdom.cli.shared.output import Output
+from kingdom.cli.shared.output import CommandOutput
 from kingdom.clock import utc_now
 from kingdom.court.asks import Ask
 from kingdom.court.documents import EventStatus, ExternalEvent
@@ -36,7 +36,7 @@ class Rest:
 
 
 async def wait_for(
-    output: Output,
+    output: CommandOutput,
     bus: Bus,
     event_id: str,
     lookout: Lookout,
@@ -104,7 +104,7 @@ async def _asked(transaction: Transaction, event: ExternalEvent) -> Ask | None:
 class _Holdup:
     """Says what holds an event up, once it has lasted, and again when it is something else or after a while."""
 
-    def __init__(self, output: Output, event_id: str, patience_seconds: float, again_seconds: float) -> None:
+    def __init__(self, output: CommandOutput, event_id: str, patience_seconds: float, again_seconds: float) -> None:
         self._output = output
         self._event_id = event_id
         self._patience_seconds = patience_seconds

@@ -11,8 +11,8 @@ from kingdom.bus.port import Bus
 from kingdom.cli.court.declarations import COURT
 from kingdom.cli.explain.page import page
 from kingdom.cli.explain.view import explain_view
-from kingdom.cli.shared.command import Call, command
-from kingdom.cli.shared.shape import one
+from kingdom.cli.shared.command import CommandCall, command
+from kingdom.cli.shared.json_result import one
 from kingdom.cli.shared.workflow_ids import BEGINNINGS, find_workflow, meant_id
 from kingdom.clock import utc_now
 from kingdom.court.explain.material import gather
@@ -25,9 +25,9 @@ app = typer.Typer(add_completion=False)
 _BEGINS = "an assignment or an event is named by where its id begins, evt- or task-: `kingdom event list` shows events"
 
 
-@command(app, "explain", answer=one(Timeline))
+@command(app, "explain", result=one(Timeline))
 async def explain(
-    call: Call,
+    call: CommandCall,
     about: Annotated[
         str,
         typer.Argument(

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 from kingdom.cli.explain.svg import picture, safe
 from kingdom.cli.explain.view import headline, money, offset, outcome, result_of
-from kingdom.cli.shared.output import ago
+from kingdom.cli.shared.output import format_duration
 from kingdom.court.explain.timeline import Moment, Timeline
 
 # Whatever an event carries, a browser loads and runs nothing because of it.
@@ -94,8 +94,8 @@ def _works(timeline: Timeline) -> Iterator[str]:
     )
     for work in works:
         numbers = (
-            ago(work.seconds) if work.seconds is not None else "-",
-            ago(work.busy_seconds),
+            format_duration(work.seconds) if work.seconds is not None else "-",
+            format_duration(work.busy_seconds),
             str(len(work.queries)),
             money(work.cost_usd),
         )
@@ -114,7 +114,7 @@ def _moments(timeline: Timeline) -> Iterator[str]:
 
 def _moment(timeline: Timeline, moment: Moment) -> str:
     why = f'<div class="why">{safe(moment.why)}</div>' if moment.why else ""
-    took = ago(moment.seconds) if moment.seconds is not None else ""
+    took = format_duration(moment.seconds) if moment.seconds is not None else ""
     return (
         f'<tr class="{moment.kind}"><td class="when">{moment.at.astimezone(UTC):%Y-%m-%d %H:%M:%S}</td>'
         f'<td class="when">{safe(offset(timeline, moment))}</td><td>{safe(moment.who)}</td>'

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from html import escape
 
-from kingdom.cli.shared.output import ago
+from kingdom.cli.shared.output import format_duration
 from kingdom.court.explain.timeline import Kind, Moment, Strand, Timeline
 from kingdom.sentence import printable
 
@@ -159,14 +159,14 @@ def _of(moments: Sequence[Moment], *kinds: Kind) -> tuple[Moment, ...]:
 
 def _axis(scale: Scale, begun_at: datetime, height: float) -> Iterator[str]:
     for begin, end, seconds in scale.breaks:
-        words = safe(f"{ago(seconds)}, drawn short")
+        words = safe(f"{format_duration(seconds)}, drawn short")
         yield (
             f'<rect class="pause" x="{begin:.1f}" y="{_TOP - 8:.0f}" width="{end - begin:.1f}"'
             f' height="{height - _TOP:.0f}"><title>{words}</title></rect>'
         )
     for number in range(_TICKS + 1):
         x = _LEFT + number * (_WIDTH - _LEFT - _RIGHT) / _TICKS
-        label = f"+{ago((scale.at(x) - begun_at).total_seconds())}"
+        label = f"+{format_duration((scale.at(x) - begun_at).total_seconds())}"
         yield f'<line class="tick" x1="{x:.1f}" y1="{_TOP - 8:.0f}" x2="{x:.1f}" y2="{height - 8:.0f}"/>'
         anchor = "end" if number == _TICKS else "middle"
         yield f'<text class="time" x="{x:.1f}" y="16" text-anchor="{anchor}">{safe(label)}</text>'
@@ -181,7 +181,7 @@ def _lane(lane: Lane, number: int, scale: Scale) -> Iterator[str]:
         x = scale.x(bar.begin)
         # What took no time worth mentioning is to be seen all the same.
         width = max(scale.x(bar.end) - x, 2.0)
-        words = safe(f"{bar.words}, {ago(max((bar.end - bar.begin).total_seconds(), 0.0))}")
+        words = safe(f"{bar.words}, {format_duration(max((bar.end - bar.begin).total_seconds(), 0.0))}")
         yield (
             f'<rect class="{safe(bar.look)}" x="{x:.1f}" y="{middle - _BAR / 2:.1f}" width="{width:.1f}"'
             f' height="{_BAR:.0f}" rx="3"><title>{words}</title></rect>'

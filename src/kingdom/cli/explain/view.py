@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kingdom.cli.shared.output import ago, table
+from kingdom.cli.shared.output import format_duration, table
 from kingdom.court.explain.timeline import Kind, Moment, Strand, Timeline
 from kingdom.sentence import printable, sentence, with_reason
 
@@ -51,9 +51,9 @@ def outcome(timeline: Timeline, now: datetime) -> str:
     """Return in a sentence how it ended, or where it stands."""
     seconds = timeline.seconds
     if seconds is None and timeline.begun_at:
-        took = f"for {ago(max((now - timeline.begun_at).total_seconds(), 0.0))} so far"
+        took = f"for {format_duration(max((now - timeline.begun_at).total_seconds(), 0.0))} so far"
     else:
-        took = f"after {ago(seconds)}" if seconds is not None else "for an unknown time"
+        took = f"after {format_duration(seconds)}" if seconds is not None else "for an unknown time"
     parts = [f"{timeline.status} {took}", money(timeline.cost_usd)]
     if timeline.crashes:
         parts.append(many(timeline.crashes, "crash", "crashes"))
@@ -71,7 +71,7 @@ def result_of(strand: Strand) -> str:
 
 def offset(timeline: Timeline, moment: Moment) -> str:
     """Return how long after the beginning something happened."""
-    return f"+{ago(max((moment.at - timeline.begun_at).total_seconds(), 0.0))}" if timeline.begun_at else ""
+    return f"+{format_duration(max((moment.at - timeline.begun_at).total_seconds(), 0.0))}" if timeline.begun_at else ""
 
 
 def money(amount: float | None) -> str:
@@ -99,7 +99,7 @@ def _moments(timeline: Timeline) -> Table:
         what = Text(printable(moment.what), style=_STYLES.get(moment.kind, ""))
         if moment.why:
             what.append(f"\n{printable(moment.why)}", style="dim")
-        took = ago(moment.seconds) if moment.seconds is not None else ""
+        took = format_duration(moment.seconds) if moment.seconds is not None else ""
         at = f"{local:%H:%M:%S}"
         cells = (at, offset(timeline, moment), printable(moment.who), what, took, money(moment.cost_usd or None))
         shown.add_row(*cells)
@@ -115,8 +115,8 @@ def _strand(strand: Strand, *, several: bool) -> Iterator[RenderableType]:
             (
                 work.name,
                 work.status or None,
-                ago(work.seconds) if work.seconds is not None else None,
-                ago(work.busy_seconds),
+                format_duration(work.seconds) if work.seconds is not None else None,
+                format_duration(work.busy_seconds),
                 len(work.queries),
                 money(work.cost_usd),
             )

@@ -15,8 +15,8 @@ from kingdom.cli.general.lookup import GeneralName, GeneralsDirectory, generals_
 from kingdom.cli.schemas.described import print_schema
 from kingdom.cli.schemas.general import general_schema
 from kingdom.cli.shared import exit_code, inputs
-from kingdom.cli.shared.command import Call, command
-from kingdom.cli.shared.shape import one
+from kingdom.cli.shared.command import CommandCall, command
+from kingdom.cli.shared.json_result import one
 from kingdom.court.memory import load_memory
 from kingdom.court.package import NAME_PATTERN, Package, PetitionRule
 from kingdom.court.package_files import (
@@ -69,8 +69,8 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     missing: list[str]
 
 
-@command(app, "list", answer=one(ListedGenerals))
-async def list_(call: Call, *, directory: GeneralsDirectory = "") -> None:
+@command(app, "list", result=one(ListedGenerals))
+async def list_(call: CommandCall, *, directory: GeneralsDirectory = "") -> None:
     """Show every General, also those that are broken.
 
     Example: kingdom general list
@@ -94,8 +94,8 @@ async def list_(call: Call, *, directory: GeneralsDirectory = "") -> None:
         call.output.note(f"{broken.name} is broken and does nothing: {broken.reason}")
 
 
-@command(app, "show", answer=one(Package))
-async def show(call: Call, name: GeneralName, *, directory: GeneralsDirectory = "") -> None:
+@command(app, "show", result=one(Package))
+async def show(call: CommandCall, name: GeneralName, *, directory: GeneralsDirectory = "") -> None:
     """Show what a General hears of, when it acts, what it may do, and what it runs.
 
     Example: kingdom general show gen-pr
@@ -127,9 +127,9 @@ async def show(call: Call, name: GeneralName, *, directory: GeneralsDirectory = 
 app.add_typer(memory.app)
 
 
-@command(app, "preview", answer=one(Preview))
+@command(app, "preview", result=one(Preview))
 async def preview(
-    call: Call,
+    call: CommandCall,
     name: GeneralName,
     *,
     payload: Annotated[str, typer.Option(help="The payload of an event: JSON, @FILE, or - for standard input.")] = "{}",
@@ -168,9 +168,9 @@ async def preview(
         call.output.note(f"Empty, since nobody gave it: {', '.join(absent)}")
 
 
-@command(app, "validate", answer=one(ListedGenerals))
+@command(app, "validate", result=one(ListedGenerals))
 async def validate(
-    call: Call,
+    call: CommandCall,
     path: Annotated[str, typer.Argument(metavar="[DIR]", help="A General or its name, or a directory of them.")] = "",
     *,
     directory: GeneralsDirectory = "",
@@ -192,9 +192,9 @@ async def validate(
     return exit_code.FAILED if loaded.broken else 0
 
 
-@command(app, "install", answer=one(Package))
+@command(app, "install", result=one(Package))
 async def install(
-    call: Call,
+    call: CommandCall,
     source: Annotated[str, typer.Argument(metavar="DIR", help="A folder, or the name of one that comes with Kingdom.")],
     *,
     replace: Annotated[bool, typer.Option("--replace", help="Take the place of one with the same name.")] = False,
@@ -220,9 +220,9 @@ async def install(
         call.output.note(f"{package.name} does nothing yet: {error}")
 
 
-@command(app, "create", answer=one(Package))
+@command(app, "create", result=one(Package))
 async def create(
-    call: Call,
+    call: CommandCall,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Its name: gen-docs, or just docs.")],
     *,
     directory: GeneralsDirectory = "",
@@ -250,8 +250,8 @@ async def create(
     )
 
 
-@command(app, "schema", answer=one(dict[str, Any]))
-async def schema(call: Call) -> None:
+@command(app, "schema", result=one(dict[str, Any]))
+async def schema(call: CommandCall) -> None:
     """Print the JSON schema of general.yaml, for editors that complete and check YAML.
 
     Example: kingdom general schema > general.schema.json
@@ -261,7 +261,7 @@ async def schema(call: Call) -> None:
     print_schema(call.output, general_schema())
 
 
-def _to_check(call: Call, path: str, directory: str) -> Path:
+def _to_check(call: CommandCall, path: str, directory: str) -> Path:
     """Return the directory that is meant: itself, that of a General with this name, or that of all."""
     place = Path(path) if path and Path(path).is_dir() else generals_place(call, directory) / path
     if not place.is_dir():
@@ -270,7 +270,7 @@ def _to_check(call: Call, path: str, directory: str) -> Path:
     return place
 
 
-async def _git_of(call: Call, repo: str) -> str:
+async def _git_of(call: CommandCall, repo: str) -> str:
     """Return the Git of a repository, or what it would best be called."""
     with suppress(NotFound):
         async with call.bus(engine(), create=False) as bus, bus.transaction() as transaction:

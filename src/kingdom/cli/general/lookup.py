@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from kingdom.bootstrap import generals_of
-from kingdom.cli.shared.command import Call
+from kingdom.cli.shared.command import CommandCall
 from kingdom.court.package import Package
 from kingdom.court.package_files import load_packages
 from kingdom.errors import Misconfigured, NotFound
@@ -17,17 +17,17 @@ GeneralsDirectory = Annotated[
 ]
 
 
-def generals_place(call: Call, directory: str) -> Path:
+def generals_place(call: CommandCall, directory: str) -> Path:
     """Return where the Generals are, unless a directory is named where they are."""
     return Path(directory) if directory else generals_of(call.settings, call.part("generals"))
 
 
-def hears_strangers(call: Call) -> bool:
+def hears_strangers(call: CommandCall) -> bool:
     """Tell whether events of any GitHub repository are taken, so that Generals must name their repositories."""
     return call.part("sentinel").sentinel.hears_strangers
 
 
-def named_package(call: Call, name: str, directory: str) -> Package:
+def named_package(call: CommandCall, name: str, directory: str) -> Package:
     """Return the General with a name, or say which ones there are."""
     place = generals_place(call, directory)
     loaded = load_packages(place, hears_strangers=hears_strangers(call))

@@ -5,15 +5,15 @@ from typing import Annotated
 import typer
 
 from kingdom.cli.general.lookup import GeneralName, GeneralsDirectory, named_package
-from kingdom.cli.shared.command import Call, command
-from kingdom.cli.shared.shape import array, one
+from kingdom.cli.shared.command import CommandCall, command
+from kingdom.cli.shared.json_result import array, one
 from kingdom.court.memory import Sentence, promote, remembered
 
 app = typer.Typer(add_completion=False)
 
 
-@command(app, "memory", answer=array(Sentence))
-async def memory(call: Call, name: GeneralName, *, directory: GeneralsDirectory = "") -> None:
+@command(app, "memory", result=array(Sentence))
+async def memory(call: CommandCall, name: GeneralName, *, directory: GeneralsDirectory = "") -> None:
     """Show what a General has learned, and from which repository, run and day.
 
     What agents learned is shown only to agents that work in the same repository, until it is promoted.
@@ -32,9 +32,9 @@ async def memory(call: Call, name: GeneralName, *, directory: GeneralsDirectory 
         call.output.say(f"{name} has learned nothing yet.")
 
 
-@command(app, "promote", answer=one(Sentence))
+@command(app, "promote", result=one(Sentence))
 async def promote_(
-    call: Call,
+    call: CommandCall,
     name: GeneralName,
     words: Annotated[str, typer.Argument(metavar="WORDS", help="A part of the sentence that no other one has.")],
     *,

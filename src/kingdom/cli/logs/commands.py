@@ -7,10 +7,10 @@ import msgspec
 import typer
 
 from kingdom.bus.port import Bus
-from kingdom.cli.logs.session_follower import Following, FollowingView, News
+from kingdom.cli.logs.session_follower import SessionEntries, SessionFollower, SessionFollowerView
 from kingdom.cli.logs.sessions import Subject, find_subject
-from kingdom.cli.shared.command import Call, command
-from kingdom.cli.shared.shape import lines
+from kingdom.cli.shared.command import CommandCall, command
+from kingdom.cli.shared.json_result import lines
 from kingdom.soldiers.transcript import Entry
 from kingdom.workflow import lifecycle
 from kingdom.workflow.reactions import engine
@@ -19,7 +19,7 @@ app = typer.Typer(add_completion=False)
 _POLL_SECONDS = 0.3
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class TranscriptLine(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """An entry of a transcript, whose it is, and where the next one stands; what the store tells has no offset."""
 
     soldier: str
@@ -28,9 +28,9 @@ class Told(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     entry: Entry
 
 
-@command(app, "logs", answer=lines(Told))
+@command(app, "logs", result=lines(TranscriptLine))
 async def logs(
-    call: Call,
+    call: CommandCall,
     subject: Annotated[
         str,
         typer.Argument(
@@ -64,10 +64,10 @@ async def logs(
 
 
 async def watch(
-    call: Call, bus: Bus, subject: Subject, *, follow: bool, everything: bool = False, since: int | None = None
+    call: CommandCall, bus: Bus, subject: Subject, *, follow: bool, everything: bool = False, since: int | None = None
 ) -> None:
     """Show the sessions of a run; following ends when there will be no more."""
-    following, telling = Following(bus, subject), _Telling(call, subject)
+    following, telling = SessionFollower(bus, subject), _LogPrinter(call, subject)
     entries = await following.look()
     if since is not None:
         following.skip_to(since)
@@ -88,19 +88,21 @@ async def watch(
         call.output.note(f"No agent was started yet for {subject.workflow.id}")
 
 
-class _Telling:
+class _LogPrinter:
     """Tells what is new to a person or a program; says once of each session where it lies, if that is elsewhere."""
 
-    def __init__(self, call: Call, subject: Subject) -> None:
+    def __init__(self, call: CommandCall, subject: Subject) -> None:
         self._output = call.output
-        self._view = FollowingView(subject.workflow)
+        self._view = SessionFollowerView(subject.workflow)
         self._places: set[str] = set()
 
-    def tell(self, news: News) -> None:
+    def tell(self, news: SessionEntries) -> None:
         session, output = news.session, self._output
         if output.json:
             for entry, end in zip(news.entries, news.ends, strict=True):
-                output.document(Told(soldier=session.soldier, work_id=session.work_id, next_offset=end, entry=entry))
+                output.document(
+                    TranscriptLine(soldier=session.soldier, work_id=session.work_id, next_offset=end, entry=entry)
+                )
             return
         lines = list(self._view.lines(news))
         if lines and session.place and session.soldier not in self._places:

@@ -1,4 +1,4 @@
-"""Following the sessions of a run: what is new in their transcripts, or in the log where those lie elsewhere."""
+"""SessionFollower the sessions of a run: what is new in their transcripts, or in the log where those lie elsewhere."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -24,7 +24,7 @@ _TAIL_BYTES = 256 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class SessionEntries:
     """Entries of one session, and where in its transcript each ends; what the store tells has no place there."""
 
     session: Session
@@ -32,7 +32,7 @@ class News:
     ends: Sequence[int | None]
 
 
-class Following:
+class SessionFollower:
     """Reads what is new in the sessions of a run, each time it is asked to."""
 
     def __init__(self, bus: Bus, subject: Subject) -> None:
@@ -72,7 +72,7 @@ class Following:
             if session.offset:
                 yield session
 
-    async def news(self, logged: Sequence[LogEntry]) -> AsyncIterator[News]:
+    async def news(self, logged: Sequence[LogEntry]) -> AsyncIterator[SessionEntries]:
         """Yield what the log says of sessions elsewhere, then what the transcripts here say."""
         for entry in logged:
             if news := await self._logged(entry):
@@ -80,7 +80,7 @@ class Following:
         for session in self.sessions.values():
             while session.path and session.path.exists():
                 page = await asyncio.to_thread(read_page, session.path, session.offset)
-                yield News(session, page.entries, page.ends)
+                yield SessionEntries(session, page.entries, page.ends)
                 if page.next_offset == session.offset:
                     break
                 session.offset = page.next_offset
@@ -90,7 +90,7 @@ class Following:
             if session.path and session.path.exists():
                 yield session, session.path
 
-    async def _logged(self, entry: LogEntry) -> News | None:
+    async def _logged(self, entry: LogEntry) -> SessionEntries | None:
         if begun := session_begun(entry):
             self._soldiers[begun.work_id] = begun.soldier
         work_id = entry.data.get("workId") or str(entry.data.get("taskId", "")).rpartition("-")[0]
@@ -98,10 +98,10 @@ class Following:
         if session is None or session.path is not None:
             return None
         told = await told_entry(self._bus, self._subject.workflow, entry)
-        return News(session, [told], [None]) if told else None
+        return SessionEntries(session, [told], [None]) if told else None
 
 
-class FollowingView:
+class SessionFollowerView:
     """Tells news to a person, under a line for each session."""
 
     def __init__(self, workflow: Workflow) -> None:
@@ -109,7 +109,7 @@ class FollowingView:
         self._view = TranscriptView()
         self._shown = ""
 
-    def lines(self, news: News) -> Iterator[Text]:
+    def lines(self, news: SessionEntries) -> Iterator[Text]:
         """Yield what a person cares for."""
         lines = list(self._view.lines(news.entries))
         if lines and self._shown != news.session.soldier:

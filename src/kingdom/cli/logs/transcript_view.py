@@ -145,7 +145,7 @@ def _line(entry: Entry, label: str, words: str, style: str) -> Text:
     first, *rest = words.split("\n")
     line = Text(f"{_time(entry):<{_TIME_WIDTH}} ", style="dim")
     line.append(f"{label:<{_LABEL_WIDTH}}", style=style or "default")
-    # What is said is for reading; only the frame around it has colours.
+    # What is said is for reading; only the frame around it has colors.
     line.append(printable(first[:_LINE_WIDTH]), style="dim" if style == "dim" else "not dim")
     if rest:
         line.append("\n")

@@ -10,8 +10,8 @@ import typer
 from kingdom.bootstrap import operations_of
 from kingdom.bus.port import Bus
 from kingdom.cli.court import petition
-from kingdom.cli.shared.command import Call, command, undeclared
-from kingdom.cli.shared.shape import one
+from kingdom.cli.shared.command import CommandCall, command, undeclared
+from kingdom.cli.shared.json_result import one
 from kingdom.cli.shared.workflow_ids import BEGINNINGS, find_task, find_work, find_workflow, meant_id
 from kingdom.court.petitions.decision import PETITIONS
 from kingdom.court.records import ASSIGNMENTS, EVENTS
@@ -33,9 +33,9 @@ _POINT = re.compile(r"(.+)-(w\d+-c\d+)")
 _PART = re.compile(r"(.+)-(w\d+(-t\d+)?)")
 
 
-@command(app, "show", answer=one(Any))
+@command(app, "show", result=one(Any))
 async def show(
-    call: Call,
+    call: CommandCall,
     thing: Annotated[
         str,
         typer.Argument(

@@ -3,8 +3,8 @@
 import typer
 
 from kingdom.cli.court.declarations import COURT, EventId, Rules, terms_of
-from kingdom.cli.shared.command import Call, command
-from kingdom.cli.shared.shape import one
+from kingdom.cli.shared.command import CommandCall, command
+from kingdom.cli.shared.json_result import one
 from kingdom.cli.shared.workflow_ids import meant_id
 from kingdom.clock import utc_now
 from kingdom.court.king.why import AHEAD_MAX, Explanation, Wait, explain
@@ -13,8 +13,8 @@ from kingdom.court.records import EVENTS
 app = typer.Typer(add_completion=False)
 
 
-@command(app, "why", answer=one(Explanation))
-async def why(call: Call, event_id: EventId, *, rules: Rules = "") -> None:
+@command(app, "why", result=one(Explanation))
+async def why(call: CommandCall, event_id: EventId, *, rules: Rules = "") -> None:
     """Explain where an event is: who gets it and why, what it waits for, what became of it.
 
     Example: kingdom why last
@@ -33,7 +33,7 @@ async def why(call: Call, event_id: EventId, *, rules: Rules = "") -> None:
     _tell(call, explanation)
 
 
-def _tell(call: Call, explanation: Explanation) -> None:
+def _tell(call: CommandCall, explanation: Explanation) -> None:
     for wait in explanation.waits:
         call.output.say(f"For {wait.general} since {wait.since.isoformat(timespec='seconds')}: {_line(wait)}")
     if explanation.assignments:

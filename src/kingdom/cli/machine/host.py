@@ -4,9 +4,9 @@ from typing import Annotated
 
 import typer
 
-from kingdom.cli.shared.command import Call, command
+from kingdom.cli.shared.command import CommandCall, command
 from kingdom.cli.shared.hosts import find_host
-from kingdom.cli.shared.shape import array, one
+from kingdom.cli.shared.json_result import array, one
 from kingdom.workflow.hosts import known_hosts, retire_host
 from kingdom.workflow.model.host import Host, HostStatus
 from kingdom.workflow.reactions import engine
@@ -14,8 +14,8 @@ from kingdom.workflow.reactions import engine
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="The machines that run agents.")
 
 
-@command(app, "list", answer=array(Host))
-async def list_(call: Call) -> None:
+@command(app, "list", result=array(Host))
+async def list_(call: CommandCall) -> None:
     """Show every host that is up or was lost recently, with the seconds of silence after which it counts as lost.
 
     Example: kingdom host list
@@ -33,9 +33,9 @@ async def list_(call: Call) -> None:
         call.output.say("No host has registered. Start one: kingdom role host")
 
 
-@command(app, "retire", answer=one(Host))
+@command(app, "retire", result=one(Host))
 async def retire(
-    call: Call,
+    call: CommandCall,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The name of a host.")],
     *,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,

@@ -18,7 +18,8 @@ from kingdom.bus.metrics import BacklogMetrics, WorkerMetrics
 from kingdom.cli.court.status import look_now
 from kingdom.cli.machine.standalone import run_standalone
 from kingdom.cli.shared import exit_code
-from kingdom.cli.shared.command import Call, command
+from kingdom.cli.shared.command import CommandCall, command
+from kingdom.cli.shared.json_result import LOG_LINES
 from kingdom.cli.shared.long_running import (
     CONNECTIONS,
     LOOPBACK,
@@ -28,7 +29,6 @@ from kingdom.cli.shared.long_running import (
     refuse_old_store,
     run_until_stopped,
 )
-from kingdom.cli.shared.shape import LOG_LINES
 from kingdom.court.chamberlain.records import CHAMBERLAIN
 from kingdom.court.heartbeat import Heart, signs_in_files, signs_in_records
 from kingdom.court.live_packages import LivePackages
@@ -50,9 +50,9 @@ _ASSIGNMENT_ROLES = frozenset({"king", "general"})
 _log = structlog.get_logger("kingdom.cli")
 
 
-@command(app, "role", answer=LOG_LINES, json_flags=("--json-logs", "--json"))
+@command(app, "role", result=LOG_LINES, json_flags=("--json-logs", "--json"))
 async def role(  # noqa: PLR0913 - one parameter per option
-    call: Call,
+    call: CommandCall,
     name: Annotated[RoleName, typer.Argument(help="The role that this process plays.")],
     *,
     with_host: Annotated[bool, typer.Option("--host", help="engine: run agents too, in the same process.")] = False,
@@ -118,7 +118,7 @@ async def role(  # noqa: PLR0913 - one parameter per option
 
 
 async def _play_court_role(
-    call: Call, name: CourtRole, level: int, metrics_host: str, metrics_port: int | None
+    call: CommandCall, name: CourtRole, level: int, metrics_host: str, metrics_port: int | None
 ) -> bool:
     realm = read_realm(call.settings.file)
     directory = bootstrap.house_directory_of(call.settings)

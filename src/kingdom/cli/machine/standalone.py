@@ -12,7 +12,7 @@ from kingdom.bootstrap import operations_of
 from kingdom.bus.maintenance import maintain, serving_metrics
 from kingdom.bus.metrics import BacklogMetrics, WorkerMetrics
 from kingdom.bus.worker import Part, Worker
-from kingdom.cli.shared.command import Call
+from kingdom.cli.shared.command import CommandCall
 from kingdom.cli.shared.long_running import CONNECTIONS, refuse_old_store, run_until_stopped
 from kingdom.errors import Misconfigured
 from kingdom.soldiers.settings import SoldierSettings
@@ -24,7 +24,7 @@ _log = structlog.get_logger("kingdom.workflow")
 
 
 async def run_standalone(
-    call: Call,
+    call: CommandCall,
     *,
     engine: bool,
     host: SoldierSettings | None,

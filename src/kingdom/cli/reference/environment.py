@@ -29,8 +29,8 @@ VARIABLES: Mapping[str, Mapping[str, str]] = {
         "TZ": "The time zone that `kingdom init` proposes.",
     },
     "How it looks": {
-        "NO_COLOR": "Anything but nothing: no colours.",
-        "TERM": "`dumb`: no colours.",
+        "NO_COLOR": "Anything but nothing: no colors.",
+        "TERM": "`dumb`: no colors.",
     },
     "The model of an agent": {
         "ANTHROPIC_API_KEY": "The key of `claude`, where `soldiers.model.key` names no other. Agents never see it.",

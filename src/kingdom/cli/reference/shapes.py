@@ -12,7 +12,7 @@ import msgspec
 from kingdom.cli.nouns import NOUNS
 from kingdom.cli.reference.commands import commands_of
 from kingdom.cli.reference.markdown import beginning, code, table
-from kingdom.cli.shared.shape import Answer, LogLine, answer_of
+from kingdom.cli.shared.json_result import JsonResult, LogLine, json_result_of
 
 _WORDS = """\
 Every command takes `--json`, but for `top`, which is a screen, and `agent-mcp`, which speaks to an agent. The tests run
@@ -51,7 +51,7 @@ _FORMATS = {"date-time": "moment", "uuid": "UUID"}
 class Shapes:
     """The answer of every command by its words, the schema of each, and the shapes that they refer to."""
 
-    answers: dict[str, Answer]
+    answers: dict[str, JsonResult]
     schemas: dict[str, dict[str, Any]]
     shapes: dict[str, dict[str, Any]]
 
@@ -83,7 +83,7 @@ def schemas() -> str:
 
 def every_shape() -> Shapes:
     """Return what all commands declare; those without --json declare nothing."""
-    found = {name: answer_of(command.callback) for noun in NOUNS for name, command in commands_of(noun)}
+    found = {name: json_result_of(command.callback) for noun in NOUNS for name, command in commands_of(noun)}
     answers = {name: answer for name, answer in sorted(found.items()) if answer}
     documents = [answer.document for answer in answers.values()]
     kinds = _kinds(documents)

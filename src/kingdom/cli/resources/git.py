@@ -11,8 +11,8 @@ import msgspec
 import typer
 
 from kingdom.bootstrap import house_directory_of
-from kingdom.cli.shared.command import Call, command
-from kingdom.cli.shared.shape import array, one
+from kingdom.cli.shared.command import CommandCall, command
+from kingdom.cli.shared.json_result import array, one
 from kingdom.errors import NotFound, ProgramFailed
 from kingdom.settings import Settings
 from kingdom.soldiers.git import GitFailed
@@ -31,16 +31,16 @@ _HEADS = "refs/heads/"
 _NAMES_SHOWN = 20
 
 
-class ShownGit(msgspec.Struct, frozen=True, kw_only=True):
+class GitDetails(msgspec.Struct, frozen=True, kw_only=True):
     """A repository and who uses it."""
 
     git: Git
     users: registry.Users
 
 
-@command(app, "create", answer=one(Git))
+@command(app, "create", result=one(Git))
 async def create(
-    call: Call,
+    call: CommandCall,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Its name here: lower-case letters, digits, - _ .")],
     url: Annotated[str, typer.Argument(metavar="URL", help="Its address, or a folder of this host.")],
     *,
@@ -87,8 +87,8 @@ async def create(
     )
 
 
-@command(app, "list", answer=array(Git))
-async def list_(call: Call) -> None:
+@command(app, "list", result=array(Git))
+async def list_(call: CommandCall) -> None:
     """Show every repository.
 
     Example: kingdom git list
@@ -96,7 +96,7 @@ async def list_(call: Call) -> None:
     JSON: an array of {id, name, url, defaultBranch, checkpointRemote, repo, deleted, deleting}.
     """
     async with call.bus(engine(), create=False) as bus:
-        gits = [_shown(git) for git in await registry.list_gits(bus, call.leave_out)]
+        gits = [_shown(git) for git in await registry.list_gits(bus, call.note_unreadable)]
     if call.output.json:
         call.output.document(gits)
     elif gits:
@@ -106,8 +106,8 @@ async def list_(call: Call) -> None:
         call.output.say("No repository is known. Add one: kingdom git create NAME URL")
 
 
-@command(app, "show", answer=one(ShownGit))
-async def show(call: Call, name: _Name) -> None:
+@command(app, "show", result=one(GitDetails))
+async def show(call: CommandCall, name: _Name) -> None:
     """Show a repository and who uses it.
 
     Example: kingdom git show app
@@ -118,7 +118,7 @@ async def show(call: Call, name: _Name) -> None:
         git, users = await registry.show_git(bus, name)
     git = _shown(git)
     if call.output.json:
-        call.output.document(ShownGit(git=git, users=users))
+        call.output.document(GitDetails(git=git, users=users))
         return
     rows = {
         "name": git.id + (" (deleted)" if git.deleted else " (being deleted)" if git.deleting else ""),
@@ -132,8 +132,8 @@ async def show(call: Call, name: _Name) -> None:
     call.output.table(("git", ""), rows.items())
 
 
-@command(app, "delete", answer=one(Git))
-async def delete(call: Call, name: _Name) -> None:
+@command(app, "delete", result=one(Git))
+async def delete(call: CommandCall, name: _Name) -> None:
     """Forget a repository; refused while a run uses it, and templates lose their references to it.
 
     Example: kingdom git delete app
@@ -169,7 +169,7 @@ def _checked_repo(said: str) -> str:
     return said
 
 
-async def _home_of_host(call: Call) -> Path:
+async def _home_of_host(call: CommandCall) -> Path:
     """Return where git of a host here looks for its configuration: a host that runs, else the one that would."""
     with suppress(NotFound):
         async with call.bus(engine(), create=False) as bus, bus.transaction() as transaction:

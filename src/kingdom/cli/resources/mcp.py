@@ -6,9 +6,9 @@ from typing import Annotated
 import msgspec
 import typer
 
-from kingdom.cli.shared.command import Call, command
+from kingdom.cli.shared.command import CommandCall, command
 from kingdom.cli.shared.inputs import attributes
-from kingdom.cli.shared.shape import array, one
+from kingdom.cli.shared.json_result import array, one
 from kingdom.soldiers.mcp import limit_of, validate
 from kingdom.soldiers.repository import without_password
 from kingdom.workflow import registry
@@ -19,7 +19,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help="The MCP serv
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="Its name here.")]
 
 
-class ShownServer(msgspec.Struct, frozen=True, kw_only=True):
+class McpServerDetails(msgspec.Struct, frozen=True, kw_only=True):
     """An MCP server without secrets: only the names of its environment, no password."""
 
     id: str
@@ -32,22 +32,22 @@ class ShownServer(msgspec.Struct, frozen=True, kw_only=True):
     deleting: bool
 
 
-class RegisteredServer(msgspec.Struct, frozen=True, kw_only=True):
+class RegisteredMcpServer(msgspec.Struct, frozen=True, kw_only=True):
     """A new MCP server and its tools, unless it was not tried out."""
 
-    server: ShownServer
+    server: McpServerDetails
     tools: tuple[str, ...] | None
 
 
-class UsedServer(RegisteredServer, frozen=True, kw_only=True):
+class McpServerWithUsers(RegisteredMcpServer, frozen=True, kw_only=True):
     """An MCP server, who uses it, and its tools if it was tried out."""
 
     users: registry.Users
 
 
-@command(app, "create", answer=one(RegisteredServer))
+@command(app, "create", result=one(RegisteredMcpServer))
 async def create(
-    call: Call,
+    call: CommandCall,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Its name here: lower-case letters, digits, - _ .")],
     *,
     program: Annotated[
@@ -86,14 +86,14 @@ async def create(
     async with call.bus(engine()) as bus:
         server = await registry.register_mcp_server(bus, server, actor=call.settings.actor)
     if call.output.json:
-        call.output.document(RegisteredServer(server=_shown(server), tools=tools))
+        call.output.document(RegisteredMcpServer(server=_shown(server), tools=tools))
     call.output.say(f"MCP server {name} is known. Templates refer to it by this name.")
     if tools is not None:
         call.output.say(f"Its tools: {', '.join(tools) or 'none'}.")
 
 
-@command(app, "list", answer=array(ShownServer))
-async def list_(call: Call) -> None:
+@command(app, "list", result=array(McpServerDetails))
+async def list_(call: CommandCall) -> None:
     """Show every MCP server.
 
     Example: kingdom mcp list
@@ -101,7 +101,7 @@ async def list_(call: Call) -> None:
     JSON: an array of {id, name, transport, command, url, env: [name], deleted, deleting}.
     """
     async with call.bus(engine(), create=False) as bus:
-        servers = await registry.list_mcp_servers(bus, call.leave_out)
+        servers = await registry.list_mcp_servers(bus, call.note_unreadable)
     if call.output.json:
         call.output.document([_shown(server) for server in servers])
     elif servers:
@@ -110,9 +110,9 @@ async def list_(call: Call) -> None:
         call.output.say("No MCP server is known. Add one: kingdom mcp create NAME --command … or --url …")
 
 
-@command(app, "show", answer=one(UsedServer))
+@command(app, "show", result=one(McpServerWithUsers))
 async def show(
-    call: Call,
+    call: CommandCall,
     name: _Name,
     *,
     check: Annotated[bool, typer.Option("--check", help="Try it out now, and show its tools.")] = False,
@@ -128,7 +128,7 @@ async def show(
         server, users = await registry.show_mcp_server(bus, name)
     tools = await _tried_out(call, server) if check else None
     if call.output.json:
-        call.output.document(UsedServer(server=_shown(server), users=users, tools=tools))
+        call.output.document(McpServerWithUsers(server=_shown(server), users=users, tools=tools))
         return
     rows = {
         "name": server.id
@@ -143,8 +143,8 @@ async def show(
     call.output.table(("MCP server", ""), rows.items())
 
 
-@command(app, "delete", answer=one(ShownServer))
-async def delete(call: Call, name: _Name) -> None:
+@command(app, "delete", result=one(McpServerDetails))
+async def delete(call: CommandCall, name: _Name) -> None:
     """Forget an MCP server; refused while a run uses it, and templates lose their references to it.
 
     Example: kingdom mcp delete files
@@ -158,7 +158,7 @@ async def delete(call: Call, name: _Name) -> None:
     call.output.say(f"MCP server {name} is known no more.")
 
 
-async def _tried_out(call: Call, server: McpServer) -> tuple[str, ...]:
+async def _tried_out(call: CommandCall, server: McpServer) -> tuple[str, ...]:
     limit = limit_of(server).total_seconds()
     with call.output.waiting(f"Asking {server.id} for its tools, for up to {limit:g} s: {_where(server)}"):
         return await validate(server)
@@ -175,8 +175,8 @@ def _where(server: McpServer) -> str:
     return without_password(server.url) or shlex.join(server.command)
 
 
-def _shown(server: McpServer) -> ShownServer:
-    return ShownServer(
+def _shown(server: McpServer) -> McpServerDetails:
+    return McpServerDetails(
         id=server.id,
         name=server.name,
         transport=server.transport,

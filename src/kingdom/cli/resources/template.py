@@ -6,9 +6,9 @@ import typer
 
 from kingdom.cli.schemas.described import print_schema
 from kingdom.cli.schemas.template import template_schema
-from kingdom.cli.shared.command import Call, command
+from kingdom.cli.shared.command import CommandCall, command
 from kingdom.cli.shared.inputs import opened
-from kingdom.cli.shared.shape import array, one
+from kingdom.cli.shared.json_result import array, one
 from kingdom.cli.shared.workflow_ids import RunId, find_workflow
 from kingdom.errors import Misconfigured
 from kingdom.workflow import templates
@@ -21,8 +21,8 @@ _Template = Annotated[str, typer.Argument(metavar="TEMPLATE", help="The id of a 
 _File = Annotated[str, typer.Argument(metavar="FILE", help="A YAML file; - is standard input.")]
 
 
-@command(app, "create", answer=one(WorkflowTemplate))
-async def create(call: Call, file: _File) -> None:
+@command(app, "create", result=one(WorkflowTemplate))
+async def create(call: CommandCall, file: _File) -> None:
     """Store a template; the repositories and MCP servers that it names must be known.
 
     Example: kingdom template create fix-a-bug.yaml
@@ -35,9 +35,9 @@ async def create(call: Call, file: _File) -> None:
     _tell(call, template, f"Template {template.id} is there. Run it: kingdom workflow create {template.id}")
 
 
-@command(app, "from-workflow", answer=one(WorkflowTemplate))
+@command(app, "from-workflow", result=one(WorkflowTemplate))
 async def from_workflow(
-    call: Call,
+    call: CommandCall,
     workflow_id: RunId,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the template.")],
     *,
@@ -57,8 +57,8 @@ async def from_workflow(
     _tell(call, template, f"Template {template.id} is there. Run it: kingdom workflow create {template.id}")
 
 
-@command(app, "update", answer=one(WorkflowTemplate))
-async def update(call: Call, template_id: _Template, file: _File) -> None:
+@command(app, "update", result=one(WorkflowTemplate))
+async def update(call: CommandCall, template_id: _Template, file: _File) -> None:
     """Give a template the content of a file; runs made from it before stay as they are.
 
     Example: kingdom template show fix-a-bug --yaml > fix.yaml; edit it; kingdom template update fix-a-bug fix.yaml
@@ -75,8 +75,8 @@ async def update(call: Call, template_id: _Template, file: _File) -> None:
     _tell(call, template, f"Template {template.id} is changed.")
 
 
-@command(app, "list", answer=array(WorkflowTemplate))
-async def list_(call: Call) -> None:
+@command(app, "list", result=array(WorkflowTemplate))
+async def list_(call: CommandCall) -> None:
     """Show every template.
 
     Example: kingdom template list
@@ -84,7 +84,7 @@ async def list_(call: Call) -> None:
     JSON: an array of templates, as `create` answers them.
     """
     async with call.bus(engine(), create=False) as bus:
-        found = await templates.list_templates(bus, call.leave_out)
+        found = await templates.list_templates(bus, call.note_unreadable)
     if call.output.json:
         call.output.document(found)
     elif found:
@@ -94,9 +94,9 @@ async def list_(call: Call) -> None:
         call.output.say("There is no template. Add one: kingdom template create FILE")
 
 
-@command(app, "show", answer=one(WorkflowTemplate))
+@command(app, "show", result=one(WorkflowTemplate))
 async def show(
-    call: Call,
+    call: CommandCall,
     template_id: _Template,
     *,
     as_yaml: Annotated[bool, typer.Option("--yaml", help="Only the file, to be edited and given to `update`.")] = False,
@@ -119,8 +119,8 @@ async def show(
         call.output.say(write_template(template).rstrip())
 
 
-@command(app, "delete", answer=one(WorkflowTemplate))
-async def delete(call: Call, template_id: _Template) -> None:
+@command(app, "delete", result=one(WorkflowTemplate))
+async def delete(call: CommandCall, template_id: _Template) -> None:
     """Let a template disappear; runs made from it stay.
 
     Example: kingdom template delete fix-a-bug
@@ -132,8 +132,8 @@ async def delete(call: Call, template_id: _Template) -> None:
     _tell(call, template, f"Template {template_id} is gone.")
 
 
-@command(app, "validate", answer=one(WorkflowTemplate))
-async def validate(call: Call, file: _File) -> None:
+@command(app, "validate", result=one(WorkflowTemplate))
+async def validate(call: CommandCall, file: _File) -> None:
     """Check a file without a store: its form, not whether the repositories and MCP servers are known.
 
     Example: kingdom template validate fix-a-bug.yaml
@@ -145,8 +145,8 @@ async def validate(call: Call, file: _File) -> None:
     _tell(call, template, f"{file} is a template with the id {template.id}, {works} work(s) and {tasks} task(s).")
 
 
-@command(app, "schema", answer=one(dict[str, Any]))
-async def schema(call: Call) -> None:
+@command(app, "schema", result=one(dict[str, Any]))
+async def schema(call: CommandCall) -> None:
     """Print the JSON schema of a template file, for editors that complete and check YAML.
 
     Example: kingdom template schema > template.schema.json
@@ -156,7 +156,7 @@ async def schema(call: Call) -> None:
     print_schema(call.output, template_schema())
 
 
-def _tell(call: Call, template: WorkflowTemplate, sentence: str) -> None:
+def _tell(call: CommandCall, template: WorkflowTemplate, sentence: str) -> None:
     if call.output.json:
         call.output.document(template)
     call.output.say(sentence)

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import typer
 
-from kingdom.cli.shared.output import Output
+from kingdom.cli.shared.output import CommandOutput
 
 # What the fields of each type mean, by its name in the schema.
 Words = Mapping[str, Mapping[str, str]]
@@ -26,7 +26,7 @@ def schema_of(kind: type, words: Words) -> dict[str, Any]:
     return schema
 
 
-def print_schema(output: Output, schema: Mapping[str, Any]) -> None:
+def print_schema(output: CommandOutput, schema: Mapping[str, Any]) -> None:
     """Print a schema for a person to read, or on one line."""
     if output.json:
         output.document(schema)

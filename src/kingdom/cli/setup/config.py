@@ -10,8 +10,8 @@ from kingdom.bootstrap import generals_of
 from kingdom.cli.schemas.described import print_schema
 from kingdom.cli.schemas.settings import settings_schema
 from kingdom.cli.shared.command import settings_of, storeless_command
-from kingdom.cli.shared.output import Output
-from kingdom.cli.shared.shape import one
+from kingdom.cli.shared.json_result import one
+from kingdom.cli.shared.output import CommandOutput
 from kingdom.realm import EXAMPLE, Realm, read_realm, without_secrets
 from kingdom.settings import FILE
 from kingdom.yaml_file import write_yaml
@@ -19,15 +19,15 @@ from kingdom.yaml_file import write_yaml
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="The file of settings.")
 
 
-class Example(msgspec.Struct, frozen=True, kw_only=True):
+class ExampleSettings(msgspec.Struct, frozen=True, kw_only=True):
     """A file of settings as text."""
 
     text: str
 
 
-@storeless_command(app, "check", answer=one(Realm))
+@storeless_command(app, "check", result=one(Realm))
 async def check(
-    output: Output, file: Annotated[str, typer.Argument(metavar="[FILE]", help=f"The file; else {FILE}.")] = FILE
+    output: CommandOutput, file: Annotated[str, typer.Argument(metavar="[FILE]", help=f"The file; else {FILE}.")] = FILE
 ) -> None:
     """Check the file of settings and print everything that counts, defaults too; secrets are not shown.
 
@@ -44,8 +44,8 @@ async def check(
         typer.echo(write_yaml(counting), nl=False)
 
 
-@storeless_command(app, "example", answer=one(Example))
-async def example(output: Output) -> None:
+@storeless_command(app, "example", result=one(ExampleSettings))
+async def example(output: CommandOutput) -> None:
     """Print a file of settings to start from.
 
     Example: kingdom config example > kingdom.yaml
@@ -53,13 +53,13 @@ async def example(output: Output) -> None:
     JSON: {text}.
     """
     if output.json:
-        output.document(Example(text=EXAMPLE))
+        output.document(ExampleSettings(text=EXAMPLE))
     else:
         typer.echo(EXAMPLE, nl=False)
 
 
-@storeless_command(app, "schema", answer=one(dict[str, Any]))
-async def schema(output: Output) -> None:
+@storeless_command(app, "schema", result=one(dict[str, Any]))
+async def schema(output: CommandOutput) -> None:
     """Print the JSON schema of the file of settings, for editors that complete and check YAML.
 
     Example: kingdom config schema > kingdom.schema.json

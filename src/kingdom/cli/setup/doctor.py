@@ -14,8 +14,8 @@ from rich.text import Text
 
 from kingdom.bus.logs import configure_logs
 from kingdom.cli.shared import exit_code
-from kingdom.cli.shared.command import Call, command
-from kingdom.cli.shared.shape import one
+from kingdom.cli.shared.command import CommandCall, command
+from kingdom.cli.shared.json_result import one
 from kingdom.doctor.admission import admit
 from kingdom.doctor.check import Finding, Status, examine
 from kingdom.doctor.checks import every_check
@@ -32,9 +32,9 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     checks: list[Finding]
 
 
-@command(app, "doctor", answer=one(Diagnosis))
+@command(app, "doctor", result=one(Diagnosis))
 async def doctor(
-    call: Call,
+    call: CommandCall,
     *,
     offline: Annotated[bool, typer.Option("--offline", help="Ask no server outside, such as GitHub or Slack.")] = False,
 ) -> int | None:

@@ -16,8 +16,8 @@ import typer
 from kingdom.bootstrap import directory_of, embedded_is_installed, is_embedded, look_at_embedded
 from kingdom.cli.setup.init_files import GITHUB_API, GitHub, ignored_text, settings_text, zone_here
 from kingdom.cli.shared.command import storeless_command
-from kingdom.cli.shared.output import Output, at_the_keyboard
-from kingdom.cli.shared.shape import one
+from kingdom.cli.shared.json_result import one
+from kingdom.cli.shared.output import CommandOutput, interruptible_prompt
 from kingdom.court.package_files import install_package, load_packages, shipped
 from kingdom.doctor.programs import said_by
 from kingdom.errors import KingdomError, Misconfigured
@@ -42,7 +42,7 @@ _ORIGIN = re.compile(r"github\.com[:/](?P<name>[\w.-]+/[\w.-]+?)(\.git)?/?$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choices:
+class InitChoices:
     """What a realm shall be like; `store` stands in the file as it is, `clone` is where a repository comes from.
 
     `generals` is where an earlier file has them, if it says so.
@@ -70,7 +70,7 @@ class Choices:
         return "gen-pr" if self.github else "gen-hello"
 
 
-class Origin(NamedTuple):
+class GitOrigin(NamedTuple):
     """A repository on GitHub, and its address."""
 
     name: str = ""
@@ -78,14 +78,14 @@ class Origin(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class WrittenFiles:
     """What was made and what was there already, and left as it was."""
 
     made: list[Path]
     kept: list[Path]
 
 
-class Begun(msgspec.Struct, frozen=True, kw_only=True):
+class InitResult(msgspec.Struct, frozen=True, kw_only=True):
     """What was made, what was there already, and what to type next."""
 
     directory: str
@@ -96,9 +96,9 @@ class Begun(msgspec.Struct, frozen=True, kw_only=True):
     next: list[str]
 
 
-@storeless_command(app, "init", answer=one(Begun))
+@storeless_command(app, "init", result=one(InitResult))
 async def init(
-    output: Output,
+    output: CommandOutput,
     directory: Annotated[Path, typer.Argument(metavar="DIRECTORY", help="Where; else here.")] = Path(),
     *,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing, take the defaults.")] = False,
@@ -139,7 +139,7 @@ async def init(
             name = choices.store.removeprefix(_ENVIRONMENT)
             output.note(f"{name} is set, so everything will be kept in that database; for files: --store files")
         if not yes and not output.json and sys.stdin.isatty():
-            with at_the_keyboard():
+            with interruptible_prompt():
                 choices = _ask(choices, origin, is_store_given=bool(database_url))
         if choices.github and not choices.github.repo and origin.name:
             choices = _with_github(choices, origin, github, origin.name, github_api)
@@ -172,11 +172,11 @@ def _stored(kind: Store | None, url: str) -> str:
     raise typer.BadParameter("--store postgres takes the database of DATABASE_URL, which is not set: export it first")
 
 
-def _given(origin: Origin, store: str, login: str, repo: str, api: str) -> Choices:
+def _given(origin: GitOrigin, store: str, login: str, repo: str, api: str) -> InitChoices:
     """Return what options and the environment say."""
     if repo and not login:
         raise typer.BadParameter("--repo needs --github: whose work in it shall be noticed?")
-    choices = Choices(store=_checked_store(store or _store_here()))
+    choices = InitChoices(store=_checked_store(store or _store_here()))
     return _with_github(choices, origin, _checked(login, _LOGIN), _checked(repo, _REPOSITORY), api)
 
 
@@ -188,7 +188,7 @@ def _store_here() -> str:
     return DEFAULT_URL
 
 
-def _ask(given: Choices, origin: Origin, *, is_store_given: bool) -> Choices:
+def _ask(given: InitChoices, origin: GitOrigin, *, is_store_given: bool) -> InitChoices:
     """Ask what nobody has said yet."""
     choices = given
     if not is_store_given:
@@ -248,7 +248,7 @@ def _checked_store(said: str) -> str:
     return said
 
 
-def _with_github(choices: Choices, origin: Origin, login: str, repo: str, api: str) -> Choices:
+def _with_github(choices: InitChoices, origin: GitOrigin, login: str, repo: str, api: str) -> InitChoices:
     if not login:
         return choices
     web = "https://github.com" if api == GITHUB_API else api.removesuffix("/api/v3")
@@ -258,20 +258,20 @@ def _with_github(choices: Choices, origin: Origin, login: str, repo: str, api: s
     return replace(choices, github=GitHub(login=login, repo=repo, api=api), clone=clone)
 
 
-async def _origin(directory: Path) -> Origin:
+async def _origin(directory: Path) -> GitOrigin:
     """Return the repository on GitHub that a directory is a checkout of; nothing where it is none."""
     try:
         code, url = await said_by("git", "-C", str(directory), "remote", "get-url", "origin")
     except FileNotFoundError:
-        return Origin()
+        return GitOrigin()
     found = _ORIGIN.search(url)
     # Whatever stands before the host may be a token.
     if code or not found or re.search(r"://[^/]*@", url):
-        return Origin()
-    return Origin(found["name"], url)
+        return GitOrigin()
+    return GitOrigin(found["name"], url)
 
 
-def _chosen_before(file: Path) -> Choices:
+def _chosen_before(file: Path) -> InitChoices:
     """Return what an earlier one has chosen."""
     try:
         realm = read_realm(file, secrets=False)
@@ -279,7 +279,7 @@ def _chosen_before(file: Path) -> Choices:
         raise Misconfigured(f"{file} is there already and was left as it is, but cannot be read: {error}") from error
     watched = realm.sentinel.github
     github = GitHub(login=watched.logins[0], api=watched.api_url) if watched else None
-    return Choices(store=_said_store(realm.database_url, file.parent), generals=realm.generals, github=github)
+    return InitChoices(store=_said_store(realm.database_url, file.parent), generals=realm.generals, github=github)
 
 
 def _said_store(url: str, beside: Path) -> str:
@@ -291,9 +291,9 @@ def _said_store(url: str, beside: Path) -> str:
     return url or _store_here()
 
 
-def _make(directory: Path, file: Path, choices: Choices) -> Made:
+def _make(directory: Path, file: Path, choices: InitChoices) -> WrittenFiles:
     """Make what is missing; the file comes last, so that who is interrupted can begin again."""
-    done = Made([], [])
+    done = WrittenFiles([], [])
     try:
         if not directory.exists():
             directory.mkdir(parents=True)
@@ -316,7 +316,7 @@ def _make(directory: Path, file: Path, choices: Choices) -> Made:
     return done
 
 
-def _write(file: Path, text: str, done: Made) -> None:
+def _write(file: Path, text: str, done: WrittenFiles) -> None:
     if _is_there(file):
         done.kept.append(file)
         return
@@ -330,11 +330,11 @@ def _is_there(file: Path) -> bool:
     return file.exists() or file.is_symlink()
 
 
-def _tell(output: Output, directory: Path, choices: Choices, done: Made) -> None:
+def _tell(output: CommandOutput, directory: Path, choices: InitChoices, done: WrittenFiles) -> None:
     steps = list(_steps(directory, choices))
     general = next((path.name for path in (*done.made, *done.kept) if path.name.startswith("gen-")), choices.general)
     if output.json:
-        begun = Begun(
+        begun = InitResult(
             directory=str(directory.absolute()),
             made=[str(path) for path in done.made],
             kept=[str(path) for path in done.kept],
@@ -354,7 +354,7 @@ def _tell(output: Output, directory: Path, choices: Choices, done: Made) -> None
     output.say(*(f"  {command:<{width}}  # {why}" if why else f"  {command}" for command, why in steps))
 
 
-def _steps(directory: Path, choices: Choices) -> Iterator[tuple[str, str]]:
+def _steps(directory: Path, choices: InitChoices) -> Iterator[tuple[str, str]]:
     """Yield what to type next, each with a word on why."""
     if directory.resolve() != Path.cwd():
         yield f"cd {shlex.quote(str(directory))}", ""

@@ -1,4 +1,4 @@
-"""What every command has in common: how it reaches the store, how it answers, how it ends."""
+"""What every command shares: its options, its access to the store and its registration."""
 
 import asyncio
 import inspect
@@ -22,8 +22,8 @@ from kingdom.bus.port import Bus
 from kingdom.bus.record import Record, readable
 from kingdom.bus.stream import OpenTopology, Stream
 from kingdom.cli.shared.application import load_application
-from kingdom.cli.shared.output import Output
-from kingdom.cli.shared.shape import Answer
+from kingdom.cli.shared.json_result import JsonResult
+from kingdom.cli.shared.output import CommandOutput
 from kingdom.errors import NotFound, Unreadable
 from kingdom.settings import FILE, Settings, find_realm_file
 
@@ -32,55 +32,54 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
-# How many of a list are shown.
-Newest = Annotated[int, typer.Option("--limit", "-n", min=1, help="The newest so many.")]
-# An operator's command does one thing at a time.
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Show at most this many, the newest first.")]
+# A command does one thing at a time.
 _FEW_CONNECTIONS = 2
 
 
 @dataclass(frozen=True)
-class Call:
-    """One use of the command line: where its answer goes, and the options by which every command finds its store."""
+class CommandCall:
+    """One call of a command: its output, and the options that name its store."""
 
-    output: Output
+    output: CommandOutput
     given: Mapping[str, Any]
-    _left_out: set[str] = field(default_factory=set, init=False)
+    _unreadable: set[str] = field(default_factory=set, init=False)
 
     @cached_property
     def settings(self) -> Settings:
-        """Return the settings, which are read where somebody asks: not every command needs a store."""
+        """Return the settings, read on first use, since not every command needs a store."""
         return settings_of(**self.given)
 
     @cached_property
     def realm(self) -> "Realm":
-        """Return what the file of settings says; its secrets are only named, since few may know them."""
-        # Its reader is loaded only where it is needed, so that help comes at once.
+        """Return the realm of the settings file, without its secrets."""
+        # Imported on use, so that help is fast.
         from kingdom.realm import read_realm
 
         return read_realm(self.settings.file, secrets=False)
 
     def part(self, name: str) -> "Realm":
-        """Return what the file of settings says in one field, whatever stands in the others."""
+        """Return one field of the settings file, even if others are invalid."""
         from kingdom.realm import read_part
 
         return read_part(_settings_file(self.given.get("config")), name)
 
     def readable(self, records: Iterable[Record], kind: type[T]) -> list[T]:
-        """Return what records hold; one that cannot be read is told of, and does not hide the others."""
-        return list(readable(records, kind, self.leave_out))
+        """Decode records; note and skip those that cannot be read."""
+        return list(readable(records, kind, self.note_unreadable))
 
     def read(self, record: Record | None, kind: type[T]) -> T | None:
-        """Return what one record holds, if there is one that can be read."""
+        """Decode a record, if there is one and it can be read."""
         return next(iter(self.readable([record] if record else [], kind)), None)
 
-    def leave_out(self, record_id: str, error: Unreadable) -> None:
-        """Tell of a record that cannot be read, once however often somebody looks."""
-        if record_id not in self._left_out:
-            self._left_out.add(record_id)
+    def note_unreadable(self, record_id: str, error: Unreadable) -> None:
+        """Print a note about a record that cannot be read, once per call."""
+        if record_id not in self._unreadable:
+            self._unreadable.add(record_id)
             self.output.note(f"{record_id} is left out: {error}")
 
     def application(self) -> Application | None:
-        """Return the application that was named by --app or KINGDOM_APP, if any."""
+        """Return the application of --app or KINGDOM_APP, if any."""
         return load_application(self.settings.application) if self.settings.application else None
 
     @asynccontextmanager
@@ -114,7 +113,7 @@ class Call:
 
     @asynccontextmanager
     async def operations(self, *streams: str) -> AsyncIterator[Operations]:
-        """Open the operator's port; the named streams must be declared, if there is an application to ask."""
+        """Open the operator's port; if there is an application, it must declare the given streams."""
         application = self.application() or undeclared()
         for stream in streams:
             application.topology.stream(stream)
@@ -122,46 +121,46 @@ class Call:
             yield operations_of(bus)
 
 
-# A command can be called by another one, too.
-_Asked = Callable[Concatenate[Call, P], Coroutine[Any, Any, int | None]]
+# The function of a command stays callable by other commands.
+_CommandFunction = Callable[Concatenate[CommandCall, P], Coroutine[Any, Any, int | None]]
 
 
 def undeclared(*, ordered: bool = False) -> Application:
-    """Return what an operator works with who has no application at hand: any stream, no handlers."""
+    """Return an application that accepts any stream and has no handlers, for commands without --app."""
     return Application(
         topology=OpenTopology(Stream(name="undeclared", ordered=ordered)), dispatcher=Dispatcher(), kinds=()
     )
 
 
 def command(
-    app: typer.Typer, name: str, *, answer: Answer | None, json_flags: tuple[str, ...] = ("--json",)
-) -> Callable[[_Asked[P]], _Asked[P]]:
-    """Register an async command; it gets a Call, the user gets the options that all commands have.
+    app: typer.Typer, name: str, *, result: JsonResult | None, json_flags: tuple[str, ...] = ("--json",)
+) -> Callable[[_CommandFunction[P]], _CommandFunction[P]]:
+    """Register an async command with the options that all commands have; its function gets a CommandCall.
 
-    `answer` is what it prints with --json; one that is for people only has None and refuses.
+    `result` is what it prints with --json, or None for a command without JSON.
     """
 
-    def register(function: _Asked[P]) -> _Asked[P]:
-        def call(given: dict[str, Any]) -> Call:
+    def register(function: _CommandFunction[P]) -> _CommandFunction[P]:
+        def call(given: dict[str, Any]) -> CommandCall:
             shared = {key: given.pop(key) for key in ("config", "database_url", "schema", "application")}
-            return Call(Output(json=given.pop("as_json")), shared)
+            return CommandCall(CommandOutput(json=given.pop("as_json")), shared)
 
-        _register(app, name, function, _shared_options(json_flags), call, answer)
+        _register(app, name, function, _shared_options(json_flags), call, result)
         return function
 
     return register
 
 
 def storeless_command(
-    app: typer.Typer, name: str, *, answer: Answer | None
-) -> Callable[[Callable[Concatenate[Output, P], Coroutine[Any, Any, int | None]]], None]:
-    """Register an async command that nothing here can stop: it gets an Output, and no settings are read for it."""
+    app: typer.Typer, name: str, *, result: JsonResult | None
+) -> Callable[[Callable[Concatenate[CommandOutput, P], Coroutine[Any, Any, int | None]]], None]:
+    """Register an async command that reads no settings and no store; its function gets a CommandOutput."""
 
-    def register(function: Callable[Concatenate[Output, P], Coroutine[Any, Any, int | None]]) -> None:
-        def output(given: dict[str, Any]) -> Output:
-            return Output(json=given.pop("as_json"))
+    def register(function: Callable[Concatenate[CommandOutput, P], Coroutine[Any, Any, int | None]]) -> None:
+        def output(given: dict[str, Any]) -> CommandOutput:
+            return CommandOutput(json=given.pop("as_json"))
 
-        _register(app, name, function, _shared_options(("--json",))[-1:], output, answer)
+        _register(app, name, function, _shared_options(("--json",))[-1:], output, result)
 
     return register
 
@@ -171,39 +170,38 @@ def _register(
     name: str,
     function: Callable[..., Coroutine[Any, Any, int | None]],
     options: list[inspect.Parameter],
-    first: Callable[[dict[str, Any]], Call | Output],
-    answer: Answer | None,
+    first: Callable[[dict[str, Any]], CommandCall | CommandOutput],
+    result: JsonResult | None,
 ) -> None:
-    """Register a function with more options than its own; `first` takes those and makes its first argument of them."""
+    """Register a function with further options; `first` makes the function's first argument from them."""
     own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
 
     def run(**given: Any) -> None:
         argument = first(given)
         _refuse_empty(own, given)
-        output = argument.output if isinstance(argument, Call) else argument
-        # Standard output is for the answer alone.
+        output = argument.output if isinstance(argument, CommandCall) else argument
+        # Logs go to standard error, since standard output is for the result.
         configure_logs(json=output.json, level=logging.WARNING)
         code = asyncio.run(function(argument, **given))
         if code:
             raise typer.Exit(code)
 
     paragraphs = inspect.cleandoc(function.__doc__ or "").split("\n\n")
-    # The terminal breaks lines at its own width.
-    # A bracket is the shape of an answer here, no markup.
+    # Typer wraps the lines itself, and a bracket is no markup here.
     run.__doc__ = "\n\n".join(" ".join(each.split()) for each in paragraphs).replace("[", "\\[")
-    run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+    run.__signature__ = inspect.Signature(  # type: ignore[attr-defined] # typer reads the options from it
         [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (*own, *options)]
     )
     for each in (*own, *options):
-        # What stands behind an option is shown; behind a flag nothing does.
+        # A flag takes no value, so help shows none.
         if get_args(each.annotation)[:1] == (bool,):
             each.annotation.__metadata__[0].metavar = ""
-    run.answer = answer  # type: ignore[attr-defined]
+    run.json_result = result  # type: ignore[attr-defined] # a function accepts any attribute
     app.command(name)(run)
 
 
 def _refuse_empty(parameters: list[inspect.Parameter], given: dict[str, Any]) -> None:
-    """Refuse an argument without which there is nothing to do, if it is an empty text: nothing is called so."""
+    """Reject an empty text for a required argument."""
     for each in parameters:
         required = each.kind is not inspect.Parameter.KEYWORD_ONLY and each.default is inspect.Parameter.empty
         if required and given[each.name] == "":
@@ -212,13 +210,13 @@ def _refuse_empty(parameters: list[inspect.Parameter], given: dict[str, Any]) ->
 
 
 def settings_of(*, config: Path | str | None = None, **given: str | None) -> Settings:
-    """Return the settings; the file of settings names the store, unless a person has named one."""
+    """Return the settings; the settings file names the store unless an option or variable does."""
     file = _settings_file(config)
     settings = Settings.read(file=file, **given)
     is_named = settings.store_is_named
     if file is None or (is_named and not config):
         return settings
-    # A file that somebody names must be one, even where its store does not count.
+    # A file given by --config must be valid, even if its store is not used.
     from kingdom.realm import read_part
 
     url = read_part(file, "database_url", secrets=not is_named).database_url
@@ -230,27 +228,27 @@ def _settings_file(config: Path | str | None) -> Path | None:
 
 
 def _how_to_begin(file: Path | None) -> str:
-    """Return what somebody can do who has no store yet."""
+    """Return what to do next when there is no store yet."""
     if file:
-        makes = "`kingdom up` or `kingdom send` makes it"
+        hint = "`kingdom up` or `kingdom send` creates it"
     elif above := next((place for place in Path.cwd().parents if (place / FILE).exists()), None):
-        makes = f"the realm is in {above}: run this there, or with --config {above / FILE}"
+        hint = f"the realm is in {above}: run this there, or with --config {above / FILE}"
     else:
-        makes = "`kingdom init` makes a realm, `kingdom demo` shows one"
-    return f"{makes}; --database-url or KINGDOM_DATABASE_URL names another"
+        hint = "`kingdom init` creates a realm, `kingdom demo` shows one"
+    return f"{hint}; --database-url or KINGDOM_DATABASE_URL names another store"
 
 
 def _shared_options(json_flags: tuple[str, ...]) -> list[inspect.Parameter]:
     def option(*flags: str, text: str) -> Any:
         return typer.Option(*flags, help=text, rich_help_panel="Common options", show_default=False)
 
-    config = f"The file of settings; else {FILE} of this directory, if there is one."
+    config = f"The settings file; by default {FILE} in this directory, if it exists."
     url = (
-        "Where the store is: file:DIRECTORY, postgresql://… or embedded:DIRECTORY; else KINGDOM_DATABASE_URL,"
-        " the one that kingdom.yaml names, DATABASE_URL, file:realm."
+        "The store: file:DIRECTORY, postgresql://… or embedded:DIRECTORY; by default KINGDOM_DATABASE_URL,"
+        " then database_url in kingdom.yaml, then DATABASE_URL, then file:realm."
     )
-    schema = "The schema in it; else KINGDOM_SCHEMA, else kingdom."
-    application = "MODULE:OBJECT that declares the streams; else KINGDOM_APP, else every stream is accepted."
+    schema = "The schema in the database; by default KINGDOM_SCHEMA, then kingdom."
+    application = "MODULE:OBJECT that declares the streams; by default KINGDOM_APP, or every stream is accepted."
 
     def shared(
         *,
@@ -258,7 +256,7 @@ def _shared_options(json_flags: tuple[str, ...]) -> list[inspect.Parameter]:
         database_url: Annotated[str | None, option("--database-url", text=url)] = None,
         schema: Annotated[str | None, option("--schema", text=schema)] = None,
         application: Annotated[str | None, option("--app", text=application)] = None,
-        as_json: Annotated[bool, option(*json_flags, text="Answer in JSON.")] = False,
+        as_json: Annotated[bool, option(*json_flags, text="Print JSON.")] = False,
     ) -> None: ...
 
     return list(inspect.signature(shared).parameters.values())

@@ -1,4 +1,4 @@
-"""Hosts as the store knows them, and whether one of them is this machine."""
+"""Finds hosts in the store, and the folders of a host on this machine."""
 
 import socket
 from pathlib import Path
@@ -17,12 +17,12 @@ async def find_host(bus: Bus, name: str) -> Host:
     async with bus.transaction() as transaction:
         record = await transaction.get(HOSTS.name, name)
     if record is None:
-        raise NotFound(f"there is no host {name!r}: `kingdom host list` shows those there are")
+        raise NotFound(f"there is no host {name!r}: `kingdom host list` shows all")
     return read_document(record.doc, Host)
 
 
 async def host_of(bus: Bus, workflow: Workflow) -> Host | None:
-    """Return the host that a run belongs to, if any; one that was lost long ago is forgotten."""
+    """Return the host of a run, or None if it has none or the store has forgotten it."""
     try:
         return await find_host(bus, workflow.placement.host) if workflow.placement else None
     except NotFound:
@@ -30,13 +30,13 @@ async def host_of(bus: Bus, workflow: Workflow) -> Host | None:
 
 
 async def folders_here(bus: Bus, workflow: Workflow, what: str) -> Folders:
-    """Return where the host of a run keeps things, if that is this machine; else says where `what` is."""
+    """Return the folders of a run's host, or raise an error that says on which machine `what` is."""
     if workflow.placement is None:
         raise NotFound(f"workflow {workflow.id} was never placed on a host, so there is no {what}: start it first")
     host = await find_host(bus, workflow.placement.host)
     if host.machine != socket.gethostname():
         raise NotFound(
             f"the {what} of workflow {workflow.id} is on host {host.id}, machine {host.machine or 'unknown'}, in"
-            f" {host.directory}: ask there"
+            f" {host.directory}: run this command there"
         )
     return Folders(Path(host.directory))

@@ -35,7 +35,7 @@ LOOPBACK = "127.0.0.1"
 
 
 @dataclass(slots=True)
-class Heard:
+class ReceivedSignals:
     """The signals that came."""
 
     count: int = 0
@@ -52,10 +52,10 @@ async def refuse_old_store(settings: Settings) -> None:
         raise Misconfigured(f"the store lacks {', '.join(missing)}: run `kingdom bus migrate` first")
 
 
-def hear_signals(stop: Callable[[bool], None]) -> Heard:
+def stop_on_signals(stop: Callable[[bool], None]) -> ReceivedSignals:
     """Have `stop` called in the loop at every SIGTERM and SIGINT; it is told whether everything shall end at once."""
     loop = asyncio.get_running_loop()
-    heard = Heard()
+    heard = ReceivedSignals()
 
     def hear(number: int, _frame: object) -> None:
         # A plain handler, since a blocked loop would never run one of its own.
@@ -88,7 +88,7 @@ async def run_until_stopped(parts: Sequence[Part], beside: Sequence[Coroutine[An
     # A role, too, is loaded by now and stays; what its start has left behind does not.
     gc.collect()
     gc.freeze()
-    heard = hear_signals(stop)
+    heard = stop_on_signals(stop)
     running = [asyncio.create_task(part.run()) for part in parts]
     others = [asyncio.create_task(each) for each in beside]
     try:
@@ -106,6 +106,6 @@ async def run_until_stopped(parts: Sequence[Part], beside: Sequence[Coroutine[An
     return heard.again
 
 
-def tell_nobody(_logger: object, _method: str, _event: structlog.typing.EventDict) -> NoReturn:
+def drop_log_line(_logger: object, _method: str, _event: structlog.typing.EventDict) -> NoReturn:
     """End the way of a log line: the screen is for something else."""
     raise structlog.DropEvent

@@ -1,4 +1,4 @@
-"""How commands answer: tables and sentences for people, JSON for machines."""
+"""The output of commands: tables and sentences for people, JSON for programs."""
 
 import signal
 import sys
@@ -19,21 +19,21 @@ from kingdom.sentence import printable
 from kingdom.settings import read_environment
 
 _encode = msgspec.json.Encoder().encode
-# A pipe has no width: lines must not be cut for it.
+# A pipe has no width, so lines must not be cut.
 _PIPE_WIDTH = 1000
-# Columns of what people copy: broken over lines it would be of no use.
+# Columns that people copy from, so their text must stay on one line.
 _COPIED = frozenset({"id", "task", "assignment", "event", "petition", "checkpoint"})
 
 
-class Advance(Protocol):
-    """Moves a progress bar."""
+class AdvanceProgress(Protocol):
+    """Advance a progress bar."""
 
     def __call__(self, steps: int = 1, /) -> None:
-        """Go some steps further."""
+        """Advance by some steps."""
 
 
-class Output:
-    """Where a command's answer goes: standard output; standard error has notes and progress only."""
+class CommandOutput:
+    """Print results on standard output, and notes and progress on standard error."""
 
     def __init__(self, *, json: bool) -> None:
         self.json = json
@@ -41,28 +41,28 @@ class Output:
         self._errors = _console(stderr=True)
 
     def document(self, value: object) -> None:
-        """Write one JSON document on a line of its own."""
+        """Write one JSON document as one line."""
         typer.echo(_encode(value))
         sys.stdout.flush()
 
     def say(self, *sentences: str) -> None:
-        """Tell a person; a machine reads the document instead."""
+        """Print sentences for a person; with --json nothing."""
         if not self.json:
             for sentence in sentences:
                 self.console.print(Text(printable(sentence)), soft_wrap=True)
 
     def note(self, sentence: str) -> None:
-        """Say what matters to person and machine alike, on standard error."""
+        """Print a sentence on standard error, also with --json."""
         self._errors.print(Text(printable(sentence), style="yellow"), soft_wrap=True)
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-        """Show a table to a person."""
+        """Print a table for a person."""
         self.console.print(table(columns, rows))
 
     @contextmanager
-    def progress(self, what: str, total: int | None) -> Iterator[Advance]:
-        """Show a progress bar while the block runs, if a person is looking."""
-        # Few commands need it, and it takes long to load.
+    def progress(self, what: str, total: int | None) -> Iterator[AdvanceProgress]:
+        """Show a progress bar on a terminal while the block runs."""
+        # Imported on use, since it loads slowly.
         from rich import progress
 
         bar = progress.Progress(
@@ -84,7 +84,7 @@ class Output:
 
     @contextmanager
     def waiting(self, what: str) -> Iterator[None]:
-        """Show what is waited for while the block runs, if a person is looking."""
+        """Show a waiting message on a terminal while the block runs."""
         if self.json or not self._errors.is_terminal:
             yield
             return
@@ -92,18 +92,18 @@ class Output:
             yield
 
     def confirm(self, question: str, *, yes: bool) -> None:
-        """Go on only with a person's consent, given here or beforehand."""
+        """Ask a person to confirm, unless `yes` is set."""
         if yes:
             return
         if self.json or not sys.stdin.isatty():
-            raise typer.BadParameter(f"{question} Nobody is here to answer: say --yes.")
-        with at_the_keyboard():
+            raise typer.BadParameter(f"{question} This cannot be asked without a terminal: add --yes.")
+        with interruptible_prompt():
             typer.confirm(question, abort=True, err=True)
 
 
 @contextmanager
-def at_the_keyboard() -> Iterator[None]:
-    """Let Ctrl-C end a question at once: an event loop would wait for the answer first."""
+def interruptible_prompt() -> Iterator[None]:
+    """Make Ctrl-C end a prompt at once; an event loop would wait for the answer first."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
@@ -112,7 +112,7 @@ def at_the_keyboard() -> Iterator[None]:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    """Return a table; numbers stand right, ids stay whole, unprintable characters are shown, not sent."""
+    """Return a table with numbers aligned right, ids unbroken and unprintable characters escaped."""
     listed = [list(row) for row in rows]
     shown = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
     for number, column in enumerate(columns):
@@ -120,32 +120,32 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
         whole = column in _COPIED
         shown.add_column(column, justify="right" if numeric else "left", overflow="fold", no_wrap=whole)
     for row in listed:
-        shown.add_row(*(cell if isinstance(cell, Text) else Text(printable(words(cell))) for cell in row))
+        shown.add_row(*(cell if isinstance(cell, Text) else Text(printable(format_cell(cell))) for cell in row))
     return shown
 
 
-def shape(thing: Any) -> dict[str, Any]:
-    """Return a dataclass as the JSON object of our machine output: its fields in camelCase."""
+def to_json_object(thing: Any) -> dict[str, Any]:
+    """Return a dataclass as a JSON object with its fields in camelCase."""
     return {_camel(each.name): getattr(thing, each.name) for each in fields(thing)}
 
 
-def ago(seconds: float) -> str:
-    """Return a span of time as a person would say it."""
+def format_duration(seconds: float) -> str:
+    """Format a duration for a person."""
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= size:
             return f"{seconds / size:.1f} {unit}"
     return f"{seconds:.1f} s"
 
 
-def words(cell: object) -> str:
-    """Return a value as a person reads it; moments in the person's own time zone."""
+def format_cell(cell: object) -> str:
+    """Format a value for a person; times are in the local time zone."""
     match cell:
         case None:
             return "-"
         case datetime():
             return cell.astimezone().isoformat(sep=" ", timespec="seconds")
         case timedelta():
-            return ago(cell.total_seconds())
+            return format_duration(cell.total_seconds())
     return str(cell)
 
 
@@ -161,6 +161,6 @@ def _camel(name: str) -> str:
 def _console(*, stderr: bool) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     # By itself it would keep what is bold or underlined.
-    colours: Literal["auto"] | None = None if read_environment("NO_COLOR") else "auto"
+    colors: Literal["auto"] | None = None if read_environment("NO_COLOR") else "auto"
     width = None if stream.isatty() else _PIPE_WIDTH
-    return Console(stderr=stderr, highlight=False, width=width, color_system=colours)
+    return Console(stderr=stderr, highlight=False, width=width, color_system=colors)

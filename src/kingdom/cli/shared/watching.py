@@ -11,7 +11,7 @@ import typer
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from kingdom.cli.shared.output import Output
+from kingdom.cli.shared.output import CommandOutput
 
 Watch = Annotated[bool, typer.Option("--watch", "-w", help="Look again and again, until interrupted.")]
 _EVERY_SECONDS = 2.0
@@ -24,7 +24,7 @@ def itself(seen: object) -> object:
 
 
 async def watch(
-    output: Output,
+    output: CommandOutput,
     look: Callable[[], Awaitable[_T]],
     view: Callable[[_T], RenderableType],
     document: Callable[[_T], object],
@@ -52,7 +52,9 @@ async def watch(
             await asyncio.sleep(every_seconds)
 
 
-def tell(output: Output, seen: _T, view: Callable[[_T], RenderableType], document: Callable[[_T], object]) -> None:
+def tell(
+    output: CommandOutput, seen: _T, view: Callable[[_T], RenderableType], document: Callable[[_T], object]
+) -> None:
     """Show once what is seen, to a person or a machine."""
     if output.json:
         output.document(document(seen))

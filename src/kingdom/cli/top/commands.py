@@ -19,11 +19,11 @@ from kingdom.cli.court.petition import left_outside
 from kingdom.cli.court.status import lookout_of
 from kingdom.cli.explain.commands import timeline_of
 from kingdom.cli.explain.view import explain_view
-from kingdom.cli.logs.session_follower import Following, FollowingView
+from kingdom.cli.logs.session_follower import SessionFollower, SessionFollowerView
 from kingdom.cli.logs.sessions import Subject
-from kingdom.cli.shared.command import Call, command
+from kingdom.cli.shared.command import CommandCall, command
 from kingdom.cli.shared.hosts import host_of
-from kingdom.cli.shared.long_running import BY_SIGNAL, tell_nobody
+from kingdom.cli.shared.long_running import BY_SIGNAL, drop_log_line
 from kingdom.cli.workflow.results import differences, written_view
 from kingdom.cli.workflow.view import tree_view
 from kingdom.clock import utc_now
@@ -42,8 +42,8 @@ app = typer.Typer(add_completion=False)
 _GENERALS_SECONDS = 5.0
 
 
-@command(app, "top", answer=None)
-async def top(call: Call) -> int | None:
+@command(app, "top", result=None)
+async def top(call: CommandCall) -> int | None:
     """Show the court on one live screen: runs, queues, questions and health, and act on them by single keys.
 
     Press ? there for every key. It needs a terminal and the extra `top`: pip install 'kingdom[top]'.
@@ -58,7 +58,7 @@ async def top(call: Call) -> int | None:
         )
     screen = _screen()
     # Whatever is logged would be written across the screen.
-    configure_logs(json=True, level=logging.ERROR, also=[tell_nobody])
+    configure_logs(json=True, level=logging.ERROR, also=[drop_log_line])
     seen: list[tuple[float, Lookout]] = []
 
     async def lookout() -> Lookout:
@@ -108,7 +108,7 @@ def readers_of(bus: Bus, settings: SoldierSettings) -> Readers:
 async def _transcript(bus: Bus, run_id: str) -> Read:
     """Return what reads on in the sessions of a run, from near their end."""
     run = await lifecycle.show(bus, run_id)
-    following, view = Following(bus, Subject(run)), FollowingView(run)
+    following, view = SessionFollower(bus, Subject(run)), SessionFollowerView(run)
     waiting = await following.look()
     notes = [
         Text(f"The first {session.offset} bytes of {session.soldier} are left out: kingdom logs {run_id} --all")

@@ -24,7 +24,8 @@ from kingdom.chronicle.catalogue import chronicle
 from kingdom.chronicle.events import InternalEvent, SystemStarted, SystemStopped
 from kingdom.cli.court.status import look_now
 from kingdom.cli.shared import exit_code
-from kingdom.cli.shared.command import Call, command
+from kingdom.cli.shared.command import CommandCall, command
+from kingdom.cli.shared.json_result import LOG_LINES
 from kingdom.cli.shared.long_running import (
     LOOPBACK,
     Level,
@@ -33,7 +34,6 @@ from kingdom.cli.shared.long_running import (
     refuse_old_store,
     run_until_stopped,
 )
-from kingdom.cli.shared.shape import LOG_LINES
 from kingdom.cli.up.log_lines import Line, Lines, to_standard_error
 from kingdom.cli.up.view import up_view
 from kingdom.clock import utc_now
@@ -55,9 +55,9 @@ _LOOK_SECONDS, _DRAW_SECONDS = 2.0, 0.5
 _log = structlog.get_logger("kingdom.cli")
 
 
-@command(app, "up", answer=LOG_LINES, json_flags=("--json-logs", "--json"))
+@command(app, "up", result=LOG_LINES, json_flags=("--json-logs", "--json"))
 async def up(
-    call: Call,
+    call: CommandCall,
     *,
     role: Annotated[list[str] | None, typer.Option("--role", help="Only this role; may be repeated.")] = None,
     metrics_port: MetricsPort = None,
@@ -105,7 +105,7 @@ async def up(
 class _Court:
     """Everything that runs while the roles do."""
 
-    call: Call
+    call: CommandCall
     realm: Realm
     bus: Bus
     processes: RoleProcesses
@@ -171,7 +171,7 @@ class _Court:
             return None, f"the store cannot be read: {error}"
 
 
-def _offer(call: Call) -> int:
+def _offer(call: CommandCall) -> int:
     call.output.note(f"There is no {FILE} here. `kingdom init` makes a realm; this is a {FILE} to start from:")
     if not call.output.json:
         typer.echo(EXAMPLE, nl=False)

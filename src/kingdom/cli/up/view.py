@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from kingdom.cli.court.status_view import facts, troubles
-from kingdom.cli.shared.output import ago, table
+from kingdom.cli.shared.output import format_duration, table
 from kingdom.cli.up.log_lines import Line
 from kingdom.court.standing import Standing
 from kingdom.sentence import printable
@@ -32,7 +32,7 @@ def up_view(
 
 def _row(child: Child, now: datetime) -> tuple[object, ...]:
     runs = child.state is State.RUNNING and child.started_at
-    since = ago((now - child.started_at).total_seconds()) if runs and child.started_at else None
+    since = format_duration((now - child.started_at).total_seconds()) if runs and child.started_at else None
     return (
         child.role,
         Text(child.state, style=_COLOURS[child.state]),

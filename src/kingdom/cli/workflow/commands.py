@@ -9,8 +9,8 @@ import typer
 from kingdom.bootstrap import operations_of
 from kingdom.bus.port import Bus
 from kingdom.cli.court.petition import tell_left_behind
-from kingdom.cli.shared.command import Call, command
-from kingdom.cli.shared.shape import one
+from kingdom.cli.shared.command import CommandCall, command
+from kingdom.cli.shared.json_result import one
 from kingdom.cli.shared.workflow_ids import CAREFUL, RunId, find_checkpoint, find_workflow
 from kingdom.cli.workflow import definition, inspection, results
 from kingdom.cli.workflow.follow import follow
@@ -31,9 +31,9 @@ app = typer.Typer(
 _Wait = Annotated[bool, typer.Option("--wait", help="Follow it until it rests or ends; the exit code tells how.")]
 
 
-@command(app, "create", answer=one(Workflow))
+@command(app, "create", result=one(Workflow))
 async def create(
-    call: Call,
+    call: CommandCall,
     template: Annotated[str, typer.Argument(metavar="TEMPLATE", help="The id of a template.")],
     *,
     name: Annotated[str, typer.Option(help="What to call it; else as the template is called.")] = "",
@@ -66,8 +66,8 @@ async def create(
 app.add_typer(inspection.app)
 
 
-@command(app, "prepare", answer=one(Workflow))
-async def prepare(call: Call, workflow_id: RunId, *, wait: _Wait = False) -> int | None:
+@command(app, "prepare", result=one(Workflow))
+async def prepare(call: CommandCall, workflow_id: RunId, *, wait: _Wait = False) -> int | None:
     """Have the checkouts of a run made, and let it rest at READY.
 
     Example: kingdom workflow prepare last
@@ -77,8 +77,8 @@ async def prepare(call: Call, workflow_id: RunId, *, wait: _Wait = False) -> int
     return await _take(call, workflow_id, lifecycle.prepare, wait=wait)
 
 
-@command(app, "start", answer=one(Workflow))
-async def start(call: Call, workflow_id: RunId, *, wait: _Wait = False) -> int | None:
+@command(app, "start", result=one(Workflow))
+async def start(call: CommandCall, workflow_id: RunId, *, wait: _Wait = False) -> int | None:
     """Let a run run; what is not prepared yet is prepared first.
 
     With --wait the exit code is 0 if it completed, 1 if it failed or was cancelled, 4 if it waits for a person.
@@ -90,8 +90,8 @@ async def start(call: Call, workflow_id: RunId, *, wait: _Wait = False) -> int |
     return await _take(call, workflow_id, lifecycle.start, wait=wait)
 
 
-@command(app, "pause", answer=one(Workflow))
-async def pause(call: Call, workflow_id: RunId, *, wait: _Wait = False) -> int | None:
+@command(app, "pause", result=one(Workflow))
+async def pause(call: CommandCall, workflow_id: RunId, *, wait: _Wait = False) -> int | None:
     """Let a run rest as soon as its host confirms that nothing runs; its session can go on later.
 
     Example: kingdom workflow pause last
@@ -101,9 +101,9 @@ async def pause(call: Call, workflow_id: RunId, *, wait: _Wait = False) -> int |
     return await _take(call, workflow_id, lifecycle.pause, wait=wait, wanted=WorkflowStatus.PAUSED)
 
 
-@command(app, "resume", answer=one(Workflow))
+@command(app, "resume", result=one(Workflow))
 async def resume(
-    call: Call,
+    call: CommandCall,
     workflow_id: RunId,
     *,
     checkpoint: Annotated[
@@ -145,8 +145,8 @@ async def resume(
     return await _act(call, act, wait=wait)
 
 
-@command(app, "cancel", answer=one(Workflow))
-async def cancel(call: Call, workflow_id: RunId, *, wait: _Wait = False) -> int | None:
+@command(app, "cancel", result=one(Workflow))
+async def cancel(call: CommandCall, workflow_id: RunId, *, wait: _Wait = False) -> int | None:
     """Give a run up: what runs is interrupted, its commits stay on their branches.
 
     Example: kingdom workflow cancel last
@@ -160,8 +160,8 @@ for _part in (definition, results):
     app.add_typer(_part.app)
 
 
-@command(app, "wait", answer=one(Workflow))
-async def wait(call: Call, workflow_id: RunId) -> int | None:
+@command(app, "wait", result=one(Workflow))
+async def wait(call: CommandCall, workflow_id: RunId) -> int | None:
     """Follow a run until it rests or ends; the exit code tells how, as with --wait.
 
     Example: kingdom workflow wait last
@@ -175,8 +175,8 @@ async def wait(call: Call, workflow_id: RunId) -> int | None:
     return await _act(call, look, wait=True)
 
 
-@command(app, "release", answer=one(Workflow))
-async def release(call: Call, workflow_id: RunId) -> int | None:
+@command(app, "release", result=one(Workflow))
+async def release(call: CommandCall, workflow_id: RunId) -> int | None:
     """Have the checkouts of an ended run removed now, not after a day; branches and checkpoints stay.
 
     Example: kingdom workflow release last
@@ -186,8 +186,8 @@ async def release(call: Call, workflow_id: RunId) -> int | None:
     return await _take(call, workflow_id, lifecycle.release)
 
 
-@command(app, "delete", answer=one(Workflow))
-async def delete(call: Call, workflow_id: RunId) -> int | None:
+@command(app, "delete", result=one(Workflow))
+async def delete(call: CommandCall, workflow_id: RunId) -> int | None:
     """Let a run disappear that rests for good, with its checkouts; branches and checkpoints stay.
 
     It cannot go on any more. `list --all`, and `show` with its whole id, still tell of it; what was not committed is
@@ -201,7 +201,7 @@ async def delete(call: Call, workflow_id: RunId) -> int | None:
 
 
 async def _take(
-    call: Call,
+    call: CommandCall,
     workflow_id: str,
     operation: Callable[..., Awaitable[Workflow]],
     at_least: int = 0,
@@ -217,7 +217,7 @@ async def _take(
 
 
 async def _act(
-    call: Call,
+    call: CommandCall,
     act: Callable[[Bus], Awaitable[Workflow]],
     *,
     wait: bool,

@@ -6,9 +6,9 @@ import msgspec
 import typer
 
 from kingdom.bus.port import Bus
-from kingdom.cli.shared.command import Call, command
+from kingdom.cli.shared.command import CommandCall, command
 from kingdom.cli.shared.inputs import opened
-from kingdom.cli.shared.shape import one
+from kingdom.cli.shared.json_result import one
 from kingdom.cli.shared.workflow_ids import RunId, find_workflow
 from kingdom.cli.workflow.view import next_commands
 from kingdom.errors import Misconfigured
@@ -33,7 +33,7 @@ _GO_ON = ("start", "resume")
 _Id = Annotated[str, msgspec.Meta(pattern=ID_PATTERN)]
 
 
-class WorkOfRunEntry(WorkEntry, frozen=True, kw_only=True):
+class RunWorkEntry(WorkEntry, frozen=True, kw_only=True):
     """A Work that there is, by its id, or a new one without."""
 
     id: str = ""
@@ -44,11 +44,11 @@ class DefinitionFile(Entry, frozen=True, kw_only=True):
 
     git_refs: tuple[GitRefEntry | _Id, ...] | msgspec.UnsetType = msgspec.UNSET
     mcp_server_refs: tuple[McpServerRefEntry | _Id, ...] | msgspec.UnsetType = msgspec.UNSET
-    works: tuple[WorkOfRunEntry, ...] | msgspec.UnsetType = msgspec.UNSET
+    works: tuple[RunWorkEntry, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
-@command(app, "definition", answer=one(DefinitionFile))
-async def definition(call: Call, workflow_id: RunId) -> None:
+@command(app, "definition", result=one(DefinitionFile))
+async def definition(call: CommandCall, workflow_id: RunId) -> None:
     """Print what a run is made of, to be edited and given to `modify`.
 
     Example: kingdom workflow definition last > run.yaml; edit it; kingdom workflow modify last run.yaml
@@ -63,9 +63,9 @@ async def definition(call: Call, workflow_id: RunId) -> None:
         typer.echo(write_definition(workflow), nl=False)
 
 
-@command(app, "modify", answer=one(Workflow))
+@command(app, "modify", result=one(Workflow))
 async def modify(
-    call: Call,
+    call: CommandCall,
     workflow_id: RunId,
     file: Annotated[str, typer.Argument(metavar="FILE", help="A YAML file; - is standard input.")],
 ) -> None:
@@ -97,7 +97,7 @@ def write_definition(workflow: Workflow) -> str:
 
 def read_definition(text: str, source: str) -> Modification:
     """Read what a run shall be made of; `source` names the file in errors."""
-    file = read_yaml(text, source, DefinitionFile, {**UNDER, "works": WorkOfRunEntry})
+    file = read_yaml(text, source, DefinitionFile, {**UNDER, "works": RunWorkEntry})
     if file == DefinitionFile():
         known = ", ".join(field.encode_name for field in msgspec.structs.fields(DefinitionFile))
         raise Misconfigured(f"{source}: a definition has any of {known}; it has none")

@@ -11,7 +11,7 @@ from kingdom.bus.log import Cursor, LogEntry
 from kingdom.bus.operations import Operations
 from kingdom.bus.port import Bus
 from kingdom.cli.shared import exit_code
-from kingdom.cli.shared.command import Call
+from kingdom.cli.shared.command import CommandCall
 from kingdom.cli.shared.hosts import host_of
 from kingdom.cli.shared.long_running import BY_SIGNAL
 from kingdom.cli.workflow.view import log_line, tree_view
@@ -36,7 +36,9 @@ _LONELY_SECONDS = 5.0
 _LOOKS_FOR_LONELINESS = 10
 
 
-async def follow(call: Call, bus: Bus, workflow_id: str, since: Cursor, wanted: WorkflowStatus) -> tuple[Workflow, int]:
+async def follow(
+    call: CommandCall, bus: Bus, workflow_id: str, since: Cursor, wanted: WorkflowStatus
+) -> tuple[Workflow, int]:
     """Show what a run does until it rests or ends; returns it with the exit code that tells how.
 
     What was `wanted` is no failure. Ctrl-C ends the looking and leaves the run alone.
@@ -67,7 +69,7 @@ def _rests(workflow: Workflow) -> bool:
     return workflow.status in _CODES and not workflow.wanted and not about_to_start
 
 
-async def _until_rest(call: Call, bus: Bus, workflow_id: str, since: Cursor) -> Workflow:
+async def _until_rest(call: CommandCall, bus: Bus, workflow_id: str, since: Cursor) -> Workflow:
     if call.output.json or not call.output.console.is_terminal:
         async for workflow in _looks(call, bus, workflow_id):
             entries, since = await new_entries(operations_of(bus), workflow_id, since)
@@ -79,7 +81,7 @@ async def _until_rest(call: Call, bus: Bus, workflow_id: str, since: Cursor) -> 
     return workflow
 
 
-async def _looks(call: Call, bus: Bus, workflow_id: str) -> AsyncIterator[Workflow]:
+async def _looks(call: CommandCall, bus: Bus, workflow_id: str) -> AsyncIterator[Workflow]:
     """Yield a run again and again, the last time when it rests; says once that nobody seems to be there."""
     operations = operations_of(bus)
     looks, warned = 0, False

@@ -10,10 +10,10 @@ from kingdom.bootstrap import operations_of
 from kingdom.bus.log import Cursor, LogEntry
 from kingdom.bus.port import Bus
 from kingdom.bus.record import Query
-from kingdom.cli.shared.command import Call, Newest, command
+from kingdom.cli.shared.command import CommandCall, Limit, command
 from kingdom.cli.shared.hosts import host_of
-from kingdom.cli.shared.output import shape
-from kingdom.cli.shared.shape import array, camel, lines, one
+from kingdom.cli.shared.json_result import array, camel, lines, one
+from kingdom.cli.shared.output import to_json_object
 from kingdom.cli.shared.workflow_ids import RunId, age_key, find_checkpoint, find_work, find_workflow
 from kingdom.cli.workflow.follow import new_entries
 from kingdom.cli.workflow.view import checkpoints_view, list_view, log_line, next_commands, tree_view
@@ -31,7 +31,7 @@ app = typer.Typer()
 _POLL_SECONDS = 0.5
 
 
-class ShownWorkflow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class WorkflowDetails(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A run, the host it belongs to if that is known, and what can be asked of it."""
 
     workflow: Workflow
@@ -40,19 +40,19 @@ class ShownWorkflow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     valid_checkpoints: list[str]
 
 
-class ShownCheckpoint(Checkpoint, frozen=True, kw_only=True):
+class CheckpointDetails(Checkpoint, frozen=True, kw_only=True):
     """A commit per WorkTree after one Work, and whether one can still return there."""
 
     valid: bool
 
 
-@command(app, "list", answer=array(Workflow))
+@command(app, "list", result=array(Workflow))
 async def list_(
-    call: Call,
+    call: CommandCall,
     *,
     status: Annotated[list[WorkflowStatus] | None, typer.Option(help="Only these; repeatable.")] = None,
     every: Annotated[bool, typer.Option("--all", help="Also those that were deleted.")] = False,
-    limit: Newest = 20,
+    limit: Limit = 20,
 ) -> None:
     """Show runs, the newest first.
 
@@ -82,8 +82,8 @@ async def list_(
         call.output.say("There is no run yet. Make one: kingdom workflow create TEMPLATE")
 
 
-@command(app, "show", answer=one(ShownWorkflow))
-async def show(call: Call, workflow_id: RunId) -> None:
+@command(app, "show", result=one(WorkflowDetails))
+async def show(call: CommandCall, workflow_id: RunId) -> None:
     """Show a run: where it stands and why, its works and tasks, checkouts, checkpoints, and what can be asked of it.
 
     Example: kingdom workflow show last
@@ -96,14 +96,14 @@ async def show(call: Call, workflow_id: RunId) -> None:
     if call.output.json:
         valid = [point.id for point in workflow.valid_checkpoints()]
         allowed = next_commands(workflow)
-        call.output.document(ShownWorkflow(workflow=workflow, host=host, allowed=allowed, valid_checkpoints=valid))
+        call.output.document(WorkflowDetails(workflow=workflow, host=host, allowed=allowed, valid_checkpoints=valid))
     else:
         call.output.console.print(tree_view(workflow, host, utc_now()))
 
 
-@command(app, "checkpoints", answer=array(ShownCheckpoint))
+@command(app, "checkpoints", result=array(CheckpointDetails))
 async def checkpoints(
-    call: Call,
+    call: CommandCall,
     workflow_id: RunId,
     checkpoint: Annotated[
         str | None, typer.Argument(metavar="CHECKPOINT", help="Only this one: its id, or such as w1-c1.")
@@ -121,7 +121,7 @@ async def checkpoints(
     points = [find_checkpoint(workflow, checkpoint)] if checkpoint else workflow.checkpoints
     if call.output.json:
         call.output.document(
-            [ShownCheckpoint(**msgspec.structs.asdict(each), valid=each.id in valid) for each in points]
+            [CheckpointDetails(**msgspec.structs.asdict(each), valid=each.id in valid) for each in points]
         )
     elif points:
         call.output.console.print(checkpoints_view(workflow, points))
@@ -129,9 +129,9 @@ async def checkpoints(
         call.output.say(f"{workflow.id} has no checkpoint yet: each work that is completed leaves one.")
 
 
-@command(app, "logs", answer=lines(camel(LogEntry)))
+@command(app, "logs", result=lines(camel(LogEntry)))
 async def logs(
-    call: Call,
+    call: CommandCall,
     workflow_id: RunId,
     *,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more, until the run has ended.")] = False,
@@ -149,7 +149,7 @@ async def logs(
         await _show_history(call, bus, workflow, chosen, follow=follow)
 
 
-async def _show_history(call: Call, bus: Bus, workflow: Workflow, work: Work | None, *, follow: bool) -> None:
+async def _show_history(call: CommandCall, bus: Bus, workflow: Workflow, work: Work | None, *, follow: bool) -> None:
     operations, cursor = operations_of(bus), Cursor()
     while True:
         ended = not follow or (await lifecycle.show(bus, workflow.id)).ended_at is not None
@@ -157,7 +157,7 @@ async def _show_history(call: Call, bus: Bus, workflow: Workflow, work: Work | N
         for entry in entries:
             if work is None or _is_about(entry, work):
                 if call.output.json:
-                    call.output.document(shape(entry))
+                    call.output.document(to_json_object(entry))
                 call.output.say(log_line(workflow, entry))
         if ended:
             return

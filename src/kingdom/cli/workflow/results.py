@@ -8,9 +8,9 @@ import typer
 from rich.syntax import Syntax
 
 from kingdom.bus.port import Bus, Transaction
-from kingdom.cli.shared.command import Call, command
+from kingdom.cli.shared.command import CommandCall, command
 from kingdom.cli.shared.hosts import folders_here
-from kingdom.cli.shared.shape import array
+from kingdom.cli.shared.json_result import array
 from kingdom.cli.shared.workflow_ids import RunId, find_checkpoint, find_task, find_workflow, short
 from kingdom.errors import NotFound
 from kingdom.sentence import plain, printable
@@ -33,7 +33,7 @@ BASE = "base"
 _TAB = 4
 
 
-class LeftReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class RunReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The report of a Task; `versions` are the files of rounds that were rolled back."""
 
     task_id: str
@@ -44,7 +44,7 @@ class LeftReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     versions: Sequence[str]
 
 
-class TreeDifference(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class TreeDiff(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What changed in a checkout since a commit, in the form of git."""
 
     work_tree_id: str
@@ -54,9 +54,9 @@ class TreeDifference(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     diff: str
 
 
-@command(app, "report", answer=array(LeftReport))
+@command(app, "report", result=array(RunReport))
 async def report(
-    call: Call,
+    call: CommandCall,
     workflow_id: RunId,
     task: Annotated[str | None, typer.Argument(metavar="TASK", help="Only this one: its id, or such as w1-t2.")] = None,
 ) -> None:
@@ -89,9 +89,9 @@ async def report(
         _print(call, each.text.rstrip() + "\n\n")
 
 
-@command(app, "diff", answer=array(TreeDifference))
+@command(app, "diff", result=array(TreeDiff))
 async def diff(
-    call: Call,
+    call: CommandCall,
     workflow_id: RunId,
     *,
     since: Annotated[str, typer.Option(metavar="base|CHECKPOINT", help="What to compare with.")] = BASE,
@@ -111,8 +111,8 @@ async def diff(
         _show_diff(call, each, several=len(found) > 1)
 
 
-@command(app, "egress", answer=array(EgressAttempt))
-async def egress(call: Call, workflow_id: RunId) -> None:
+@command(app, "egress", result=array(EgressAttempt))
+async def egress(call: CommandCall, workflow_id: RunId) -> None:
     """Print which hosts the programs of a run asked for by name, and which of them they reached.
 
     The host of the run must be this machine. `soldiers.egress` in kingdom.yaml names the hosts that are allowed.
@@ -138,9 +138,7 @@ async def egress(call: Call, workflow_id: RunId) -> None:
     call.output.table(("at", "outcome", "host", "sent", "received", "reason"), rows)
 
 
-async def differences(
-    bus: Bus, settings: SoldierSettings, workflow: Workflow, since: str = BASE
-) -> list[TreeDifference]:
+async def differences(bus: Bus, settings: SoldierSettings, workflow: Workflow, since: str = BASE) -> list[TreeDiff]:
     """Return what a run changed in each of its checkouts since a checkpoint or its base."""
     there = [tree for tree in workflow.work_trees if tree.status is WorkTreeStatus.READY]
     if not there:
@@ -153,16 +151,16 @@ async def differences(
 
 
 def written_view(text: str, lexer: str) -> Syntax:
-    """Return what an agent wrote, coloured and harmless to a terminal."""
+    """Return what an agent wrote, colored and harmless to a terminal."""
     return Syntax(printable(text.expandtabs(_TAB)), lexer, background_color="default", word_wrap=True)
 
 
-async def _report(transaction: Transaction, work: Work, task: Task) -> LeftReport:
+async def _report(transaction: Transaction, work: Work, task: Task) -> RunReport:
     path = task.report.file_path
     record = await transaction.get(DOCUMENTS.name, document_of(path))
     if record is None:
         raise NotFound(f"the text of {path} has left the store: documents are kept for a year")
-    return LeftReport(
+    return RunReport(
         task_id=task.id,
         work_id=work.id,
         work_name=work.definition.name,
@@ -179,9 +177,7 @@ def _why_none(workflow: Workflow, task: Task | None) -> str:
     return ", ".join(f"{short(workflow, each.id)} is {each.report.status}" for each in tasks)
 
 
-async def _diff(
-    bus: Bus, workflow: Workflow, tree: WorkTree, trees: Trees, folders: Folders, since: str
-) -> TreeDifference:
+async def _diff(bus: Bus, workflow: Workflow, tree: WorkTree, trees: Trees, folders: Folders, since: str) -> TreeDiff:
     async with bus.transaction() as transaction:
         _, git = await load(transaction, Git, tree.ref.git_id)
     checkout = tree_here(workflow, tree, git, folders)
@@ -189,18 +185,18 @@ async def _diff(
     # A repository that came later was at its base at this checkpoint.
     commit = (point and point.commits.get(tree.id)) or await trees.base_of(checkout)
     text = await trees.diff(checkout, commit)
-    return TreeDifference(work_tree_id=tree.id, git_id=git.id, branch=tree.branch, since=commit, diff=text)
+    return TreeDiff(work_tree_id=tree.id, git_id=git.id, branch=tree.branch, since=commit, diff=text)
 
 
-def _show_diff(call: Call, found: TreeDifference, *, several: bool) -> None:
+def _show_diff(call: CommandCall, found: TreeDiff, *, several: bool) -> None:
     if several or not found.diff:
         what = "" if found.diff else ": no difference"
         call.output.note(f"{found.git_id}, {found.branch} since {found.since[:12]}{what}")
     _print(call, found.diff, lexer="diff")
 
 
-def _print(call: Call, text: str, lexer: str = "markdown") -> None:
-    """Print what an agent wrote: coloured and harmless to a terminal; a file or a program gets it as it is."""
+def _print(call: CommandCall, text: str, lexer: str = "markdown") -> None:
+    """Print what an agent wrote: colored and harmless to a terminal; a file or a program gets it as it is."""
     console = call.output.console
     if console.is_terminal:
         console.print(written_view(text, lexer))

@@ -9,7 +9,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from kingdom.bus.log import LogEntry
-from kingdom.cli.shared.output import ago, table
+from kingdom.cli.shared.output import format_duration, table
 from kingdom.cli.shared.workflow_ids import short
 from kingdom.sentence import printable
 from kingdom.workflow.model.checkpoint import Checkpoint
@@ -221,7 +221,7 @@ def _money(amount: float) -> str:
 
 def _duration(begun: datetime | None, ended: datetime | None, now: datetime | None) -> str:
     until = ended or now
-    return ago(max(until - begun, timedelta()).total_seconds()) if begun and until else ""
+    return format_duration(max(until - begun, timedelta()).total_seconds()) if begun and until else ""
 
 
 def _clipped(text: str, width: int) -> str:
