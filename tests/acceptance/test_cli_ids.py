@@ -41,7 +41,7 @@ def test_show_shows_whatever_an_id_names_as_its_noun_does(there: Typist, front: 
     assert "has no single checkpoint 'w1-c9'; it has: none" in there("show", "last-w1-c9").err
     assert "has no single task 'w9-t1'; it has: w1-t1" in there("show", "last-w9-t1").err
     assert "has no single work 'w9'; it has: w1" in there("show", "last-w9").err
-    assert "'wf-' can mean" in there("show", "wf-").err
+    assert "'wf-' matches" in there("show", "wf-").err
 
 
 def test_a_petition_is_named_by_six_letters_whoever_shows_it(there: Typist) -> None:
@@ -67,7 +67,7 @@ def test_an_event_or_an_assignment_is_named_by_where_its_id_begins(front: Front,
     for words in (("event", "show"), ("show",), ("why",), ("explain",)):
         few, many, unknown = (types(*words, begun) for begun in (f"{EVENT}-0", "evt-", "evt-nobody"))
         assert (few.code, many.code, unknown.code) == (1, 1, 1)
-        assert f"'{EVENT}-0' can mean {EVENT}-09 (pending), {EVENT}-08 (pending), " in few.err
+        assert f"'{EVENT}-0' matches {EVENT}-09 (pending), {EVENT}-08 (pending), " in few.err
         assert (" and more" in few.err, " and more: write more of the id" in many.err) == (False, True)
         assert "`kingdom event list`" in unknown.err
 

@@ -172,9 +172,9 @@ def test_a_run_is_named_by_any_part_of_its_id_that_is_its_own(runs: Runs) -> Non
     assert runs.ask("show", first[-5:])["workflow"]["id"] == first
     ambiguous = runs.run("show", "wf-")
     assert ambiguous.code == 1
-    assert f"'wf-' can mean {second} (CREATED), {first} (CREATED)" in ambiguous.err
+    assert f"'wf-' matches {second} (CREATED), {first} (CREATED)" in ambiguous.err
     unknown = runs.run("cancel", "nobody")
-    assert (unknown.code, "`kingdom workflow list` shows those there are" in unknown.err) == (1, True)
+    assert (unknown.code, "`kingdom workflow list` shows all" in unknown.err) == (1, True)
     listed = runs.ask("list", "--limit", "2", "--status", "CREATED")
     assert [workflow["id"] for workflow in listed] == [second, first]
 

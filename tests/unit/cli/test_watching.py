@@ -34,7 +34,7 @@ async def test_a_pipe_gets_a_block_only_when_something_that_matters_has_changed(
             look,
             str,
             lambda number: [number],
-            what_matters=lambda number: number % 10,
+            relevant=lambda number: number % 10,
             every_seconds=0,
         )
     assert capsys.readouterr().out == said

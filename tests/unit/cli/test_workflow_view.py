@@ -155,7 +155,7 @@ def test_a_run_is_meant_by_the_beginning_or_the_end_of_its_id() -> None:
     there = {"wf-1aa": "RUNNING", "wf-1bb": "FAILED", "wf-2ab": "CREATED"}
     meant = {text: choose_id(text, there) for text in ("wf-1a", "1b", "2", "bb", "ab")}
     assert meant == dict(zip(meant, ("wf-1aa", "wf-1bb", "wf-2ab", "wf-1bb", "wf-2ab"), strict=True))
-    with pytest.raises(Ambiguous, match=r"'wf-1' can mean wf-1bb \(FAILED\), wf-1aa \(RUNNING\): write more"):
+    with pytest.raises(Ambiguous, match=r"'wf-1' matches wf-1bb \(FAILED\), wf-1aa \(RUNNING\): write more"):
         choose_id("wf-1", there)
     for text in ("", "3", "1"):
         with pytest.raises(NotFound):

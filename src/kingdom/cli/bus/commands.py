@@ -19,7 +19,7 @@ from kingdom.cli.shared.command import CommandCall, command
 from kingdom.cli.shared.inputs import DAYS_MAX, duration
 from kingdom.cli.shared.json_result import array, camel, one
 from kingdom.cli.shared.output import format_duration, table, to_json_object
-from kingdom.cli.shared.watching import Watch, tell, watch
+from kingdom.cli.shared.watching import Watch, print_state, watch
 from kingdom.errors import NotFound
 
 app = typer.Typer(
@@ -106,8 +106,8 @@ async def stats(
     async with call.operations() as operations:
         look = operations.stats
         if again:
-            await watch(call.output, look, _stats_view, _shapes, what_matters=_without_age, every_seconds=pause)
-        tell(call.output, await look(), _stats_view, _shapes)
+            await watch(call.output, look, _stats_view, _shapes, relevant=_without_age, every_seconds=pause)
+        print_state(call.output, await look(), _stats_view, _shapes)
 
 
 @command(app, "why", result=array(camel(Situation, "ExplainedSituation", why=str)))

@@ -1,4 +1,4 @@
-"""`kingdom completion`: what makes a shell complete nouns, verbs, options and live ids."""
+"""`kingdom completion`: scripts that make a shell complete nouns, verbs, options and ids."""
 
 from typing import Annotated, Literal
 
@@ -10,13 +10,13 @@ from kingdom.cli.shared.json_result import one
 from kingdom.cli.shared.output import CommandOutput
 
 app = typer.Typer(add_completion=False)
-# Each asks `kingdom --complete` what may stand under the cursor: a word, a tab and its meaning per line.
+# Each script calls `kingdom --complete`, which prints a candidate, a tab and its meaning per line.
 _BASH = r"""# Completion of kingdom for bash.
 _kingdom() {
     local -a found=() words=()
     local word gap rest=$COMP_LINE prefix=""
     COMPREPLY=()
-    # bash splits also at : and =, but what has no gap between is one word.
+    # bash also splits at : and =, so words without a gap between them are joined again.
     for word in "${COMP_WORDS[@]:0:COMP_CWORD+1}"; do
         gap=${rest%%"$word"*}
         rest=${rest#*"$word"}
@@ -34,7 +34,7 @@ _kingdom() {
         compopt -o default 2>/dev/null
     elif ((${#found[@]})); then
         found=("${found[@]%%$'\t'*}")
-        # What stands in the store is text, never a part of a command.
+        # Text from the store is quoted, so that it never becomes a command.
         mapfile -t COMPREPLY < <(printf '%q\n' "${found[@]#"$prefix"}")
     fi
 }
@@ -51,12 +51,12 @@ _kingdom() {
     fi
     local line
     for line in $lines; do
-        # Without a meaning there is only the word.
+        # A line without a meaning has only the word.
         [[ -n $line ]] && found+=("${${line%%$'\t'*}//:/\\:}${${(M)line%%$'\t'*}/$'\t'/:}")
     done
     _describe kingdom found
 }
-# A fresh zsh has not begun to complete anything yet.
+# In a fresh zsh completion is not initialized yet.
 (( ${+functions[compdef]} )) || { autoload -Uz compinit && compinit }
 compdef _kingdom kingdom
 """
@@ -76,7 +76,7 @@ _SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 
 
 class CompletionScript(msgspec.Struct, frozen=True, kw_only=True):
-    """What a shell reads to complete the words of `kingdom`."""
+    """The completion script of a shell."""
 
     shell: str
     text: str
@@ -87,7 +87,7 @@ async def completion(
     output: CommandOutput,
     shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(metavar="SHELL", help="bash, zsh or fish.")],
 ) -> None:
-    """Print what makes a shell complete commands, options, and ids that are in the store right now.
+    """Print the script that makes a shell complete commands, options, and ids from the store.
 
     bash: add this line to ~/.bashrc: eval "$(kingdom completion bash)"
 

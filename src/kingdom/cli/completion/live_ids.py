@@ -1,4 +1,4 @@
-"""The ids that are in the store right now, for completion: a few of each kind, quickly, and nothing is ever made."""
+"""Ids from the store for completion: a few of each kind, read quickly and without creating a store."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -24,10 +24,10 @@ from kingdom.workflow.records import DELETED, GITS, HOSTS, MCP_SERVERS, TEMPLATE
 _PATIENCE_SECONDS = 3.0
 _IDLE_LIMIT = timedelta(seconds=3)
 _PAGE, _PAGES_MAX = 100, 10
-# Behind every id that begins with what stands before it.
+# Sorts after every id with the same prefix.
 _LAST_CHARACTER = "\U0010ffff"
 _GENERALS, _DEAD, _STREAMS, _POINTS, _TASKS, _CHOICES = "generals", "dead", "streams", "points", "tasks", "choices"
-# What an argument or an option can be, by how its command calls it; NOUN:NAME where it depends on the noun.
+# The sources of ids by the name of an argument or option; NOUN:NAME where it depends on the noun.
 _SOURCES: dict[str, tuple[str, ...]] = {
     "WORKFLOW": (WORKFLOWS.name, ASSIGNMENTS.name),
     "RUN|TASK": (WORKFLOWS.name, ASSIGNMENTS.name),
@@ -55,7 +55,7 @@ _SOURCES: dict[str, tuple[str, ...]] = {
 _KINDS: dict[str, RecordKind] = {
     kind.name: kind for kind in (WORKFLOWS, ASSIGNMENTS, EVENTS, PETITIONS, TEMPLATES, GITS, MCP_SERVERS, HOSTS, ASKS)
 }
-# What `last` means.
+# The meaning of `last` for each kind.
 _NEWEST = {
     WORKFLOWS.name: "the newest run",
     ASSIGNMENTS.name: "the newest assignment",
@@ -65,7 +65,7 @@ _NEWEST = {
 
 
 def sources_of(noun: str, named: Iterable[str]) -> tuple[str, ...]:
-    """Return where the ids are that a parameter of a command of a noun can have."""
+    """Return the sources of ids for a parameter of a noun's command."""
     keys = [key for name in named for key in (f"{noun}:{name}", name)]
     return next((_SOURCES[key] for key in keys if key in _SOURCES), ())
 
@@ -73,7 +73,7 @@ def sources_of(noun: str, named: Iterable[str]) -> tuple[str, ...]:
 def live_ids(
     noun: str, named: Iterable[str], given: Sequence[str], begun: str, shared: dict[str, str]
 ) -> list[tuple[str, str]]:
-    """Return ids that begin as a person began to type, each with where its thing stands."""
+    """Return ids that begin with the typed text, each with its state."""
     sources = sources_of(noun, named)
     return asyncio.run(_look(sources, given, begun, shared)) if sources else []
 
@@ -83,15 +83,15 @@ async def _look(
 ) -> list[tuple[str, str]]:
     call = CommandCall(CommandOutput(json=False), shared)
     found = [(package.name, package.general.description) for package in _generals(call)] if _GENERALS in sources else []
-    if set(sources) == {_GENERALS} or _is_asleep(call.settings.database_url):
+    if set(sources) == {_GENERALS} or _needs_start(call.settings.database_url):
         return found
-    # What was found until then is better than nothing.
+    # After the time limit, the ids found so far are offered.
     with suppress(TimeoutError):
         async with (
             asyncio.timeout(_PATIENCE_SECONDS),
             call.bus(undeclared(), create=False, idle_limit=_IDLE_LIMIT) as bus,
         ):
-            # Where a run may be named, the last one is the newest run.
+            # Where a run is accepted, `last` means the newest run.
             last = WORKFLOWS.name if WORKFLOWS.name in sources else sources[0]
             for source in sources:
                 if source in _KINDS:
@@ -102,13 +102,13 @@ async def _look(
     return found
 
 
-def _is_asleep(url: str) -> bool:
-    """Tell whether a look into a store would start a server, and with it whatever its settings name."""
+def _needs_start(url: str) -> bool:
+    """Return whether reading the store would start an embedded server."""
     return is_embedded(url) and not look_at_embedded(url).has_keeper
 
 
 async def _records(bus: Bus, kind: RecordKind, begun: str, newest: str) -> AsyncIterator[tuple[str, str]]:
-    """Yield ids of a kind, and `last` where that means the newest; of questions only those that are open."""
+    """Yield ids of a kind with their states, and `last` if `newest` explains it; of questions only the open ones."""
     states = [each for each in kind.directories if each != DELETED and not (kind is ASKS and each in kind.final)]
     async with bus.transaction() as transaction:
         whole = await transaction.get(kind.name, begun) if begun else None
@@ -117,14 +117,14 @@ async def _records(bus: Bus, kind: RecordKind, begun: str, newest: str) -> Async
         for state in states:
             for record in await _last(transaction, Query(kind=kind.name, state=state, after=begun, limit=_PAGE), begun):
                 yield record.id, state.lower()
-        # A word that begins otherwise is not worth the look.
-        begun_so = states if newest and LAST.startswith(begun) else []
-        if any([await transaction.find(Query(kind=kind.name, state=each, limit=1)) for each in begun_so]):
+        # Only read the store if `last` is still a candidate.
+        searched = states if newest and LAST.startswith(begun) else []
+        if any([await transaction.find(Query(kind=kind.name, state=each, limit=1)) for each in searched]):
             yield LAST, newest
 
 
 async def _last(transaction: Transaction, query: Query, begun: str) -> list[Record]:
-    """Return the records of the last ids that begin so, which are the newest, without a walk through all of them."""
+    """Return the records with the last ids of a prefix, which are the newest, without reading all of them."""
     page = await _page(transaction, query, begun)
     if len(page) < query.limit:
         return page
@@ -144,7 +144,7 @@ async def _last(transaction: Transaction, query: Query, begun: str) -> list[Reco
 
 
 async def _last_id(transaction: Transaction, query: Query, begun: str, known: str) -> str:
-    """Return the last id that begins so, from one that is known: each look finds a later one or one character of it."""
+    """Return the last id with a prefix, starting from a known one: each query finds a later id or fixes a character."""
     at = len(begun)
     while at < len(known):
         after = known[: at + 1] + _LAST_CHARACTER
@@ -154,7 +154,7 @@ async def _last_id(transaction: Transaction, query: Query, begun: str, known: st
 
 
 async def _page(transaction: Transaction, query: Query, begun: str) -> list[Record]:
-    # Ids that begin so come right behind it, and others behind them.
+    # Ids with the prefix come first, then others.
     return [record for record in await transaction.find(query) if record.id.startswith(begun)]
 
 
@@ -169,20 +169,20 @@ async def _streams(bus: Bus, _given: Sequence[str]) -> list[tuple[str, str]]:
 
 
 async def _choices(bus: Bus, given: Sequence[str]) -> list[tuple[str, str]]:
-    """Return what the question that was named before wants to hear."""
+    """Return the choices of the question in the previous argument."""
     async with bus.transaction() as transaction:
         ask = await transaction.get(ASKS.name, given[0])
     return [(choice, "") for choice in ask.doc["choices"]] if ask else []
 
 
 async def _points(bus: Bus, given: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the checkpoints of the run that was named before."""
+    """Return the checkpoints of the run in the previous argument."""
     workflow = await find_workflow(bus, given[0])
     return [(short(workflow, point.id), short(workflow, point.work_id)) for point in workflow.checkpoints]
 
 
 async def _tasks(bus: Bus, given: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the tasks of the run that was named before."""
+    """Return the tasks of the run in the previous argument."""
     workflow = await find_workflow(bus, given[0])
     return [(short(workflow, task.id), work.definition.name) for work in workflow.works for task in work.tasks]
 

@@ -102,5 +102,5 @@ def _nearly(ask: Ask, text: str) -> str | None:
 
 
 def _names(text: str, ask: Ask) -> bool:
-    """Tell whether a text names a petition, and not only the assignment with which its id begins."""
+    """Return whether a text names a petition, and not only the assignment with which its id begins."""
     return len(text) >= _TAIL_MIN and ask.id.endswith(text)

@@ -9,7 +9,7 @@ from kingdom.bus.record import Query
 from kingdom.cli.court.declarations import COURT
 from kingdom.cli.shared.command import CommandCall, Limit, command
 from kingdom.cli.shared.json_result import array, one
-from kingdom.cli.shared.workflow_ids import meant_id
+from kingdom.cli.shared.workflow_ids import resolve_id
 from kingdom.court.documents import Assignment, AssignmentStatus
 from kingdom.court.records import ASSIGNMENTS, load
 from kingdom.workflow.records import each
@@ -59,7 +59,7 @@ async def show(
     JSON: as `list` answers it.
     """
     async with call.bus(COURT, create=False) as bus, bus.transaction() as transaction:
-        _, assignment = await load(transaction, Assignment, await meant_id(transaction, ASSIGNMENTS, task_id))
+        _, assignment = await load(transaction, Assignment, await resolve_id(transaction, ASSIGNMENTS, task_id))
     if call.output.json:
         call.output.document(assignment)
         return

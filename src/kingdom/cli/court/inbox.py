@@ -13,7 +13,7 @@ from kingdom.bus.port import Transaction
 from kingdom.cli.shared.command import CommandCall, command
 from kingdom.cli.shared.json_result import array
 from kingdom.cli.shared.output import format_duration, table
-from kingdom.cli.shared.watching import Watch, itself, tell, watch
+from kingdom.cli.shared.watching import Watch, identity, print_state, watch
 from kingdom.clock import utc_now
 from kingdom.court import records
 from kingdom.court.asks import ASKS, Ask
@@ -67,8 +67,8 @@ async def inbox(call: CommandCall, *, again: Watch = False) -> None:
                 return [await _shown(call, transaction, ask) for ask in asks]
 
         if again:
-            await watch(call.output, look, _view, itself)
-        tell(call.output, await look(), _view, itself)
+            await watch(call.output, look, _view, identity)
+        print_state(call.output, await look(), _view, identity)
 
 
 def _view(asks: list[OpenQuestion]) -> RenderableType:

@@ -136,7 +136,7 @@ async def find_petition(transaction: Transaction, text: str) -> Petition:
     if not found:
         raise NotFound(f"no petition ends in {text!r}: `kingdom petition list` shows those there are")
     if len(found) > 1:
-        raise Ambiguous(f"{text!r} can mean {', '.join(record.id for record in found)}: write more of the id")
+        raise Ambiguous(f"{text!r} matches {', '.join(record.id for record in found)}: write more of the id")
     return read(found[0])
 
 

@@ -14,7 +14,7 @@ from kingdom.bus.record import Query, Record, RecordKind
 from kingdom.cli.shared.command import CommandCall, Limit, command, undeclared
 from kingdom.cli.shared.json_result import array
 from kingdom.cli.shared.output import format_duration, table
-from kingdom.cli.shared.watching import Watch, hidden, tell, watch
+from kingdom.cli.shared.watching import Watch, hidden, print_state, watch
 from kingdom.clock import utc_now
 from kingdom.court.documents import Assignment, EventStatus
 from kingdom.court.general.staff import run_of
@@ -81,7 +81,7 @@ async def ps(
 
         if again:
             await watch(call.output, look, newest, document)
-        tell(call.output, await look(), view, document)
+        print_state(call.output, await look(), view, document)
 
 
 async def _entries(call: CommandCall, transaction: Transaction, *, every: bool) -> list[Entry]:

@@ -15,7 +15,7 @@ from kingdom.cli.court.status_view import status_view
 from kingdom.cli.shared import exit_code
 from kingdom.cli.shared.command import CommandCall, command
 from kingdom.cli.shared.json_result import one
-from kingdom.cli.shared.watching import Watch, itself, tell, watch
+from kingdom.cli.shared.watching import Watch, identity, print_state, watch
 from kingdom.court.heartbeat import ROLES
 from kingdom.court.king.terms import Terms
 from kingdom.court.package_files import load_packages
@@ -43,9 +43,9 @@ async def status(call: CommandCall, *, again: Watch = False) -> int | None:
     async with call.bus(COURT, create=False) as bus:
         now = partial(look_now, bus, call.settings, call.realm)
         if again:
-            await watch(call.output, now, status_view, itself, what_matters=_what_matters)
+            await watch(call.output, now, status_view, identity, relevant=_what_matters)
         standing = await now()
-        tell(call.output, standing, status_view, itself)
+        print_state(call.output, standing, status_view, identity)
     return exit_code.FAILED if standing.troubles else None
 
 

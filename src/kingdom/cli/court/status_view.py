@@ -12,7 +12,7 @@ from kingdom.court.documents import AssignmentStatus
 from kingdom.court.standing import Standing, counted, many
 from kingdom.sentence import printable
 
-_COLOURS: Mapping[str, str] = {
+_COLORS: Mapping[str, str] = {
     Level.GREEN: "green",
     Level.YELLOW: "yellow",
     Level.ORANGE: "dark_orange",
@@ -86,7 +86,7 @@ def _events(standing: Standing) -> str:
 
 
 def _fact(name: str, level: str, words: str) -> Text:
-    return Text.assemble((f"{name:<13}", "bold"), (level, _COLOURS.get(level, "")), printable(words))
+    return Text.assemble((f"{name:<13}", "bold"), (level, _COLORS.get(level, "")), printable(words))
 
 
 def _sign(silent_seconds: float, *, is_well: bool) -> Text:

@@ -14,7 +14,7 @@ from kingdom.cli.event.wait import Rest, how_to_answer, wait_for
 from kingdom.cli.shared import exit_code, inputs
 from kingdom.cli.shared.command import CommandCall, Limit, command
 from kingdom.cli.shared.json_result import array, one
-from kingdom.cli.shared.workflow_ids import meant_id
+from kingdom.cli.shared.workflow_ids import resolve_id
 from kingdom.clock import utc_now
 from kingdom.court.documents import EVENT_TYPE, EventStatus, ExternalEvent, Priority
 from kingdom.court.heartbeat import ROLES
@@ -67,7 +67,7 @@ async def show(call: CommandCall, event_id: EventId) -> None:
     JSON: {id, type, source, repo, payload, priority, created_at, status, outcome, reason, key, routes}.
     """
     async with call.bus(COURT, create=False) as bus, bus.transaction() as transaction:
-        _, event = await load(transaction, ExternalEvent, await meant_id(transaction, EVENTS, event_id))
+        _, event = await load(transaction, ExternalEvent, await resolve_id(transaction, EVENTS, event_id))
     if call.output.json:
         call.output.document(event)
         return
@@ -139,7 +139,7 @@ async def reroute(call: CommandCall, event_id: EventId) -> None:
     """
 
     async def act(transaction: Transaction) -> ExternalEvent:
-        return await reactions.reroute(transaction, await meant_id(transaction, EVENTS, event_id))
+        return await reactions.reroute(transaction, await resolve_id(transaction, EVENTS, event_id))
 
     async with call.bus(COURT, create=False) as bus:
         event = await change(bus, act)

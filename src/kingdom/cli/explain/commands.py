@@ -13,7 +13,7 @@ from kingdom.cli.explain.page import page
 from kingdom.cli.explain.view import explain_view
 from kingdom.cli.shared.command import CommandCall, command
 from kingdom.cli.shared.json_result import one
-from kingdom.cli.shared.workflow_ids import BEGINNINGS, find_workflow, meant_id
+from kingdom.cli.shared.workflow_ids import BEGINNINGS, find_workflow, resolve_id
 from kingdom.clock import utc_now
 from kingdom.court.explain.material import gather
 from kingdom.court.explain.tell import tell
@@ -82,7 +82,7 @@ async def _meant(bus: Bus, about: str) -> str:
     for kind in (EVENTS, ASSIGNMENTS):
         if about.startswith(BEGINNINGS[kind.name]):
             async with bus.transaction() as transaction:
-                return await meant_id(transaction, kind, about)
+                return await resolve_id(transaction, kind, about)
     try:
         # Looking for a part of an id reads every run, so it comes last.
         return (await find_workflow(bus, about)).id

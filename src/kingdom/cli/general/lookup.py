@@ -23,7 +23,7 @@ def generals_place(call: CommandCall, directory: str) -> Path:
 
 
 def hears_strangers(call: CommandCall) -> bool:
-    """Tell whether events of any GitHub repository are taken, so that Generals must name their repositories."""
+    """Return whether events of any GitHub repository are taken, so that Generals must name their repositories."""
     return call.part("sentinel").sentinel.hears_strangers
 
 

@@ -43,11 +43,11 @@ class Subject:
     soldier: str = ""
 
     def has(self, session: Session) -> bool:
-        """Tell whether a session belongs to it."""
+        """Return whether a session belongs to it."""
         return self.work_id in {"", session.work_id} and self.soldier in {"", session.soldier}
 
     def is_over(self, workflow: Workflow) -> bool:
-        """Tell whether nothing more will come of it, the run being in this state."""
+        """Return whether nothing more will come of it, the run being in this state."""
         left = [
             work
             for work in workflow.works

@@ -33,7 +33,7 @@ class TranscriptView:
                 yield _TELLERS[kind](entry)
 
     def _is_idle(self, kind: str, text: str) -> bool:
-        """Tell whether there is nothing to tell: no output, or a note that was just told."""
+        """Return whether there is nothing to tell: no output, or a note that was just told."""
         return (kind == "output" and not text) or (kind == "noted" and text == self._told.get(kind))
 
 

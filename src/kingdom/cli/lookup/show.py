@@ -12,7 +12,7 @@ from kingdom.bus.port import Bus
 from kingdom.cli.court import petition
 from kingdom.cli.shared.command import CommandCall, command, undeclared
 from kingdom.cli.shared.json_result import one
-from kingdom.cli.shared.workflow_ids import BEGINNINGS, find_task, find_work, find_workflow, meant_id
+from kingdom.cli.shared.workflow_ids import BEGINNINGS, find_task, find_work, find_workflow, resolve_id
 from kingdom.court.petitions.decision import PETITIONS
 from kingdom.court.records import ASSIGNMENTS, EVENTS
 from kingdom.errors import Ambiguous, NotFound
@@ -65,7 +65,7 @@ async def _command(bus: Bus, thing: str) -> tuple[Any, ...]:
             if await transaction.get(kind, thing):
                 return _show_of(noun), thing
         if thing.startswith(BEGINNINGS[EVENTS.name]):
-            return _show_of("event"), await meant_id(transaction, EVENTS, thing)
+            return _show_of("event"), await resolve_id(transaction, EVENTS, thing)
     if event := _uuid(thing):
         return await _of_bus(bus, event)
     if thing.startswith(_GENERAL):

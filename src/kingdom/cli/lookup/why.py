@@ -5,7 +5,7 @@ import typer
 from kingdom.cli.court.declarations import COURT, EventId, Rules, terms_of
 from kingdom.cli.shared.command import CommandCall, command
 from kingdom.cli.shared.json_result import one
-from kingdom.cli.shared.workflow_ids import meant_id
+from kingdom.cli.shared.workflow_ids import resolve_id
 from kingdom.clock import utc_now
 from kingdom.court.king.why import AHEAD_MAX, Explanation, Wait, explain
 from kingdom.court.records import EVENTS
@@ -24,7 +24,7 @@ async def why(call: CommandCall, event_id: EventId, *, rules: Rules = "") -> Non
     """
     terms = terms_of(call, rules)
     async with call.bus(COURT, create=False) as bus, bus.transaction() as transaction:
-        explanation = await explain(transaction, await meant_id(transaction, EVENTS, event_id), utc_now(), terms)
+        explanation = await explain(transaction, await resolve_id(transaction, EVENTS, event_id), utc_now(), terms)
     if call.output.json:
         call.output.document(explanation)
         return

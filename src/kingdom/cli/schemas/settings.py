@@ -169,5 +169,5 @@ _WORDS: Words = {
 
 
 def settings_schema() -> dict[str, Any]:
-    """Return the schema of the file of settings."""
+    """Return the schema of the settings file."""
     return schema_of(Realm, _WORDS)

@@ -1,4 +1,4 @@
-"""`kingdom config …`: the file of settings."""
+"""`kingdom config …`: check and describe the settings file."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,37 +16,38 @@ from kingdom.realm import EXAMPLE, Realm, read_realm, without_secrets
 from kingdom.settings import FILE
 from kingdom.yaml_file import write_yaml
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="The file of settings.")
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Check the settings file, or print an example.")
 
 
 class ExampleSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of settings as text."""
+    """An example of a settings file."""
 
     text: str
 
 
 @storeless_command(app, "check", result=one(Realm))
 async def check(
-    output: CommandOutput, file: Annotated[str, typer.Argument(metavar="[FILE]", help=f"The file; else {FILE}.")] = FILE
+    output: CommandOutput,
+    file: Annotated[str, typer.Argument(metavar="[FILE]", help=f"The file; by default {FILE}.")] = FILE,
 ) -> None:
-    """Check the file of settings and print everything that counts, defaults too; secrets are not shown.
+    """Check the settings file and print the effective settings, including defaults, without secrets.
 
     Example: kingdom config check
 
-    JSON: the settings, in the form of the file.
+    JSON: the settings, structured as in the file.
     """
     realm, settings = read_realm(Path(file)), settings_of(config=file)
     generals = str(generals_of(settings, realm))
-    counting = without_secrets(msgspec.structs.replace(realm, database_url=settings.database_url, generals=generals))
+    effective = without_secrets(msgspec.structs.replace(realm, database_url=settings.database_url, generals=generals))
     if output.json:
-        output.document(counting)
+        output.document(effective)
     else:
-        typer.echo(write_yaml(counting), nl=False)
+        typer.echo(write_yaml(effective), nl=False)
 
 
 @storeless_command(app, "example", result=one(ExampleSettings))
 async def example(output: CommandOutput) -> None:
-    """Print a file of settings to start from.
+    """Print an example of a settings file.
 
     Example: kingdom config example > kingdom.yaml
 
@@ -60,7 +61,7 @@ async def example(output: CommandOutput) -> None:
 
 @storeless_command(app, "schema", result=one(dict[str, Any]))
 async def schema(output: CommandOutput) -> None:
-    """Print the JSON schema of the file of settings, for editors that complete and check YAML.
+    """Print the JSON schema of the settings file, for editors that complete and check YAML.
 
     Example: kingdom config schema > kingdom.schema.json
 

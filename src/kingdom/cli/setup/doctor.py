@@ -1,4 +1,4 @@
-"""`kingdom doctor`: what is wrong here, and the one line that puts it right."""
+"""`kingdom doctor`: check this machine and realm."""
 
 import logging
 from collections import defaultdict
@@ -22,11 +22,11 @@ from kingdom.doctor.checks import every_check
 from kingdom.sentence import printable
 
 app = typer.Typer(add_completion=False)
-_COLOURS = {Status.OK: "green", Status.WARN: "yellow", Status.FAIL: "bold red"}
+_COLORS = {Status.OK: "green", Status.WARN: "yellow", Status.FAIL: "bold red"}
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found; `ok` unless something does not work."""
+    """The findings of all checks; `ok` is false if something does not work."""
 
     ok: bool
     checks: list[Finding]
@@ -36,26 +36,28 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 async def doctor(
     call: CommandCall,
     *,
-    offline: Annotated[bool, typer.Option("--offline", help="Ask no server outside, such as GitHub or Slack.")] = False,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Contact no outside server, such as GitHub or Slack.")
+    ] = False,
 ) -> int | None:
-    """Look for everything that can be wrong here, and tell the one line that puts it right.
+    """Check this machine and realm, and say how to fix what is wrong.
 
-    It works without kingdom.yaml, with a broken one and without a store; it leaves everything as it is, and never shows
-    a secret.
+    It also works without kingdom.yaml, with a broken one and without a store. It changes nothing and never shows a
+    secret.
 
-    Exit codes: 0 all is well or could be better, 1 something does not work.
+    Exit codes: 0 everything works, perhaps with warnings; 1 something does not work.
 
     Example: kingdom doctor
 
     Example: kingdom doctor --config kingdom.yaml --offline --json
 
     JSON: {ok, checks: an array of {name, status, found, fix, seconds}}; status is ok, warn, fail or skipped, and fix is
-    empty where nothing needs one.
+    empty where nothing needs fixing.
     """
     configure_logs(json=True, level=logging.CRITICAL)
     output = call.output
     is_screen = output.console.is_terminal and not output.json
-    with output.console.status("Looking …") if is_screen else nullcontext():
+    with output.console.status("Checking …") if is_screen else nullcontext():
         patient = await admit(**call.given)
         findings = await examine(every_check(), patient, offline=offline)
     failed = any(finding.status is Status.FAIL for finding in findings)
@@ -67,7 +69,7 @@ async def doctor(
 
 
 def doctor_view(findings: Sequence[Finding]) -> RenderableType:
-    """Return what was found, for a terminal: one line each, a second one with the fix, and a sentence at the end."""
+    """Return the findings for a terminal: a line each, a second one with the fix, and a summary at the end."""
     lines = Table.grid(padding=(0, 2))
     lines.add_column(no_wrap=True)
     lines.add_column(no_wrap=True)
@@ -75,15 +77,15 @@ def doctor_view(findings: Sequence[Finding]) -> RenderableType:
     for finding in findings:
         if finding.status is Status.SKIPPED:
             continue
-        # What was found may have brackets in it, which are no markup.
+        # Brackets in a finding are no markup.
         found = Text(printable(finding.found))
-        lines.add_row(Text(finding.status, style=_COLOURS[finding.status]), Text(finding.name), found)
+        lines.add_row(Text(finding.status, style=_COLORS[finding.status]), Text(finding.name), found)
         if finding.fix:
             lines.add_row("", "", Text.assemble(("→ ", "dim"), (printable(finding.fix), "bold")))
-    return Group(lines, *_not_looked_at(findings), Text(), _sum(findings))
+    return Group(lines, *_skipped_lines(findings), Text(), _summary(findings))
 
 
-def _not_looked_at(findings: Sequence[Finding]) -> Iterator[Text]:
+def _skipped_lines(findings: Sequence[Finding]) -> Iterator[Text]:
     reasons: dict[str, list[str]] = defaultdict(list)
     for finding in findings:
         if finding.status is Status.SKIPPED:
@@ -92,7 +94,7 @@ def _not_looked_at(findings: Sequence[Finding]) -> Iterator[Text]:
         yield Text(printable(f"skipped {', '.join(names)}: {reason}"), style="dim")
 
 
-def _sum(findings: Sequence[Finding]) -> Text:
+def _summary(findings: Sequence[Finding]) -> Text:
     count = {status: sum(finding.status is status for finding in findings) for status in Status}
     if count[Status.FAIL]:
         return Text(
@@ -100,7 +102,7 @@ def _sum(findings: Sequence[Finding]) -> Text:
         )
     if count[Status.WARN]:
         return Text(f"Everything works; {_many(count[Status.WARN], 'thing')} could be better.", style="yellow")
-    return Text("All is well.", style="green")
+    return Text("Everything works.", style="green")
 
 
 def _many(number: int, noun: str) -> str:

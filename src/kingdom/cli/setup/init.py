@@ -1,4 +1,4 @@
-"""`kingdom init`: a realm to start from, and what to do next."""
+"""`kingdom init`: create a realm, and say what to do next."""
 
 import asyncio
 import re
@@ -28,7 +28,7 @@ from kingdom.workflow.model.git import REPOSITORY, unique_name
 app = typer.Typer(add_completion=False)
 _TOKEN = "GITHUB_TOKEN"  # noqa: S105 - the name of a variable
 _OUR_STORE = "KINGDOM_DATABASE_URL"
-# The first one that is set is where a new realm is kept, unless an option says otherwise.
+# The first one that is set names the store of a new realm, unless an option does.
 _STORE_VARIABLES = (_OUR_STORE, "DATABASE_URL")
 _DATABASES = ("postgresql://", "postgres://")
 _ENVIRONMENT, _EMBEDDED = "env:", "embedded:"
@@ -36,16 +36,16 @@ _EMBEDDED_URL = f"{_EMBEDDED}realm/postgres"
 _EXTRA = "pip install 'kingdom[postgres-embedded]'"
 Store = Literal["files", "postgres", "embedded"]
 _LOGIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\[bot\])?")
-# All repositories of an owner, too.
+# Also OWNER/* for all repositories of an owner.
 _REPOSITORY = re.compile(rf"{REPOSITORY}|[A-Za-z0-9][\w-]*/\*")
 _ORIGIN = re.compile(r"github\.com[:/](?P<name>[\w.-]+/[\w.-]+?)(\.git)?/?$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitChoices:
-    """What a realm shall be like; `store` stands in the file as it is, `clone` is where a repository comes from.
+    """The choices for a new realm; `store` is written to the file, `clone` is the address of a repository.
 
-    `generals` is where an earlier file has them, if it says so.
+    `generals` is the folder of the Generals in an earlier settings file.
     """
 
     store: str
@@ -55,18 +55,18 @@ class InitChoices:
 
     @property
     def url(self) -> str:
-        """Return the store itself, if its variable is set."""
+        """Return the URL of the store, read from its variable if it names one."""
         name = self.store.removeprefix(_ENVIRONMENT)
         return (read_environment(name) or "") if self.store.startswith(_ENVIRONMENT) else self.store
 
     @property
     def embedded(self) -> Path | None:
-        """Return the directory of an embedded server, as it was said."""
+        """Return the directory of an embedded server, as the user wrote it."""
         return Path(self.url.removeprefix(_EMBEDDED).partition("?")[0]) if is_embedded(self.url) else None
 
     @property
     def general(self) -> str:
-        """Return the General to begin with."""
+        """Return the first General to install."""
         return "gen-pr" if self.github else "gen-hello"
 
 
@@ -79,14 +79,14 @@ class GitOrigin(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WrittenFiles:
-    """What was made and what was there already, and left as it was."""
+    """The files that were created, and those that existed and were not changed."""
 
     made: list[Path]
     kept: list[Path]
 
 
 class InitResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What was made, what was there already, and what to type next."""
+    """The created files, the kept files, and the next commands."""
 
     directory: str
     made: list[str]
@@ -99,27 +99,30 @@ class InitResult(msgspec.Struct, frozen=True, kw_only=True):
 @storeless_command(app, "init", result=one(InitResult))
 async def init(
     output: CommandOutput,
-    directory: Annotated[Path, typer.Argument(metavar="DIRECTORY", help="Where; else here.")] = Path(),
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIRECTORY", help="The directory of the realm; by default this one.")
+    ] = Path(),
     *,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing, take the defaults.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing and use the defaults.")] = False,
     store: Annotated[
         Store | None,
-        typer.Option(help="How everything is kept: in files, in the database of DATABASE_URL, in one of our own."),
+        typer.Option(help="Store everything in files, in the database of DATABASE_URL, or in an embedded database."),
     ] = None,
     database_url: Annotated[
         str,
-        typer.Option(help="Where: file:DIRECTORY, embedded:DIRECTORY, env:NAME or a URL without a password."),
+        typer.Option(help="The store: file:DIRECTORY, embedded:DIRECTORY, env:NAME or a URL without a password."),
     ] = "",
-    github: Annotated[str, typer.Option(metavar="LOGIN", help="The account on GitHub that reviews.")] = "",
+    github: Annotated[str, typer.Option(metavar="LOGIN", help="The GitHub account that reviews.")] = "",
     repo: Annotated[
-        str, typer.Option(metavar="OWNER/NAME", help="The repository that it works in, or OWNER/* for all.")
+        str, typer.Option(metavar="OWNER/NAME", help="The repository that the account reviews, or OWNER/* for all.")
     ] = "",
-    github_api: Annotated[str, typer.Option(metavar="URL", help="Where GitHub is asked.")] = GITHUB_API,
+    github_api: Annotated[str, typer.Option(metavar="URL", help="The address of the GitHub API.")] = GITHUB_API,
 ) -> None:
-    """Make a realm: kingdom.yaml with comments, one General, .gitignore; nothing that is there is changed.
+    """Create a realm: kingdom.yaml with comments, a General and .gitignore. Existing files are not changed.
 
-    It asks at most three questions, none without a terminal or with --json. With DATABASE_URL or KINGDOM_DATABASE_URL
-    everything is kept in that database, else in files; `--store embedded` needs the extra postgres-embedded.
+    It asks at most three questions, and none without a terminal or with --json. With DATABASE_URL or
+    KINGDOM_DATABASE_URL everything is stored in that database, otherwise in files. `--store embedded` needs the extra
+    postgres-embedded.
 
     Example: kingdom init my-realm --yes
 
@@ -130,58 +133,60 @@ async def init(
     file = directory / FILE
     _refuse_file(directory)
     if _is_there(file):
-        choices = _chosen_before(file)
+        choices = _existing_choices(file)
     else:
         origin = await _origin(directory)
-        database_url = _stored(store, database_url)
-        choices = _given(origin, database_url, github, repo, github_api)
+        database_url = _store_option(store, database_url)
+        choices = _choices_of_options(origin, database_url, github, repo, github_api)
         if choices.store.startswith(_ENVIRONMENT) and not database_url:
             name = choices.store.removeprefix(_ENVIRONMENT)
-            output.note(f"{name} is set, so everything will be kept in that database; for files: --store files")
+            output.note(f"{name} is set, so everything is stored in that database; use --store files for files")
         if not yes and not output.json and sys.stdin.isatty():
             with interruptible_prompt():
                 choices = _ask(choices, origin, is_store_given=bool(database_url))
         if choices.github and not choices.github.repo and origin.name:
             choices = _with_github(choices, origin, github, origin.name, github_api)
         if choices.github and not choices.github.repo:
-            raise typer.BadParameter("--github needs --repo, as acme/shop or acme/*: else strangers could have it work")
+            raise typer.BadParameter(
+                "--github needs --repo, such as acme/shop or acme/*: otherwise strangers could use it"
+            )
         if choices.embedded:
-            # Whatever would keep it from running is said before anything is made.
+            # Problems of the embedded server are reported before any file is created.
             await asyncio.to_thread(look_at_embedded, f"{_EMBEDDED}{directory / choices.url.removeprefix(_EMBEDDED)}")
-    done = _make(directory, file, choices)
-    _tell(output, directory, choices, done)
+    done = _create_files(directory, file, choices)
+    _report(output, directory, choices, done)
 
 
 def _refuse_file(directory: Path) -> None:
     if directory.exists() and not directory.is_dir():
-        raise Misconfigured(f"{directory} is a file: name a directory, or one that is not there yet")
+        raise Misconfigured(f"{directory} is a file: name a directory, which does not have to exist")
 
 
-def _stored(kind: Store | None, url: str) -> str:
-    """Return the store that one of the two options names, nothing if neither does."""
+def _store_option(kind: Store | None, url: str) -> str:
+    """Return the store of --store or --database-url, empty if neither is given."""
     if kind is None:
         return url
     if url:
-        raise typer.BadParameter("--store and --database-url say the same: leave one of them out")
+        raise typer.BadParameter("--store and --database-url both name the store: leave one of them out")
     if kind != "postgres":
         return DEFAULT_URL if kind == "files" else _EMBEDDED_URL
     for name in _STORE_VARIABLES:
         value = read_environment(name) or ""
         if value and not directory_of(value) and not is_embedded(value):
             return f"{_ENVIRONMENT}{name}"
-    raise typer.BadParameter("--store postgres takes the database of DATABASE_URL, which is not set: export it first")
+    raise typer.BadParameter("--store postgres uses the database in DATABASE_URL, which is not set: export it first")
 
 
-def _given(origin: GitOrigin, store: str, login: str, repo: str, api: str) -> InitChoices:
-    """Return what options and the environment say."""
+def _choices_of_options(origin: GitOrigin, store: str, login: str, repo: str, api: str) -> InitChoices:
+    """Return the choices of the options and the environment."""
     if repo and not login:
-        raise typer.BadParameter("--repo needs --github: whose work in it shall be noticed?")
+        raise typer.BadParameter("--repo needs --github: name the account whose reviews are requested")
     choices = InitChoices(store=_checked_store(store or _store_here()))
     return _with_github(choices, origin, _checked(login, _LOGIN), _checked(repo, _REPOSITORY), api)
 
 
 def _store_here() -> str:
-    """Return the store of who names none: that of the environment, else files."""
+    """Return the store of the environment, or else files."""
     for name in _STORE_VARIABLES:
         if value := read_environment(name):
             return value if directory_of(value) or is_embedded(value) else f"{_ENVIRONMENT}{name}"
@@ -189,20 +194,20 @@ def _store_here() -> str:
 
 
 def _ask(given: InitChoices, origin: GitOrigin, *, is_store_given: bool) -> InitChoices:
-    """Ask what nobody has said yet."""
+    """Ask for what the options leave open."""
     choices = given
     if not is_store_given:
-        question = "Where is everything kept? file:DIRECTORY, or a database such as env:DATABASE_URL"
+        question = "Where should everything be stored? file:DIRECTORY, or a database such as env:DATABASE_URL"
         if embedded_is_installed():
-            question += f" or one of its own, {_EMBEDDED_URL}"
+            question += f" or an embedded one, {_EMBEDDED_URL}"
         choices = replace(choices, store=typer.prompt(question, default=given.store, value_proc=_checked_store))
     github = given.github
     login = github.login if github else ""
     if not login:
-        question = "Which account on GitHub shall review pull requests? Empty for none"
+        question = "Which GitHub account should review pull requests? Empty for none"
         login = _prompted(question, "", _LOGIN)
     if login and not (github and github.repo):
-        question = "In which repository, as acme/shop? Or acme/* for all of acme"
+        question = "In which repository, such as acme/shop? Or acme/* for all of acme"
         repo = _prompted(question, origin.name, _REPOSITORY, is_needed=True)
         choices = _with_github(choices, origin, login, repo, github.api if github else GITHUB_API)
     return choices
@@ -211,7 +216,7 @@ def _ask(given: InitChoices, origin: GitOrigin, *, is_store_given: bool) -> Init
 def _prompted(question: str, default: str, form: re.Pattern[str], *, is_needed: bool = False) -> str:
     answer: str = typer.prompt(
         question,
-        # Where nothing is offered and something is needed, the question is asked until it is answered.
+        # Without a default, a required question is repeated until it is answered.
         default=default or (None if is_needed else ""),
         show_default=bool(default),
         value_proc=lambda said: _checked(said.strip(), form),
@@ -222,7 +227,7 @@ def _prompted(question: str, default: str, form: re.Pattern[str], *, is_needed: 
 def _checked(said: str, form: re.Pattern[str]) -> str:
     if said and not form.fullmatch(said):
         raise typer.BadParameter(
-            f"{said!r} is no name on GitHub: write an account as our-bot, a repository as acme/shop"
+            f"{said!r} is not a name on GitHub: write an account such as our-bot, a repository such as acme/shop"
         )
     return said
 
@@ -230,9 +235,7 @@ def _checked(said: str, form: re.Pattern[str]) -> str:
 def _checked_store(said: str) -> str:
     said = said.strip()
     if url_without_password(said) != said:
-        raise typer.BadParameter(
-            "a password does not belong into a file: export DATABASE_URL, and say env:DATABASE_URL"
-        )
+        raise typer.BadParameter("a password must not be in the file: export DATABASE_URL, and write env:DATABASE_URL")
     if said.startswith(_ENVIRONMENT):
         name = said.removeprefix(_ENVIRONMENT)
         value = read_environment(name)
@@ -240,7 +243,7 @@ def _checked_store(said: str) -> str:
             raise typer.BadParameter(f"{name} is not set: export it first")
         # The driver takes `host=… dbname=…` too.
         if "://" in value and not value.startswith((*_DATABASES, "file:", _EMBEDDED)):
-            raise typer.BadParameter(f"{name} names no PostgreSQL database: `kingdom init --store files` keeps files")
+            raise typer.BadParameter(f"{name} is not a PostgreSQL database: use `kingdom init --store files` for files")
     if not said.startswith((_ENVIRONMENT, _EMBEDDED, "file:", *_DATABASES)):
         raise typer.BadParameter("use file:DIRECTORY, embedded:DIRECTORY, env:NAME or postgresql://user@host/database")
     if is_embedded(said) and not embedded_is_installed():
@@ -259,46 +262,46 @@ def _with_github(choices: InitChoices, origin: GitOrigin, login: str, repo: str,
 
 
 async def _origin(directory: Path) -> GitOrigin:
-    """Return the repository on GitHub that a directory is a checkout of; nothing where it is none."""
+    """Return the GitHub repository that a directory is a checkout of, if it is one."""
     try:
         code, url = await said_by("git", "-C", str(directory), "remote", "get-url", "origin")
     except FileNotFoundError:
         return GitOrigin()
     found = _ORIGIN.search(url)
-    # Whatever stands before the host may be a token.
+    # Text before the host can be a token.
     if code or not found or re.search(r"://[^/]*@", url):
         return GitOrigin()
     return GitOrigin(found["name"], url)
 
 
-def _chosen_before(file: Path) -> InitChoices:
-    """Return what an earlier one has chosen."""
+def _existing_choices(file: Path) -> InitChoices:
+    """Return the choices in an existing settings file."""
     try:
         realm = read_realm(file, secrets=False)
     except KingdomError as error:
-        raise Misconfigured(f"{file} is there already and was left as it is, but cannot be read: {error}") from error
+        raise Misconfigured(f"{file} exists and was not changed, but it cannot be read: {error}") from error
     watched = realm.sentinel.github
     github = GitHub(login=watched.logins[0], api=watched.api_url) if watched else None
-    return InitChoices(store=_said_store(realm.database_url, file.parent), generals=realm.generals, github=github)
+    return InitChoices(store=_store_as_written(realm.database_url, file.parent), generals=realm.generals, github=github)
 
 
-def _said_store(url: str, beside: Path) -> str:
+def _store_as_written(url: str, beside: Path) -> str:
     scheme, _, path = url.partition(":")
-    # A path in the file begins at the file.
+    # A path in the file is relative to the file.
     with suppress(ValueError):
         if directory_of(url) or is_embedded(url):
             return f"{scheme}:{Path(path).relative_to(beside)}"
     return url or _store_here()
 
 
-def _make(directory: Path, file: Path, choices: InitChoices) -> WrittenFiles:
-    """Make what is missing; the file comes last, so that who is interrupted can begin again."""
+def _create_files(directory: Path, file: Path, choices: InitChoices) -> WrittenFiles:
+    """Create the missing files; the settings file comes last, so that an interrupted init can be repeated."""
     done = WrittenFiles([], [])
     try:
         if not directory.exists():
             directory.mkdir(parents=True)
             if choices.embedded:
-                # The account of the server must come through.
+                # The account of the server must be able to enter.
                 directory.chmod(0o711)
         store = directory_of(choices.url)
         generals = Path(choices.generals or (directory / store if store else directory) / "generals")
@@ -307,7 +310,7 @@ def _make(directory: Path, file: Path, choices: InitChoices) -> WrittenFiles:
         else:
             source = shipped(choices.general)
             if source is None:
-                raise Misconfigured(f"{choices.general} does not come with this version: install Kingdom again")
+                raise Misconfigured(f"{choices.general} is not part of this version: install Kingdom again")
             done.made.append(Path(install_package(source, generals, replace=False).directory))
         _write(directory / ".gitignore", ignored_text(store, choices.embedded), done)
         _write(file, settings_text(choices.store, zone_here(), choices.github), done)
@@ -326,11 +329,11 @@ def _write(file: Path, text: str, done: WrittenFiles) -> None:
 
 
 def _is_there(file: Path) -> bool:
-    # A link that leads nowhere is somebody's too.
+    # A dangling link must not be overwritten either.
     return file.exists() or file.is_symlink()
 
 
-def _tell(output: CommandOutput, directory: Path, choices: InitChoices, done: WrittenFiles) -> None:
+def _report(output: CommandOutput, directory: Path, choices: InitChoices, done: WrittenFiles) -> None:
     steps = list(_steps(directory, choices))
     general = next((path.name for path in (*done.made, *done.kept) if path.name.startswith("gen-")), choices.general)
     if output.json:
@@ -348,19 +351,19 @@ def _tell(output: CommandOutput, directory: Path, choices: InitChoices, done: Wr
         output.say(*(f"{word}  {_shown(path, directory)}" for path in paths))
     lines = ignored_text(directory_of(choices.url), choices.embedded).splitlines()
     if _lacks(directory / ".gitignore", lines):
-        output.say("", f"Add these lines to {directory / '.gitignore'}, which was there already:", "", *lines)
-    output.say("", "Next:" if done.made else "Everything was there already, and nothing was changed. Next:", "")
+        output.say("", f"Add these lines to {directory / '.gitignore'}, which already exists:", "", *lines)
+    output.say("", "Next:" if done.made else "Everything already exists, and nothing was changed. Next:", "")
     width = max(len(command) for command, why in steps if why) if any(why for _, why in steps) else 0
     output.say(*(f"  {command:<{width}}  # {why}" if why else f"  {command}" for command, why in steps))
 
 
 def _steps(directory: Path, choices: InitChoices) -> Iterator[tuple[str, str]]:
-    """Yield what to type next, each with a word on why."""
+    """Yield the next commands, each with a reason."""
     if directory.resolve() != Path.cwd():
         yield f"cd {shlex.quote(str(directory))}", ""
     ours = read_environment(_OUR_STORE)
     if ours and ours != choices.url:
-        yield f"unset {_OUR_STORE}", f"else it comes before {FILE}"
+        yield f"unset {_OUR_STORE}", f"otherwise it overrides {FILE}"
     github = choices.github
     if github and not read_environment(_TOKEN):
         yield f"read -rs {_TOKEN} && export {_TOKEN}", "paste a classic token with the scopes notifications and repo"
@@ -370,10 +373,10 @@ def _steps(directory: Path, choices: InitChoices) -> Iterator[tuple[str, str]]:
         name = unique_name(github.repo)
         yield f"kingdom git create {name} {shlex.quote(choices.clone)} --repo {github.repo}", ""
     yield "kingdom doctor", ""
-    yield "kingdom up", "in a terminal of its own"
+    yield "kingdom up", "in another terminal"
     if github is None:
         yield """kingdom send --type demo.hello --payload '{"from": "anna"}' --wait""", ""
-    yield "kingdom status", f"after a review was requested from {github.login}" if github else ""
+    yield "kingdom status", f"after you request a review from {github.login}" if github else ""
 
 
 def _shown(path: Path, directory: Path) -> str:

@@ -9,7 +9,7 @@ from kingdom.settings import read_environment
 
 GITHUB_API = "https://api.github.com"
 _IGNORED = """\
-# What Kingdom keeps for itself; the Generals are yours.
+# Files of Kingdom itself; the Generals are yours.
 /{realm}/*
 !/{realm}/generals/
 /secrets/
@@ -17,35 +17,35 @@ _IGNORED = """\
 _LOCAL_TIME = Path("/etc/localtime")
 _ZONES, _UTC = "zoneinfo/", "UTC"
 _SETTINGS = """\
-# The settings of Kingdom. What is not said has a good default: `kingdom config check` prints everything that counts.
-# No secret is written down here: env:NAME or file:PATH tells where it is.
+# The settings of Kingdom. Everything has a default: `kingdom config check` prints the effective settings.
+# Do not write secrets here: env:NAME or file:PATH says where a secret is.
 
-# Where everything is kept: file:DIRECTORY or embedded:DIRECTORY, a PostgreSQL of its own, on one machine,
+# The store: file:DIRECTORY or embedded:DIRECTORY (an embedded PostgreSQL) on one machine,
 # postgresql://user@host/database for several.
 database_url: {store}
 
-# Days, schedules and reports go by it.
+# The time zone of days, schedules and reports.
 time_zone: {zone}
 
-# Where people are told, unless a General names another channel.
+# The channel for messages to people, unless a General names another one.
 channel: kingdom
 
 {github}
-# Where people are told and asked. Without it the log tells, and `kingdom inbox` asks.
+# Where people get messages and questions. Without it, messages are in the log and questions in `kingdom inbox`.
 # envoy:
 #   slack:
 #     bot_token: env:SLACK_BOT_TOKEN
 #     app_token: env:SLACK_APP_TOKEN
 
-# How much runs at once, and what a day may cost.
+# How many agents run at once, and what a day may cost.
 # king: {{soldiers: 3, soldiers_per_repo: 1, daily_usd: 300}}
 
-# What does the work: without a name the scripted agent, which is free and only follows the scripts of Generals.
-# Every agent, setup script and check runs in a sandbox: it sees its own work and reaches its model, nothing else.
+# The agent. The default is the scripted agent, which is free and only follows the scripts of Generals.
+# Every agent, setup script and check runs in a sandbox: it sees only its own work and reaches only its model.
 # soldiers: {{agent: claude, slots: 3, sandbox: strict}}
 """
 _NO_GITHUB = """\
-# What is watched. Without it you are the outside: `kingdom send`.
+# What the Sentinel watches. Without it, events come only from `kingdom send`.
 # sentinel:
 #   github:
 #     token: env:GITHUB_TOKEN    # classic, with the scopes notifications and repo
@@ -53,19 +53,19 @@ _NO_GITHUB = """\
 #     repos: ["acme/*"]
 """
 _WITH_GITHUB = """\
-# What is watched.
+# What the Sentinel watches.
 sentinel:
   github:
     token: env:GITHUB_TOKEN  # classic, with the scopes notifications and repo
-    logins: [{login}]  # every account under which we act; the first is the token's
-{repos}{api}    # Webhooks are faster than asking once a minute:
+    logins: [{login}]  # every account that Kingdom uses; the first one owns the token
+{repos}{api}    # Webhooks are faster than polling once a minute:
     # webhook: {{secrets: ["env:WEBHOOK_SECRET"], port: 8787}}
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GitHub:
-    """Which account acts on GitHub, and in which repository, or in which of an owner."""
+    """The account that acts on GitHub, and the repository, or OWNER/*, that it acts in."""
 
     login: str
     repo: str = ""
@@ -73,7 +73,7 @@ class GitHub:
 
 
 def settings_text(store: str, zone: str, github: GitHub | None) -> str:
-    """Return a file of settings with a comment on each; what a person has said is quoted."""
+    """Return a settings file with comments; the user's own values are quoted."""
     text = _NO_GITHUB
     if github:
         repos = f"    repos: [{json.dumps(github.repo)}]\n"
@@ -83,14 +83,14 @@ def settings_text(store: str, zone: str, github: GitHub | None) -> str:
 
 
 def ignored_text(store: Path | None, embedded: Path | None = None) -> str:
-    """Return what git shall not keep of a realm, given its directory of files or of a server if it has one inside."""
+    """Return the .gitignore of a realm with a directory of files or of an embedded server."""
     realm = store if store and not store.is_absolute() else Path("realm")
     is_beside = embedded and not embedded.is_absolute() and realm not in embedded.parents
     return _IGNORED.format(realm=realm) + (f"/{embedded}/\n" if is_beside else "")
 
 
 def zone_here() -> str:
-    """Return the time zone of this machine; UTC where it does not tell, or tells one that is not known."""
+    """Return the time zone of this machine, or UTC if it is missing or unknown."""
     name = read_environment("TZ") or ""
     if not name and _LOCAL_TIME.is_symlink():
         name = str(_LOCAL_TIME.resolve()).partition(_ZONES)[2]
@@ -102,5 +102,5 @@ def zone_here() -> str:
 
 
 def _plain(said: str) -> str:
-    """Return a text as it stands in YAML: as it is where nobody could misread it."""
+    """Return a text for YAML, quoted only if needed."""
     return said if said.replace("/", "").replace("_", "").replace(":", "").isalnum() else json.dumps(said)

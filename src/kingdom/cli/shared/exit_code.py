@@ -1,4 +1,4 @@
-"""What a command's exit code means; 0 is: done."""
+"""Exit codes of commands; 0 means success."""
 
 FAILED = 1
 USAGE = 2

@@ -1,4 +1,4 @@
-"""Processes that stay: they run until a signal, end gracefully at the first one and at once at the second."""
+"""Commands that run until a signal: the first one stops them gracefully, the second one at once."""
 
 import asyncio
 import gc
@@ -18,51 +18,51 @@ from kingdom.bus.worker import Part
 from kingdom.errors import Misconfigured
 from kingdom.settings import Settings
 
-# A handler that blocks the loop cannot be cut off; the process ends anyway.
+# A handler that blocks the loop cannot be cancelled, so after this time the process exits anyway.
 _LAST_WAIT_SECONDS = 5.0
-# What a shell reports for a process that a signal has ended.
+# A shell reports 128 plus the number of the signal that ended a process.
 BY_SIGNAL = 128
-# What runs beside the handlers needs connections too: the lease, what is said, the upkeep.
+# Leases, announcements and upkeep need connections beside those of the handlers.
 CONNECTIONS = 20
 _log = structlog.get_logger("kingdom.cli")
 
-Level = Annotated[Literal["debug", "info", "warning", "error"], typer.Option(help="What to log.")]
+Level = Annotated[Literal["debug", "info", "warning", "error"], typer.Option(help="The least important level to log.")]
 MetricsPort = Annotated[
-    int | None, typer.Option(min=0, max=65535, help="Serve Prometheus metrics; 0 takes a free port.")
+    int | None, typer.Option(min=0, max=65535, help="Serve Prometheus metrics on this port; 0 takes a free one.")
 ]
-MetricsHost = Annotated[str, typer.Option(help="The address to serve them on.")]
+MetricsHost = Annotated[str, typer.Option(help="The address to serve metrics on.")]
 LOOPBACK = "127.0.0.1"
 
 
 @dataclass(slots=True)
 class ReceivedSignals:
-    """The signals that came."""
+    """Count the signals that this process received."""
 
     count: int = 0
 
     @property
     def again(self) -> bool:
-        """Tell whether somebody could not wait."""
+        """Return whether a second signal asked to end at once."""
         return self.count > 1
 
 
 async def refuse_old_store(settings: Settings) -> None:
-    """Refuse a store that lacks migrations."""
+    """Reject a store that lacks migrations."""
     if missing := await pending_migrations(settings.database_url, schema=settings.schema):
         raise Misconfigured(f"the store lacks {', '.join(missing)}: run `kingdom bus migrate` first")
 
 
 def stop_on_signals(stop: Callable[[bool], None]) -> ReceivedSignals:
-    """Have `stop` called in the loop at every SIGTERM and SIGINT; it is told whether everything shall end at once."""
+    """Call `stop` in the loop at every SIGTERM and SIGINT; its argument says whether to end at once."""
     loop = asyncio.get_running_loop()
-    heard = ReceivedSignals()
+    received = ReceivedSignals()
 
-    def hear(number: int, _frame: object) -> None:
-        # A plain handler, since a blocked loop would never run one of its own.
-        heard.count += 1
-        at_once = heard.again
+    def receive(number: int, _frame: object) -> None:
+        # Not a handler of the loop, since a blocked loop would never run it.
+        received.count += 1
+        at_once = received.again
         with suppress(RuntimeError):
-            # The loop may just have ended; then there is nothing left to stop.
+            # If the loop has just ended, there is nothing left to stop.
             loop.call_soon_threadsafe(lambda: stop(at_once))
         if at_once:
             last = threading.Timer(_LAST_WAIT_SECONDS, os._exit, (BY_SIGNAL + number,))
@@ -70,25 +70,25 @@ def stop_on_signals(stop: Callable[[bool], None]) -> ReceivedSignals:
             last.start()
 
     for each in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(each, hear)
-    return heard
+        signal.signal(each, receive)
+    return received
 
 
 async def run_until_stopped(parts: Sequence[Part], beside: Sequence[Coroutine[Any, Any, None]] = ()) -> bool:
-    """Run parts together until a signal, and what goes on beside them; returns whether they were cut off.
+    """Run parts and the coroutines beside them until a signal; return whether a second signal cut them off.
 
-    A part that ends by itself takes the others along, and its error is raised.
+    When one part ends by itself, the others stop too, and its error is raised.
     """
 
-    def stop(at_once: bool) -> None:  # noqa: FBT001 - the form that is called
+    def stop(at_once: bool) -> None:  # noqa: FBT001 - the signal handler passes it by position
         _log.info("stopping", at_once=at_once)
         for part in parts:
             part.stop(at_once=at_once)
 
-    # A role, too, is loaded by now and stays; what its start has left behind does not.
+    # Modules are loaded by now: collect the garbage of the start, and never scan the modules again.
     gc.collect()
     gc.freeze()
-    heard = stop_on_signals(stop)
+    received = stop_on_signals(stop)
     running = [asyncio.create_task(part.run()) for part in parts]
     others = [asyncio.create_task(each) for each in beside]
     try:
@@ -102,10 +102,10 @@ async def run_until_stopped(parts: Sequence[Part], beside: Sequence[Coroutine[An
         await asyncio.gather(*running, *others, return_exceptions=True)
     for task in (*ended, *running):
         task.result()
-    _log.info("ended", cut_off=heard.again)
-    return heard.again
+    _log.info("ended", cut_off=received.again)
+    return received.again
 
 
 def drop_log_line(_logger: object, _method: str, _event: structlog.typing.EventDict) -> NoReturn:
-    """End the way of a log line: the screen is for something else."""
+    """Drop every log line, for commands that draw on the whole screen."""
     raise structlog.DropEvent

@@ -1,4 +1,4 @@
-"""`--watch`: looking again and again, until somebody has seen enough."""
+"""`--watch`: refresh a view until interrupted."""
 
 import asyncio
 import select
@@ -13,14 +13,14 @@ from rich.live import Live
 
 from kingdom.cli.shared.output import CommandOutput
 
-Watch = Annotated[bool, typer.Option("--watch", "-w", help="Look again and again, until interrupted.")]
+Watch = Annotated[bool, typer.Option("--watch", "-w", help="Refresh until interrupted.")]
 _EVERY_SECONDS = 2.0
 _T = TypeVar("_T")
 
 
-def itself(seen: object) -> object:
-    """Return what was seen, all of which matters."""
-    return seen
+def identity(state: object) -> object:
+    """Return a state unchanged."""
+    return state
 
 
 async def watch(
@@ -29,20 +29,20 @@ async def watch(
     view: Callable[[_T], RenderableType],
     document: Callable[[_T], object],
     *,
-    what_matters: Callable[[_T], object] = itself,
+    relevant: Callable[[_T], object] = identity,
     every_seconds: float = _EVERY_SECONDS,
 ) -> Never:
-    """Show what is seen on a terminal, anew each time; a pipe gets it whenever something that matters has changed.
+    """Read a state again and again; redraw it on a terminal, and print it to a pipe when `relevant` of it changes.
 
-    It ends as a write to a pipe would when nobody reads any more, even if there is nothing to write.
+    When the reader of the pipe is gone, raise BrokenPipeError even if there is nothing to write.
     """
     if output.json or not output.console.is_terminal:
-        told: object = None
+        printed: object = None
         while True:
-            seen = await look()
-            if (now := what_matters(seen)) != told:
-                told = now
-                tell(output, seen, view, document)
+            state = await look()
+            if (now := relevant(state)) != printed:
+                printed = now
+                print_state(output, state, view, document)
             await asyncio.sleep(every_seconds)
             if _reader_has_gone():
                 raise BrokenPipeError
@@ -52,25 +52,25 @@ async def watch(
             await asyncio.sleep(every_seconds)
 
 
-def tell(
-    output: CommandOutput, seen: _T, view: Callable[[_T], RenderableType], document: Callable[[_T], object]
+def print_state(
+    output: CommandOutput, state: _T, view: Callable[[_T], RenderableType], document: Callable[[_T], object]
 ) -> None:
-    """Show once what is seen, to a person or a machine."""
+    """Print a state once, as a view for a person or as JSON."""
     if output.json:
-        output.document(document(seen))
+        output.document(document(state))
     else:
-        output.console.print(view(seen))
+        output.console.print(view(state))
 
 
 def hidden(console: Console, rows: Sequence[_T], view: Callable[[Sequence[_T]], RenderableType]) -> int:
-    """Return how many of the first rows a terminal has no room for, so that the last ones are seen; a pipe has room."""
+    """Return how many of the first rows to leave out so that the last ones fit on the terminal; 0 for a pipe."""
     if not console.is_terminal or not rows:
         return 0
 
     def fits(dropped: int) -> bool:
         return len(console.render_lines(view(rows[dropped:]), pad=False)) < console.height
 
-    return bisect_left(range(len(rows) - 1), True, key=fits)  # noqa: FBT003 - what is looked for
+    return bisect_left(range(len(rows) - 1), True, key=fits)  # noqa: FBT003 - the first True is searched
 
 
 def _reader_has_gone() -> bool:
@@ -79,6 +79,6 @@ def _reader_has_gone() -> bool:
     except (OSError, ValueError):
         return False
     poll = select.poll()
-    # Errors are told without being asked for.
+    # poll() always reports errors, so no event is requested.
     poll.register(descriptor, 0)
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))

@@ -1,4 +1,4 @@
-"""How people name a run and its parts: a beginning or an end of the id is enough, as long as it is the only one."""
+"""Resolves the ids that people type: the beginning or end of an id is enough if it is unique."""
 
 from collections.abc import AsyncIterator, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -24,23 +24,23 @@ RunId = Annotated[
     str,
     typer.Argument(
         metavar="WORKFLOW",
-        help="Its id or that of its assignment, or where the id begins or ends; `last` is the newest.",
+        help="The id of the run or of its assignment, or the beginning or end of it; `last` is the newest run.",
     ),
 ]
 LAST = "last"
-# So much of an id is wanted at least where a slip could not be undone.
+# The least number of characters of an id for what cannot be undone.
 CAREFUL = 4
 _PREFIX = "wf-"
 BEGINNINGS = {EVENTS.name: "evt-", ASSIGNMENTS.name: "task-"}
 _SHOWN = 10
-# Of what is at rest only ids of this time are read, if the newest run is of its second half: an older id cannot hide a
-# newer run, since no assignment waits that long for its run.
-_LATELY = timedelta(days=28)
+# Of stopped runs only ids of this time are read if the newest run is in its second half. An older id cannot belong to
+# a newer run, since no assignment waits that long for its run.
+_RECENT = timedelta(days=28)
 _Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 async def find_workflow(bus: Bus, text: str, *, at_least: int = 0) -> Workflow:
-    """Return the run that somebody means, by so many characters of its id; a deleted one only by its whole id."""
+    """Return the run with an id or a part of one; a deleted run needs its whole id."""
     async with bus.transaction() as transaction:
         record = await transaction.get(WORKFLOWS.name, text) or await _run_for(transaction, text)
         if record is None and text == LAST:
@@ -48,17 +48,17 @@ async def find_workflow(bus: Bus, text: str, *, at_least: int = 0) -> Workflow:
         if record is None:
             if len(text.removeprefix(_PREFIX)) < at_least:
                 raise NotFound(
-                    f"{text!r} is too little to tell a run by: write at least {at_least} characters of the id"
+                    f"{text!r} is too short to identify a run: write at least {at_least} characters of the id"
                 )
-            records = {found.id: found async for found in _there(transaction)}
+            records = {found.id: found async for found in _existing_runs(transaction)}
             record = records[choose_id(text, {key: found.state for key, found in records.items()})]
     return Workflow.read(record.doc)
 
 
-async def meant_id(transaction: Transaction, kind: RecordKind, text: str) -> str:
-    """Return the id of an event or an assignment that somebody means, by where it begins; the newest one is `last`.
+async def resolve_id(transaction: Transaction, kind: RecordKind, text: str) -> str:
+    """Return the id of the event or assignment that begins with a text; `last` is the newest one.
 
-    One that nothing begins with is returned as it is. Where ids end no index tells, and there are many of them.
+    A text without a match is returned as it is. There is no index for the ends of these many ids.
     """
     if await transaction.get(kind.name, text):
         return text
@@ -74,31 +74,31 @@ async def meant_id(transaction: Transaction, kind: RecordKind, text: str) -> str
 
 
 async def _newest(transaction: Transaction) -> Record | None:
-    """Return the run that was made last; ids do not tell, as those of the court have no time in them."""
+    """Return the run that was created last; ids do not show it, since those of the court contain no time."""
     now = utc_now()
-    lately = await _latest(_there_lately(transaction, now - _LATELY))
-    if lately and age_key(lately)[0] > now - _LATELY / 2:
-        return lately
-    return await _latest(_there(transaction))
+    recent = await _latest(_recent_runs(transaction, now - _RECENT))
+    if recent and age_key(recent)[0] > now - _RECENT / 2:
+        return recent
+    return await _latest(_existing_runs(transaction))
 
 
-async def _there(transaction: Transaction) -> AsyncIterator[Record]:
+async def _existing_runs(transaction: Transaction) -> AsyncIterator[Record]:
     async for record in each(transaction, Query(kind=WORKFLOWS.name)):
         if record.state != DELETED:
             yield record
 
 
-async def _there_lately(transaction: Transaction, since: datetime) -> AsyncIterator[Record]:
-    """Yield every run that goes on, and those at rest whose ids are not older."""
+async def _recent_runs(transaction: Transaction, since: datetime) -> AsyncIterator[Record]:
+    """Yield every active run, and the stopped ones with ids since then."""
     begins = run_ids_since(since)
     for state in WORKFLOWS.directories:
-        rests = state in WORKFLOWS.final or state == WorkflowStatus.FAILED
-        for after, end in begins if rests and state != DELETED else ():
+        stopped = state in WORKFLOWS.final or state == WorkflowStatus.FAILED
+        for after, end in begins if stopped and state != DELETED else ():
             async for record in each(transaction, Query(kind=WORKFLOWS.name, state=state, after=after)):
                 if record.id >= end:
                     break
                 yield record
-        if not rests:
+        if not stopped:
             async for record in each(transaction, Query(kind=WORKFLOWS.name, state=state)):
                 yield record
 
@@ -112,17 +112,17 @@ async def _latest(records: AsyncIterator[Record]) -> Record | None:
 
 
 def age_key(record: Record) -> tuple[datetime, str]:
-    """Return what puts runs, events or assignments in the order in which they were made."""
+    """Return a sort key by creation time for runs, events and assignments."""
     made = record.doc.get("createdAt") or record.doc.get("created_at")
     try:
         return msgspec.convert(made, _Moment), record.id
     except msgspec.ValidationError:
-        # What cannot be read hides nothing that can.
+        # An unreadable record must not count as the newest.
         return datetime.min.replace(tzinfo=UTC), record.id
 
 
 async def _run_for(transaction: Transaction, task_id: str) -> Record | None:
-    """Return the run that does an assignment; a resumed one goes on with that of its root."""
+    """Return the run of an assignment; a resumed assignment continues the run of its root."""
     given = await transaction.get(ASSIGNMENTS.name, task_id)
     if given is None:
         return None
@@ -134,23 +134,23 @@ async def _run_for(transaction: Transaction, task_id: str) -> Record | None:
 
 
 def choose_id(text: str, there: Mapping[str, str], *, prefix: str = _PREFIX, unknown: str = "") -> str:
-    """Return the only id of these, given with their states, that a text can mean; `unknown` is said if there is none.
+    """Return the only id that begins or ends with a text; `there` maps ids to states, by default of runs.
 
-    Where nothing else is said they are runs.
+    If there is none, the error says `unknown`.
     """
     found = [each for each in there if text and (each.startswith((text, prefix + text)) or each.endswith(text))]
     if not found:
-        raise NotFound(unknown or f"there is no workflow {text!r}: `kingdom workflow list` shows those there are")
+        raise NotFound(unknown or f"there is no workflow {text!r}: `kingdom workflow list` shows all")
     if len(found) > 1:
         newest = sorted(found, reverse=True)
         named = ", ".join(f"{each} ({there[each]})" for each in newest[:_SHOWN])
         more = " and more" if len(found) > _SHOWN else ""
-        raise Ambiguous(f"{text!r} can mean {named}{more}: write more of the id")
+        raise Ambiguous(f"{text!r} matches {named}{more}: write more of the id")
     return found[0]
 
 
 def short(workflow: Workflow, part_id: str) -> str:
-    """Return the id of a part without that of its run."""
+    """Return the id of a part without the prefix of its run."""
     return part_id.removeprefix(f"{workflow.id}-")
 
 
@@ -173,7 +173,7 @@ def find_task(workflow: Workflow, text: str) -> Task:
 
 
 def find_checkpoint(workflow: Workflow, text: str) -> Checkpoint:
-    """Return a checkpoint, also one that is not valid any more, by its id or its short id such as `w1-c1`."""
+    """Return a checkpoint, even an invalid one, by its id or its short id such as `w1-c1`."""
     for checkpoint in workflow.checkpoints:
         if text in {checkpoint.id, short(workflow, checkpoint.id)}:
             return checkpoint
@@ -182,4 +182,4 @@ def find_checkpoint(workflow: Workflow, text: str) -> Checkpoint:
 
 def _unknown(workflow: Workflow, kind: str, text: str, ids: Iterable[str]) -> str:
     has = ", ".join(short(workflow, each) for each in ids) or "none"
-    return f"workflow {workflow.id} has no single {kind} {text!r}; it has: {has}"
+    return f"workflow {workflow.id} has no unique {kind} {text!r}; it has: {has}"

@@ -13,7 +13,7 @@ from kingdom.court.standing import Standing
 from kingdom.sentence import printable
 from kingdom.supervisor.processes import Child, State
 
-_COLOURS = {State.RUNNING: "green", State.WAITING: "yellow", State.ENDED: "dim"}
+_COLORS = {State.RUNNING: "green", State.WAITING: "yellow", State.ENDED: "dim"}
 
 
 def up_view(
@@ -35,7 +35,7 @@ def _row(child: Child, now: datetime) -> tuple[object, ...]:
     since = format_duration((now - child.started_at).total_seconds()) if runs and child.started_at else None
     return (
         child.role,
-        Text(child.state, style=_COLOURS[child.state]),
+        Text(child.state, style=_COLORS[child.state]),
         str(child.pid) if child.pid else None,
         since,
         str(child.restarts),

@@ -64,7 +64,7 @@ async def new_entries(operations: Operations, workflow_id: str, since: Cursor) -
 
 
 def _rests(workflow: Workflow) -> bool:
-    """Tell whether a run does nothing before somebody asks for it."""
+    """Return whether a run does nothing before somebody asks for it."""
     about_to_start = workflow.status is WorkflowStatus.READY and workflow.starts_when_ready
     return workflow.status in _CODES and not workflow.wanted and not about_to_start
 

@@ -165,7 +165,7 @@ async def _show_history(call: CommandCall, bus: Bus, workflow: Workflow, work: W
 
 
 def _is_about(entry: LogEntry, work: Work) -> bool:
-    """Tell whether an entry names a Work or one of its parts."""
+    """Return whether an entry names a Work or one of its parts."""
     return any(
         isinstance(value, str) and (value == work.id or value.startswith(f"{work.id}-"))
         for value in entry.data.values()

@@ -26,7 +26,7 @@ from kingdom.workflow.model.workflow import Workflow
 
 # What people can ask for by a command; the others are asked for by the engine and the court.
 _COMMANDS = ("prepare", "start", "pause", "resume", "cancel", "modify", "release", "delete")
-_COLOURS = {
+_COLORS = {
     "COMPLETED": "green",
     "READY": "green",
     "RUNNING": "cyan",
@@ -208,7 +208,7 @@ def _line(name: str, status: str, rest: str, *errors: str) -> Text:
 
 
 def _status(status: str) -> Text:
-    return Text(str(status), style=_COLOURS.get(str(status), "default"))
+    return Text(str(status), style=_COLORS.get(str(status), "default"))
 
 
 def _text(sentence: str, style: str = "") -> Text:
