@@ -106,10 +106,12 @@ async def test_people_see_what_was_counted_on_both_sides(terminal: Terminal, dsn
 
 async def test_a_person_who_looks_sees_how_far_it_has_come(terminal: Terminal, packed: Path, tmp_path: Path) -> None:
     again = tmp_path / "again.jsonl"
-    screen = terminal.converse("storage", "export", str(again), until="Everything is in", answer="").out
+    screen = terminal.converse("storage", "export", str(again), until="Exported everything", answer="").out
     assert "Exporting" in screen
     assert "7/7" in screen
-    screen = terminal.converse("storage", "import", str(packed), *ELSEWHERE, until="Everything is in", answer="").out
+    screen = terminal.converse(
+        "storage", "import", str(packed), *ELSEWHERE, until="Imported and counted", answer=""
+    ).out
     assert "Checking" in screen
     assert "Importing" in screen
     assert "7/7" in screen
@@ -168,7 +170,7 @@ async def test_a_store_that_changed_meanwhile_is_told_of(terminal: Terminal, dsn
         connection.rollback()
         done = await exporting
     assert done.code == 0
-    assert "changed meanwhile" in done.err
+    assert "changed during the export" in done.err
 
 
 def waiting(connection: psycopg.Connection[Any]) -> list[Any]:

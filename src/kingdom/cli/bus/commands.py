@@ -1,4 +1,4 @@
-"""`kingdom bus …`: everything that a person can ask of the bus and do to it."""
+"""`kingdom bus …`: inspect and operate the event bus."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -23,14 +23,14 @@ from kingdom.cli.shared.watching import Watch, print_state, watch
 from kingdom.errors import NotFound
 
 app = typer.Typer(
-    no_args_is_help=True, add_completion=False, help="The durable event bus: publish, work, look, repair."
+    no_args_is_help=True, add_completion=False, help="Use the event bus: publish, run workers, inspect, repair."
 )
 _Event = Annotated[UUID, typer.Argument(metavar="EVENT", help="The id of an event.")]
 _Stream = Annotated[str, typer.Argument(metavar="STREAM")]
 
 
 class MigrationResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The migrations that were applied to a schema, or would be."""
+    """The migrations that were applied to a schema, or would be with --dry-run."""
 
     schema: str
     dry_run: bool
@@ -38,7 +38,7 @@ class MigrationResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
 
 
 class PauseResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A stream that was stopped, why and by whom."""
+    """A paused stream, with the reason and the actor."""
 
     stream: str
     reason: str
@@ -46,14 +46,14 @@ class PauseResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class ResumeResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A stream that goes on, and whether it had been stopped."""
+    """A resumed stream, and whether it was paused before."""
 
     stream: str
     was_paused: bool
 
 
 class CancelResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """An event that was ended, or whose worker was asked to."""
+    """An event that was cancelled, or whose worker was asked to cancel it."""
 
     event_id: UUID
     stream: str
@@ -64,9 +64,9 @@ class CancelResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 async def migrate(
     call: CommandCall,
     *,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be applied.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be applied.")] = False,
 ) -> None:
-    """Bring the store up to this version; safe to run twice, and from many places at once.
+    """Migrate the store to this version; safe to run repeatedly and concurrently.
 
     Example: kingdom bus migrate --database-url postgresql://user@host/database
 
@@ -93,26 +93,26 @@ async def stats(
     call: CommandCall,
     *,
     again: Watch = False,
-    interval: Annotated[str, typer.Option(help="How often to look.")] = "2s",
+    interval: Annotated[str, typer.Option(help="The time between refreshes.")] = "2s",
 ) -> None:
-    """Show every stream that has open or dead events or is paused.
+    """Show every stream that has open or dead events, or is paused.
 
     Example: kingdom bus stats --watch
 
     JSON: an array of {stream, pending, processing, dead, oldestPendingSeconds, paused}; with --watch one per line,
-    whenever something has changed. Counting stops at 10000.
+    whenever something changes. Counting stops at 10000.
     """
     pause = duration(interval).total_seconds()
     async with call.operations() as operations:
         look = operations.stats
         if again:
-            await watch(call.output, look, _stats_view, _shapes, relevant=_without_age, every_seconds=pause)
-        print_state(call.output, await look(), _stats_view, _shapes)
+            await watch(call.output, look, _stats_view, _documents, relevant=_without_age, every_seconds=pause)
+        print_state(call.output, await look(), _stats_view, _documents)
 
 
 @command(app, "why", result=array(camel(Situation, "ExplainedSituation", why=str)))
 async def why(call: CommandCall, event: _Event) -> None:
-    """Tell in a sentence why an event is not running, for each stream that has or had it.
+    """Say why an event is not running, for each stream that has or had it.
 
     Example: kingdom bus why 01932f6e-6b3a-7c10-8d55-0f6f7a3b9c01
 
@@ -121,7 +121,7 @@ async def why(call: CommandCall, event: _Event) -> None:
     async with call.operations() as operations:
         situations = await operations.situations(event)
     if not situations:
-        raise NotFound(f"event {event} is not known here: it was never published, or has left the archive")
+        raise NotFound(f"there is no event {event}: it was never published, or it is no longer in the archive")
     if call.output.json:
         call.output.document([{"why": explain(each), **to_json_object(each)} for each in situations])
     for each in situations:
@@ -134,9 +134,12 @@ app.add_typer(dead_letters.app)
 
 @command(app, "pause", result=one(PauseResult))
 async def pause(
-    call: CommandCall, stream: _Stream, *, reason: Annotated[str, typer.Option(help="Why; `why` and `stats` show it.")]
+    call: CommandCall,
+    stream: _Stream,
+    *,
+    reason: Annotated[str, typer.Option(help="The reason, which `why` and `stats` show.")],
 ) -> None:
-    """Stop a stream everywhere at once; what is running finishes.
+    """Pause a stream for all workers; running handlers finish.
 
     Example: kingdom bus pause orders --reason "payment provider is down"
 
@@ -151,7 +154,7 @@ async def pause(
 
 @command(app, "resume", result=one(ResumeResult))
 async def resume(call: CommandCall, stream: _Stream) -> int | None:
-    """Let a paused stream go on.
+    """Resume a paused stream.
 
     Example: kingdom bus resume orders
 
@@ -162,9 +165,9 @@ async def resume(call: CommandCall, stream: _Stream) -> int | None:
     if call.output.json:
         call.output.document(ResumeResult(stream=stream, was_paused=was_paused))
     if was_paused:
-        call.output.say(f"Stream {stream} goes on.")
+        call.output.say(f"Stream {stream} is resumed.")
         return None
-    call.output.note(f"Stream {stream} was not paused; `kingdom bus stats` shows which are.")
+    call.output.note(f"Stream {stream} was not paused; `kingdom bus stats` shows the paused ones.")
     return exit_code.FAILED
 
 
@@ -172,10 +175,10 @@ async def resume(call: CommandCall, stream: _Stream) -> int | None:
 async def cancel(
     call: CommandCall, event: _Event, *, stream: Annotated[str, typer.Option(help="The stream to cancel it in.")]
 ) -> None:
-    """End an event as dead: a waiting one at once, a running one when its worker hears of it.
+    """Cancel an event, which makes it dead: a waiting one at once, a running one at its worker's next renewal.
 
-    In an ordered stream a cancelled head blocks its key or is skipped, as the stream's declaration says; without --app
-    it blocks, until it is redriven or discarded.
+    In an ordered stream a cancelled head blocks its key or is skipped, as the stream declares. Without --app it blocks
+    its key until it is redriven or discarded.
 
     Example: kingdom bus cancel 01932f6e-6b3a-7c10-8d55-0f6f7a3b9c01 --stream orders
 
@@ -187,21 +190,21 @@ async def cancel(
         call.output.document(CancelResult(event_id=event, stream=stream, result=result))
     if result == "cancelled":
         call.output.say(
-            "It is dead now. Undo it with `kingdom bus redrive`, or end it with `kingdom bus dead discard`."
+            "It is dead now. Retry it with `kingdom bus redrive`, or discard it with `kingdom bus dead discard`."
         )
     else:
-        call.output.say("It is running: its worker was asked and hears of it at its next renewal.")
+        call.output.say("It is running: its worker cancels it at its next lease renewal.")
 
 
 @command(app, "retain", result=one(camel(RetentionReport)))
 async def retain(
     call: CommandCall,
     *,
-    archive_days: Annotated[float, typer.Option(min=0, max=DAYS_MAX, help="How long finished events stay.")] = 7,
-    log_days: Annotated[float, typer.Option(min=0, max=DAYS_MAX, help="How long the log stays.")] = 90,
-    ahead_days: Annotated[int, typer.Option(min=1, max=DAYS_MAX, help="Days for which partitions are made ahead.")] = 7,
+    archive_days: Annotated[float, typer.Option(min=0, max=DAYS_MAX, help="Days to keep finished events.")] = 7,
+    log_days: Annotated[float, typer.Option(min=0, max=DAYS_MAX, help="Days to keep the log.")] = 90,
+    ahead_days: Annotated[int, typer.Option(min=1, max=DAYS_MAX, help="Days to create partitions ahead.")] = 7,
 ) -> None:
-    """Make partitions ahead and remove what is older than it must be kept; workers do this by themselves.
+    """Create partitions ahead and remove what is older than its retention; workers do this by themselves.
 
     Records are removed by the retention of their kind, which --app declares.
 
@@ -217,14 +220,14 @@ async def retain(
     if call.output.json:
         call.output.document(to_json_object(report))
     call.output.say(
-        f"Made {report.partitions_made} partition(s) and dropped {report.partitions_dropped}; removed"
+        f"Created {report.partitions_made} partition(s) and dropped {report.partitions_dropped}; removed"
         f" {report.dedup_keys_removed} dedup key(s) and {report.records_removed} record(s)."
     )
 
 
 @command(app, "pins", result=array(camel(Pin)))
 async def pins(call: CommandCall) -> None:
-    """Name what keeps the database from forgetting old row versions, oldest first.
+    """Show what prevents the database from removing old row versions, oldest first.
 
     Example: kingdom bus pins
 
@@ -239,18 +242,18 @@ async def pins(call: CommandCall) -> None:
             ("what", "age", "detail"), [(pin.what, format_duration(pin.age_seconds), pin.detail) for pin in found]
         )
     else:
-        call.output.say("Nothing pins old row versions.")
+        call.output.say("Nothing holds back old row versions.")
 
 
 app.add_typer(verify.app)
 
 
-def _shapes(rows: list[StreamStats]) -> list[dict[str, Any]]:
+def _documents(rows: list[StreamStats]) -> list[dict[str, Any]]:
     return [to_json_object(row) for row in rows]
 
 
 def _without_age(rows: list[StreamStats]) -> list[StreamStats]:
-    """Return what only changes when something happens."""
+    """Return the rows without their ages, which always change."""
     return [replace(row, oldest_pending_seconds=0.0) for row in rows]
 
 

@@ -1,4 +1,4 @@
-"""`kingdom bus dead …` and `kingdom bus redrive`: what could not be handled, and what becomes of it."""
+"""`kingdom bus dead …` and `kingdom bus redrive`: inspect, retry and discard dead letters."""
 
 import shlex
 from collections import Counter
@@ -21,7 +21,7 @@ from kingdom.errors import Misconfigured, NotFound
 from kingdom.sentence import printable
 
 app = typer.Typer()
-dead = typer.Typer(no_args_is_help=True, help="Dead letters: list, show, patch, discard.")
+dead = typer.Typer(no_args_is_help=True, help="List, show, patch and discard dead letters.")
 app.add_typer(dead, name="dead")
 
 _Stream = Annotated[str | None, typer.Option("--stream", help="Only of this stream.")]
@@ -36,20 +36,20 @@ _LISTED = ("event_id", "stream", "type", "partition_key", "attempt", "error_code
 
 
 class DeadLetterKey(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The id of a dead letter: its event, and the stream it is dead in."""
+    """The key of a dead letter: its event, and the stream that it is dead in."""
 
     event_id: UUID
     stream: str
 
 
 class DiscardResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The dead letters that were ended for good."""
+    """The discarded dead letters."""
 
     discarded: list[DeadLetterKey]
 
 
 class RedriveResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a redrive did: of those `matching`, `events` are the `redriven` ones; `stopped` if too many died again."""
+    """The result of a redrive: `events` lists the redriven ones; `stopped` is set if too many died again."""
 
     dry_run: bool = False
     matching: int
@@ -67,9 +67,9 @@ async def list_dead(
     event_type: _Type = None,
     code: _Code = None,
     limit: Annotated[int, typer.Option(min=1, help="At most this many.")] = 50,
-    after: Annotated[int, typer.Option(help="Go on behind this position.")] = 0,
+    after: Annotated[int, typer.Option(help="Continue after this position.")] = 0,
 ) -> None:
-    """List dead letters in the order in which they were published.
+    """List dead letters in the order of their publication.
 
     Example: kingdom bus dead list --stream orders --code malformed
 
@@ -78,7 +78,7 @@ async def list_dead(
     """
     which = DeadFilter(stream=stream, type=event_type, code=code, after=after)
     async with call.operations(*([stream] if stream else [])) as operations:
-        # One more than asked for tells whether there are more.
+        # One more than requested shows whether there are more.
         letters = await operations.dead_letters(which, limit + 1)
     shown = letters[:limit]
     if call.output.json:
@@ -93,7 +93,7 @@ async def list_dead(
             options = [word for name, value in given.items() if value for word in (f"--{name}", str(value))]
             call.output.say(f"There are more: kingdom bus dead list {shlex.join(options)}")
     else:
-        call.output.say("There are no such dead letters.")
+        call.output.say("There are no dead letters that match.")
 
 
 @command(dead, "show", result=array(camel(DeadLetter)))
@@ -104,7 +104,7 @@ async def show(
 
     Example: kingdom bus dead show 01932f6e-6b3a-7c10-8d55-0f6f7a3b9c01
 
-    JSON: an array, one object for each stream it is dead in: those of `dead list`, and envelope and history.
+    JSON: an array with an object per stream that it is dead in: the fields of `dead list`, envelope and history.
     """
     async with call.operations() as operations:
         letters = await _letters(operations, [event], stream)
@@ -114,7 +114,7 @@ async def show(
     for letter in letters:
         call.output.say(
             f"{letter.type} {letter.event_id} in stream {letter.stream}",
-            f"It died at {format_cell(letter.died_at)} in attempt {letter.attempt}, of {letter.error_code}:",
+            f"It died at {format_cell(letter.died_at)} in attempt {letter.attempt} with {letter.error_code}:",
             f"  {letter.error_message}",
         )
         content = {"envelope": letter.envelope, "history": list(letter.history)}
@@ -131,7 +131,7 @@ async def patch(
     body: Annotated[str, typer.Option("--payload", help="A JSON object, @FILE, or - for standard input.")],
     stream: _Stream = None,
 ) -> None:
-    """Replace the payload of a dead letter; the old one is kept in its history. Redrive it afterwards.
+    """Replace the payload of a dead letter; its history keeps the old one. Redrive it afterwards.
 
     Example: kingdom bus dead patch 01932f6e-6b3a-7c10-8d55-0f6f7a3b9c01 --payload '{"order": 7}'
 
@@ -142,10 +142,10 @@ async def patch(
         letters = await _letters(operations, [event], stream)
         if len(letters) > 1:
             names = ", ".join(letter.stream for letter in letters)
-            raise Misconfigured(f"event {event} is dead in {names}: say which with --stream")
+            raise Misconfigured(f"event {event} is dead in {names}: choose one with --stream")
         await operations.patch(event, letters[0].stream, fresh, actor=call.settings.actor)
     if call.output.json:
-        call.output.document(_named(letters[0]))
+        call.output.document(_key_of(letters[0]))
     call.output.say(f"Patched in stream {letters[0].stream}. Redrive it: kingdom bus redrive {event}")
 
 
@@ -154,11 +154,11 @@ async def discard(
     call: CommandCall,
     events: _Events,
     *,
-    reason: Annotated[str, typer.Option(help="Why; it stays in the archive and the log.")],
+    reason: Annotated[str, typer.Option(help="The reason, which the archive and the log keep.")],
     stream: _Stream = None,
     yes: _Yes = False,
 ) -> None:
-    """End dead letters for good; a key that one of them blocked goes on.
+    """Discard dead letters permanently; keys that they blocked continue.
 
     Example: kingdom bus dead discard 01932f6e-6b3a-7c10-8d55-0f6f7a3b9c01 --reason "test order"
 
@@ -166,15 +166,15 @@ async def discard(
     """
     async with call.operations() as operations:
         letters = await _letters(operations, events, stream)
-        call.output.confirm(f"Discard {len(letters)} dead letter(s) for good?", yes=yes)
+        call.output.confirm(f"Discard {len(letters)} dead letter(s) permanently?", yes=yes)
         done = [
-            _named(each)
+            _key_of(each)
             for each in letters
             if await operations.discard([each.position], reason=reason, actor=call.settings.actor)
         ]
     if call.output.json:
         call.output.document(DiscardResult(discarded=done))
-    call.output.say(f"DiscardResult {len(done)} of {len(letters)} dead letter(s).")
+    call.output.say(f"Discarded {len(done)} of {len(letters)} dead letter(s).")
 
 
 @command(app, "redrive", result=one(RedriveResult))
@@ -182,17 +182,17 @@ async def redrive(  # noqa: PLR0913 - one parameter per option
     call: CommandCall,
     events: Annotated[list[UUID] | None, typer.Argument(metavar="[EVENT...]", help="Ids of events.")] = None,
     *,
-    everything: Annotated[bool, typer.Option("--all", help="All that match the filters.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Redrive all that match the filters.")] = False,
     stream: _Stream = None,
     event_type: _Type = None,
     code: _Code = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be redriven.")] = False,
-    rate: Annotated[float, typer.Option(min=0.01, help="How many a second.")] = 50.0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be redriven.")] = False,
+    rate: Annotated[float, typer.Option(min=0.01, help="Events per second.")] = 50.0,
     limit: Annotated[int | None, typer.Option(min=1, help="At most this many.")] = None,
-    stop_after: Annotated[int, typer.Option(min=0, help="Stop when so many died again; 0 never stops.")] = 1,
+    stop_after: Annotated[int, typer.Option(min=0, help="Stop after this many died again; 0 never stops.")] = 1,
     yes: _Yes = False,
 ) -> int | None:
-    """Start a new round for dead letters: same event, same place in its line, attempts from zero, history kept.
+    """Retry dead letters: each keeps its event, its place in the order and its history; its attempts start at zero.
 
     Example: kingdom bus redrive 01932f6e-6b3a-7c10-8d55-0f6f7a3b9c01
 
@@ -202,10 +202,10 @@ async def redrive(  # noqa: PLR0913 - one parameter per option
     stopped because events died again.
     """
     if everything == bool(events):
-        raise typer.BadParameter("name events, or say --all.")
+        raise typer.BadParameter("name events, or add --all.")
     which = DeadFilter(stream=stream, type=event_type, code=code)
     async with call.operations(*([stream] if stream else [])) as operations:
-        named = [each for each in await _letters(operations, events or (), stream) if _fits(each, which)][:limit]
+        named = [each for each in await _letters(operations, events or (), stream) if _matches(each, which)][:limit]
 
         async def letters(last: int | None = None) -> AsyncIterator[DeadLetter]:
             for each in named:
@@ -223,7 +223,7 @@ async def redrive(  # noqa: PLR0913 - one parameter per option
             if everything:
                 call.output.confirm(f"Redrive {result.matching} dead letter(s)?", yes=yes)
             plan = RedrivePlan(per_second=rate, stop_after_failures=stop_after or None)
-            # What was published since is not what the person has agreed to.
+            # Events published since the confirmation are not redriven.
             result = await _redrive_slowly(call, operations, letters(last), plan, result.matching)
     _report(call, result, groups)
     return exit_code.FAILED if result.stopped else None
@@ -240,7 +240,7 @@ async def _redrive_slowly(
             if step.letter is None:
                 stopped = True
             else:
-                events.append(_named(step.letter))
+                events.append(_key_of(step.letter))
                 advance()
     return RedriveResult(
         matching=total, redriven=len(events), died_again=died_again, stopped=stopped, events=tuple(events)
@@ -258,15 +258,15 @@ def _report(call: CommandCall, result: RedriveResult, groups: Mapping[_Group, in
     elif result.stopped:
         call.output.note(
             f"Stopped after {len(result.events)} of {result.matching}: {result.died_again} died again."
-            " Mend the cause first, then go on; --stop-after allows more."
+            " Fix the cause first, then continue; --stop-after allows more."
         )
     else:
         again = f"; {result.died_again} died again" if result.died_again else ""
-        call.output.say(f"RedriveResult {len(result.events)} of {result.matching} dead letter(s){again}.")
+        call.output.say(f"Redrove {len(result.events)} of {result.matching} dead letter(s){again}.")
 
 
 async def _letters(operations: Operations, events: Sequence[UUID], stream: str | None) -> list[DeadLetter]:
-    """Return the dead letters of these events; each must have one."""
+    """Return the dead letters of events; raise an error if one has none."""
     found: list[DeadLetter] = []
     for event in events:
         situations = await operations.situations(event)
@@ -274,11 +274,11 @@ async def _letters(operations: Operations, events: Sequence[UUID], stream: str |
         if not where:
             known = ", ".join(f"{each.status} in {each.stream}" for each in situations)
             raise NotFound(
-                f"event {event} is no dead letter{f' of {stream}' if stream else ''}: "
+                f"event {event} is not a dead letter{f' of {stream}' if stream else ''}: "
                 + (
                     f"it is {known}; see `kingdom bus why {event}`"
                     if known
-                    else "it is not known here; `kingdom bus dead list` shows those there are"
+                    else "there is no such event; `kingdom bus dead list` shows all dead letters"
                 )
             )
         for name in where:
@@ -286,11 +286,11 @@ async def _letters(operations: Operations, events: Sequence[UUID], stream: str |
     return found
 
 
-def _fits(letter: DeadLetter, which: DeadFilter) -> bool:
+def _matches(letter: DeadLetter, which: DeadFilter) -> bool:
     return which.type in (None, letter.type) and which.code in (None, letter.error_code)
 
 
-def _named(letter: DeadLetter) -> DeadLetterKey:
+def _key_of(letter: DeadLetter) -> DeadLetterKey:
     return DeadLetterKey(event_id=letter.event_id, stream=letter.stream)
 
 

@@ -1,4 +1,4 @@
-"""`kingdom bus publish`: one event, or a file of them."""
+"""`kingdom bus publish`: publish one event, or a file of events."""
 
 from collections.abc import AsyncIterator, Iterable, Iterator
 from datetime import datetime
@@ -21,12 +21,12 @@ from kingdom.clock import utc_now
 from kingdom.errors import MalformedEvent, Misconfigured
 
 app = typer.Typer()
-# Lines of a file that share a transaction; from here on the store takes them by its fastest way.
+# Lines of a file per transaction; from this size on the store uses its fastest insert.
 _BATCH = 1000
 
 
 class PublishResult(msgspec.Struct, frozen=True, rename="camel"):
-    """What became of one event: where it was stored, and where it was already."""
+    """The streams that stored an event, and those that already had it."""
 
     event_id: UUID
     type: str
@@ -38,20 +38,26 @@ class PublishResult(msgspec.Struct, frozen=True, rename="camel"):
 async def publish(  # noqa: PLR0913 - one parameter per option
     call: CommandCall,
     *,
-    stream: Annotated[str | None, typer.Option(help="The stream; without it, all that subscribe to the type.")] = None,
+    stream: Annotated[str | None, typer.Option(help="The stream; by default all that subscribe to the type.")] = None,
     event_type: Annotated[str | None, typer.Option("--type", help="The type of the event.")] = None,
     body: Annotated[
-        str | None, typer.Option("--payload", help="A JSON object, @FILE, or - for standard input; else {}.")
+        str | None, typer.Option("--payload", help="A JSON object, @FILE, or - for standard input; by default {}.")
     ] = None,
-    key: Annotated[str | None, typer.Option(help="The partition key: same key, same order.")] = None,
+    key: Annotated[
+        str | None, typer.Option(help="The partition key; events with the same key keep their order.")
+    ] = None,
     delay: Annotated[str | None, typer.Option(help="Deliver it later: 30s, 5m, 2h, 1d.")] = None,
-    event_id: Annotated[UUID | None, typer.Option("--id", help="Its id; an id is stored once per stream.")] = None,
-    aggregate: Annotated[str, typer.Option(help="What it happened to, as TYPE/ID.")] = "",
-    owner: Annotated[str, typer.Option(help="Whose it is.")] = "",
-    attribute: Annotated[list[str] | None, typer.Option(help="A header of your own, NAME=VALUE; repeatable.")] = None,
-    file: Annotated[str | None, typer.Option(help="Many: one event as JSON per line; - is standard input.")] = None,
+    event_id: Annotated[
+        UUID | None, typer.Option("--id", help="The id of the event; a stream stores an id once.")
+    ] = None,
+    aggregate: Annotated[str, typer.Option(help="The subject of the event, as TYPE/ID.")] = "",
+    owner: Annotated[str, typer.Option(help="The owner of the event.")] = "",
+    attribute: Annotated[list[str] | None, typer.Option(help="A custom header, NAME=VALUE; repeatable.")] = None,
+    file: Annotated[
+        str | None, typer.Option(help="A file with one event as JSON per line; - is standard input.")
+    ] = None,
     ordered: Annotated[
-        bool | None, typer.Option("--ordered/--unordered", help="Without --app: how the stream is declared.")
+        bool | None, typer.Option("--ordered/--unordered", help="Without --app: whether the stream is ordered.")
     ] = None,
 ) -> int | None:
     """Publish an event, or every line of a file, and print the ids.
@@ -60,8 +66,8 @@ async def publish(  # noqa: PLR0913 - one parameter per option
 
     Example: kingdom bus publish --app orders:app --file events.ndjson
 
-    JSON: an object {eventId, type, streams, duplicates} for each event, one per line: `streams` tells where it was
-    stored, `duplicates` where it was already. An event without a subscriber is not stored; the exit code is then 1.
+    JSON: an object {eventId, type, streams, duplicates} per event and line: `streams` stored it, `duplicates` already
+    had it. An event without a subscriber is not stored; the exit code is then 1.
     """
     kind, _, name = aggregate.partition("/")
     headers = {
@@ -79,7 +85,7 @@ async def publish(  # noqa: PLR0913 - one parameter per option
     order_known = application is not None or ordered is not None
     if file is not None:
         if body is not None or event_id:
-            raise typer.BadParameter("--payload and --id are of one event: with --file they stand in its lines.")
+            raise typer.BadParameter("--payload and --id are for one event: with --file, put them into its lines.")
         return await _publish_file(call, declared, file, headers, at, order_known=order_known)
     if event_type is None:
         raise typer.BadParameter("give --type, or --file with one event per line.")
@@ -107,7 +113,7 @@ async def _publish_file(
             for envelope in envelopes(lines, headers):
                 yield _checked(envelope, declared, order_known=order_known)
 
-    # A file is read once before anything is stored, so that a bad line leaves nothing half done.
+    # The file is checked before anything is stored, so that a bad line stores nothing.
     total = None if file == STANDARD_INPUT else sum(1 for _ in read())
     stored = duplicates = unrouted = 0
     async with call.bus(declared) as bus:
@@ -121,21 +127,21 @@ async def _publish_file(
                         call.output.document(published)
                     advance()
             except MalformedEvent as error:
-                raise MalformedEvent(f"{error}; {stored} event(s) of earlier lines are stored") from error
-    call.output.say(f"Stored {stored} event(s); {duplicates} known already; {unrouted} without a subscriber.")
+                raise MalformedEvent(f"{error}; {stored} event(s) of earlier lines were stored") from error
+    call.output.say(f"Stored {stored} event(s); {duplicates} already existed; {unrouted} without a subscriber.")
     return exit_code.FAILED if unrouted else None
 
 
 def _checked(envelope: Envelope, declared: Application, *, order_known: bool) -> Envelope:
     if envelope.stream is None and not declared.topology.names():
         raise Misconfigured(
-            f"where {envelope.type} goes is not known here: name a --stream,"
+            f"the stream of {envelope.type} is unknown: add --stream,"
             " or the application with --app MODULE:OBJECT or KINGDOM_APP"
         )
     if envelope.partition_key is not None and not order_known:
         raise Misconfigured(
-            f"whether stream {envelope.stream} keeps keys in order is not known here: say --ordered or --unordered,"
-            " or name the application with --app MODULE:OBJECT or KINGDOM_APP"
+            f"it is unknown whether stream {envelope.stream} is ordered: add --ordered or --unordered,"
+            " or the application with --app MODULE:OBJECT or KINGDOM_APP"
         )
     return envelope
 
@@ -156,6 +162,6 @@ def _report(output: CommandOutput, published: PublishResult) -> None:
     if published.streams:
         output.say(f"{published.event_id} stored in {', '.join(published.streams)}")
     if published.duplicates:
-        output.say(f"{published.event_id} was in {', '.join(published.duplicates)} already: nothing was stored there")
+        output.say(f"{published.event_id} already exists in {', '.join(published.duplicates)}: it was not stored again")
     if not (published.streams or published.duplicates):
         output.note(f"{published.event_id} was not stored: no stream subscribes to {published.type}")

@@ -1,4 +1,4 @@
-"""`kingdom storage …`: moving house, from one store through a file into another."""
+"""`kingdom storage …`: move everything from one store to another through a file."""
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -19,13 +19,11 @@ from kingdom.clock import utc_now
 from kingdom.errors import Transient
 from kingdom.roles import KINDS
 
-app = typer.Typer(
-    no_args_is_help=True, add_completion=False, help="The store behind it: move everything to another one."
-)
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Move everything to another store.")
 
 
 class ExportResult(msgspec.Struct, frozen=True, kw_only=True, rename={"source": "from"}):
-    """What a store of some kind had to give."""
+    """The counts of what was exported, and the kind of the store."""
 
     file: str
     source: str
@@ -33,7 +31,7 @@ class ExportResult(msgspec.Struct, frozen=True, kw_only=True, rename={"source": 
 
 
 class ImportResult(ExportResult, frozen=True, kw_only=True, rename={"source": "from", "target": "to"}):
-    """What was in a file, and what a store of some kind has of it now."""
+    """The counts of what was in a file and of what was imported, and the kinds of both stores."""
 
     target: str
     imported: Census
@@ -44,10 +42,10 @@ async def export(
     call: CommandCall,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A new file; compressed if its name ends with .gz.")],
 ) -> None:
-    """Write everything that a store holds into one file: events, records, dedup keys, pauses and the log.
+    """Export the whole store to one file: events, records, dedup keys, pauses and the log.
 
-    Stop everything that uses the store first: what is written after the export has begun is not in the file. The
-    store stays as it is, but for expired leases, which are given back first.
+    First stop everything that uses the store: later writes are not in the file. The store is not changed, except that
+    expired leases are released first.
 
     Example: kingdom storage export kingdom.jsonl.gz
 
@@ -69,19 +67,21 @@ async def export(
         call.output.document(ExportResult(file=str(file), source=store.store, exported=census))
     else:
         call.output.table(("what", "exported"), census.numbers().items())
-    call.output.say(f"Everything is in {file}. Import it elsewhere: kingdom storage import {file}")
+    call.output.say(f"Exported everything to {file}. Import it elsewhere: kingdom storage import {file}")
     if changed:
-        call.output.note("The store changed meanwhile, which is not in the file: stop whatever uses it, export again.")
+        call.output.note(
+            "The store changed during the export, and the file lacks that: stop what uses the store, and export again."
+        )
 
 
 @command(app, "import", result=one(ImportResult))
 async def import_(
     call: CommandCall,
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="A file that `export` has written.")
+        Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="A file that `export` wrote.")
     ],
 ) -> None:
-    """Bring everything from a file into an empty store, or nothing of it; open work goes on there.
+    """Import a whole file into an empty store, or nothing of it; open work continues there.
 
     The whole file is checked before anything is written.
 
@@ -96,20 +96,20 @@ async def import_(
             advance()
     async with _opened(call, create=True) as store:
         with call.output.progress("Importing", exported.total) as advance:
-            imported = await store.take_in(_passing(read_items(file), advance), header.manifest)
+            imported = await store.take_in(_with_progress(read_items(file), advance), header.manifest)
     if call.output.json:
         names = {"file": str(file), "source": header.source, "target": store.store}
         call.output.document(ImportResult(**names, exported=exported, imported=imported))
     else:
         call.output.table(("what", "exported", "imported"), _side_by_side(exported, imported))
-    call.output.say("Everything is in, and counted. Log cursors begin anew; everything else goes on where it was.")
+    call.output.say("Imported and counted everything. Log cursors start over; everything else continues where it was.")
 
 
 @asynccontextmanager
 async def _opened(call: CommandCall, *, create: bool) -> AsyncIterator[Movable]:
-    # Files lie where their kind says, and without another word the store is that of a court.
-    house = call.application() or replace(undeclared(), kinds=KINDS)
-    async with call.bus(house, create=create) as bus:
+    # The kinds decide where files are; without --app they are those of a court.
+    application = call.application() or replace(undeclared(), kinds=KINDS)
+    async with call.bus(application, create=create) as bus:
         yield movable_of(bus)
 
 
@@ -118,11 +118,11 @@ async def _has_changed(store: Movable, since: Manifest) -> bool:
         async with store.snapshot() as now:
             return now.manifest != since
     except Transient:
-        # Somebody is at work in it again.
+        # A process uses the store again.
         return True
 
 
-async def _passing(items: Iterable[AnyItem], advance: AdvanceProgress) -> AsyncIterator[AnyItem]:
+async def _with_progress(items: Iterable[AnyItem], advance: AdvanceProgress) -> AsyncIterator[AnyItem]:
     for item in items:
         yield item
         advance()

@@ -1,4 +1,4 @@
-"""`kingdom bus tail`: the log, read by cursor."""
+"""`kingdom bus tail`: print the log."""
 
 import asyncio
 from typing import Annotated, Any
@@ -20,21 +20,23 @@ _POLL_SECONDS = 0.5
 async def tail(
     call: CommandCall,
     *,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more, until interrupted.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more until interrupted.")] = False,
     start: Annotated[
         str | None,
-        typer.Option("--from", metavar="start|now|CURSOR", help="Where to begin; `now` with -f, else `start`."),
+        typer.Option(
+            "--from", metavar="start|now|CURSOR", help="Where to begin; by default `now` with -f, otherwise `start`."
+        ),
     ] = None,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="End after this many entries.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Stop after this many entries.")] = None,
 ) -> None:
-    """Show the log: what operators and handlers wrote, in the order of its transactions, without gap or double.
+    """Print the log of operators and handlers in transaction order, without gaps or duplicates.
 
     Example: kingdom bus tail -f
 
     Example: kingdom bus tail --from 7431.12 --json
 
-    JSON: an object {cursor, at, type, actor, traceId, aggregateType, aggregateId, data} per line; `--from CURSOR` goes
-    on behind the entry that has it.
+    JSON: an object {cursor, at, type, actor, traceId, aggregateType, aggregateId, data} per line; `--from CURSOR`
+    continues after the entry with that cursor.
     """
     left = limit
     async with call.operations() as operations:
@@ -60,7 +62,7 @@ async def _begin(operations: Operations, start: str) -> Cursor:
     try:
         return Cursor.parse(start)
     except ValueError as error:
-        raise typer.BadParameter(f"{start!r} is no cursor: write start, now, or one that --json shows.") from error
+        raise typer.BadParameter(f"{start!r} is not a cursor: write start, now, or a cursor from --json.") from error
 
 
 def _show(call: CommandCall, logged: LoggedEntry) -> None:

@@ -1,4 +1,4 @@
-"""`kingdom bus verify`: kill and check, in a throwaway schema or directory of the user's own store."""
+"""`kingdom bus verify`: inject faults and check the history, in a temporary part of the user's own store."""
 
 import asyncio
 from pathlib import Path
@@ -12,14 +12,14 @@ from kingdom.cli.shared.command import CommandCall, command
 from kingdom.cli.shared.json_result import one
 from kingdom.cli.shared.output import AdvanceProgress
 from kingdom.verify import Report
-from kingdom.verify import verify as torment
+from kingdom.verify import verify as run_verification
 
 app = typer.Typer()
 _TICK_SECONDS = 0.25
 
 
-class Fault(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One thing that was done to it, in seconds after the first action."""
+class ListedFault(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """An injected fault, and its time after the first action."""
 
     at_seconds: float
     kind: str
@@ -27,7 +27,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class VerifyResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a trial has shown; `events`, `actions` and `findings` are counts by name."""
+    """The result of a verification; `events`, `actions` and `findings` are counts by name."""
 
     ok: bool
     seed: int
@@ -35,7 +35,7 @@ class VerifyResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     drained_seconds: float
     events: dict[str, int]
     actions: dict[str, int]
-    faults: list[Fault]
+    faults: list[ListedFault]
     findings: dict[str, int]
     details: list[str]
 
@@ -44,34 +44,34 @@ class VerifyResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 async def verify(
     call: CommandCall,
     *,
-    seconds: Annotated[float, typer.Option(min=1, help="How long to torment it; draining comes on top.")] = 10.0,
-    seed: Annotated[int | None, typer.Option(help="Repeat the choices of an earlier run.")] = None,
-    history: Annotated[Path | None, typer.Option(help="Keep every recorded action in this new directory.")] = None,
+    seconds: Annotated[float, typer.Option(min=1, help="How long to inject faults; draining takes extra time.")] = 10.0,
+    seed: Annotated[int | None, typer.Option(help="Repeat the random choices of an earlier run.")] = None,
+    history: Annotated[Path | None, typer.Option(help="Write every recorded action to this new directory.")] = None,
 ) -> int | None:
-    """Run publishers and workers in a throwaway schema or directory, kill and stop them, and check what happened.
+    """Run publishers and workers in a temporary schema or directory, kill and stop them, and check the history.
 
-    Nothing else in the store is touched. The exit code is 1 if anything was lost, repeated, reordered or stuck.
+    Nothing else in the store changes. The exit code is 1 if anything was lost, repeated, reordered or stuck.
 
     Example: kingdom bus verify --seconds 30 --seed 7
 
     JSON: {ok, seed, seconds, drainedSeconds, events, actions, faults: [{atSeconds, kind, detail}], findings, details};
-    events, actions and findings are counts by name, details the first findings in words.
+    events, actions and findings are counts by name, details the first findings as sentences.
     """
     if history is not None:
         try:
             history.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise typer.BadParameter(f"{history} cannot be made: {error.strerror}.") from error
+            raise typer.BadParameter(f"{history} cannot be created: {error.strerror}.") from error
     with call.output.progress(
-        f"Tormenting for {seconds:g} s, then draining", round(seconds / _TICK_SECONDS)
+        f"Injecting faults for {seconds:g} s, then draining", round(seconds / _TICK_SECONDS)
     ) as advance:
         ticking = asyncio.create_task(_tick(advance))
         try:
-            report = await torment(call.settings.direct_url, seconds=seconds, seed=seed, directory=history)
+            report = await run_verification(call.settings.direct_url, seconds=seconds, seed=seed, directory=history)
         finally:
             ticking.cancel()
     if call.output.json:
-        call.output.document(_verdict(report))
+        call.output.document(_to_result(report))
     else:
         _show(call, report)
     return None if report.ok else exit_code.FAILED
@@ -83,7 +83,7 @@ async def _tick(advance: AdvanceProgress) -> None:
         advance()
 
 
-def _verdict(report: Report) -> VerifyResult:
+def _to_result(report: Report) -> VerifyResult:
     return VerifyResult(
         ok=report.ok,
         seed=report.seed,
@@ -91,7 +91,7 @@ def _verdict(report: Report) -> VerifyResult:
         drained_seconds=report.drained_seconds,
         events=dict(report.statuses),
         actions=dict(report.actions),
-        faults=[Fault(at_seconds=each.at_seconds, kind=each.kind, detail=each.detail) for each in report.faults],
+        faults=[ListedFault(at_seconds=each.at_seconds, kind=each.kind, detail=each.detail) for each in report.faults],
         findings=report.findings_by_kind,
         details=_details(report),
     )
@@ -106,7 +106,7 @@ def _show(call: CommandCall, report: Report) -> None:
     events = ", ".join(f"{count} {status}" for status, count in report.statuses.items())
     output.say(
         f"{'Passed' if report.ok else 'FAILED'}: {len(report.faults)} faults in {report.seconds:.0f} s, drained in"
-        f" {report.drained_seconds:.1f} s; events: {events or 'none'}. Repeat the choices with --seed {report.seed}."
+        f" {report.drained_seconds:.1f} s; events: {events or 'none'}. Repeat it with --seed {report.seed}."
     )
 
 

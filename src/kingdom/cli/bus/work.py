@@ -1,4 +1,4 @@
-"""`kingdom bus work`: a worker process, from its first claim to its graceful end."""
+"""`kingdom bus work`: run a worker process."""
 
 import asyncio
 import logging
@@ -25,7 +25,7 @@ from kingdom.cli.shared.long_running import LOOPBACK, Level, MetricsHost, Metric
 from kingdom.errors import Misconfigured
 
 app = typer.Typer()
-# A worker needs a connection for each running handler's transaction, and some for itself.
+# A worker needs connections beside those of its handlers.
 _SPARE_CONNECTIONS = 4
 _log = structlog.get_logger("kingdom.bus")
 
@@ -35,18 +35,20 @@ async def work(
     call: CommandCall,
     name: Annotated[str | None, typer.Argument(metavar="MODULE:OBJECT", help="The Application to run.")] = None,
     *,
-    stream: Annotated[list[str] | None, typer.Option(help="Only this stream; repeatable. Families by member.")] = None,
-    concurrency: Annotated[int, typer.Option(min=1, help="Units of work at a time.")] = 16,
-    batch: Annotated[int, typer.Option(min=1, help="Events in one claim, at most.")] = 100,
-    grace: Annotated[str, typer.Option(help="How long running handlers may take to end.")] = "30s",
+    stream: Annotated[
+        list[str] | None, typer.Option(help="Only this stream; repeatable. Name the members of a family.")
+    ] = None,
+    concurrency: Annotated[int, typer.Option(min=1, help="How many handlers run at a time.")] = 16,
+    batch: Annotated[int, typer.Option(min=1, help="The most events in one claim.")] = 100,
+    grace: Annotated[str, typer.Option(help="The time that running handlers get to finish.")] = "30s",
     metrics_port: MetricsPort = None,
     metrics_host: MetricsHost = LOOPBACK,
     log_level: Level = "info",
 ) -> int | None:
     """Handle the events of an application until SIGTERM or SIGINT.
 
-    The first signal ends it gracefully: what runs may finish, the rest is given back with its attempt. The second one
-    cuts running handlers off and gives their events back too; the exit code is then 1.
+    The first signal stops it gracefully: running handlers finish, and other claimed events are released without using
+    up an attempt. The second signal cancels running handlers and releases their events too; the exit code is then 1.
 
     Example: kingdom bus work orders:app --metrics-port 9100
 
@@ -57,12 +59,12 @@ async def work(
     configure_logs(json=call.output.json, level=logging.getLevelNamesMapping()[log_level.upper()])
     chosen = name or call.settings.application
     if chosen is None:
-        raise typer.BadParameter("name the application: MODULE:OBJECT, or KINGDOM_APP.")
+        raise typer.BadParameter("name the application as MODULE:OBJECT, or set KINGDOM_APP.")
     application = load_application(chosen)
     streams = _streams(application, stream or ())
     registry = CollectorRegistry()
     await refuse_old_store(call.settings)
-    # A stopped process holds rows until then, a handler slower than its lease is thrown out then: both about a lease.
+    # A hung process may hold rows for about as long as its lease, and a handler must not outlive its lease.
     idle_limit = max(application.topology.stream(each).lease for each in streams)
     async with call.bus(application, connections=concurrency + _SPARE_CONNECTIONS, idle_limit=idle_limit) as bus:
         worker = Worker(
@@ -96,12 +98,12 @@ def _streams(application: Application, chosen: Sequence[str]) -> list[str]:
 
 
 async def _run(worker: Worker, streams: Sequence[str]) -> int | None:
-    def stop(at_once: bool) -> None:  # noqa: FBT001 - the form that is called
+    def stop(at_once: bool) -> None:  # noqa: FBT001 - the signal handler passes it by position
         _log.info("worker stopping", worker=worker.name, at_once=at_once)
         worker.stop(at_once=at_once)
 
-    heard = stop_on_signals(stop)
+    received = stop_on_signals(stop)
     _log.info("worker started", worker=worker.name, streams=list(streams))
     await worker.run()
-    _log.info("worker ended", worker=worker.name, cut_off=heard.again)
-    return exit_code.FAILED if heard.again else None
+    _log.info("worker ended", worker=worker.name, cut_off=received.again)
+    return exit_code.FAILED if received.again else None

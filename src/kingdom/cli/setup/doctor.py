@@ -36,9 +36,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 async def doctor(
     call: CommandCall,
     *,
-    offline: Annotated[
-        bool, typer.Option("--offline", help="Contact no outside server, such as GitHub or Slack.")
-    ] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Do not contact GitHub, Slack or other servers.")] = False,
 ) -> int | None:
     """Check this machine and realm, and say how to fix what is wrong.
 
