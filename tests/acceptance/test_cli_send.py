@@ -108,12 +108,11 @@ def test_the_same_event_twice_is_known_and_no_failure(types: Typist) -> None:
     again = types("send", *HELLO, "--payload", '{"from": "anna"}', "--json")
     assert (first.code, again.code, again.out) == (0, 0, first.out)
     assert (
-        "is known already (pending) and was not sent again"
-        in types("send", *HELLO, "--payload", '{"from": "anna"}').out
+        "already exists (pending) and was not sent again" in types("send", *HELLO, "--payload", '{"from": "anna"}').out
     )
     assert len(json.loads(types("event", "list", "--json").out)) == 1
     other = types("send", *HELLO, "--payload", '{"from": "ben"}')
-    assert (other.code, "with another content: give this one another id" in other.err) == (1, True)
+    assert (other.code, "with other content: give this event another id" in other.err) == (1, True)
 
 
 @pytest.mark.parametrize("wrong", ["v1.2", "release-v1.2", "evt-x", "evt--1"])
@@ -139,7 +138,7 @@ def test_what_can_mean_two_questions_or_none_is_told(types: Typist, tmp_path: Pa
     both = types("answer", "task-2026", "yes")
     assert (both.code, TASK in both.err, LATER in both.err) == (1, True, True)
     none = types("answer", "999", "yes")
-    assert (none.code, f"999 asks nothing; an answer is waited for by: {TASK}, {LATER}" in none.err) == (1, True)
+    assert (none.code, f"999 has no open question; these have one: {TASK}, {LATER}" in none.err) == (1, True)
 
 
 class Waiting:
@@ -198,14 +197,14 @@ async def test_who_waits_is_told_once_what_holds_an_event_up(
         waiting = asyncio.create_task(
             wait_for(CommandOutput(json=False), bus, EVENT, somebody.lookout, patience_seconds=0.0)
         )
-        await somebody.hears(f"{EVENT} waits: nothing runs, run `kingdom up`")
+        await somebody.hears(f"{EVENT} is waiting: no role is running, run `kingdom up`")
         for role in somebody.lookout.roles:
             await FileSigns(tmp_path / "realm", role).give(utc_now())
         await somebody.hears("the King has not decided about it yet")
         held = an_event(routes=[{**route, "waiting": "place"}])
         await put(bus, held, _health(91), _place())
         await somebody.hears(
-            "gen-hello does not get it yet: the gate of health lets nothing begin: the health is orange: CPU is at 91 %"
+            "gen-hello cannot take it yet: the gate of health lets nothing begin: the health is orange: CPU is at 91 %"
         )
         await put(bus, held, _health(93))
         await somebody.looks_again()
@@ -226,7 +225,7 @@ async def test_who_waits_for_long_is_told_the_same_again(tmp_path: Path, capsys:
         patience = {"patience_seconds": 0.0, "again_seconds": 0.0}
         waiting = asyncio.create_task(wait_for(CommandOutput(json=False), bus, EVENT, somebody.lookout, **patience))
         for _ in range(2):
-            await somebody.hears("waits: nothing runs")
+            await somebody.hears("is waiting: no role is running")
             somebody.told.clear()
         await put(bus, an_event(status=EventStatus.COMPLETED, outcome="completed"))
         await asyncio.wait_for(waiting, PATIENCE_SECONDS)
@@ -234,7 +233,10 @@ async def test_who_waits_for_long_is_told_the_same_again(tmp_path: Path, capsys:
 
 def test_ps_tells_of_events_that_wait_where_nothing_goes_on(types: Typist) -> None:
     assert types("send", *HELLO).code == 0
-    assert types("ps").out == "Nothing goes on, but events wait: kingdom status. What has ended: kingdom ps --all\n"
+    assert (
+        types("ps").out
+        == "Nothing is running, but events wait: kingdom status. To see what has ended: kingdom ps --all\n"
+    )
     assert types("ps", "--json").document == []
 
 

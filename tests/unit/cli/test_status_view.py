@@ -53,11 +53,11 @@ def test_where_nothing_is_parked_nothing_is_said_of_it() -> None:
         (
             "yellow",
             "memory_percent: 61",
-            ": only what is urgent or has waited for hours begins, by chamberlain.health.yellow of kingdom.yaml",
+            ": only what is urgent or has waited for hours starts, by chamberlain.health.yellow of kingdom.yaml",
         ),
-        ("orange", "cpu_percent: 85", ": nothing new begins, by chamberlain.health.orange of kingdom.yaml"),
-        ("orange", "disk_percent: 96", ": nothing new begins, by chamberlain.health.disk_orange of kingdom.yaml"),
-        ("red", "cpu_percent: 95", ": nothing new begins, by chamberlain.health.orange and red of kingdom.yaml"),
+        ("orange", "cpu_percent: 85", ": nothing new starts, by chamberlain.health.orange of kingdom.yaml"),
+        ("orange", "disk_percent: 96", ": nothing new starts, by chamberlain.health.disk_orange of kingdom.yaml"),
+        ("red", "cpu_percent: 95", ": nothing new starts, by chamberlain.health.orange and red of kingdom.yaml"),
         ("orange", "the last reading is old", ": nothing new begins"),
     ],
 )

@@ -1,4 +1,4 @@
-"""`kingdom answer`: a person's answer to a question."""
+"""`kingdom answer`: answer a question."""
 
 from difflib import get_close_matches
 from typing import Annotated
@@ -20,12 +20,12 @@ from kingdom.workflow.records import change
 app = typer.Typer(add_completion=False)
 _SOURCE = "cli"
 _PREFIX = "task-"
-# So much of the id of a petition is asked for at least.
+# The least number of characters of a petition's id.
 _TAIL_MIN = 6
 
 
 class AnswerResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The question that was answered, and the event that tells of it."""
+    """The answered question, and the event that carries the answer."""
 
     task_id: str
     event_id: str
@@ -39,18 +39,18 @@ async def answer(
         str,
         typer.Argument(
             metavar="TASK",
-            help="Who asks, as `kingdom inbox` shows it; where the id begins or ends does, of a petition its last six"
-            " letters. `last` is the newest question.",
+            help="The id in `kingdom inbox`, or its beginning or end; for a petition at least its last six characters."
+            " `last` is the newest question.",
         ),
     ],
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="The answer: one of the choices, or words.")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The answer: one of the choices, or free text.")],
     *,
-    person: Annotated[str, typer.Option("--as", help="Who answers; else you, by the name of your account.")] = "",
+    person: Annotated[str, typer.Option("--as", help="The person who answers; by default your account name.")] = "",
     words: Annotated[
-        bool, typer.Option("--words", help="Take TEXT as it is, however much it is like a choice.")
+        bool, typer.Option("--words", help="Take TEXT as free text, even if it resembles a choice.")
     ] = False,
 ) -> None:
-    """Answer a question. Of several answers the first one counts.
+    """Answer a question. If there are several answers, the first one counts.
 
     Example: kingdom answer task-20260207-001 approve
 
@@ -62,9 +62,9 @@ async def answer(
 
     async def act(transaction: Transaction) -> tuple[Ask, Answer, Taken]:
         ask = await _ask(transaction, task)
-        if not words and (meant := _nearly(ask, text)):
+        if not words and (meant := _similar_choice(ask, text)):
             choices = ", ".join(ask.choices)
-            raise Permanent(f"{text} is none of {choices}; did you mean {meant}? For free words: --words")
+            raise Permanent(f"{text} is not one of {choices}; did you mean {meant}? For free text add --words")
         now = utc_now()
         given = Answer(source=_SOURCE, task_id=ask.id, text=text, person=who, at=f"{now.timestamp():.6f}")
         return ask, given, await take_answer(transaction, given, now)
@@ -72,28 +72,28 @@ async def answer(
     async with call.bus(ANSWERS, create=False) as bus:
         ask, given, taken = await change(bus, act)
     if taken.refusal:
-        raise Permanent(f"{ask.id} takes no such answer: {taken.refusal}; `kingdom inbox` shows what is open")
+        raise Permanent(f"{ask.id} does not accept this answer: {taken.refusal}; `kingdom inbox` shows open questions")
     if call.output.json:
         call.output.document(AnswerResult(task_id=ask.id, event_id=given.event_id, question=ask.question))
-    call.output.say(f"{ask.id} was answered: {ask.question} → {text}")
+    call.output.say(f"Answered {ask.id}: {ask.question} → {text}")
 
 
 async def _ask(transaction: Transaction, task: str) -> Ask:
-    """Return the question of an assignment or a petition, or say which ones there are."""
+    """Return the question of an assignment or petition, or raise an error that lists the open ones."""
     if ask := await find_ask(transaction, task):
         return ask
     open_ones = {each.id: each for each in await open_asks(transaction)}
     if not open_ones:
-        raise NotFound("nobody asks anything: `kingdom inbox` shows a question as soon as there is one")
+        raise NotFound("there are no open questions: `kingdom inbox` shows them")
     if task == LAST:
         return list(open_ones.values())[-1]
-    unknown = f"{task} asks nothing; an answer is waited for by: {', '.join(open_ones)}"
+    unknown = f"{task} has no open question; these have one: {', '.join(open_ones)}"
     meant = {each.id: each.general for each in open_ones.values() if not each.petition or _names(task, each)}
     return open_ones[choose_id(task, meant, prefix=_PREFIX, unknown=unknown)]
 
 
-def _nearly(ask: Ask, text: str) -> str | None:
-    """Return the choice that a text is only like, which is a slip more often than free words."""
+def _similar_choice(ask: Ask, text: str) -> str | None:
+    """Return the choice that a text resembles, since it is more often a typo than free text."""
     said, choices = text.strip().lower(), {choice.lower(): choice for choice in ask.choices}
     if ask.exact or not said or said in choices:
         return None
@@ -102,5 +102,5 @@ def _nearly(ask: Ask, text: str) -> str | None:
 
 
 def _names(text: str, ask: Ask) -> bool:
-    """Return whether a text names a petition, and not only the assignment with which its id begins."""
+    """Return whether a text names the petition, not only the assignment that its id begins with."""
     return len(text) >= _TAIL_MIN and ask.id.endswith(text)

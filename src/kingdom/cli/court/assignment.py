@@ -1,4 +1,4 @@
-"""`kingdom assignment …`: what the King handed to Generals because of events."""
+"""`kingdom assignment …`: list and show assignments."""
 
 from typing import Annotated
 
@@ -14,18 +14,18 @@ from kingdom.court.documents import Assignment, AssignmentStatus
 from kingdom.court.records import ASSIGNMENTS, load
 from kingdom.workflow.records import each
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="What the King handed to Generals: list, show.")
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="List and show what the King assigned to Generals.")
 
 
 @command(app, "list", result=array(Assignment))
 async def list_(
     call: CommandCall,
     *,
-    status: Annotated[AssignmentStatus | None, typer.Option(help="Only those that have come so far.")] = None,
+    status: Annotated[AssignmentStatus | None, typer.Option(help="Only those with this status.")] = None,
     general: Annotated[str, typer.Option(help="Only those of this General.")] = "",
     limit: Limit = 50,
 ) -> None:
-    """Show assignments, the newest last.
+    """List assignments, the newest last.
 
     Example: kingdom assignment list --status failed
 
@@ -42,21 +42,21 @@ async def list_(
         columns = ("id", "general", "type", "status", "created", "why")
         call.output.table(columns, [_row(assignment) for assignment in shown])
     else:
-        call.output.say("There is no such assignment. An event makes one: kingdom send --type TYPE")
+        call.output.say("There are no assignments that match. An event creates one: kingdom send --type TYPE")
 
 
 @command(app, "show", result=one(Assignment))
 async def show(
     call: CommandCall,
     task_id: Annotated[
-        str, typer.Argument(metavar="TASK", help="The id of an assignment, or where it begins; `last` is the newest.")
+        str, typer.Argument(metavar="TASK", help="The id of an assignment, or its beginning; `last` is the newest.")
     ],
 ) -> None:
-    """Show an assignment as it is stored.
+    """Show an assignment.
 
     Example: kingdom assignment show task-20260207-001
 
-    JSON: as `list` answers it.
+    JSON: the fields of `list`.
     """
     async with call.bus(COURT, create=False) as bus, bus.transaction() as transaction:
         _, assignment = await load(transaction, Assignment, await resolve_id(transaction, ASSIGNMENTS, task_id))
@@ -65,7 +65,7 @@ async def show(
         return
     fields = msgspec.to_builtins(assignment)
     call.output.table(("assignment", ""), [(name.replace("_", " "), _text(value)) for name, value in fields.items()])
-    call.output.say(f"The whole story: kingdom explain {assignment.id}")
+    call.output.say(f"Its timeline: kingdom explain {assignment.id}")
 
 
 def _row(assignment: Assignment) -> tuple[object, ...]:

@@ -1,4 +1,4 @@
-"""What the commands about events have in common: the declarations of the court and the Generals to judge by."""
+"""What commands about events share: the application of the court, and the rules that the King decides by."""
 
 from pathlib import Path
 from typing import Annotated
@@ -19,20 +19,20 @@ from kingdom.court.streams import TOPOLOGY
 COURT = Application(topology=TOPOLOGY, dispatcher=Dispatcher(), kinds=(*records.KINDS, *KINDS, HEALTH))
 
 Rules = Annotated[
-    str, typer.Option("--rules", help="Where the Generals are; else where the settings or the store have them.")
+    str, typer.Option("--rules", help="The folder of the Generals; by default that of the settings or the store.")
 ]
 EventId = Annotated[
     str,
     typer.Argument(
-        metavar="EVENT_ID", help="The id of an event, such as evt-github-123, or where it begins; `last` is the newest."
+        metavar="EVENT_ID", help="The id of an event, such as evt-github-123, or its beginning; `last` is the newest."
     ),
 ]
 
 
 def terms_of(call: CommandCall, rules: str) -> Terms:
-    """Return what the King decides by; broken Generals are told of and left out."""
-    place = Path(rules) if rules else generals_of(call.settings, call.realm)
-    loaded = load_packages(place, hears_strangers=call.realm.sentinel.hears_strangers)
+    """Return the rules that the King decides by; note and skip broken Generals."""
+    directory = Path(rules) if rules else generals_of(call.settings, call.realm)
+    loaded = load_packages(directory, hears_strangers=call.realm.sentinel.hears_strangers)
     for broken in loaded.broken:
-        call.output.note(f"{broken.name} is broken and gets nothing: {broken.reason}")
+        call.output.note(f"{broken.name} is broken and gets no events: {broken.reason}")
     return Terms(packages=lambda: loaded.packages, zone=call.realm.zone, settings=call.realm.king)

@@ -1,4 +1,4 @@
-"""`kingdom inbox`: the questions that wait for a person."""
+"""`kingdom inbox`: list the questions that wait for a person."""
 
 from datetime import datetime
 
@@ -24,14 +24,15 @@ from kingdom.court.explain.tell import subject_of
 from kingdom.court.streams import TOPOLOGY
 
 app = typer.Typer(add_completion=False)
-# What a person's answer touches.
+# The records that an answer changes.
 ANSWERS = Application(topology=TOPOLOGY, dispatcher=Dispatcher(), kinds=(*records.KINDS, ASKS, ENVOYS))
 
 
 class OpenQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """A question that waits for a person; one that asks to approve a petition names it.
+    """A question that waits for a person.
 
-    `about` tells what happened that it came from, `answer` what somebody said that the King has not taken up yet.
+    `about` describes the event behind it, `answer` is an answer that the King has not processed yet, and `petition_id`
+    is the petition to approve.
     """
 
     task_id: str
@@ -49,15 +50,15 @@ class OpenQuestion(msgspec.Struct, frozen=True, kw_only=True):
 
 @command(app, "inbox", result=array(OpenQuestion))
 async def inbox(call: CommandCall, *, again: Watch = False) -> None:
-    """Show every question that waits for a person, the oldest first.
+    """List every question that waits for a person, the oldest first.
 
     Example: kingdom inbox --watch
 
-    One that asks to approve a petition goes by the id of that petition.
+    A question about a petition has the id of that petition.
 
     JSON: an array of {task_id, general, about, question, choices: [text], people: [name], asked_at, due_at, default},
-    with an answer that the King has not taken up yet, and a petition_id where a petition is to be approved; with
-    --watch one per line, whenever something has changed.
+    with an answer that the King has not processed yet, and a petition_id if there is a petition to approve; with
+    --watch one per line, whenever something changes.
     """
     async with call.bus(ANSWERS, create=False) as bus:
 
@@ -73,7 +74,7 @@ async def inbox(call: CommandCall, *, again: Watch = False) -> None:
 
 def _view(asks: list[OpenQuestion]) -> RenderableType:
     if not asks:
-        return Text("Nobody waits for an answer.")
+        return Text("There are no open questions.")
     now = utc_now()
     rows = [
         (
@@ -110,6 +111,6 @@ async def _shown(call: CommandCall, transaction: Transaction, ask: Ask) -> OpenQ
 
 
 def _about(assignment: Assignment) -> str:
-    """Return what happened, where and to what, in one line."""
+    """Describe the event behind an assignment in one line."""
     number = f"#{number}" if (number := assignment.payload.get("number")) else ""
     return f"{assignment.type} {assignment.repo or ''}{number} {subject_of(assignment.payload)}".strip()

@@ -1,4 +1,4 @@
-"""`kingdom petition …`: the ledger of what left the house, and of what was not let out."""
+"""`kingdom petition …`: list and show petitions."""
 
 from datetime import datetime
 from typing import Annotated, Any
@@ -27,18 +27,18 @@ from kingdom.workflow.records import KINDS, WORKFLOWS, each
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
-    help="What agents asked for and what left the house: list, show.",
+    help="List and show what agents asked for and what was done outside.",
 )
 LEDGER = Application(topology=TOPOLOGY, dispatcher=Dispatcher(), kinds=(*KINDS, *records.KINDS, PETITIONS))
 _BASE = "base"
-# So much of the end of an id is shown in a table, and so much is enough to name a petition.
+# How many characters of the end of an id a table shows, and how many identify a petition.
 _TAIL = 8
 _TAIL_MIN = 6
 _STAYS = "git cannot undo it"
 
 
 class ListedPetition(msgspec.Struct, frozen=True, kw_only=True):
-    """A petition; it is `left_behind` where its run has gone back behind it, which git cannot undo outside."""
+    """A petition; `left_behind` means that its run was rolled back, but its effect outside remains."""
 
     id: str
     task_id: str
@@ -59,7 +59,7 @@ class ListedPetition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PetitionDetails(ListedPetition, frozen=True, kw_only=True):
-    """A petition with its words, what came back from outside, and the ids under which agents asked for it."""
+    """A petition with its content, the response from outside, and the ids under which agents asked for it."""
 
     body: dict[str, Any]
     response: dict[str, Any]
@@ -70,17 +70,17 @@ class PetitionDetails(ListedPetition, frozen=True, kw_only=True):
 async def list_(
     call: CommandCall,
     run: Annotated[
-        str, typer.Argument(metavar="RUN|TASK", help="A run or an assignment; `last` is the newest run, else all.")
+        str, typer.Argument(metavar="RUN|TASK", help="A run or assignment, by default all; `last` is the newest run.")
     ] = "",
     *,
     after: Annotated[
-        str, typer.Option(metavar="base|CHECKPOINT", help="Only what a return to this point could not undo.")
+        str, typer.Option(metavar="base|CHECKPOINT", help="Only what a rollback to this checkpoint cannot undo.")
     ] = "",
     limit: Limit = 50,
 ) -> None:
-    """Show what agents asked for, in its order: what left the house, when, where to, and who agreed.
+    """List what agents asked for, in order: what was done outside, when, where, and who approved it.
 
-    What a run has gone back behind stays outside all the same, and is marked: git cannot undo it.
+    Petitions of rolled back Works are marked, since git cannot undo their effects outside.
 
     Example: kingdom petition list last
 
@@ -90,7 +90,7 @@ async def list_(
     decided_by, decided_at, granted_at, ended_at, left_behind}.
     """
     if after and not run:
-        raise typer.BadParameter("--after needs the run whose checkpoint it is.")
+        raise typer.BadParameter("--after needs the run of the checkpoint.")
     async with call.bus(LEDGER, create=False) as bus:
         shown = await (_of_run(call, bus, run, after, limit) if run else _of_all(call, bus, limit))
     if call.output.json:
@@ -99,19 +99,19 @@ async def list_(
         columns = ("petition", "what", "where", "state", "when", "agreed", "")
         call.output.table(columns, [_row(petition, stays=stays) for petition, stays in shown])
     else:
-        call.output.say("Nothing was asked for.")
+        call.output.say("There are no petitions.")
 
 
 @command(app, "show", result=one(PetitionDetails))
 async def show(
     call: CommandCall,
-    petition_id: Annotated[str, typer.Argument(metavar="PETITION", help="Its id, or where that ends.")],
+    petition_id: Annotated[str, typer.Argument(metavar="PETITION", help="The id of a petition, or its end.")],
 ) -> None:
-    """Show all that is known of a petition, with its words.
+    """Show a petition with its content.
 
     Example: kingdom petition show 3f9a01bc
 
-    JSON: as `list` answers it, with body, response and asked_as: [id].
+    JSON: the fields of `list`, with body, response and asked_as: [id].
     """
     async with call.bus(LEDGER, create=False) as bus, bus.transaction() as transaction:
         petition = await find_petition(transaction, petition_id)
@@ -126,28 +126,28 @@ async def show(
 
 
 async def find_petition(transaction: Transaction, text: str) -> Petition:
-    """Return the petition that somebody means, by its id or by enough of its end."""
+    """Return a petition by its id or by the end of it."""
     record = await transaction.get(PETITIONS.name, text)
     if record:
         return read(record)
     if len(text) < _TAIL_MIN:
-        raise NotFound(f"there is no petition {text!r}: write at least {_TAIL_MIN} letters of the end of its id")
+        raise NotFound(f"there is no petition {text!r}: write at least the last {_TAIL_MIN} characters of its id")
     found = [record async for record in each(transaction, Query(kind=PETITIONS.name)) if record.id.endswith(text)]
     if not found:
-        raise NotFound(f"no petition ends in {text!r}: `kingdom petition list` shows those there are")
+        raise NotFound(f"no petition ends in {text!r}: `kingdom petition list` shows all")
     if len(found) > 1:
         raise Ambiguous(f"{text!r} matches {', '.join(record.id for record in found)}: write more of the id")
     return read(found[0])
 
 
-async def tell_left_behind(call: CommandCall, bus: Bus, workflow: Workflow) -> None:
-    """Tell a person what a run that goes back leaves outside, where git does not reach."""
+async def note_left_behind(call: CommandCall, bus: Bus, workflow: Workflow) -> None:
+    """Print a note for each effect outside that the rollback of a run does not undo."""
     for words in await left_outside(bus, workflow):
         call.output.note(words)
 
 
 async def left_outside(bus: Bus, workflow: Workflow) -> list[str]:
-    """Return in sentences what a run that goes back leaves outside."""
+    """Return a sentence for each effect outside that the rollback of a run does not undo."""
     resumption = workflow.resumption
     if resumption is None or not resumption.rolls_back:
         return []
@@ -185,7 +185,7 @@ async def _of_all(call: CommandCall, bus: Bus, limit: int) -> list[tuple[Petitio
 async def _marked(
     call: CommandCall, transaction: Transaction, petitions: list[Petition]
 ) -> list[tuple[Petition, bool]]:
-    """Return petitions with whether their runs, where they can be read, have gone back behind them."""
+    """Return petitions, each with whether a rollback of its run left it behind."""
     runs: dict[str, list[Petition]] = {}
     for petition in petitions:
         runs.setdefault(petition.workflow_id, []).append(petition)
@@ -198,7 +198,7 @@ async def _marked(
 
 
 def _kept(workflow: Workflow, checkpoint_id: str | None) -> list[str]:
-    """Return the petitions of the Works that a return to a checkpoint, or to the base, leaves as they are."""
+    """Return the petitions of the Works that a rollback to a checkpoint, or to the base, keeps."""
     point = next((point for point in workflow.checkpoints if point.id == checkpoint_id), None)
     undone = {work.id for work in workflow.works_after(point)}
     return [claim.id for work in workflow.works if work.id not in undone for claim in work.petitions]
@@ -232,7 +232,7 @@ def _row(petition: Petition, *, stays: bool) -> tuple[object, ...]:
 
 
 def _text(value: object) -> object:
-    """Return a value for a table; what agents wrote line by line, not as one string of JSON."""
+    """Return a value for a table, with an object as lines instead of JSON."""
     if isinstance(value, dict):
         return "\n".join(f"{name}: {each}" for name, each in value.items() if each not in ("", 0))
     return "\n".join(value) if isinstance(value, tuple) else value

@@ -1,4 +1,4 @@
-"""`kingdom ps`: the runs and assignments that have not ended."""
+"""`kingdom ps`: list the runs and assignments that have not ended."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -25,8 +25,8 @@ from kingdom.workflow.records import DELETED, WORKFLOWS, each
 app = typer.Typer(add_completion=False)
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """A run or an assignment; `workflow_id` of an assignment is the run that does it, once there is one."""
+class ProcessEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A run or an assignment; `workflow_id` is the run of an assignment, if there is one yet."""
 
     id: str
     kind: Literal["run", "assignment"]
@@ -39,44 +39,44 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
-class _Seen(NamedTuple):
-    """What there is; where that is nothing, whether events wait."""
+class _ProcessList(NamedTuple):
+    """The entries, and if there are none, whether events wait."""
 
-    entries: list[Entry]
+    entries: list[ProcessEntry]
     events_wait: bool
 
 
-@command(app, "ps", result=array(Entry))
+@command(app, "ps", result=array(ProcessEntry))
 async def ps(
     call: CommandCall,
     *,
-    every: Annotated[bool, typer.Option("--all", "-a", help="Also those that have ended.")] = False,
+    every: Annotated[bool, typer.Option("--all", "-a", help="Include those that have ended.")] = False,
     limit: Limit = 50,
     again: Watch = False,
 ) -> None:
-    """Show the runs and assignments that have not ended, the newest last; a run stands below its assignment.
+    """List the runs and assignments that have not ended, the newest last; a run is below its assignment.
 
     Example: kingdom ps --watch
 
     JSON: an array of {id, kind, name, status, workflow_id, since, ended_at, cost_usd, why}, where kind is run or
-    assignment; with --watch one per line, whenever something has changed.
+    assignment; with --watch one per line, whenever something changes.
     """
     async with call.bus(undeclared(), create=False) as bus:
 
-        async def look() -> _Seen:
+        async def look() -> _ProcessList:
             async with bus.transaction() as transaction:
                 entries = (await _entries(call, transaction, every=every))[-limit:]
                 waiting = Query(kind=EVENTS.name, state=EventStatus.PENDING, limit=1)
-                is_told = not entries and not call.output.json
-                return _Seen(entries, events_wait=is_told and bool(await transaction.find(waiting)))
+                needs_hint = not entries and not call.output.json
+                return _ProcessList(entries, events_wait=needs_hint and bool(await transaction.find(waiting)))
 
-        def view(seen: _Seen, dropped: int = 0) -> RenderableType:
+        def view(seen: _ProcessList, dropped: int = 0) -> RenderableType:
             return _view(seen.entries, events_wait=seen.events_wait, dropped=dropped)
 
-        def newest(seen: _Seen) -> RenderableType:
+        def newest(seen: _ProcessList) -> RenderableType:
             return view(seen, dropped=hidden(call.output.console, seen.entries, _view))
 
-        def document(seen: _Seen) -> object:
+        def document(seen: _ProcessList) -> object:
             return seen.entries
 
         if again:
@@ -84,8 +84,8 @@ async def ps(
         print_state(call.output, await look(), view, document)
 
 
-async def _entries(call: CommandCall, transaction: Transaction, *, every: bool) -> list[Entry]:
-    """Return what there is, each run behind the newest assignment that it does."""
+async def _entries(call: CommandCall, transaction: Transaction, *, every: bool) -> list[ProcessEntry]:
+    """Return the entries by age, each run after the newest assignment that it belongs to."""
     assignments = call.readable(await _records(transaction, ASSIGNMENTS, every=every), Assignment)
     runs = call.readable(await _records(transaction, WORKFLOWS, every=every), Workflow)
     groups = [(workflow.created_at, [_of_run(workflow)]) for workflow in runs]
@@ -104,9 +104,9 @@ async def _records(transaction: Transaction, kind: RecordKind, *, every: bool) -
     return [record for state in wanted async for record in each(transaction, Query(kind=kind.name, state=state))]
 
 
-def _of_run(workflow: Workflow) -> Entry:
+def _of_run(workflow: Workflow) -> ProcessEntry:
     asks = f"asks: {workflow.question.text}" if workflow.question else ""
-    return Entry(
+    return ProcessEntry(
         id=workflow.id,
         kind="run",
         name=workflow.name,
@@ -119,9 +119,9 @@ def _of_run(workflow: Workflow) -> Entry:
     )
 
 
-def _of_assignment(assignment: Assignment, runs: dict[str, list[Entry]]) -> Entry:
+def _of_assignment(assignment: Assignment, runs: dict[str, list[ProcessEntry]]) -> ProcessEntry:
     run = run_of(assignment)
-    return Entry(
+    return ProcessEntry(
         id=assignment.id,
         kind="assignment",
         name=f"{assignment.target_general}: {assignment.type}",
@@ -134,11 +134,11 @@ def _of_assignment(assignment: Assignment, runs: dict[str, list[Entry]]) -> Entr
     )
 
 
-def _view(entries: Sequence[Entry], *, events_wait: bool = False, dropped: int = 0) -> RenderableType:
-    """Return the entries as a table, without the first ones that were dropped; where there is none, if events wait."""
+def _view(entries: Sequence[ProcessEntry], *, events_wait: bool = False, dropped: int = 0) -> RenderableType:
+    """Return a table of the entries without the first `dropped` ones, or a hint if there are none."""
     if not entries:
         events = ", but events wait: kingdom status" if events_wait else ""
-        return Text(f"Nothing goes on{events}. What has ended: kingdom ps --all")
+        return Text(f"Nothing is running{events}. To see what has ended: kingdom ps --all")
     now = utc_now()
     above: set[str] = set()
     rows = []
@@ -155,5 +155,5 @@ def _view(entries: Sequence[Entry], *, events_wait: bool = False, dropped: int =
                 entry.why or None,
             )
         )
-    older = f"{dropped} older one(s) have no room here. " if dropped else ""
+    older = f"{dropped} older one(s) do not fit on the screen. " if dropped else ""
     return Group(table(("id", "what", "status", "for", "cost", "why"), rows), Text(f"{older}More: kingdom show ID"))

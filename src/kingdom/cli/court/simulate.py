@@ -1,4 +1,4 @@
-"""`kingdom simulate`: what other rules would have decided."""
+"""`kingdom simulate`: show what other rules would have decided."""
 
 from typing import Annotated
 
@@ -23,10 +23,9 @@ async def simulate(
     since: Annotated[str, typer.Option(help="How far back: 12h, 7d.")] = "7d",
     rules: Rules = "",
 ) -> None:
-    """Route stored events again by the rules in a directory, and show what would be decided otherwise.
+    """Route stored events by the rules in a directory, and show which decisions would change.
 
-    Nothing is changed. Events that are removed from the store already are only counted, since nobody knows any more
-    what was in them.
+    Nothing is changed. Events that are no longer in the store are only counted.
 
     Example: kingdom simulate --since 7d --rules draft/generals
 
@@ -44,8 +43,8 @@ async def simulate(
         columns = ("event", "type", "repo", "what changes", "before", "after")
         call.output.table(columns, [_row(each) for each in found.differences])
     call.output.say(
-        f"{len(found.differences)} decided otherwise, {found.unchanged} as before,"
-        f" {found.forgotten} no longer in the store."
+        f"{len(found.differences)} would change, {found.unchanged} would not,"
+        f" {found.forgotten} are no longer in the store."
     )
 
 

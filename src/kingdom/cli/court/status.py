@@ -1,4 +1,4 @@
-"""`kingdom status`: how the court stands, and what needs a person."""
+"""`kingdom status`: show the state of the court and what needs a person."""
 
 import asyncio
 from dataclasses import replace
@@ -28,9 +28,9 @@ app = typer.Typer(add_completion=False)
 
 @command(app, "status", result=one(Standing))
 async def status(call: CommandCall, *, again: Watch = False) -> int | None:
-    """Show how the court stands: health, roles, money, slots, what waits and why, and what needs a person.
+    """Show the state of the court: health, roles, money, slots, what waits and why, and what needs a person.
 
-    Exit codes: 0 all is well, 1 something needs a person: it is said what, and which command to use next.
+    Exit codes: 0 everything works, 1 something needs a person; the output says what, and which command to use next.
 
     Example: kingdom status --watch
 
@@ -38,26 +38,26 @@ async def status(call: CommandCall, *, again: Watch = False) -> int | None:
     limit, status}, slots: [{scope, held, limit}], undecided, waiting: {count, by_priority, by_reason, absent},
     assignments: {pending, in_progress, needs_human}, open_asks, dead_letters: {stream: count}, paused: {stream:
     reason}, hosts: [{name, status, slots, busy}], parked: [{workflow, until, reason}], troubles: [{what, command}]};
-    counts stop at 1000; with --watch one per line, whenever something has changed.
+    counts stop at 1000; with --watch one per line, whenever something changes.
     """
     async with call.bus(COURT, create=False) as bus:
         now = partial(look_now, bus, call.settings, call.realm)
         if again:
-            await watch(call.output, now, status_view, identity, relevant=_what_matters)
+            await watch(call.output, now, status_view, identity, relevant=_without_ages)
         standing = await now()
         print_state(call.output, standing, status_view, identity)
     return exit_code.FAILED if standing.troubles else None
 
 
 async def look_now(bus: Bus, settings: Settings, realm: Realm, running: frozenset[str] = frozenset()) -> Standing:
-    """Return how the court stands now; `running` are roles whose process runs, though they may not have said so."""
-    # The Generals may change while somebody watches.
+    """Return the state of the court; `running` are roles whose process runs, even without a heartbeat yet."""
+    # The Generals can change while --watch runs.
     lookout = await asyncio.to_thread(lookout_of, settings, realm)
     return await look(bus, operations_of(bus), replace(lookout, running=running))
 
 
 def lookout_of(settings: Settings, realm: Realm) -> Lookout:
-    """Return what a look at the court needs."""
+    """Return the settings and Generals that the state of the court depends on."""
     loaded = load_packages(generals_of(settings, realm), hears_strangers=realm.sentinel.hears_strangers)
     return Lookout(
         terms=Terms(packages=lambda: loaded.packages, zone=realm.zone, settings=realm.king),
@@ -68,8 +68,8 @@ def lookout_of(settings: Settings, realm: Realm) -> Lookout:
     )
 
 
-def _what_matters(standing: Standing) -> object:
-    """Return how things stand without what changes while nothing happens: the time, and how long ago things were."""
+def _without_ages(standing: Standing) -> object:
+    """Return the state without the time and ages, which always change."""
     health = msgspec.structs.replace(standing.health, age_seconds=None)
     roles = tuple(msgspec.structs.replace(role, silent_seconds=None) for role in standing.roles)
     return msgspec.structs.replace(standing, at=datetime.min.replace(tzinfo=UTC), health=health, roles=roles)

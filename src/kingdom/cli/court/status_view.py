@@ -1,4 +1,4 @@
-"""How the court stands, for a terminal."""
+"""The view of the court's state for a terminal."""
 
 from collections.abc import Iterator, Mapping
 
@@ -26,16 +26,16 @@ _STAGES: Mapping[str, str] = {
     AssignmentStatus.NEEDS_HUMAN: "waiting for a person",
 }
 _HOLDS_BACK: Mapping[str, str] = {
-    Level.YELLOW: "only what is urgent or has waited for hours begins",
-    Level.ORANGE: "nothing new begins",
-    Level.RED: "nothing new begins",
+    Level.YELLOW: "only what is urgent or has waited for hours starts",
+    Level.ORANGE: "nothing new starts",
+    Level.RED: "nothing new starts",
 }
 
 
 def status_view(standing: Standing) -> RenderableType:
-    """Return all of it: the facts, the roles and the machines, and last what needs a person.
+    """Return the facts, the roles, the machines, and what needs a person.
 
-    Roles that never ran are named there only, in one line.
+    Roles that never ran are only mentioned under what needs a person.
     """
     roles = [
         (each.role, _sign(each.silent_seconds, is_well=each.is_well))
@@ -53,7 +53,7 @@ def status_view(standing: Standing) -> RenderableType:
 
 
 def facts(standing: Standing) -> Iterator[Text]:
-    """Yield the lines that tell the most: health, money, slots, what waits and what goes on."""
+    """Yield the main lines: health, money, slots, waiting events and assignments."""
     health, money = standing.health, standing.money
     age = f", read {format_duration(health.age_seconds)} ago" if health.age_seconds is not None else ""
     because = f" ({health.reason})" if health.reason else ""
@@ -72,7 +72,7 @@ def facts(standing: Standing) -> Iterator[Text]:
 
 
 def troubles(standing: Standing) -> Iterator[Text]:
-    """Yield what needs a person, or that nothing does."""
+    """Yield the lines about what needs a person."""
     if not standing.troubles:
         yield Text("Nothing needs a person.", style="green")
     for trouble in standing.troubles:

@@ -1,4 +1,4 @@
-"""`kingdom event …`: what happened outside, as the court keeps it."""
+"""`kingdom event …`: list, show, send and reroute events."""
 
 from functools import partial
 from typing import Annotated, Any
@@ -10,7 +10,7 @@ from kingdom.bootstrap import directory_of
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import Query, read_document
 from kingdom.cli.court.declarations import COURT, EventId, terms_of
-from kingdom.cli.event.wait import Rest, how_to_answer, wait_for
+from kingdom.cli.event.wait import EventEnd, how_to_answer, wait_for
 from kingdom.cli.shared import exit_code, inputs
 from kingdom.cli.shared.command import CommandCall, Limit, command
 from kingdom.cli.shared.json_result import array, one
@@ -27,7 +27,9 @@ from kingdom.ids import new_id
 from kingdom.sentence import sentence
 from kingdom.workflow.records import change, each
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="What happened outside, as the court keeps it.")
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="List, show and send events from outside, and route them again."
+)
 _SOURCE = "cli"
 
 
@@ -35,11 +37,11 @@ _SOURCE = "cli"
 async def list_(
     call: CommandCall,
     *,
-    status: Annotated[EventStatus | None, typer.Option(help="Only those that have come so far.")] = None,
-    outcome: Annotated[str, typer.Option(help="Only those that ended so, such as unrouted.")] = "",
+    status: Annotated[EventStatus | None, typer.Option(help="Only those with this status.")] = None,
+    outcome: Annotated[str, typer.Option(help="Only those with this outcome, such as unrouted.")] = "",
     limit: Limit = 50,
 ) -> None:
-    """Show events, the newest last.
+    """List events, the newest last.
 
     Example: kingdom event list --status completed --outcome unrouted
 
@@ -55,12 +57,12 @@ async def list_(
         columns = ("id", "type", "repo", "priority", "status", "outcome", "generals")
         call.output.table(columns, [_row(event) for event in events])
     else:
-        call.output.say("There is no such event. Send one: kingdom send --type TYPE")
+        call.output.say("There are no events that match. Send one: kingdom send --type TYPE")
 
 
 @command(app, "show", result=one(ExternalEvent))
 async def show(call: CommandCall, event_id: EventId) -> None:
-    """Show an event as it is stored.
+    """Show an event.
 
     Example: kingdom event show evt-github-12345678-20260207100000
 
@@ -82,28 +84,26 @@ async def send(
         str, typer.Argument(metavar="[DOCUMENT]", help="The event as JSON: the text, @file, or - for standard input.")
     ] = "",
     *,
-    event_type: Annotated[str, typer.Option("--type", help="What happened, such as github.pr.comment.")] = "",
+    event_type: Annotated[str, typer.Option("--type", help="The type of the event, such as github.pr.comment.")] = "",
     repo: Annotated[str, typer.Option(help="The repository, such as acme/app.")] = "",
-    payload: Annotated[str, typer.Option(help="What is known of it, a JSON object: the text, @file or -.")] = "",
-    priority: Annotated[Priority | None, typer.Option(help="How much it matters; else normal.")] = None,
-    event_id: Annotated[
-        str, typer.Option("--id", help="Its id, evt-SOURCE-NAME; the same id twice is the same event.")
-    ] = "",
+    payload: Annotated[str, typer.Option(help="The payload, a JSON object: the text, @file or -.")] = "",
+    priority: Annotated[Priority | None, typer.Option(help="The priority; by default normal.")] = None,
+    event_id: Annotated[str, typer.Option("--id", help="The id, evt-SOURCE-NAME; an id identifies one event.")] = "",
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until it has ended or asks a person; the exit code tells which.")
+        bool, typer.Option("--wait", help="Wait until it ends or asks a person; the exit code says which.")
     ] = False,
 ) -> int | None:
-    """Tell the court of an event, as if it had happened outside.
+    """Send an event to the court, as if it had happened outside.
 
-    Options fill in or replace what the document says. An event that is known already is not sent again, so a script
-    can repeat this. With --wait the exit code is 0 if it completed, 1 if it failed, 4 if it waits for a person; what
-    holds it up meanwhile is told on standard error.
+    Options override the fields of the document. An event with a known id is not sent again, so a script can repeat
+    this. With --wait the exit code is 0 if the event completed, 1 if it failed, and 4 if it waits for a person; notes
+    on standard error say what it waits for.
 
     Example: kingdom event send --type github.pr.comment --repo acme/app --payload '{"number": 7}'
 
     Example: kingdom event send @event.json
 
-    JSON: the event, as `show` answers it.
+    JSON: the event, as `show` prints it.
     """
     given: dict[str, Any] = {
         "type": event_type,
@@ -112,17 +112,16 @@ async def send(
         "priority": priority,
         "id": event_id,
     }
-    event = _told(document, given)
-    # In a directory that has nothing to do with a realm, nobody would ever look at it.
-    is_meant = call.settings.store_is_named or call.settings.file is not None
-    async with call.bus(COURT, create=is_meant) as bus:
+    event = _event_of(document, given)
+    # A new store in a directory without a realm would never be read.
+    create = call.settings.store_is_named or call.settings.file is not None
+    async with call.bus(COURT, create=create) as bus:
         event, is_new = await change(bus, partial(_receive, event=event, actor=call.settings.actor))
-        known = "waits for the King" if is_new else f"is known already ({event.status}) and was not sent again"
-        words = f"{event.id} {known}. What becomes of it: kingdom why {event.id}"
+        state = "waits for the King" if is_new else f"already exists ({event.status}) and was not sent again"
+        words = f"{event.id} {state}. To see its progress: kingdom why {event.id}"
         if wait:
             call.output.note(words)
-            rest = await wait_for(call.output, bus, event.id, _lookout(call))
-            return _tell_rest(call, rest)
+            return _report_end(call, await wait_for(call.output, bus, event.id, _lookout(call)))
     if call.output.json:
         call.output.document(event)
     call.output.say(words)
@@ -131,11 +130,11 @@ async def send(
 
 @command(app, "reroute", result=one(ExternalEvent))
 async def reroute(call: CommandCall, event_id: EventId) -> None:
-    """Let the King decide anew about an event that no General wanted.
+    """Have the King decide again about an event that no General accepted.
 
     Example: kingdom event reroute evt-github-12345678-20260207100000
 
-    JSON: the event, as `show` answers it.
+    JSON: the event, as `show` prints it.
     """
 
     async def act(transaction: Transaction) -> ExternalEvent:
@@ -148,14 +147,14 @@ async def reroute(call: CommandCall, event_id: EventId) -> None:
     call.output.say(f"{event.id} waits for the King again.")
 
 
-def _told(document: str, given: dict[str, Any]) -> ExternalEvent:
-    """Return the event that a document and options tell of; what is given in both is as the options say."""
+def _event_of(document: str, given: dict[str, Any]) -> ExternalEvent:
+    """Return the event of a document and options; options override the document."""
     if not document.isdigit() and EVENT_TYPE.fullmatch(document):
-        raise typer.BadParameter(f"{document!r} is no event as JSON; did you mean --type {document}?")
+        raise typer.BadParameter(f"{document!r} is not an event as JSON; did you mean --type {document}?")
     fields = _defaults() | (inputs.payload(document) if document else {})
     fields |= {name: value for name, value in given.items() if value}
     if not fields["type"]:
-        raise typer.BadParameter("say what happened: --type, or a document with a type.")
+        raise typer.BadParameter("the type is missing: add --type, or a document with a type.")
     fields["source"] = fields["source"] or _source(str(fields["id"]))
     return ExternalEvent.read(fields).as_new()
 
@@ -174,7 +173,7 @@ def _defaults() -> dict[str, Any]:
 
 
 def _source(event_id: str) -> str:
-    """Return the source that an id names, as in evt-SOURCE-123."""
+    """Return the source in an id such as evt-SOURCE-123."""
     parts = event_id.split("-")
     return parts[1] if event_id.startswith("evt-") and parts[1] else _SOURCE
 
@@ -185,15 +184,15 @@ def _row(event: ExternalEvent) -> tuple[object, ...]:
 
 
 async def _receive(transaction: Transaction, *, event: ExternalEvent, actor: str) -> tuple[ExternalEvent, bool]:
-    """Return an event as it is stored, and whether that is new; an id stands for one happening only."""
+    """Store an event unless its id exists; return the stored event and whether it is new."""
     if await receive(transaction, event=event, actor=actor):
         return event, True
     record = await transaction.get(EVENTS.name, event.id)
     if record is None:
-        raise Permanent(f"event {event.id} ended some time ago and is not kept any more: give a new one another id")
+        raise Permanent(f"event {event.id} ended and is no longer stored: give the new event another id")
     known = read_document(record.doc, ExternalEvent)
     if (known.type, known.repo, known.payload) != (event.type, event.repo, event.payload):
-        raise Permanent(f"event {event.id} is known already, with another content: give this one another id")
+        raise Permanent(f"event {event.id} already exists with other content: give this event another id")
     return known, False
 
 
@@ -202,20 +201,20 @@ def _lookout(call: CommandCall) -> Lookout:
     return Lookout(terms=terms_of(call, ""), settings=call.realm.chamberlain, roles=ROLES, store=store)
 
 
-def _tell_rest(call: CommandCall, rest: Rest) -> int | None:
-    """Tell how an event ended or who is asked what, and return the exit code of that."""
-    event = rest.event
+def _report_end(call: CommandCall, end: EventEnd) -> int | None:
+    """Print how an event ended or which question it asks, and return the exit code."""
+    event = end.event
     if call.output.json:
         call.output.document(event)
-    if rest.ask:
-        for line in how_to_answer(rest.ask):
-            # A document has no place for it.
+    if end.ask:
+        for line in how_to_answer(end.ask):
+            # The JSON document has no field for it.
             (call.output.note if call.output.json else call.output.say)(line)
         return exit_code.WAITING
     reason = f", {event.reason}" if event.reason else ""
     call.output.say(sentence(f"{event.id} ended: {event.outcome or event.status}{reason}"))
     if event.outcome == UNROUTED:
-        call.output.say(f"Which rule wants what: kingdom why {event.id}")
+        call.output.say(f"To see which rules match what: kingdom why {event.id}")
     return exit_code.FAILED if event.status is EventStatus.FAILED else None
 
 

@@ -1,4 +1,4 @@
-"""Waiting for the end of an event: who waits is told what holds it up, and stops where a person is asked."""
+"""Waits for the end of an event, and prints what delays it."""
 
 import asyncio
 import re
@@ -19,17 +19,17 @@ from kingdom.workflow.model.host import HostStatus
 
 _LOOK_SECONDS = 0.2
 _EXPLAIN_SECONDS = 1.0
-# What holds an event up for less than this is no news: roles take a moment to begin.
+# Shorter delays are not reported, since roles take a moment to start.
 PATIENCE_SECONDS = 3.0
-# So often the same is said again, as a sign of life.
-_AGAIN_SECONDS = 60.0
+# The same delay is reported again after this time, as a sign of life.
+_REPEAT_SECONDS = 60.0
 _NUMBERS = re.compile(r"[\d.]+")
 _RUN_ALL = "run `kingdom up`"
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
-    """Where an event came to rest: at its end, or at a question for a person."""
+class EventEnd:
+    """Where waiting for an event stopped: at its end, or at a question for a person."""
 
     event: ExternalEvent
     ask: Ask | None = None
@@ -41,39 +41,39 @@ async def wait_for(
     event_id: str,
     lookout: Lookout,
     patience_seconds: float = PATIENCE_SECONDS,
-    again_seconds: float = _AGAIN_SECONDS,
-) -> Rest:
-    """Wait until an event has ended or a person is asked, however long that takes; says what it waits for."""
-    holdup = _Holdup(output, event_id, patience_seconds, again_seconds)
+    again_seconds: float = _REPEAT_SECONDS,
+) -> EventEnd:
+    """Wait without a limit until an event ends or a person is asked; print notes about delays."""
+    delays = _DelayReporter(output, event_id, patience_seconds, again_seconds)
     explained_at = time.monotonic()
     while True:
         async with bus.transaction() as transaction:
             _, event = await load(transaction, ExternalEvent, event_id)
             if event.status in EVENTS.final:
-                return Rest(event)
+                return EventEnd(event)
             if ask := await _asked(transaction, event):
-                return Rest(event, ask)
+                return EventEnd(event, ask)
         if time.monotonic() - explained_at >= min(_EXPLAIN_SECONDS, patience_seconds):
             explained_at = time.monotonic()
             standing = await look(bus, operations_of(bus), lookout)
             async with bus.transaction() as transaction:
                 explanation = await explain(transaction, event_id, utc_now(), lookout.terms)
-            holdup.is_now(held_up_by(explanation, standing))
+            delays.update(find_delay(explanation, standing))
         await asyncio.sleep(_LOOK_SECONDS)
 
 
-def held_up_by(explanation: Explanation, standing: Standing) -> str:
-    """Return what an event that has not ended waits for, or nothing where it is on its way."""
+def find_delay(explanation: Explanation, standing: Standing) -> str:
+    """Return what an open event waits for, or an empty text if it makes progress."""
     event = explanation.event
     well = {each.role for each in standing.roles if each.is_well}
     if not well:
-        return f"nothing runs, {_RUN_ALL}"
+        return f"no role is running, {_RUN_ALL}"
     needed = "king" if event.status is EventStatus.PENDING else "general"
     if needed not in well:
-        return f"the role {needed} does not run: `kingdom role {needed}`, or {_RUN_ALL}"
+        return f"the role {needed} is not running: `kingdom role {needed}`, or {_RUN_ALL}"
     if event.status is EventStatus.PENDING:
         held = [
-            f"{wait.general} does not get it yet: {wait.held_by}"
+            f"{wait.general} cannot take it yet: {wait.held_by}"
             for wait in explanation.waits
             if wait.held_by != ADMITTED
         ]
@@ -82,43 +82,43 @@ def held_up_by(explanation: Explanation, standing: Standing) -> str:
     if parked := [each for each in standing.parked if each.workflow in runs]:
         return "; ".join(f"{each.workflow} is parked: {each.reason}" for each in parked)
     if not any(host.status is HostStatus.UP for host in standing.hosts):
-        return "no host is up that could run its agent: `kingdom host list` shows those there are"
+        return "no host is up to run its agent: `kingdom host list` shows all hosts"
     return ""
 
 
 def how_to_answer(ask: Ask) -> tuple[str, str]:
-    """Return a question as a person reads it, and the command that answers it."""
+    """Return a question as a sentence, and the command that answers it."""
     choices = f" ({' / '.join(ask.choices)})" if ask.choices else ""
     return f"{ask.id} asks: {ask.question}{choices}", f"Answer with: kingdom answer {ask.id} TEXT"
 
 
 async def _asked(transaction: Transaction, event: ExternalEvent) -> Ask | None:
-    """Return the oldest open question without which an event does not end."""
+    """Return the oldest open question that blocks an event."""
     given = {route.task_id for route in event.routes if route.task_id}
     if not given:
         return None
-    # A resumed assignment asks in the name of its root.
+    # A resumed assignment asks under the id of its root.
     return next((ask for ask in await open_asks(transaction) if given & {ask.id, ask.task_id}), None)
 
 
-class _Holdup:
-    """Says what holds an event up, once it has lasted, and again when it is something else or after a while."""
+class _DelayReporter:
+    """Reports what delays an event: after some patience, when it changes, and again after a while."""
 
     def __init__(self, output: CommandOutput, event_id: str, patience_seconds: float, again_seconds: float) -> None:
         self._output = output
         self._event_id = event_id
         self._patience_seconds = patience_seconds
         self._again_seconds = again_seconds
-        self._seen = self._told = ""
-        self._since = self._told_at = time.monotonic()
+        self._current = self._reported = ""
+        self._since = self._reported_at = time.monotonic()
 
-    def is_now(self, words: str) -> None:
-        # A share of the processor or an age is another one each time, and no news.
-        alike, now = _NUMBERS.sub("", words), time.monotonic()
-        if alike != self._seen:
-            self._seen, self._since = alike, now
-        is_told = alike == self._told and now - self._told_at < self._again_seconds
-        if not alike or is_told or now - self._since < self._patience_seconds:
+    def update(self, delay: str) -> None:
+        # Loads and ages change all the time, so numbers do not make a delay a new one.
+        key, now = _NUMBERS.sub("", delay), time.monotonic()
+        if key != self._current:
+            self._current, self._since = key, now
+        is_reported = key == self._reported and now - self._reported_at < self._again_seconds
+        if not key or is_reported or now - self._since < self._patience_seconds:
             return
-        self._told, self._told_at = alike, now
-        self._output.note(f"{self._event_id} waits: {words}")
+        self._reported, self._reported_at = key, now
+        self._output.note(f"{self._event_id} is waiting: {delay}")

@@ -8,7 +8,7 @@ import typer
 
 from kingdom.bootstrap import operations_of
 from kingdom.bus.port import Bus
-from kingdom.cli.court.petition import tell_left_behind
+from kingdom.cli.court.petition import note_left_behind
 from kingdom.cli.shared.command import CommandCall, command
 from kingdom.cli.shared.json_result import one
 from kingdom.cli.shared.workflow_ids import CAREFUL, RunId, find_checkpoint, find_workflow
@@ -139,7 +139,7 @@ async def resume(
             how = Continue(reply or "")
         _check_reply(workflow, how)
         resumed = await lifecycle.resume(bus, workflow.id, how, actor=call.settings.actor)
-        await tell_left_behind(call, bus, resumed)
+        await note_left_behind(call, bus, resumed)
         return resumed
 
     return await _act(call, act, wait=wait)

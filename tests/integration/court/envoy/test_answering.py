@@ -56,7 +56,7 @@ async def test_an_open_question_is_shown_and_answered(scene: Scene, terminal: Te
 
 
 async def test_what_asks_nothing_takes_no_answer(scene: Scene, terminal: Terminal) -> None:
-    assert (await run(terminal, "inbox")).out.strip() == "Nobody waits for an answer."
+    assert (await run(terminal, "inbox")).out.strip() == "There are no open questions."
     await scene.ask()
     done = await run(terminal, "answer", "task-20260207-999", "yes")
     assert (done.code, TASK in done.err) == (1, True)
@@ -73,7 +73,7 @@ async def test_what_asks_nothing_takes_no_answer(scene: Scene, terminal: Termina
 async def test_the_first_answer_waits_for_the_king_and_a_slip_is_none(scene: Scene, terminal: Terminal) -> None:
     await scene.ask("Merge it?", "yes", "no")
     slip = await run(terminal, "answer", "last", "yse")
-    said = "yse is none of yes, no; did you mean yes? For free words: --words"
+    said = "yse is not one of yes, no; did you mean yes? For free text add --words"
     assert (slip.code, said in slip.err) == (1, True), slip
     assert (await run(terminal, "answer", "last", "yse", "--words")).code == 0
     assert "answered: yse, waits for the King" in (await run(terminal, "inbox")).out

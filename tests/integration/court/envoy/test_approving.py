@@ -113,7 +113,7 @@ async def test_a_command_approves_a_petition_by_its_id_or_the_end_of_it(
     [shown] = (await run(terminal, "inbox", "--json")).document
     assert (shown["task_id"], shown["petition_id"], shown["choices"]) == (PETITION, PETITION, [APPROVE, REJECT])
     wrong = await run(terminal, "answer", TASK, APPROVE)
-    assert (wrong.code, "asks nothing" in wrong.err) == (1, True)
+    assert (wrong.code, "has no open question" in wrong.err) == (1, True)
     done = await run(terminal, "answer", name, APPROVE)
     assert done.code == 0, done.err
     ask = await the_question(scene)

@@ -108,7 +108,7 @@ async def test_the_ledger_tells_what_left_the_house_and_who_agreed(scene: Scene,
 
 
 async def test_whoever_asked_for_nothing_has_an_empty_ledger(scene: Scene, terminal: Terminal) -> None:
-    assert (await types(terminal, "petition", "list")).out == "Nothing was asked for.\n"
+    assert (await types(terminal, "petition", "list")).out == "There are no petitions.\n"
     unknown = await asyncio.to_thread(terminal.run, "petition", "list", "task-20200101-001")
     assert (unknown.code, "no workflow 'task-20200101-001'" in unknown.err) == (1, True)
     nowhere = await asyncio.to_thread(terminal.run, "petition", "show", "abcdef12")
