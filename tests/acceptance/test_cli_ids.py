@@ -36,7 +36,7 @@ def test_show_shows_whatever_an_id_names_as_its_noun_does(there: Typist, front: 
         shown = there("show", thing, "--json")
         assert (shown.code, shown.out) == (0, there(*words, "--json").out), thing
     unknown = there("show", "nobody-has-this")
-    assert (unknown.code, "nothing here has the id 'nobody-has-this': `kingdom ps --all`" in unknown.err) == (1, True)
+    assert (unknown.code, "nothing has the id 'nobody-has-this': `kingdom ps --all`" in unknown.err) == (1, True)
     assert "there is no General 'gen-ghost'" in there("show", "gen-ghost").err
     assert "has no single checkpoint 'w1-c9'; it has: none" in there("show", "last-w1-c9").err
     assert "has no single task 'w9-t1'; it has: w1-t1" in there("show", "last-w9-t1").err

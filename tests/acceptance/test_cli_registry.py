@@ -90,7 +90,7 @@ def test_a_repository_is_looked_at_as_a_host_would(
     create = ("git", "create", "app", f"{house}app.git")
     refused = laptop.run(*create, environment={"HOME": str(tmp_path)})
     assert refused.code == 1
-    assert f"a host finds credentials in {realm}/.gitconfig" in refused.err
+    assert f"a host reads them from {realm}/.gitconfig" in refused.err
     realm.mkdir(exist_ok=True)
     (realm / ".gitconfig").write_text(mine)
     assert laptop.run(*create).code == 0
@@ -115,7 +115,7 @@ def test_a_deleted_repository_can_be_created_again(laptop: Terminal, repository:
     laptop.ask("git", "create", "app", str(repository))
     assert laptop.ask("git", "delete", "app")["deleted"] is True
     assert laptop.ask("git", "list") == []
-    assert "No repository is known" in laptop.run("git", "list").out
+    assert "There are no repositories" in laptop.run("git", "list").out
     assert laptop.run("git", "delete", "app").code == 1
     assert laptop.ask("git", "create", "app", str(repository), "--branch", "dev")["defaultBranch"] == "dev"
 

@@ -10,7 +10,7 @@ from kingdom.bootstrap import is_embedded, look_at_embedded, operations_of
 from kingdom.bus.operations import DeadFilter
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import Query, Record, RecordKind
-from kingdom.cli.general.lookup import generals_place
+from kingdom.cli.general.lookup import generals_directory
 from kingdom.cli.shared.command import CommandCall, undeclared
 from kingdom.cli.shared.output import CommandOutput
 from kingdom.cli.shared.workflow_ids import LAST, find_workflow, short
@@ -188,7 +188,7 @@ async def _tasks(bus: Bus, given: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _generals(call: CommandCall) -> Sequence[Package]:
-    return load_packages(generals_place(call, "")).packages
+    return load_packages(generals_directory(call, "")).packages
 
 
 _OTHERS = {_DEAD: _dead, _STREAMS: _streams, _CHOICES: _choices, _POINTS: _points, _TASKS: _tasks}

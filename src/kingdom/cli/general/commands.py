@@ -1,4 +1,4 @@
-"""`kingdom general …`: the Generals, each a folder with general.yaml, workflow.yaml and prompts."""
+"""`kingdom general …`: manage Generals, each a folder with general.yaml, workflow.yaml and prompts."""
 
 import re
 import shutil
@@ -11,7 +11,13 @@ import msgspec
 import typer
 
 from kingdom.cli.general import memory
-from kingdom.cli.general.lookup import GeneralName, GeneralsDirectory, generals_place, hears_strangers, named_package
+from kingdom.cli.general.lookup import (
+    GeneralName,
+    GeneralsDirectory,
+    generals_directory,
+    hears_strangers,
+    named_package,
+)
 from kingdom.cli.schemas.described import print_schema
 from kingdom.cli.schemas.general import general_schema
 from kingdom.cli.shared import exit_code, inputs
@@ -39,12 +45,14 @@ from kingdom.workflow.reactions import engine
 from kingdom.workflow.registry import git_finder
 from kingdom.workflow.template_file import write_template
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="The Generals: who does what when, as YAML files.")
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Manage the Generals: which events each one handles, and how."
+)
 _EXAMPLE = "gen-hello"
 
 
 class ListedGeneral(msgspec.Struct, frozen=True, kw_only=True):
-    """A General: what it hears of, when it acts by itself, and what it runs."""
+    """A General: its event types, its schedules and its works."""
 
     name: str
     description: str
@@ -55,7 +63,7 @@ class ListedGeneral(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListedGenerals(msgspec.Struct, frozen=True, kw_only=True):
-    """The Generals of a directory, and those that cannot be used."""
+    """The Generals in a directory, and the broken ones."""
 
     directory: str
     generals: list[ListedGeneral]
@@ -63,7 +71,7 @@ class ListedGenerals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Preview(msgspec.Struct, frozen=True, kw_only=True):
-    """The workflow that an event would lead to, and the values that nobody gave."""
+    """The workflow that an event would start, and the values that the event lacks."""
 
     template: WorkflowTemplate
     missing: list[str]
@@ -71,36 +79,36 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
 
 @command(app, "list", result=one(ListedGenerals))
 async def list_(call: CommandCall, *, directory: GeneralsDirectory = "") -> None:
-    """Show every General, also those that are broken.
+    """List every General, including broken ones.
 
     Example: kingdom general list
 
     JSON: {directory, generals: [{name, description, subscribes: [type], schedules: [name], works: [name], directory}],
     broken: [{name, directory, reason}]}.
     """
-    place = generals_place(call, directory)
+    place = generals_directory(call, directory)
     loaded = load_packages(place, hears_strangers=hears_strangers(call))
     if call.output.json:
         call.output.document(_listed(place, loaded))
         return
     if loaded.packages:
-        columns = ("name", "hears of", "schedules", "works", "what it does")
+        columns = ("name", "handles", "schedules", "works", "what it does")
         call.output.table(columns, [_row(package) for package in loaded.packages])
     elif not loaded.broken:
         shipped_ones = ", ".join(package.name for package in load_packages(SHIPPED).packages)
-        call.output.say(f"There is no General in {place}. Make one: kingdom general create NAME")
-        call.output.say(f"Or take one that comes with Kingdom: kingdom general install NAME ({shipped_ones})")
+        call.output.say(f"There is no General in {place}. Create one: kingdom general create NAME")
+        call.output.say(f"Or install one that comes with Kingdom: kingdom general install NAME ({shipped_ones})")
     for broken in loaded.broken:
         call.output.note(f"{broken.name} is broken and does nothing: {broken.reason}")
 
 
 @command(app, "show", result=one(Package))
 async def show(call: CommandCall, name: GeneralName, *, directory: GeneralsDirectory = "") -> None:
-    """Show what a General hears of, when it acts, what it may do, and what it runs.
+    """Show which events a General handles, when it acts, what it may do, and what it runs.
 
     Example: kingdom general show gen-pr
 
-    JSON: {general: the content of general.yaml, template: as `kingdom template show` answers it, directory}.
+    JSON: {general: the content of general.yaml, template: as `kingdom template show` prints it, directory}.
     """
     package = named_package(call, name, directory)
     if call.output.json:
@@ -111,7 +119,7 @@ async def show(call: CommandCall, name: GeneralName, *, directory: GeneralsDirec
         "name": general.name,
         "what it does": general.description,
         "directory": package.directory,
-        "hears of": "\n".join(each.type + (" (also)" if each.also else "") for each in general.subscribes) or None,
+        "handles": "\n".join(each.type + (" (also)" if each.also else "") for each in general.subscribes) or None,
         "schedules": "\n".join(f"{each.name}: {each.cron} {each.time_zone}" for each in general.schedules) or None,
         "default repo": general.default_repo,
         "works": "\n".join(_work_names(package)),
@@ -133,21 +141,21 @@ async def preview(
     name: GeneralName,
     *,
     payload: Annotated[str, typer.Option(help="The payload of an event: JSON, @FILE, or - for standard input.")] = "{}",
-    repo: Annotated[str, typer.Option(help="The repository of the event, as acme/shop.")] = "",
+    repo: Annotated[str, typer.Option(help="The repository of the event, such as acme/shop.")] = "",
     event_type: Annotated[str, typer.Option("--type", help="The type of the event.")] = "demo.preview",
     directory: GeneralsDirectory = "",
 ) -> None:
-    """Print the workflow that a General would run for an event, with its values in the prompts; nothing is run.
+    """Print the workflow that a General would run for an event, with the values filled in; nothing runs.
 
     Example: kingdom general preview gen-hello --payload '{"from": "anna"}' | kingdom template create -
 
-    JSON: {template: as `kingdom template show` answers it, missing: [name of a value]}.
+    JSON: {template: as `kingdom template show` prints it, missing: [name of a value]}.
     """
     package = named_package(call, name, directory)
     general = package.general
     repo = repo or general.default_repo or ""
     if needs_repo(package.template) and not repo:
-        raise Misconfigured(f"{name} works in the repository of its event: name one, as --repo acme/shop")
+        raise Misconfigured(f"{name} works in the repository of its event: name one, such as --repo acme/shop")
     git = await _git_of(call, repo) if needs_repo(package.template) else ""
     context = Context(
         payload=inputs.payload(payload),
@@ -165,28 +173,30 @@ async def preview(
         return
     typer.echo(write_template(template), nl=False)
     if absent:
-        call.output.note(f"Empty, since nobody gave it: {', '.join(absent)}")
+        call.output.note(f"These values are empty, since the event does not have them: {', '.join(absent)}")
 
 
 @command(app, "validate", result=one(ListedGenerals))
 async def validate(
     call: CommandCall,
-    path: Annotated[str, typer.Argument(metavar="[DIR]", help="A General or its name, or a directory of them.")] = "",
+    path: Annotated[
+        str, typer.Argument(metavar="[DIR]", help="The folder or name of a General, or a directory of Generals.")
+    ] = "",
     *,
     directory: GeneralsDirectory = "",
 ) -> int:
-    """Check every file of a General, or of all in a directory; exit code 1 if one is broken.
+    """Check a General, or all in a directory; the exit code is 1 if one is broken.
 
     Example: kingdom general validate gen-pr
 
-    JSON: {directory, generals: [...], broken: [{name, directory, reason}]}, as `list` answers it.
+    JSON: {directory, generals: [...], broken: [{name, directory, reason}]}, as `list` prints it.
     """
     place = _to_check(call, path, directory)
     loaded = _with_scripts_read(_checked(place, hears_strangers=hears_strangers(call)))
     if call.output.json:
         call.output.document(_listed(place, loaded))
     for package in loaded.packages:
-        call.output.say(f"{package.name} is fine: {package.general.description}")
+        call.output.say(f"{package.name} is valid: {package.general.description}")
     for broken in loaded.broken:
         call.output.say(f"{broken.name} is broken: {broken.reason}")
     return exit_code.FAILED if loaded.broken else 0
@@ -195,24 +205,26 @@ async def validate(
 @command(app, "install", result=one(Package))
 async def install(
     call: CommandCall,
-    source: Annotated[str, typer.Argument(metavar="DIR", help="A folder, or the name of one that comes with Kingdom.")],
+    source: Annotated[
+        str, typer.Argument(metavar="DIR", help="A folder, or the name of a General that comes with Kingdom.")
+    ],
     *,
-    replace: Annotated[bool, typer.Option("--replace", help="Take the place of one with the same name.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace a General with the same name.")] = False,
     directory: GeneralsDirectory = "",
 ) -> None:
-    """Check a General and copy it to the others; what a replaced one has learned stays.
+    """Check a General and install it; a replaced General keeps its memory.
 
     Example: kingdom general install gen-pr
 
-    JSON: {general, template, directory}, as `show` answers it.
+    JSON: {general, template, directory}, as `show` prints it.
     """
-    place = generals_place(call, directory)
+    place = generals_directory(call, directory)
     package = install_package(_source(source), place, replace=replace)
     if call.output.json:
         call.output.document(package)
     call.output.say(
-        f"{package.name} is installed in {package.directory}.",
-        f"Look at what it hears of, its default_repo and its policy in {package.directory}/{GENERAL_FILE}.",
+        f"Installed {package.name} in {package.directory}.",
+        f"Review its events, default_repo and policy in {package.directory}/{GENERAL_FILE}.",
     )
     try:
         load_package(Path(package.directory), hears_strangers=hears_strangers(call))
@@ -223,28 +235,28 @@ async def install(
 @command(app, "create", result=one(Package))
 async def create(
     call: CommandCall,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name: gen-docs, or just docs.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name: gen-docs, or just docs.")],
     *,
     directory: GeneralsDirectory = "",
 ) -> None:
-    """Make a General to start from; it is complete, and the scripted agent can play it.
+    """Create a complete General to start from; the scripted agent can run it.
 
     Example: kingdom general create docs
 
-    JSON: {general, template, directory}, as `show` answers it.
+    JSON: {general, template, directory}, as `show` prints it.
     """
     name = name if name.startswith("gen-") else f"gen-{name}"
-    package = _scaffolded(name, generals_place(call, directory))
+    package = _create_package(name, generals_directory(call, directory))
     if call.output.json:
         call.output.document(package)
     option = f" --directory {directory}" if directory else ""
     call.output.say(
-        f"{package.name} is there, in {package.directory}. Next:",
-        f"  1. Say when it shall act and what it may do:  {package.directory}/{GENERAL_FILE}",
-        f"  2. Say what its agent shall do:               {package.directory}/prompts/task.md",
-        f"  3. Check it:                                  kingdom general validate{option}",
-        f"  4. See the prompts as an agent gets them:     kingdom general preview {package.name}{option}",
-        "  5. Run that (with `kingdom role engine --host` in another terminal):",
+        f"Created {package.name} in {package.directory}. Next:",
+        f"  1. Define when it acts and what it may do:  {package.directory}/{GENERAL_FILE}",
+        f"  2. Define what its agent does:              {package.directory}/prompts/task.md",
+        f"  3. Check it:                                kingdom general validate{option}",
+        f"  4. See the prompts as an agent gets them:   kingdom general preview {package.name}{option}",
+        "  5. Run it (with `kingdom role engine --host` in another terminal):",
         f"       kingdom general preview {package.name}{option} | kingdom template create -",
         f"       kingdom workflow create {package.template.id} --start --wait",
     )
@@ -262,16 +274,16 @@ async def schema(call: CommandCall) -> None:
 
 
 def _to_check(call: CommandCall, path: str, directory: str) -> Path:
-    """Return the directory that is meant: itself, that of a General with this name, or that of all."""
-    place = Path(path) if path and Path(path).is_dir() else generals_place(call, directory) / path
+    """Return the directory to check: the given one, that of the named General, or that of all Generals."""
+    place = Path(path) if path and Path(path).is_dir() else generals_directory(call, directory) / path
     if not place.is_dir():
-        nowhere = f"there is no General and no directory {path or place}"
-        raise Misconfigured(f"{nowhere}: name one, or make a General with `kingdom general create`")
+        cause = f"there is no General and no directory {path or place}"
+        raise Misconfigured(f"{cause}: name one, or create a General with `kingdom general create`")
     return place
 
 
 async def _git_of(call: CommandCall, repo: str) -> str:
-    """Return the Git of a repository, or what it would best be called."""
+    """Return the Git of a repository, or a good name for it."""
     with suppress(NotFound):
         async with call.bus(engine(), create=False) as bus, bus.transaction() as transaction:
             return (await git_finder(transaction))(repo)
@@ -279,7 +291,7 @@ async def _git_of(call: CommandCall, repo: str) -> str:
 
 
 def _checked(place: Path, *, hears_strangers: bool) -> Loaded:
-    """Return what is in a directory of Generals, or the one General that it is itself."""
+    """Load the Generals in a directory, or the one General that the directory is."""
     if not (place / GENERAL_FILE).exists():
         return load_packages(place, hears_strangers=hears_strangers)
     place = place.absolute()
@@ -291,7 +303,7 @@ def _checked(place: Path, *, hears_strangers: bool) -> Loaded:
 
 
 def _with_scripts_read(loaded: Loaded) -> Loaded:
-    """Return the packages with those among the broken in whose prompts is a script that no agent could follow."""
+    """Move packages whose prompts have an invalid script to the broken ones."""
     wrong = [
         Broken(name=package.name, directory=package.directory, reason=mistake)
         for package in loaded.packages
@@ -305,12 +317,12 @@ def _with_scripts_read(loaded: Loaded) -> Loaded:
 def _script_mistake(template: WorkflowTemplate) -> str:
     for work in template.works:
         for task in work.tasks:
-            # What a line is with a value in it only the event tells.
+            # A line with a placeholder is only known with an event.
             known = "\n".join("" if "{{" in line else line for line in task.query.split("\n"))
             try:
                 parse_script(known)
             except AgentFailed as error:
-                return f"a prompt of the work {work.name}: {error}"
+                return f"a prompt of work {work.name}: {error}"
     return ""
 
 
@@ -320,18 +332,18 @@ def _source(given: str) -> Path:
     if found := shipped(given):
         return found
     names = ", ".join(package.name for package in load_packages(SHIPPED).packages)
-    raise NotFound(f"{given!r} is no folder, and no General that comes with Kingdom: these are {names}")
+    raise NotFound(f"{given!r} is neither a folder nor a General that comes with Kingdom, which are {names}")
 
 
-def _scaffolded(name: str, place: Path) -> Package:
-    """Make a General like the simplest one that comes with Kingdom."""
+def _create_package(name: str, place: Path) -> Package:
+    """Create a General as a copy of the simplest one that comes with Kingdom."""
     if not re.fullmatch(NAME_PATTERN, name):
-        raise Misconfigured(f"{name!r} cannot be the name of a General: use lower-case words with '-' between them")
+        raise Misconfigured(f"{name!r} is not a valid name for a General: use lower-case words with '-' between them")
     if (place / name).exists():
         allowed = ("another name", "changing it there")
         raise IllegalTransition(f"general {name}", "INSTALLED", f"it is in {place / name}", allowed)
-    with TemporaryDirectory() as room:
-        draft = Path(room) / name
+    with TemporaryDirectory() as temporary:
+        draft = Path(temporary) / name
         shutil.copytree(SHIPPED / _EXAMPLE, draft)
         file = draft / GENERAL_FILE
         topic = name.removeprefix("gen-").replace("-", "_")
@@ -358,16 +370,16 @@ def _listed(place: Path, loaded: Loaded) -> ListedGenerals:
 
 def _row(package: Package) -> tuple[str, str, str, str, str]:
     general = package.general
-    heard = "\n".join(each.type for each in general.subscribes) or "-"
+    types = "\n".join(each.type for each in general.subscribes) or "-"
     schedules = "\n".join(each.name for each in general.schedules) or "-"
-    return general.name, heard, schedules, ", ".join(_work_names(package)), general.description
+    return general.name, types, schedules, ", ".join(_work_names(package)), general.description
 
 
 def _petition_rule(rule: PetitionRule) -> str:
-    approving = ", approvals too" if "APPROVE" in rule.events else ""
-    commanding = f", with {' '.join(rule.commands)} to bots" if rule.commands else ""
-    agreed = ", if a person agrees" if rule.approval else ""
-    return f"{rule.kind} on {', '.join(rule.targets)}, at most {rule.at_most}{approving}{commanding}{agreed}"
+    approvals = ", approvals too" if "APPROVE" in rule.events else ""
+    commands = f", with {' '.join(rule.commands)} to bots" if rule.commands else ""
+    condition = ", if a person agrees" if rule.approval else ""
+    return f"{rule.kind} on {', '.join(rule.targets)}, at most {rule.at_most}{approvals}{commands}{condition}"
 
 
 def _work_names(package: Package) -> list[str]:

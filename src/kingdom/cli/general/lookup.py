@@ -1,4 +1,4 @@
-"""Which General a command means, and where it is."""
+"""Finds the Generals that a command names."""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,25 +11,25 @@ from kingdom.court.package import Package
 from kingdom.court.package_files import load_packages
 from kingdom.errors import Misconfigured, NotFound
 
-GeneralName = Annotated[str, typer.Argument(metavar="NAME", help="The name of a General, as gen-pr.")]
+GeneralName = Annotated[str, typer.Argument(metavar="NAME", help="The name of a General, such as gen-pr.")]
 GeneralsDirectory = Annotated[
-    str, typer.Option("--directory", help="Where the Generals are; else where the settings or the store have them.")
+    str, typer.Option("--directory", help="The folder of the Generals; by default that of the settings or the store.")
 ]
 
 
-def generals_place(call: CommandCall, directory: str) -> Path:
-    """Return where the Generals are, unless a directory is named where they are."""
+def generals_directory(call: CommandCall, directory: str) -> Path:
+    """Return the given directory, or that of the Generals."""
     return Path(directory) if directory else generals_of(call.settings, call.part("generals"))
 
 
 def hears_strangers(call: CommandCall) -> bool:
-    """Return whether events of any GitHub repository are taken, so that Generals must name their repositories."""
+    """Return whether events of any GitHub repository are accepted, so that Generals must name theirs."""
     return call.part("sentinel").sentinel.hears_strangers
 
 
 def named_package(call: CommandCall, name: str, directory: str) -> Package:
-    """Return the General with a name, or say which ones there are."""
-    place = generals_place(call, directory)
+    """Return a General by its name, or raise an error that lists all."""
+    place = generals_directory(call, directory)
     loaded = load_packages(place, hears_strangers=hears_strangers(call))
     for package in loaded.packages:
         if package.name == name:
@@ -38,4 +38,4 @@ def named_package(call: CommandCall, name: str, directory: str) -> Package:
         if broken.name == name:
             raise Misconfigured(f"{name} is broken: {broken.reason}")
     there = ", ".join(package.name for package in loaded.packages) or "none"
-    raise NotFound(f"there is no General {name!r} in {place}; there is {there}: `kingdom general install` adds one")
+    raise NotFound(f"there is no General {name!r} in {place}; there are: {there}; `kingdom general install` adds one")

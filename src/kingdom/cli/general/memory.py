@@ -1,4 +1,4 @@
-"""`kingdom general memory` and `promote`: what a General has learned, and what of it counts everywhere."""
+"""`kingdom general memory` and `promote`: show and promote what a General has learned."""
 
 from typing import Annotated
 
@@ -16,7 +16,7 @@ app = typer.Typer(add_completion=False)
 async def memory(call: CommandCall, name: GeneralName, *, directory: GeneralsDirectory = "") -> None:
     """Show what a General has learned, and from which repository, run and day.
 
-    What agents learned is shown only to agents that work in the same repository, until it is promoted.
+    Agents see only what was learned in their own repository, until it is promoted.
 
     Example: kingdom general memory gen-pr
 
@@ -27,7 +27,7 @@ async def memory(call: CommandCall, name: GeneralName, *, directory: GeneralsDir
         call.output.document(sentences)
     elif sentences:
         rows = [(each.text, "everywhere" if each.everywhere else each.file, each.origin or None) for each in sentences]
-        call.output.table(("sentence", "counts", "learned"), rows)
+        call.output.table(("sentence", "applies to", "learned"), rows)
     else:
         call.output.say(f"{name} has learned nothing yet.")
 
@@ -36,20 +36,19 @@ async def memory(call: CommandCall, name: GeneralName, *, directory: GeneralsDir
 async def promote_(
     call: CommandCall,
     name: GeneralName,
-    words: Annotated[str, typer.Argument(metavar="WORDS", help="A part of the sentence that no other one has.")],
+    words: Annotated[str, typer.Argument(metavar="WORDS", help="A unique part of the sentence.")],
     *,
     directory: GeneralsDirectory = "",
 ) -> None:
-    """Let a sentence that was learned in one repository count in all of them.
+    """Apply a sentence that was learned in one repository to all repositories.
 
-    It is shown to every agent of the General from then on. Read it first: an agent wrote it, and what the agent read
-    may have come from strangers.
+    Every agent of the General then sees it. Read it first: an agent wrote it, perhaps after reading text of strangers.
 
     Example: kingdom general promote gen-pr "Tests need a database"
 
-    JSON: {text, origin, everywhere, file}, as it was.
+    JSON: {text, origin, everywhere, file}, as before the promotion.
     """
     chosen = promote(named_package(call, name, directory).directory, words)
     if call.output.json:
         call.output.document(chosen)
-    call.output.say(f"For {name} this counts everywhere now: {chosen.text}")
+    call.output.say(f"For {name} this now applies everywhere: {chosen.text}")

@@ -1,4 +1,4 @@
-"""`kingdom show`: finds out what an id names, and shows that as its noun would."""
+"""`kingdom show`: find the thing with an id, and show it as its own command does."""
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
@@ -19,7 +19,7 @@ from kingdom.errors import Ambiguous, NotFound
 from kingdom.workflow.records import GITS, MCP_SERVERS, TEMPLATES
 
 app = typer.Typer(add_completion=False)
-# The nouns of what has an id or a name of its own, in the order in which they are asked.
+# The nouns whose records have an id or name, in the order of the search.
 _NOUNS: Mapping[str, str] = {
     ASSIGNMENTS.name: "assignment",
     EVENTS.name: "event",
@@ -40,18 +40,18 @@ async def show(
         str,
         typer.Argument(
             metavar="ID",
-            help="Of a run, an assignment, an event, a petition, a checkpoint, a template; the name of a General,"
-            " a repository or an MCP server. `last` is the newest run.",
+            help="The id of a run, assignment, event, petition, checkpoint or template, or the name of a General,"
+            " repository or MCP server. `last` is the newest run.",
         ),
     ],
 ) -> None:
-    """Show whatever an id names, as the command of its own noun does: `kingdom workflow show` for a run, and so on.
+    """Show the thing with an id as its own command does: `kingdom workflow show` for a run, and so on.
 
     Example: kingdom show last
 
     Example: kingdom show task-20260207-001
 
-    JSON: as the command answers that shows such a thing.
+    JSON: what the command of that thing prints.
     """
     async with call.bus(undeclared(), create=False) as bus:
         show_thing, *words = await _command(bus, thing)
@@ -76,7 +76,7 @@ async def _command(bus: Bus, thing: str) -> tuple[Any, ...]:
         return inspection.checkpoints, (await find_workflow(bus, point[1])).id, point[2]
     if part := _PART.fullmatch(thing):
         workflow = await find_workflow(bus, part[1])
-        # It is shown with its run.
+        # A Work or Task is shown with its run.
         (find_task if part[3] else find_work)(workflow, part[2])
         return inspection.show, workflow.id
     try:
@@ -88,7 +88,7 @@ async def _command(bus: Bus, thing: str) -> tuple[Any, ...]:
 
 
 async def _of_bus(bus: Bus, event: UUID) -> tuple[Any, ...]:
-    """Return what shows an event of the bus: how it died, or else where it is."""
+    """Return the function that shows an event of the bus: as a dead letter, or else where it is."""
     situations = await operations_of(bus).situations(event)
     if any(situation.status == "DEAD" for situation in situations):
         from kingdom.cli.bus import dead_letters
@@ -130,7 +130,7 @@ def _show_of(noun: str) -> Callable[..., Awaitable[Any]]:
 
 
 async def _petition(bus: Bus, text: str) -> str:
-    """Return the id of the petition that a text means, the last thing that it can mean."""
+    """Return the id of the petition that a text names; nothing else has matched."""
     try:
         async with bus.transaction() as transaction:
             return (await petition.find_petition(transaction, text)).id
@@ -138,7 +138,7 @@ async def _petition(bus: Bus, text: str) -> str:
         raise
     except NotFound as error:
         raise NotFound(
-            f"nothing here has the id {text!r}: `kingdom ps --all`, `kingdom event list` show what there is"
+            f"nothing has the id {text!r}: `kingdom ps --all` and `kingdom event list` show what exists"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""`kingdom why`: where an event is, and what holds it there."""
+"""`kingdom why`: show where an event is and why it waits there."""
 
 import typer
 
@@ -15,7 +15,7 @@ app = typer.Typer(add_completion=False)
 
 @command(app, "why", result=one(Explanation))
 async def why(call: CommandCall, event_id: EventId, *, rules: Rules = "") -> None:
-    """Explain where an event is: who gets it and why, what it waits for, what became of it.
+    """Show where an event is: which Generals get it and why, what it waits for, and its result.
 
     Example: kingdom why last
 
@@ -30,10 +30,10 @@ async def why(call: CommandCall, event_id: EventId, *, rules: Rules = "") -> Non
         return
     event = explanation.event
     call.output.say(f"{event.id}: {event.type}{f' in {event.repo}' if event.repo else ''}. {explanation.standing}")
-    _tell(call, explanation)
+    _print_details(call, explanation)
 
 
-def _tell(call: CommandCall, explanation: Explanation) -> None:
+def _print_details(call: CommandCall, explanation: Explanation) -> None:
     for wait in explanation.waits:
         call.output.say(f"For {wait.general} since {wait.since.isoformat(timespec='seconds')}: {_line(wait)}")
     if explanation.assignments:
@@ -47,4 +47,4 @@ def _tell(call: CommandCall, explanation: Explanation) -> None:
 
 def _line(wait: Wait) -> str:
     ahead = f"{wait.ahead}{'+' if wait.ahead >= AHEAD_MAX else ''}"
-    return f"{wait.held_by}; {ahead} ahead of it in the line {wait.line!r}."
+    return f"{wait.held_by}; {ahead} ahead of it in the queue {wait.line!r}."

@@ -1,4 +1,4 @@
-"""`kingdom agent-mcp`: the tools of an agent as an MCP server over standard input and output."""
+"""`kingdom agent-mcp`: serve the tools of an agent over MCP on standard input and output."""
 
 from typing import Annotated
 
@@ -15,14 +15,14 @@ _VARIABLE = "KINGDOM_VOICE_URL"
 @app.command("agent-mcp")
 def agent_mcp(
     url: Annotated[
-        str, typer.Argument(metavar="[URL]", help=f"http://HOST:PORT/voice or unix:SOCKET; else {_VARIABLE}.")
+        str, typer.Argument(metavar="[URL]", help=f"http://HOST:PORT/voice or unix:SOCKET; by default {_VARIABLE}.")
     ] = "",
 ) -> None:
-    """Serve report_result, ask_human, petition and remember to an agent, which starts this itself.
+    """Serve the tools report_result, ask_human, petition and remember to an agent, which starts this command itself.
 
     Example: kingdom agent-mcp http://127.0.0.1:8099/voice
     """
-    place = url or read_environment(_VARIABLE)
-    if not place:
-        raise Misconfigured(f"nobody says where the voice of the agent is: give its URL, or set {_VARIABLE}")
-    server.main(place)
+    address = url or read_environment(_VARIABLE)
+    if not address:
+        raise Misconfigured(f"the address of the agent's tools is missing: give a URL, or set {_VARIABLE}")
+    server.main(address)

@@ -1,4 +1,4 @@
-"""`kingdom git …`: the repositories that runs may use."""
+"""`kingdom git …`: manage the repositories that runs can use."""
 
 import re
 import socket
@@ -24,15 +24,15 @@ from kingdom.workflow.model.git import REPOSITORY, Git, repo_of
 from kingdom.workflow.model.host import HostStatus
 from kingdom.workflow.reactions import engine
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="The repositories that runs may use.")
-_Name = Annotated[str, typer.Argument(metavar="NAME", help="Its name here.")]
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Manage the repositories that runs can use.")
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of a Git.")]
 _LIMIT = timedelta(seconds=30)
 _HEADS = "refs/heads/"
 _NAMES_SHOWN = 20
 
 
 class GitDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """A repository and who uses it."""
+    """A repository and its users."""
 
     git: Git
     users: registry.Users
@@ -41,25 +41,25 @@ class GitDetails(msgspec.Struct, frozen=True, kw_only=True):
 @command(app, "create", result=one(Git))
 async def create(
     call: CommandCall,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name here: lower-case letters, digits, - _ .")],
-    url: Annotated[str, typer.Argument(metavar="URL", help="Its address, or a folder of this host.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name in Kingdom: lower-case letters, digits, - _ .")],
+    url: Annotated[str, typer.Argument(metavar="URL", help="Its address, or a folder on this host.")],
     *,
-    branch: Annotated[str, typer.Option(help="Where work starts from; else the branch that its HEAD names.")] = "",
+    branch: Annotated[str, typer.Option(help="The branch that work starts from; by default that of its HEAD.")] = "",
     checkpoint_remote: Annotated[
-        str, typer.Option(help="Where checkpoints are pushed, so that another host can go on from them.")
+        str, typer.Option(help="The remote for checkpoints, so that another host can continue from them.")
     ] = "",
     repo: Annotated[
         str | None,
         typer.Option(
             metavar="OWNER/NAME",
-            help="What events call it, for a mirror or a folder; else what URL names on GitHub, and '' for nothing.",
+            help="Its name in events, for a mirror or a folder; by default the name on GitHub in URL, '' for none.",
         ),
     ] = None,
-    no_check: Annotated[bool, typer.Option("--no-check", help="Do not look whether it can be reached.")] = False,
+    no_check: Annotated[bool, typer.Option("--no-check", help="Do not check whether it can be reached.")] = False,
 ) -> None:
-    """Make a repository known; it is looked at first.
+    """Register a repository, after checking that it can be reached.
 
-    Events find it by the repository that they name, whatever its name is here, so one repository is one Git.
+    Events refer to it by its name on GitHub, not by NAME, so register each repository once.
 
     Example: kingdom git create app https://example.org/app.git --branch develop
 
@@ -82,14 +82,14 @@ async def create(
     if call.output.json:
         call.output.document(_shown(git))
     call.output.say(
-        f"Git {name} is known. Templates refer to it by this name and start from {branch} by default.",
-        *([f"Events of {repo} work in it."] if repo else []),
+        f"Registered git {name}. Templates refer to it by this name and start from {branch} by default.",
+        *([f"Events of {repo} use it."] if repo else []),
     )
 
 
 @command(app, "list", result=array(Git))
 async def list_(call: CommandCall) -> None:
-    """Show every repository.
+    """List every repository.
 
     Example: kingdom git list
 
@@ -103,12 +103,12 @@ async def list_(call: CommandCall) -> None:
         rows = [(git.id, git.repo or None, git.url, git.default_branch) for git in gits]
         call.output.table(("name", "repo", "url", "branch"), rows)
     else:
-        call.output.say("No repository is known. Add one: kingdom git create NAME URL")
+        call.output.say("There are no repositories. Add one: kingdom git create NAME URL")
 
 
 @command(app, "show", result=one(GitDetails))
 async def show(call: CommandCall, name: _Name) -> None:
-    """Show a repository and who uses it.
+    """Show a repository, and the runs and templates that use it.
 
     Example: kingdom git show app
 
@@ -134,7 +134,7 @@ async def show(call: CommandCall, name: _Name) -> None:
 
 @command(app, "delete", result=one(Git))
 async def delete(call: CommandCall, name: _Name) -> None:
-    """Forget a repository; refused while a run uses it, and templates lose their references to it.
+    """Unregister a repository, unless a run uses it; templates lose their references to it.
 
     Example: kingdom git delete app
 
@@ -145,9 +145,9 @@ async def delete(call: CommandCall, name: _Name) -> None:
         git = await registry.delete_git(bus, name, actor=call.settings.actor)
     if call.output.json:
         call.output.document(_shown(git))
-    call.output.say(f"Git {name} is known no more. The repository itself is untouched.")
+    call.output.say(f"Unregistered git {name}. The repository itself is not changed.")
     if users.templates:
-        call.output.say(f"Without it now: template {', '.join(users.templates)}.")
+        call.output.say(f"These templates no longer refer to it: {', '.join(users.templates)}.")
 
 
 def _shown(git: Git) -> Git:
@@ -158,19 +158,19 @@ def _shown(git: Git) -> Git:
 
 
 def _address(text: str) -> str:
-    """Return a folder of this host as every process can find it; other addresses stay as they are."""
+    """Return the absolute path of a local folder; return other addresses unchanged."""
     is_remote = "://" in text or ":" in text.partition("/")[0]
     return text if is_remote or not text else str(Path(text).expanduser().absolute())
 
 
 def _checked_repo(said: str) -> str:
     if said and not re.fullmatch(REPOSITORY, said):
-        raise typer.BadParameter(f"{said!r} is no repository on GitHub: write it as acme/shop")
+        raise typer.BadParameter(f"{said!r} is not a repository on GitHub: write it as acme/shop")
     return said
 
 
 async def _home_of_host(call: CommandCall) -> Path:
-    """Return where git of a host here looks for its configuration: a host that runs, else the one that would."""
+    """Return the home directory that git uses on a host of this machine."""
     with suppress(NotFound):
         async with call.bus(engine(), create=False) as bus, bus.transaction() as transaction:
             for host in await known_hosts(transaction):
@@ -184,7 +184,7 @@ def _directory_of_hosts(settings: Settings, own: str) -> Path:
 
 
 async def _checked_branch(url: str, wanted: str, home: Path) -> str:
-    """Return the branch to start from, which the repository has."""
+    """Return the branch to start from, after checking that the repository has it."""
     head, branches = "", []
     for line in (await _ls_remote(url, home)).splitlines():
         value, _, ref = line.partition("\t")
@@ -197,18 +197,18 @@ async def _checked_branch(url: str, wanted: str, home: Path) -> str:
         return branch
     has = ", ".join(branches[:_NAMES_SHOWN]) or "none yet, push a first commit"
     missing = f"has no branch {branch!r}" if branch else "does not say which branch is its default"
-    raise ProgramFailed(f"{without_password(url)} {missing}: name one with --branch (it has: {has}), or say --no-check")
+    raise ProgramFailed(f"{without_password(url)} {missing}: name one with --branch (it has: {has}), or add --no-check")
 
 
 async def _ls_remote(url: str, home: Path) -> str:
-    """Ask a repository for its branches and its HEAD, with the rights of a host; no checkout around here counts."""
+    """List the branches and HEAD of a repository with the credentials of a host, outside of any checkout."""
     wanted = ("HEAD", f"{_HEADS}*")
     try:
         return await run_git("ls-remote", "--symref", "--", url, *wanted, cwd=Path("/"), home=home, limit=_LIMIT)
     except GitFailed as error:
         shown = without_password(url)
         raise ProgramFailed(
-            f"{shown} cannot be reached: check the address and the rights: a host finds credentials in"
-            f" {home / '.gitconfig'}, not in that of your home, and keys in ~/.ssh; or say --no-check;"
+            f"{shown} cannot be reached: check the address and the credentials: a host reads them from"
+            f" {home / '.gitconfig'}, not from your own .gitconfig, and keys from ~/.ssh; or add --no-check;"
             f" {str(error).replace(url, shown)}"
         ) from error

@@ -1,4 +1,4 @@
-"""`kingdom mcp …`: the MCP servers that agents may call."""
+"""`kingdom mcp …`: manage the MCP servers that agents can call."""
 
 import shlex
 from typing import Annotated
@@ -15,12 +15,12 @@ from kingdom.workflow import registry
 from kingdom.workflow.model.mcp import McpServer, Transport
 from kingdom.workflow.reactions import engine
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="The MCP servers that agents may call.")
-_Name = Annotated[str, typer.Argument(metavar="NAME", help="Its name here.")]
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Manage the MCP servers that agents can call.")
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of an MCP server.")]
 
 
 class McpServerDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """An MCP server without secrets: only the names of its environment, no password."""
+    """An MCP server without its secrets: `env` has only the names of variables."""
 
     id: str
     name: str
@@ -33,14 +33,14 @@ class McpServerDetails(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RegisteredMcpServer(msgspec.Struct, frozen=True, kw_only=True):
-    """A new MCP server and its tools, unless it was not tried out."""
+    """A new MCP server, and its tools if it was checked."""
 
     server: McpServerDetails
     tools: tuple[str, ...] | None
 
 
 class McpServerWithUsers(RegisteredMcpServer, frozen=True, kw_only=True):
-    """An MCP server, who uses it, and its tools if it was tried out."""
+    """An MCP server, its users, and its tools if it was checked."""
 
     users: registry.Users
 
@@ -48,29 +48,28 @@ class McpServerWithUsers(RegisteredMcpServer, frozen=True, kw_only=True):
 @command(app, "create", result=one(RegisteredMcpServer))
 async def create(
     call: CommandCall,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name here: lower-case letters, digits, - _ .")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name in Kingdom: lower-case letters, digits, - _ .")],
     *,
     program: Annotated[
-        str, typer.Option("--command", help="What starts it; it runs in a folder of its own, so write whole paths.")
+        str,
+        typer.Option("--command", help="The command that starts it; it runs in its own folder, so use absolute paths."),
     ] = "",
-    url: Annotated[str, typer.Option(help="Where it is called.")] = "",
+    url: Annotated[str, typer.Option(help="The address of a remote server.")] = "",
     transport: Annotated[
         Transport | None,
         typer.Option(case_sensitive=False, help="STDIO for a command; SSE or, by default, STREAMABLE_HTTP for a URL."),
     ] = None,
-    env: Annotated[
-        list[str] | None, typer.Option(help="A variable of its environment, NAME=VALUE; repeatable.")
-    ] = None,
-    no_check: Annotated[bool, typer.Option("--no-check", help="Do not try it out.")] = False,
+    env: Annotated[list[str] | None, typer.Option(help="An environment variable, NAME=VALUE; repeatable.")] = None,
+    no_check: Annotated[bool, typer.Option("--no-check", help="Do not connect to it.")] = False,
 ) -> None:
-    """Make an MCP server known; it is started or called first, and asked for its tools.
+    """Register an MCP server, after starting or calling it and asking for its tools.
 
     Example: kingdom mcp create files --command "npx -y @modelcontextprotocol/server-filesystem /srv/files"
 
     Example: kingdom mcp create search --url https://example.org/mcp
 
-    JSON: {server: {id, name, transport, command, url, env: [name], deleted, deleting}, tools: [name]}; tools is null if
-    it was not tried out.
+    JSON: {server: {id, name, transport, command, url, env: [name], deleted, deleting}, tools: [name]}; tools is null
+    with --no-check.
     """
     if bool(program) == bool(url):
         raise typer.BadParameter("give either --command or --url.")
@@ -82,19 +81,19 @@ async def create(
         url=url,
         env=attributes(env or ()),
     )
-    tools = None if no_check else await _tried_out(call, server)
+    tools = None if no_check else await _list_tools(call, server)
     async with call.bus(engine()) as bus:
         server = await registry.register_mcp_server(bus, server, actor=call.settings.actor)
     if call.output.json:
         call.output.document(RegisteredMcpServer(server=_shown(server), tools=tools))
-    call.output.say(f"MCP server {name} is known. Templates refer to it by this name.")
+    call.output.say(f"Registered MCP server {name}. Templates refer to it by this name.")
     if tools is not None:
         call.output.say(f"Its tools: {', '.join(tools) or 'none'}.")
 
 
 @command(app, "list", result=array(McpServerDetails))
 async def list_(call: CommandCall) -> None:
-    """Show every MCP server.
+    """List every MCP server.
 
     Example: kingdom mcp list
 
@@ -107,7 +106,7 @@ async def list_(call: CommandCall) -> None:
     elif servers:
         call.output.table(("name", "transport", "where"), [(each.id, each.transport, _where(each)) for each in servers])
     else:
-        call.output.say("No MCP server is known. Add one: kingdom mcp create NAME --command … or --url …")
+        call.output.say("There are no MCP servers. Add one: kingdom mcp create NAME --command … or --url …")
 
 
 @command(app, "show", result=one(McpServerWithUsers))
@@ -115,9 +114,9 @@ async def show(
     call: CommandCall,
     name: _Name,
     *,
-    check: Annotated[bool, typer.Option("--check", help="Try it out now, and show its tools.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Connect to it and show its tools.")] = False,
 ) -> None:
-    """Show an MCP server and who uses it; the values of its environment stay hidden.
+    """Show an MCP server, and the runs and templates that use it; the values of its environment stay hidden.
 
     Example: kingdom mcp show files --check
 
@@ -126,7 +125,7 @@ async def show(
     """
     async with call.bus(engine(), create=False) as bus:
         server, users = await registry.show_mcp_server(bus, name)
-    tools = await _tried_out(call, server) if check else None
+    tools = await _list_tools(call, server) if check else None
     if call.output.json:
         call.output.document(McpServerWithUsers(server=_shown(server), users=users, tools=tools))
         return
@@ -138,14 +137,14 @@ async def show(
         "environment": ", ".join(sorted(server.env)) or None,
         "used by workflows": ", ".join(users.workflows) or None,
         "named by templates": ", ".join(users.templates) or None,
-        "tools": "not asked, say --check" if tools is None else ", ".join(tools) or None,
+        "tools": "unknown, add --check" if tools is None else ", ".join(tools) or None,
     }
     call.output.table(("MCP server", ""), rows.items())
 
 
 @command(app, "delete", result=one(McpServerDetails))
 async def delete(call: CommandCall, name: _Name) -> None:
-    """Forget an MCP server; refused while a run uses it, and templates lose their references to it.
+    """Unregister an MCP server, unless a run uses it; templates lose their references to it.
 
     Example: kingdom mcp delete files
 
@@ -155,10 +154,10 @@ async def delete(call: CommandCall, name: _Name) -> None:
         server = await registry.unregister_mcp_server(bus, name, actor=call.settings.actor)
     if call.output.json:
         call.output.document(_shown(server))
-    call.output.say(f"MCP server {name} is known no more.")
+    call.output.say(f"Unregistered MCP server {name}.")
 
 
-async def _tried_out(call: CommandCall, server: McpServer) -> tuple[str, ...]:
+async def _list_tools(call: CommandCall, server: McpServer) -> tuple[str, ...]:
     limit = limit_of(server).total_seconds()
     with call.output.waiting(f"Asking {server.id} for its tools, for up to {limit:g} s: {_where(server)}"):
         return await validate(server)

@@ -1,4 +1,4 @@
-"""`kingdom template …`: what runs are made from, written as YAML files."""
+"""`kingdom template …`: manage the templates that runs are created from."""
 
 from typing import Annotated, Any
 
@@ -16,14 +16,14 @@ from kingdom.workflow.model.template import WorkflowTemplate
 from kingdom.workflow.reactions import engine
 from kingdom.workflow.template_file import read_template, write_template
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Templates: what runs are made from, as YAML files.")
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Manage the templates that runs are created from.")
 _Template = Annotated[str, typer.Argument(metavar="TEMPLATE", help="The id of a template.")]
 _File = Annotated[str, typer.Argument(metavar="FILE", help="A YAML file; - is standard input.")]
 
 
 @command(app, "create", result=one(WorkflowTemplate))
 async def create(call: CommandCall, file: _File) -> None:
-    """Store a template; the repositories and MCP servers that it names must be known.
+    """Store a template; the repositories and MCP servers that it names must be registered.
 
     Example: kingdom template create fix-a-bug.yaml
 
@@ -32,7 +32,7 @@ async def create(call: CommandCall, file: _File) -> None:
     template = read_template(_text(file), file)
     async with call.bus(engine()) as bus:
         template = await templates.create_template(bus, template, actor=call.settings.actor)
-    _tell(call, template, f"Template {template.id} is there. Run it: kingdom workflow create {template.id}")
+    _report(call, template, f"Created template {template.id}. Run it: kingdom workflow create {template.id}")
 
 
 @command(app, "from-workflow", result=one(WorkflowTemplate))
@@ -41,47 +41,47 @@ async def from_workflow(
     workflow_id: RunId,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the template.")],
     *,
-    template_id: Annotated[str, typer.Option("--id", help="Its id; else made from the name.")] = "",
+    template_id: Annotated[str, typer.Option("--id", help="Its id; by default derived from the name.")] = "",
 ) -> None:
-    """Store the definitions of a run, as they are by now, as a template.
+    """Store the current definition of a run as a template.
 
     Example: kingdom template from-workflow last "Fix a bug"
 
-    JSON: the template, as `create` answers it.
+    JSON: the template, as `create` prints it.
     """
     async with call.bus(engine(), create=False) as bus:
         workflow = await find_workflow(bus, workflow_id)
         template = await templates.template_from_workflow(
             bus, workflow.id, name, actor=call.settings.actor, template_id=template_id
         )
-    _tell(call, template, f"Template {template.id} is there. Run it: kingdom workflow create {template.id}")
+    _report(call, template, f"Created template {template.id}. Run it: kingdom workflow create {template.id}")
 
 
 @command(app, "update", result=one(WorkflowTemplate))
 async def update(call: CommandCall, template_id: _Template, file: _File) -> None:
-    """Give a template the content of a file; runs made from it before stay as they are.
+    """Replace a template with a file; runs that were created from it do not change.
 
     Example: kingdom template show fix-a-bug --yaml > fix.yaml; edit it; kingdom template update fix-a-bug fix.yaml
 
-    JSON: the template, as `create` answers it.
+    JSON: the template, as `create` prints it.
     """
     definition = read_template(_text(file), file, template_id=template_id)
     if definition.id != template_id:
         raise Misconfigured(
-            f"{file} is about template {definition.id!r}, not {template_id!r}: change its field `id` or take it out"
+            f"{file} defines template {definition.id!r}, not {template_id!r}: change or remove its field `id`"
         )
     async with call.bus(engine(), create=False) as bus:
         template = await templates.update_template(bus, template_id, definition, actor=call.settings.actor)
-    _tell(call, template, f"Template {template.id} is changed.")
+    _report(call, template, f"Updated template {template.id}.")
 
 
 @command(app, "list", result=array(WorkflowTemplate))
 async def list_(call: CommandCall) -> None:
-    """Show every template.
+    """List every template.
 
     Example: kingdom template list
 
-    JSON: an array of templates, as `create` answers them.
+    JSON: an array of templates, as `create` prints them.
     """
     async with call.bus(engine(), create=False) as bus:
         found = await templates.list_templates(bus, call.note_unreadable)
@@ -91,7 +91,7 @@ async def list_(call: CommandCall) -> None:
         rows = [(each.id, each.name, ", ".join(work.name for work in each.works)) for each in found]
         call.output.table(("id", "name", "works"), rows)
     else:
-        call.output.say("There is no template. Add one: kingdom template create FILE")
+        call.output.say("There are no templates. Add one: kingdom template create FILE")
 
 
 @command(app, "show", result=one(WorkflowTemplate))
@@ -99,13 +99,13 @@ async def show(
     call: CommandCall,
     template_id: _Template,
     *,
-    as_yaml: Annotated[bool, typer.Option("--yaml", help="Only the file, to be edited and given to `update`.")] = False,
+    as_yaml: Annotated[bool, typer.Option("--yaml", help="Print only the file, to edit it for `update`.")] = False,
 ) -> None:
     """Show a template.
 
     Example: kingdom template show fix-a-bug --yaml > fix-a-bug.yaml
 
-    JSON: the template, as `create` answers it.
+    JSON: the template, as `create` prints it.
     """
     async with call.bus(engine(), create=False) as bus:
         template = await templates.show_template(bus, template_id)
@@ -121,28 +121,28 @@ async def show(
 
 @command(app, "delete", result=one(WorkflowTemplate))
 async def delete(call: CommandCall, template_id: _Template) -> None:
-    """Let a template disappear; runs made from it stay.
+    """Delete a template; runs that were created from it stay.
 
     Example: kingdom template delete fix-a-bug
 
-    JSON: the template, as `create` answers it.
+    JSON: the template, as `create` prints it.
     """
     async with call.bus(engine(), create=False) as bus:
         template = await templates.delete_template(bus, template_id, actor=call.settings.actor)
-    _tell(call, template, f"Template {template_id} is gone.")
+    _report(call, template, f"Deleted template {template_id}.")
 
 
 @command(app, "validate", result=one(WorkflowTemplate))
 async def validate(call: CommandCall, file: _File) -> None:
-    """Check a file without a store: its form, not whether the repositories and MCP servers are known.
+    """Check a file without a store; repositories and MCP servers are not checked.
 
     Example: kingdom template validate fix-a-bug.yaml
 
-    JSON: the template, as `create` answers it; a Git without baseBranch has an empty one.
+    JSON: the template, as `create` prints it; a Git without baseBranch has an empty one.
     """
     template = read_template(_text(file), file)
     works, tasks = len(template.works), sum(len(work.tasks) for work in template.works)
-    _tell(call, template, f"{file} is a template with the id {template.id}, {works} work(s) and {tasks} task(s).")
+    _report(call, template, f"{file} is a template with the id {template.id}, {works} work(s) and {tasks} task(s).")
 
 
 @command(app, "schema", result=one(dict[str, Any]))
@@ -156,7 +156,7 @@ async def schema(call: CommandCall) -> None:
     print_schema(call.output, template_schema())
 
 
-def _tell(call: CommandCall, template: WorkflowTemplate, sentence: str) -> None:
+def _report(call: CommandCall, template: WorkflowTemplate, sentence: str) -> None:
     if call.output.json:
         call.output.document(template)
     call.output.say(sentence)

@@ -72,7 +72,7 @@ async def prepare(call: CommandCall, workflow_id: RunId, *, wait: _Wait = False)
 
     Example: kingdom workflow prepare last
 
-    JSON: the workflow, as `create` answers it.
+    JSON: the workflow, as `create` prints it.
     """
     return await _take(call, workflow_id, lifecycle.prepare, wait=wait)
 
@@ -85,7 +85,7 @@ async def start(call: CommandCall, workflow_id: RunId, *, wait: _Wait = False) -
 
     Example: kingdom workflow start last --wait
 
-    JSON: the workflow, as `create` answers it.
+    JSON: the workflow, as `create` prints it.
     """
     return await _take(call, workflow_id, lifecycle.start, wait=wait)
 
@@ -96,7 +96,7 @@ async def pause(call: CommandCall, workflow_id: RunId, *, wait: _Wait = False) -
 
     Example: kingdom workflow pause last
 
-    JSON: the workflow, as `create` answers it.
+    JSON: the workflow, as `create` prints it.
     """
     return await _take(call, workflow_id, lifecycle.pause, wait=wait, wanted=WorkflowStatus.PAUSED)
 
@@ -123,7 +123,7 @@ async def resume(
 
     Example: kingdom workflow resume last --from w1-c1 --wait
 
-    JSON: the workflow, as `create` answers it.
+    JSON: the workflow, as `create` prints it.
     """
     if sum((checkpoint is not None, from_base, continue_ or reply is not None)) > 1:
         raise typer.BadParameter("choose one way: --from, --from-base, --continue or --reply.")
@@ -151,7 +151,7 @@ async def cancel(call: CommandCall, workflow_id: RunId, *, wait: _Wait = False) 
 
     Example: kingdom workflow cancel last
 
-    JSON: the workflow, as `create` answers it.
+    JSON: the workflow, as `create` prints it.
     """
     return await _take(call, workflow_id, lifecycle.cancel, CAREFUL, wait=wait, wanted=WorkflowStatus.CANCELLED)
 
@@ -166,7 +166,7 @@ async def wait(call: CommandCall, workflow_id: RunId) -> int | None:
 
     Example: kingdom workflow wait last
 
-    JSON: the workflow, as `create` answers it.
+    JSON: the workflow, as `create` prints it.
     """
 
     async def look(bus: Bus) -> Workflow:
@@ -181,7 +181,7 @@ async def release(call: CommandCall, workflow_id: RunId) -> int | None:
 
     Example: kingdom workflow release last
 
-    JSON: the workflow, as `create` answers it.
+    JSON: the workflow, as `create` prints it.
     """
     return await _take(call, workflow_id, lifecycle.release)
 
@@ -195,7 +195,7 @@ async def delete(call: CommandCall, workflow_id: RunId) -> int | None:
 
     Example: kingdom workflow delete 01k9x3v7m2q4t6
 
-    JSON: the workflow, as `create` answers it.
+    JSON: the workflow, as `create` prints it.
     """
     return await _take(call, workflow_id, lifecycle.delete, CAREFUL)
 

@@ -76,7 +76,7 @@ async def modify(
 
     Example: kingdom workflow modify last run.yaml
 
-    JSON: the workflow, as `create` answers it.
+    JSON: the workflow, as `create` prints it.
     """
     with opened(file) as lines:
         change = read_definition(lines.read(), file)

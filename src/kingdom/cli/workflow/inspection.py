@@ -58,7 +58,7 @@ async def list_(
 
     Example: kingdom workflow list --status RUNNING --status AWAITING
 
-    JSON: an array of workflows, as `create` answers them.
+    JSON: an array of workflows, as `create` prints them.
     """
     wanted = set(status or WorkflowStatus)
     async with call.bus(engine(), create=False) as bus, bus.transaction() as transaction:
@@ -88,7 +88,7 @@ async def show(call: CommandCall, workflow_id: RunId) -> None:
 
     Example: kingdom workflow show last
 
-    JSON: {workflow, host, allowed: [command], validCheckpoints: [id]}; the workflow as `create` answers it.
+    JSON: {workflow, host, allowed: [command], validCheckpoints: [id]}; the workflow as `create` prints it.
     """
     async with call.bus(engine(), create=False) as bus:
         workflow = await find_workflow(bus, workflow_id)
