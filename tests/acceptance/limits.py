@@ -38,7 +38,7 @@ def _last_wait(seconds: float) -> None:
 def _lonely(seconds: float) -> None:
     from kingdom.cli.workflow import follow  # noqa: PLC0415
 
-    follow._LONELY_SECONDS = seconds
+    follow._UNHANDLED_SECONDS = seconds
 
 
 # How long a doctor reads settings, with patience for every look; how long a process still waits after a second signal;

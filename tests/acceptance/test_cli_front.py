@@ -119,7 +119,7 @@ def test_nouns_are_singular() -> None:
         (("workflow", "list", "--limit", "few"), "--limit: ", "see `kingdom workflow list --help`"),
         (("workflow", "list", "--limit"), "--limit", "see `kingdom workflow list --help`"),
         (("role", "jester"), "jester", "king"),
-        (("workflow", "create", "x", "--wait"), "nothing to wait for without --start", "`kingdom workflow create"),
+        (("workflow", "create", "x", "--wait"), "--wait needs --start", "`kingdom workflow create"),
         (("completion", "tcsh"), "SHELL: ", "bash"),
         (("show", ""), "ID is empty", "`kingdom show --help`"),
         (("cancel", ""), "WORKFLOW is empty", "`kingdom workflow cancel --help`"),
@@ -270,7 +270,7 @@ def test_a_list_reads_only_the_runs_that_it_shows(front: Front, types: Typist, t
     assert [run["id"] for run in types("workflow", "list", "--status", shown["status"], "--json").document] == [
         shown["id"]
     ]
-    assert "There is no such run" in types("workflow", "list", "--status", "PAUSED").out
+    assert "There are no runs that match" in types("workflow", "list", "--status", "PAUSED").out
     assert [each["id"] for each in types("petition", "list", "-n", "1", "--json").document] == [PETITION]
 
 

@@ -25,7 +25,7 @@ def test_engine_and_hosts_share_a_run_through_the_database(terminal: Terminal, t
     runs.template("Write", {"name": "write", "tasks": [script(write("a.txt", "hello"))]})
     lonely = runs.run("create", "write", "--start")
     assert lonely.code == 1
-    assert "is there but not started" in lonely.err
+    assert "was created but not started" in lonely.err
     assert "no soldier host is up" in lonely.err
     with (
         terminal.start("role", "engine", "--json-logs") as engine,

@@ -49,7 +49,7 @@ def test_a_run_is_followed_to_its_end_and_everything_it_left_can_be_seen(runs: R
     assert "All is well." in report.out
     (document,) = runs.ask("report", workflow_id, "w1-t1")
     assert (document["workName"], document["text"]) == ("greet", "# Result\n\nAll is well.")
-    assert "none is asked for" in runs.run("report", workflow_id, "w2-t1").out
+    assert "has no reportOutline" in runs.run("report", workflow_id, "w2-t1").out
 
     patch = runs.run("diff", workflow_id).out
     checked = subprocess.run(

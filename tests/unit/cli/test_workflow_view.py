@@ -8,10 +8,10 @@ from kingdom.cli.shared.workflow_ids import choose_id, find_checkpoint, find_tas
 from kingdom.cli.workflow.definition import read_definition, write_definition
 from kingdom.cli.workflow.view import (
     checkpoints_view,
+    describe_state,
     list_view,
     log_line,
     next_commands,
-    standing,
     tree_view,
 )
 from kingdom.errors import Ambiguous, Misconfigured, NotFound
@@ -108,7 +108,7 @@ def test_a_question_is_shown_with_its_choices_and_not_again_as_a_reason() -> Non
     assert "next: resume, cancel" in drawn(tree_view(run, None, NOW))
     run.general = "gen-poet"
     assert "next: answer, resume, cancel" in drawn(tree_view(run, None, NOW))
-    assert standing(run) == "wf-1 is AWAITING, it asks: Which? (this / that)"
+    assert describe_state(run) == "wf-1 is AWAITING, it asks: Which? (this / that)"
     assert "asks: Which?" in drawn(list_view([run]))
 
 
@@ -127,7 +127,7 @@ def test_a_list_has_a_line_per_run_with_what_is_done_and_spent() -> None:
 def test_a_run_says_what_it_is_about_to_do() -> None:
     run = half_done()
     run.wanted = Wanted(wish=Wish.PAUSE, reason="somebody paused it")
-    assert standing(run) == "wf-1 is RUNNING and about to pause (somebody paused it)"
+    assert describe_state(run) == "wf-1 is RUNNING and about to pause (somebody paused it)"
 
 
 def test_of_a_deleted_run_nothing_can_be_asked() -> None:
@@ -135,7 +135,7 @@ def test_of_a_deleted_run_nothing_can_be_asked() -> None:
     assert next_commands(run) == ["prepare", "start", "cancel", "modify", "delete"]
     run.deleted_at = NOW
     assert next_commands(run) == []
-    assert standing(run) == "wf-1 is deleted"
+    assert describe_state(run) == "wf-1 is deleted"
 
 
 def test_checkpoints_show_their_commits_and_whether_they_still_fit() -> None:

@@ -24,7 +24,7 @@ from kingdom.cli.logs.sessions import Subject
 from kingdom.cli.shared.command import CommandCall, command
 from kingdom.cli.shared.hosts import host_of
 from kingdom.cli.shared.long_running import BY_SIGNAL, drop_log_line
-from kingdom.cli.workflow.results import differences, written_view
+from kingdom.cli.workflow.results import agent_text_view, differences
 from kingdom.cli.workflow.view import tree_view
 from kingdom.clock import utc_now
 from kingdom.court.standing import Lookout
@@ -90,7 +90,7 @@ def readers_of(bus: Bus, settings: SoldierSettings) -> Readers:
         for each in found:
             said = "" if each.diff else ": no difference"
             parts.append(Text(printable(f"{each.git_id}, {each.branch} since {each.since[:12]}{said}"), style="bold"))
-            parts.append(written_view(each.diff, "diff"))
+            parts.append(agent_text_view(each.diff, "diff"))
         return Group(*parts)
 
     async def explain(about: str) -> RenderableType:

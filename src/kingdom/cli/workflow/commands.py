@@ -1,4 +1,4 @@
-"""`kingdom workflow …`: runs, from their making to their end."""
+"""`kingdom workflow …`: create, control and inspect runs."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -14,7 +14,7 @@ from kingdom.cli.shared.json_result import one
 from kingdom.cli.shared.workflow_ids import CAREFUL, RunId, find_checkpoint, find_workflow
 from kingdom.cli.workflow import definition, inspection, results
 from kingdom.cli.workflow.follow import follow
-from kingdom.cli.workflow.view import next_commands, standing
+from kingdom.cli.workflow.view import describe_state, next_commands
 from kingdom.court.petitions.decision import PETITIONS
 from kingdom.errors import KingdomError, Misconfigured
 from kingdom.workflow import lifecycle
@@ -26,9 +26,9 @@ from kingdom.workflow.reactions import engine
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
-    help="Runs: create, start, watch, pause, resume, look at what they left.",
+    help="Create, start, watch, pause and resume runs, and see their results.",
 )
-_Wait = Annotated[bool, typer.Option("--wait", help="Follow it until it rests or ends; the exit code tells how.")]
+_Wait = Annotated[bool, typer.Option("--wait", help="Follow the run until it stops; the exit code says how.")]
 
 
 @command(app, "create", result=one(Workflow))
@@ -36,28 +36,28 @@ async def create(
     call: CommandCall,
     template: Annotated[str, typer.Argument(metavar="TEMPLATE", help="The id of a template.")],
     *,
-    name: Annotated[str, typer.Option(help="What to call it; else as the template is called.")] = "",
-    start: Annotated[bool, typer.Option("--start", help="Start it too.")] = False,
+    name: Annotated[str, typer.Option(help="Its name; by default that of the template.")] = "",
+    start: Annotated[bool, typer.Option("--start", help="Also start it.")] = False,
     wait: _Wait = False,
 ) -> int | None:
-    """Make a run from a template.
+    """Create a run from a template.
 
     Example: kingdom workflow create fix-a-bug --start --wait
 
-    JSON: the workflow {id, name, status, works, workTrees, checkpoints, …}, as it stands at last.
+    JSON: the workflow {id, name, status, works, workTrees, checkpoints, …} in its last state.
     """
     if wait and not start:
-        raise typer.BadParameter("there is nothing to wait for without --start.")
+        raise typer.BadParameter("--wait needs --start.")
 
     async def act(bus: Bus) -> Workflow:
         workflow = await lifecycle.create(bus, template, name=name, actor=call.settings.actor)
         if not start:
             return workflow
-        call.output.say(f"{workflow.id} is created.")
+        call.output.say(f"Created {workflow.id}.")
         try:
             return await lifecycle.start(bus, workflow.id, actor=call.settings.actor)
         except KingdomError:
-            call.output.note(f"{workflow.id} is there but not started: kingdom workflow start {workflow.id}")
+            call.output.note(f"{workflow.id} was created but not started: kingdom workflow start {workflow.id}")
             raise
 
     return await _act(call, act, wait=wait)
@@ -68,18 +68,18 @@ app.add_typer(inspection.app)
 
 @command(app, "prepare", result=one(Workflow))
 async def prepare(call: CommandCall, workflow_id: RunId, *, wait: _Wait = False) -> int | None:
-    """Have the checkouts of a run made, and let it rest at READY.
+    """Prepare the checkouts of a run and leave it READY.
 
     Example: kingdom workflow prepare last
 
     JSON: the workflow, as `create` prints it.
     """
-    return await _take(call, workflow_id, lifecycle.prepare, wait=wait)
+    return await _operate(call, workflow_id, lifecycle.prepare, wait=wait)
 
 
 @command(app, "start", result=one(Workflow))
 async def start(call: CommandCall, workflow_id: RunId, *, wait: _Wait = False) -> int | None:
-    """Let a run run; what is not prepared yet is prepared first.
+    """Start a run, preparing its checkouts first if needed.
 
     With --wait the exit code is 0 if it completed, 1 if it failed or was cancelled, 4 if it waits for a person.
 
@@ -87,18 +87,18 @@ async def start(call: CommandCall, workflow_id: RunId, *, wait: _Wait = False) -
 
     JSON: the workflow, as `create` prints it.
     """
-    return await _take(call, workflow_id, lifecycle.start, wait=wait)
+    return await _operate(call, workflow_id, lifecycle.start, wait=wait)
 
 
 @command(app, "pause", result=one(Workflow))
 async def pause(call: CommandCall, workflow_id: RunId, *, wait: _Wait = False) -> int | None:
-    """Let a run rest as soon as its host confirms that nothing runs; its session can go on later.
+    """Pause a run as soon as its host confirms that nothing is running; its session can continue later.
 
     Example: kingdom workflow pause last
 
     JSON: the workflow, as `create` prints it.
     """
-    return await _take(call, workflow_id, lifecycle.pause, wait=wait, wanted=WorkflowStatus.PAUSED)
+    return await _operate(call, workflow_id, lifecycle.pause, wait=wait, wanted=WorkflowStatus.PAUSED)
 
 
 @command(app, "resume", result=one(Workflow))
@@ -107,17 +107,18 @@ async def resume(
     workflow_id: RunId,
     *,
     checkpoint: Annotated[
-        str | None, typer.Option("--from", metavar="CHECKPOINT", help="Go back to this checkpoint and on from there.")
+        str | None,
+        typer.Option("--from", metavar="CHECKPOINT", help="Roll back to this checkpoint and continue from there."),
     ] = None,
-    from_base: Annotated[bool, typer.Option("--from-base", help="Begin again from the base branches.")] = False,
-    continue_: Annotated[bool, typer.Option("--continue", help="Go on in the same session.")] = False,
-    reply: Annotated[str | None, typer.Option(help="The answer to its question; it goes on in its session.")] = None,
+    from_base: Annotated[bool, typer.Option("--from-base", help="Start over from the base branches.")] = False,
+    continue_: Annotated[bool, typer.Option("--continue", help="Continue in the same session.")] = False,
+    reply: Annotated[str | None, typer.Option(help="Answer its question, and continue in the same session.")] = None,
     wait: _Wait = False,
 ) -> int | None:
-    """Let a run go on: a paused one in its session, a failed one after its last valid checkpoint.
+    """Resume a run: a paused one in its session, a failed one after its last valid checkpoint.
 
-    What a way back undoes is kept in the repository under refs/kingdom/rescue; what left the house meanwhile is told,
-    as git cannot undo it. A run with an open question wants a --reply, or one of the other ways.
+    A rollback keeps the undone changes in the repository under refs/kingdom/rescue, and lists effects outside, which
+    git cannot undo. A run with an open question needs --reply or one of the other options.
 
     Example: kingdom workflow resume last --reply "yes, both"
 
@@ -126,7 +127,7 @@ async def resume(
     JSON: the workflow, as `create` prints it.
     """
     if sum((checkpoint is not None, from_base, continue_ or reply is not None)) > 1:
-        raise typer.BadParameter("choose one way: --from, --from-base, --continue or --reply.")
+        raise typer.BadParameter("choose one of --from, --from-base, --continue and --reply.")
 
     async def act(bus: Bus) -> Workflow:
         workflow = await find_workflow(bus, workflow_id)
@@ -147,13 +148,13 @@ async def resume(
 
 @command(app, "cancel", result=one(Workflow))
 async def cancel(call: CommandCall, workflow_id: RunId, *, wait: _Wait = False) -> int | None:
-    """Give a run up: what runs is interrupted, its commits stay on their branches.
+    """Cancel a run: its agent is interrupted, and its commits stay on their branches.
 
     Example: kingdom workflow cancel last
 
     JSON: the workflow, as `create` prints it.
     """
-    return await _take(call, workflow_id, lifecycle.cancel, CAREFUL, wait=wait, wanted=WorkflowStatus.CANCELLED)
+    return await _operate(call, workflow_id, lifecycle.cancel, CAREFUL, wait=wait, wanted=WorkflowStatus.CANCELLED)
 
 
 for _part in (definition, results):
@@ -162,7 +163,7 @@ for _part in (definition, results):
 
 @command(app, "wait", result=one(Workflow))
 async def wait(call: CommandCall, workflow_id: RunId) -> int | None:
-    """Follow a run until it rests or ends; the exit code tells how, as with --wait.
+    """Follow a run until it stops; the exit code says how, as with --wait.
 
     Example: kingdom workflow wait last
 
@@ -177,30 +178,30 @@ async def wait(call: CommandCall, workflow_id: RunId) -> int | None:
 
 @command(app, "release", result=one(Workflow))
 async def release(call: CommandCall, workflow_id: RunId) -> int | None:
-    """Have the checkouts of an ended run removed now, not after a day; branches and checkpoints stay.
+    """Remove the checkouts of an ended run now instead of after a day; branches and checkpoints stay.
 
     Example: kingdom workflow release last
 
     JSON: the workflow, as `create` prints it.
     """
-    return await _take(call, workflow_id, lifecycle.release)
+    return await _operate(call, workflow_id, lifecycle.release)
 
 
 @command(app, "delete", result=one(Workflow))
 async def delete(call: CommandCall, workflow_id: RunId) -> int | None:
-    """Let a run disappear that rests for good, with its checkouts; branches and checkpoints stay.
+    """Delete a finished run and its checkouts; branches and checkpoints stay.
 
-    It cannot go on any more. `list --all`, and `show` with its whole id, still tell of it; what was not committed is
-    kept in the repository under refs/kingdom/rescue.
+    It cannot be resumed. `list --all`, and `show` with its whole id, still show it. Uncommitted changes are kept in the
+    repository under refs/kingdom/rescue.
 
     Example: kingdom workflow delete 01k9x3v7m2q4t6
 
     JSON: the workflow, as `create` prints it.
     """
-    return await _take(call, workflow_id, lifecycle.delete, CAREFUL)
+    return await _operate(call, workflow_id, lifecycle.delete, CAREFUL)
 
 
-async def _take(
+async def _operate(
     call: CommandCall,
     workflow_id: str,
     operation: Callable[..., Awaitable[Workflow]],
@@ -223,7 +224,7 @@ async def _act(
     wait: bool,
     wanted: WorkflowStatus = WorkflowStatus.COMPLETED,
 ) -> int | None:
-    """Do something to a run, follow it if asked to, and tell where it stands then; what was wanted is no failure."""
+    """Act on a run, follow it with `wait`, and print its state; ending in the `wanted` status is no failure."""
     code = 0
     known = engine()
     async with call.bus(replace(known, kinds=(*known.kinds, PETITIONS)), create=False) as bus:
@@ -233,19 +234,18 @@ async def _act(
             workflow, code = await follow(call, bus, workflow.id, since, wanted)
     if call.output.json:
         call.output.document(workflow)
-    call.output.say(standing(workflow))
+    call.output.say(describe_state(workflow))
     if commands := next_commands(workflow):
         call.output.say(f"Next: {', '.join(commands)} (kingdom workflow … {workflow.id})")
     return code
 
 
 def _check_reply(workflow: Workflow, how: ResumeFrom) -> None:
-    """Refuse an answer that nobody asked for, and a question that would be passed over by accident."""
+    """Reject a reply without a question, and a resume that would skip a question by accident."""
     asks = workflow.question
     if isinstance(how, Continue) and how.reply and not asks:
-        raise Misconfigured(f"workflow {workflow.id} asks nothing: leave --reply out")
+        raise Misconfigured(f"workflow {workflow.id} has no open question: leave out --reply")
     if isinstance(how, Auto) and asks:
         raise Misconfigured(
-            f"workflow {workflow.id} asks: {asks.text}"
-            " Answer with --reply, or choose another way: --continue, --from or --from-base"
+            f"workflow {workflow.id} asks: {asks.text} Answer with --reply, or choose --continue, --from or --from-base"
         )

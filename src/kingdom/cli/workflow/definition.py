@@ -1,4 +1,4 @@
-"""`kingdom workflow definition` and `modify`: what a run is made of as YAML, to be edited and given back."""
+"""`kingdom workflow definition` and `modify`: print and change the definition of a run as YAML."""
 
 from typing import Annotated, Any
 
@@ -29,18 +29,18 @@ from kingdom.workflow.template_file import (
 from kingdom.yaml_file import read_yaml, write_yaml
 
 app = typer.Typer()
-_GO_ON = ("start", "resume")
+_CONTINUE = ("start", "resume")
 _Id = Annotated[str, msgspec.Meta(pattern=ID_PATTERN)]
 
 
 class RunWorkEntry(WorkEntry, frozen=True, kw_only=True):
-    """A Work that there is, by its id, or a new one without."""
+    """An existing Work with its id, or a new one without an id."""
 
     id: str = ""
 
 
 class DefinitionFile(Entry, frozen=True, kw_only=True):
-    """What a run shall be made of; what is not in the file stays as it is."""
+    """The new definition of a run; parts that are not in the file do not change."""
 
     git_refs: tuple[GitRefEntry | _Id, ...] | msgspec.UnsetType = msgspec.UNSET
     mcp_server_refs: tuple[McpServerRefEntry | _Id, ...] | msgspec.UnsetType = msgspec.UNSET
@@ -49,7 +49,7 @@ class DefinitionFile(Entry, frozen=True, kw_only=True):
 
 @command(app, "definition", result=one(DefinitionFile))
 async def definition(call: CommandCall, workflow_id: RunId) -> None:
-    """Print what a run is made of, to be edited and given to `modify`.
+    """Print the definition of a run, to edit it for `modify`.
 
     Example: kingdom workflow definition last > run.yaml; edit it; kingdom workflow modify last run.yaml
 
@@ -71,8 +71,8 @@ async def modify(
 ) -> None:
     """Change what has not started: works, their order and tasks, repositories, MCP servers.
 
-    A file has any of works, gitRefs and mcpServerRefs, each as the whole new list. A work with its `id` stays the same
-    work, one without is new, and one that is missing is removed.
+    The file has any of works, gitRefs and mcpServerRefs, each as the whole new list. A work with an `id` is kept, a
+    work without one is new, and a missing work is removed.
 
     Example: kingdom workflow modify last run.yaml
 
@@ -86,21 +86,23 @@ async def modify(
         workflow = await lifecycle.modify(bus, workflow.id, change, actor=call.settings.actor)
     if call.output.json:
         call.output.document(workflow)
-    go_on = [f"Go on: kingdom workflow {each} {workflow.id}" for each in next_commands(workflow) if each in _GO_ON]
-    call.output.say(" ".join(["It is changed.", *go_on]))
+    hints = [
+        f"Continue: kingdom workflow {each} {workflow.id}" for each in next_commands(workflow) if each in _CONTINUE
+    ]
+    call.output.say(" ".join([f"Changed {workflow.id}.", *hints]))
 
 
 def write_definition(workflow: Workflow) -> str:
-    """Return what a run is made of as a file that `read_definition` reads."""
+    """Return the definition of a run in the format that `read_definition` reads."""
     return write_yaml(_entries(workflow))
 
 
 def read_definition(text: str, source: str) -> Modification:
-    """Read what a run shall be made of; `source` names the file in errors."""
+    """Parse the definition of a run; `source` names the file in errors."""
     file = read_yaml(text, source, DefinitionFile, {**UNDER, "works": RunWorkEntry})
     if file == DefinitionFile():
         known = ", ".join(field.encode_name for field in msgspec.structs.fields(DefinitionFile))
-        raise Misconfigured(f"{source}: a definition has any of {known}; it has none")
+        raise Misconfigured(f"{source}: a definition needs at least one of {known}")
     content = written_out(msgspec.to_builtins(file))
     if "works" in content:
         content["works"] = [{"id": work.pop("id", None), "definition": work} for work in content["works"]]
@@ -111,7 +113,7 @@ def read_definition(text: str, source: str) -> Modification:
 
 
 def _entries(workflow: Workflow) -> dict[str, Any]:
-    """Return what a run is made of, without what goes without saying."""
+    """Return the definition of a run without default values."""
     content = {
         "gitRefs": workflow.git_refs,
         "mcpServerRefs": workflow.mcp_server_refs,
@@ -119,15 +121,15 @@ def _entries(workflow: Workflow) -> dict[str, Any]:
     }
     file = msgspec.convert(msgspec.to_builtins(content), DefinitionFile)
     entries: dict[str, Any] = msgspec.to_builtins(file)
-    # Who it is comes first for a person.
+    # The id comes first for readability.
     return {**entries, "works": [{"id": work.pop("id"), **work} for work in entries["works"]]}
 
 
 async def _complete(bus: Bus, change: Modification) -> Modification:
-    """Return a change in which every repository has its base branch, the default one where none is named."""
+    """Fill in the default branch of every repository without a base branch."""
 
     async def complete(refs: tuple[GitRef, ...]) -> tuple[GitRef, ...]:
-        return tuple([ref if ref.base_branch else await _by_default(bus, ref) for ref in refs])
+        return tuple([ref if ref.base_branch else await _with_default_branch(bus, ref) for ref in refs])
 
     git_refs = None if change.git_refs is None else await complete(change.git_refs)
     works: list[WorkChange] | None = None
@@ -141,6 +143,6 @@ async def _complete(bus: Bus, change: Modification) -> Modification:
     )
 
 
-async def _by_default(bus: Bus, ref: GitRef) -> GitRef:
+async def _with_default_branch(bus: Bus, ref: GitRef) -> GitRef:
     git, _ = await show_git(bus, ref.git_id)
     return GitRef(git_id=ref.git_id, base_branch=git.default_branch)

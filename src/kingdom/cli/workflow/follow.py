@@ -1,4 +1,4 @@
-"""Following a run until it rests or ends, for --wait."""
+"""Follows a run until it stops, for --wait."""
 
 import asyncio
 import signal
@@ -31,31 +31,31 @@ _CODES = {
 }
 _POLL_SECONDS = 0.2
 _PAGE = 500
-# Events that wait this long for somebody to take them make one wonder whether anybody is there.
-_LONELY_SECONDS = 5.0
-_LOOKS_FOR_LONELINESS = 10
+# When events wait longer than this, the process that handles them is probably not running.
+_UNHANDLED_SECONDS = 5.0
+_POLLS_PER_CHECK = 10
 
 
 async def follow(
     call: CommandCall, bus: Bus, workflow_id: str, since: Cursor, wanted: WorkflowStatus
 ) -> tuple[Workflow, int]:
-    """Show what a run does until it rests or ends; returns it with the exit code that tells how.
+    """Show the progress of a run until it stops; return it with its exit code.
 
-    What was `wanted` is no failure. Ctrl-C ends the looking and leaves the run alone.
+    Ending in the `wanted` status is no failure. Ctrl-C stops following, but not the run.
     """
     try:
-        workflow = await _until_rest(call, bus, workflow_id, since)
+        workflow = await _show_progress(call, bus, workflow_id, since)
     except asyncio.CancelledError:
         if task := asyncio.current_task():
-            # Only the looking was given up.
+            # Only following was cancelled.
             task.uncancel()
-        call.output.note(f"{workflow_id} goes on without you. Look again: kingdom workflow show {workflow_id}")
+        call.output.note(f"{workflow_id} keeps running. To see it: kingdom workflow show {workflow_id}")
         return await show(bus, workflow_id), BY_SIGNAL + signal.SIGINT
     return workflow, 0 if workflow.status is wanted else _CODES[workflow.status]
 
 
 async def new_entries(operations: Operations, workflow_id: str, since: Cursor) -> tuple[list[LogEntry], Cursor]:
-    """Return what the log says of a run behind a cursor, and the cursor behind that."""
+    """Return the log entries of a run after a cursor, and the cursor of the last one."""
     entries: list[LogEntry] = []
     while page := await operations.read_log(since, _PAGE, workflow_id):
         entries += [logged.entry for logged in page]
@@ -63,49 +63,49 @@ async def new_entries(operations: Operations, workflow_id: str, since: Cursor) -
     return entries, since
 
 
-def _rests(workflow: Workflow) -> bool:
-    """Return whether a run does nothing before somebody asks for it."""
+def _has_stopped(workflow: Workflow) -> bool:
+    """Return whether a run does nothing until a command asks for it."""
     about_to_start = workflow.status is WorkflowStatus.READY and workflow.starts_when_ready
     return workflow.status in _CODES and not workflow.wanted and not about_to_start
 
 
-async def _until_rest(call: CommandCall, bus: Bus, workflow_id: str, since: Cursor) -> Workflow:
+async def _show_progress(call: CommandCall, bus: Bus, workflow_id: str, since: Cursor) -> Workflow:
     if call.output.json or not call.output.console.is_terminal:
-        async for workflow in _looks(call, bus, workflow_id):
+        async for workflow in _poll(call, bus, workflow_id):
             entries, since = await new_entries(operations_of(bus), workflow_id, since)
             call.output.say(*(log_line(workflow, entry) for entry in entries))
         return workflow
     with Live(console=call.output.console, auto_refresh=False) as live:
-        async for workflow in _looks(call, bus, workflow_id):
+        async for workflow in _poll(call, bus, workflow_id):
             live.update(tree_view(workflow, await host_of(bus, workflow), utc_now()), refresh=True)
     return workflow
 
 
-async def _looks(call: CommandCall, bus: Bus, workflow_id: str) -> AsyncIterator[Workflow]:
-    """Yield a run again and again, the last time when it rests; says once that nobody seems to be there."""
+async def _poll(call: CommandCall, bus: Bus, workflow_id: str) -> AsyncIterator[Workflow]:
+    """Yield a run again and again until it stops; note once if a process seems to be missing."""
     operations = operations_of(bus)
-    looks, warned = 0, False
+    polls, warned = 0, False
     while True:
         workflow = await show(bus, workflow_id)
         yield workflow
-        if _rests(workflow):
+        if _has_stopped(workflow):
             return
-        looks += 1
-        if not warned and looks % _LOOKS_FOR_LONELINESS == 0 and (words := await _lonely(operations, workflow)):
-            call.output.note(words)
+        polls += 1
+        if not warned and polls % _POLLS_PER_CHECK == 0 and (problem := await _find_missing(operations, workflow)):
+            call.output.note(problem)
             warned = True
         await asyncio.sleep(_POLL_SECONDS)
 
 
-async def _lonely(operations: Operations, workflow: Workflow) -> str:
-    """Return who is missing, if events that a run waits for are taken by nobody."""
+async def _find_missing(operations: Operations, workflow: Workflow) -> str:
+    """Return which process is missing if no worker takes the events that a run waits for."""
     host = workflow.placement.host if workflow.placement else ""
     commands = {
         **dict.fromkeys(ENGINE_STREAMS, "kingdom role engine"),
         f"soldier.{host}": f"kingdom role host --name {host}",
     }
     for row in await operations.stats():
-        if row.stream in commands and not row.processing and row.oldest_pending_seconds > _LONELY_SECONDS:
+        if row.stream in commands and not row.processing and row.oldest_pending_seconds > _UNHANDLED_SECONDS:
             paused = f"it is paused: {row.paused}" if row.paused else f"is `{commands[row.stream]}` running?"
-            return f"Nobody has taken events of {row.stream} for {row.oldest_pending_seconds:.0f} s: {paused}"
+            return f"No worker has taken events of {row.stream} for {row.oldest_pending_seconds:.0f} s: {paused}"
     return ""

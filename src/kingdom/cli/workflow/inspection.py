@@ -1,4 +1,4 @@
-"""`kingdom workflow list`, `show`, `checkpoints` and `logs`: where runs stand, and how they came there."""
+"""`kingdom workflow list`, `show`, `checkpoints` and `logs`: inspect runs."""
 
 import asyncio
 from typing import Annotated
@@ -32,7 +32,7 @@ _POLL_SECONDS = 0.5
 
 
 class WorkflowDetails(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A run, the host it belongs to if that is known, and what can be asked of it."""
+    """A run, its host if that is known, and the allowed commands."""
 
     workflow: Workflow
     host: Host | None
@@ -41,7 +41,7 @@ class WorkflowDetails(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
 
 
 class CheckpointDetails(Checkpoint, frozen=True, kw_only=True):
-    """A commit per WorkTree after one Work, and whether one can still return there."""
+    """A checkpoint, and whether the run can still roll back to it."""
 
     valid: bool
 
@@ -50,11 +50,11 @@ class CheckpointDetails(Checkpoint, frozen=True, kw_only=True):
 async def list_(
     call: CommandCall,
     *,
-    status: Annotated[list[WorkflowStatus] | None, typer.Option(help="Only these; repeatable.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="Also those that were deleted.")] = False,
+    status: Annotated[list[WorkflowStatus] | None, typer.Option(help="Only runs with this status; repeatable.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Include deleted runs.")] = False,
     limit: Limit = 20,
 ) -> None:
-    """Show runs, the newest first.
+    """List runs, the newest first.
 
     Example: kingdom workflow list --status RUNNING --status AWAITING
 
@@ -75,16 +75,16 @@ async def list_(
     elif shown:
         call.output.console.print(list_view(shown))
         if len(found) > limit:
-            call.output.note(f"{len(found) - limit} older one(s) are not shown: say --limit {len(found)}")
+            call.output.note(f"{len(found) - limit} older one(s) are not shown: add --limit {len(found)}")
     elif not is_empty:
-        call.output.say("There is no such run; --all shows deleted ones too.")
+        call.output.say("There are no runs that match; --all includes deleted ones.")
     else:
-        call.output.say("There is no run yet. Make one: kingdom workflow create TEMPLATE")
+        call.output.say("There are no runs yet. Create one: kingdom workflow create TEMPLATE")
 
 
 @command(app, "show", result=one(WorkflowDetails))
 async def show(call: CommandCall, workflow_id: RunId) -> None:
-    """Show a run: where it stands and why, its works and tasks, checkouts, checkpoints, and what can be asked of it.
+    """Show a run: its state and the reason, works, tasks, checkouts, checkpoints, and the allowed commands.
 
     Example: kingdom workflow show last
 
@@ -106,10 +106,10 @@ async def checkpoints(
     call: CommandCall,
     workflow_id: RunId,
     checkpoint: Annotated[
-        str | None, typer.Argument(metavar="CHECKPOINT", help="Only this one: its id, or such as w1-c1.")
+        str | None, typer.Argument(metavar="CHECKPOINT", help="Only this one: its id, or its short id such as w1-c1.")
     ] = None,
 ) -> None:
-    """Show the points of a run that one could return to, and which are still valid.
+    """List the checkpoints of a run, and which of them are still valid.
 
     Example: kingdom workflow checkpoints last
 
@@ -126,7 +126,7 @@ async def checkpoints(
     elif points:
         call.output.console.print(checkpoints_view(workflow, points))
     else:
-        call.output.say(f"{workflow.id} has no checkpoint yet: each work that is completed leaves one.")
+        call.output.say(f"{workflow.id} has no checkpoint yet: every completed work creates one.")
 
 
 @command(app, "logs", result=lines(camel(LogEntry)))
@@ -134,10 +134,10 @@ async def logs(
     call: CommandCall,
     workflow_id: RunId,
     *,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more, until the run has ended.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more until the run ends.")] = False,
     work: Annotated[str, typer.Option(help="Only this work: its id, its short id such as w2, or its name.")] = "",
 ) -> None:
-    """Show what happened to a run, from the log of the store; `kingdom logs` shows what its agents said and did.
+    """Show the log entries of a run; `kingdom logs` shows what its agents said and did.
 
     Example: kingdom workflow logs last -f
 
@@ -165,7 +165,7 @@ async def _show_history(call: CommandCall, bus: Bus, workflow: Workflow, work: W
 
 
 def _is_about(entry: LogEntry, work: Work) -> bool:
-    """Return whether an entry names a Work or one of its parts."""
+    """Return whether a log entry mentions a Work or one of its parts."""
     return any(
         isinstance(value, str) and (value == work.id or value.startswith(f"{work.id}-"))
         for value in entry.data.values()

@@ -1,4 +1,4 @@
-"""`kingdom workflow report`, `diff` and `egress`: what a run left."""
+"""`kingdom workflow report`, `diff` and `egress`: the results of a run."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -34,7 +34,7 @@ _TAB = 4
 
 
 class RunReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The report of a Task; `versions` are the files of rounds that were rolled back."""
+    """The report of a Task; `versions` are the files of attempts that were rolled back."""
 
     task_id: str
     work_id: str
@@ -45,7 +45,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class TreeDiff(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What changed in a checkout since a commit, in the form of git."""
+    """The changes in a checkout since a commit, in git's diff format."""
 
     work_tree_id: str
     git_id: str
@@ -58,14 +58,16 @@ class TreeDiff(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 async def report(
     call: CommandCall,
     workflow_id: RunId,
-    task: Annotated[str | None, typer.Argument(metavar="TASK", help="Only this one: its id, or such as w1-t2.")] = None,
+    task: Annotated[
+        str | None, typer.Argument(metavar="TASK", help="Only this one: its id, or its short id such as w1-t2.")
+    ] = None,
 ) -> None:
-    """Print the reports that the tasks of a run left.
+    """Print the reports of a run's tasks.
 
     Example: kingdom workflow report last w1-t1
 
-    JSON: an array of {taskId, workId, workName, filePath, text, versions: [filePath]}; versions are of rounds that were
-    rolled back.
+    JSON: an array of {taskId, workId, workName, filePath, text, versions: [filePath]}; versions are the files of
+    attempts that were rolled back.
     """
     async with call.bus(engine(), create=False) as bus:
         workflow = await find_workflow(bus, workflow_id)
@@ -82,7 +84,7 @@ async def report(
         return
     if not reports:
         whose = f"Task {chosen.id}" if chosen else workflow.id
-        call.output.say(f"{whose} has no report: {_why_none(workflow, chosen)}")
+        call.output.say(f"{whose} has no report: {_why_no_report(workflow, chosen)}")
     for each in reports:
         if chosen is None:
             call.output.say(f"── {short(workflow, each.task_id)} of {each.work_name} ──")
@@ -94,9 +96,9 @@ async def diff(
     call: CommandCall,
     workflow_id: RunId,
     *,
-    since: Annotated[str, typer.Option(metavar="base|CHECKPOINT", help="What to compare with.")] = BASE,
+    since: Annotated[str, typer.Option(metavar="base|CHECKPOINT", help="The state to compare with.")] = BASE,
 ) -> None:
-    """Print what a run changed in its checkouts, with all that is not committed yet; its host must be this machine.
+    """Print the changes of a run in its checkouts, including uncommitted ones; its host must be this machine.
 
     Example: kingdom workflow diff last --since w1-c1
 
@@ -113,24 +115,24 @@ async def diff(
 
 @command(app, "egress", result=array(EgressAttempt))
 async def egress(call: CommandCall, workflow_id: RunId) -> None:
-    """Print which hosts the programs of a run asked for by name, and which of them they reached.
+    """Print which network hosts the programs of a run tried to reach by name, and which of them they reached.
 
-    The host of the run must be this machine. `soldiers.egress` in kingdom.yaml names the hosts that are allowed.
+    The host of the run must be this machine. `soldiers.egress` in kingdom.yaml lists the allowed hosts.
 
     Example: kingdom workflow egress last
 
     JSON: an array of {at, host, outcome, reason, address, sent, received}; outcome is opened, closed, refused or
-    failed, and the bytes that were sent and received stand with closed.
+    failed; a closed attempt has the number of bytes sent and received.
     """
     async with call.bus(engine(), create=False) as bus:
         workflow = await find_workflow(bus, workflow_id)
-        folders = await folders_here(bus, workflow, "log of hosts")
+        folders = await folders_here(bus, workflow, "egress log")
     attempts = list(read_attempts(folders.egress_log(workflow.id)))
     if call.output.json:
         call.output.document(attempts)
         return
     if not attempts:
-        call.output.say(f"No program of {workflow.id} asked for a host by name")
+        call.output.say(f"No program of {workflow.id} tried to reach a network host by name.")
         return
     rows = [
         (each.at, each.outcome, plain(each.host), each.sent, each.received, plain(each.reason)) for each in attempts
@@ -139,7 +141,7 @@ async def egress(call: CommandCall, workflow_id: RunId) -> None:
 
 
 async def differences(bus: Bus, settings: SoldierSettings, workflow: Workflow, since: str = BASE) -> list[TreeDiff]:
-    """Return what a run changed in each of its checkouts since a checkpoint or its base."""
+    """Return the changes in each checkout of a run since a checkpoint or the base."""
     there = [tree for tree in workflow.work_trees if tree.status is WorkTreeStatus.READY]
     if not there:
         branches = ", ".join(f"{tree.branch} of {tree.ref.git_id}" for tree in workflow.work_trees) or "none"
@@ -150,8 +152,8 @@ async def differences(bus: Bus, settings: SoldierSettings, workflow: Workflow, s
     return [await _diff(bus, workflow, tree, trees, folders, since) for tree in there]
 
 
-def written_view(text: str, lexer: str) -> Syntax:
-    """Return what an agent wrote, colored and harmless to a terminal."""
+def agent_text_view(text: str, lexer: str) -> Syntax:
+    """Return text of an agent with syntax colors, safe for a terminal."""
     return Syntax(printable(text.expandtabs(_TAB)), lexer, background_color="default", word_wrap=True)
 
 
@@ -159,7 +161,7 @@ async def _report(transaction: Transaction, work: Work, task: Task) -> RunReport
     path = task.report.file_path
     record = await transaction.get(DOCUMENTS.name, document_of(path))
     if record is None:
-        raise NotFound(f"the text of {path} has left the store: documents are kept for a year")
+        raise NotFound(f"the text of {path} is no longer in the store: documents are kept for a year")
     return RunReport(
         task_id=task.id,
         work_id=work.id,
@@ -170,10 +172,10 @@ async def _report(transaction: Transaction, work: Work, task: Task) -> RunReport
     )
 
 
-def _why_none(workflow: Workflow, task: Task | None) -> str:
+def _why_no_report(workflow: Workflow, task: Task | None) -> str:
     tasks = [task] if task else [each for work in workflow.works for each in work.tasks]
     if not any(each.definition.report_outline for each in tasks):
-        return "none is asked for, its definition has no reportOutline"
+        return "its definition has no reportOutline"
     return ", ".join(f"{short(workflow, each.id)} is {each.report.status}" for each in tasks)
 
 
@@ -182,7 +184,7 @@ async def _diff(bus: Bus, workflow: Workflow, tree: WorkTree, trees: Trees, fold
         _, git = await load(transaction, Git, tree.ref.git_id)
     checkout = tree_here(workflow, tree, git, folders)
     point = None if since == BASE else find_checkpoint(workflow, since)
-    # A repository that came later was at its base at this checkpoint.
+    # A repository that was added later was at its base at this checkpoint.
     commit = (point and point.commits.get(tree.id)) or await trees.base_of(checkout)
     text = await trees.diff(checkout, commit)
     return TreeDiff(work_tree_id=tree.id, git_id=git.id, branch=tree.branch, since=commit, diff=text)
@@ -196,9 +198,9 @@ def _show_diff(call: CommandCall, found: TreeDiff, *, several: bool) -> None:
 
 
 def _print(call: CommandCall, text: str, lexer: str = "markdown") -> None:
-    """Print what an agent wrote: colored and harmless to a terminal; a file or a program gets it as it is."""
+    """Print text of an agent: with colors and escaped on a terminal, unchanged to a file or pipe."""
     console = call.output.console
     if console.is_terminal:
-        console.print(written_view(text, lexer))
+        console.print(agent_text_view(text, lexer))
     else:
         typer.echo(text, nl=False)

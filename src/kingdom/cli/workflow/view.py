@@ -1,4 +1,4 @@
-"""How runs look to a person; every word of it is from the store."""
+"""Views of runs for a terminal."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
@@ -24,7 +24,7 @@ from kingdom.workflow.model.machine import (
 from kingdom.workflow.model.work import Task, Work
 from kingdom.workflow.model.workflow import Workflow
 
-# What people can ask for by a command; the others are asked for by the engine and the court.
+# Operations that people can use; the others belong to the engine and the court.
 _COMMANDS = ("prepare", "start", "pause", "resume", "cancel", "modify", "release", "delete")
 _COLORS = {
     "COMPLETED": "green",
@@ -42,8 +42,8 @@ _COLORS = {
 _NAME_WIDTH = 40
 _WHY_WIDTH = 60
 _QUERY_WIDTH = 60
-# A line stands below its run; which placement and attempt it answers for matters to the engine only.
-_NOISE = frozenset({"workflowId", "epoch", "attempt"})
+# Fields that a log line of a run need not repeat, or that matter to the engine only.
+_HIDDEN_FIELDS = frozenset({"workflowId", "epoch", "attempt"})
 
 
 def list_view(workflows: Sequence[Workflow]) -> Table:
@@ -53,7 +53,7 @@ def list_view(workflows: Sequence[Workflow]) -> Table:
 
 
 def tree_view(workflow: Workflow, host: Host | None, now: datetime) -> Tree:
-    """Return everything about a run; durations of what goes on are counted up to now."""
+    """Return everything about a run as a tree; running durations are counted up to now."""
     tree = Tree(_head(workflow, host, now), guide_style="dim")
     for line in _situation(workflow):
         tree.add(line)
@@ -75,16 +75,16 @@ def tree_view(workflow: Workflow, host: Host | None, now: datetime) -> Tree:
         points = tree.add("checkpoints")
         valid = {each.id for each in workflow.valid_checkpoints()}
         for point in workflow.checkpoints:
-            state = "valid" if point.id in valid else "not valid any more"
+            state = "valid" if point.id in valid else "no longer valid"
             points.add(_text(f"{short(workflow, point.id)} after {_work_name(workflow, point.work_id)}, {state}"))
-    # Only who asks in the name of an assignment is answered by `kingdom answer`.
+    # `kingdom answer` only answers questions of assignments.
     answer = ["answer"] if workflow.question and workflow.general else []
-    tree.add(_text(f"next: {', '.join([*answer, *next_commands(workflow)]) or 'nothing, it is over'}"))
+    tree.add(_text(f"next: {', '.join([*answer, *next_commands(workflow)]) or 'nothing, it has ended'}"))
     return tree
 
 
 def checkpoints_view(workflow: Workflow, points: Sequence[Checkpoint] | None = None) -> Table:
-    """Return the points of a run that one could return to, or only some of them."""
+    """Return a table of checkpoints, by default all of a run."""
     valid = {each.id for each in workflow.valid_checkpoints()}
     rows = [
         (
@@ -106,25 +106,29 @@ def next_commands(workflow: Workflow) -> list[str]:
     return [each for each in allowed_operations(workflow.status) if each in _COMMANDS]
 
 
-def standing(workflow: Workflow) -> str:
-    """Return in a sentence where a run stands, and what it wants of a person."""
+def describe_state(workflow: Workflow) -> str:
+    """Return the state of a run and its question, if any, as a sentence."""
     if workflow.deleted_at:
         return f"{workflow.id} is deleted"
-    said = f"{workflow.id} is {workflow.status}"
+    state = f"{workflow.id} is {workflow.status}"
     if workflow.wanted:
-        said += f" and about to {workflow.wanted.wish.lower()} ({workflow.wanted.reason})"
+        state += f" and about to {workflow.wanted.wish.lower()} ({workflow.wanted.reason})"
     if workflow.question:
         choices = f" ({' / '.join(workflow.question.choices)})" if workflow.question.choices else ""
-        said += f", it asks: {workflow.question.text}{choices}"
+        state += f", it asks: {workflow.question.text}{choices}"
     elif workflow.reason:
-        said += f": {workflow.reason}"
-    return said
+        state += f": {workflow.reason}"
+    return state
 
 
 def log_line(workflow: Workflow, entry: LogEntry) -> str:
-    """Return one line of the history of a run, with short ids."""
-    told = {name: value for name, value in entry.data.items() if value and name not in _NOISE and value != entry.actor}
-    details = " ".join(f"{name}={_value(workflow, value)}" for name, value in told.items())
+    """Return a log entry of a run as a line with short ids."""
+    shown = {
+        name: value
+        for name, value in entry.data.items()
+        if value and name not in _HIDDEN_FIELDS and value != entry.actor
+    }
+    details = " ".join(f"{name}={_value(workflow, value)}" for name, value in shown.items())
     return f"{entry.at.astimezone():%Y-%m-%d %H:%M:%S} {entry.type} by {entry.actor}{': ' if details else ''}{details}"
 
 
@@ -153,7 +157,7 @@ def _head(workflow: Workflow, host: Host | None, now: datetime) -> Text:
 
 
 def _situation(workflow: Workflow) -> Iterable[Text]:
-    """Yield why a run stands where it stands."""
+    """Yield the reason of a run's state."""
     if workflow.wanted:
         yield _text(f"about to {workflow.wanted.wish.lower()}: {workflow.wanted.reason}", "yellow")
     if workflow.question:
@@ -162,7 +166,7 @@ def _situation(workflow: Workflow) -> Iterable[Text]:
     if workflow.reason and not (workflow.question and workflow.question.text == workflow.reason):
         yield _text(f"because: {workflow.reason}", "red" if workflow.status is WorkflowStatus.FAILED else "yellow")
     if workflow.uprooted:
-        yield _text("its host is lost with its checkouts: only a checkpoint or the base can be gone on from", "yellow")
+        yield _text("its host and checkouts are lost: it can only resume from a checkpoint or the base", "yellow")
 
 
 def _work_line(workflow: Workflow, number: int, work: Work, now: datetime) -> Text:
@@ -179,21 +183,21 @@ def _work_line(workflow: Workflow, number: int, work: Work, now: datetime) -> Te
     return _line(name, work.status, ", ".join(part for part in parts if part))
 
 
-def _task_line(workflow: Workflow, task: Task, told: str) -> Text:
+def _task_line(workflow: Workflow, task: Task, reason: str) -> Text:
     parts = [f"query {task.query.status}"]
     if task.report.status is not ReportStatus.NOT_REQUIRED:
         parts.append(f"report {task.report.status}")
     if task.query.attempt > 1:
         parts.append(f"attempt {task.query.attempt}")
     query = _clipped(task.definition.query, _QUERY_WIDTH)
-    errors = [each for each in (task.query.error, task.report.error) if each and each not in told]
+    errors = [each for each in (task.query.error, task.report.error) if each and each not in reason]
     return _line(short(workflow, task.id), task.status, f"{', '.join(parts)}: {query}", *errors)
 
 
-def _errors(work: Work, told: str) -> Iterable[Text]:
-    """Yield what went wrong with a Work, but for what the run says of itself."""
+def _errors(work: Work, reason: str) -> Iterable[Text]:
+    """Yield the errors of a Work that the reason of its run does not contain."""
     for part, name in ((work.agent, "agent"), (work.verification, "checks"), (work.checkpointing, "checkpoint")):
-        if part.error and part.error not in told:
+        if part.error and part.error not in reason:
             yield _text(f"{name}: {part.error}", "red")
 
 
